@@ -28,7 +28,7 @@ mod rebalance;
 mod rollout;
 // The worker's tests have more use for it.
 #[allow(dead_code)]
-#[path = "../src/worker/tests/script.rs"]
+#[path = "../src/worker/src/tests/script.rs"]
 mod script;
 mod silence;
 mod simulate;

@@ -1,0 +1,421 @@
+//! What this node's own requests teach about its speed: kept in the state directory, published in `FleetNode.status`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use camino::Utf8Path;
+use serde::{Deserialize, Serialize};
+use tracing::{debug, warn};
+
+use super::company::Company;
+use super::node_status::show_engine;
+use super::replica::ReplicaKey;
+use super::state::{StateDir, read_json};
+use rooflet_api::v1alpha1 as api;
+use rooflet_api::wire::{EngineInfo, RequestCounts, WorkerStatus};
+use rooflet_base::error::Chain;
+use rooflet_roofline::memory::ServedModel;
+use rooflet_roofline::predict::calibration::{Calibration, PrefillRun, Run, weight_bits};
+use rooflet_roofline::predict::{Basis, Hardware};
+use rooflet_roofline::published::{Load, publish_calibration, speed_under};
+
+const FILE: &str = "calibration.json";
+
+/// Requests whose median makes a run, at least.
+const RUN_REQUESTS: u64 = 10;
+
+/// What is kept between the agent's lives.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Kept {
+    /// What predictions rested on. With another engine or another kind of figures, errors of old say nothing.
+    subject: String,
+    calibrations: Vec<api::Calibration>,
+}
+
+/// What the agent of this state directory has learned, for predictions from `hardware` with `engine`.
+pub fn kept(state_dir: &Utf8Path, engine: &EngineInfo, hardware: Hardware) -> Vec<Calibration> {
+    let kept: Option<Kept> = read_json(&state_dir.join(FILE)).ok().flatten();
+    let kept = kept.filter(|kept| kept.subject == subject(engine, hardware));
+    kept.map_or_else(Vec::new, |kept| {
+        kept.calibrations.iter().map(Calibration::from).collect()
+    })
+}
+
+/// See the module.
+pub struct Calibrator {
+    state: Arc<StateDir>,
+    subject: String,
+    calibrations: Vec<Calibration>,
+    /// Completed requests of each replica's worker that runs have counted.
+    counted: BTreeMap<ReplicaKey, u64>,
+    company: Company,
+}
+
+impl Calibrator {
+    /// With what earlier lives have learned.
+    pub fn new(state: Arc<StateDir>) -> Self {
+        let kept: Kept = match state.read(FILE) {
+            Ok(kept) => kept.unwrap_or_default(),
+            Err(err) => {
+                warn!(error = %Chain(&err), "{FILE} cannot be read: what runs have taught is learned anew");
+                Kept::default()
+            }
+        };
+        Self {
+            state,
+            subject: kept.subject,
+            calibrations: kept.calibrations.iter().map(Calibration::from).collect(),
+            counted: BTreeMap::new(),
+            company: Company::default(),
+        }
+    }
+
+    /// All workers of the node as they are now, before what any of them measured is used.
+    pub fn look(&mut self, workers: &BTreeMap<ReplicaKey, RequestCounts>) {
+        self.company.look(workers);
+    }
+
+    /// Whether what a worker measured is of requests that shared the chip with none of another worker. What others move at the
+    /// same time is in no prediction, so nothing is learned from the rest, and no prediction held against them.
+    pub fn is_undisturbed(&self, key: &ReplicaKey, status: &WorkerStatus) -> bool {
+        self.company.spared(key, status.measured.samples)
+    }
+
+    /// What corrects predictions from `hardware` with this engine.
+    pub fn current(&self, engine: &EngineInfo, hardware: Hardware) -> &[Calibration] {
+        if self.subject == subject(engine, hardware) {
+            &self.calibrations
+        } else {
+            &[]
+        }
+    }
+
+    /// Learns from a worker's requests, each of which counts once.
+    pub fn observe(
+        &mut self,
+        key: &ReplicaKey,
+        status: &WorkerStatus,
+        model: &ServedModel,
+        hardware: Hardware,
+    ) {
+        let (completed, measured) = (status.requests.completed, &status.measured);
+        let undisturbed = self.is_undisturbed(key, status);
+        let counted = self.counted.entry(key.clone()).or_default();
+        if completed < *counted {
+            // Another worker.
+            *counted = 0;
+        }
+        // The median is over as many of the last requests as there are samples: none of them may have counted before.
+        if completed - *counted < measured.samples.max(RUN_REQUESTS) || !undisturbed {
+            return;
+        }
+        *counted = completed;
+        let subject = subject(&status.engine, hardware);
+        if self.subject != subject {
+            self.calibrations.clear();
+            self.subject = subject;
+        }
+        let decode = run(status, model, hardware);
+        let prefill = prefill_run(status, model, hardware);
+        let calibration = self.of(weight_bits(&model.cost));
+        let learned = [
+            decode.map(|run| calibration.observe(&run)),
+            prefill.map(|run| calibration.observe_prefill(&run)),
+        ];
+        let mut news = false;
+        for outcome in learned.into_iter().flatten() {
+            match outcome {
+                Ok(()) => news = true,
+                Err(err) => debug!(replica = %key, reason = err.reason(), "a run teaches nothing: {err}"),
+            }
+        }
+        if news {
+            self.keep();
+        }
+    }
+
+    /// Replicas that are gone need not be remembered.
+    pub fn retain(&mut self, is_wanted: impl Fn(&ReplicaKey) -> bool) {
+        self.counted.retain(|key, _| is_wanted(key));
+    }
+
+    fn of(&mut self, weight_bits: u32) -> &mut Calibration {
+        let known = self
+            .calibrations
+            .iter()
+            .position(|one| one.weight_bits == weight_bits);
+        let index = known.unwrap_or_else(|| {
+            self.calibrations.push(Calibration::new(weight_bits));
+            self.calibrations.len() - 1
+        });
+        &mut self.calibrations[index]
+    }
+
+    fn keep(&self) {
+        let kept = Kept {
+            subject: self.subject.clone(),
+            calibrations: self.calibrations.iter().map(publish_calibration).collect(),
+        };
+        if let Err(err) = self.state.write(FILE, &kept) {
+            warn!(error = %Chain(&err), "{FILE} cannot be written: what runs have taught is lost with this agent");
+        }
+    }
+}
+
+fn subject(engine: &EngineInfo, hardware: Hardware) -> String {
+    let basis = match hardware {
+        Hardware::Chip(_) => Basis::Nominal,
+        Hardware::Measured(_) => Basis::Measured,
+    };
+    // What runs have taught about the cold chip's figures has heat in it already.
+    let hot = hardware.sustained().map_or("", |_| ", sustained");
+    format!("{}, {}{hot}", show_engine(engine), basis.as_str())
+}
+
+/// `None` while the worker has no figures.
+fn run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option<Run> {
+    let measured = &status.measured;
+    let load = Load {
+        streams: measured.streams?,
+        prompt_tokens: measured.prompt_tokens?,
+        context_tokens: measured.context_tokens?,
+    };
+    let speed = speed_under(load, hardware, model);
+    // The context grows from the prompt to its end; its mean is half way.
+    let tokens = 2.0 * (load.context_tokens - load.prompt_tokens).max(0.0) * measured.samples as f64;
+    Some(Run {
+        measured: measured.decode_tokens_per_second?,
+        predicted: speed.decode.p50,
+        tokens: tokens as u64,
+        ceiling: hardware
+            .chip()
+            .map(|chip| chip.bandwidth.0 / speed.bytes_per_token),
+    })
+}
+
+/// `None` while too few requests had the worker to themselves.
+fn prefill_run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option<PrefillRun> {
+    let prefill = status
+        .measured
+        .prefill
+        .filter(|prefill| prefill.samples >= RUN_REQUESTS)?;
+    let load = Load::of_prompt(prefill.prompt_tokens);
+    Some(PrefillRun {
+        measured: prefill.seconds,
+        predicted: speed_under(load, hardware, model).first_token.p50,
+        prompt_tokens: prefill.prompt_tokens,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_api::v1alpha1::{Measurements, Sustained};
+    use rooflet_api::wire::{EngineMemory, MeasuredPrefill, MeasuredSpeed, WorkerPhase};
+    use rooflet_base::units::Bytes;
+    use rooflet_roofline::chip;
+    use rooflet_roofline::predict::MeasuredMachine;
+    use rooflet_testing::TempDir;
+
+    fn key() -> ReplicaKey {
+        ReplicaKey::new("default", "a")
+    }
+
+    fn m4_pro() -> Hardware {
+        Hardware::Chip(chip::find("M4 Pro", Some(20), None).unwrap())
+    }
+
+    fn model() -> ServedModel {
+        ServedModel::of_size(Bytes::gib(4), 1 << 10)
+    }
+
+    /// A worker that has answered so many requests, `factor` times as fast as predicted.
+    fn worker(completed: u64, factor: f64, version: &str) -> WorkerStatus {
+        let load = Load {
+            streams: 1.0,
+            prompt_tokens: 100.0,
+            context_tokens: 200.0,
+        };
+        let predicted = speed_under(load, m4_pro(), &model()).decode.p50;
+        WorkerStatus {
+            phase: WorkerPhase::Ready,
+            engine: EngineInfo {
+                name: "mlx".to_owned(),
+                version: version.to_owned(),
+                device: "metal".to_owned(),
+            },
+            model: None,
+            memory: EngineMemory::default(),
+            requests: RequestCounts {
+                completed,
+                ..RequestCounts::default()
+            },
+            measured: MeasuredSpeed {
+                decode_tokens_per_second: Some(predicted * factor),
+                time_to_first_token_seconds: Some(1.0),
+                streams: Some(load.streams),
+                prompt_tokens: Some(load.prompt_tokens),
+                context_tokens: Some(load.context_tokens),
+                samples: completed.min(64),
+                ..MeasuredSpeed::default()
+            },
+        }
+    }
+
+    fn open(directory: &TempDir) -> Calibrator {
+        let path = directory.path();
+        Calibrator::new(Arc::new(StateDir::open(path).unwrap()))
+    }
+
+    fn runs(calibrator: &Calibrator, version: &str) -> usize {
+        let current = calibrator.current(&worker(0, 1.0, version).engine, m4_pro());
+        current.iter().map(|one| one.decode_errors().len()).sum()
+    }
+
+    #[test]
+    fn every_request_counts_once_and_what_was_learned_survives_a_restart() {
+        let directory = TempDir::new();
+        let mut calibrator = open(&directory);
+        let mut see = |completed, expect| {
+            calibrator.observe(&key(), &worker(completed, 0.9, "1"), &model(), m4_pro());
+            assert_eq!(runs(&calibrator, "1"), expect, "{completed} requests");
+        };
+        see(9, 0);
+        see(10, 1);
+        see(11, 1);
+        see(73, 1);
+        see(74, 2);
+        // The worker was started again.
+        see(3, 2);
+        see(12, 3);
+        drop(calibrator);
+        let calibrator = open(&directory);
+        assert_eq!(runs(&calibrator, "1"), 3);
+        assert_eq!(runs(&calibrator, "2"), 0, "another release of the engine");
+        let learned = calibrator.current(&worker(0, 1.0, "1").engine, m4_pro());
+        let path = directory.path();
+        assert_eq!(
+            kept(path, &worker(0, 1.0, "1").engine, m4_pro()),
+            learned,
+            "for `fit`"
+        );
+        assert_eq!(kept(path, &worker(0, 1.0, "2").engine, m4_pro()), []);
+        let plain = speed_under(
+            Load {
+                streams: 1.0,
+                prompt_tokens: 100.0,
+                context_tokens: 200.0,
+            },
+            m4_pro(),
+            &model(),
+        );
+        let corrected = plain.calibrated(&model().cost, learned);
+        let ratio = corrected.decode.p50 / plain.decode.p50;
+        assert!((0.9..0.95).contains(&ratio), "{ratio}");
+        assert_eq!(
+            (plain.basis, corrected.basis),
+            (Basis::Nominal, Basis::Calibrated)
+        );
+    }
+
+    /// What runs have taught beside the cold machine's figures has heat in it, which those of the hot one have already.
+    #[test]
+    fn what_the_cold_machine_taught_is_not_held_against_the_hot_one() {
+        let probed = |sustained: Option<Sustained>| {
+            let mut probe = Measurements::default();
+            probe.qmv.median_bytes_per_second = 200e9;
+            probe.read.median_bytes_per_second = 200e9;
+            probe.sustained = sustained;
+            Hardware::Measured(MeasuredMachine::new(&probe).unwrap())
+        };
+        let hot = |thermal_factor| {
+            probed(Some(Sustained {
+                thermal_factor,
+                ..Sustained::default()
+            }))
+        };
+        let directory = TempDir::new();
+        let mut calibrator = open(&directory);
+        let seen = worker(10, 1.0, "1");
+        calibrator.observe(&key(), &seen, &model(), probed(None));
+        let known = |calibrator: &Calibrator, hardware| calibrator.current(&seen.engine, hardware).len();
+        assert_eq!(known(&calibrator, probed(None)), 1);
+        assert_eq!(known(&calibrator, hot(0.8)), 0);
+        calibrator.observe(&key(), &worker(84, 1.0, "1"), &model(), hot(0.8));
+        assert_eq!(known(&calibrator, hot(0.7)), 1, "the next probe differs a little");
+    }
+
+    /// Two workers of one Mac: what the other one takes is not learned as slowness of the chip.
+    #[test]
+    fn requests_beside_those_of_another_worker_teach_nothing() {
+        let directory = TempDir::new();
+        let mut calibrator = open(&directory);
+        let other = ReplicaKey::new("default", "b");
+        let mut see = |completed, running, factor, expect| {
+            let status = worker(completed, factor, "1");
+            let beside = RequestCounts {
+                running,
+                ..RequestCounts::default()
+            };
+            calibrator.look(&[(key(), status.requests), (other.clone(), beside)].into());
+            calibrator.observe(&key(), &status, &model(), m4_pro());
+            assert_eq!(runs(&calibrator, "1"), expect, "{completed} requests");
+            calibrator.is_undisturbed(&key(), &status)
+        };
+        assert!(!see(64, 2, 0.5, 0));
+        assert!(!see(120, 0, 0.6, 0), "half of the median's requests had company");
+        assert!(see(128, 0, 0.95, 1));
+    }
+
+    /// First tokens are learned from requests that had the engine to themselves, enough of them and with long prompts.
+    #[test]
+    fn first_tokens_are_learned_beside_decode_speed() {
+        let directory = TempDir::new();
+        let mut calibrator = open(&directory);
+        let load = Load::of_prompt(1000.0);
+        let plain = speed_under(load, m4_pro(), &model());
+        let mut see = |completed, samples, prompt_tokens, expect: usize| {
+            let mut status = worker(completed, 0.9, "1");
+            status.measured.prefill = Some(MeasuredPrefill {
+                seconds: 1.3 * plain.first_token.p50,
+                prompt_tokens,
+                samples,
+            });
+            calibrator.observe(&key(), &status, &model(), m4_pro());
+            let current = calibrator.current(&status.engine, m4_pro());
+            let known: usize = current.iter().map(|one| one.first_token_errors().len()).sum();
+            assert_eq!(known, expect, "{completed} requests");
+        };
+        see(10, 9, 1000.0, 0);
+        see(100, 10, 100.0, 0);
+        see(200, 10, 1000.0, 1);
+        see(210, 10, 1000.0, 1);
+        see(300, 10, 1000.0, 2);
+        drop(calibrator);
+        let calibrator = open(&directory);
+        let learned = calibrator.current(&worker(0, 1.0, "1").engine, m4_pro());
+        let corrected = plain.calibrated(&model().cost, learned);
+        let ratio = corrected.first_token.p50 / plain.first_token.p50;
+        assert!((1.15..1.3).contains(&ratio), "{ratio}");
+        assert_eq!(
+            (plain.first_token_basis, corrected.first_token_basis),
+            (Basis::Nominal, Basis::Calibrated)
+        );
+    }
+
+    #[test]
+    fn another_release_starts_anew_and_an_impossible_run_teaches_nothing() {
+        let directory = TempDir::new();
+        let mut calibrator = open(&directory);
+        calibrator.observe(&key(), &worker(10, 0.9, "1"), &model(), m4_pro());
+        calibrator.observe(&key(), &worker(100, 3.0, "1"), &model(), m4_pro());
+        assert_eq!(
+            runs(&calibrator, "1"),
+            1,
+            "three times as fast is above the roofline"
+        );
+        calibrator.observe(&key(), &worker(200, 0.9, "2"), &model(), m4_pro());
+        assert_eq!((runs(&calibrator, "1"), runs(&calibrator, "2")), (0, 1));
+    }
+}

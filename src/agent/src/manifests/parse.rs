@@ -1,0 +1,521 @@
+//! From the text of a manifest file to replicas, or to what is wrong with it, by file, line and field. Pure.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::replica::{ReplicaKey, ReplicaSpec, Terms};
+use rooflet_api::v1alpha1::ModelDeployment;
+use rooflet_api::{GROUP, VERSION};
+use rooflet_apimachinery::schema::{StructuralSchema, names};
+use rooflet_base::yaml;
+use rooflet_scheduler::is_overridden;
+
+/// Objects one file may hold.
+const MAX_OBJECTS_PER_FILE: usize = 256;
+
+/// The namespace of an object that names none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// One ModelDeployment of the manifest directory, as the one replica that runs of it here.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    pub key: ReplicaKey,
+    pub spec: ReplicaSpec,
+    pub terms: Terms,
+}
+
+/// What is wrong with a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManifestProblem {
+    pub file: String,
+    /// Counted from one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    pub message: String,
+}
+
+impl fmt::Display for ManifestProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        match &self.field {
+            Some(field) => write!(f, ": {field}: {}", self.message),
+            None => write!(f, ": {}", self.message),
+        }
+    }
+}
+
+/// Reads manifests by the same schema as the API server, so that the same YAML means the same with and without one.
+#[derive(Debug)]
+pub(crate) struct Parser {
+    schema: StructuralSchema,
+    /// Replicas are named like the mirrors of this node.
+    node: String,
+}
+
+impl Parser {
+    pub(crate) fn new(node: &str) -> Self {
+        Self {
+            schema: StructuralSchema::of_kind::<ModelDeployment>(),
+            node: node.to_owned(),
+        }
+    }
+
+    /// All replicas of a file, or everything that is wrong with it: a file counts as a whole or not at all.
+    pub(crate) fn parse(&self, file: &str, text: &str) -> Result<Vec<Manifest>, Vec<ManifestProblem>> {
+        let problem = |line, field, message| ManifestProblem {
+            file: file.to_owned(),
+            line,
+            field,
+            message,
+        };
+        let documents = yaml::documents(text).map_err(|err| {
+            let message = err.to_string();
+            vec![problem(
+                line_in_message(&message),
+                None,
+                first_paragraph(&message),
+            )]
+        })?;
+        if documents.is_empty() {
+            let message =
+                "the file holds no object: write a ModelDeployment into it, or remove it".to_owned();
+            return Err(vec![problem(None, None, message)]);
+        }
+        let chunks = chunks(text);
+        let mut manifests: Vec<Manifest> = Vec::new();
+        let mut problems = Vec::new();
+        for (index, document) in documents.into_iter().enumerate() {
+            let chunk = chunks.get(index).filter(|_| chunks.len() > index);
+            for Object { value, locatable } in flatten(document) {
+                if manifests.len() >= MAX_OBJECTS_PER_FILE {
+                    let message =
+                        format!("the file holds more than {MAX_OBJECTS_PER_FILE} objects: split it");
+                    return Err(vec![problem(None, None, message)]);
+                }
+                match self.object(value) {
+                    Ok(manifest) if manifests.iter().any(|known| known.key == manifest.key) => {
+                        let message = format!(
+                            "ModelDeployment {} stands in this file twice",
+                            self.shown(&manifest.key)
+                        );
+                        problems.push(problem(chunk.map(|chunk| chunk.first_line), None, message));
+                    }
+                    Ok(manifest) => manifests.push(manifest),
+                    Err(wrong) => problems.extend(wrong.into_iter().map(|(field, message)| {
+                        let line = chunk
+                            .filter(|_| locatable)
+                            .map(|chunk| chunk.line_of(field.as_deref().unwrap_or("")));
+                        problem(line, field, message)
+                    })),
+                }
+            }
+        }
+        if problems.is_empty() {
+            Ok(manifests)
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// `namespace/name` of the deployment behind a key.
+    pub(crate) fn shown(&self, key: &ReplicaKey) -> String {
+        let name = key
+            .name
+            .strip_suffix(&format!("-{}", self.node))
+            .unwrap_or(&key.name);
+        format!("{}/{name}", key.namespace)
+    }
+
+    fn object(&self, mut value: Value) -> Result<Manifest, Vec<(Option<String>, String)>> {
+        let one = |field: &str, message: String| vec![(Some(field.to_owned()), message)];
+        let Some(object) = value.as_object() else {
+            return Err(vec![(
+                None,
+                "a manifest must be an object with apiVersion, kind, metadata and spec".to_owned(),
+            )]);
+        };
+        let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+        let api_version = format!("{GROUP}/{VERSION}");
+        if text("kind") != "ModelDeployment" {
+            let message = format!(
+                "must be ModelDeployment, not `{}`: an agent runs nothing else by itself",
+                text("kind")
+            );
+            return Err(one("kind", message));
+        }
+        if text("apiVersion") != api_version {
+            return Err(one(
+                "apiVersion",
+                format!("must be {api_version}, not `{}`", text("apiVersion")),
+            ));
+        }
+        let metadata = |field: &str| object.get("metadata").and_then(|metadata| metadata.get(field));
+        let name = match metadata("name").map(|name| name.as_str().unwrap_or_default()) {
+            None => {
+                return Err(one(
+                    "metadata.name",
+                    "Required value: name is required".to_owned(),
+                ));
+            }
+            Some(name) => name.to_owned(),
+        };
+        let namespace = match metadata("namespace") {
+            None | Some(Value::Null) => DEFAULT_NAMESPACE.to_owned(),
+            Some(namespace) => namespace.as_str().unwrap_or_default().to_owned(),
+        };
+        let mut wrong: Vec<_> = names::dns_subdomain(&name)
+            .into_iter()
+            .map(|what| {
+                (
+                    Some("metadata.name".to_owned()),
+                    format!("Invalid value: \"{name}\": {what}"),
+                )
+            })
+            .collect();
+        wrong.extend(names::dns_label(&namespace).into_iter().map(|what| {
+            (
+                Some("metadata.namespace".to_owned()),
+                format!("Invalid value: \"{namespace}\": {what}"),
+            )
+        }));
+        let unknown = self.schema.prune(&mut value);
+        wrong.extend(
+            unknown
+                .into_iter()
+                .map(|field| (Some(field), "unknown field".to_owned())),
+        );
+        self.schema.apply_defaults(&mut value);
+        let invalid = self.schema.validate(&value, None);
+        for error in invalid {
+            match (error.field.as_str(), wrong.is_empty()) {
+                // About the object as a whole; beside others it only says that there may be more.
+                ("<nil>", false) => {}
+                ("<nil>", true) => wrong.push((None, error.message)),
+                _ => wrong.push((Some(error.field), error.message)),
+            }
+        }
+        if !wrong.is_empty() {
+            return Err(wrong);
+        }
+        let deployment: ModelDeployment =
+            serde_json::from_value(value).map_err(|err| vec![(None, err.to_string())])?;
+        let terms = Terms {
+            overridden: is_overridden(&deployment),
+            objectives: deployment.spec.objectives,
+            golden_prompts: deployment.spec.strategy.golden_prompts,
+            priority: deployment.spec.priority,
+        };
+        let serving = deployment.spec.serving;
+        Ok(Manifest {
+            key: ReplicaKey::new(namespace, format!("{name}-{}", self.node)),
+            spec: ReplicaSpec {
+                source: deployment.spec.model.text(),
+                serving_name: serving.name.unwrap_or(name),
+                context_tokens: serving.context_tokens,
+                max_concurrency: serving.max_concurrency,
+                kv_cache: serving.kv_cache,
+                prompt_lookup_tokens: serving.prompt_lookup_tokens,
+            },
+            terms,
+        })
+    }
+}
+
+struct Object {
+    value: Value,
+    /// Field paths can be looked up in the text: not so inside a List.
+    locatable: bool,
+}
+
+/// The items of a List, or the object itself.
+fn flatten(mut document: Value) -> Vec<Object> {
+    let is_list = document
+        .get("kind")
+        .and_then(Value::as_str)
+        .is_some_and(|kind| kind.ends_with("List"));
+    match document.get_mut("items").and_then(Value::as_array_mut) {
+        Some(items) if is_list => std::mem::take(items)
+            .into_iter()
+            .map(|value| Object {
+                value,
+                locatable: false,
+            })
+            .collect(),
+        Some(_) | None => vec![Object {
+            value: document,
+            locatable: true,
+        }],
+    }
+}
+
+/// One document's lines within the file.
+struct Chunk<'a> {
+    /// Counted from one.
+    first_line: usize,
+    lines: Vec<&'a str>,
+}
+
+/// The non-empty documents of a YAML stream.
+fn chunks(text: &str) -> Vec<Chunk<'_>> {
+    let mut chunks = vec![Chunk {
+        first_line: 1,
+        lines: Vec::new(),
+    }];
+    for (index, line) in text.lines().enumerate() {
+        if line == "---" || line.starts_with("--- ") {
+            chunks.push(Chunk {
+                first_line: index + 2,
+                lines: Vec::new(),
+            });
+        } else if let Some(chunk) = chunks.last_mut() {
+            chunk.lines.push(line);
+        }
+    }
+    let says_something = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    chunks.retain(|chunk| chunk.lines.iter().any(says_something));
+    chunks
+}
+
+impl Chunk<'_> {
+    /// The line of a field in block style, or of the deepest part of its path that is written out.
+    fn line_of(&self, path: &str) -> usize {
+        let (mut from, mut found) = (0, None);
+        let mut parent_indent = None;
+        'segments: for segment in path
+            .split('.')
+            .map(|segment| segment.split('[').next().unwrap_or_default())
+        {
+            for (index, line) in self.lines.iter().enumerate().skip(from) {
+                let content = line.trim_start();
+                if content.is_empty() || content.starts_with('#') {
+                    continue;
+                }
+                let indent = line.len() - content.len();
+                if parent_indent.is_some_and(|parent| indent <= parent) {
+                    break 'segments;
+                }
+                let key = content
+                    .split(':')
+                    .next()
+                    .unwrap_or_default()
+                    .trim_matches(['"', '\'']);
+                if key == segment && content.contains(':') && (parent_indent.is_some() || indent == 0) {
+                    (from, found, parent_indent) = (index + 1, Some(index), Some(indent));
+                    continue 'segments;
+                }
+            }
+            break;
+        }
+        let says_something = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+        let first = self.lines.iter().position(says_something).unwrap_or(0);
+        self.first_line + found.unwrap_or(first)
+    }
+}
+
+/// The YAML crate's message names the place in words.
+fn line_in_message(message: &str) -> Option<usize> {
+    let (_, rest) = message.split_once("line ")?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// The message without the excerpt of the text that follows it.
+fn first_paragraph(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default().trim();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUIDE: &str = "\
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata:
+  name: guide
+spec:
+  model:
+    source: local://guide
+";
+
+    #[track_caller]
+    fn check(text: &str, expect: &str) {
+        let shown = match Parser::new("mini-1").parse("a.yaml", text) {
+            Ok(manifests) => {
+                let all: Vec<_> = manifests
+                    .iter()
+                    .map(|one| format!("{} serves {}", one.key, one.spec.serving_name))
+                    .collect();
+                all.join("\n")
+            }
+            Err(problems) => problems
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n"),
+        };
+        assert_eq!(shown, expect, "{text}");
+    }
+
+    #[test]
+    fn one_deployment_is_one_replica_with_defaults() {
+        let manifests = Parser::new("mini-1").parse("a.yaml", GUIDE).unwrap();
+        let spec = ReplicaSpec {
+            source: "local://guide".to_owned(),
+            serving_name: "guide".to_owned(),
+            context_tokens: None,
+            max_concurrency: 4,
+            kv_cache: None,
+            prompt_lookup_tokens: None,
+        };
+        assert_eq!(
+            manifests,
+            [Manifest {
+                terms: Terms::default(),
+                key: ReplicaKey::new("default", "guide-mini-1"),
+                spec
+            }]
+        );
+    }
+
+    #[test]
+    fn streams_and_lists_are_read_whole() {
+        let second = GUIDE.replace("name: guide", "name: b\n  namespace: prod");
+        check(
+            &format!("# first\n---\n{GUIDE}---\n---\n{second}"),
+            "default/guide-mini-1 serves guide\nprod/b-mini-1 serves b",
+        );
+        let list = r#"{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "rooflet.dev/v1alpha1",
+            "kind": "ModelDeployment", "metadata": {"name": "j"}, "spec": {"model": {"source": "local://j"}}}]}"#;
+        check(list, "default/j-mini-1 serves j");
+        check(
+            &format!("{GUIDE}---\n{GUIDE}"),
+            "a.yaml:9: ModelDeployment default/guide stands in this file twice",
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_field() {
+        check(
+            &GUIDE.replace("    source", "    sauce"),
+            "a.yaml:7: spec.model.sauce: unknown field\na.yaml:6: spec.model.source: Required value",
+        );
+        check(
+            &GUIDE.replace("local://guide", "s3://a/b"),
+            "a.yaml:7: spec.model.source: Invalid value: \"s3://a/b\": must be hf://OWNER/NAME (a revision goes into spec.model.revision), local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; other sources are not served by this version",
+        );
+        check(
+            &format!("{GUIDE}  replicas: many\n"),
+            "a.yaml:8: spec.replicas: Invalid value: \"string\": spec.replicas in body must be of type integer: \"string\"",
+        );
+        check(
+            &GUIDE.replace("ModelDeployment", "Pod"),
+            "a.yaml:2: kind: must be ModelDeployment, not `Pod`: an agent runs nothing else by itself",
+        );
+        check(
+            &GUIDE.replace("v1alpha1", "v9"),
+            "a.yaml:1: apiVersion: must be rooflet.dev/v1alpha1, not `rooflet.dev/v9`",
+        );
+        check(
+            &GUIDE.replace("  name: guide", "  labels: {}"),
+            "a.yaml:3: metadata.name: Required value: name is required",
+        );
+        check(
+            "- a\n- b\n",
+            "a.yaml:1: a manifest must be an object with apiVersion, kind, metadata and spec",
+        );
+        check(
+            "# nothing yet\n",
+            "a.yaml: the file holds no object: write a ModelDeployment into it, or remove it",
+        );
+    }
+
+    #[test]
+    fn what_can_never_be_meant_is_refused_by_its_field() {
+        let tolerations = "  placement: {tolerations: [";
+        // Kubernetes' own words.
+        for one in ["{}", "{value: x}", "{key: '', effect: NoExecute}"] {
+            check(
+                &format!("{GUIDE}{tolerations}{one}]}}\n"),
+                "a.yaml:8: spec.placement.tolerations[0].operator: Invalid value: operator must be Exists when \
+                 `key` is empty, which means \"match all values and all keys\"",
+            );
+        }
+        check(
+            &format!("{GUIDE}{tolerations}{{operator: Exists}}, {{key: k, operator: Exists, value: v}}]}}\n"),
+            "a.yaml:8: spec.placement.tolerations[1].operator: Invalid value: value must be empty when `operator` \
+             is 'Exists'",
+        );
+        let promise = |context: &str, max: &str, prompt: u32| {
+            let first = format!("{{max: {max}, atPromptTokens: {prompt}}}");
+            format!("{GUIDE}  serving: {{{context}}}\n  objectives: {{timeToFirstToken: {first}}}\n")
+        };
+        check(
+            &promise("contextTokens: 512", "2s", 513),
+            "a.yaml:9: spec.objectives.timeToFirstToken.atPromptTokens: Invalid value: may not be above \
+             spec.serving.contextTokens: a prompt of this length is refused",
+        );
+        for fits in [
+            promise("contextTokens: 512", "2s", 512),
+            promise("", "1m", 100_000),
+        ] {
+            check(&fits, "default/guide-mini-1 serves guide");
+        }
+        // What is null is absent.
+        for fits in [
+            format!("{GUIDE}{tolerations}{{operator: Exists, key: , value: }}]}}\n"),
+            promise("contextTokens: ", "2s", 513),
+            promise("contextTokens: 512", "2s, atPromptTokens: ", 513).replace(", atPromptTokens: 513", ""),
+            format!("{GUIDE}  serving: {{contextTokens: 512}}\n  objectives: {{timeToFirstToken: }}\n"),
+        ] {
+            check(&fits, "default/guide-mini-1 serves guide");
+        }
+        check(
+            &promise("", "0m0.0s", 1),
+            "a.yaml:9: spec.objectives.timeToFirstToken.max: Invalid value: must be above 0",
+        );
+        check(
+            &promise("", "99999999999999999999h", 1),
+            "a.yaml:9: spec.objectives.timeToFirstToken.max: Invalid value: \"99999999999999999999h\": \
+             spec.objectives.timeToFirstToken.max in body should match \
+             '^([0-9]{1,9}(\\.[0-9]+)?(ms|s|m|h)){1,8}$'",
+        );
+        check(
+            &format!("{GUIDE}  routing: {{fallbacks: ['']}}\n"),
+            "a.yaml:8: spec.routing.fallbacks[0]: Invalid value: \"\": spec.routing.fallbacks[0] in body should be at least 1 chars long",
+        );
+    }
+
+    #[test]
+    fn one_broken_document_breaks_the_file() {
+        let broken = GUIDE.replace("local://guide", "''");
+        let problems = Parser::new("n")
+            .parse("a.yaml", &format!("{GUIDE}---\n{broken}"))
+            .unwrap_err();
+        assert_eq!(
+            problems.iter().map(|problem| problem.line).collect::<Vec<_>>(),
+            vec![Some(15); problems.len()]
+        );
+    }
+
+    #[test]
+    fn text_that_is_not_yaml_is_told_with_its_line() {
+        let problems = Parser::new("n")
+            .parse("a.yaml", "kind: [1, 2\nmetadata: {}\n")
+            .unwrap_err();
+        assert_eq!(problems.len(), 1);
+        assert!(
+            problems[0].line.is_some() && !problems[0].message.contains('\n'),
+            "{problems:?}"
+        );
+    }
+}

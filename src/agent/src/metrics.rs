@@ -1,0 +1,70 @@
+//! The agent's metrics.
+
+use super::sync::Reports;
+use rooflet_api::v1alpha1::ReplicaPhase;
+use rooflet_base::metrics::{IntCounter, IntGauge, IntGaugeVec, Opts, Registry, Result};
+
+/// Phases as label values, every one of them shown, zero or not.
+const PHASES: [ReplicaPhase; 8] = [
+    ReplicaPhase::Pending,
+    ReplicaPhase::Pulling,
+    ReplicaPhase::Loading,
+    ReplicaPhase::Warming,
+    ReplicaPhase::Ready,
+    ReplicaPhase::Draining,
+    ReplicaPhase::Succeeded,
+    ReplicaPhase::Failed,
+];
+
+/// Clones are the same metrics.
+#[derive(Debug, Clone)]
+pub struct AgentMetrics {
+    replicas: IntGaugeVec,
+    reserved_bytes: IntGauge,
+    starts: IntCounter,
+    manifest_problems: IntGauge,
+}
+
+impl AgentMetrics {
+    pub fn register(registry: &Registry) -> Result<Self> {
+        let opts = Opts::new("rooflet_agent_replicas", "Replicas on this node, by phase.");
+        let metrics = Self {
+            replicas: IntGaugeVec::new(opts, &["phase"])?,
+            reserved_bytes: IntGauge::new("rooflet_agent_reserved_bytes", "Memory promised to replicas.")?,
+            starts: IntCounter::new("rooflet_agent_worker_starts_total", "Workers started.")?,
+            manifest_problems: IntGauge::new(
+                "rooflet_agent_manifest_problems",
+                "Problems in the manifest directory.",
+            )?,
+        };
+        registry.register(Box::new(metrics.replicas.clone()))?;
+        registry.register(Box::new(metrics.reserved_bytes.clone()))?;
+        registry.register(Box::new(metrics.starts.clone()))?;
+        registry.register(Box::new(metrics.manifest_problems.clone()))?;
+        Ok(metrics)
+    }
+
+    pub fn started(&self) {
+        self.starts.inc();
+    }
+
+    pub fn manifest_problems(&self, count: usize) {
+        self.manifest_problems
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub fn observe(&self, reports: &Reports) {
+        for phase in PHASES {
+            let count = reports
+                .replicas
+                .values()
+                .filter(|report| report.status.phase == phase)
+                .count();
+            self.replicas
+                .with_label_values(&[phase.as_str()])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        self.reserved_bytes
+            .set(i64::try_from(reports.reserved.0).unwrap_or(i64::MAX));
+    }
+}

@@ -1,0 +1,416 @@
+//! The status of this node's FleetNode, from facts. Pure.
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::node_conditions::{Stated, conditions};
+use super::probe::{Measured, ProbeState};
+use super::sync::Reports;
+use rooflet_api::conditions::set_condition;
+use rooflet_api::v1alpha1::{
+    Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, Probe, Resources,
+};
+use rooflet_api::wire::EngineInfo;
+use rooflet_base::quantity::format_bytes;
+use rooflet_base::units::{Bytes, BytesPerSecond};
+use rooflet_host::{Disk, Identity, Memory, Power, Presence};
+use rooflet_roofline::chip;
+use rooflet_roofline::memory::allocatable;
+use rooflet_roofline::predict::Hardware;
+use rooflet_roofline::published;
+
+/// What a node's status is made from.
+#[derive(Debug, Clone)]
+pub struct NodeFacts<'a> {
+    pub identity: &'a Identity,
+    pub machine_id: &'a str,
+    pub memory: Memory,
+    pub disk: Option<Disk>,
+    pub power: Power,
+    pub presence: Presence,
+    /// Wired memory that did not come back after the last worker, where the system tells.
+    pub stranded: Option<Bytes>,
+    /// It is a time of day at which the machine is not to serve.
+    pub quiet: bool,
+    pub endpoint: &'a str,
+    pub probe: &'a ProbeState,
+    pub reports: &'a Reports,
+    pub generation: Option<i64>,
+    /// The agent is stopping: nothing new should come here.
+    pub stopping: bool,
+}
+
+/// What the speed of models on this node can be predicted from, if anything can: as who reads its status at this time
+/// has it.
+pub fn node_hardware(chip: &Chip, memory: Bytes, probe: &ProbeState, now: Timestamp) -> Option<Hardware> {
+    let is_expired = |last: &Measured| last.fresh_for(now).is_zero();
+    let expired = probe.last.as_ref().is_some_and(is_expired);
+    published::hardware_of(chip, Some(memory), published_probe(probe).as_ref(), expired)
+}
+
+fn published_probe(state: &ProbeState) -> Option<Probe> {
+    let Measured { report, duration } = state.last.as_ref()?;
+    Some(Probe {
+        basis: Basis::Measured,
+        measurements: report.measurements.clone(),
+        plausibility: Some(report.plausibility.clone()),
+        engine: show_engine(&report.engine),
+        measured_at: report.measured_at.clone(),
+        expires_at: Some(report.expires_at.clone()),
+        duration_seconds: duration.as_secs_f64(),
+    })
+}
+
+/// The next status. Conditions of other writers stay.
+pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Timestamp) -> FleetNodeStatus {
+    let reports = facts.reports;
+    let total = facts.memory.total;
+    let usable = allocatable(total, facts.memory.working_set);
+    let report = facts.probe.last.as_ref().map(|last| &last.report);
+    let bandwidth = report.map(|report| BytesPerSecond(report.measurements.qmv.median_bytes_per_second));
+    let sheet = chip::of_machine(&facts.identity.chip, total).ok();
+    // Bandwidth as a quantity, in whole megabytes per second.
+    let bandwidth_quantity = bandwidth.map(|rate| format!("{:.0}M", rate.0 / 1e6));
+    let engine = report.map(|report| &report.engine).or(reports.engine.as_ref());
+    let mut next = FleetNodeStatus {
+        observed_generation: facts.generation,
+        chip: facts.identity.chip.clone(),
+        data_sheet: sheet.map(|chip| DataSheet {
+            basis: Basis::Nominal,
+            memory_bytes_per_second: chip.bandwidth.0,
+            source: chip.source.clone(),
+            note: chip.note.clone(),
+        }),
+        node_info: NodeInfo {
+            machine_id: facts.machine_id.to_owned(),
+            operating_system: facts.identity.operating_system.clone(),
+            os_build: facts.identity.os_build.clone(),
+            architecture: facts.identity.architecture.to_owned(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            engine: engine.map_or_else(String::new, show_engine),
+        },
+        capacity: Resources {
+            memory: format_bytes(total),
+            memory_bandwidth: bandwidth_quantity.clone(),
+            disk: facts.disk.map(|disk| format_bytes(disk.total)),
+        },
+        allocatable: Resources {
+            memory: format_bytes(usable),
+            memory_bandwidth: bandwidth_quantity,
+            disk: reports.disk_limit.map(format_bytes),
+        },
+        probe: published_probe(facts.probe),
+        calibrations: reports.calibrations.clone(),
+        summary: NodeSummary {
+            memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
+            bandwidth: measured_of_spec(bandwidth, sheet.map(|chip| chip.bandwidth)),
+            free_memory: gibibytes(usable - reports.reserved),
+            free_bandwidth: measured_of_spec(
+                bandwidth.map(|rate| BytesPerSecond(rate.0 * (1.0 - reports.promised_share).max(0.0))),
+                None,
+            ),
+        },
+        endpoint: Some(facts.endpoint.to_owned()),
+        download: reports.download,
+        models: reports.models.clone(),
+        replicas: i32::try_from(reports.replicas.len()).unwrap_or(i32::MAX),
+        conditions: previous.conditions.clone(),
+    };
+    for stated in conditions(facts, &previous.conditions, now) {
+        let Stated {
+            kind,
+            truth,
+            reason,
+            message,
+        } = stated;
+        set_condition(
+            &mut next.conditions,
+            kind,
+            truth,
+            reason,
+            message,
+            facts.generation,
+            now,
+        );
+    }
+    next
+}
+
+pub fn show_engine(engine: &EngineInfo) -> String {
+    format!("{} {} ({})", engine.name, engine.version, engine.device)
+}
+
+/// Measured / data sheet, without a blank, so that a column of `kubectl get` stays one word.
+fn measured_of_spec(measured: Option<BytesPerSecond>, spec: Option<BytesPerSecond>) -> String {
+    match (measured.map(gigabytes_per_second), spec.map(gigabytes_per_second)) {
+        (Some(measured), Some(spec)) => format!("{measured}/{spec}GB/s"),
+        (Some(measured), None) => format!("{measured}GB/s"),
+        (None, Some(spec)) => format!("-/{spec}GB/s"),
+        (None, None) => "-".to_owned(),
+    }
+}
+
+/// Three digits.
+fn gigabytes_per_second(BytesPerSecond(rate): BytesPerSecond) -> String {
+    let gigabytes = rate / 1e9;
+    match gigabytes {
+        _ if gigabytes >= 100.0 => format!("{gigabytes:.0}"),
+        _ if gigabytes >= 10.0 => format!("{gigabytes:.1}"),
+        _ => format!("{gigabytes:.2}"),
+    }
+}
+
+/// Without a blank, so that a column of `kubectl get` stays one word.
+fn gibibytes(Bytes(bytes): Bytes) -> String {
+    format!("{:.1}Gi", bytes as f64 / (1u64 << 30) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::node_conditions::{PRESENT_WITHIN, freshness};
+    use super::super::pressure::Pressure;
+    use super::super::probe::ProbeStep;
+    use super::*;
+    use rooflet_api::conditions::{PROBE_EXPIRED, Truth};
+    use rooflet_api::v1alpha1::{Figure, Measurements, Plausibility, PowerSource, ThermalState};
+    use rooflet_api::wire::{ProbeReport, ProbedMachine};
+    use rooflet_host::{FakeHost, Host};
+
+    fn report(measured_at: &str) -> ProbeReport {
+        let figure = |rate| Figure {
+            median_bytes_per_second: rate,
+            ..Figure::default()
+        };
+        ProbeReport {
+            engine: EngineInfo {
+                name: "mlx".to_owned(),
+                version: "0.32.2".to_owned(),
+                device: "metal".to_owned(),
+            },
+            machine: ProbedMachine::default(),
+            measurements: Measurements {
+                read: figure(120e9),
+                qmv: figure(112.4e9),
+                ..Measurements::default()
+            },
+            plausibility: Plausibility::default(),
+            measured_at: measured_at.to_owned(),
+            expires_at: String::new(),
+        }
+    }
+
+    fn measured(at: &str) -> ProbeState {
+        ProbeState {
+            step: ProbeStep::Waiting,
+            last: Some(Measured {
+                report: Box::new(report(at)),
+                duration: Duration::from_secs(6),
+            }),
+        }
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut NodeFacts<'_>), expect: &str) -> FleetNodeStatus {
+        let fake = FakeHost::new("mini-1", Bytes::gib(16));
+        let host = Host::Fake(fake);
+        let identity = host.identity();
+        let reports = Reports {
+            reserved: Bytes::gib(4),
+            disk_limit: Some(Bytes::gib(97)),
+            ..Reports::default()
+        };
+        let probe = ProbeState::default();
+        let mut facts = NodeFacts {
+            identity: &identity,
+            machine_id: "id",
+            memory: host.memory(),
+            disk: host.disk("/".into()).ok(),
+            power: Power::default(),
+            presence: Presence::default(),
+            stranded: None,
+            quiet: false,
+            endpoint: "http://127.0.0.1:1",
+            probe: &probe,
+            reports: &reports,
+            generation: Some(1),
+            stopping: false,
+        };
+        change(&mut facts);
+        let now = "2026-01-08T00:00:00Z".parse().unwrap();
+        let status = node_status(&facts, &FleetNodeStatus::default(), now);
+        let shown: Vec<_> = status
+            .conditions
+            .iter()
+            .map(|one| format!("{}={}/{}", one.type_, one.status, one.reason))
+            .collect();
+        assert_eq!(shown.join(" "), expect);
+        assert_eq!(
+            node_status(&facts, &status, now + Duration::from_secs(60)),
+            status,
+            "time alone changes nothing"
+        );
+        status
+    }
+
+    #[test]
+    fn a_node_says_what_it_has() {
+        let status = check(
+            |_| {},
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
+        );
+        assert_eq!(status.summary.memory, "15.2Gi/16.0Gi");
+        assert_eq!(status.summary.free_memory, "11.2Gi");
+        assert_eq!(status.summary.bandwidth, "-");
+        assert_eq!(status.capacity.memory, "16Gi");
+        let disk = (status.capacity.disk, status.allocatable.disk);
+        assert_eq!(disk, (Some("512Gi".to_owned()), Some("97Gi".to_owned())));
+        assert_eq!(status.probe, None);
+    }
+
+    #[test]
+    fn a_simulated_machine_is_never_called_measured() {
+        let status = check(
+            |facts| facts.probe = Box::leak(Box::new(ProbeState::simulated())),
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/SimulatedChip",
+        );
+        assert_eq!((status.probe, status.allocatable.memory_bandwidth), (None, None));
+    }
+
+    #[test]
+    fn an_old_figure_is_less_sure_on_the_node_itself_too() {
+        let mut probe = measured("2026-01-02T00:00:00Z");
+        let hardware =
+            |now: &str| node_hardware(&Chip::default(), Bytes::gib(16), &probe, now.parse().unwrap());
+        let fresh = hardware("2026-01-08T00:00:00Z").unwrap();
+        assert_eq!(hardware("2026-01-08T23:00:00Z"), Some(fresh));
+        let Hardware::Measured(machine) = fresh else {
+            panic!("nothing was measured");
+        };
+        assert_eq!(
+            hardware("2026-01-09T01:00:00Z"),
+            Some(Hardware::Measured(machine.stale()))
+        );
+        // It counts until there is a newer one, and readers of the condition are told that it is old.
+        let failed = ProbeStep::Failed {
+            reason: "ProbeFailed",
+            message: "m".to_owned(),
+        };
+        for (step, news) in [
+            (ProbeStep::Waiting, ""),
+            (ProbeStep::Running, "; the probe is running"),
+            (failed, "; measuring again failed: m"),
+        ] {
+            probe.step = step;
+            let now = "2026-01-09T01:00:00Z".parse().unwrap();
+            let hardware = node_hardware(&Chip::default(), Bytes::gib(16), &probe, now);
+            assert_eq!(hardware, Some(Hardware::Measured(machine.stale())));
+            let message = format!("measured 2026-01-02T00:00:00Z, more than a week ago{news}");
+            assert_eq!(freshness(&probe, now), (Truth::False, PROBE_EXPIRED, message));
+        }
+    }
+
+    #[test]
+    fn a_measured_figure_is_fresh_for_a_week() {
+        let fresh = measured("2026-01-02T00:00:00Z");
+        let status = check(
+            |facts| facts.probe = Box::leak(Box::new(fresh)),
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=True/Measured",
+        );
+        assert_eq!(status.summary.bandwidth, "112GB/s");
+        assert_eq!(status.allocatable.memory_bandwidth.as_deref(), Some("112400M"));
+        assert_eq!(status.node_info.engine, "mlx 0.32.2 (metal)");
+        let old = measured("2026-01-01T00:00:00Z");
+        check(
+            |facts| facts.probe = Box::leak(Box::new(old)),
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/Expired",
+        );
+    }
+
+    #[test]
+    fn a_slow_machine_shows_more_than_zero() {
+        let shown = |measured: f64, spec: f64| {
+            let rate = |gigabytes: f64| (gigabytes > 0.0).then_some(BytesPerSecond(gigabytes * 1e9));
+            measured_of_spec(rate(measured), rate(spec))
+        };
+        assert_eq!(shown(0.2626, 0.0), "0.26GB/s");
+        assert_eq!(shown(94.23, 120.0), "94.2/120GB/s");
+        assert_eq!(shown(0.0, 546.2), "-/546GB/s");
+        assert_eq!(shown(0.0, 0.0), "-");
+    }
+
+    #[test]
+    fn what_speaks_against_serving_is_told_where_the_machine_knows_it() {
+        check(
+            |facts| {
+                facts.power = Power {
+                    thermal_state: ThermalState::Serious,
+                    source: PowerSource::Battery,
+                    low_power_mode: None,
+                };
+                facts.presence = Presence {
+                    lid_closed: Some(false),
+                    idle: Some(PRESENT_WITHIN),
+                };
+                facts.quiet = true;
+            },
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             ThermalPressure=True/ThermalStateSerious OnBattery=True/BatteryPower LidClosed=False/LidOpen \
+             UserPresent=False/UserIdle QuietHours=True/QuietHours ProbeFresh=False/NotMeasured",
+        );
+        check(
+            |facts| {
+                facts.power.thermal_state = ThermalState::Fair;
+                facts.power.source = PowerSource::Ac;
+                facts.presence.idle = Some(PRESENT_WITHIN - Duration::from_secs(1));
+            },
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             ThermalPressure=False/ThermalStateNominal OnBattery=False/ExternalPower UserPresent=True/UserActive \
+             QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
+        );
+    }
+
+    #[test]
+    fn memory_that_stays_wired_asks_for_a_reboot_until_it_comes_back() {
+        let usual = "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours";
+        let leaked = check(
+            |facts| facts.stranded = Some(Bytes::gib(35)),
+            &format!(
+                "{usual} WiredMemoryLeaked=True/MemoryStaysWired RebootRequired=True/MemoryStaysWired ProbeFresh=False/NotMeasured"
+            ),
+        );
+        let conditions = leaked.conditions;
+        assert!(
+            conditions
+                .iter()
+                .any(|one| one.message.starts_with("35.0 GiB stayed wired")),
+            "{conditions:?}"
+        );
+    }
+
+    #[test]
+    fn pressure_and_trouble_are_told() {
+        check(
+            |facts| {
+                facts.reports = Box::leak(Box::new(Reports {
+                    pressure: Pressure::Low,
+                    ..Reports::default()
+                }));
+                facts.disk = Some(Disk {
+                    total: Bytes::gib(100),
+                    free: Bytes::gib(4),
+                });
+                let failed = ProbeStep::Failed {
+                    reason: "ProbeFailed",
+                    message: "m".to_owned(),
+                };
+                facts.probe = Box::leak(Box::new(ProbeState {
+                    step: failed,
+                    last: None,
+                }));
+                facts.stopping = true;
+            },
+            "Ready=False/AgentStopped MemoryPressure=True/MemoryLow DiskPressure=True/DiskLow QuietHours=False/ServingHours ProbeFresh=False/ProbeFailed",
+        );
+    }
+}

@@ -1,0 +1,412 @@
+//! The agent's HTTP server: the way to the workers' sockets, their logs, and an OpenAI endpoint over what runs here.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use axum::{Json, Router};
+use futures::StreamExt;
+use http::header::CONTENT_TYPE;
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Method, StatusCode, Uri};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::AgentConfig;
+use super::in_flight::InFlight;
+use super::manifests::ManifestSet;
+use super::pacing::Pacing;
+use super::replica::ReplicaKey;
+use super::sync::Reports;
+use super::workers::{Endpoint, Endpoints};
+use rooflet_api::wire::{CHIP_SHARE_HEADER, KEEPER_HEADER, behind_proxy};
+use rooflet_base::error::Chain;
+use rooflet_base::latest::Latest;
+use rooflet_base::metrics::{Registry, TEXT_FORMAT, render};
+use rooflet_base::task::Tasks;
+use rooflet_host::Host;
+use rooflet_http_server as connection;
+use rooflet_inference_api::anthropic;
+use rooflet_inference_api::openai::ApiError;
+use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
+use rooflet_inference_api::openai::error::ErrorCode;
+use rooflet_inference_api::openai::kept::{Kept, RESPONSES_PATH};
+use rooflet_inference_api::openai::models::{Model, ModelList};
+use rooflet_inference_api::openai::pages::PageRules;
+use rooflet_inference_api::openai::routes::{BY_MODEL, closed};
+use rooflet_inference_api::openai::{headers, openapi};
+use rooflet_process::logs::{From, stream};
+use rooflet_proxy::{BodyRoom, ForwardError, Proxy, peek_model};
+
+/// The most lines of a log that can be asked for from its end.
+const MAX_TAIL_LINES: usize = 1_000_000;
+
+/// What the server shows. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub node: Arc<str>,
+    pub endpoints_rx: watch::Receiver<Endpoints>,
+    pub reports_rx: watch::Receiver<Arc<Reports>>,
+    pub manifests_rx: Option<watch::Receiver<Arc<ManifestSet>>>,
+    pub proxy: Proxy,
+    pub body_room: BodyRoom,
+    pub registry: Registry,
+    /// Where the next request for a model goes that several replicas serve.
+    pub turn: Arc<AtomicUsize>,
+    pub in_flight: InFlight,
+    pub pacing: Pacing,
+    pub stop: CancellationToken,
+}
+
+/// Serves as one of the tasks.
+pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &AgentConfig) {
+    let advertised = config.endpoint.parse().ok();
+    let advertised = advertised.and_then(|url: Uri| Some(url.host()?.to_owned()));
+    let names = advertised.into_iter().chain([Host::Native.identity().hostname]);
+    let pages = PageRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
+    let router = router(app, pages);
+    tasks.spawn("http", move |stop| {
+        Box::pin(async move {
+            // Connections end with their clients or the process: a stream must not hold up the agent's end.
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = connection::serve_tcp(listener, router, stop.clone()) => {}
+            }
+            Ok::<_, Infallible>(())
+        })
+    });
+}
+
+pub(crate) fn router(app: App, pages: Arc<PageRules>) -> Router {
+    let routes = Router::new()
+        .route("/v1/models", get(list_models))
+        .route("/v1/models/{*model}", get(show_model))
+        .route("/openapi.json", get(openapi::show))
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics));
+    let by_model = |routes: Router<_>, path: &str| routes.route(path, post(route_by_model));
+    let api = closed(BY_MODEL.into_iter().fold(routes, by_model));
+    Router::new()
+        .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
+        .route("/replicas/{namespace}/{name}/logs", get(logs))
+        .merge(api)
+        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .with_state(app)
+}
+
+impl App {
+    fn endpoint(&self, key: &ReplicaKey) -> Option<Endpoint> {
+        self.endpoints_rx.latest().get(key).cloned()
+    }
+
+    /// Replicas that serve a model, the one whose turn it is first.
+    fn serving(&self, model: &str) -> Vec<(ReplicaKey, Endpoint)> {
+        let endpoints = self.endpoints_rx.latest();
+        let mut serving: Vec<_> = endpoints
+            .iter()
+            .filter(|(_, one)| one.serving_name == model)
+            .map(|(key, one)| (key.clone(), one.clone()))
+            .collect();
+        if !serving.is_empty() {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % serving.len();
+            serving.rotate_left(turn);
+        }
+        serving
+    }
+}
+
+/// A request for one replica, sent to its worker untouched.
+async fn proxy_replica(
+    State(app): State<App>,
+    Path((namespace, name, _)): Path<(String, String, String)>,
+    mut request: Request,
+) -> Response {
+    let key = ReplicaKey::new(namespace, name);
+    let Some(endpoint) = app.endpoint(&key) else {
+        return ApiError::unavailable(
+            ErrorCode::ModelUnavailable,
+            format!("No replica {key} runs on this node."),
+        )
+        .into_response();
+    };
+    let Some(upstream) = endpoint.upstream else {
+        return ApiError::unavailable(
+            ErrorCode::ModelUnavailable,
+            format!("Replica {key} has no worker now."),
+        )
+        .into_response();
+    };
+    let path = behind_proxy(request.uri().path());
+    let Some(path) = path.and_then(|path| path_and_query(path, request.uri())) else {
+        return ApiError::unknown_url(request.method().as_str(), request.uri().path()).into_response();
+    };
+    // It is the agent's word.
+    request.headers_mut().remove(CHIP_SHARE_HEADER);
+    if request.method() == Method::POST {
+        app.pacing.is_asked(&key);
+    }
+    let flight = app.in_flight.begin(&key);
+    match app.proxy.forward(request, &upstream, &path).await {
+        Ok(response) => flight.land_with(response),
+        Err(err) => forward_failed(&err),
+    }
+}
+
+fn path_and_query(path: &str, uri: &Uri) -> Option<PathAndQuery> {
+    match uri.query() {
+        Some(query) => format!("{path}?{query}").parse().ok(),
+        None => path.parse().ok(),
+    }
+}
+
+/// A worker that had the request is told apart from one that is not there: it may be the request that ends workers.
+fn forward_failed(err: &ForwardError) -> Response {
+    debug!(reason = err.reason(), error = %Chain(err), "a worker did not answer");
+    let told = if err.nothing_was_sent() {
+        ApiError::unavailable(
+            ErrorCode::ModelUnavailable,
+            "The model's worker does not answer. Please try again shortly.",
+        )
+    } else {
+        ApiError::worker_failed()
+    };
+    told.into_response()
+}
+
+/// A request for a model, sent to a replica that serves it.
+async fn route_by_model(State(app): State<App>, request: Request) -> Response {
+    let Some(path) = path_and_query(request.uri().path(), request.uri()) else {
+        return ApiError::unknown_url("POST", request.uri().path()).into_response();
+    };
+    let (parts, body) = request.into_parts();
+    let peeked = match peek_model(body, MAX_BODY_BYTES, &app.body_room).await {
+        Ok(peeked) => peeked,
+        Err(err) => return ApiError::into_response(err.into()),
+    };
+    let mut serving = app.serving(&peeked.model);
+    if serving.is_empty() {
+        return ApiError::model_not_found(&peeked.model).into_response();
+    }
+    let asked = parts.uri.path();
+    let kept = asked.starts_with(RESPONSES_PATH).then(|| Kept::of(&peeked.body));
+    if let Err(gone) = keep_to_keeper(&mut serving, kept.flatten().as_ref()) {
+        return gone.into_response();
+    }
+    let mut last = None;
+    for (key, upstream) in serving
+        .iter()
+        .filter(|(_, one)| one.ready)
+        .filter_map(|(key, one)| Some((key, one.upstream.as_ref()?)))
+    {
+        let mut request = Request::from_parts(parts.clone(), Body::from(peeked.body.clone()));
+        if asked == RESPONSES_PATH
+            && let Ok(keeper) = HeaderValue::from_str(&format!("{:016x}", key.id()))
+        {
+            request.headers_mut().insert(KEEPER_HEADER, keeper);
+        }
+        match app.proxy.forward(request, upstream, &path).await {
+            Ok(response) => return response,
+            // Another replica may take it, as long as this one cannot have begun.
+            Err(err) if err.nothing_was_sent() => last = Some(err),
+            Err(err) => return forward_failed(&err),
+        }
+    }
+    match last {
+        Some(err) => forward_failed(&err),
+        None => ApiError::model_loading(&peeked.model).into_response(),
+    }
+}
+
+/// What goes on from a response can be answered by the replica alone that keeps it.
+fn keep_to_keeper<E>(serving: &mut Vec<(ReplicaKey, E)>, kept: Option<&Kept>) -> Result<(), ApiError> {
+    let keeper = kept.and_then(Kept::keeper).filter(|keeper| *keeper != 0);
+    let Some((kept, keeper)) = kept.zip(keeper) else {
+        return Ok(());
+    };
+    serving.retain(|(key, _)| key.id() == keeper);
+    match serving.is_empty() {
+        true => Err(kept.not_found()),
+        false => Ok(()),
+    }
+}
+
+fn models(app: &App) -> Vec<Model> {
+    let endpoints = app.endpoints_rx.latest();
+    let mut seen = BTreeSet::new();
+    endpoints
+        .values()
+        .filter(|endpoint| endpoint.ready && seen.insert(endpoint.serving_name.clone()))
+        .map(|endpoint| {
+            let created = endpoint.started.map_or(0, |started| started.as_second());
+            let context = endpoint
+                .context_tokens
+                .and_then(|tokens| usize::try_from(tokens).ok());
+            Model::new(endpoint.serving_name.clone(), created, context)
+        })
+        .collect()
+}
+
+async fn list_models(State(app): State<App>) -> Json<ModelList> {
+    Json(ModelList::new(models(&app)))
+}
+
+async fn show_model(State(app): State<App>, Path(name): Path<String>) -> Response {
+    match models(&app).into_iter().find(|model| model.id == name) {
+        Some(model) => Json(model).into_response(),
+        None => ApiError::model_not_found(&name).into_response(),
+    }
+}
+
+/// `kubectl logs`' own names.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LogQuery {
+    #[serde(default)]
+    follow: bool,
+    tail_lines: Option<usize>,
+}
+
+async fn logs(
+    State(app): State<App>,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(query): Query<LogQuery>,
+) -> Response {
+    let key = ReplicaKey::new(namespace, name);
+    let Some(endpoint) = app.endpoint(&key) else {
+        let known = app.reports_rx.latest().replicas.contains_key(&key);
+        let message = match known {
+            true => {
+                format!("replica {key} has not been started yet, so it has no log; its conditions say why\n")
+            }
+            false => format!("no replica {key} on node {}\n", app.node),
+        };
+        return (StatusCode::NOT_FOUND, message).into_response();
+    };
+    let from = query
+        .tail_lines
+        .map_or(From::Start, |lines| From::LastLines(lines.min(MAX_TAIL_LINES)));
+    let reader = match endpoint.log.read(from) {
+        Ok(reader) => reader,
+        Err(err) => {
+            let message = format!("reading `{}`: {err}\n", endpoint.log.path());
+            return (StatusCode::INTERNAL_SERVER_ERROR, message).into_response();
+        }
+    };
+    let (mut endpoints_rx, stop) = (app.endpoints_rx.clone(), app.stop.clone());
+    // A followed log ends with its replica, or with the agent.
+    let gone = async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            _ = endpoints_rx.wait_for(|endpoints| !endpoints.contains_key(&key)) => {}
+        }
+    };
+    let bytes = stream(reader, query.follow).take_until(Box::pin(gone));
+    (
+        [(CONTENT_TYPE, "text/plain; charset=utf-8")],
+        Body::from_stream(bytes),
+    )
+        .into_response()
+}
+
+/// Alive, and what there is to know at a glance.
+async fn health(State(app): State<App>) -> Response {
+    let reports = app.reports_rx.latest();
+    let replicas: Vec<_> = reports
+        .replicas
+        .iter()
+        .map(|(key, report)| {
+            let ready = report
+                .status
+                .conditions
+                .iter()
+                .find(|condition| condition.type_ == "Ready");
+            json!({
+                "namespace": key.namespace,
+                "name": key.name,
+                "model": report.replica.spec.serving_name,
+                "phase": report.status.phase,
+                "reason": ready.map(|ready| &ready.reason),
+                "message": ready.map(|ready| &ready.message),
+                "restarts": report.status.restarts,
+            })
+        })
+        .collect();
+    let mut health = json!({ "status": "ok", "node": &*app.node, "replicas": replicas });
+    if let Some(manifests_rx) = &app.manifests_rx {
+        let manifests = manifests_rx.latest();
+        health["manifests"] =
+            json!({ "deployments": manifests.replicas.len(), "problems": manifests.problems });
+    }
+    Json(health).into_response()
+}
+
+/// Whether any model here answers.
+async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
+    let endpoints = app.endpoints_rx.latest();
+    match endpoints.values().any(|endpoint| endpoint.ready) {
+        true => (StatusCode::OK, "ok\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "no model answers here yet\n"),
+    }
+}
+
+async fn metrics(State(app): State<App>) -> Response {
+    ([(CONTENT_TYPE, TEXT_FORMAT)], render(&app.registry)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_proxy::Upstream;
+    use rooflet_testing::within;
+
+    #[tokio::test]
+    async fn a_worker_that_had_the_request_is_told_apart_from_one_that_is_not_there() {
+        let worker = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", worker.local_addr().expect("bound"));
+        let upstream: Upstream = url.parse().expect("a base URL");
+        let path = PathAndQuery::from_static("/v1/completions");
+        let ask = || async {
+            let (proxy, request) = (Proxy::new(), Request::new(Body::from("{}")));
+            let asked = proxy.forward(request, &upstream, &path);
+            forward_failed(&within(asked).await.expect_err("nobody answers")).status()
+        };
+        let dies = async {
+            let (stream, _) = worker.accept().await.expect("a connection");
+            stream.readable().await.expect("a request");
+        };
+        let (told, ()) = tokio::join!(ask(), dies);
+        assert_eq!(told, StatusCode::BAD_GATEWAY);
+        drop(worker);
+        assert_eq!(ask().await, StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    #[test]
+    fn what_goes_on_from_a_response_goes_to_its_keeper() {
+        let key = |name: &str| ReplicaKey::new("default", name);
+        let serving = || vec![(key("a"), 1), (key("b"), 2)];
+        let id = |keeper: u64| format!("resp_{keeper:016x}00112233");
+        let of = |id: String| {
+            let body = json!({"previous_response_id": id}).to_string();
+            let mut left = serving();
+            let outcome = keep_to_keeper(&mut left, Kept::of(body.as_bytes()).as_ref());
+            outcome.map(|()| left).map_err(|err| err.code)
+        };
+        assert_eq!(of(id(key("b").id())), Ok(vec![(key("b"), 2)]));
+        // Where no gateway and no agent was asked, and no id of ours: the worker knows.
+        assert_eq!(of(id(0)), Ok(serving()));
+        assert_eq!(of("resp_1".to_owned()), Ok(serving()));
+        let gone = Err(Some(ErrorCode::PreviousResponseNotFound));
+        assert_eq!(of(id(7)), gone);
+    }
+}

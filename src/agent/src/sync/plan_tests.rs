@@ -1,0 +1,683 @@
+//! Cases as text: `check(wanted, seen, expect)`.
+//!
+//! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
+//! `model` (missing, asked), `away` (GiB to download), `sinks` (of attention), `kv` (bits), `disk` (GiB to store), `deleting`, `decode` (tokens/s promised), `overridden`,
+//! `priority`. A seen one: `worker` (none, running, hung, stopping, stuck), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from
+//! now), `bad` (fingerprint, age in seconds), `busy` (requests), `mib` (resident), `gaveway`. `@probing`, `@stopping`, `@stranded=GIB`,
+//! `@m4pro` (default: a chip nobody knows), `@free=GIB`, `@allocatable=GIB` and `@disk=GIB` (default 10), `@easing`, `@low`, `@critical`
+//! (memory of which 100 MiB are missing) set
+//! the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::models::ASKING_HUB;
+use crate::replica::{Origin, Terms};
+use rooflet_api::v1alpha1::{ContextWorking, DiskWorking, KvCacheSpec, ObjectivesSpec};
+use rooflet_roofline::chip;
+use rooflet_roofline::kv_quantisation::KvQuantisationError;
+use rooflet_roofline::memory::{RUNTIME_OVERHEAD, ServedModel};
+
+const FINGERPRINT: u64 = 7;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+fn fields(text: &str) -> (&str, BTreeMap<&str, &str>) {
+    let mut parts = text.split(':');
+    let name = parts.next().unwrap();
+    (
+        name,
+        parts
+            .map(|part| part.split_once('=').unwrap_or((part, "1")))
+            .collect(),
+    )
+}
+
+fn spec(fields: &BTreeMap<&str, &str>) -> ReplicaSpec {
+    let context: u32 = fields.get("ctx").map_or(0, |tokens| tokens.parse().unwrap());
+    ReplicaSpec {
+        source: format!("local://{}", fields.get("spec").unwrap_or(&"a")),
+        serving_name: "m".to_owned(),
+        context_tokens: (context > 0).then_some(context),
+        max_concurrency: 1,
+        kv_cache: Some(KvCacheSpec {
+            bits: fields.get("kv").map(|bits| bits.parse().expect("a number")),
+            disk_size: fields.get("disk").map(|gib| format!("{gib}Gi")),
+        }),
+        prompt_lookup_tokens: None,
+    }
+}
+
+fn number<T: std::str::FromStr>(fields: &BTreeMap<&str, &str>, name: &str, default: T) -> T {
+    fields
+        .get(name)
+        .map_or(default, |text| text.parse().ok().expect("a number"))
+}
+
+/// A model whose replica reserves exactly this much with the default context of 1024 tokens.
+fn model(gib: u64) -> ServableModel {
+    let kv = Bytes(1 << 10);
+    ServableModel {
+        path: "/models/a".into(),
+        fingerprint: FINGERPRINT,
+        architecture: "llama",
+        served: Arc::new(ServedModel::of_size(
+            Bytes::gib(gib) - kv * 1024 - RUNTIME_OVERHEAD,
+            1 << 10,
+        )),
+        max_context_tokens: 1024,
+        unquantisable: None,
+        pull: None,
+    }
+}
+
+fn wanted(text: &str) -> (ReplicaKey, Wanted) {
+    let (name, fields) = fields(text);
+    let replica = DesiredReplica {
+        uid: fields.get("uid").unwrap_or(&"u").to_string(),
+        generation: number(&fields, "gen", 1),
+        origin: Origin::Api,
+        spec: spec(&fields),
+        terms: Terms {
+            objectives: ObjectivesSpec {
+                decode_tokens_per_second: fields.get("decode").map(|rate| rate.parse().expect("a number")),
+                time_to_first_token: None,
+            },
+            overridden: fields.contains_key("overridden"),
+            golden_prompts: Vec::new(),
+            priority: number(&fields, "priority", 0),
+        },
+        next: None,
+        deleting: fields.contains_key("deleting"),
+    };
+    let model = match fields.get("model") {
+        Some(&"missing") => Err(ModelProblem::lasting("ModelNotFound", "m")),
+        Some(&"asked") => Err(ModelProblem {
+            reason: ASKING_HUB,
+            message: "m".to_owned(),
+            is_passing: true,
+        }),
+        Some(other) => panic!("unknown problem {other}"),
+        None => Ok(ServableModel {
+            unquantisable: fields
+                .contains_key("sinks")
+                .then_some(KvQuantisationError::Sinks(1)),
+            pull: fields.get("away").map(|gib| PendingPull {
+                model: "hf://o/n@c0".parse().unwrap(),
+                bytes: Bytes::gib(gib.parse().unwrap()),
+                done: Bytes::ZERO,
+                trouble: None,
+            }),
+            ..model(number(&fields, "gib", 1))
+        }),
+    };
+    (ReplicaKey::new("default", name), Wanted { replica, model })
+}
+
+fn seen(text: &str) -> (ReplicaKey, Seen) {
+    let (name, fields) = fields(text);
+    let worker = match *fields.get("worker").unwrap_or(&"running") {
+        "none" => WorkerState::None,
+        "running" => WorkerState::Running,
+        "hung" => WorkerState::Unresponsive,
+        "stopping" => WorkerState::Stopping,
+        "stuck" => WorkerState::Stuck,
+        other => panic!("unknown worker {other}"),
+    };
+    let bad_model = fields.get("bad").map(|text| {
+        let (fingerprint, age) = text.split_once(',').unwrap();
+        BadModel {
+            fingerprint: fingerprint.parse().unwrap(),
+            at: now() - Duration::from_secs(age.parse().unwrap()),
+            reason: "CorruptWeights".to_owned(),
+            message: "m".to_owned(),
+        }
+    });
+    let state = Seen {
+        uid: fields.get("uid").unwrap_or(&"u").to_string(),
+        generation: number(&fields, "gen", 1),
+        spec: spec(&fields),
+        worker,
+        held: Held {
+            reserved: Bytes::gib(number(&fields, "gib", 1)),
+            resident: Bytes::mib(number(&fields, "mib", 0)),
+        },
+        requests: number(&fields, "busy", 0),
+        gave_way: fields.contains_key("gaveway"),
+        backoff_until: fields
+            .get("backoff")
+            .map(|text| now() + jiff::SignedDuration::from_secs(text.parse().unwrap())),
+        bad_model,
+    };
+    (ReplicaKey::new("default", name), state)
+}
+
+pub(in crate::sync) fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
+    let mut desired = Desired::default();
+    let mut observed = Observed {
+        hardware: None,
+        calibrations: Vec::new(),
+        replicas: BTreeMap::new(),
+        memory: NodeMemory {
+            allocatable: Bytes::gib(10),
+            available: Bytes::gib(100),
+        },
+        disk_limit: Bytes::gib(10),
+        quarantined: BTreeMap::new(),
+        stranded: None,
+        probing: false,
+        pressure: Pressure::None,
+        shortfall: Bytes::mib(100),
+        relapse: Bytes::mib(300),
+    };
+    for word in wanted_text.split_whitespace() {
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("@stopping", _) => desired.stopping = true,
+            ("@quarantined", fingerprint) => {
+                let fingerprint = fingerprint.parse().unwrap();
+                observed
+                    .quarantined
+                    .insert(fingerprint, "it took the machine down".to_owned());
+            }
+            ("@stranded", gib) => observed.stranded = Some(Bytes::gib(gib.parse().unwrap())),
+            ("@probing", _) => observed.probing = true,
+            ("@easing", _) => observed.pressure = Pressure::Easing,
+            ("@low", _) => observed.pressure = Pressure::Low,
+            ("@critical", _) => observed.pressure = Pressure::Critical,
+            ("@m4pro", _) => {
+                let chip = chip::find("M4 Pro", Some(20), None).expect("in the catalogue");
+                observed.hardware = Some(Hardware::Chip(chip));
+            }
+            ("@free", gib) => observed.memory.available = Bytes::gib(gib.parse().unwrap()),
+            ("@disk", gib) => observed.disk_limit = Bytes::gib(gib.parse().unwrap()),
+            ("@allocatable", gib) => observed.memory.allocatable = Bytes::gib(gib.parse().unwrap()),
+            _ => {
+                let (key, wanted) = wanted(word);
+                desired.replicas.insert(key, wanted);
+            }
+        }
+    }
+    observed.replicas = seen_text.split_whitespace().map(seen).collect();
+    (desired, observed)
+}
+
+fn show(step: &Step) -> String {
+    match step {
+        Step::Pull(start) => format!("pull({})", start.reservation.total()),
+        Step::Start(start) => format!("start({})", start.reservation.total()),
+        Step::Stop(cause) => format!("stop({cause:?})"),
+        Step::Keep => "keep".to_owned(),
+        Step::AwaitStop => "await".to_owned(),
+        Step::Wait(Wait::BackOff { until }) => format!("backoff({}s)", since(*until, now()).as_secs()),
+        Step::Wait(wait) => format!("wait({wait:?})"),
+        Step::Refuse(refusal) => format!("refuse({:?}/{})", refusal.ground, refusal.reason),
+        Step::Release => "release".to_owned(),
+    }
+}
+
+#[track_caller]
+pub(in crate::sync) fn check(wanted: &str, seen: &str, expect: &str) {
+    let (desired, observed) = scene(wanted, seen);
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let got: Vec<_> = plan
+        .steps
+        .iter()
+        .map(|(key, step)| format!("{}={}", key.name, show(step)))
+        .collect();
+    assert_eq!(got.join(" "), expect, "wanted `{wanted}`, seen `{seen}`");
+    assert_eq!(
+        SyncPlan::new(&desired, &observed, now()),
+        plan,
+        "planning twice changes nothing"
+    );
+}
+
+#[test]
+fn what_is_wanted_starts_and_what_is_not_stops() {
+    check("", "", "");
+    check("a", "", "a=start(1.0 GiB)");
+    check("a", "a", "a=keep");
+    check("", "a", "a=stop(Deleted)");
+    check("a:deleting", "a", "a=stop(Deleted)");
+    check("a:deleting", "a:worker=stopping", "a=await");
+    check("a:deleting", "a:worker=none", "a=release");
+    check("a:deleting", "", "a=release");
+    check("", "a:worker=none", "a=release");
+}
+
+#[test]
+fn a_changed_replica_is_stopped_before_it_is_started() {
+    check("a:spec=b", "a:spec=a", "a=stop(Replaced)");
+    check("a:uid=v", "a:uid=u", "a=stop(Replaced)");
+    check("a:uid=v", "a:uid=u:worker=stopping", "a=await");
+    check("a:uid=v", "a:uid=u:worker=none", "a=start(1.0 GiB)");
+}
+
+#[test]
+fn the_longest_answer_takes_the_whole_context() {
+    let seconds = |tokens, rate| longest_answer(tokens, rate).as_secs();
+    assert_eq!(seconds(4096, Some(20.0)), 204);
+    assert_eq!(seconds(1_000_000, Some(20.0)), 3600);
+    assert_eq!(seconds(4096, None), 3600);
+    assert_eq!(seconds(4096, Some(0.0)), 3600);
+}
+
+#[test]
+fn an_older_generation_never_undoes_a_newer_one() {
+    check("a:spec=b:gen=1", "a:spec=a:gen=2", "a=keep");
+    check("a:spec=b:gen=1", "a:spec=a:gen=2:worker=none", "a=wait(Stale)");
+    check("a:spec=b:gen=3", "a:spec=a:gen=2", "a=stop(Replaced)");
+    check("a:spec=b:gen=1:uid=v", "a:spec=a:gen=2:uid=u", "a=stop(Replaced)");
+}
+
+#[test]
+fn a_crashed_worker_waits_its_turn() {
+    check("a", "a:worker=none:backoff=4", "a=backoff(4s)");
+    check("a", "a:worker=none:backoff=0", "a=start(1.0 GiB)");
+    check("a:spec=b", "a:worker=none:spec=a:backoff=4", "a=start(1.0 GiB)");
+    check("a:uid=v", "a:worker=none:uid=u:backoff=4", "a=start(1.0 GiB)");
+    check("a", "a:worker=hung", "a=stop(Unresponsive)");
+}
+
+#[test]
+fn a_bad_model_is_tried_again_when_its_files_change_or_after_a_while() {
+    check(
+        "a",
+        "a:worker=none:bad=7,10:backoff=-1",
+        "a=refuse(Artifacts/CorruptWeights)",
+    );
+    check("a", "a:worker=none:bad=8,10", "a=start(1.0 GiB)");
+    check("a", "a:worker=none:bad=7,300", "a=start(1.0 GiB)");
+    check("a:model=missing", "", "a=refuse(Artifacts/ModelNotFound)");
+    check("a:model=missing", "a", "a=keep");
+    check("a:ctx=1025", "", "a=refuse(Never/ContextTooLong)");
+    check("a:kv=8:sinks", "", "a=refuse(Never/KvCacheBitsUnsupported)");
+    check("a:kv=16:sinks", "", "a=start(1.0 GiB)");
+}
+
+#[test]
+fn the_verdict_tells_the_context_that_was_asked_and_what_would_fit() {
+    let admission = |wanted: &str| {
+        let (desired, observed) = scene(wanted, "");
+        let plan = SyncPlan::new(&desired, &observed, now());
+        match plan.steps.into_values().next() {
+            Some(Step::Start(start)) => *start.admission,
+            Some(Step::Refuse(refusal)) => *refusal.admission.expect("with its working"),
+            other => panic!("{other:?}"),
+        }
+    };
+    let context = |asked_tokens, fits_tokens| {
+        Some(ContextWorking {
+            asked_tokens,
+            model_tokens: 1024,
+            fits_tokens,
+        })
+    };
+    assert_eq!(admission("a:ctx=512").context, context(512, Some(1024)));
+    // The gibibyte is what 1024 tokens take in all.
+    assert_eq!(admission("a @allocatable=1").context, context(1024, Some(1024)));
+    assert_eq!(admission("a:gib=2 @allocatable=1").context, context(1024, None));
+    let too_long = admission("a:ctx=1025");
+    assert_eq!(too_long.context, context(1025, Some(1024)));
+    assert!(!too_long.admitted);
+    assert_eq!(too_long.binding.as_deref(), Some("Context"));
+    assert_eq!(too_long.suggestions, ["spec.serving.contextTokens: 1024"]);
+    assert_eq!(
+        too_long.refusals,
+        [
+            "spec.serving.contextTokens is 1025, and the model was made for at most 1024: lower it. It would be admitted with \
+          spec.serving.contextTokens: 1024"
+        ]
+    );
+    // No length helps where the weights do not fit.
+    assert_eq!(admission("a:gib=2:ctx=1025 @allocatable=1").suggestions, [""; 0]);
+}
+
+#[test]
+fn a_model_that_took_the_machine_down_is_not_started_unless_its_owner_insists() {
+    check("a @quarantined=7", "", "a=refuse(Never/Quarantined)");
+    check("a:overridden @quarantined=7", "", "a=start(1.0 GiB)");
+    check("a @quarantined=8", "", "a=start(1.0 GiB)");
+    // Its worker was found again: the machine did not go down.
+    check("a @quarantined=7", "a", "a=keep");
+}
+
+#[test]
+fn nothing_is_started_where_memory_did_not_come_back() {
+    check("a @stranded=3", "", "a=refuse(NotNow/MemoryStaysWired)");
+    check(
+        "a @stranded=3",
+        "a:worker=none",
+        "a=refuse(NotNow/MemoryStaysWired)",
+    );
+    check("a @stranded=3", "a", "a=keep");
+    check("a:overridden @stranded=3", "", "a=start(1.0 GiB)");
+}
+
+#[test]
+fn memory_is_never_promised_twice() {
+    check("a:gib=11", "", "a=refuse(Never/ExceedsNodeMemory)");
+    check(
+        "a:gib=6 b:gib=6",
+        "",
+        "a=start(6.0 GiB) b=refuse(NotNow/InsufficientMemory)",
+    );
+    check(
+        "a:gib=6 b:gib=6",
+        "b:gib=6",
+        "a=refuse(NotNow/InsufficientMemory) b=keep",
+    );
+    check(
+        "a:gib=6",
+        "b:gib=6",
+        "a=refuse(NotNow/InsufficientMemory) b=stop(Deleted)",
+    );
+    check(
+        "a:gib=6",
+        "b:gib=6:worker=stopping",
+        "a=refuse(NotNow/InsufficientMemory) b=await",
+    );
+    check("a:gib=6", "b:gib=6:worker=none", "a=start(6.0 GiB) b=release");
+    check("@free=3 a:gib=4", "", "a=refuse(NotNow/MemoryInUse)");
+    check(
+        "@free=9 a:gib=4 b:gib=6",
+        "",
+        "a=start(4.0 GiB) b=refuse(NotNow/MemoryInUse)",
+    );
+}
+
+#[test]
+fn disk_is_never_promised_twice() {
+    check("a:disk=10", "", "a=start(1.0 GiB)");
+    check("a:disk=11", "", "a=refuse(NotNow/InsufficientDisk)");
+    check("a:disk=11:overridden", "", "a=start(1.0 GiB)");
+    check(
+        "a:disk=6 b:disk=6 c",
+        "",
+        "a=start(1.0 GiB) b=refuse(NotNow/InsufficientDisk) c=start(1.0 GiB)",
+    );
+    check(
+        "a:disk=6",
+        "b:disk=6:worker=stopping",
+        "a=refuse(NotNow/InsufficientDisk) b=await",
+    );
+    check("a:disk=6", "b:disk=6:worker=none", "a=start(1.0 GiB) b=release");
+    check(
+        "@disk=0 a:disk=0 b:disk=1",
+        "",
+        "a=start(1.0 GiB) b=refuse(NotNow/InsufficientDisk)",
+    );
+
+    let (desired, observed) = scene("a:disk=6", "");
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let Some(Step::Start(start)) = plan.steps.values().next() else {
+        panic!("{plan:?}");
+    };
+    let disk = DiskWorking {
+        required_bytes: 6 << 30,
+        download_bytes: None,
+        limit_bytes: Some(10 << 30),
+        free_bytes: Some(10 << 30),
+    };
+    assert_eq!(start.admission.disk, Some(disk));
+    // What other programs have taken since then is told by the node, and stops no replica.
+    let (desired, observed) = scene("@disk=1 a:disk=6", "a:disk=6");
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let standing = plan.standing.values().next().expect("it runs");
+    assert_eq!(standing.refusals, Vec::<String>::new());
+}
+
+#[test]
+fn a_model_that_is_elsewhere_is_judged_before_it_is_downloaded() {
+    check("a:away=3", "", "a=pull(1.0 GiB)");
+    check(
+        "a:model=asked",
+        "",
+        "a=wait(Artifacts(ModelProblem { reason: \"AskingHub\", message: \"m\", is_passing: true }))",
+    );
+    // What is on its way holds its memory and its disk.
+    check(
+        "a:away=1:gib=6 b:gib=6",
+        "",
+        "a=pull(6.0 GiB) b=refuse(NotNow/InsufficientMemory)",
+    );
+    check(
+        "a:away=6 b:away=6",
+        "",
+        "a=pull(1.0 GiB) b=refuse(NotNow/InsufficientDisk)",
+    );
+    check(
+        "a:away=6 b:disk=6",
+        "",
+        "a=pull(1.0 GiB) b=refuse(NotNow/InsufficientDisk)",
+    );
+    check(
+        "a:away=6 b:disk=6",
+        "b:disk=6",
+        "a=refuse(NotNow/InsufficientDisk) b=keep",
+    );
+    check("a:away=3:gib=99", "", "a=refuse(Never/ExceedsNodeMemory)");
+    check("a:away=11", "", "a=refuse(NotNow/InsufficientDisk)");
+    // Nobody downloads for what leaves, or while the agent does.
+    check("a:away=3:deleting", "", "a=release");
+    check("@stopping a:away=3", "", "a=wait(AgentStopping)");
+    let (desired, observed) = scene("a:away=11:disk=2", "");
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
+        panic!("{plan:?}");
+    };
+    assert!(
+        refusal.message.starts_with(
+            "11.0 GiB of the model are to be downloaded, spec.serving.kvCache.diskSize is 2.0 GiB, and 10.0 GiB of the 10.0 GiB"
+        ),
+        "{}",
+        refusal.message
+    );
+    // No smaller cache makes room for the model.
+    assert!(
+        !refusal.message.contains("It would be admitted"),
+        "{}",
+        refusal.message
+    );
+}
+
+#[test]
+fn a_probe_and_a_stopping_agent_start_nothing() {
+    check("@probing a b", "b", "a=wait(Probing) b=keep");
+    check(
+        "@stopping a b",
+        "b",
+        "a=wait(AgentStopping) b=stop(AgentStopping)",
+    );
+}
+
+#[test]
+fn a_refusal_says_what_would_fit() {
+    let (desired, observed) = scene("@allocatable=1 a:gib=2", "");
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
+        panic!("{plan:?}")
+    };
+    assert!(
+        refusal
+            .message
+            .starts_with("it needs 2.0 GiB, and models may use 1.0 GiB of this node"),
+        "{refusal:?}"
+    );
+    let (desired, observed) = scene("@allocatable=1 a:gib=1", "");
+    let mut tight = observed.clone();
+    tight.memory.allocatable = Bytes::gib(1) - Bytes(24 << 10);
+    let plan = SyncPlan::new(&desired, &tight, now());
+    let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
+        panic!("{plan:?}")
+    };
+    assert!(
+        refusal
+            .message
+            .ends_with("It would be admitted with spec.serving.contextTokens: 768"),
+        "{refusal:?}"
+    );
+}
+
+#[test]
+fn bandwidth_is_never_promised_twice() {
+    // Four gibibytes a token: some 55 tokens/s with the chip to itself.
+    let model = "gib=4:decode=40";
+    check(
+        &format!("@m4pro a:{model} b:{model}"),
+        "",
+        "a=start(4.0 GiB) b=refuse(NotNow/InsufficientBandwidth)",
+    );
+    check(
+        &format!("@m4pro a:{model} b:{model}"),
+        "b:gib=4",
+        "a=refuse(NotNow/InsufficientBandwidth) b=keep",
+    );
+    check(
+        "@m4pro a:gib=4:decode=99",
+        "",
+        "a=refuse(Never/ObjectiveOutOfReach)",
+    );
+    check(&format!("a:{model}"), "", "a=refuse(NotNow/NotProbed)");
+    check(
+        &format!("@m4pro a:{model} b:{model}:overridden"),
+        "a:gib=4",
+        "a=keep b=start(4.0 GiB)",
+    );
+}
+
+#[test]
+fn a_promise_raised_since_the_start_is_judged_anew() {
+    let broken = |wanted: &str, seen: &str| {
+        let (desired, observed) = scene(wanted, seen);
+        let plan = SyncPlan::new(&desired, &observed, now());
+        let judged = plan.standing.into_iter().map(|(key, status)| {
+            assert!(status.admitted, "{key} runs");
+            (key.name, status.refusals.len())
+        });
+        judged.collect::<Vec<_>>()
+    };
+    let both = |a, b| vec![("a".to_owned(), a), ("b".to_owned(), b)];
+    let running = "a:gib=4 b:gib=4";
+    assert_eq!(broken("@m4pro a:gib=4:decode=40 b:gib=4", running), both(0, 0));
+    assert_eq!(
+        broken("@m4pro a:gib=4:decode=40 b:gib=4:decode=40", running),
+        both(1, 1)
+    );
+    // What other programs use now is no question for what is loaded.
+    assert_eq!(broken("@free=0 a:gib=4 b:gib=4", running), both(0, 0));
+    assert_eq!(broken("@allocatable=7 a:gib=4 b:gib=4", running), both(1, 1));
+    assert_eq!(broken("@m4pro a:gib=4", "a:gib=4:worker=none"), vec![]);
+}
+
+#[test]
+fn the_next_deadline_is_the_earliest_backoff() {
+    let (desired, observed) = scene("a b c", "a:worker=none:backoff=9 b:worker=none:backoff=4 c");
+    let plan = SyncPlan::new(&desired, &observed, now());
+    assert_eq!(plan.next_deadline().map(|at| since(at, now()).as_secs()), Some(4));
+}
+
+/// What the world looks like after a plan was carried out and every process that was told to stop has ended.
+fn carry_out(desired: &Desired, observed: &mut Observed, plan: &SyncPlan) {
+    for (key, step) in &plan.steps {
+        match step {
+            Step::Start(start) => {
+                let replica = &desired.replicas[key].replica;
+                let seen = Seen {
+                    uid: replica.uid.clone(),
+                    generation: replica.generation,
+                    spec: replica.spec.clone(),
+                    worker: WorkerState::Running,
+                    held: Held {
+                        reserved: start.reservation.total(),
+                        resident: Bytes::ZERO,
+                    },
+                    requests: 0,
+                    gave_way: false,
+                    backoff_until: None,
+                    bad_model: None,
+                };
+                observed.replicas.insert(key.clone(), seen);
+            }
+            Step::Pull(_) => unreachable!("all models are here"),
+            Step::Stop(cause) => {
+                let seen = observed.replicas.get_mut(key).unwrap();
+                seen.worker = WorkerState::None;
+                seen.gave_way = *cause == StopCause::MemoryPressure;
+            }
+            Step::AwaitStop => {
+                observed.replicas.get_mut(key).unwrap().worker = WorkerState::None;
+            }
+            Step::Release => drop(observed.replicas.remove(key)),
+            Step::Keep | Step::Wait(_) | Step::Refuse(_) => {}
+        }
+    }
+}
+
+fn any_wanted() -> impl Strategy<Value = String> {
+    (0..4, 0..2, 0..2, 1..3, 1..6, any::<bool>()).prop_map(|(name, spec, uid, generation, gib, deleting)| {
+        let deleting = if deleting { ":deleting" } else { "" };
+        format!("r{name}:spec=s{spec}:uid=u{uid}:gen={generation}:gib={gib}{deleting}")
+    })
+}
+
+fn any_seen() -> impl Strategy<Value = String> {
+    let worker = prop_oneof![Just("none"), Just("running"), Just("hung"), Just("stopping")];
+    (0..4, 0..2, 0..2, 1..3, 1..3, worker).prop_map(|(name, spec, uid, generation, gib, worker)| {
+        format!("r{name}:spec=s{spec}:uid=u{uid}:gen={generation}:gib={gib}:worker={worker}")
+    })
+}
+
+fn promised(observed: &Observed) -> Bytes {
+    let held = observed
+        .replicas
+        .values()
+        .filter(|seen| seen.worker != WorkerState::None);
+    held.map(|seen| seen.held.reserved).sum()
+}
+
+proptest! {
+    #[test]
+    fn carrying_plans_out_ends_in_a_plan_that_does_nothing(
+        wanted in proptest::collection::vec(any_wanted(), 0..5),
+        seen in proptest::collection::vec(any_seen(), 0..4),
+        stopping in any::<bool>(),
+    ) {
+        let (mut desired, mut observed) = scene(&wanted.join(" "), &seen.join(" "));
+        desired.stopping = stopping;
+        // Stop, forget, start: three rounds at most, whatever the beginning.
+        for _ in 0..3 {
+            let plan = SyncPlan::new(&desired, &observed, now());
+            carry_out(&desired, &mut observed, &plan);
+            prop_assert!(promised(&observed) <= observed.memory.allocatable, "{observed:?}");
+        }
+        let plan = SyncPlan::new(&desired, &observed, now());
+        for (key, step) in &plan.steps {
+            let settled = matches!(step, Step::Keep | Step::Wait(_) | Step::Refuse(_));
+            let confirms = *step == Step::Release && desired.replicas.get(key).is_some_and(|w| w.replica.deleting);
+            prop_assert!(settled || confirms, "{} {}", key, show(step));
+        }
+    }
+
+    #[test]
+    fn nothing_runs_that_is_not_wanted(
+        wanted in proptest::collection::vec(any_wanted(), 0..5),
+        seen in proptest::collection::vec(any_seen(), 0..4),
+    ) {
+        let (desired, mut observed) = scene(&wanted.join(" "), &seen.join(" "));
+        for _ in 0..3 {
+            let plan = SyncPlan::new(&desired, &observed, now());
+            carry_out(&desired, &mut observed, &plan);
+        }
+        for (key, seen) in &observed.replicas {
+            if seen.worker != WorkerState::None {
+                let wanted = desired.replicas.get(key);
+                prop_assert!(wanted.is_some_and(|wanted| !wanted.replica.deleting && wanted.replica.uid == seen.uid));
+            }
+        }
+    }
+}

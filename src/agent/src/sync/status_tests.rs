@@ -1,0 +1,437 @@
+use super::*;
+use crate::models::ModelProblem;
+use crate::pulls::Trouble;
+use crate::sync::plan::Start;
+use rooflet_api::v1alpha1::Termination;
+use rooflet_api::wire::{EngineInfo, EngineMemory, ModelInfo, RequestCounts};
+use rooflet_roofline::memory::{Demand, MemoryRefusal, Reservation, ServedModel};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn progress() -> Progress {
+    Progress {
+        restarts: 0,
+        failures: 0,
+        last_termination: None,
+        reservation: Some((Bytes(1_500_000), "1.4 MiB (weights …)".to_owned())),
+        model_path: Some("/models/guide".into()),
+        status: None,
+        stopping: None,
+        golden_failure: None,
+    }
+}
+
+fn worker(phase: WorkerPhase) -> Progress {
+    let status = WorkerStatus {
+        phase,
+        engine: EngineInfo {
+            name: "mlx".to_owned(),
+            version: "0".to_owned(),
+            device: "cpu".to_owned(),
+        },
+        model: Some(ModelInfo {
+            architecture: "llama".to_owned(),
+            parameters: 10,
+            weights_bytes: 2048,
+            kv_bytes_per_token: 8,
+            context_tokens: 64,
+        }),
+        memory: EngineMemory::default(),
+        requests: RequestCounts::default(),
+        measured: rooflet_api::wire::MeasuredSpeed {
+            decode_tokens_per_second: Some(20.04),
+            time_to_first_token_seconds: None,
+            samples: 3,
+            streams: Some(1.0),
+            prompt_tokens: Some(20.0),
+            context_tokens: Some(40.0),
+            ..rooflet_api::wire::MeasuredSpeed::default()
+        },
+    };
+    Progress {
+        status: Some(status),
+        ..progress()
+    }
+}
+
+fn ended() -> Progress {
+    let end = Termination {
+        exit_code: Some(1),
+        signal: None,
+        reason: "Error".to_owned(),
+        message: "the worker ended with exit code 1".to_owned(),
+        finished_at: "1970-01-01T00:00:09Z".to_owned(),
+    };
+    Progress {
+        failures: 2,
+        last_termination: Some(end),
+        reservation: None,
+        model_path: None,
+        ..progress()
+    }
+}
+
+fn start() -> Step {
+    let reservation = Reservation::new(
+        &ServedModel::of_size(Bytes(1), 4),
+        Demand {
+            context_tokens: 1,
+            max_concurrency: 1,
+        },
+    );
+    Step::Start(Start {
+        path: "/models/guide".into(),
+        fingerprint: 1,
+        context_tokens: 1,
+        reservation,
+        admission: Box::default(),
+    })
+}
+
+fn refusal(ground: Ground, reason: &str) -> Step {
+    Step::Refuse(Refusal {
+        ground,
+        reason: reason.to_owned(),
+        message: format!("because of {reason}"),
+        admission: None,
+    })
+}
+
+/// A replica's life: status after status, with what is told on the way.
+struct Life {
+    status: ModelReplicaStatus,
+    standing: Option<AdmissionStatus>,
+    overridden: bool,
+    pull: Option<PendingPull>,
+    second: i64,
+}
+
+impl Life {
+    fn new() -> Self {
+        Self {
+            status: ModelReplicaStatus::default(),
+            standing: None,
+            overridden: false,
+            pull: None,
+            second: 0,
+        }
+    }
+
+    /// `expect`: phase, then `+` for each true condition, `-` for false, `?` for unknown, in the order of the list;
+    /// then the events.
+    #[track_caller]
+    fn check(&mut self, step: &Step, progress: Option<Progress>, expect: &str) {
+        self.second += 1;
+        let facts = Facts {
+            node: "mini-1",
+            serving_name: "guide",
+            generation: Some(1),
+            step,
+            pull: self.pull.as_ref(),
+            reservation: None,
+            progress,
+            standing: self.standing.as_ref(),
+            overridden: self.overridden,
+            prediction: None,
+            calibrations: &[],
+        };
+        let next = replica_status(&facts, &self.status, at(self.second));
+        let conditions: String = next
+            .conditions
+            .iter()
+            .map(|condition| match condition.status.as_str() {
+                "True" => '+',
+                "False" => '-',
+                _ => '?',
+            })
+            .collect();
+        let told: Vec<_> = happenings(&self.status, &next)
+            .into_iter()
+            .map(|event| event.reason)
+            .collect();
+        assert_eq!(
+            format!("{} {conditions} [{}]", next.phase.as_str(), told.join(" ")),
+            expect
+        );
+        let later = if self.pull.is_some() { 0 } else { 100 };
+        let again = replica_status(&facts, &next, at(self.second + later));
+        assert_eq!(again, next, "the same facts change nothing later");
+        assert_eq!(happenings(&next, &again), []);
+        self.status = next;
+    }
+}
+
+fn pulling() -> Step {
+    let Step::Start(start) = start() else {
+        unreachable!("it is one");
+    };
+    Step::Pull(start)
+}
+
+#[test]
+fn a_model_comes_before_it_is_loaded() {
+    let pull = |mib| {
+        Some(PendingPull {
+            model: "hf://o/n@c0".parse().unwrap(),
+            bytes: Bytes::mib(200),
+            done: Bytes::mib(mib),
+            trouble: None,
+        })
+    };
+    let came = |life: &Life| life.status.download.as_ref().map(|download| download.bytes >> 20);
+    let message = |life: &Life| {
+        let conditions = &life.status.conditions;
+        let found = conditions
+            .iter()
+            .find(|one| one.type_ == condition_type::ARTIFACTS_READY);
+        found.unwrap().message.clone()
+    };
+    let mut life = Life::new();
+    let asked = ModelProblem {
+        reason: ASKING_HUB,
+        message: "the hub is asked".to_owned(),
+        is_passing: true,
+    };
+    life.check(&Step::Wait(Wait::Artifacts(asked)), None, "Pulling +?--- []");
+    life.pull = pull(0);
+    life.check(&pulling(), None, "Pulling ++--- [Admitted Pulling]");
+    // Not every byte is news.
+    life.pull = pull(9);
+    life.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&life), Some(0));
+    life.pull = pull(10);
+    life.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&life), Some(10));
+    assert_eq!(message(&life), "5 % of the 200.0 MiB of hf://o/n@c0 have come");
+    life.second += 10;
+    life.pull = pull(11);
+    life.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&life), Some(11));
+
+    let updated_at = |life: &Life| life.status.download.clone().unwrap().updated_at;
+    let before = updated_at(&life);
+    let mut troubled = pull(4).unwrap();
+    troubled.trouble = Some(Trouble {
+        reason: "DigestMismatch",
+        message: "it is thrown away".to_owned(),
+        is_passing: true,
+    });
+    life.pull = Some(troubled);
+    life.check(&pulling(), None, "Pulling ++--- [DigestMismatch]");
+    assert_eq!((came(&life), updated_at(&life)), (Some(4), before));
+    life.pull = pull(100);
+    life.check(&pulling(), None, "Pulling ++--- [Pulling]");
+    // What does not fit for a while comes no further, and is not there.
+    life.check(
+        &refusal(Ground::NotNow, "InsufficientMemory"),
+        None,
+        "Pending +---- [InsufficientMemory InsufficientMemory]",
+    );
+    life.pull = None;
+    life.check(
+        &start(),
+        Some(progress()),
+        "Loading +++-- [Admitted Pulled Started]",
+    );
+    assert_eq!(life.status.download, None);
+}
+
+#[test]
+fn a_replica_becomes_ready_step_by_step() {
+    let mut life = Life::new();
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    life.check(
+        &Step::Keep,
+        Some(worker(WorkerPhase::Loading)),
+        "Loading +++-- []",
+    );
+    life.check(
+        &Step::Keep,
+        Some(worker(WorkerPhase::Warming)),
+        "Warming ++++- [Loaded]",
+    );
+    life.check(
+        &Step::Keep,
+        Some(worker(WorkerPhase::Ready)),
+        "Ready +++++ [Ready]",
+    );
+    assert_eq!(life.status.reserved_memory.as_deref(), Some("2Mi"));
+    let measured = life.status.measured.clone().unwrap();
+    assert_eq!(
+        (
+            measured.tokens_per_second.as_str(),
+            measured.time_to_first_token_seconds.as_str()
+        ),
+        ("20.0", "-")
+    );
+    let stopping = Progress {
+        stopping: Some(StopCause::Deleted),
+        ..worker(WorkerPhase::Ready)
+    };
+    life.check(&Step::AwaitStop, Some(stopping), "Draining ++++- [Draining]");
+}
+
+#[test]
+fn a_broken_or_overridden_admission_is_told() {
+    let mut life = Life::new();
+    let ready = || Some(worker(WorkerPhase::Ready));
+    let refused = |why: &str| {
+        Some(AdmissionStatus {
+            admitted: true,
+            refusals: vec![why.to_owned()],
+            ..AdmissionStatus::default()
+        })
+    };
+    life.check(&Step::Keep, ready(), "Ready +++++ [Admitted Loaded Ready]");
+    life.standing = refused("it needs 70 %");
+    life.check(&Step::Keep, ready(), "Ready +++++ [Overcommitted]");
+    assert_eq!(life.status.admission, life.standing);
+    life.standing = refused("it needs 80 %");
+    life.check(&Step::Keep, ready(), "Ready +++++ []");
+    life.overridden = true;
+    life.check(&Step::Keep, ready(), "Ready +++++ [AdmissionOverridden]");
+    let admitted = &life.status.conditions[1];
+    assert_eq!(
+        admitted.message,
+        "rooflet.dev/admission: warn overrides: it needs 80 %"
+    );
+    life.standing = Some(AdmissionStatus::default());
+    life.check(&Step::Keep, ready(), "Ready +++++ []");
+    assert_eq!(life.status.conditions[1].reason, "Fits");
+}
+
+#[test]
+fn a_crash_loop_is_told_with_its_cause() {
+    let mut life = Life::new();
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    let wait = Step::Wait(Wait::BackOff { until: at(99) });
+    life.check(&wait, Some(ended()), "Pending +++-- [WorkerExited BackOff]");
+    let ready = life
+        .status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "Ready")
+        .unwrap();
+    assert_eq!(
+        ready.message,
+        "waiting 2 s before the worker is started again, after 2 failure(s) in a row; the last: the worker ended with exit code 1"
+    );
+    assert_eq!(
+        life.status.reserved_memory, None,
+        "nothing is held while it waits"
+    );
+    let again = Progress {
+        restarts: 1,
+        last_termination: ended().last_termination,
+        ..progress()
+    };
+    life.check(&start(), Some(again), "Loading +++-- [Restarted]");
+}
+
+#[test]
+fn refusals_are_conditions_and_events() {
+    let mut life = Life::new();
+    life.check(&Step::Wait(Wait::Probing), None, "Pending +??-- []");
+    life.check(
+        &refusal(Ground::NotNow, "InsufficientMemory"),
+        None,
+        "Pending +-+-- [InsufficientMemory]",
+    );
+    life.check(
+        &refusal(Ground::Never, "ContextTooLong"),
+        None,
+        "Failed +-+-- [ContextTooLong]",
+    );
+    life.check(
+        &refusal(Ground::Artifacts, "ModelNotFound"),
+        None,
+        "Failed +?--- [ModelNotFound]",
+    );
+    life.check(
+        &refusal(Ground::Artifacts, "not a word"),
+        None,
+        "Failed +?--- [WorkerFailed]",
+    );
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+}
+
+#[test]
+fn what_other_programs_leave_free_does_not_rewrite_the_status() {
+    let reason = MemoryRefusal::NotFreeNow {
+        wanted: Bytes(2),
+        free: Bytes(1),
+    }
+    .reason();
+    let mut life = Life::new();
+    life.check(
+        &refusal(Ground::NotNow, reason),
+        None,
+        "Pending +-+-- [MemoryInUse]",
+    );
+    let other = Step::Refuse(Refusal {
+        ground: Ground::NotNow,
+        reason: reason.to_owned(),
+        message: "another figure".to_owned(),
+        admission: None,
+    });
+    let before = life.status.clone();
+    life.check(&other, None, "Pending +-+-- []");
+    assert_eq!(life.status, before);
+}
+
+#[test]
+fn the_schedulers_word_stays() {
+    let mut life = Life::new();
+    set_condition(
+        &mut life.status.conditions,
+        "Scheduled",
+        Truth::True,
+        "Bound",
+        "best of 3 nodes",
+        Some(1),
+        at(0),
+    );
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    assert_eq!(life.status.conditions[0].message, "best of 3 nodes");
+}
+
+#[test]
+fn a_worker_that_does_not_answer_as_it_has_to_is_not_ready() {
+    let mut life = Life::new();
+    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    life.check(
+        &Step::Keep,
+        Some(Progress {
+            golden_failure: Some("golden prompt 1 of 2: the answer is empty".to_owned()),
+            ..worker(WorkerPhase::Warming)
+        }),
+        "Warming ++++- [Loaded GoldenPromptFailed]",
+    );
+}
+
+#[test]
+fn idleness_is_told_since_the_last_request_that_ended() {
+    let look = |previous: Option<&RequestsStatus>, running: u64, completed: u64, second: i64| {
+        let mut status = worker(WorkerPhase::Ready).status.unwrap();
+        status.requests = RequestCounts {
+            running,
+            completed,
+            ..RequestCounts::default()
+        };
+        requests(&status, previous, at(second))
+    };
+    let since = |status: &RequestsStatus| status.idle_since.as_ref().map(|since| since.0.as_second());
+    let fresh = look(None, 0, 0, 5);
+    assert_eq!(since(&fresh), Some(5));
+    assert_eq!(since(&look(Some(&fresh), 0, 0, 9)), Some(5));
+    let busy = look(Some(&fresh), 1, 0, 10);
+    assert_eq!(since(&busy), None);
+    assert_eq!(since(&look(Some(&busy), 0, 1, 12)), Some(12));
+    assert_eq!(
+        since(&look(Some(&fresh), 0, 1, 13)),
+        Some(13),
+        "it came and went between two looks"
+    );
+}

@@ -1,0 +1,454 @@
+//! The real loop with real processes (shell scripts in the place of workers), a machine made of values and a clock that
+//! is turned by hand.
+
+use std::fs;
+
+use camino::Utf8Path;
+
+use super::*;
+use crate::manifests::Manifest;
+use crate::pressure::Pressure;
+use crate::probe::ProbeState;
+use crate::pulls::Pulls;
+use crate::replica::ReplicaSpec;
+use crate::replica::Terms;
+use crate::state::StateDir;
+use crate::workers::WorkerCommand;
+use rooflet_api::v1alpha1::{Chip, ObjectivesSpec, ReplicaPhase};
+use rooflet_artifact::ModelDirectory;
+use rooflet_artifact::remote::HubAccess;
+use rooflet_base::clock::ManualClock;
+use rooflet_base::latest::Latest;
+use rooflet_base::metrics::Registry;
+use rooflet_base::task::Tasks;
+use rooflet_host::FakeHost;
+use rooflet_process::ProcessId;
+use rooflet_proxy::Proxy;
+use rooflet_testing::TempDir;
+
+const LONG: Duration = Duration::from_secs(20);
+
+const SLEEPS: &str = "exec sleep 600";
+
+/// Ends as a worker does that cannot serve its model.
+const BAD_MODEL: &str = r#"while [ $# -gt 0 ]; do
+    if [ "$1" = --termination-message-path ]; then
+        echo '{"reason": "CorruptWeights", "message": "model.safetensors is cut short"}' > "$2"
+    fi
+    shift
+done
+exit 78"#;
+
+/// A process that another test of this one is starting has the lock of an earlier life until it is another program.
+fn open(path: &Utf8Path) -> StateDir {
+    let mut tries = 0;
+    loop {
+        match StateDir::open(path) {
+            Err(err) if err.is_locked() && tries < 1000 => std::thread::sleep(Duration::from_millis(10)),
+            opened => return opened.unwrap(),
+        }
+        tries += 1;
+    }
+}
+
+struct Scene {
+    directory: TempDir,
+    tasks: Tasks,
+    time: ManualClock,
+    host: FakeHost,
+    manifests_tx: watch::Sender<Arc<ManifestSet>>,
+    reports_rx: watch::Receiver<Arc<Reports>>,
+    sync: SyncLoop,
+}
+
+fn key(name: &str) -> ReplicaKey {
+    ReplicaKey::new("default", name)
+}
+
+impl Scene {
+    fn new(script: &str) -> Self {
+        Self::on(TempDir::new(), script)
+    }
+
+    fn on(directory: TempDir, script: &str) -> Self {
+        let state_path = directory.path().join("state");
+        let (tasks, changes) = (Tasks::new(), Changes::new());
+        let time = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
+        let clock = Clock::Manual(time.clone());
+        let host = FakeHost::new("mini-1", Bytes::gib(16));
+        let command = WorkerCommand {
+            program: "/bin/sh".into(),
+            engine: "test".to_owned(),
+            arguments: ["-c", script, "worker"].map(str::to_owned).into(),
+            grace: Duration::from_secs(1),
+            answer_grace: Duration::from_secs(1),
+        };
+        let state = Arc::new(open(&state_path));
+        let workers = Workers::adopt(
+            state.clone(),
+            command,
+            tasks.clone(),
+            clock.clone(),
+            changes.clone(),
+            Proxy::new(),
+            Host::Fake(host.clone()),
+        );
+        let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
+        let (manifests_tx, manifests_rx) = watch::channel(Arc::default());
+        let (reports_tx, reports_rx) = watch::channel(Arc::default());
+        let (_, probing) = watch::channel(false);
+        let models = Utf8Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/models");
+        let (_, probe) = watch::channel(ProbeState::default());
+        let sync = SyncLoop {
+            quarantined: BTreeMap::new(),
+            wired: WiredWatch::load(state.clone(), None),
+            node: "mini-1".to_owned(),
+            host: Host::Fake(host.clone()),
+            chip: Chip::default(),
+            computes_here: true,
+            clock,
+            sources: Sources {
+                api: None,
+                manifests: Some(manifests_rx),
+                probing,
+                probe,
+            },
+            workers,
+            models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
+            used_models: None,
+            prepared: BTreeMap::new(),
+            calibrator: Calibrator::new(state),
+            memory_watch,
+            recorder: None,
+            metrics: AgentMetrics::register(&Registry::new()).unwrap(),
+            changes,
+            reports_tx,
+            said: BTreeMap::new(),
+            listed: None,
+        };
+        Self {
+            directory,
+            tasks,
+            time,
+            host,
+            manifests_tx,
+            reports_rx,
+            sync,
+        }
+    }
+
+    /// The agent is killed and started again.
+    fn restart(self, script: &str) -> Self {
+        let Self { directory, sync, .. } = self;
+        drop(sync);
+        Self::on(directory, script)
+    }
+
+    fn path(&self, name: &str) -> Utf8PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn want(&self, names: &[&str]) {
+        let all: Vec<_> = names.iter().map(|name| (*name, Terms::default())).collect();
+        self.want_on(&all);
+    }
+
+    fn want_on(&self, all: &[(&str, Terms)]) {
+        let replicas = all.iter().map(|(name, terms)| {
+            let spec = ReplicaSpec {
+                source: "local://guide".to_owned(),
+                serving_name: (*name).to_owned(),
+                context_tokens: Some(64),
+                max_concurrency: 1,
+                kv_cache: None,
+                prompt_lookup_tokens: None,
+            };
+            let manifest = Manifest {
+                key: key(name),
+                spec,
+                terms: terms.clone(),
+            };
+            (key(name), ("a.yaml".to_owned(), manifest))
+        });
+        let set = ManifestSet {
+            replicas: replicas.collect(),
+            problems: Vec::new(),
+        };
+        self.manifests_tx.send_replace(Arc::new(set));
+    }
+
+    /// `name=Phase/reason of Ready/restarts`.
+    fn shown(&self) -> String {
+        let reports = self.reports_rx.latest();
+        let all: Vec<_> = reports
+            .replicas
+            .iter()
+            .map(|(key, report)| {
+                let ready = report
+                    .status
+                    .conditions
+                    .iter()
+                    .find(|one| one.type_ == "Ready")
+                    .unwrap();
+                format!(
+                    "{}={:?}/{}/{}",
+                    key.name, report.status.phase, ready.reason, report.status.restarts
+                )
+            })
+            .collect();
+        all.join(" ")
+    }
+
+    async fn until(&mut self, expect: &str) {
+        let mut changed_rx = self.sync.changes.subscribe();
+        let waiting = async {
+            loop {
+                self.sync.pass(false);
+                if self.shown() == expect {
+                    return;
+                }
+                tokio::select! {
+                    _ = changed_rx.changed() => {}
+                    () = tokio::time::sleep(Duration::from_millis(50)) => {}
+                }
+            }
+        };
+        let outcome = tokio::time::timeout(LONG, waiting).await;
+        assert!(outcome.is_ok(), "wanted `{expect}`, have `{}`", self.shown());
+    }
+
+    fn process(&self, name: &str) -> Option<ProcessId> {
+        self.sync
+            .workers
+            .records()
+            .find(|record| record.key == key(name))?
+            .worker
+            .clone()?
+            .process
+    }
+}
+
+#[tokio::test]
+async fn a_worker_is_started_restarted_after_its_wait_and_stopped() {
+    let mut scene = Scene::new(SLEEPS);
+    scene.want(&["a"]);
+    scene.until("a=Loading/Starting/0").await;
+    let first = scene.process("a").unwrap();
+    first.kill_group().unwrap();
+    scene.until("a=Pending/CrashLoopBackOff/0").await;
+    scene.time.advance(Duration::from_millis(999));
+    scene.until("a=Pending/CrashLoopBackOff/0").await;
+    scene.time.advance(Duration::from_millis(1));
+    scene.until("a=Loading/Starting/1").await;
+    let second = scene.process("a").unwrap();
+    assert!(second != first && second.is_alive());
+    second.kill_group().unwrap();
+    scene.until("a=Pending/CrashLoopBackOff/1").await;
+    scene.time.advance(Duration::from_secs(1));
+    scene.until("a=Pending/CrashLoopBackOff/1").await;
+    scene.time.advance(Duration::from_secs(1));
+    scene.until("a=Loading/Starting/2").await;
+    let third = scene.process("a").unwrap();
+    scene.want(&[]);
+    scene.until("").await;
+    let (mut changed_rx, deadline) = (scene.sync.changes.subscribe(), tokio::time::sleep(LONG));
+    tokio::pin!(deadline);
+    while !scene.sync.workers.is_idle() {
+        tokio::select! {
+            _ = changed_rx.changed() => {}
+            () = &mut deadline => panic!("the worker still runs"),
+        }
+        scene.sync.pass(false);
+    }
+    assert!(!third.is_alive());
+    scene.sync.pass(false);
+    let left = fs::read_dir(scene.directory.path().join("state/replicas"))
+        .unwrap()
+        .count();
+    assert_eq!(left, 0, "its directory is gone");
+}
+
+#[tokio::test]
+async fn a_killed_agent_takes_its_workers_back() {
+    let mut scene = Scene::new(SLEEPS);
+    scene.want(&["a", "b"]);
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    let (a, b) = (scene.process("a").unwrap(), scene.process("b").unwrap());
+    b.kill_group().unwrap();
+    tokio::time::timeout(LONG, async {
+        while b.is_alive() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let mut scene = scene.restart(SLEEPS);
+    scene.want(&["a", "b"]);
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/1").await;
+    assert_eq!(scene.process("a"), Some(a.clone()));
+    let new_b = scene.process("b").unwrap();
+    assert_ne!(new_b, b);
+    for process in [a, new_b] {
+        process.kill_group().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_bad_model_is_not_started_again_and_again() {
+    let mut scene = Scene::new(BAD_MODEL);
+    scene.want(&["a"]);
+    scene.until("a=Failed/CorruptWeights/0").await;
+    let message = |scene: &Scene| {
+        let reports = scene.reports_rx.latest();
+        let report = &reports.replicas[&key("a")];
+        let condition = report
+            .status
+            .conditions
+            .iter()
+            .find(|one| one.type_ == "ArtifactsReady")
+            .unwrap();
+        condition.message.clone()
+    };
+    assert_eq!(message(&scene), "model.safetensors is cut short");
+    scene.time.advance(plan::BAD_MODEL_RETRY - Duration::from_secs(1));
+    scene.until("a=Failed/CorruptWeights/0").await;
+    scene.time.advance(Duration::from_secs(1));
+    scene.until("a=Failed/CorruptWeights/1").await;
+}
+
+#[tokio::test]
+async fn a_full_node_refuses_and_starts_when_there_is_room() {
+    let mut scene = Scene::new(SLEEPS);
+    // What admission leaves free, and room for one.
+    scene
+        .host
+        .set_available(pressure::margin(Bytes::gib(16)) + Bytes::mib(700));
+    scene.want(&["a", "b"]);
+    scene.until("a=Loading/Starting/0 b=Pending/MemoryInUse/0").await;
+    assert!(scene.reports_rx.latest().reserved > Bytes::mib(400));
+    scene.host.set_available(Bytes::gib(8));
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    for name in ["a", "b"] {
+        scene.process(name).unwrap().kill_group().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_machines_owner_gets_the_memory_back() {
+    let mut scene = Scene::new(SLEEPS);
+    let prior = Terms {
+        priority: 1,
+        ..Terms::default()
+    };
+    let all = [("a", prior), ("b", Terms::default())];
+    scene.want_on(&all);
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    scene.host.set_available(Bytes::mib(500));
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    scene.time.advance(Duration::from_secs(20));
+    scene.sync.pass(false);
+    assert_eq!(scene.reports_rx.latest().pressure, Pressure::Low);
+    // Its end gives back enough: the other one stays.
+    scene.host.set_available(Bytes::gib(8));
+    let gone = "a=Loading/Starting/0 b=Pending/NodeMemoryPressure/0";
+    scene.until(gone).await;
+    // Not even another life of the agent forgets it.
+    let mut scene = scene.restart(SLEEPS);
+    scene.host.set_available(Bytes::gib(8));
+    scene.want_on(&all);
+    scene.until(gone).await;
+    scene.time.advance(pressure::CALM_FOR - Duration::from_secs(1));
+    scene.until(gone).await;
+    scene.time.advance(Duration::from_secs(1));
+    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    for name in ["a", "b"] {
+        scene.process(name).unwrap().kill_group().unwrap();
+    }
+}
+
+/// An agent that starts while the API server is away goes by what was wanted last, all of it.
+#[tokio::test]
+async fn what_was_promised_outlives_the_agent() {
+    let mut scene = Scene::new(SLEEPS);
+    let promised = |rate| Terms {
+        objectives: ObjectivesSpec {
+            decode_tokens_per_second: Some(rate),
+            time_to_first_token: None,
+        },
+        overridden: true,
+        ..Terms::default()
+    };
+    let remembered = |scene: &Scene| {
+        let record = scene.sync.workers.records().next().unwrap();
+        DesiredReplica::remembered(record).terms
+    };
+    scene.want_on(&[("a", promised(1.0))]);
+    scene.until("a=Loading/Starting/0").await;
+    assert_eq!(remembered(&scene), promised(1.0));
+    // A change restarts nothing.
+    let process = scene.process("a").unwrap();
+    scene.want_on(&[("a", promised(2.0))]);
+    scene.sync.pass(false);
+    assert_eq!(scene.process("a"), Some(process.clone()));
+    let scene = scene.restart(SLEEPS);
+    assert_eq!(remembered(&scene), promised(2.0));
+    process.kill_group().unwrap();
+}
+
+/// After a restart of the agent, and while its hub is away, nothing is known of a model that is wanted.
+#[tokio::test]
+async fn a_download_that_is_wanted_is_kept_while_its_hub_says_nothing() {
+    let mut scene = Scene::new(SLEEPS);
+    let state = Arc::new(open(&scene.path("other-state")));
+    let partial = state.downloads().join("o/n/.c0.partial");
+    fs::create_dir_all(&partial).unwrap();
+    fs::write(partial.join("model.safetensors.partial"), [1; 50]).unwrap();
+    let pulls = Pulls::new(
+        HubAccess::nowhere(),
+        &state,
+        &scene.tasks,
+        Clock::System,
+        Changes::new(),
+    );
+    scene.sync.models = Models::new(ModelDirectory::new(None), ComputeType::Float32).with_pulls(pulls);
+    let unused = |scene: &mut Scene, name: &str, source: &str| {
+        scene.want(&[name]);
+        scene.manifests_tx.send_modify(|set| {
+            let set = Arc::make_mut(set);
+            set.replicas.get_mut(&key(name)).unwrap().1.spec.source = source.to_owned();
+        });
+        scene.sync.pass(false);
+        scene.sync.models.unused(scene.sync.used_models.as_ref())
+    };
+    assert_eq!(unused(&mut scene, "a", "hf://o/n@c0"), Bytes::ZERO);
+    assert_eq!(unused(&mut scene, "b", "hf://o/other@c0"), Bytes(50));
+}
+
+/// An agent with one worker that was asked to stop and has: the worker's process, and what was said last.
+async fn stopped_agent(keep_workers: bool) -> (ProcessId, Arc<Reports>) {
+    let mut scene = Scene::new(SLEEPS);
+    scene.want(&["a"]);
+    scene.until("a=Loading/Starting/0").await;
+    let process = scene.process("a").unwrap();
+    let stop = CancellationToken::new();
+    stop.cancel();
+    tokio::time::timeout(LONG, scene.sync.run(stop, keep_workers))
+        .await
+        .unwrap();
+    scene.tasks.cancel();
+    (process, scene.reports_rx.latest())
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_takes_its_workers_along() {
+    let (process, reports) = stopped_agent(false).await;
+    assert!(!process.is_alive());
+    assert_eq!(reports.replicas[&key("a")].status.phase, ReplicaPhase::Pending);
+}
+
+#[tokio::test]
+async fn workers_can_be_kept_for_the_agents_next_life() {
+    let (process, _) = stopped_agent(true).await;
+    assert!(process.is_alive());
+    process.kill_group().unwrap();
+}

@@ -1,0 +1,240 @@
+//! One replica's process and what is remembered of it.
+
+use std::time::Instant;
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{Endpoint, Progress};
+use crate::monitor::Contact;
+use crate::replica::rfc3339;
+use crate::state::{Record, ReplicaDir, read_json};
+use crate::sync::plan::{BadModel, Seen, StopCause, WorkerState};
+use rooflet_api::v1alpha1::Termination;
+use rooflet_api::wire::{TerminationMessage, WorkerPhase};
+use rooflet_base::clock::since;
+use rooflet_base::error::{Chain, ExitStatus};
+use rooflet_base::latest::Latest;
+use rooflet_base::units::Bytes;
+use rooflet_process::logs::{From, Log};
+use rooflet_process::{Exit, KILL_PATIENCE, Process};
+use rooflet_proxy::Upstream;
+use rooflet_roofline::memory::Held;
+
+/// What of a worker's log is repeated in its termination message, in bytes.
+const LAST_WORDS_BYTES: usize = 500;
+
+pub(super) struct Slot {
+    pub(super) record: Record,
+    pub(super) dir: ReplicaDir,
+    pub(super) worker: Option<Worker>,
+}
+
+pub(super) struct Worker {
+    pub(super) process: Process,
+    pub(super) contact_rx: watch::Receiver<Contact>,
+    pub(super) ready_since: Option<Timestamp>,
+    pub(super) stopping: Option<Stopping>,
+}
+
+/// A stop that is under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stopping {
+    pub(super) cause: StopCause,
+    /// When it is killed if it has not ended by itself.
+    pub(super) killed_at: Instant,
+}
+
+impl Worker {
+    fn cause(&self) -> Option<StopCause> {
+        self.stopping.map(|stopping| stopping.cause)
+    }
+}
+
+impl Slot {
+    pub(super) fn save(&self) {
+        if let Err(err) = self.dir.save(&self.record) {
+            // A later start of the agent finds the worker by its command line and replaces it.
+            warn!(replica = %self.record.key, error = %Chain(&err), "the replica's record could not be written");
+        }
+    }
+
+    /// Looks whether the worker has become ready, or has ended. Returns what it could hold if it was killed or crashed.
+    pub(super) fn take_note(&mut self, now: Timestamp, instant: Instant) -> Option<Bytes> {
+        let worker = self.worker.as_mut()?;
+        let is_ready = worker.contact_rx.latest().phase() == Some(WorkerPhase::Ready);
+        if is_ready && worker.ready_since.is_none() {
+            worker.ready_since = Some(now);
+            // It has answered what it had to, and need not again when the agent comes back.
+            if let Some(record) = &mut self.record.worker
+                && record.golden.take().is_some()
+            {
+                self.save();
+            }
+        }
+        let worker = self.worker.as_mut()?;
+        let exit = worker.process.exit()?;
+        let ended_in_order = match exit {
+            Exit::Code(_) => true,
+            Exit::Signal(_) => false,
+            // One that was asked to end and was not killed for it.
+            Exit::Unknown => worker
+                .stopping
+                .is_some_and(|stopping| instant < stopping.killed_at),
+        };
+        let ready_for = worker.ready_since.map(|then| since(now, then));
+        let stopping = worker.cause();
+        self.worker = None;
+        let record = self.record.worker.take();
+        let held = record.as_ref().map(|worker| Bytes(worker.reserved_bytes));
+        let lost = held.filter(|_| !ended_in_order);
+        let fingerprint = record.map(|worker| worker.fingerprint);
+        if let Some(
+            StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping | StopCause::MemoryPressure,
+        ) = stopping
+        {
+            info!(replica = %self.record.key, "a worker has stopped as asked");
+            self.save();
+            return lost;
+        }
+        let mut end = self.termination(exit, now);
+        if stopping == Some(StopCause::Unresponsive) {
+            end.reason = "Unresponsive".to_owned();
+            end.message = "it had stopped answering".to_owned();
+        }
+        warn!(replica = %self.record.key, reason = end.reason, "a worker ended: {}", end.message);
+        if stopping.is_none() && exit == Exit::Code(i32::from(ExitStatus::Config as u8)) {
+            self.record.bad_model = fingerprint.map(|fingerprint| BadModel {
+                fingerprint,
+                at: now,
+                reason: end.reason.clone(),
+                message: end.message.clone(),
+            });
+            self.record.ended_by_itself = true;
+            self.record.last_termination = Some(end);
+        } else {
+            self.record.fail(end, ready_for, now);
+        }
+        self.save();
+        lost
+    }
+
+    fn termination(&self, exit: Exit, now: Timestamp) -> Termination {
+        let said = read_json::<TerminationMessage>(&self.dir.termination_message())
+            .ok()
+            .flatten();
+        let (exit_code, signal) = match exit {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal(signal) => (None, Some(signal)),
+            Exit::Unknown => (None, None),
+        };
+        let (reason, message) = match said {
+            Some(said) => (said.reason, said.message),
+            None => {
+                let reason = match exit {
+                    Exit::Code(0) => "Completed",
+                    Exit::Code(_) | Exit::Unknown => "Error",
+                    Exit::Signal(9) => "Killed",
+                    Exit::Signal(_) => "Crashed",
+                };
+                let last_words = last_words(&self.dir.log());
+                let said = if last_words.is_empty() {
+                    String::new()
+                } else {
+                    format!("; its log ends with: {last_words}")
+                };
+                (reason.to_owned(), format!("the worker ended with {exit}{said}"))
+            }
+        };
+        Termination {
+            exit_code,
+            signal,
+            reason,
+            message,
+            finished_at: rfc3339(now),
+        }
+    }
+
+    fn state(&self, now: Instant) -> WorkerState {
+        let Some(worker) = &self.worker else {
+            return WorkerState::None;
+        };
+        match worker.stopping {
+            Some(stopping) if now > stopping.killed_at + KILL_PATIENCE => WorkerState::Stuck,
+            Some(_) => WorkerState::Stopping,
+            None if worker.contact_rx.latest().unresponsive => WorkerState::Unresponsive,
+            None => WorkerState::Running,
+        }
+    }
+
+    /// What its worker last said; nothing without one.
+    fn contact(&self) -> Contact {
+        let worker = self.worker.as_ref();
+        worker.map_or_else(Contact::default, |worker| worker.contact_rx.latest())
+    }
+
+    pub(super) fn seen(&self, now: Instant) -> Seen {
+        let record = &self.record;
+        let reserved = Bytes(record.worker.as_ref().map_or(0, |worker| worker.reserved_bytes));
+        let contact = self.contact();
+        let status = contact.status.as_ref();
+        let requests = status.map_or(0, |status| status.requests.running + status.requests.queued);
+        Seen {
+            uid: record.uid.clone(),
+            generation: record.generation,
+            spec: record.spec.clone(),
+            worker: self.state(now),
+            held: Held {
+                reserved,
+                resident: contact.resident().min(reserved),
+            },
+            requests,
+            gave_way: record.gave_way,
+            backoff_until: record.backoff_until,
+            bad_model: record.bad_model.clone(),
+        }
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        let record = self.record.worker.as_ref();
+        let contact = self.contact();
+        Progress {
+            restarts: self.record.restarts,
+            failures: self.record.failures,
+            last_termination: self.record.last_termination.clone(),
+            reservation: record.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
+            model_path: record.map(|worker| worker.model_path.clone()),
+            status: contact.status,
+            stopping: self.worker.as_ref().and_then(Worker::cause),
+            golden_failure: contact.golden.failure(),
+        }
+    }
+
+    pub(super) fn endpoint(&self) -> Endpoint {
+        let worker = self.worker.as_ref();
+        let is_ready = |worker: &Worker| worker.contact_rx.latest().phase() == Some(WorkerPhase::Ready);
+        Endpoint {
+            serving_name: self.record.spec.serving_name.clone(),
+            log: self.dir.log(),
+            upstream: worker.map(|_| Upstream::unix(self.dir.socket())),
+            ready: worker.is_some_and(|worker| worker.stopping.is_none() && is_ready(worker)),
+            context_tokens: self.record.worker.as_ref().map(|worker| worker.context_tokens),
+            started: self.record.worker.as_ref().map(|worker| worker.started),
+        }
+    }
+}
+
+/// The last line of a log.
+fn last_words(log: &Log) -> String {
+    let chunk = log
+        .read(From::LastLines(1))
+        .and_then(|mut reader| reader.next_chunk())
+        .unwrap_or_default();
+    let text = String::from_utf8_lossy(&chunk);
+    let line = text.trim();
+    match line.char_indices().find(|(at, _)| *at >= LAST_WORDS_BYTES) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
+}

@@ -1,0 +1,237 @@
+//! JSON patch, RFC 6902, by the `json-patch` crate, within limits.
+
+use json_patch::{Patch, PatchOperation};
+use serde_json::Value;
+
+use crate::schema::strict::NESTING_MAX;
+
+/// Most operations of one patch: the limit of a real server.
+pub const OPERATIONS_MAX: usize = 10_000;
+
+/// Most bytes `copy` operations of one patch may add: a few doublings would fill the memory.
+const COPIED_BYTES_MAX: usize = 3 << 20;
+
+/// Why a JSON patch did not apply.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonPatchError {
+    /// Not a list of operations: 400.
+    #[error("error decoding patch: {0}")]
+    Malformed(String),
+    /// 413.
+    #[error("The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {0}")]
+    TooManyOperations(usize),
+    /// A failed test, or a path that is not there: 422.
+    #[error("the server rejected our request due to an error in our request")]
+    Rejected(#[source] json_patch::PatchError),
+    /// 422.
+    #[error(
+        "unable to complete the copy, the accumulated size increase of copy is {0}, exceeding the limit {COPIED_BYTES_MAX}"
+    )]
+    CopiedTooMuch(usize),
+    /// 422.
+    #[error("the patch would nest values more than {NESTING_MAX} levels deep")]
+    TooDeep,
+}
+
+/// A patch that was read and counted; applying it can still fail on the document.
+#[derive(Clone, Debug)]
+pub struct JsonPatch(Patch);
+
+impl JsonPatch {
+    pub fn parse(patch: &Value) -> Result<Self, JsonPatchError> {
+        let operations = patch.as_array().ok_or_else(|| {
+            JsonPatchError::Malformed("a JSON patch must be a list of operations".to_owned())
+        })?;
+        if operations.len() > OPERATIONS_MAX {
+            return Err(JsonPatchError::TooManyOperations(operations.len()));
+        }
+        serde_json::from_value(patch.clone())
+            .map(Self)
+            .map_err(|err| JsonPatchError::Malformed(err.to_string()))
+    }
+
+    /// The patched document; the original stays as it was when an operation fails.
+    pub fn apply(&self, document: &Value) -> Result<Value, JsonPatchError> {
+        let mut patched = document.clone();
+        let mut copied_bytes = 0;
+        for operation in &self.0.0 {
+            if built_depth(operation, &patched) > NESTING_MAX {
+                return Err(JsonPatchError::TooDeep);
+            }
+            match operation {
+                PatchOperation::Copy(copy) => {
+                    copied_bytes += patched.pointer(copy.from.as_str()).map_or(0, size_bytes);
+                    if copied_bytes > COPIED_BYTES_MAX {
+                        return Err(JsonPatchError::CopiedTooMuch(copied_bytes));
+                    }
+                }
+                // A test for null holds where nothing is.
+                PatchOperation::Test(test)
+                    if test.value.is_null() && patched.pointer(test.path.as_str()).is_none() =>
+                {
+                    continue;
+                }
+                PatchOperation::Test(_)
+                | PatchOperation::Add(_)
+                | PatchOperation::Remove(_)
+                | PatchOperation::Replace(_)
+                | PatchOperation::Move(_) => {}
+            }
+            json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation))
+                .map_err(JsonPatchError::Rejected)?;
+        }
+        Ok(patched)
+    }
+}
+
+/// How deep the value lies, or reaches, that an operation puts somewhere.
+fn built_depth(operation: &PatchOperation, document: &Value) -> usize {
+    let levels = |pointer: &str| pointer.matches('/').count();
+    let from = |pointer: &str| document.pointer(pointer).map_or(0, depth);
+    match operation {
+        PatchOperation::Add(add) => levels(add.path.as_str()) + depth(&add.value),
+        PatchOperation::Replace(replace) => levels(replace.path.as_str()) + depth(&replace.value),
+        PatchOperation::Copy(copy) => levels(copy.path.as_str()) + from(copy.from.as_str()),
+        PatchOperation::Move(movement) if levels(movement.path.as_str()) > levels(movement.from.as_str()) => {
+            levels(movement.path.as_str()) + from(movement.from.as_str())
+        }
+        // What does not go deeper is not looked at: it may be large, and move often.
+        PatchOperation::Move(_) | PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or_default(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+/// About the size of a value as JSON text.
+fn size_bytes(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 4,
+        Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|item| size_bytes(item) + 1).sum::<usize>() + 2,
+        Value::Object(fields) => {
+            fields
+                .iter()
+                .map(|(name, field)| name.len() + size_bytes(field) + 4)
+                .sum::<usize>()
+                + 2
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use json_patch::PatchErrorKind;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn patched(document: Value, patch: Value) -> Result<Value, JsonPatchError> {
+        JsonPatch::parse(&patch)?.apply(&document)
+    }
+
+    #[test]
+    fn the_examples_of_the_rfc_hold() {
+        let check = |document: Value, patch: Value, expect: Value| {
+            assert_eq!(patched(document, patch.clone()).unwrap(), expect, "{patch}");
+        };
+        check(
+            json!({"foo": "bar"}),
+            json!([{"op": "add", "path": "/baz", "value": "qux"}]),
+            json!({"baz": "qux", "foo": "bar"}),
+        );
+        check(
+            json!({"foo": ["bar", "baz"]}),
+            json!([{"op": "add", "path": "/foo/1", "value": "qux"}]),
+            json!({"foo": ["bar", "qux", "baz"]}),
+        );
+        check(
+            json!({"baz": "qux", "foo": "bar"}),
+            json!([{"op": "remove", "path": "/baz"}]),
+            json!({"foo": "bar"}),
+        );
+        check(
+            json!({"foo": ["all", "grass", "cows", "eat"]}),
+            json!([{"op": "move", "from": "/foo/1", "path": "/foo/3"}]),
+            json!({"foo": ["all", "cows", "eat", "grass"]}),
+        );
+        check(
+            json!({"foo": ["bar"]}),
+            json!([{"op": "add", "path": "/foo/-", "value": ["abc", "def"]}]),
+            json!({"foo": ["bar", ["abc", "def"]]}),
+        );
+        check(
+            json!({"/": 9, "~1": 10}),
+            json!([{"op": "test", "path": "/~01", "value": 10}]),
+            json!({"/": 9, "~1": 10}),
+        );
+        check(
+            json!({}),
+            json!([{"op": "test", "path": "/a", "value": null}]),
+            json!({}),
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_rejected() {
+        let refusal = |document: Value, patch: Value| patched(document, patch).unwrap_err();
+        let failed = refusal(json!({"a": 1}), json!([{"op": "test", "path": "/a", "value": 2}]));
+        assert!(
+            matches!(&failed, JsonPatchError::Rejected(err) if matches!(err.kind, PatchErrorKind::TestFailed)),
+            "{failed:?}"
+        );
+        for patch in [
+            json!([{"op": "remove", "path": "/a"}]),
+            json!([{"op": "add", "path": "/a/b", "value": 1}]),
+        ] {
+            let refused = refusal(json!({}), patch);
+            assert!(matches!(refused, JsonPatchError::Rejected(_)), "{refused:?}");
+        }
+        for patch in [json!({"op": "add"}), json!([{"op": "hop", "path": "/a"}])] {
+            let refused = refusal(json!({}), patch);
+            assert!(matches!(refused, JsonPatchError::Malformed(_)), "{refused:?}");
+        }
+        let many = vec![json!({"op": "test", "path": "", "value": {}}); OPERATIONS_MAX + 1];
+        let refused = refusal(json!({}), Value::from(many));
+        assert!(
+            matches!(refused, JsonPatchError::TooManyOperations(_)),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn copies_cannot_fill_the_memory() {
+        let double = json!({"op": "copy", "from": "/a", "path": "/a/-"});
+        let patch = Value::from(vec![double; 64]);
+        assert!(matches!(
+            patched(json!({"a": ["some text"]}), patch),
+            Err(JsonPatchError::CopiedTooMuch(bytes)) if bytes > COPIED_BYTES_MAX
+        ));
+    }
+
+    #[test]
+    fn patches_cannot_nest_without_end() {
+        let deeper = |level: usize| json!({"op": "add", "path": "/a".repeat(level + 1), "value": {}});
+        let nest = |levels: usize| patched(json!({}), (0..levels).map(deeper).collect());
+        assert!(nest(NESTING_MAX - 1).is_ok());
+        assert!(matches!(nest(NESTING_MAX + 1), Err(JsonPatchError::TooDeep)));
+    }
+
+    proptest! {
+        #[test]
+        fn applying_a_difference_gives_the_other_document(
+            a in prop::collection::btree_map("[a-c]", prop::collection::vec(0..3u8, 0..4), 0..3),
+            b in prop::collection::btree_map("[a-c]", prop::collection::vec(0..3u8, 0..4), 0..3),
+        ) {
+            let (a, b) = (json!(a), json!(b));
+            let difference = serde_json::to_value(json_patch::diff(&a, &b)).unwrap();
+            prop_assert_eq!(patched(a, difference).unwrap(), b);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Structural schemas: what a CustomResourceDefinition says about its objects, compiled once.
+//!
+//! Pure functions over `serde_json::Value`: defaulting, pruning, validation (types, list uniqueness,
+//! CEL rules) with the causes and texts of a real API server. Nothing here knows of storage, HTTP or
+//! time.
+
+mod accept;
+pub mod builtin;
+mod cel;
+mod correlate;
+pub mod crd;
+mod defaulting;
+mod embedded;
+mod error;
+mod field_path;
+mod format;
+pub mod gotext;
+mod list_type;
+pub mod metadata;
+pub mod names;
+mod node;
+mod number;
+pub mod openapi;
+pub mod path;
+mod pattern;
+mod pruning;
+pub mod strict;
+mod validate;
+
+use serde_json::Value;
+
+pub use error::{CauseReason, FieldError, aggregate};
+use node::Node;
+use path::Path;
+
+/// A compiled `openAPIV3Schema`.
+#[derive(Debug)]
+pub struct StructuralSchema {
+    root: Node,
+}
+
+impl StructuralSchema {
+    /// Checks and compiles a version's schema. Errors name fields below `at`, the field of the CRD the
+    /// schema stands in; `has_status` says whether the version has the `status` subresource.
+    #[cfg(test)]
+    pub fn compile(at: &str, schema: &Value, has_status: bool) -> Result<Self, Vec<FieldError>> {
+        let errors = accept::check(at, schema, has_status);
+        if errors.is_empty() {
+            Ok(Self::trusted(schema))
+        } else {
+            Err(errors)
+        }
+    }
+
+    /// Compiles a schema that was accepted before (a stored CRD's), or one of our own.
+    pub fn trusted(schema: &Value) -> Self {
+        Self {
+            root: Node::compile(schema),
+        }
+    }
+
+    /// The schema of the first version of one of our own kinds.
+    pub fn of_kind<K: kube::CustomResourceExt>() -> Self {
+        let crd = K::crd();
+        let schema = crd
+            .spec
+            .versions
+            .first()
+            .and_then(|version| version.schema.as_ref());
+        let schema = serde_json::to_value(schema.map(|schema| &schema.open_api_v3_schema));
+        Self::trusted(&schema.expect("a generated schema has only string keys"))
+    }
+
+    /// Drops nulls that the schema does not allow and fills in defaults.
+    pub fn apply_defaults(&self, object: &mut Value) {
+        defaulting::apply(object, &self.root);
+    }
+
+    /// Drops fields that the schema does not know. Answers their paths, sorted, as strict decoding
+    /// names them (`unknown field "spec.bogus"`).
+    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+        pruning::prune_resource(object, &self.root)
+    }
+
+    /// Whether objects are checked by CEL rules, which may take up to about a second.
+    pub fn has_rules(&self) -> bool {
+        self.root.contents.rules
+    }
+
+    /// Validates a new object, or an update of `old`.
+    pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        self.validate_after(Vec::new(), object, old)
+    }
+
+    /// As [`Self::validate`], after checks whose errors come first: CEL does not run when one of
+    /// them, too, leaves the object malformed.
+    pub fn validate_after(
+        &self,
+        earlier: Vec<FieldError>,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Vec<FieldError> {
+        let mut errors = earlier;
+        errors.extend(validate::validate("", &self.root, object, old));
+        self.validate_lists_and_rules(errors, object, old)
+    }
+
+    /// Validates a write to the `status` subresource: types of `status` only, but every rule.
+    pub fn validate_status(&self, earlier: Vec<FieldError>, object: &Value, old: &Value) -> Vec<FieldError> {
+        let mut errors = earlier;
+        if let (Some(node), Some(status)) = (self.root.properties.get("status"), object.get("status")) {
+            errors.extend(validate::validate("status", node, status, old.get("status")));
+        }
+        self.validate_lists_and_rules(errors, object, Some(old))
+    }
+
+    fn validate_lists_and_rules(
+        &self,
+        mut errors: Vec<FieldError>,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Vec<FieldError> {
+        errors.extend(embedded::validate(&self.root, object));
+        // Lists that were not unique before may stay so.
+        if old.is_none_or(|old| list_type::validate(&self.root, old).is_empty()) {
+            errors.extend(list_type::validate(&self.root, object));
+        }
+        if self.root.contents.rules {
+            if errors.iter().any(|error| blocks_rules(error.reason)) {
+                errors.push(FieldError::invalid("<nil>", &Value::Null, RULES_NOT_CHECKED));
+            } else {
+                let ratchet = cel::Ratchet::update(object, old);
+                cel::validate(&self.root, object, old, ratchet, &Path::Root, &mut errors);
+            }
+        }
+        errors
+    }
+}
+
+const RULES_NOT_CHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+
+/// Errors that make rules meaningless: a rule may rely on what the schema promises.
+fn blocks_rules(reason: CauseReason) -> bool {
+    match reason {
+        CauseReason::NotSupported
+        | CauseReason::Required
+        | CauseReason::TooLong
+        | CauseReason::TooMany
+        | CauseReason::TypeInvalid => true,
+        CauseReason::Duplicate | CauseReason::Invalid | CauseReason::Forbidden => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

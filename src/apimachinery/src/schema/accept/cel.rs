@@ -1,0 +1,426 @@
+//! CEL rules of a schema must compile: syntax, names, fields and result type.
+//!
+//! The `cel` crate evaluates without checking types first. This walk types what the schema can say
+//! (fields reached from `self` and `oldSelf`, literals, comparisons) and reports what a checked
+//! compiler would refuse with certainty: undefined fields, undeclared names, a result that is no
+//! boolean. What it cannot type, it lets pass.
+
+use kube_cel::cel::{
+    IdedExpr, ParseErrors,
+    common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, SelectExpr},
+};
+use serde_json::{Value, json};
+
+use crate::schema::node::{Additional, Node, Types};
+use crate::schema::{FieldError, cel};
+
+/// Checks one rule object of a sound node.
+pub(super) fn check(
+    at: &str,
+    rule: &Value,
+    node: &Node,
+    is_root: bool,
+    uncorrelatable: Option<&str>,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let text = |key: &str| rule.get(key).and_then(Value::as_str).unwrap_or_default();
+    let flag = rule.get("optionalOldSelf").and_then(Value::as_bool);
+    let shown = || {
+        json!({
+            "Rule": text("rule"), "Message": text("message"), "MessageExpression": text("messageExpression"),
+            "Reason": rule.get("reason"), "FieldPath": text("fieldPath"), "OptionalOldSelf": flag,
+        })
+    };
+    let scope = Scope {
+        node,
+        is_root,
+        optional_old_self: flag == Some(true),
+    };
+    let refused = |errors: &mut Vec<FieldError>, key: &str, detail: &str| {
+        errors.push(FieldError::invalid(format!("{at}.{key}"), &shown(), detail));
+    };
+    let source = text("rule");
+    let mut uses_old_self = false;
+    match cel::parse(source) {
+        Err(err) => refused(
+            &mut errors,
+            "rule",
+            &compilation_failed(source, &syntax_problems(&err)),
+        ),
+        Ok(program) => {
+            uses_old_self = program.references().has_variable("oldSelf");
+            match scope.check(source, &program) {
+                Err(detail) => refused(&mut errors, "rule", &detail),
+                Ok(Kind::Bool | Kind::Unknown) => {}
+                Ok(_) => refused(&mut errors, "rule", "cel expression must evaluate to a bool"),
+            }
+        }
+    }
+    let message = text("messageExpression");
+    if !message.is_empty() {
+        match cel::parse(message) {
+            Err(err) => {
+                let detail = compilation_failed(message, &syntax_problems(&err));
+                refused(
+                    &mut errors,
+                    "messageExpression",
+                    &format!("messageExpression {detail}"),
+                );
+            }
+            Ok(program) => match scope.check(message, &program) {
+                Err(detail) => refused(
+                    &mut errors,
+                    "messageExpression",
+                    &format!("messageExpression {detail}"),
+                ),
+                Ok(Kind::Text | Kind::Unknown) => {}
+                Ok(_) => refused(
+                    &mut errors,
+                    "messageExpression",
+                    "messageExpression must evaluate to a string",
+                ),
+            },
+        }
+    }
+    if uses_old_self {
+        if let Some(ancestor) = uncorrelatable {
+            let detail = format!(
+                "oldSelf cannot be used on the uncorrelatable portion of the schema within {ancestor}"
+            );
+            errors.push(FieldError::invalid_text(format!("{at}.rule"), source, &detail));
+        }
+    } else if let Some(flag) = flag {
+        let field = format!("{at}.optionalOldSelf");
+        let detail = "may not be set if oldSelf is not used in rule";
+        errors.push(FieldError::invalid(field, &Value::Bool(flag), detail));
+    }
+    errors
+}
+
+/// A place in an expression (line from 1, column from 0) and what is wrong there.
+struct Problem {
+    line: usize,
+    column: usize,
+    text: String,
+}
+
+fn syntax_problems(errors: &ParseErrors) -> Vec<Problem> {
+    errors
+        .errors
+        .iter()
+        .map(|err| Problem {
+            line: usize::try_from(err.pos.0).unwrap_or(1).max(1),
+            column: usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1),
+            text: err.msg.clone(),
+        })
+        .collect()
+}
+
+/// The text of a checked compiler: position, source line and a caret under the place.
+fn compilation_failed(source: &str, problems: &[Problem]) -> String {
+    let lines: Vec<String> = problems
+        .iter()
+        .map(|problem| {
+            let Problem { line, column, text } = problem;
+            let snippet = source.lines().nth(line - 1).unwrap_or_default();
+            let dots = ".".repeat(*column);
+            format!(
+                "ERROR: <input>:{line}:{}: {text}\n | {snippet}\n | {dots}^",
+                column + 1
+            )
+        })
+        .collect();
+    format!("compilation failed: {}", lines.join("\n"))
+}
+
+/// What is known of an expression's type.
+#[derive(Clone, Copy)]
+enum Kind<'a> {
+    Unknown,
+    Bool,
+    Number,
+    Text,
+    Null,
+    Other,
+    /// A value described by a schema node; `root` also has type and object metadata.
+    Schema {
+        node: &'a Node,
+        root: bool,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Scope<'a> {
+    node: &'a Node,
+    is_root: bool,
+    optional_old_self: bool,
+}
+
+impl<'a> Scope<'a> {
+    fn check(&self, source: &str, program: &IdedExpr) -> Result<Kind<'a>, String> {
+        let mut walk = Walk {
+            scope: *self,
+            source,
+            variables: Vec::new(),
+            problems: Vec::new(),
+        };
+        let kind = walk.visit(program);
+        if walk.problems.is_empty() {
+            Ok(kind)
+        } else {
+            Err(compilation_failed(source, &walk.problems))
+        }
+    }
+}
+
+struct Walk<'a, 's> {
+    scope: Scope<'a>,
+    source: &'s str,
+    variables: Vec<(String, Kind<'a>)>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Walk<'a, '_> {
+    fn visit(&mut self, expr: &IdedExpr) -> Kind<'a> {
+        match &expr.expr {
+            Expr::Unspecified => Kind::Unknown,
+            Expr::Literal(literal) => match literal {
+                LiteralValue::Boolean(_) => Kind::Bool,
+                LiteralValue::Double(_) | LiteralValue::Int(_) | LiteralValue::UInt(_) => Kind::Number,
+                LiteralValue::String(_) => Kind::Text,
+                LiteralValue::Null => Kind::Null,
+                LiteralValue::Bytes(_) => Kind::Other,
+            },
+            Expr::Ident(name) => self.variable(name),
+            Expr::Select(select) => self.select(select),
+            Expr::Call(call) => {
+                self.function(call);
+                if let Some(target) = &call.target
+                    && !is_function_namespace(target, &call.func_name)
+                {
+                    self.visit(target);
+                }
+                let args: Vec<Kind<'a>> = call.args.iter().map(|arg| self.visit(arg)).collect();
+                result_of(&call.func_name, call.target.is_some(), &args)
+            }
+            Expr::List(list) => {
+                for element in &list.elements {
+                    self.visit(element);
+                }
+                Kind::Other
+            }
+            Expr::Struct(message) => {
+                self.undeclared(&message.type_name);
+                Kind::Other
+            }
+            Expr::Map(_) => Kind::Other,
+            Expr::Comprehension(comprehension) => self.comprehension(comprehension),
+        }
+    }
+
+    fn function(&mut self, call: &CallExpr) {
+        let name = call.func_name.as_str();
+        let prefix = match call.target.as_deref() {
+            Some(IdedExpr {
+                expr: Expr::Ident(prefix),
+                ..
+            }) => Some(prefix.as_str()),
+            Some(_) | None => None,
+        };
+        let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
+        if !is_operator && !cel::is_function(name, prefix) {
+            self.undeclared(name);
+        }
+    }
+
+    fn undeclared(&mut self, name: &str) {
+        let problem = format!("undeclared reference to '{name}' (in container '')");
+        self.problem_at(name, problem);
+    }
+
+    fn variable(&mut self, name: &str) -> Kind<'a> {
+        if let Some((_, kind)) = self.variables.iter().rev().find(|(known, _)| known == name) {
+            return *kind;
+        }
+        let Scope {
+            node,
+            is_root,
+            optional_old_self,
+        } = self.scope;
+        match name {
+            "self" => Kind::of(node, is_root),
+            "oldSelf" if !optional_old_self => Kind::of(node, is_root),
+            "oldSelf" => Kind::Unknown,
+            // Type names and the accumulators of macros.
+            "bool" | "bytes" | "double" | "duration" | "int" | "list" | "map" | "null_type" | "string"
+            | "timestamp" | "type" | "uint" | "optional_type" => Kind::Unknown,
+            name if name.starts_with('@') || name.starts_with("__") => Kind::Unknown,
+            name => {
+                self.undeclared(name);
+                Kind::Unknown
+            }
+        }
+    }
+
+    fn select(&mut self, select: &SelectExpr) -> Kind<'a> {
+        let kind = self.visit(&select.operand);
+        let selected = match kind {
+            Kind::Schema { node, root } => self.field(node, root, &select.field),
+            Kind::Unknown | Kind::Bool | Kind::Number | Kind::Text | Kind::Null | Kind::Other => {
+                Kind::Unknown
+            }
+        };
+        if select.test { Kind::Bool } else { selected }
+    }
+
+    fn field(&mut self, node: &'a Node, root: bool, field: &str) -> Kind<'a> {
+        if node.int_or_string || node.types.is_empty() {
+            return Kind::Unknown;
+        }
+        if node.types != Types::OBJECT {
+            let text = format!("type '{}' does not support field selection", cel_type(node));
+            self.problem_at(&format!(".{field}"), text);
+            return Kind::Unknown;
+        }
+        if let Some((_, property)) = node
+            .properties
+            .iter()
+            .find(|(name, _)| cel::escape(name) == field)
+        {
+            let own_metadata = (root || node.embedded) && field == "metadata";
+            return if own_metadata {
+                Kind::Unknown
+            } else {
+                Kind::of(property, false)
+            };
+        }
+        match &node.additional {
+            Additional::Schema(child) => return Kind::of(child, false),
+            Additional::Any => return Kind::Unknown,
+            Additional::Unset | Additional::Forbidden => {}
+        }
+        if (root || node.embedded) && ["apiVersion", "kind", "metadata"].contains(&field) {
+            return Kind::Unknown;
+        }
+        self.problem_at(&format!(".{field}"), format!("undefined field '{field}'"));
+        Kind::Unknown
+    }
+
+    fn comprehension(&mut self, comprehension: &ComprehensionExpr) -> Kind<'a> {
+        let range = self.visit(&comprehension.iter_range);
+        let depth = self.variables.len();
+        let element = match range {
+            Kind::Schema { node, .. } => match (&node.items, &node.additional) {
+                (Some(items), _) => Kind::of(items, false),
+                (None, Additional::Schema(_) | Additional::Any) => Kind::Text,
+                (None, Additional::Unset | Additional::Forbidden) => Kind::Unknown,
+            },
+            Kind::Unknown | Kind::Bool | Kind::Number | Kind::Text | Kind::Null | Kind::Other => {
+                Kind::Unknown
+            }
+        };
+        let first = if comprehension.iter_var2.is_some() {
+            Kind::Unknown
+        } else {
+            element
+        };
+        self.variables.push((comprehension.iter_var.clone(), first));
+        if let Some(second) = &comprehension.iter_var2 {
+            self.variables.push((second.clone(), Kind::Unknown));
+        }
+        let start = self.visit(&comprehension.accu_init);
+        self.variables.push((comprehension.accu_var.clone(), start));
+        self.visit(&comprehension.loop_cond);
+        self.visit(&comprehension.loop_step);
+        let result = self.visit(&comprehension.result);
+        self.variables.truncate(depth);
+        result
+    }
+
+    /// Reports at the first place in the source where `needle` stands as a whole word.
+    fn problem_at(&mut self, needle: &str, text: String) {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let offset = self
+            .source
+            .match_indices(needle)
+            .find(|(start, found)| {
+                let before = self.source[..*start].chars().next_back();
+                let after = self.source[start + found.len()..].chars().next();
+                !after.is_some_and(is_word)
+                    && (needle.starts_with('.') || !before.is_some_and(|c| is_word(c) || c == '.'))
+            })
+            .map_or(0, |(start, _)| start);
+        let line_start = self.source[..offset].rfind('\n').map_or(0, |newline| newline + 1);
+        let line = self.source[..offset].matches('\n').count() + 1;
+        let column = self.source[line_start..offset].chars().count();
+        self.problems.push(Problem { line, column, text });
+    }
+}
+
+impl<'a> Kind<'a> {
+    fn of(node: &'a Node, root: bool) -> Self {
+        if node.int_or_string || node.format.is_some() || node.nullable {
+            // Nullable fields may be compared with null; formats change the type.
+            return if node.types == Types::OBJECT {
+                Kind::Schema { node, root }
+            } else {
+                Kind::Unknown
+            };
+        }
+        match node.types {
+            Types::BOOLEAN => Kind::Bool,
+            Types::INTEGER | Types::NUMBER => Kind::Number,
+            Types::STRING => Kind::Text,
+            Types::OBJECT | Types::ARRAY => Kind::Schema { node, root },
+            _ => Kind::Unknown,
+        }
+    }
+}
+
+/// Whether a call's target is no value but part of the function's name, as in `optional.of(x)`.
+fn is_function_namespace(target: &IdedExpr, function: &str) -> bool {
+    let Expr::Ident(name) = &target.expr else {
+        return false;
+    };
+    match name.as_str() {
+        "optional" | "math" | "sets" | "base64" | "strings" | "lists" | "cel" | "quantity" | "ip"
+        | "format" | "regex" | "semver" | "jsonpatch" => true,
+        _ => function.is_empty(),
+    }
+}
+
+fn cel_type(node: &Node) -> &'static str {
+    match node.types {
+        Types::ARRAY => "list",
+        Types::STRING => "string",
+        Types::INTEGER => "int",
+        Types::NUMBER => "double",
+        Types::BOOLEAN => "bool",
+        _ => "dyn",
+    }
+}
+
+fn result_of<'a>(function: &str, is_method: bool, args: &[Kind<'a>]) -> Kind<'a> {
+    match function {
+        "_&&_" | "_||_" | "!_" | "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" | "@in" | "_in_" => {
+            Kind::Bool
+        }
+        "matches" | "startsWith" | "endsWith" | "contains" if is_method => Kind::Bool,
+        "size" => Kind::Number,
+        "string" if !is_method => Kind::Text,
+        "_+_" => match args {
+            [Kind::Text, _] | [_, Kind::Text] => Kind::Text,
+            [Kind::Number, Kind::Number] => Kind::Number,
+            _ => Kind::Unknown,
+        },
+        "_[_]" => match args {
+            [Kind::Schema { node, .. }, _] => match (&node.items, &node.additional) {
+                (Some(items), _) => Kind::of(items, false),
+                (None, Additional::Schema(child)) => Kind::of(child, false),
+                (None, Additional::Unset | Additional::Any | Additional::Forbidden) => Kind::Unknown,
+            },
+            _ => Kind::Unknown,
+        },
+        _ => Kind::Unknown,
+    }
+}

@@ -1,0 +1,192 @@
+//! Schemas of the built-in kinds as an OpenAPI document shows them, derived from the types of `k8s-openapi` with
+//! their doc comments.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use k8s_openapi::{
+    Resource,
+    api::{
+        authentication::v1::{SelfSubjectReview, TokenReview},
+        authorization::v1::{
+            LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
+        },
+        autoscaling::v1::Scale,
+        certificates::v1::CertificateSigningRequest,
+        coordination::v1::Lease,
+        core::v1::{ConfigMap, Event as CoreEvent, Namespace, Secret, ServiceAccount},
+        events::v1::Event,
+        rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, ObjectMeta, Patch, Status},
+};
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Value, json};
+
+/// Where definitions stand in an OpenAPI v3 document.
+pub const REFERENCE_PREFIX: &str = "#/components/schemas/";
+
+struct Catalogue {
+    definitions: BTreeMap<String, Value>,
+    /// Names of definitions, by [`key`].
+    kinds: BTreeMap<String, String>,
+}
+
+static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(Catalogue::build);
+
+/// The definition with this name, e.g. `io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta`.
+pub fn definition(name: &str) -> Option<&'static Value> {
+    CATALOGUE.definitions.get(name)
+}
+
+fn key(group: &str, version: &str, kind: &str) -> String {
+    format!("{group}/{version}/{kind}")
+}
+
+/// The name of a built-in kind's definition, e.g. `io.k8s.api.core.v1.ConfigMap`.
+pub fn definition_name(group: &str, version: &str, kind: &str) -> Option<&'static str> {
+    CATALOGUE
+        .kinds
+        .get(&key(group, version, kind))
+        .map(String::as_str)
+}
+
+impl Catalogue {
+    fn build() -> Self {
+        let mut generator = SchemaSettings::openapi3()
+            .with(|settings| settings.transforms.clear())
+            .into_generator();
+        let mut names: Vec<((&str, &str, &str), String)> = Vec::new();
+        macro_rules! kinds {
+            ($($kind:ty),+ $(,)?) => { $( names.push(name_of::<$kind>(&mut generator)); )+ };
+        }
+        kinds!(
+            ConfigMap,
+            CoreEvent,
+            Namespace,
+            Secret,
+            ServiceAccount,
+            Event,
+            Lease,
+            CustomResourceDefinition,
+            SelfSubjectAccessReview,
+            SelfSubjectRulesReview,
+            SubjectAccessReview,
+            LocalSubjectAccessReview,
+            SelfSubjectReview,
+            TokenReview,
+            Role,
+            RoleBinding,
+            ClusterRole,
+            ClusterRoleBinding,
+            CertificateSigningRequest,
+            Scale,
+        );
+        generator.subschema_for::<ObjectMeta>();
+        generator.subschema_for::<ListMeta>();
+        generator.subschema_for::<DeleteOptions>();
+        generator.subschema_for::<Patch>();
+        generator.subschema_for::<Status>();
+        let mut definitions: BTreeMap<String, Value> =
+            generator.take_definitions(false).into_iter().collect();
+        for definition in definitions.values_mut() {
+            wrap_references(definition);
+        }
+        mark_lists(&mut definitions);
+        let mut kinds = BTreeMap::new();
+        for (gvk, name) in names {
+            let (group, version, kind) = gvk;
+            if let Some(Value::Object(definition)) = definitions.get_mut(&name) {
+                let marker = json!([{"group": group, "version": version, "kind": kind}]);
+                definition.insert("x-kubernetes-group-version-kind".to_owned(), marker);
+            }
+            kinds.insert(key(group, version, kind), name);
+        }
+        Self { definitions, kinds }
+    }
+}
+
+fn name_of<K: Resource + JsonSchema>(
+    generator: &mut SchemaGenerator,
+) -> ((&'static str, &'static str, &'static str), String) {
+    generator.subschema_for::<K>();
+    ((K::GROUP, K::VERSION, K::KIND), K::schema_name().into_owned())
+}
+
+/// OpenAPI 3.0 ignores what stands beside a `$ref`: wrap it, as a real server does. JSONSchemaProps also has a
+/// property of that name, which refers to nothing: there stands a schema, not a text.
+fn wrap_references(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if fields.len() > 1
+                && fields.get("$ref").is_some_and(Value::is_string)
+                && let Some(reference) = fields.remove("$ref")
+            {
+                fields.insert("allOf".to_owned(), json!([{"$ref": reference}]));
+            }
+            fields.values_mut().for_each(wrap_references);
+        }
+        Value::Array(items) => items.iter_mut().for_each(wrap_references),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Merge strategies of `ObjectMeta`'s lists, which the generated types do not carry.
+fn mark_lists(definitions: &mut BTreeMap<String, Value>) {
+    let Some(meta) = definitions.get_mut("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta") else {
+        return;
+    };
+    let marks = [
+        (
+            "ownerReferences",
+            json!({"x-kubernetes-list-map-keys": ["uid"], "x-kubernetes-list-type": "map",
+                "x-kubernetes-patch-merge-key": "uid", "x-kubernetes-patch-strategy": "merge"}),
+        ),
+        (
+            "finalizers",
+            json!({"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"}),
+        ),
+        ("managedFields", json!({"x-kubernetes-list-type": "atomic"})),
+    ];
+    for (list, mark) in marks {
+        if let (Some(Value::Object(property)), Value::Object(mark)) =
+            (meta.pointer_mut(&format!("/properties/{list}")), mark)
+        {
+            property.extend(mark);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_documented_schemas() {
+        let config_map = definition_name("", "v1", "ConfigMap").unwrap();
+        assert_eq!(config_map, "io.k8s.api.core.v1.ConfigMap");
+        let schema = definition(config_map).unwrap();
+        assert_eq!(
+            schema["description"],
+            json!("ConfigMap holds configuration data for pods to consume.")
+        );
+        assert_eq!(
+            schema["properties"]["metadata"]["allOf"][0]["$ref"],
+            json!("#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
+        );
+        assert_eq!(
+            schema["x-kubernetes-group-version-kind"],
+            json!([{"group": "", "version": "v1", "kind": "ConfigMap"}])
+        );
+        assert!(definition_name("apps", "v1", "Deployment").is_none());
+    }
+
+    #[test]
+    fn a_property_named_like_a_reference_stays_a_property() {
+        let schema =
+            definition("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps").unwrap();
+        assert_eq!(schema["properties"]["$ref"]["type"], json!("string"));
+        // The property of this name is a list of schemas; kubectl cannot read a document where it is one.
+        assert_eq!(schema["properties"]["allOf"]["type"], json!("array"));
+    }
+}

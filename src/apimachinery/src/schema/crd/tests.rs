@@ -1,0 +1,207 @@
+//! Which CRDs are accepted, and in what words the others are refused.
+
+use super::*;
+use crate::schema::StructuralSchema;
+use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica};
+
+fn gizmos() -> Value {
+    let mut crd = json!({
+        "metadata": {"name": "gizmos.shop.example.com"},
+        "spec": {
+            "group": "shop.example.com", "scope": "Namespaced",
+            "names": {"plural": "gizmos", "kind": "Gizmo", "shortNames": ["gz"]},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                    "spec": {"type": "object", "properties": {"color": {"type": "string"}, "n": {"type": "integer"}}}}}},
+                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}},
+                "selectableFields": [{"jsonPath": ".spec.color"}],
+                "additionalPrinterColumns": [{"name": "Color", "type": "string", "jsonPath": ".spec.color"}]}]
+        }
+    });
+    apply_defaults(&mut crd);
+    crd
+}
+
+fn refusals(pointer: &str, value: Value) -> Vec<String> {
+    let mut crd = gizmos();
+    *crd.pointer_mut(pointer).unwrap() = value;
+    validate(&crd, None).iter().map(FieldError::summary).collect()
+}
+
+#[test]
+fn a_sound_crd_is_accepted_and_defaulted() {
+    let crd = gizmos();
+    assert_eq!(validate(&crd, None), []);
+    assert_eq!(validate(&crd, Some(&crd)), []);
+    assert_eq!(crd["spec"]["names"]["listKind"], json!("GizmoList"));
+    assert_eq!(crd["spec"]["names"]["singular"], json!("gizmo"));
+    assert_eq!(crd["spec"]["conversion"], json!({"strategy": "None"}));
+}
+
+#[test]
+fn unsound_crds_are_refused() {
+    let check = |pointer: &str, value: Value, expect: &str| {
+        assert_eq!(refusals(pointer, value), [expect], "{pointer}");
+    };
+    check(
+        "/metadata/name",
+        json!("wrong.example.com"),
+        r#"metadata.name: Invalid value: "wrong.example.com": must be spec.names.plural+"."+spec.group"#,
+    );
+    check(
+        "/spec/scope",
+        json!("World"),
+        r#"spec.scope: Unsupported value: "World": supported values: "Cluster", "Namespaced""#,
+    );
+    check(
+        "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/n",
+        json!({}),
+        "spec.validation.openAPIV3Schema.properties[spec].properties[n].type: Required value: must not be empty for specified object fields",
+    );
+    check(
+        "/spec/versions/0/selectableFields/0/jsonPath",
+        json!(".spec.bogus"),
+        r#"spec.selectableFields[0].jsonPath: Invalid value: ".spec.bogus": is an invalid path: does not refer to a valid field"#,
+    );
+    check(
+        "/spec/versions/0/additionalPrinterColumns/0/type",
+        json!("text"),
+        r#"spec.additionalPrinterColumns[0].type: Invalid value: "text": must be one of boolean,date,integer,number,string"#,
+    );
+    check(
+        "/spec/versions/0/subresources/scale/specReplicasPath",
+        json!(".status.n"),
+        r#"spec.subresources.scale.specReplicasPath: Invalid value: ".status.n": should be a json path under .spec"#,
+    );
+    check(
+        "/spec/conversion",
+        json!({"strategy": "Webhook"}),
+        r#"spec.conversion.strategy: Unsupported value: "Webhook": supported values: "None""#,
+    );
+    let storage = refusals("/spec/versions/0/storage", json!(false));
+    assert!(
+        storage[0].ends_with("must have exactly one version marked as storage version"),
+        "{storage:?}"
+    );
+}
+
+#[test]
+fn versions_that_differ_are_named_by_index() {
+    let mut crd = gizmos();
+    let mut second = crd["spec"]["versions"][0].clone();
+    second["name"] = json!("v2");
+    second["storage"] = json!(false);
+    second["schema"]["openAPIV3Schema"]["properties"]["spec"] = json!({});
+    crd["spec"]["versions"].as_array_mut().unwrap().push(second);
+    assert_eq!(
+        validate(&crd, None)[0].field,
+        "spec.versions[1].schema.openAPIV3Schema.properties[spec].type"
+    );
+}
+
+#[test]
+fn established_crds_keep_their_kind() {
+    let mut old = gizmos();
+    old["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
+    let mut new = old.clone();
+    new["spec"]["names"]["kind"] = json!("Gadget");
+    let errors: Vec<String> = validate(&new, Some(&old))
+        .iter()
+        .map(FieldError::summary)
+        .collect();
+    assert_eq!(
+        errors,
+        [r#"spec.names.kind: Invalid value: "Gadget": field is immutable"#]
+    );
+}
+
+#[test]
+fn unknown_formats_are_warned_about() {
+    let mut crd = gizmos();
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["color"]["format"] =
+        json!("colour");
+    assert_eq!(format_warnings(&crd), [r#"unrecognized format "colour""#]);
+}
+
+#[test]
+fn our_own_crds_are_accepted() {
+    for crd in rooflet_api::crd::all() {
+        let mut crd = serde_json::to_value(crd).unwrap();
+        apply_defaults(&mut crd);
+        let errors: Vec<String> = validate(&crd, None).iter().map(FieldError::summary).collect();
+        assert_eq!(errors, [""; 0], "{}", crd["metadata"]["name"]);
+    }
+}
+
+#[test]
+fn what_was_stored_before_a_rule_stays_changeable_and_is_copied() {
+    let schema = StructuralSchema::of_kind::<ModelDeployment>();
+    let told = |new: &Value, old: Option<&Value>| -> Vec<String> {
+        let errors = schema.validate(new, old);
+        errors.iter().map(FieldError::summary).collect()
+    };
+    let mut old = json!({
+        "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment", "metadata": {"name": "guide"},
+        "spec": {
+            "model": {"source": "local://guide"}, "serving": {"contextTokens": 512},
+            "objectives": {"timeToFirstToken": {"max": "0s", "atPromptTokens": 513}},
+            "placement": {"tolerations": [{"value": "x"}, {"key": "k", "operator": "Exists", "value": "v"}]},
+        },
+    });
+    schema.apply_defaults(&mut old);
+    assert_eq!(told(&old, None).len(), 4);
+    let mut scaled = old.clone();
+    scaled["spec"]["replicas"] = json!(3);
+    scaled["spec"]["placement"]["strategy"] = json!("BinPack");
+    assert_eq!(told(&scaled, Some(&old)), [""; 0]);
+    // Whoever changes it has to get it right.
+    let mut changed = old.clone();
+    changed["spec"]["serving"]["contextTokens"] = json!(500);
+    changed["spec"]["placement"]["tolerations"] = json!([{"operator": "Equal", "value": "y"}]);
+    assert_eq!(told(&changed, Some(&old)).len(), 2);
+
+    let replica = json!({
+        "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica", "metadata": {"name": "guide-1"},
+        "spec": {
+            "model": old["spec"]["model"], "serving": old["spec"]["serving"], "objectives": old["spec"]["objectives"],
+            "placement": old["spec"]["placement"],
+        },
+    });
+    let refused = StructuralSchema::of_kind::<ModelReplica>().validate(&replica, None);
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+#[test]
+fn layers_without_end_are_refused_and_those_stored_leave_the_object_changeable() {
+    let schema = StructuralSchema::of_kind::<ModelReplica>();
+    let told = |new: &Value, old: Option<&Value>| -> Vec<String> {
+        let errors = schema.validate(new, old);
+        errors.iter().map(FieldError::summary).collect()
+    };
+    let replica = |count: u32| {
+        let model = json!({"name": "m", "cost": {"layers": [{"count": 2}, {"count": count}]}});
+        let mut replica = json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica",
+            "metadata": {"name": "guide-1", "finalizers": ["rooflet.dev/worker"]},
+            "spec": {
+                "model": {"source": "local://guide"}, "serving": {"name": "guide"},
+                "artifact": {"downloadBytes": 1, "model": model},
+            },
+        });
+        schema.apply_defaults(&mut replica);
+        replica
+    };
+    assert_eq!(told(&replica(10_000), None), [""; 0]);
+    let refused = told(&replica(400_000_000), None);
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(
+        refused[0].starts_with("spec.artifact.model.cost.layers[1].count: ") && refused[0].contains("10000"),
+        "{refused:?}"
+    );
+
+    let stored = replica(400_000_000);
+    let mut freed = stored.clone();
+    freed["metadata"]["finalizers"] = json!([]);
+    freed["spec"]["nodeName"] = json!("mini-1");
+    assert_eq!(told(&freed, Some(&stored)), [""; 0]);
+}

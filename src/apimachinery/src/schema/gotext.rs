@@ -1,0 +1,168 @@
+//! Text as Go's `fmt` and `encoding/json` print it, because API messages quote values that way.
+
+use std::fmt::Write as _;
+
+use serde_json::{Number, Value};
+
+/// `%q`: a double-quoted Go string.
+pub fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
+                push_escaped(&mut out, format_args!("\\x{:02x}", c as u32))
+            }
+            c if c.is_control() || c == '\u{a0}' || c == '\u{feff}' => {
+                push_escaped(&mut out, format_args!("\\u{:04x}", c as u32));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn push_escaped(out: &mut String, escape: std::fmt::Arguments<'_>) {
+    out.write_fmt(escape).expect("writing to a String cannot fail");
+}
+
+/// How `field.Error` shows the offending value.
+pub fn bad_value(value: &Value) -> String {
+    match value {
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => self::number(number),
+        Value::String(text) => quote(text),
+        Value::Null | Value::Array(_) | Value::Object(_) => json(value),
+    }
+}
+
+/// `%v` of an integer or a float64.
+pub fn number(number: &Number) -> String {
+    match number.as_f64() {
+        Some(float) if number.is_f64() => self::float(float),
+        Some(_) | None => number.to_string(),
+    }
+}
+
+/// `%v` of a float64: shortest digits, with an exponent below 1e-4 and from 1e6 on.
+pub fn float(value: f64) -> String {
+    shortest(value, -4..6)
+}
+
+/// Shortest decimal text, plain while the decimal exponent stays within `plain`.
+fn shortest(value: f64, plain: std::ops::Range<i32>) -> String {
+    if value == 0.0 {
+        return if value.is_sign_negative() {
+            "-0".to_owned()
+        } else {
+            "0".to_owned()
+        };
+    }
+    let scientific = format!("{value:e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else {
+        return scientific;
+    };
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if plain.contains(&exponent) {
+        return format!("{value}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{mantissa}e{sign}{:02}", exponent.abs())
+}
+
+/// `encoding/json` text: keys sorted, `<`, `>` and `&` escaped.
+pub fn json(value: &Value) -> String {
+    let mut out = String::new();
+    push_json(&mut out, value);
+    out
+}
+
+fn push_json(out: &mut String, value: &Value) {
+    match value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(flag) => out.push_str(if *flag { "true" } else { "false" }),
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() => out.push_str(&shortest(float, -6..21)),
+            Some(_) | None => out.push_str(&number.to_string()),
+        },
+        Value::String(text) => push_json_string(out, text),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                push_json(out, item);
+            }
+            out.push(']');
+        }
+        Value::Object(fields) => {
+            let mut sorted: Vec<_> = fields.iter().collect();
+            sorted.sort_by(|a, b| a.0.cmp(b.0));
+            out.push('{');
+            for (index, (key, field)) in sorted.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(',');
+                }
+                push_json_string(out, key);
+                out.push(':');
+                push_json(out, field);
+            }
+            out.push('}');
+        }
+    }
+}
+
+fn push_json_string(out: &mut String, text: &str) {
+    let quoted = Value::from(text).to_string();
+    for c in quoted.chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            c => out.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn strings_are_quoted_as_go_quotes_them() {
+        assert_eq!(quote("a\"b\\\n\u{1}é"), "\"a\\\"b\\\\\\n\\x01é\"");
+    }
+
+    #[test]
+    fn floats_print_as_percent_v() {
+        let check = |value: f64, expect: &str| assert_eq!(float(value), expect, "{value}");
+        check(1.5, "1.5");
+        check(10.0, "10");
+        check(1e6, "1e+06");
+        check(123456.0, "123456");
+        check(0.00001, "1e-05");
+        check(-2.25, "-2.25");
+    }
+
+    #[test]
+    fn objects_are_sorted_json_with_html_escaped() {
+        assert_eq!(
+            bad_value(&json!({"b": "<a>", "a": [1, null]})),
+            r#"{"a":[1,null],"b":"\u003ca\u003e"}"#
+        );
+    }
+}

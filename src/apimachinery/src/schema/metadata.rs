@@ -1,0 +1,550 @@
+//! Rules of object metadata: names, labels, annotations, owners, finalizers.
+//!
+//! Pure checks with the field names and texts of a real server. Who sets server-owned fields (uid,
+//! creationTimestamp, …) and when is the API server's.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{FieldError, gotext, names};
+
+/// Most bytes of all annotations of an object together, keys and values.
+const ANNOTATIONS_BYTES_MAX: u64 = 256 << 10;
+
+/// Characters of the generated part of a name: no vowels, nothing that looks like another.
+const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_LEN: usize = 5;
+const GENERATED_NAME_LEN_MAX: usize = 63;
+
+/// How a client may name objects of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// RFC 1123 subdomain: custom resources and most built-ins.
+    Subdomain,
+    /// RFC 1123 label: namespaces.
+    Label,
+    /// Anything that can stand in a URL path: RBAC.
+    PathSegment,
+}
+
+impl NameRule {
+    /// What is wrong with a name, nothing when it is fine.
+    pub fn check(self, name: &str) -> Vec<String> {
+        match self {
+            Self::Subdomain => names::dns_subdomain(name),
+            Self::Label => names::dns_label(name),
+            Self::PathSegment => names::path_segment(name),
+        }
+    }
+
+    /// A prefix may end in a dash, as the generated part follows.
+    fn check_prefix(self, prefix: &str) -> Vec<String> {
+        match prefix.strip_suffix('-') {
+            Some(stem) if !stem.is_empty() => self.check(&format!("{stem}a")),
+            Some(_) | None => self.check(prefix),
+        }
+    }
+}
+
+/// A name made of `generateName` and five random characters; `random_below(n)` gives a number under n.
+pub fn generate_name(prefix: &str, mut random_below: impl FnMut(usize) -> usize) -> String {
+    let mut end = prefix.len().min(GENERATED_NAME_LEN_MAX - SUFFIX_LEN);
+    while !prefix.is_char_boundary(end) {
+        end -= 1;
+    }
+    let suffix = (0..SUFFIX_LEN).map(|_| {
+        let index = random_below(SUFFIX_ALPHABET.len()) % SUFFIX_ALPHABET.len();
+        char::from(SUFFIX_ALPHABET[index])
+    });
+    prefix[..end].chars().chain(suffix).collect()
+}
+
+fn text<'a>(metadata: &'a Value, key: &str) -> &'a str {
+    metadata.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn texts<'a>(metadata: &'a Value, key: &str) -> Vec<&'a str> {
+    metadata
+        .get(key)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
+}
+
+fn entries<'a>(metadata: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a str)> {
+    let map = metadata.get(key).and_then(Value::as_object);
+    map.into_iter()
+        .flatten()
+        .map(|(name, value)| (name, value.as_str().unwrap_or_default()))
+}
+
+/// Checks `metadata` of a new object, after its name was generated.
+pub fn validate_create(metadata: &Value, rule: NameRule, namespaced: bool) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let prefix = text(metadata, "generateName");
+    if !prefix.is_empty() {
+        for detail in rule.check_prefix(prefix) {
+            errors.push(FieldError::invalid_text("metadata.generateName", prefix, &detail));
+        }
+    }
+    let name = text(metadata, "name");
+    if name.is_empty() {
+        errors.push(FieldError::required(
+            "metadata.name",
+            "name or generateName is required",
+        ));
+    } else {
+        for detail in rule.check(name) {
+            errors.push(FieldError::invalid_text("metadata.name", name, &detail));
+        }
+    }
+    let namespace = text(metadata, "namespace");
+    if !namespaced && !namespace.is_empty() {
+        errors.push(FieldError::forbidden(
+            "metadata.namespace",
+            "not allowed on this type",
+        ));
+    } else if namespaced && namespace.is_empty() {
+        errors.push(FieldError::required("metadata.namespace", ""));
+    } else if namespaced {
+        for detail in names::dns_label(namespace) {
+            errors.push(FieldError::invalid_text("metadata.namespace", namespace, &detail));
+        }
+    }
+    validate_maps_and_owners(metadata, &mut errors);
+    errors.extend(validate_finalizers(metadata));
+    errors
+}
+
+/// Checks the metadata of an object inside another: its name may be missing, its scope is unknown.
+pub(super) fn validate_embedded(metadata: &Value) -> Vec<FieldError> {
+    let mut named = metadata.clone();
+    if let Value::Object(fields) = &mut named
+        && text(metadata, "name").is_empty()
+    {
+        fields.insert("name".to_owned(), Value::from("unnamed"));
+    }
+    validate_create(
+        &named,
+        NameRule::PathSegment,
+        !text(metadata, "namespace").is_empty(),
+    )
+}
+
+/// Fields that no update may change, in the order they are reported.
+const IMMUTABLE: [&str; 6] = [
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
+
+/// Checks `metadata` of an update against the stored one. `unconditional` kinds take updates without a
+/// resourceVersion.
+pub fn validate_update(metadata: &Value, old: &Value, unconditional: bool) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if old
+        .get("deletionTimestamp")
+        .is_some_and(|timestamp| !timestamp.is_null())
+    {
+        let known = texts(old, "finalizers");
+        let added: BTreeSet<&str> = texts(metadata, "finalizers")
+            .into_iter()
+            .filter(|name| !known.contains(name))
+            .collect();
+        if !added.is_empty() {
+            let quoted: Vec<String> = added.into_iter().map(gotext::quote).collect();
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                quoted.join(", ")
+            );
+            errors.push(FieldError::forbidden("metadata.finalizers", &detail));
+        }
+    }
+    if !unconditional && text(metadata, "resourceVersion").is_empty() {
+        let detail = "must be specified for an update";
+        errors.push(FieldError::invalid_text("metadata.resourceVersion", "", detail));
+    }
+    let generation = |metadata: &Value| {
+        metadata
+            .get("generation")
+            .and_then(Value::as_i64)
+            .unwrap_or_default()
+    };
+    if generation(metadata) < generation(old) {
+        let shown = Value::from(generation(metadata));
+        errors.push(FieldError::invalid(
+            "metadata.generation",
+            &shown,
+            "must not be decremented",
+        ));
+    }
+    for key in IMMUTABLE {
+        let present = |metadata: &Value| metadata.get(key).filter(|value| !value.is_null()).cloned();
+        let (new, old) = (present(metadata), present(old));
+        if new != old {
+            let missing = || {
+                if key.contains("Timestamp") || key.contains("Seconds") {
+                    Value::Null
+                } else {
+                    Value::from("")
+                }
+            };
+            let shown = new.unwrap_or_else(missing);
+            errors.push(FieldError::invalid(
+                format!("metadata.{key}"),
+                &shown,
+                "field is immutable",
+            ));
+        }
+    }
+    validate_maps_and_owners(metadata, &mut errors);
+    errors
+}
+
+fn validate_maps_and_owners(metadata: &Value, errors: &mut Vec<FieldError>) {
+    for (key, value) in entries(metadata, "labels") {
+        for detail in names::qualified_name(key) {
+            errors.push(FieldError::invalid_text("metadata.labels", key, &detail));
+        }
+        for detail in names::label_value(value) {
+            errors.push(FieldError::invalid_text("metadata.labels", value, &detail));
+        }
+    }
+    let mut annotation_bytes = 0;
+    for (key, value) in entries(metadata, "annotations") {
+        annotation_bytes += (key.len() + value.len()) as u64;
+        for detail in names::qualified_name(&key.to_lowercase()) {
+            errors.push(FieldError::invalid_text("metadata.annotations", key, &detail));
+        }
+    }
+    if annotation_bytes > ANNOTATIONS_BYTES_MAX {
+        errors.push(FieldError::too_long(
+            "metadata.annotations",
+            ANNOTATIONS_BYTES_MAX,
+        ));
+    }
+    validate_owners(metadata, errors);
+}
+
+fn validate_owners(metadata: &Value, errors: &mut Vec<FieldError>) {
+    const FIELD: &str = "metadata.ownerReferences";
+    let Some(all) = metadata.get("ownerReferences") else {
+        return;
+    };
+    let mut controller: Option<String> = None;
+    for owner in all.as_array().into_iter().flatten() {
+        let version = text(owner, "apiVersion");
+        if version.is_empty() || version.ends_with('/') {
+            errors.push(FieldError::invalid_text(
+                format!("{FIELD}.apiVersion"),
+                version,
+                "version must not be empty",
+            ));
+        }
+        for key in ["kind", "name", "uid"] {
+            let value = text(owner, key);
+            if value.is_empty() {
+                errors.push(FieldError::invalid_text(
+                    format!("{FIELD}.{key}"),
+                    value,
+                    "must not be empty",
+                ));
+            }
+        }
+        if version == "v1" && text(owner, "kind") == "Event" {
+            errors.push(FieldError::invalid(
+                FIELD,
+                owner,
+                "/v1, Kind=Event is disallowed from being an owner",
+            ));
+        }
+        if owner.get("controller") == Some(&Value::Bool(true)) {
+            let name = format!("{}/{}", text(owner, "kind"), text(owner, "name"));
+            match &controller {
+                None => controller = Some(name),
+                Some(first) => {
+                    let detail = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
+                    );
+                    errors.push(FieldError::invalid(FIELD, all, &detail));
+                }
+            }
+        }
+    }
+}
+
+fn validate_finalizers(metadata: &Value) -> Vec<FieldError> {
+    const FIELD: &str = "metadata.finalizers";
+    let finalizers = texts(metadata, "finalizers");
+    let mut errors = Vec::new();
+    for finalizer in &finalizers {
+        for detail in names::qualified_name(finalizer) {
+            errors.push(FieldError::invalid_text(FIELD, finalizer, &detail));
+        }
+    }
+    if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
+        let shown = Value::from(finalizers);
+        let detail = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(FIELD, &shown, detail));
+    }
+    errors
+}
+
+/// Warnings about finalizers that an update of a custom resource adds (or a create, without `old`).
+pub fn finalizer_warnings(metadata: &Value, old: Option<&Value>) -> Vec<String> {
+    let known = old.map(|old| texts(old, "finalizers")).unwrap_or_default();
+    let added: BTreeSet<&str> = texts(metadata, "finalizers")
+        .into_iter()
+        .filter(|name| !known.contains(name))
+        .collect();
+    let mut warnings = Vec::new();
+    for finalizer in added {
+        let quoted = gotext::quote(finalizer);
+        for detail in names::qualified_name(finalizer) {
+            warnings.push(format!("metadata.finalizers: {quoted}: {detail}"));
+        }
+        if finalizer.contains('/') || ["orphan", "foregroundDeletion", "kubernetes"].contains(&finalizer) {
+            continue;
+        }
+        let path = if finalizer.contains('.') {
+            " including a path (/)"
+        } else {
+            ""
+        };
+        warnings.push(format!(
+            "metadata.finalizers: {quoted}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers"
+        ));
+    }
+    warnings
+}
+
+/// What a metadata field must be, in the words of a Go decoder.
+const TYPES: [(&str, Shape); 15] = [
+    ("annotations", Shape::TextMap),
+    ("creationTimestamp", Shape::Time),
+    ("deletionGracePeriodSeconds", Shape::Integer),
+    ("deletionTimestamp", Shape::Time),
+    ("finalizers", Shape::TextList),
+    ("generateName", Shape::Text),
+    ("generation", Shape::Integer),
+    ("labels", Shape::TextMap),
+    ("managedFields", Shape::ObjectList("v1.ManagedFieldsEntry")),
+    ("name", Shape::Text),
+    ("namespace", Shape::Text),
+    ("ownerReferences", Shape::ObjectList("v1.OwnerReference")),
+    ("resourceVersion", Shape::Text),
+    ("selfLink", Shape::Text),
+    ("uid", Shape::Text),
+];
+
+#[derive(Clone, Copy)]
+enum Shape {
+    Text,
+    Integer,
+    Time,
+    TextMap,
+    TextList,
+    ObjectList(&'static str),
+}
+
+/// Checks that metadata can be decoded at all; the error is the decoder's text.
+pub fn check_types(metadata: &Value) -> Result<(), String> {
+    let Some(fields) = metadata.as_object() else {
+        if metadata.is_null() {
+            return Ok(());
+        }
+        let kind = json_kind(metadata);
+        return Err(format!(
+            "json: cannot unmarshal {kind} into Go struct field ObjectMeta.metadata of type v1.ObjectMeta"
+        ));
+    };
+    for (name, shape) in TYPES {
+        if let Some(value) = fields.get(name).filter(|value| !value.is_null()) {
+            check_shape(name, value, shape)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_shape(name: &str, value: &Value, shape: Shape) -> Result<(), String> {
+    let wrong = |value: &Value, expected: &str| {
+        let kind = json_kind(value);
+        Err(format!(
+            "json: cannot unmarshal {kind} into Go struct field ObjectMeta.metadata.{name} of type {expected}"
+        ))
+    };
+    match (shape, value) {
+        (Shape::Text, Value::String(_)) => Ok(()),
+        (Shape::Text, other) => wrong(other, "string"),
+        (Shape::Integer, Value::Number(number)) if number.is_i64() => Ok(()),
+        (Shape::Integer, other) => wrong(other, "int64"),
+        (Shape::Time, Value::String(text)) => match text.parse::<jiff::Timestamp>() {
+            Ok(_) => Ok(()),
+            Err(_) => Err(format!(
+                "parsing time {0} as \"2006-01-02T15:04:05Z07:00\": cannot parse {0} as \"2006\"",
+                gotext::quote(text)
+            )),
+        },
+        (Shape::Time, other) => wrong(other, "string"),
+        (Shape::TextMap, Value::Object(map)) => map
+            .values()
+            .find(|value| !value.is_string())
+            .map_or(Ok(()), |value| wrong(value, "string")),
+        (Shape::TextMap, other) => wrong(other, "map[string]string"),
+        (Shape::TextList, Value::Array(items)) => items
+            .iter()
+            .find(|item| !item.is_string())
+            .map_or(Ok(()), |item| wrong(item, "string")),
+        (Shape::TextList, other) => wrong(other, "[]string"),
+        (Shape::ObjectList(element), Value::Array(items)) => items
+            .iter()
+            .find(|item| !item.is_object())
+            .map_or(Ok(()), |item| wrong(item, element)),
+        (Shape::ObjectList(element), other) => wrong(other, &format!("[]{element}")),
+    }
+}
+
+fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn create(metadata: Value) -> Vec<String> {
+        validate_create(&metadata, NameRule::Subdomain, true)
+            .iter()
+            .map(FieldError::summary)
+            .collect()
+    }
+
+    #[test]
+    fn new_objects_need_good_metadata() {
+        assert_eq!(create(json!({"name": "a.b", "namespace": "n"})), [""; 0]);
+        assert_eq!(
+            create(json!({"generateName": "a-", "name": "a-x", "namespace": "n"})),
+            [""; 0]
+        );
+        assert_eq!(
+            create(json!({"namespace": "n"})),
+            ["metadata.name: Required value: name or generateName is required"]
+        );
+        assert_eq!(
+            create(json!({"name": "A", "namespace": "n"})),
+            [
+                r#"metadata.name: Invalid value: "A": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"#
+            ]
+        );
+        assert_eq!(
+            create(json!({"name": "a", "namespace": "n", "ownerReferences": [
+                {"apiVersion": "g/v1", "kind": "K", "name": "x", "uid": "1", "controller": true},
+                {"apiVersion": "g/v1", "kind": "K", "name": "y", "controller": true}]})),
+            [
+                r#"metadata.ownerReferences.uid: Invalid value: "": must not be empty"#,
+                r#"metadata.ownerReferences: Invalid value: [{"apiVersion":"g/v1","controller":true,"kind":"K","name":"x","uid":"1"},{"apiVersion":"g/v1","controller":true,"kind":"K","name":"y"}]: Only one reference can have Controller set to true. Found "true" in references for K/x and K/y"#
+            ]
+        );
+        let big = "x".repeat(256 << 10);
+        assert_eq!(
+            create(json!({"name": "a", "namespace": "n", "annotations": {"k": big}})),
+            ["metadata.annotations: Too long: may not be more than 262144 bytes"]
+        );
+        let cluster = validate_create(
+            &json!({"name": "a", "namespace": "n"}),
+            NameRule::Subdomain,
+            false,
+        );
+        assert_eq!(
+            cluster[0].summary(),
+            "metadata.namespace: Forbidden: not allowed on this type"
+        );
+    }
+
+    #[test]
+    fn updates_keep_identity_and_finalizers_of_the_dying() {
+        let old =
+            json!({"name": "a", "namespace": "n", "uid": "1", "resourceVersion": "5", "finalizers": ["x/y"]});
+        let update = |change: Value, old: &Value| -> Vec<String> {
+            let mut new = old.clone();
+            overlay(&mut new, change);
+            validate_update(&new, old, false)
+                .iter()
+                .map(FieldError::summary)
+                .collect()
+        };
+        assert_eq!(update(json!({}), &old), [""; 0]);
+        assert_eq!(
+            update(json!({"uid": "2"}), &old),
+            [r#"metadata.uid: Invalid value: "2": field is immutable"#]
+        );
+        assert_eq!(
+            update(json!({"resourceVersion": ""}), &old),
+            [r#"metadata.resourceVersion: Invalid value: "": must be specified for an update"#]
+        );
+        let mut dying = old;
+        dying["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(
+            update(json!({"finalizers": ["x/y", "new/z"]}), &dying),
+            [
+                r#"metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"new/z"}"#
+            ]
+        );
+    }
+
+    fn overlay(target: &mut Value, change: Value) {
+        if let (Some(target), Value::Object(change)) = (target.as_object_mut(), change) {
+            target.extend(change);
+        }
+    }
+
+    #[test]
+    fn unqualified_finalizers_are_warned_about() {
+        let warn = |names: Value| finalizer_warnings(&json!({"finalizers": names}), None);
+        assert_eq!(
+            warn(json!(["mine", "orphan", "a.b/c"])),
+            [
+                r#"metadata.finalizers: "mine": prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"#
+            ]
+        );
+        assert_eq!(
+            finalizer_warnings(&json!({"finalizers": ["m"]}), Some(&json!({"finalizers": ["m"]}))),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn generated_names_fit() {
+        let name = generate_name("job-", |bound| bound - 1);
+        assert_eq!(name, "job-99999");
+        assert_eq!(generate_name(&"a".repeat(80), |_| 0).len(), 63);
+        assert_eq!(generate_name(&"é".repeat(40), |_| 0).len(), 63);
+    }
+
+    #[test]
+    fn undecodable_metadata_is_worded_as_go_words_it() {
+        assert_eq!(
+            check_types(&json!({"name": "a", "labels": {"a": "b"}, "creationTimestamp": null})),
+            Ok(())
+        );
+        assert_eq!(
+            check_types(&json!({"labels": {"a": 1}})).unwrap_err(),
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string"
+        );
+        assert!(check_types(&json!({"creationTimestamp": "noon"})).is_err());
+    }
+}

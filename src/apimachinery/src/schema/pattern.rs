@@ -1,0 +1,118 @@
+//! `pattern` of a schema: RE2 syntax as Go has it, compiled with the `regex` crate.
+//!
+//! Both are RE2 descendants. Two differences matter and are translated here: Go's Perl classes
+//! (`\d \w \s \b`) are ASCII, and inside a class Go takes `[`, `&`, `~` and `-` literally where Rust
+//! reads nested classes and set operators.
+
+use regex::{Regex, RegexBuilder};
+
+/// Most memory one compiled pattern may take; a pattern is a user's input.
+const PATTERN_BYTES_MAX: usize = 4 << 20;
+
+pub(super) fn compile(pattern: &str) -> Result<Regex, regex::Error> {
+    RegexBuilder::new(&translate(pattern))
+        .size_limit(PATTERN_BYTES_MAX)
+        .build()
+}
+
+fn translate(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len() + 16);
+    let mut chars = pattern.chars().peekable();
+    let mut in_class = false;
+    while let Some(c) = chars.next() {
+        match (c, in_class) {
+            ('\\', _) => match chars.next() {
+                Some(escaped) => push_escape(&mut out, escaped, in_class),
+                None => out.push('\\'),
+            },
+            ('[', false) => {
+                in_class = true;
+                out.push('[');
+                if chars.peek() == Some(&'^') {
+                    out.push('^');
+                    chars.next();
+                }
+                // A `]` that comes first is a member of the class.
+                if chars.peek() == Some(&']') {
+                    out.push_str("\\]");
+                    chars.next();
+                }
+            }
+            ('[', true) if chars.peek() == Some(&':') => {
+                // A POSIX class such as [:alpha:]; copied up to its end.
+                out.push('[');
+                let mut previous = '[';
+                for inner in chars.by_ref() {
+                    out.push(inner);
+                    if previous == ':' && inner == ']' {
+                        break;
+                    }
+                    previous = inner;
+                }
+            }
+            ('[' | '&' | '~', true) => {
+                out.push('\\');
+                out.push(c);
+            }
+            ('-', true) if chars.peek() == Some(&'-') => out.push_str("\\-"),
+            (']', true) => {
+                in_class = false;
+                out.push(']');
+            }
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+fn push_escape(out: &mut String, escaped: char, in_class: bool) {
+    let ascii = match (escaped, in_class) {
+        ('d', false) => "[0-9]",
+        ('d', true) => "0-9",
+        ('D', _) => "[^0-9]",
+        ('w', false) => "[0-9A-Za-z_]",
+        ('w', true) => "0-9A-Za-z_",
+        ('W', _) => "[^0-9A-Za-z_]",
+        ('s', false) => r"[\t\n\f\r ]",
+        ('s', true) => r"\t\n\f\r ",
+        ('S', _) => r"[^\t\n\f\r ]",
+        ('b', false) => r"(?-u:\b)",
+        ('B', false) => r"(?-u:\B)",
+        _ => {
+            out.push('\\');
+            out.push(escaped);
+            return;
+        }
+    };
+    out.push_str(ascii);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn perl_classes_are_ascii_and_class_members_literal() {
+        let check = |pattern: &str, text: &str, expect: bool| {
+            assert_eq!(
+                compile(pattern).unwrap().is_match(text),
+                expect,
+                "{pattern} on {text}"
+            );
+        };
+        check(r"^\d+$", "12", true);
+        check(r"^\d+$", "١٢", false);
+        check(r"^[\w.]+$", "a_b.c", true);
+        check(r"^[[&]+$", "[&", true);
+        check(r"^[[:alpha:]]+$", "abc", true);
+        check(r"^[]a]+$", "a]", true);
+        check(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "a-b", true);
+        check(r"^\S+$", "a b", false);
+        check(r"^https?:\/\/", "https://x", true);
+    }
+
+    #[test]
+    fn a_broken_pattern_is_an_error() {
+        assert!(compile("a(").is_err());
+    }
+}

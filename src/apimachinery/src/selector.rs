@@ -1,0 +1,511 @@
+//! Label and field selectors: the query language of lists and watches.
+//!
+//! Grammar, edge cases (`a in ()`, `a=`) and error texts are apimachinery's. Parsing proves a selector;
+//! matching cannot fail.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::schema::{FieldError, aggregate, names};
+
+/// Why a selector was refused; the text is the status message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseSelectorError(String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operator {
+    In,
+    NotIn,
+    Equals,
+    NotEquals,
+    Exists,
+    DoesNotExist,
+    GreaterThan,
+    LessThan,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Requirement {
+    key: String,
+    operator: Operator,
+    values: BTreeSet<String>,
+}
+
+/// A conjunction of requirements on labels. The default selects everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelSelector {
+    requirements: Vec<Requirement>,
+}
+
+impl LabelSelector {
+    pub fn parse(text: &str) -> Result<Self, ParseSelectorError> {
+        let mut parser = Parser {
+            tokens: tokens(text),
+            position: 0,
+        };
+        parser
+            .selector()
+            .map(|requirements| Self { requirements })
+            .map_err(ParseSelectorError)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// Matches an object by its `metadata.labels`.
+    pub fn matches(&self, object: &Value) -> bool {
+        let labels = object.get("metadata").and_then(|metadata| metadata.get("labels"));
+        self.requirements.iter().all(|requirement| {
+            requirement.matches(
+                labels
+                    .and_then(|labels| labels.get(&requirement.key))
+                    .and_then(Value::as_str),
+            )
+        })
+    }
+}
+
+impl Requirement {
+    fn matches(&self, label: Option<&str>) -> bool {
+        let ordered = |test: fn(&i64, &i64) -> bool| {
+            let label: Option<i64> = label.and_then(|label| label.parse().ok());
+            let bound: Option<i64> = self.values.first().and_then(|value| value.parse().ok());
+            label
+                .zip(bound)
+                .is_some_and(|(label, bound)| test(&label, &bound))
+        };
+        match self.operator {
+            Operator::In | Operator::Equals => label.is_some_and(|label| self.values.contains(label)),
+            // An absent label is unlike every value.
+            Operator::NotIn | Operator::NotEquals => !label.is_some_and(|label| self.values.contains(label)),
+            Operator::Exists => label.is_some(),
+            Operator::DoesNotExist => label.is_none(),
+            Operator::GreaterThan => ordered(i64::gt),
+            Operator::LessThan => ordered(i64::lt),
+        }
+    }
+
+    fn checked(key: String, operator: Operator, values: BTreeSet<String>) -> Result<Self, String> {
+        let mut errors = Vec::new();
+        let all = || Value::from(values.iter().cloned().collect::<Vec<_>>());
+        let key_errors = names::qualified_name(&key);
+        if !key_errors.is_empty() {
+            errors.push(FieldError::invalid_text("key", &key, &key_errors.join("; ")));
+        }
+        if matches!(operator, Operator::In | Operator::NotIn) && values.is_empty() {
+            let detail = "for 'in', 'notin' operators, values set can't be empty";
+            errors.push(FieldError::invalid("values", &all(), detail));
+        }
+        if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
+            for (index, value) in values.iter().enumerate() {
+                if value.parse::<i64>().is_err() {
+                    let detail = "for 'Gt', 'Lt' operators, the value must be an integer";
+                    errors.push(FieldError::invalid_text(
+                        format!("values[{index}]"),
+                        value,
+                        detail,
+                    ));
+                }
+            }
+        }
+        for (index, value) in values.iter().enumerate() {
+            let value_errors = names::label_value(value);
+            if !value_errors.is_empty() {
+                let field = format!("values[{index}][{key}]");
+                errors.push(FieldError::invalid_text(field, value, &value_errors.join("; ")));
+            }
+        }
+        if errors.is_empty() {
+            Ok(Self {
+                key,
+                operator,
+                values,
+            })
+        } else {
+            Err(aggregate(&errors))
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Word(String),
+    Open,
+    Close,
+    Comma,
+    Not,
+    Equals,
+    DoubleEquals,
+    NotEquals,
+    GreaterThan,
+    LessThan,
+    In,
+    NotIn,
+    /// Characters that make no token.
+    Stray(String),
+    End,
+}
+
+impl Token {
+    fn text(&self) -> String {
+        match self {
+            Token::Word(word) => word.clone(),
+            Token::Open => "(".to_owned(),
+            Token::Close => ")".to_owned(),
+            Token::Comma => ",".to_owned(),
+            Token::Not => "!".to_owned(),
+            Token::Equals => "=".to_owned(),
+            Token::DoubleEquals => "==".to_owned(),
+            Token::NotEquals => "!=".to_owned(),
+            Token::GreaterThan => ">".to_owned(),
+            Token::LessThan => "<".to_owned(),
+            Token::In => "in".to_owned(),
+            Token::NotIn => "notin".to_owned(),
+            Token::Stray(text) => format!("error expected: keyword found '{text}'"),
+            Token::End => String::new(),
+        }
+    }
+
+    /// Keywords are ordinary words wherever a key or value is expected.
+    fn into_value(self) -> Token {
+        if matches!(self, Token::In | Token::NotIn) {
+            Token::Word(self.text())
+        } else {
+            self
+        }
+    }
+}
+
+fn tokens(text: &str) -> Vec<Token> {
+    let is_symbol = |c: char| "=!(),><".contains(c);
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
+    while let Some(first) = rest.chars().next() {
+        let length;
+        if is_symbol(first) {
+            let two = rest.get(..2).unwrap_or_default();
+            let (token, len) = match (two, first) {
+                ("==", _) => (Token::DoubleEquals, 2),
+                ("!=", _) => (Token::NotEquals, 2),
+                (_, '=') => (Token::Equals, 1),
+                (_, '!') => (Token::Not, 1),
+                (_, '(') => (Token::Open, 1),
+                (_, ')') => (Token::Close, 1),
+                (_, ',') => (Token::Comma, 1),
+                (_, '>') => (Token::GreaterThan, 1),
+                (_, '<') => (Token::LessThan, 1),
+                (_, other) => (Token::Stray(other.to_string()), other.len_utf8()),
+            };
+            tokens.push(token);
+            length = len;
+        } else {
+            length = rest
+                .find(|c: char| is_symbol(c) || " \t\r\n".contains(c))
+                .unwrap_or(rest.len());
+            tokens.push(match &rest[..length] {
+                "in" => Token::In,
+                "notin" => Token::NotIn,
+                word => Token::Word(word.to_owned()),
+            });
+        }
+        rest = rest[length..].trim_start_matches([' ', '\t', '\r', '\n']);
+    }
+    tokens.push(Token::End);
+    tokens
+}
+
+struct Parser {
+    tokens: Vec<Token>,
+    position: usize,
+}
+
+impl Parser {
+    fn peek(&self) -> Token {
+        self.tokens
+            .get(self.position)
+            .cloned()
+            .unwrap_or(Token::End)
+            .into_value()
+    }
+
+    fn take(&mut self) -> Token {
+        let token = self.peek();
+        self.position += 1;
+        token
+    }
+
+    fn selector(&mut self) -> Result<Vec<Requirement>, String> {
+        let mut requirements = Vec::new();
+        loop {
+            let next = self.peek();
+            if next == Token::End {
+                return Ok(requirements);
+            }
+            if !matches!(next, Token::Word(_) | Token::Not) {
+                return Err(format!(
+                    "found '{}', expected: !, identifier, or 'end of string'",
+                    next.text()
+                ));
+            }
+            let requirement = self
+                .requirement()
+                .map_err(|err| format!("unable to parse requirement: {err}"))?;
+            requirements.push(requirement);
+            let separator = self.take();
+            if separator == Token::End {
+                return Ok(requirements);
+            }
+            if separator != Token::Comma {
+                return Err(format!(
+                    "found '{}', expected: ',' or 'end of string'",
+                    separator.text()
+                ));
+            }
+            let next = self.peek();
+            if !matches!(next, Token::Word(_) | Token::Not) {
+                return Err(format!("found '{}', expected: identifier after ','", next.text()));
+            }
+        }
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, String> {
+        let mut token = self.take();
+        let absent = token == Token::Not;
+        if absent {
+            token = self.take();
+        }
+        let Token::Word(key) = token else {
+            return Err(format!("found '{}', expected: identifier", token.text()));
+        };
+        let errors = names::qualified_name(&key);
+        if !errors.is_empty() {
+            return Err(FieldError::invalid_text("<nil>", &key, &errors.join("; ")).summary());
+        }
+        if absent {
+            return Requirement::checked(key, Operator::DoesNotExist, BTreeSet::new());
+        }
+        if matches!(self.peek(), Token::End | Token::Comma) {
+            return Requirement::checked(key, Operator::Exists, BTreeSet::new());
+        }
+        let operator = self.operator()?;
+        let values = match operator {
+            Operator::In | Operator::NotIn => self.values()?,
+            Operator::Equals
+            | Operator::NotEquals
+            | Operator::GreaterThan
+            | Operator::LessThan
+            | Operator::Exists
+            | Operator::DoesNotExist => self.exact_value()?,
+        };
+        Requirement::checked(key, operator, values)
+    }
+
+    fn operator(&mut self) -> Result<Operator, String> {
+        let token = self.tokens.get(self.position).cloned().unwrap_or(Token::End);
+        self.position += 1;
+        match token {
+            Token::In => Ok(Operator::In),
+            Token::NotIn => Ok(Operator::NotIn),
+            Token::Equals | Token::DoubleEquals => Ok(Operator::Equals),
+            Token::NotEquals => Ok(Operator::NotEquals),
+            Token::GreaterThan => Ok(Operator::GreaterThan),
+            Token::LessThan => Ok(Operator::LessThan),
+            Token::Word(_)
+            | Token::Open
+            | Token::Close
+            | Token::Comma
+            | Token::Not
+            | Token::Stray(_)
+            | Token::End => Err(format!(
+                "found '{}', expected: in, notin, =, ==, !=, gt, lt",
+                token.text()
+            )),
+        }
+    }
+
+    fn values(&mut self) -> Result<BTreeSet<String>, String> {
+        let open = self.take();
+        if open != Token::Open {
+            return Err(format!("found '{}' expected: '('", open.text()));
+        }
+        let first = self.peek();
+        if first == Token::Close {
+            self.take();
+            return Ok(BTreeSet::from([String::new()]));
+        }
+        if !matches!(first, Token::Word(_) | Token::Comma) {
+            return Err(format!(
+                "found '{}', expected: ',', ')' or identifier",
+                first.text()
+            ));
+        }
+        let values = self.identifiers()?;
+        if self.take() == Token::Close {
+            Ok(values)
+        } else {
+            Err(format!("found '{}', expected: ')'", first.text()))
+        }
+    }
+
+    fn identifiers(&mut self) -> Result<BTreeSet<String>, String> {
+        let mut values = BTreeSet::new();
+        loop {
+            let token = self.take();
+            let next = self.peek();
+            if let Token::Word(word) = token {
+                values.insert(word);
+                if next == Token::Close {
+                    return Ok(values);
+                }
+                if next != Token::Comma {
+                    return Err(format!("found '{}', expected: ',' or ')'", next.text()));
+                }
+            } else if token == Token::Comma {
+                // `(,a)`, `(a,)` and `(a,,b)` each hold an empty value.
+                if values.is_empty() || matches!(next, Token::Close | Token::Comma) {
+                    values.insert(String::new());
+                }
+                if next == Token::Close {
+                    return Ok(values);
+                }
+            } else {
+                return Err(format!("found '{}', expected: ',', or identifier", token.text()));
+            }
+        }
+    }
+
+    fn exact_value(&mut self) -> Result<BTreeSet<String>, String> {
+        if matches!(self.peek(), Token::End | Token::Comma) {
+            return Ok(BTreeSet::from([String::new()]));
+        }
+        let token = self.take();
+        if let Token::Word(word) = token {
+            Ok(BTreeSet::from([word]))
+        } else {
+            Err(format!("found '{}', expected: identifier", token.text()))
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FieldTerm {
+    field: String,
+    value: String,
+    /// `!=` instead of `=`.
+    differs: bool,
+}
+
+/// A conjunction of `field=value` and `field!=value`. The default selects everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSelector {
+    terms: Vec<FieldTerm>,
+}
+
+impl FieldSelector {
+    pub fn parse(text: &str) -> Result<Self, ParseSelectorError> {
+        let mut parts = split_terms(text);
+        parts.sort_unstable();
+        let mut terms = Vec::new();
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            let refused =
+                || ParseSelectorError(format!("invalid selector: '{text}'; can't understand '{part}'"));
+            let (at, operator) = part
+                .char_indices()
+                .find_map(|(at, _)| {
+                    Some((
+                        at,
+                        ["!=", "==", "="]
+                            .into_iter()
+                            .find(|op| part[at..].starts_with(op))?,
+                    ))
+                })
+                .ok_or_else(refused)?;
+            let value = unescape(&part[at + operator.len()..])?;
+            terms.push(FieldTerm {
+                field: part[..at].to_owned(),
+                value,
+                differs: operator == "!=",
+            });
+        }
+        Ok(Self { terms })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// Fields the selector speaks of; the caller checks them against what the kind supports.
+    pub fn fields(&self) -> impl Iterator<Item = &str> {
+        self.terms.iter().map(|term| term.field.as_str())
+    }
+
+    /// The value a field must have, where the selector fixes it: `metadata.name=x` reads one object.
+    pub fn exact(&self, field: &str) -> Option<&str> {
+        self.terms
+            .iter()
+            .find(|term| !term.differs && term.field == field)
+            .map(|term| term.value.as_str())
+    }
+
+    /// Matches with fields looked up by the caller, since some kinds rename them; absent fields are empty texts.
+    pub fn matches_with(&self, field: impl Fn(&str) -> String) -> bool {
+        self.terms
+            .iter()
+            .all(|term| (field(&term.field) == term.value) != term.differs)
+    }
+}
+
+/// Splits at commas; a backslash keeps the next character from being one.
+fn split_terms(text: &str) -> Vec<&str> {
+    let mut terms = Vec::new();
+    let mut start = 0;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ',' => {
+                terms.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.push(&text[start..]);
+    terms
+}
+
+fn unescape(text: &str) -> Result<String, ParseSelectorError> {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => out.push(escaped),
+                Some(other) => {
+                    return Err(ParseSelectorError(format!(
+                        "invalid field selector: invalid escape sequence: \\{other}"
+                    )));
+                }
+                None => {
+                    return Err(ParseSelectorError(
+                        "invalid field selector: invalid escape sequence: \\".to_owned(),
+                    ));
+                }
+            },
+            ',' | '=' => {
+                return Err(ParseSelectorError(format!(
+                    "invalid field selector: unescaped character in value: {c}"
+                )));
+            }
+            _ => out.push(c),
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

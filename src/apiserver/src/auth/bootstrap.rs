@@ -1,0 +1,163 @@
+//! Bootstrap tokens: `ID.SECRET`, kept as a Secret of its own type, with which a machine that has nothing yet may ask for a
+//! certificate. Pure: Secrets in, users out.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{AUTHENTICATED, BOOTSTRAPPERS, User, is_same};
+use crate::object;
+use rooflet_pki::{BootstrapToken, TOKEN_SECRET_TYPE};
+
+const USER_PREFIX: &str = "system:bootstrap:";
+const EXTRA_GROUP_PREFIX: &str = "system:bootstrappers:";
+const EXTRA_GROUP_BYTES_MAX: usize = 256;
+
+/// Whom the token names by its Secret at `now`; `None` if it is not good.
+pub(super) fn user_of(token: &BootstrapToken, secret: &Value, now: Timestamp) -> Option<User> {
+    let is_good = !object::is_being_deleted(secret)
+        && is_bootstrap_token(secret)
+        && is_same(&text(secret, "token-secret")?, token.secret())
+        && text(secret, "token-id")? == token.id()
+        && text(secret, "usage-bootstrap-authentication")? == "true"
+        && !is_expired(secret, now);
+    if !is_good {
+        return None;
+    }
+    let mut groups = vec![BOOTSTRAPPERS.to_owned()];
+    for group in text(secret, "auth-extra-groups")
+        .iter()
+        .flat_map(|groups| groups.split(','))
+        .filter(|group| !group.is_empty())
+    {
+        if !is_extra_group(group) {
+            return None;
+        }
+        groups.push(group.to_owned());
+    }
+    groups.push(AUTHENTICATED.to_owned());
+    Some(User {
+        name: format!("{USER_PREFIX}{}", token.id()),
+        groups,
+    })
+}
+
+pub(crate) fn is_bootstrap_token(secret: &Value) -> bool {
+    object::text(secret, &["type"]) == TOKEN_SECRET_TYPE
+}
+
+/// Whether the token's time is over; a time that cannot be read is.
+pub(crate) fn is_expired(secret: &Value, now: Timestamp) -> bool {
+    match text(secret, "expiration").as_deref() {
+        None | Some("") => false,
+        Some(time) => time.parse::<Timestamp>().map_or(true, |time| time <= now),
+    }
+}
+
+fn is_extra_group(group: &str) -> bool {
+    group.strip_prefix(EXTRA_GROUP_PREFIX).is_some_and(|rest| {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        (1..=EXTRA_GROUP_BYTES_MAX).contains(&rest.len())
+            && rest
+                .bytes()
+                .all(|byte| is_plain(byte) || byte == b':' || byte == b'-')
+            && rest.bytes().last().is_some_and(is_plain)
+    })
+}
+
+/// A value of the Secret's data.
+fn text(secret: &Value, key: &str) -> Option<String> {
+    let bytes = BASE64.decode(secret["data"].get(key)?.as_str()?).ok()?;
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const TOKEN: &str = "abcdef.0123456789abcdef";
+
+    #[test]
+    fn a_token_has_its_form() {
+        for (text, expect) in [
+            (TOKEN, true),
+            ("", false),
+            ("abcdef", false),
+            ("abcde.0123456789abcdef", false),
+            ("abcdefg.0123456789abcdef", false),
+            ("abcdef.0123456789abcde", false),
+            ("abcdef.0123456789abcdefg", false),
+            ("Abcdef.0123456789abcdef", false),
+            ("abcdef.0123456789abcde!", false),
+            ("../def.0123456789abcdef", false),
+        ] {
+            assert_eq!(text.parse::<BootstrapToken>().is_ok(), expect, "{text}");
+        }
+    }
+
+    /// The token's Secret with some keys changed, or taken away.
+    fn secret(changes: &[(&str, Option<&str>)]) -> Value {
+        let mut secret = json!({"type": TOKEN_SECRET_TYPE, "metadata": {}, "data": {}});
+        let sound = [
+            ("token-id", Some("abcdef")),
+            ("token-secret", Some("0123456789abcdef")),
+            ("usage-bootstrap-authentication", Some("true")),
+        ];
+        for (key, value) in sound.iter().chain(changes) {
+            secret["data"][*key] = value.map_or(Value::Null, |value| json!(BASE64.encode(value)));
+        }
+        secret
+    }
+
+    fn groups(secret: &Value) -> Option<String> {
+        let now = "2026-06-01T12:00:00Z".parse().expect("a time");
+        let user = user_of(&TOKEN.parse().ok()?, secret, now)?;
+        assert_eq!(user.name, "system:bootstrap:abcdef");
+        Some(user.groups.join(" "))
+    }
+
+    #[test]
+    fn a_token_is_as_good_as_its_secret() {
+        let plain = "system:bootstrappers system:authenticated";
+        let check = |changes: &[(&str, Option<&str>)], expect: Option<&str>| {
+            assert_eq!(groups(&secret(changes)).as_deref(), expect, "{changes:?}");
+        };
+        check(&[], Some(plain));
+        check(&[("token-secret", Some("0123456789abcdeX"))], None);
+        check(&[("token-secret", None)], None);
+        check(&[("token-id", Some("abcdeg"))], None);
+        check(&[("usage-bootstrap-authentication", None)], None);
+        check(&[("usage-bootstrap-authentication", Some("false"))], None);
+        check(&[("expiration", Some("2026-06-01T12:00:01Z"))], Some(plain));
+        check(&[("expiration", Some("2026-06-01T12:00:00Z"))], None);
+        check(&[("expiration", Some("2026-06-01T14:00:01+02:00"))], Some(plain));
+        check(&[("expiration", Some("tomorrow"))], None);
+        check(&[("description", Some("for the rack"))], Some(plain));
+        check(
+            &[(
+                "auth-extra-groups",
+                Some("system:bootstrappers:a,system:bootstrappers:b-1"),
+            )],
+            Some("system:bootstrappers system:bootstrappers:a system:bootstrappers:b-1 system:authenticated"),
+        );
+        check(&[("auth-extra-groups", Some("system:masters"))], None);
+        check(
+            &[("auth-extra-groups", Some("system:bootstrappers:a,system:nodes"))],
+            None,
+        );
+        check(&[("auth-extra-groups", Some("system:bootstrappers:"))], None);
+        check(&[("auth-extra-groups", Some("system:bootstrappers:a-"))], None);
+    }
+
+    #[test]
+    fn a_secret_that_goes_or_is_of_another_type_makes_no_token() {
+        let mut going = secret(&[]);
+        going["metadata"]["deletionTimestamp"] = json!("2026-06-01T00:00:00Z");
+        assert_eq!(groups(&going), None);
+        let mut opaque = secret(&[]);
+        opaque["type"] = json!("Opaque");
+        assert_eq!(groups(&opaque), None);
+    }
+}

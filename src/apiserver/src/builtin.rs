@@ -1,0 +1,444 @@
+//! The kinds that are compiled in: what each is called, how it is decoded, prepared, checked and printed.
+//!
+//! A built-in object is stored without `apiVersion` and `kind`, as lists show it; `Resource` adds them.
+
+mod certificate_signing_request;
+mod config_map;
+mod event;
+mod lease;
+mod namespace;
+mod secret;
+
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::auth::User;
+use super::crd;
+use super::metadata::FinalizerRule;
+use super::object;
+use super::typed::Types;
+use rooflet_apimachinery::schema::FieldError;
+use rooflet_apimachinery::schema::metadata::NameRule;
+
+pub(crate) use namespace::{is_terminating, mark_terminating, started_at_boot};
+
+/// The data of one ConfigMap or Secret, all keys together.
+const DATA_MAX_BYTES: usize = 1 << 20;
+
+/// One kind in one group version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum BuiltIn {
+    Namespace,
+    ConfigMap,
+    Secret,
+    /// `v1`, the form in which events are stored.
+    Event,
+    /// `events.k8s.io/v1`: the same objects with other field names.
+    EventsEvent,
+    Lease,
+    CustomResourceDefinition,
+    CertificateSigningRequest,
+}
+
+/// What discovery and storage need to know of a built-in kind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub plural: &'static str,
+    pub singular: &'static str,
+    pub kind: &'static str,
+    pub short_names: &'static [&'static str],
+    pub categories: &'static [&'static str],
+    pub namespaced: bool,
+    pub subresources: &'static [&'static str],
+    /// The definition in the upstream OpenAPI document.
+    pub definition: &'static str,
+    /// Objects lie under this prefix in the store.
+    pub storage: &'static str,
+    /// A PUT to a name that does not exist creates it.
+    pub creates_on_update: bool,
+    /// A PUT without resourceVersion overwrites.
+    pub updates_unconditionally: bool,
+}
+
+pub(crate) const CRD_STORAGE: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
+pub(crate) const CSR_STORAGE: &str = "/certificates.k8s.io/certificatesigningrequests/";
+pub(crate) const NAMESPACE_STORAGE: &str = "/core/namespaces/";
+
+const CORE: Facts = Facts {
+    group: "",
+    version: "v1",
+    plural: "",
+    singular: "",
+    kind: "",
+    short_names: &[],
+    categories: &[],
+    namespaced: true,
+    subresources: &[],
+    definition: "",
+    storage: "",
+    creates_on_update: false,
+    updates_unconditionally: true,
+};
+
+const EVENT: Facts = Facts {
+    plural: "events",
+    singular: "event",
+    kind: "Event",
+    short_names: &["ev"],
+    definition: "io.k8s.api.core.v1.Event",
+    storage: "/core/events/",
+    creates_on_update: true,
+    ..CORE
+};
+
+static TYPES: LazyLock<Types> = LazyLock::new(|| {
+    let kinds = BuiltIn::ALL.into_iter().map(|kind| kind.facts().definition);
+    Types::of(kinds.chain(["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]))
+});
+
+/// The upstream types of all built-in kinds.
+pub(crate) fn types() -> &'static Types {
+    &TYPES
+}
+
+impl BuiltIn {
+    /// In the order in which discovery lists them.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::ConfigMap,
+        Self::Event,
+        Self::Namespace,
+        Self::Secret,
+        Self::EventsEvent,
+        Self::CertificateSigningRequest,
+        Self::CustomResourceDefinition,
+        Self::Lease,
+    ];
+
+    /// The kinds of one group.
+    pub(crate) fn of_group(group: &str) -> impl Iterator<Item = Facts> {
+        Self::ALL
+            .into_iter()
+            .map(Self::facts)
+            .filter(move |facts| facts.group == group)
+    }
+
+    pub(crate) const fn facts(self) -> Facts {
+        match self {
+            Self::Namespace => Facts {
+                plural: "namespaces",
+                singular: "namespace",
+                kind: "Namespace",
+                short_names: &["ns"],
+                namespaced: false,
+                subresources: &["finalize", "status"],
+                definition: "io.k8s.api.core.v1.Namespace",
+                storage: NAMESPACE_STORAGE,
+                ..CORE
+            },
+            Self::ConfigMap => Facts {
+                plural: "configmaps",
+                singular: "configmap",
+                kind: "ConfigMap",
+                short_names: &["cm"],
+                definition: "io.k8s.api.core.v1.ConfigMap",
+                storage: "/core/configmaps/",
+                ..CORE
+            },
+            Self::Secret => Facts {
+                plural: "secrets",
+                singular: "secret",
+                kind: "Secret",
+                definition: "io.k8s.api.core.v1.Secret",
+                storage: "/core/secrets/",
+                ..CORE
+            },
+            Self::Event => EVENT,
+            Self::EventsEvent => Facts {
+                group: "events.k8s.io",
+                definition: "io.k8s.api.events.v1.Event",
+                ..EVENT
+            },
+            Self::Lease => Facts {
+                group: "coordination.k8s.io",
+                plural: "leases",
+                singular: "lease",
+                kind: "Lease",
+                definition: "io.k8s.api.coordination.v1.Lease",
+                storage: "/coordination.k8s.io/leases/",
+                creates_on_update: true,
+                updates_unconditionally: false,
+                ..CORE
+            },
+            Self::CertificateSigningRequest => Facts {
+                group: "certificates.k8s.io",
+                plural: "certificatesigningrequests",
+                singular: "certificatesigningrequest",
+                kind: "CertificateSigningRequest",
+                short_names: &["csr"],
+                namespaced: false,
+                subresources: &["approval", "status"],
+                definition: "io.k8s.api.certificates.v1.CertificateSigningRequest",
+                storage: CSR_STORAGE,
+                ..CORE
+            },
+            Self::CustomResourceDefinition => Facts {
+                group: "apiextensions.k8s.io",
+                plural: "customresourcedefinitions",
+                singular: "customresourcedefinition",
+                kind: "CustomResourceDefinition",
+                short_names: &["crd", "crds"],
+                categories: &["api-extensions"],
+                namespaced: false,
+                subresources: &["status"],
+                definition: "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
+                storage: CRD_STORAGE,
+                updates_unconditionally: false,
+                ..CORE
+            },
+        }
+    }
+
+    pub(crate) fn name_rule(self) -> NameRule {
+        match self {
+            Self::Namespace => NameRule::Label,
+            Self::CertificateSigningRequest => NameRule::PathSegment,
+            Self::ConfigMap
+            | Self::Secret
+            | Self::Event
+            | Self::EventsEvent
+            | Self::Lease
+            | Self::CustomResourceDefinition => NameRule::Subdomain,
+        }
+    }
+
+    pub(crate) fn finalizer_rule(self) -> FinalizerRule {
+        match self {
+            Self::Namespace | Self::ConfigMap | Self::Secret => FinalizerRule::Qualified,
+            Self::Event
+            | Self::EventsEvent
+            | Self::Lease
+            | Self::CertificateSigningRequest
+            | Self::CustomResourceDefinition => FinalizerRule::Any,
+        }
+    }
+
+    /// Whether deleting one may wait for, or orphan, its dependents.
+    pub(crate) fn is_collected(self) -> bool {
+        match self {
+            Self::Event | Self::EventsEvent => false,
+            Self::Namespace
+            | Self::ConfigMap
+            | Self::Secret
+            | Self::Lease
+            | Self::CertificateSigningRequest
+            | Self::CustomResourceDefinition => true,
+        }
+    }
+
+    /// The verbs discovery names, in its order.
+    pub(crate) fn verbs(self) -> &'static [&'static str] {
+        match self {
+            Self::Namespace => &["create", "delete", "get", "list", "patch", "update", "watch"],
+            Self::ConfigMap
+            | Self::Secret
+            | Self::Event
+            | Self::EventsEvent
+            | Self::Lease
+            | Self::CertificateSigningRequest
+            | Self::CustomResourceDefinition => &[
+                "create",
+                "delete",
+                "deletecollection",
+                "get",
+                "list",
+                "patch",
+                "update",
+                "watch",
+            ],
+        }
+    }
+
+    /// From the form of this group version to the form in which the kind is stored.
+    pub(crate) fn stored_form(self, object: Value) -> Value {
+        match self {
+            Self::EventsEvent => event::from_events_v1(object),
+            Self::Namespace
+            | Self::ConfigMap
+            | Self::Secret
+            | Self::Event
+            | Self::Lease
+            | Self::CertificateSigningRequest
+            | Self::CustomResourceDefinition => object,
+        }
+    }
+
+    /// The reverse of [`Self::stored_form`].
+    pub(crate) fn served_form(self, object: Value) -> Value {
+        match self {
+            Self::EventsEvent => event::to_events_v1(object),
+            Self::Namespace
+            | Self::ConfigMap
+            | Self::Secret
+            | Self::Event
+            | Self::Lease
+            | Self::CertificateSigningRequest
+            | Self::CustomResourceDefinition => object,
+        }
+    }
+
+    /// Whether the stored bytes are what this group version shows.
+    pub(crate) fn is_stored_form(self) -> bool {
+        self != Self::EventsEvent
+    }
+
+    /// Fills in what every object of the kind has. Runs on every decoded body; objects are in stored form.
+    pub(crate) fn default(self, object: &mut Value) {
+        match self {
+            Self::Secret => secret::default(object),
+            Self::Event | Self::EventsEvent => event::default(object),
+            Self::Namespace => namespace::default(object),
+            Self::CustomResourceDefinition => crd::default(object),
+            Self::ConfigMap | Self::Lease | Self::CertificateSigningRequest => {}
+        }
+    }
+
+    /// `by`: who creates it; nobody where the server itself does.
+    pub(crate) fn prepare_create(self, object: &mut Value, by: Option<&User>) {
+        match self {
+            Self::CertificateSigningRequest => certificate_signing_request::prepare_create(object, by),
+            Self::Namespace => namespace::prepare_create(object),
+            Self::CustomResourceDefinition => crd::prepare_create(object),
+            Self::ConfigMap | Self::Secret | Self::Event | Self::EventsEvent | Self::Lease => {}
+        }
+    }
+
+    /// `subresource` is one of [`Facts::subresources`], or empty.
+    pub(crate) fn prepare_update(self, object: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
+        match self {
+            Self::CertificateSigningRequest => {
+                certificate_signing_request::prepare_update(object, old, subresource, now);
+            }
+            Self::Namespace => namespace::prepare_update(object, old, subresource),
+            Self::CustomResourceDefinition => crd::prepare_update(object, old, subresource),
+            Self::ConfigMap | Self::Secret | Self::Event | Self::EventsEvent | Self::Lease => {}
+        }
+    }
+
+    /// Checks all but metadata.
+    pub(crate) fn validate(self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        match self {
+            Self::Namespace => Vec::new(),
+            Self::ConfigMap => config_map::validate(object, old),
+            Self::Secret => secret::validate(object, old),
+            Self::Event => event::validate(object, old, event::Form::Core),
+            Self::EventsEvent => event::validate(object, old, event::Form::Events),
+            Self::Lease => lease::validate(object),
+            Self::CertificateSigningRequest => certificate_signing_request::validate(object, old),
+            Self::CustomResourceDefinition => crd::validate(object, old),
+        }
+    }
+
+    pub(crate) fn warnings(self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        match self {
+            Self::CustomResourceDefinition => crd::warnings(object, old),
+            Self::Namespace
+            | Self::ConfigMap
+            | Self::Secret
+            | Self::Event
+            | Self::EventsEvent
+            | Self::CertificateSigningRequest
+            | Self::Lease => Vec::new(),
+        }
+    }
+
+    /// An object that is being deleted and has no finalizers left may still have to stay.
+    pub(crate) fn may_vanish(self, object: &Value) -> bool {
+        match self {
+            Self::Namespace => namespace::spec_finalizers(object).next().is_none(),
+            Self::ConfigMap
+            | Self::Secret
+            | Self::Event
+            | Self::EventsEvent
+            | Self::Lease
+            | Self::CertificateSigningRequest
+            | Self::CustomResourceDefinition => true,
+        }
+    }
+
+    /// The value of a field by which objects of the kind can be selected, besides name and namespace.
+    pub(crate) fn selectable_field<'a>(
+        self,
+        object: &'a Value,
+        field: &str,
+    ) -> Option<std::borrow::Cow<'a, str>> {
+        use std::borrow::Cow;
+        let at = |path: &[&str]| Some(Cow::Borrowed(object::text(object, path)));
+        match (self, field) {
+            (Self::Namespace, "status.phase") => at(&["status", "phase"]),
+            (Self::Secret, "type") => at(&["type"]),
+            (Self::CertificateSigningRequest, "spec.signerName") => at(&["spec", "signerName"]),
+            (Self::Event | Self::EventsEvent, field) => event::selectable_field(self, object, field),
+            _ => None,
+        }
+    }
+}
+
+/// Checks the keys of a ConfigMap's or Secret's data. Returns the bytes of all values.
+fn check_data(data: &Value, field: &str, errors: &mut Vec<FieldError>) {
+    for key in data.as_object().into_iter().flatten().map(|(key, _)| key) {
+        for message in config_key(key) {
+            errors.push(FieldError::invalid_text(format!("{field}[{key}]"), key, &message));
+        }
+    }
+}
+
+fn config_key(key: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if key.len() > 253 {
+        errors.push("must be no more than 253 characters".to_owned());
+    }
+    if key.is_empty()
+        || !key
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    {
+        errors.push(
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
+             'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+                .replace(",  or", ", or"),
+        );
+    }
+    match key {
+        "." => errors.push("must not be '.'".to_owned()),
+        ".." => errors.push("must not be '..'".to_owned()),
+        key if key.starts_with("..") => errors.push("must not start with '..'".to_owned()),
+        _ => {}
+    }
+    errors
+}
+
+/// The number of bytes that base64 text stands for.
+fn decoded_bytes(text: &str) -> usize {
+    let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
+    (text.len() / 4 * 3).saturating_sub(padding)
+}
+
+/// Errors for changes to fields of an object that says it is immutable.
+fn check_immutable(object: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
+    if old["immutable"].as_bool() != Some(true) {
+        return Vec::new();
+    }
+    let mut errors = Vec::new();
+    let detail = "field is immutable when `immutable` is set";
+    if object["immutable"].as_bool() != Some(true) {
+        errors.push(FieldError::forbidden("immutable", detail));
+    }
+    for field in fields.iter().filter(|field| object[**field] != old[**field]) {
+        errors.push(FieldError::forbidden(*field, detail));
+    }
+    errors
+}

@@ -1,0 +1,252 @@
+//! From a new definition to an established one, and back to nothing: decisions only.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Condition;
+use crate::builtin::BuiltIn;
+use crate::object;
+
+pub(crate) const ESTABLISHED: &str = "Established";
+const NAMES_ACCEPTED: &str = "NamesAccepted";
+const TERMINATING: &str = "Terminating";
+/// Held by a definition under deletion until its objects are gone.
+pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+fn find_condition<'a>(crd: &'a Value, kind: &str) -> Option<&'a Value> {
+    crd["status"]["conditions"]
+        .as_array()?
+        .iter()
+        .find(|condition| condition["type"] == kind)
+}
+
+pub(crate) fn is_condition_true(crd: &Value, kind: &str) -> bool {
+    find_condition(crd, kind).is_some_and(|condition| condition["status"] == "True")
+}
+
+/// Adds or replaces a condition; the time of the last transition changes only with the status.
+pub(crate) fn set_condition(crd: &mut Value, condition: &Condition, now: Timestamp) {
+    let mut new = condition.to_json(now);
+    let conditions = &mut crd["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Some(conditions) = conditions.as_array_mut() else {
+        return;
+    };
+    match conditions.iter_mut().find(|old| old["type"] == condition.kind) {
+        Some(old) => {
+            if old["status"] == new["status"] {
+                new["lastTransitionTime"] = old["lastTransitionTime"].clone();
+            }
+            *old = new;
+        }
+        None => conditions.push(new),
+    }
+}
+
+/// The names in a group that built-in kinds have and other definitions have been granted.
+#[derive(Debug, Default)]
+pub(crate) struct TakenNames {
+    resources: Vec<String>,
+    kinds: Vec<String>,
+}
+
+/// Collects the names of a group: those of the built-in kinds, and the accepted ones of `others`, which are definitions
+/// of that group.
+pub(crate) fn taken_names<'a>(group: &str, others: impl Iterator<Item = &'a Value>) -> TakenNames {
+    let mut taken = TakenNames::default();
+    for facts in BuiltIn::of_group(group) {
+        let resources = [facts.plural, facts.singular]
+            .into_iter()
+            .chain(facts.short_names.iter().copied());
+        taken.resources.extend(resources.map(str::to_owned));
+        taken
+            .kinds
+            .extend([facts.kind.to_owned(), format!("{}List", facts.kind)]);
+    }
+    for other in others {
+        let names = &other["status"]["acceptedNames"];
+        let texts = |keys: &[&str]| -> Vec<String> {
+            let one = keys.iter().filter_map(|key| names[*key].as_str());
+            one.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        };
+        taken.resources.extend(texts(&["plural", "singular"]));
+        let short = names["shortNames"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
+        taken.resources.extend(short.map(str::to_owned));
+        taken.kinds.extend(texts(&["kind", "listKind"]));
+    }
+    taken
+}
+
+/// The status that a definition should have, given the names taken by others. `None`: it has it already.
+pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Option<Value> {
+    let requested = &crd["spec"]["names"];
+    if crd["status"]["acceptedNames"] == *requested && is_condition_true(crd, ESTABLISHED) {
+        return None;
+    }
+    let mut next = crd.clone();
+    let mut accepted = crd["status"]["acceptedNames"].clone();
+    if !accepted.is_object() {
+        accepted = json!({});
+    }
+    let mut refusal: Option<(&str, String)> = None;
+    let single = [
+        ("plural", "PluralConflict", &taken.resources),
+        ("singular", "SingularConflict", &taken.resources),
+        ("kind", "KindConflict", &taken.kinds),
+        ("listKind", "ListKindConflict", &taken.kinds),
+    ];
+    for (key, reason, taken) in single {
+        let name = requested[key].as_str().unwrap_or_default();
+        if accepted[key] != requested[key] && taken.iter().any(|taken| taken == name) {
+            refusal = Some((reason, format!("{name:?} is already in use")));
+        } else {
+            accepted[key] = requested[key].clone();
+        }
+    }
+    let short = |names: &Value| -> Vec<String> {
+        names["shortNames"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned)
+            .collect()
+    };
+    let (mine, wanted) = (short(&crd["status"]["acceptedNames"]), short(requested));
+    let in_use: Vec<String> = wanted
+        .iter()
+        .filter(|name| !mine.contains(name) && taken.resources.contains(name))
+        .map(|name| format!("{name:?} is already in use"))
+        .collect();
+    if !in_use.is_empty() {
+        let message = if in_use.len() == 1 {
+            in_use.join("")
+        } else {
+            format!("[{}]", in_use.join(", "))
+        };
+        refusal = Some(("ShortNamesConflict", message));
+    } else if let Some(accepted) = accepted.as_object_mut() {
+        object::set_or_remove(accepted, "shortNames", requested.get("shortNames").cloned());
+    }
+    if let Some(accepted) = accepted.as_object_mut() {
+        object::set_or_remove(accepted, "categories", requested.get("categories").cloned());
+    }
+    next["status"]["acceptedNames"] = accepted;
+    let names_accepted = match &refusal {
+        Some((reason, message)) => Condition {
+            kind: NAMES_ACCEPTED,
+            status: false,
+            reason: (*reason).to_owned(),
+            message: message.clone(),
+        },
+        None => Condition {
+            kind: NAMES_ACCEPTED,
+            status: true,
+            reason: "NoConflicts".to_owned(),
+            message: "no conflicts found".to_owned(),
+        },
+    };
+    set_condition(&mut next, &names_accepted, now);
+    // Once established a definition stays so, whatever becomes of its names.
+    if !is_condition_true(crd, ESTABLISHED) {
+        let (reason, message) = match refusal {
+            None => ("InitialNamesAccepted", "the initial names have been accepted"),
+            Some(_) => ("NotAccepted", "not all names are accepted"),
+        };
+        let established = Condition {
+            kind: ESTABLISHED,
+            status: names_accepted.status,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        set_condition(&mut next, &established, now);
+    }
+    (next["status"] != crd["status"]).then_some(next)
+}
+
+/// The first request to delete a definition: it waits for its objects.
+pub(crate) fn mark_terminating(crd: &mut Value, now: Timestamp) {
+    let time = crate::typed::format_time(now);
+    object::metadata_mut(crd).insert("deletionTimestamp".to_owned(), Value::from(time));
+    let mut finalizers: Vec<String> = object::finalizers(crd).map(str::to_owned).collect();
+    if !finalizers.iter().any(|name| name == CLEANUP_FINALIZER) {
+        finalizers.push(CLEANUP_FINALIZER.to_owned());
+    }
+    object::set_finalizers(crd, finalizers);
+    let condition = Condition {
+        kind: TERMINATING,
+        status: true,
+        reason: "InstanceDeletionPending".to_owned(),
+        message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
+            .to_owned(),
+    };
+    set_condition(crd, &condition, now);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(plural: &str, kind: &str) -> Value {
+        json!({"metadata": {"name": format!("{plural}.example.com")}, "spec": {"group": "example.com", "names": {
+            "plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List"),
+            "shortNames": ["gz"]}}, "status": {"conditions": null, "storedVersions": ["v1"]}})
+    }
+
+    #[test]
+    fn free_names_are_accepted_and_then_nothing_changes() {
+        let crd = definition("gizmos", "Gizmo");
+        let next = next_status(&crd, &TakenNames::default(), Timestamp::UNIX_EPOCH).expect("a change");
+        assert!(is_condition_true(&next, NAMES_ACCEPTED) && is_condition_true(&next, ESTABLISHED));
+        assert_eq!(next["status"]["acceptedNames"], crd["spec"]["names"]);
+        assert_eq!(next_status(&next, &TakenNames::default(), Timestamp::MAX), None);
+    }
+
+    #[test]
+    fn a_taken_kind_is_refused_with_its_reason() {
+        let first = definition("gizmos", "Gizmo");
+        let first = next_status(&first, &TakenNames::default(), Timestamp::UNIX_EPOCH).expect("a change");
+        let taken = taken_names("example.com", [&first].into_iter());
+        let mut second = definition("widgets", "Gizmo");
+        second["spec"]["names"]["shortNames"] = json!([]);
+        second["spec"]["names"]["singular"] = json!("widget");
+        second["spec"]["names"]["listKind"] = json!("WidgetList");
+        let next = next_status(&second, &taken, Timestamp::UNIX_EPOCH).expect("a change");
+        let condition = find_condition(&next, NAMES_ACCEPTED).expect("set");
+        assert_eq!(
+            (&condition["status"], &condition["reason"]),
+            (&json!("False"), &json!("KindConflict"))
+        );
+        assert_eq!(condition["message"], "\"Gizmo\" is already in use");
+        assert!(!is_condition_true(&next, ESTABLISHED));
+        assert_eq!(next_status(&next, &taken, Timestamp::MAX), None);
+    }
+
+    #[test]
+    fn the_names_of_built_in_kinds_are_taken() {
+        let mut crd = definition("leases", "Lease");
+        crd["spec"]["group"] = json!("coordination.k8s.io");
+        crd["status"]["acceptedNames"] = json!({"kind": "", "plural": ""});
+        let taken = taken_names("coordination.k8s.io", std::iter::empty());
+        let next = next_status(&crd, &taken, Timestamp::UNIX_EPOCH).expect("a change");
+        let condition = find_condition(&next, NAMES_ACCEPTED).expect("set");
+        assert_eq!(
+            (&condition["status"], &condition["message"]),
+            (&json!("False"), &json!("\"LeaseList\" is already in use"))
+        );
+    }
+
+    #[test]
+    fn deletion_waits_for_the_objects() {
+        let mut crd = definition("gizmos", "Gizmo");
+        mark_terminating(&mut crd, Timestamp::UNIX_EPOCH);
+        assert_eq!(object::finalizers(&crd).collect::<Vec<_>>(), [CLEANUP_FINALIZER]);
+        assert!(is_condition_true(&crd, TERMINATING) && object::is_being_deleted(&crd));
+    }
+}

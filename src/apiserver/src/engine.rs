@@ -1,0 +1,388 @@
+//! The one write path of all kinds: decode, prepare, default, validate, store.
+//!
+//! Every decision is made on values read from the store; the store's expectation on the revision makes it stick or be
+//! made again.
+
+mod create;
+mod decode;
+mod delete;
+mod scale;
+mod update;
+mod validate;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::auth::{Place, Requestor};
+use super::builtin::{self, BuiltIn, CRD_STORAGE};
+use super::csr;
+use super::object::{self, Sealed};
+use super::registry::Registry;
+use super::resource::{DefinitionVersion, Resource, Subresource};
+use super::status::{ApiError, GroupResource};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::Chain;
+use rooflet_store::{Change, CommitError, Expect, Guard, Key, Record, Revision, Store, Write};
+
+pub(crate) use decode::{DecodeFault, Warnings, object as decode_object, request_body};
+pub(crate) use delete::Deleted;
+pub(crate) use scale::scale_of;
+pub(crate) use update::Edit;
+
+/// How long a write is tried again when others were faster and the client did not insist on a version: as long as a
+/// real server lets a request take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// See the module's documentation. Clones are the same engine.
+#[derive(Clone)]
+pub(crate) struct Engine {
+    pub store: Store,
+    pub registry: Registry,
+    pub clock: Clock,
+}
+
+/// The object of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub resource: Arc<Resource>,
+    pub namespace: Option<String>,
+    pub name: String,
+    pub subresource: Option<Subresource>,
+    /// Who asks; nobody where the server itself acts.
+    pub by: Option<Requestor>,
+}
+
+impl Target {
+    pub(crate) fn new(resource: &Arc<Resource>, namespace: Option<&str>, name: &str) -> Self {
+        Self {
+            resource: Arc::clone(resource),
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            subresource: None,
+            by: None,
+        }
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        self.resource.key(self.namespace.as_deref(), &self.name)
+    }
+
+    pub(crate) fn not_found(&self) -> ApiError {
+        ApiError::not_found(&self.resource.group_resource(), &self.name)
+    }
+
+    /// Whether who asks may know of the stored object, or that there is none.
+    pub(crate) fn check_stored(&self, stored: Option<&Record>) -> Result<(), ApiError> {
+        match &self.by {
+            None => Ok(()),
+            Some(by) => by.check_stored(
+                self.place(&self.resource.group_resource()),
+                stored.map(Record::json),
+            ),
+        }
+    }
+
+    /// Whether who asks may make the object be `new`, prepared as it would be stored.
+    fn check_change(&self, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
+        let resource = self.resource.group_resource();
+        if let Some(by) = &self.by {
+            by.check_change(self.place(&resource), old, new)?;
+        }
+        if old.is_none() && self.resource.is(BuiltIn::CertificateSigningRequest) {
+            csr::check_subject(new).map_err(|why| ApiError::forbidden(&resource, &self.name, &why))?;
+        }
+        Ok(())
+    }
+
+    fn place<'a>(&'a self, resource: &'a GroupResource) -> Place<'a> {
+        Place {
+            resource,
+            subresource: self.subresource.map(Subresource::as_str),
+            namespace: self.namespace.as_deref(),
+            name: &self.name,
+        }
+    }
+}
+
+/// An object to answer with.
+#[derive(Debug, Clone)]
+pub(crate) enum Shown {
+    /// As it lies in the store.
+    Record(Arc<Record>),
+    /// Not stored, or not any more: working form.
+    Value(Value),
+}
+
+/// What a write came to.
+#[derive(Debug, Clone)]
+pub(crate) struct Written {
+    pub shown: Shown,
+    pub created: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(store: Store, registry: Registry, clock: Clock) -> Self {
+        Self {
+            store,
+            registry,
+            clock,
+        }
+    }
+
+    /// The namespace must exist; for new content it must not be on its way out.
+    fn check_namespace(&self, target: &Target, is_create: bool) -> Result<(), ApiError> {
+        let Some(namespace) = target.namespace.as_deref().filter(|_| target.resource.namespaced) else {
+            return Ok(());
+        };
+        match self.store.get(&namespace_key(namespace)) {
+            None => Err(no_namespace(namespace)),
+            Some(record) if is_create && builtin::is_terminating(record.json()) => {
+                let resource = target.resource.group_resource();
+                Err(ApiError::namespace_terminating(
+                    &resource,
+                    &target.name,
+                    namespace,
+                ))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Stores a working object, prepared by the definition that is in force at that very moment.
+    async fn put(
+        &self,
+        resource: &Resource,
+        key: Key,
+        expect: Expect,
+        working: Value,
+    ) -> Result<Arc<Record>, PutError> {
+        let change = sealed(resource, working);
+        let write = Write { key, expect, change };
+        let guards = definition_guard(resource, |_| true).into_iter().collect();
+        let outcome = self.commit(resource, write, guards).await;
+        outcome.map_err(|err| self.refusal(resource, err))
+    }
+
+    /// Stores a new object, in a namespace and of a kind that take new objects at that very moment.
+    async fn put_new(&self, target: &Target, working: Value) -> Result<Arc<Record>, PutError> {
+        let resource = &target.resource;
+        let change = sealed(resource, working);
+        let write = Write {
+            key: target.key(),
+            expect: Expect::Absent,
+            change,
+        };
+        let namespace = target.namespace.as_deref().filter(|_| resource.namespaced);
+        let in_namespace = namespace.map(|namespace| Guard {
+            key: namespace_key(namespace),
+            holds: Box::new(|namespace| !builtin::is_terminating(namespace.json())),
+        });
+        let by_definition = definition_guard(resource, |definition| !object::is_being_deleted(definition));
+        let guards = in_namespace.into_iter().chain(by_definition).collect();
+        match (self.commit(resource, write, guards).await, namespace) {
+            // The namespace went, or began to, after it was checked.
+            (Err(CommitError::Unguarded { key }), Some(namespace)) if key == namespace_key(namespace) => {
+                let why = self.check_namespace(target, true).err();
+                Err(PutError::Refused(why.unwrap_or_else(|| no_namespace(namespace))))
+            }
+            (outcome, _) => outcome.map_err(|err| self.refusal(resource, err)),
+        }
+    }
+
+    /// Writes if the guards hold; what is served follows the definitions.
+    async fn commit(
+        &self,
+        resource: &Resource,
+        write: Write,
+        guards: Vec<Guard>,
+    ) -> Result<Arc<Record>, CommitError> {
+        let record = self.store.commit_guarded(write, guards).await?;
+        if resource.is(BuiltIn::CustomResourceDefinition) {
+            self.registry.sync();
+        }
+        Ok(record)
+    }
+
+    /// Why a write did not happen. After one that came too late for its definition, the new one is served.
+    fn refusal(&self, resource: &Resource, err: CommitError) -> PutError {
+        if matches!(err, CommitError::Unguarded { .. }) {
+            self.registry.sync();
+            return PutError::Refused(ApiError::definition_changed(&resource.group_resource()));
+        }
+        err.into()
+    }
+
+    /// Puts a new value in place of a record that must not have changed; no checks are made. False if it has.
+    pub(super) async fn replace_unconditionally(
+        &self,
+        resource: &Resource,
+        record: &Record,
+        working: Value,
+    ) -> Result<bool, ApiError> {
+        match self
+            .put(resource, record.key.clone(), Expect::At(record.modified), working)
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(PutError::Conflict) => Ok(false),
+            Err(PutError::Refused(err)) => Err(err),
+        }
+    }
+
+    /// Removes a key; watchers see its last value with the revision of the removal.
+    async fn remove(&self, resource: &Resource, record: &Record) -> Result<Arc<Record>, PutError> {
+        let change = Change::Delete(Box::new(|revision: Revision, last: &Record| {
+            Sealed::new(last.json().clone()).seal(revision)
+        }));
+        let write = Write {
+            key: record.key.clone(),
+            expect: Expect::At(record.modified),
+            change,
+        };
+        Ok(self.commit(resource, write, Vec::new()).await?)
+    }
+}
+
+fn namespace_key(name: &str) -> Key {
+    Key::new(format!("{}{name}", builtin::NAMESPACE_STORAGE))
+}
+
+/// A custom resource's definition as the object was prepared by it, and as `holds` says besides.
+fn definition_guard(resource: &Resource, holds: fn(&Value) -> bool) -> Option<Guard> {
+    let version = resource.custom()?.definition.clone();
+    Some(Guard {
+        key: Key::new(format!("{CRD_STORAGE}{}", version.name)),
+        holds: Box::new(move |definition| {
+            let definition = definition.json();
+            DefinitionVersion::of(definition) == version && holds(definition)
+        }),
+    })
+}
+
+fn no_namespace(name: &str) -> ApiError {
+    ApiError::not_found(&GroupResource::new("", "namespaces"), name)
+}
+
+fn sealed(resource: &Resource, working: Value) -> Change {
+    let sealed = Sealed::new(resource.stored(working));
+    Change::Put(Box::new(move |revision: Revision| sealed.seal(revision)))
+}
+
+/// Why a write did not happen.
+#[derive(Debug)]
+enum PutError {
+    /// Somebody else changed the key first.
+    Conflict,
+    Refused(ApiError),
+}
+
+impl From<CommitError> for PutError {
+    fn from(err: CommitError) -> Self {
+        match err {
+            CommitError::Conflict { .. } => Self::Conflict,
+            CommitError::TooLarge { bytes, limit, .. } => {
+                let what = format!("the object has {bytes} bytes, the limit is {limit}");
+                Self::Refused(ApiError::too_large(&what))
+            }
+            other @ (CommitError::NotJson { .. }
+            | CommitError::Encoder { .. }
+            | CommitError::Unguarded { .. }
+            | CommitError::Io(_)
+            | CommitError::Closed) => Self::Refused(ApiError::internal(Chain(&other))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::{DeleteOptions, WriteOptions};
+    use super::super::status::Reason;
+    use super::*;
+    use rooflet_store::StoreConfig;
+    use serde_json::json;
+
+    /// Reading an object by a definition and writing it are two moments, too.
+    #[tokio::test]
+    async fn an_object_is_written_by_the_definition_that_it_was_read_by() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let store = Store::open(config, Clock::System).expect("a new store");
+        let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
+        let mut warnings = Warnings::default();
+        let names =
+            json!({"plural": "things", "kind": "Thing", "singular": "thing", "listKind": "ThingList"});
+        let definition = json!({"metadata": {"name": "things.a.com"}, "spec": {"group": "a.com", "scope": "Cluster",
+            "names": names, "conversion": {"strategy": "None"}, "versions": [{"name": "v1", "served": true,
+            "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+        let definitions = Arc::clone(
+            engine
+                .registry
+                .snapshot()
+                .built_in(BuiltIn::CustomResourceDefinition),
+        );
+        let target = Target::new(&definitions, None, "things.a.com");
+        let options = WriteOptions::INTERNAL;
+        let created = engine.create(&target, definition, options, &mut warnings).await;
+        created.expect("created");
+        crate::crd_controller::settle(&engine).await;
+        let things = || {
+            let snapshot = engine.registry.snapshot();
+            Arc::clone(snapshot.resource("a.com", "v1", "things").expect("served"))
+        };
+        let before = things();
+        let deprecate = |old: &Value, _: &mut Warnings| {
+            let mut new = old.clone();
+            new["spec"]["versions"][0]["deprecated"] = json!(true);
+            Ok(new)
+        };
+        let edit = Edit::Change(&deprecate);
+        let changed = engine.update(&target, edit, options, &mut warnings).await;
+        changed.expect("changed");
+        let thing = json!({"apiVersion": "a.com/v1", "kind": "Thing", "metadata": {"name": "t"}});
+        let mut create = async |resource: &Arc<Resource>| {
+            let target = Target::new(resource, None, "t");
+            let created = engine
+                .create(&target, thing.clone(), options, &mut warnings)
+                .await;
+            created.map(drop).map_err(|err| err.is_definition_change())
+        };
+        assert_eq!(create(&before).await, Err(true));
+        assert_eq!(create(&things()).await, Ok(()));
+    }
+
+    /// The check before a create and its write are two moments; what counts is the second.
+    #[tokio::test]
+    async fn a_namespace_must_take_objects_at_the_moment_of_the_write() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let store = Store::open(config, Clock::System).expect("a new store");
+        let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
+        let snapshot = engine.registry.snapshot();
+        let namespace = Target::new(snapshot.built_in(BuiltIn::Namespace), None, "n");
+        let map = |name: &str| Target::new(snapshot.built_in(BuiltIn::ConfigMap), Some("n"), name);
+        let put_new = async |name: &str| {
+            let working = json!({"metadata": {"name": name, "namespace": "n"}});
+            match engine.put_new(&map(name), working).await {
+                Ok(_) => None,
+                Err(PutError::Refused(err)) => Some(err.reason()),
+                Err(PutError::Conflict) => Some(Reason::Conflict),
+            }
+        };
+        assert_eq!(put_new("too-early").await, Some(Reason::NotFound));
+        let mut warnings = Warnings::default();
+        let object = json!({"metadata": {"name": "n"}});
+        engine
+            .create(&namespace, object, WriteOptions::INTERNAL, &mut warnings)
+            .await
+            .expect("created");
+        assert_eq!(put_new("in-time").await, None);
+        assert_eq!(put_new("in-time").await, Some(Reason::Conflict));
+        engine
+            .delete(&namespace, &DeleteOptions::default())
+            .await
+            .expect("marked");
+        assert_eq!(put_new("too-late").await, Some(Reason::Forbidden));
+    }
+}

@@ -1,0 +1,228 @@
+//! From a client's object to the working form: type members checked, unknown fields found and dropped, defaults applied.
+
+use serde_json::Value;
+
+use super::super::body::{self, Body};
+use super::super::builtin;
+use super::super::negotiate::Encoding;
+use super::super::options::FieldValidation;
+use super::super::resource::{Origin, Resource};
+use super::super::status::ApiError;
+
+/// Most notes for one client: some read no more than a hundred headers.
+const WARNINGS_MAX: usize = 64;
+
+/// Notes for the client that do not fail the request, the first ones; sent as Warning headers.
+#[derive(Debug, Default)]
+pub(crate) struct Warnings(Vec<String>);
+
+impl Warnings {
+    pub(crate) fn add(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if self.0.len() < WARNINGS_MAX && !self.0.contains(&text) {
+            self.0.push(text);
+        }
+    }
+
+    pub(crate) fn extend(&mut self, texts: impl IntoIterator<Item = String>) {
+        texts.into_iter().for_each(|text| self.add(text));
+    }
+
+    pub(crate) fn into_texts(self) -> Vec<String> {
+        self.0
+    }
+}
+
+/// Why a value is not an object of a kind.
+#[derive(Debug)]
+pub(crate) enum DecodeFault {
+    /// Refused whatever the field validation: the text of Go's decoder.
+    Malformed(String),
+    /// Refused by strict decoding: `unknown field "…"`, `duplicate field "…"`.
+    Strict(Vec<String>),
+}
+
+impl DecodeFault {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Malformed(text) => text.clone(),
+            Self::Strict(texts) => format!("strict decoding error: {}", texts.join(", ")),
+        }
+    }
+}
+
+/// Reads the body of a create or an update into the working form.
+pub(crate) fn request_body(
+    resource: &Resource,
+    bytes: &[u8],
+    encoding: Encoding,
+    validation: FieldValidation,
+    warnings: &mut Warnings,
+) -> Result<Value, ApiError> {
+    let unrecognized = |why: &str| {
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {why} ({})",
+            resource.kind,
+            body::summary(bytes)
+        ))
+    };
+    let Body { value, duplicates } = body::parse(bytes, encoding).map_err(|err| match encoding {
+        Encoding::Json => unrecognized(&format!("couldn't get version/kind; json parse error: {err}")),
+        Encoding::Yaml => unrecognized(&format!("error converting YAML to JSON: yaml: {err}")),
+    })?;
+    if !value.is_object() {
+        let why = "couldn't get version/kind; json parse error: json: cannot unmarshal the body into Go value of type \
+            struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
+        return Err(unrecognized(why));
+    }
+    let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let (kind, api_version) = (text("kind"), text("apiVersion"));
+    let is_custom = resource.custom().is_some();
+    if is_custom && kind.is_empty() {
+        let shown = String::from_utf8_lossy(bytes);
+        return Err(unrecognized(&format!("Object 'Kind' is missing in '{shown}'")));
+    }
+    let expected = resource.api_version();
+    // Built-in kinds take their type from the path when the body has none.
+    if api_version != expected && (is_custom || !api_version.is_empty()) {
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({expected})"
+        )));
+    }
+    if !is_custom && !kind.is_empty() && kind != resource.kind {
+        let version = &resource.version;
+        return Err(ApiError::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for version \
+             {expected:?} in this place",
+            resource.kind
+        )));
+    }
+    let shown_kind = if kind.is_empty() {
+        resource.kind.clone()
+    } else {
+        kind
+    };
+    object(resource, value, duplicates, validation, warnings).map_err(|fault| {
+        ApiError::bad_request(format!(
+            "{shown_kind} in version {:?} cannot be handled as a {}: {}",
+            resource.version,
+            resource.kind,
+            fault.text()
+        ))
+    })
+}
+
+/// Turns an external object into the working form.
+pub(crate) fn object(
+    resource: &Resource,
+    value: Value,
+    duplicates: Vec<String>,
+    validation: FieldValidation,
+    warnings: &mut Warnings,
+) -> Result<Value, DecodeFault> {
+    let (value, unknown) = match &resource.origin {
+        Origin::BuiltIn(built_in) => {
+            let decoded = builtin::types()
+                .decode(built_in.facts().definition, value)
+                .map_err(DecodeFault::Malformed)?;
+            let mut working = built_in.stored_form(decoded.value);
+            if let Some(map) = working.as_object_mut() {
+                map.remove("apiVersion");
+                map.remove("kind");
+            }
+            built_in.default(&mut working);
+            (working, decoded.unknown)
+        }
+        Origin::Custom(custom) => {
+            let mut working = value;
+            let mut unknown = Vec::new();
+            if let Some(map) = working.as_object_mut() {
+                let metadata = map.remove("metadata").unwrap_or(Value::Null);
+                let decoded = builtin::types()
+                    .decode_metadata(metadata)
+                    .map_err(DecodeFault::Malformed)?;
+                map.insert("metadata".to_owned(), decoded.value);
+                unknown = decoded.unknown;
+            }
+            unknown.extend(custom.schema.prune(&mut working));
+            custom.schema.apply_defaults(&mut working);
+            (working, unknown)
+        }
+    };
+    let faults: Vec<String> = duplicates
+        .iter()
+        .map(|path| format!("duplicate field {path:?}"))
+        .chain(unknown.iter().map(|path| format!("unknown field {path:?}")))
+        .collect();
+    match validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => warnings.extend(faults),
+        FieldValidation::Strict if faults.is_empty() => {}
+        FieldValidation::Strict => return Err(DecodeFault::Strict(faults)),
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builtin::BuiltIn;
+    use serde_json::json;
+
+    fn read(body: &str, validation: FieldValidation) -> Result<(Value, Vec<String>), String> {
+        let resource = Resource::built_in(BuiltIn::ConfigMap);
+        let mut warnings = Warnings::default();
+        request_body(
+            &resource,
+            body.as_bytes(),
+            Encoding::Json,
+            validation,
+            &mut warnings,
+        )
+        .map(|value| (value, warnings.into_texts()))
+        .map_err(|err| err.message().to_owned())
+    }
+
+    #[test]
+    fn a_built_in_body_needs_no_type() {
+        let got = read(
+            r#"{"metadata":{"name":"a"},"data":{"k":"v"}}"#,
+            FieldValidation::Strict,
+        )
+        .expect("decodes");
+        assert_eq!(got.0, json!({"metadata": {"name": "a"}, "data": {"k": "v"}}));
+    }
+
+    #[test]
+    fn unknown_and_repeated_fields_warn_or_fail() {
+        let body = r#"{"metadata":{"name":"a"},"data":{"k":"v","k":"w"},"bogus":1}"#;
+        let (_, warnings) = read(body, FieldValidation::Warn).expect("warned");
+        assert_eq!(
+            warnings,
+            ["duplicate field \"data.k\"", "unknown field \"bogus\""]
+        );
+        assert_eq!(
+            read(body, FieldValidation::Strict).expect_err("strict"),
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: duplicate field \
+             \"data.k\", unknown field \"bogus\""
+        );
+        assert_eq!(
+            read(body, FieldValidation::Ignore).expect("ignored").1,
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn a_body_of_another_version_is_refused() {
+        assert_eq!(
+            read(r#"{"apiVersion":"v2","kind":"ConfigMap"}"#, FieldValidation::Warn).expect_err("version"),
+            "the API version in the data (v2) does not match the expected API version (v1)"
+        );
+        assert!(
+            read("{", FieldValidation::Warn)
+                .expect_err("cut")
+                .contains("couldn't get version/kind; json parse error")
+        );
+        assert!(read("[]", FieldValidation::Warn).is_err());
+    }
+}

@@ -1,0 +1,266 @@
+//! Replacing or patching an object, and the removal that an update can bring about.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::super::metadata;
+use super::super::object;
+use super::super::options::WriteOptions;
+use super::super::resource::{Origin, Resource, Subresource};
+use super::super::status::ApiError;
+use super::create::{agree_on_namespace, note_duplicate_owners};
+use super::{Engine, PutError, Shown, Target, WRITE_TIMEOUT, Warnings, Written, validate};
+use rooflet_apimachinery::schema::FieldError;
+use rooflet_store::{Expect, Record};
+
+/// How an update comes to its new object.
+pub(crate) enum Edit<'a> {
+    /// The whole object, in working form.
+    Replace(Value),
+    /// From the present object, working form to working form. May run several times.
+    Change(&'a (dyn Fn(&Value, &mut Warnings) -> Result<Value, ApiError> + Send + Sync)),
+}
+
+impl Engine {
+    pub(crate) async fn update(
+        &self,
+        target: &Target,
+        edit: Edit<'_>,
+        options: WriteOptions,
+        warnings: &mut Warnings,
+    ) -> Result<Written, ApiError> {
+        if let Edit::Replace(working) = &edit
+            && object::name(working) != target.name
+        {
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({}) does not match the name on the URL ({})",
+                object::name(working),
+                target.name
+            )));
+        }
+        target.check_stored(self.store.get(&target.key()).as_deref())?;
+        self.check_namespace(target, false)?;
+        let deadline = self.clock.instant() + WRITE_TIMEOUT;
+        loop {
+            // Notes of an attempt that is made again are not said twice.
+            let mut noted = Warnings::default();
+            let attempt = self.try_update(target, &edit, options, &mut noted).await?;
+            match attempt {
+                Attempt::Done(written) => {
+                    warnings.extend(noted.into_texts());
+                    return Ok(written);
+                }
+                Attempt::Create(working) => return self.create(target, working, options, warnings).await,
+                Attempt::Overtaken { insists: false } if self.clock.instant() < deadline => {}
+                Attempt::Overtaken { .. } => {
+                    return Err(ApiError::stale(&target.resource.group_resource(), &target.name));
+                }
+            }
+        }
+    }
+
+    async fn try_update(
+        &self,
+        target: &Target,
+        edit: &Edit<'_>,
+        options: WriteOptions,
+        warnings: &mut Warnings,
+    ) -> Result<Attempt, ApiError> {
+        let resource = &target.resource;
+        let stored = self.store.get(&target.key());
+        target.check_stored(stored.as_deref())?;
+        let Some(record) = stored else {
+            return match edit {
+                Edit::Replace(working) if resource.creates_on_update() && target.subresource.is_none() => {
+                    let mut working = working.clone();
+                    object::metadata_mut(&mut working).remove("resourceVersion");
+                    Ok(Attempt::Create(working))
+                }
+                Edit::Replace(_) | Edit::Change(_) => Err(target.not_found()),
+            };
+        };
+        let old = resource.view(&record);
+        let mut new = match edit {
+            Edit::Replace(working) => working.clone(),
+            Edit::Change(change) => change(&old, warnings)?,
+        };
+        agree_on_namespace(target, &mut new)?;
+        if matches!(edit, Edit::Replace(_)) {
+            check_uid(target, &new, &old)?;
+        }
+        let insists = check_version(target, &new, &record, edit)?;
+        note_duplicate_owners(&mut new, warnings);
+        metadata::inherit(&mut new, &old);
+        prepare(resource, &mut new, &old, target.subresource, self.clock.now());
+        target.check_change(Some(&old), &new)?;
+        object::set_resource_version(&mut new, record.modified);
+        validate::update(resource, &new, &old, target.subresource, warnings)?;
+        if self.is_finished(resource, &new, &old) {
+            return self.finish(target, &record, new, options, insists).await;
+        }
+        if object::same_content(&resource.stored(new.clone()), record.json()) {
+            return Ok(Attempt::Done(Written {
+                shown: Shown::Record(record),
+                created: false,
+            }));
+        }
+        if options.dry_run {
+            return Ok(Attempt::Done(Written {
+                shown: Shown::Value(new),
+                created: false,
+            }));
+        }
+        match self
+            .put(resource, target.key(), Expect::At(record.modified), new)
+            .await
+        {
+            Ok(record) => Ok(Attempt::Done(Written {
+                shown: Shown::Record(record),
+                created: false,
+            })),
+            Err(PutError::Conflict) => Ok(Attempt::Overtaken { insists }),
+            Err(PutError::Refused(err)) => Err(err),
+        }
+    }
+
+    /// The update took away the last thing that kept a deleted object in being.
+    fn is_finished(&self, resource: &Resource, new: &Value, old: &Value) -> bool {
+        let may_vanish = match &resource.origin {
+            Origin::BuiltIn(built_in) => built_in.may_vanish(new),
+            Origin::Custom(_) => true,
+        };
+        let grace_is_over = old["metadata"]["deletionGracePeriodSeconds"]
+            .as_i64()
+            .unwrap_or_default()
+            == 0;
+        object::is_being_deleted(old)
+            && grace_is_over
+            && object::finalizers(new).next().is_none()
+            && may_vanish
+    }
+
+    async fn finish(
+        &self,
+        target: &Target,
+        record: &Arc<Record>,
+        new: Value,
+        options: WriteOptions,
+        insists: bool,
+    ) -> Result<Attempt, ApiError> {
+        let done = Attempt::Done(Written {
+            shown: Shown::Value(new),
+            created: false,
+        });
+        if options.dry_run {
+            return Ok(done);
+        }
+        match self.remove(&target.resource, record).await {
+            Ok(_) => Ok(done),
+            Err(PutError::Conflict) => Ok(Attempt::Overtaken { insists }),
+            Err(PutError::Refused(err)) => Err(err),
+        }
+    }
+}
+
+enum Attempt {
+    Done(Written),
+    Create(Value),
+    /// Somebody else wrote in between. `insists`: the client named the version it means.
+    Overtaken {
+        insists: bool,
+    },
+}
+
+fn check_uid(target: &Target, new: &Value, old: &Value) -> Result<(), ApiError> {
+    let (given, actual) = (object::uid(new), object::uid(old));
+    if given.is_empty() || given == actual {
+        return Ok(());
+    }
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
+         failed: UID in precondition: {given}, UID in object meta: {actual}",
+        target.key()
+    );
+    Err(ApiError::conflict(
+        &target.resource.group_resource(),
+        &target.name,
+        &why,
+    ))
+}
+
+/// Compares the version the client means with the one there is. True if the client named one by itself.
+fn check_version(target: &Target, new: &Value, record: &Record, edit: &Edit<'_>) -> Result<bool, ApiError> {
+    let resource = &target.resource;
+    let given = object::resource_version(new);
+    let invalid = |field: &str, value: Value, detail: &str| {
+        let errors = [FieldError::invalid(field, &value, detail)];
+        ApiError::invalid(&resource.group, &resource.plural, &target.name, &errors)
+    };
+    let version: u64 = match given {
+        "" => 0,
+        text => text.parse().map_err(|_| {
+            let detail = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+            invalid("resourceVersion", Value::from(text), &detail)
+        })?,
+    };
+    if version == 0 {
+        return if resource.updates_unconditionally() {
+            Ok(false)
+        } else {
+            Err(invalid(
+                "metadata.resourceVersion",
+                json!(0),
+                "must be specified for an update",
+            ))
+        };
+    }
+    if version != record.modified.0 {
+        return Err(ApiError::stale(&resource.group_resource(), &target.name));
+    }
+    Ok(matches!(edit, Edit::Replace(_)))
+}
+
+fn prepare(
+    resource: &Resource,
+    new: &mut Value,
+    old: &Value,
+    subresource: Option<Subresource>,
+    now: Timestamp,
+) {
+    let custom = match &resource.origin {
+        Origin::BuiltIn(built_in) => {
+            return built_in.prepare_update(new, old, subresource.map_or("", Subresource::as_str), now);
+        }
+        Origin::Custom(custom) => custom,
+    };
+    if subresource == Some(Subresource::Status) {
+        let status = new.get("status").cloned();
+        *new = old.clone();
+        if let Some(map) = new.as_object_mut() {
+            object::set_or_remove(map, "status", status);
+        }
+        return;
+    }
+    if custom.has_status
+        && let Some(map) = new.as_object_mut()
+    {
+        object::set_or_remove(map, "status", old.get("status").cloned());
+    }
+    let differs = {
+        let beside_metadata = |object: &Value| -> Vec<(String, Value)> {
+            let members = object
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(key, _)| *key != "metadata");
+            members.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        beside_metadata(new) != beside_metadata(old)
+    };
+    if differs {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
+        object::metadata_mut(new).insert("generation".to_owned(), json!(generation));
+    }
+}

@@ -1,0 +1,174 @@
+//! All checks of one object before it is stored.
+
+use serde_json::Value;
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use super::super::builtin::BuiltIn;
+use super::super::metadata;
+use super::super::object;
+use super::super::resource::{Origin, Resource, ScalePaths, Subresource};
+use super::super::status::ApiError;
+use super::Warnings;
+use rooflet_apimachinery::schema::{FieldError, metadata as rules};
+
+/// Checks a new object in working form.
+pub(super) fn create(resource: &Resource, working: &Value, warnings: &mut Warnings) -> Result<(), ApiError> {
+    let mut errors = type_errors(resource, working);
+    if errors.is_empty() {
+        errors = rules::validate_create(&working["metadata"], resource.name_rule(), resource.namespaced);
+        if resource.is(BuiltIn::CustomResourceDefinition) {
+            errors.clear();
+        }
+        errors = kind_errors(resource, working, None, None, errors);
+        check_finalizers(resource, working, None, &mut errors, warnings);
+    }
+    refuse(resource, working, &errors)?;
+    if let Origin::BuiltIn(built_in) = &resource.origin {
+        warnings.extend(built_in.warnings(working, None));
+    }
+    Ok(())
+}
+
+/// Checks an update in working form.
+pub(super) fn update(
+    resource: &Resource,
+    working: &Value,
+    old: &Value,
+    subresource: Option<Subresource>,
+    warnings: &mut Warnings,
+) -> Result<(), ApiError> {
+    let mut errors = type_errors(resource, working);
+    if errors.is_empty() {
+        // A definition's rules look at its metadata themselves.
+        if !resource.is(BuiltIn::CustomResourceDefinition) {
+            errors = rules::validate_update(
+                &working["metadata"],
+                &old["metadata"],
+                resource.updates_unconditionally(),
+            );
+        }
+        errors = kind_errors(resource, working, Some(old), subresource, errors);
+        if subresource != Some(Subresource::Status) {
+            check_finalizers(resource, working, Some(old), &mut errors, warnings);
+        }
+    }
+    refuse(resource, working, &errors)?;
+    if let Origin::BuiltIn(built_in) = &resource.origin {
+        warnings.extend(built_in.warnings(working, Some(old)));
+    }
+    Ok(())
+}
+
+fn refuse(resource: &Resource, working: &Value, errors: &[FieldError]) -> Result<(), ApiError> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        &resource.group,
+        &resource.kind,
+        object::name(working),
+        errors,
+    ))
+}
+
+/// A custom resource carries its type itself, and it must be right.
+fn type_errors(resource: &Resource, working: &Value) -> Vec<FieldError> {
+    if resource.custom().is_none() {
+        return Vec::new();
+    }
+    let mut errors = Vec::new();
+    for (field, expected) in [
+        ("kind", resource.kind.clone()),
+        ("apiVersion", resource.api_version()),
+    ] {
+        let given = object::text(working, &[field]);
+        if given != expected {
+            errors.push(FieldError::invalid_text(
+                field,
+                given,
+                &format!("must be {expected}"),
+            ));
+        }
+    }
+    errors
+}
+
+fn kind_errors(
+    resource: &Resource,
+    working: &Value,
+    old: Option<&Value>,
+    subresource: Option<Subresource>,
+    mut earlier: Vec<FieldError>,
+) -> Vec<FieldError> {
+    match &resource.origin {
+        Origin::BuiltIn(built_in) => {
+            earlier.extend(built_in.validate(working, old));
+            earlier
+        }
+        Origin::Custom(custom) => {
+            let check = || match (subresource, old) {
+                (Some(Subresource::Status), Some(old)) => {
+                    custom.schema.validate_status(earlier, working, old)
+                }
+                _ => custom.schema.validate_after(earlier, working, old),
+            };
+            let mut errors = if custom.schema.has_rules() {
+                beside_others(check)
+            } else {
+                check()
+            };
+            if let Some(paths) = &custom.scale {
+                check_scale(
+                    paths,
+                    working,
+                    subresource != Some(Subresource::Status),
+                    &mut errors,
+                );
+            }
+            errors
+        }
+    }
+}
+
+/// Work that may take long: other tasks of this thread go on elsewhere, where there is an elsewhere.
+fn beside_others<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        Ok(_) | Err(_) => work(),
+    }
+}
+
+fn check_finalizers(
+    resource: &Resource,
+    working: &Value,
+    old: Option<&Value>,
+    errors: &mut Vec<FieldError>,
+    warnings: &mut Warnings,
+) {
+    let (faults, notes) = metadata::check_new_finalizers(working, old, resource.finalizer_rule());
+    errors.extend(faults);
+    warnings.extend(notes);
+}
+
+fn check_scale(paths: &ScalePaths, working: &Value, checks_spec: bool, errors: &mut Vec<FieldError>) {
+    let counts = [
+        (&paths.spec_replicas, checks_spec),
+        (&paths.status_replicas, true),
+    ];
+    for (path, _) in counts.into_iter().filter(|(_, is_checked)| *is_checked) {
+        let Some(count) = super::scale::lookup(working, path).and_then(Value::as_i64) else {
+            continue;
+        };
+        let field = format!(".{}", path.join("."));
+        if count < 0 {
+            errors.push(FieldError::invalid(
+                field,
+                &Value::from(count),
+                "should be a non-negative integer",
+            ));
+        } else if i32::try_from(count).is_err() {
+            let detail = format!("should be less than or equal to {}", i32::MAX);
+            errors.push(FieldError::invalid(field, &Value::from(count), &detail));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What the API server counts about itself.
+
+use std::time::Duration;
+
+use rooflet_base::metrics::{
+    HistogramOpts, HistogramVec, IntCounterVec, IntGauge, LATENCY_SECONDS, Opts, Registry, Result,
+};
+
+/// Labels are verbs, resources and status codes: all from closed sets.
+#[derive(Clone)]
+pub(crate) struct ApiServerMetrics {
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    pub watches: IntGauge,
+    pub connections: IntGauge,
+}
+
+impl ApiServerMetrics {
+    pub(crate) fn register(registry: &Registry) -> Result<Self> {
+        let requests = IntCounterVec::new(
+            Opts::new(
+                "rooflet_apiserver_requests_total",
+                "Requests answered, by verb, resource and status code.",
+            ),
+            &["verb", "resource", "code"],
+        )?;
+        let durations = HistogramVec::new(
+            HistogramOpts::new(
+                "rooflet_apiserver_request_duration_seconds",
+                "Time from the last byte of a request to the first of its answer; watches are not in it.",
+            )
+            .buckets(LATENCY_SECONDS.to_vec()),
+            &["verb"],
+        )?;
+        let watches = IntGauge::new("rooflet_apiserver_watches", "Watches that are open.")?;
+        let connections = IntGauge::new(
+            "rooflet_apiserver_connections",
+            "Client connections that are open.",
+        )?;
+        registry.register(Box::new(requests.clone()))?;
+        registry.register(Box::new(durations.clone()))?;
+        registry.register(Box::new(watches.clone()))?;
+        registry.register(Box::new(connections.clone()))?;
+        Ok(Self {
+            requests,
+            durations,
+            watches,
+            connections,
+        })
+    }
+
+    /// `resource` is a served one, or empty.
+    pub(crate) fn observe(&self, verb: &'static str, resource: &str, code: u16, took: Duration) {
+        self.requests
+            .with_label_values(&[verb, resource, code.to_string().as_str()])
+            .inc();
+        if verb != "watch" {
+            self.durations
+                .with_label_values(&[verb])
+                .observe(took.as_secs_f64());
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The table of served resources: the built-in ones and those of the CustomResourceDefinitions in the store.
+//!
+//! Readers take a [`Snapshot`]; [`Registry::sync`] replaces it when definitions changed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use kube::core::Version;
+use tokio_util::sync::CancellationToken;
+
+use super::builtin::{BuiltIn, CRD_STORAGE};
+use super::crd;
+use super::object;
+use super::resource::{DefinitionVersion, Resource};
+use rooflet_base::clock::Clock;
+use rooflet_base::mutex::lock;
+use rooflet_store::{ListOptions, Record, Revision, Store};
+
+/// What is served at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    /// Groups in the order of discovery; the core group has the empty name and is first.
+    pub groups: Vec<Group>,
+    /// Every kind in the version in which it is stored, served or not.
+    pub stored: Vec<Arc<Resource>>,
+    /// Group -> version -> plural.
+    index: HashMap<String, HashMap<String, HashMap<String, Arc<Resource>>>>,
+    /// When it came to be.
+    pub made: Timestamp,
+    /// Answers that depend on the snapshot alone, by a key of their maker's choice.
+    pub answers: AnswerCache,
+}
+
+/// Bytes that are made once per snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerCache(Mutex<HashMap<String, Arc<OnceLock<Bytes>>>>);
+
+impl AnswerCache {
+    pub(crate) fn get_or_make(&self, key: &str, make: impl FnOnce() -> Bytes) -> Bytes {
+        let cell = {
+            let mut cells = lock(&self.0);
+            Arc::clone(cells.entry(key.to_owned()).or_default())
+        };
+        cell.get_or_init(make).clone()
+    }
+}
+
+/// One API group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub name: String,
+    /// Preferred first.
+    pub versions: Vec<GroupVersion>,
+}
+
+/// The resources of one version of a group, in the order of discovery.
+#[derive(Debug)]
+pub(crate) struct GroupVersion {
+    pub version: String,
+    pub resources: Vec<Arc<Resource>>,
+}
+
+impl Snapshot {
+    fn new(resources: impl IntoIterator<Item = Arc<Resource>>, made: Timestamp) -> Self {
+        let mut snapshot = Self {
+            made,
+            ..Self::default()
+        };
+        let built_in: Vec<String> = BuiltIn::ALL
+            .iter()
+            .map(|kind| kind.facts().group.to_owned())
+            .collect();
+        for resource in resources {
+            if resource.is_stored() {
+                snapshot.stored.push(Arc::clone(&resource));
+            }
+            if resource.is_served() {
+                snapshot.insert(resource);
+            }
+        }
+        for group in &mut snapshot.groups {
+            let key = |version: &GroupVersion| std::cmp::Reverse(Version::parse(&version.version).priority());
+            group.versions.sort_by_key(key);
+        }
+        // Built-in groups come in their own order, those of definitions after them by name.
+        snapshot.groups.sort_by_key(|group| {
+            let place = built_in
+                .iter()
+                .position(|name| *name == group.name)
+                .unwrap_or(usize::MAX);
+            (place, group.name.clone())
+        });
+        snapshot
+    }
+
+    fn insert(&mut self, resource: Arc<Resource>) {
+        let versions = self.index.entry(resource.group.clone()).or_default();
+        let plurals = versions.entry(resource.version.clone()).or_default();
+        plurals.insert(resource.plural.clone(), Arc::clone(&resource));
+        let group = match self.groups.iter().position(|group| group.name == resource.group) {
+            Some(index) => &mut self.groups[index],
+            None => {
+                self.groups.push(Group {
+                    name: resource.group.clone(),
+                    versions: Vec::new(),
+                });
+                self.groups.last_mut().expect("pushed above")
+            }
+        };
+        match group
+            .versions
+            .iter_mut()
+            .find(|version| version.version == resource.version)
+        {
+            Some(version) => version.resources.push(resource),
+            None => {
+                let version = resource.version.clone();
+                group.versions.push(GroupVersion {
+                    version,
+                    resources: vec![resource],
+                });
+            }
+        }
+    }
+
+    pub(crate) fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.index.get(group)?.get(version)?.get(plural)
+    }
+
+    pub(crate) fn serves(&self, group: &str, version: &str) -> bool {
+        self.index
+            .get(group)
+            .is_some_and(|versions| versions.contains_key(version))
+    }
+
+    pub(crate) fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    pub(crate) fn group_version(&self, group: &str, version: &str) -> Option<&GroupVersion> {
+        self.group(group)?
+            .versions
+            .iter()
+            .find(|candidate| candidate.version == version)
+    }
+
+    pub(crate) fn built_in(&self, kind: BuiltIn) -> &Arc<Resource> {
+        let facts = kind.facts();
+        self.resource(facts.group, facts.version, facts.plural)
+            .expect("every snapshot holds all built-in kinds")
+    }
+}
+
+/// See the module's documentation. Clones share one table.
+#[derive(Clone)]
+pub(crate) struct Registry {
+    store: Store,
+    clock: Clock,
+    current: Arc<RwLock<Arc<Snapshot>>>,
+    /// What the current snapshot was made from, by the definition's key.
+    seen: Arc<Mutex<BTreeMap<String, Seen>>>,
+}
+
+/// A definition and what was made of it.
+struct Seen {
+    record: Arc<Record>,
+    /// The revision its spec stands at.
+    fresh_since: Revision,
+    retired: CancellationToken,
+    resources: Vec<Arc<Resource>>,
+}
+
+impl Seen {
+    fn new(record: &Arc<Record>, fresh_since: Revision, retired: CancellationToken) -> Self {
+        let resources = crd::resources(record.json(), fresh_since, &retired);
+        Self {
+            record: Arc::clone(record),
+            fresh_since,
+            retired,
+            resources: resources.into_iter().map(Arc::new).collect(),
+        }
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(store: Store, clock: Clock) -> Self {
+        let registry = Self {
+            store,
+            clock,
+            current: Arc::default(),
+            seen: Arc::default(),
+        };
+        registry.sync();
+        registry
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Brings the table up to date with the definitions in the store. Returns the definitions.
+    pub(crate) fn sync(&self) -> Vec<Arc<Record>> {
+        // Held throughout, so that an older view never replaces a newer one.
+        let mut seen = lock(&self.seen);
+        let records = self
+            .store
+            .list(CRD_STORAGE, &ListOptions::default())
+            .map(|listing| listing.records)
+            .unwrap_or_default();
+        let is_unchanged = !self.snapshot().groups.is_empty()
+            && seen.len() == records.len()
+            && records.iter().all(|record| {
+                seen.get(record.key.as_str())
+                    .is_some_and(|old| old.record.modified == record.modified)
+            });
+        if is_unchanged {
+            return records;
+        }
+        let mut next = BTreeMap::new();
+        let mut retired_before: Vec<CancellationToken> = Vec::new();
+        for record in &records {
+            let definition = match seen.remove(record.key.as_str()) {
+                // Compiling schemas takes long: what is made stays as long as it is right.
+                Some(old) if same_resources(&old.record, record) => Seen {
+                    record: Arc::clone(record),
+                    ..old
+                },
+                Some(old) if same_spec(&old.record, record) => {
+                    Seen::new(record, old.fresh_since, old.retired)
+                }
+                changed => {
+                    retired_before.extend(changed.map(|old| old.retired));
+                    Seen::new(record, record.modified, CancellationToken::new())
+                }
+            };
+            next.insert(record.key.as_str().to_owned(), definition);
+        }
+        retired_before.extend(seen.values().map(|gone| gone.retired.clone()));
+        *seen = next;
+        let built_in = BuiltIn::ALL.into_iter().map(Resource::built_in).map(Arc::new);
+        let custom = seen.values().flat_map(|definition| &definition.resources);
+        let resources = built_in.chain(custom.cloned());
+        let snapshot = Arc::new(Snapshot::new(resources, self.clock.now()));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
+        // Only now: who starts anew because of it must find the new table.
+        retired_before.iter().for_each(CancellationToken::cancel);
+        records
+    }
+}
+
+fn same_spec(old: &Record, new: &Record) -> bool {
+    let (old, new) = (old.json(), new.json());
+    object::uid(old) == object::uid(new) && old["spec"] == new["spec"]
+}
+
+/// Whether both definitions make the same resources.
+fn same_resources(old: &Record, new: &Record) -> bool {
+    let facts = |record: &Record| {
+        let definition = record.json();
+        (
+            object::is_being_deleted(definition),
+            DefinitionVersion::of(definition),
+        )
+    };
+    old.modified == new.modified
+        || same_spec(old, new) && old.json()["status"] == new.json()["status"] && facts(old) == facts(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::to_bytes;
+    use rooflet_store::{Change, Expect, Key, StoreConfig, Write};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn groups_keep_the_order_of_discovery() {
+        let snapshot = Snapshot::new(
+            BuiltIn::ALL.into_iter().map(Resource::built_in).map(Arc::new),
+            Timestamp::UNIX_EPOCH,
+        );
+        let names: Vec<&str> = snapshot.groups.iter().map(|group| group.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "",
+                "events.k8s.io",
+                "certificates.k8s.io",
+                "apiextensions.k8s.io",
+                "coordination.k8s.io"
+            ]
+        );
+        assert!(snapshot.resource("", "v1", "configmaps").is_some());
+        assert!(snapshot.resource("", "v1", "pods").is_none());
+        assert!(snapshot.serves("", "v1") && !snapshot.serves("apps", "v1"));
+    }
+
+    /// Stores an established definition.
+    async fn put(store: &Store, name: &str, labels: Value) {
+        let key = Key::new(format!("{CRD_STORAGE}{name}"));
+        let expect = Expect::Any;
+        let (plural, group) = name.split_once('.').expect("plural and group");
+        let names = json!({"plural": plural, "kind": "Thing", "singular": "thing"});
+        let version = json!({"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object"}}});
+        let definition = json!({"metadata": {"name": name, "uid": name, "labels": labels},
+            "spec": {"group": group, "scope": "Cluster", "names": names, "versions": [version]},
+            "status": {"acceptedNames": names, "conditions": [{"type": "Established", "status": "True"}]}});
+        let change = Change::Put(Box::new(move |_| to_bytes(&definition)));
+        store.commit(Write { key, expect, change }).await.expect("stored");
+    }
+
+    fn opened(directory: &tempfile::TempDir) -> Store {
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        Store::open(config, Clock::System).expect("a new store")
+    }
+
+    #[tokio::test]
+    async fn what_did_not_change_is_not_compiled_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = opened(&directory);
+        put(&store, "things.a.com", json!({})).await;
+        let registry = Registry::new(store.clone(), Clock::System);
+        let resource = |registry: &Registry| {
+            let snapshot = registry.snapshot();
+            snapshot
+                .resource("a.com", "v1", "things")
+                .cloned()
+                .expect("served")
+        };
+        let before = resource(&registry);
+        put(&store, "things.b.com", json!({})).await;
+        put(&store, "things.a.com", json!({"x": "y"})).await;
+        registry.sync();
+        assert!(Arc::ptr_eq(&before, &resource(&registry)));
+        assert!(registry.snapshot().resource("b.com", "v1", "things").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_stored_definition_does_not_replace_a_built_in_kind() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = opened(&directory);
+        let name = "customresourcedefinitions.apiextensions.k8s.io";
+        put(&store, name, json!({})).await;
+        let registry = Registry::new(store, Clock::System);
+        let kept = BuiltIn::CustomResourceDefinition;
+        assert!(registry.snapshot().built_in(kept).is(kept));
+    }
+
+    #[test]
+    fn an_answer_is_made_once() {
+        let cache = AnswerCache::default();
+        assert_eq!(cache.get_or_make("a", || Bytes::from_static(b"1")), "1");
+        assert_eq!(cache.get_or_make("a", || unreachable!("made above")), "1");
+    }
+}

@@ -1,0 +1,219 @@
+//! A repository of a hub as it was at one commit: which files a node needs of it, and what its configuration and headers
+//! tell before anything is downloaded.
+
+use serde::Deserialize;
+
+use super::remote::{Checkpoint, HubAccess, Known, ReadRemoteError, Remote, RemoteModel, below};
+use rooflet_api::v1alpha1::{ArtifactSpec, HubModel, NodeModel};
+use rooflet_base::error::Chain;
+use rooflet_base::units::Bytes;
+use rooflet_model::checkpoint::{CheckpointError, INDEX_FILE, ModelShape, TOOL_USE_FILE};
+use rooflet_model::dimensions::KvBits;
+use rooflet_model::facts::ModelFacts;
+use rooflet_model::model::{ModelConfig, ModelConfigError};
+use rooflet_roofline::memory::ServedModel;
+use rooflet_roofline::predict::ModelCost;
+
+/// The list of a repository's files; the largest have some thousand.
+const MAX_LISTING_BYTES: u64 = 16 << 20;
+
+/// What a worker may read besides weights: configuration, tokenizer, chat template.
+const TEXT_EXTENSIONS: [&str; 4] = [".json", ".jinja", ".txt", ".model"];
+
+/// A model of a hub, before anything of it was downloaded.
+#[derive(Debug)]
+pub struct Survey {
+    /// With its commit.
+    pub model: HubModel,
+    /// What a node needs, in order of name.
+    pub files: Vec<HubFile>,
+    checkpoint: Checkpoint,
+}
+
+/// One file of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HubFile {
+    pub name: String,
+    pub bytes: u64,
+    /// SHA-256 in hexadecimal digits; the hub says it of large files only.
+    pub sha256: Option<String>,
+}
+
+/// Why the engine cannot run a model.
+#[derive(Debug, thiserror::Error)]
+pub enum UnservableError {
+    #[error(transparent)]
+    Config(#[from] ModelConfigError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("it has no model*.safetensors: name a repository with weights as published for MLX")]
+    NoWeights,
+}
+
+impl UnservableError {
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Config(err) => err.reason(),
+            Self::Checkpoint(err) => err.reason(),
+            Self::NoWeights => "IncompleteModel",
+        }
+    }
+}
+
+/// `GET /api/models/OWNER/NAME/revision/REVISION?blobs=true`
+#[derive(Deserialize)]
+struct Listing {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
+    size: u64,
+}
+
+/// Asks the hub which commit the model's revision is now, and reads what tells of its size; megabytes at most.
+pub async fn survey(model: &HubModel, hub: &HubAccess) -> Result<Survey, ReadRemoteError> {
+    let wanted = RemoteModel::Hub(model.clone());
+    let revision = model.revision.as_deref().unwrap_or("main");
+    let path = ["api", "models", &model.owner, &model.name, "revision", revision];
+    let mut url = below(&hub.endpoint, path);
+    url.set_query(Some("blobs=true"));
+    let text = Remote::new(&wanted, hub)?.page(&url, MAX_LISTING_BYTES).await?;
+    let listing: Listing = serde_json::from_str(&text).map_err(|err| ReadRemoteError::InvalidListing {
+        url: url.to_string(),
+        problem: err.to_string(),
+    })?;
+    let is_commit = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
+    if !is_commit(&listing.sha) {
+        return Err(ReadRemoteError::InvalidListing {
+            url: url.to_string(),
+            problem: format!("`{}` is no commit", listing.sha),
+        });
+    }
+    let pinned = HubModel {
+        revision: Some(listing.sha),
+        ..model.clone()
+    };
+    let remote_model = RemoteModel::Hub(pinned.clone());
+    let checkpoint = Remote::new(&remote_model, hub)?.checkpoint().await?;
+    let files =
+        needed(listing.siblings, &checkpoint.tensors).map_err(|name| ReadRemoteError::InvalidListing {
+            url: url.to_string(),
+            problem: format!("it does not say how large {name} is"),
+        })?;
+    Ok(Survey {
+        model: pinned,
+        files,
+        checkpoint,
+    })
+}
+
+/// What of a repository a worker reads. The name of a file whose size is not told is an error.
+fn needed(siblings: Vec<Sibling>, tensors: &Known) -> Result<Vec<HubFile>, String> {
+    let is_weights = |name: &str| match tensors {
+        Known::Headers(tensors) => tensors.iter().any(|(_, tensor)| tensor.file == name),
+        Known::Index(index) => index.files.contains(name),
+        Known::Nothing => false,
+    };
+    let is_text = |name: &str| TEXT_EXTENSIONS.iter().any(|end| name.ends_with(end));
+    // Directories hold the same in other forms, but for one.
+    let is_plain = |name: &str| !name.starts_with('.') && !name.contains(['/', '\\']);
+    let wanted = |file: &Sibling| {
+        let name = file.rfilename.as_str();
+        name == TOOL_USE_FILE || is_plain(name) && (name == INDEX_FILE || is_text(name) || is_weights(name))
+    };
+    let mut files = Vec::new();
+    for file in siblings.into_iter().filter(wanted) {
+        let size = file.lfs.as_ref().map(|lfs| lfs.size).or(file.size);
+        let Some(bytes) = size else {
+            return Err(file.rfilename);
+        };
+        files.push(HubFile {
+            name: file.rfilename,
+            bytes,
+            sha256: file.lfs.map(|lfs| lfs.sha256.to_ascii_lowercase()),
+        });
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
+impl Survey {
+    /// Of all files.
+    pub fn bytes(&self) -> Bytes {
+        self.files.iter().map(|file| Bytes(file.bytes)).sum()
+    }
+
+    /// The model as the engine would run it.
+    pub fn shape(&self) -> Result<ModelShape, UnservableError> {
+        let config = ModelConfig::parse(&self.checkpoint.config)?;
+        match &self.checkpoint.tensors {
+            Known::Headers(tensors) => Ok(ModelShape::new(config, tensors)?),
+            Known::Index(_) | Known::Nothing => Err(UnservableError::NoWeights),
+        }
+    }
+
+    /// What of it a [`ModelRevision`](rooflet_api::v1alpha1::ModelRevision) keeps.
+    pub fn artifact(&self) -> ArtifactSpec {
+        let model = match self.shape() {
+            Ok(shape) => publish(&shape),
+            Err(err) => NodeModel {
+                problem: Some(Chain(&err).to_string()),
+                ..self
+                    .checkpoint
+                    .facts()
+                    .map_or_else(|_| NodeModel::default(), |facts| describe(&facts))
+            },
+        };
+        ArtifactSpec {
+            download_bytes: self.bytes().0,
+            model: NodeModel {
+                name: self.model.to_string(),
+                ..model
+            },
+        }
+    }
+}
+
+/// As Macs compute it: in the type of its files.
+fn publish(shape: &ModelShape) -> NodeModel {
+    let config = &shape.config;
+    let served = ServedModel {
+        cost: ModelCost::of_checkpoint(shape, shape.element),
+        kv_bits: KvBits::new(8 * shape.element.bytes() as u32),
+    };
+    let longest = u32::try_from(config.max_context_tokens).unwrap_or(u32::MAX);
+    served.publish(String::new(), config.architecture.as_str().to_owned(), longest)
+}
+
+/// What is published of a model that cannot be served: what another version, or another machine, would need to know.
+pub fn describe(facts: &ModelFacts) -> NodeModel {
+    let architecture = facts.model_type.clone();
+    let max_context_tokens = facts.max_context_tokens.unwrap_or(0);
+    match facts.cost() {
+        Some(cost) => ServedModel {
+            cost,
+            kv_bits: KvBits::HALF,
+        }
+        .publish(String::new(), architecture, max_context_tokens),
+        None => NodeModel {
+            architecture,
+            weights_bytes: facts.weights.resident().0,
+            max_context_tokens,
+            ..NodeModel::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

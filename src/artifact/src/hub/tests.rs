@@ -1,0 +1,49 @@
+use super::*;
+
+fn listing(text: &str) -> Vec<Sibling> {
+    serde_json::from_str::<Listing>(text).unwrap().siblings
+}
+
+#[test]
+fn a_node_needs_what_a_worker_reads_and_nothing_else() {
+    let index = rooflet_model::facts::WeightIndex::parse(
+        r#"{"metadata": {}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#,
+    )
+    .unwrap();
+    let siblings = listing(
+        r#"{"sha": "c0", "siblings": [
+            {"rfilename": ".gitattributes", "size": 10},
+            {"rfilename": "README.md", "size": 10},
+            {"rfilename": "tokenizer.json", "size": 9, "lfs": {"sha256": "AB", "size": 11, "pointerSize": 9}},
+            {"rfilename": "config.json", "size": 12},
+            {"rfilename": "chat_template.jinja", "size": 1},
+            {"rfilename": "model.safetensors.index.json", "size": 13},
+            {"rfilename": "model-1.safetensors", "size": 1, "lfs": {"sha256": "cd", "size": 14, "pointerSize": 1}},
+            {"rfilename": "model-2.safetensors", "lfs": {"sha256": "ef", "size": 15, "pointerSize": 1}},
+            {"rfilename": "consolidated.safetensors", "lfs": {"sha256": "ef", "size": 15, "pointerSize": 1}},
+            {"rfilename": "additional_chat_templates/tool_use.jinja", "size": 3},
+            {"rfilename": "additional_chat_templates/rag.jinja", "size": 3},
+            {"rfilename": "original/config.json", "size": 2},
+            {"rfilename": "pytorch_model.bin"}
+        ]}"#,
+    );
+    let files = needed(siblings, &Known::Index(index)).unwrap();
+    let told: Vec<_> = files
+        .iter()
+        .map(|file| (file.name.as_str(), file.bytes, file.sha256.as_deref()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("additional_chat_templates/tool_use.jinja", 3, None),
+            ("chat_template.jinja", 1, None),
+            ("config.json", 12, None),
+            ("model-1.safetensors", 14, Some("cd")),
+            ("model-2.safetensors", 15, Some("ef")),
+            ("model.safetensors.index.json", 13, None),
+            ("tokenizer.json", 11, Some("ab")),
+        ]
+    );
+    let nameless = listing(r#"{"sha": "c0", "siblings": [{"rfilename": "config.json"}]}"#);
+    assert_eq!(needed(nameless, &Known::Nothing), Err("config.json".to_owned()));
+}

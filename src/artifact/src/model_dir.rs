@@ -1,0 +1,360 @@
+//! A model directory on disk, inspected without reading weights: `config.json` and the headers of its
+//! safetensors files, with bounds on all that is read. Inputs: a path; output: a [`ModelDir`] whose model is
+//! complete and supported, or the [`ModelFacts`] of any model, or an error that names the file.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use rooflet_base::file::if_there;
+use rooflet_model::checkpoint;
+use rooflet_model::checkpoint::{
+    CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, ModelShape,
+    SINGLE_FILE, TensorTable,
+};
+use rooflet_model::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
+use rooflet_model::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
+use rooflet_model::model::{ModelConfig, ModelConfigError};
+
+/// A directory that holds a complete, supported model.
+#[derive(Debug, Clone)]
+pub struct ModelDir {
+    pub path: Utf8PathBuf,
+    pub shape: ModelShape,
+    /// Files that hold weights, sorted by name.
+    pub weight_files: Vec<Utf8PathBuf>,
+}
+
+/// Why a directory cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectModelError {
+    #[error("model directory `{path}` does not exist")]
+    NoDirectory { path: Utf8PathBuf },
+    #[error("`{path}` is not a model directory: it has no {file}")]
+    MissingFile { path: Utf8PathBuf, file: String },
+    #[error("`{path}` has no weights: no model*.safetensors file")]
+    NoWeights { path: Utf8PathBuf },
+    #[error("`{path}` is larger than {limit} bytes, no real one is")]
+    TooLarge { path: Utf8PathBuf, limit: u64 },
+    #[error("`{path}` holds more than {MAX_WEIGHT_FILES} files of weights")]
+    TooManyFiles { path: Utf8PathBuf },
+    #[error("`{path}`: {problem}")]
+    InvalidIndex { path: Utf8PathBuf, problem: String },
+    #[error("reading `{path}`")]
+    Read {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("model directory `{path}`")]
+    Config {
+        path: Utf8PathBuf,
+        #[source]
+        err: ModelConfigError,
+    },
+    #[error("`{path}`")]
+    Facts {
+        path: Utf8PathBuf,
+        #[source]
+        err: FactsError,
+    },
+    #[error("model directory `{path}`")]
+    Checkpoint {
+        path: Utf8PathBuf,
+        #[source]
+        err: CheckpointError,
+    },
+}
+
+impl InspectModelError {
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoDirectory { .. } => "ModelNotFound",
+            Self::MissingFile { .. } | Self::NoWeights { .. } => "IncompleteModel",
+            Self::TooLarge { .. } | Self::TooManyFiles { .. } | Self::InvalidIndex { .. } => {
+                "InvalidModelFile"
+            }
+            Self::Read { .. } => "ReadFailed",
+            Self::Config { err, .. } => err.reason(),
+            Self::Facts { err, .. } => err.reason(),
+            Self::Checkpoint { err, .. } => err.reason(),
+        }
+    }
+
+    /// Another look may find another outcome although no file has changed: permissions, too many open files, a disk in
+    /// trouble.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Read { .. } => true,
+            Self::NoDirectory { .. }
+            | Self::MissingFile { .. }
+            | Self::NoWeights { .. }
+            | Self::TooLarge { .. }
+            | Self::TooManyFiles { .. }
+            | Self::InvalidIndex { .. }
+            | Self::Config { .. }
+            | Self::Facts { .. }
+            | Self::Checkpoint { .. } => false,
+        }
+    }
+}
+
+impl ModelDir {
+    /// Reads configuration and headers; milliseconds, whatever the size of the weights.
+    pub fn inspect(path: &Utf8Path) -> Result<Self, InspectModelError> {
+        if !path.is_dir() {
+            return Err(InspectModelError::NoDirectory {
+                path: path.to_owned(),
+            });
+        }
+        let text = read_bounded(path, CONFIG_FILE, MAX_CONFIG_BYTES)?;
+        let config = ModelConfig::parse(&text).map_err(|err| InspectModelError::Config {
+            path: path.to_owned(),
+            err,
+        })?;
+        let weight_files = weight_files(path)?;
+        let mut tensors = TensorTable::default();
+        for file in &weight_files {
+            add_headers(path, file, &mut tensors)?;
+        }
+        let shape = ModelShape::new(config, &tensors).map_err(|err| InspectModelError::Checkpoint {
+            path: path.to_owned(),
+            err,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            shape,
+            weight_files,
+        })
+    }
+}
+
+/// What is known of the model at `path`, a directory or its `config.json`; whether the engine can run it does not
+/// matter. Headers count where every file is there, else the index, else the configuration alone.
+pub fn facts(path: &Utf8Path) -> Result<ModelFacts, InspectModelError> {
+    let dir = if path.is_dir() {
+        path
+    } else if path.is_file() {
+        path.parent().unwrap_or(path)
+    } else {
+        return Err(InspectModelError::NoDirectory {
+            path: path.to_owned(),
+        });
+    };
+    let config = if path.is_dir() {
+        CONFIG_FILE
+    } else {
+        path.file_name().unwrap_or(CONFIG_FILE)
+    };
+    let text = read_bounded(dir, config, MAX_CONFIG_BYTES)?;
+    let of = |tensors: Tensors<'_>| {
+        ModelFacts::new(&text, tensors).map_err(|err| InspectModelError::Facts {
+            path: path.to_owned(),
+            err,
+        })
+    };
+    // Another file than config.json is not the configuration of the weights that may lie beside it.
+    if config != CONFIG_FILE {
+        return of(Tensors::Unknown);
+    }
+    match weight_files(dir) {
+        Ok(files) => {
+            let mut tensors = TensorTable::default();
+            for file in &files {
+                add_headers(dir, file, &mut tensors)?;
+            }
+            of(Tensors::Headers(&tensors))
+        }
+        Err(InspectModelError::MissingFile { .. }) => {
+            let text = read_bounded(dir, INDEX_FILE, MAX_INDEX_BYTES)?;
+            let index = WeightIndex::parse(&text).map_err(|problem| InspectModelError::InvalidIndex {
+                path: dir.join(INDEX_FILE),
+                problem,
+            })?;
+            of(Tensors::Index(&index))
+        }
+        Err(InspectModelError::NoWeights { .. }) => of(Tensors::Unknown),
+        Err(err) => Err(err),
+    }
+}
+
+/// Reads a text file of the directory, refusing one that is larger than any real one.
+pub fn read_bounded(dir: &Utf8Path, name: &str, limit: u64) -> Result<String, InspectModelError> {
+    read_optional(dir, name, limit)?.ok_or_else(|| InspectModelError::MissingFile {
+        path: dir.to_owned(),
+        file: name.to_owned(),
+    })
+}
+
+/// Like [`read_bounded`], with `None` for a file that is not there.
+pub fn read_optional(dir: &Utf8Path, name: &str, limit: u64) -> Result<Option<String>, InspectModelError> {
+    let path = dir.join(name);
+    let failed = |err| InspectModelError::Read {
+        path: path.clone(),
+        err,
+    };
+    let Some(file) = if_there(File::open(&path)).map_err(failed)? else {
+        return Ok(None);
+    };
+    let mut text = String::new();
+    file.take(limit + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > limit {
+        return Err(InspectModelError::TooLarge { path, limit });
+    }
+    Ok(Some(text))
+}
+
+/// The files named by the index, or every `model*.safetensors` where there is none; the one that holds all where those
+/// that the index names are not all there.
+fn weight_files(dir: &Utf8Path) -> Result<Vec<Utf8PathBuf>, InspectModelError> {
+    let mut names: Vec<String> = match read_optional(dir, INDEX_FILE, MAX_INDEX_BYTES)? {
+        Some(text) => {
+            let path = dir.join(INDEX_FILE);
+            let index = WeightIndex::parse(&text)
+                .map_err(|problem| InspectModelError::InvalidIndex { path, problem })?;
+            index.files.into_iter().collect()
+        }
+        None => {
+            let failed = |err| InspectModelError::Read {
+                path: dir.to_owned(),
+                err,
+            };
+            let mut names = Vec::new();
+            for entry in dir.read_dir_utf8().map_err(failed)? {
+                let name = entry.map_err(failed)?.file_name().to_owned();
+                if name.starts_with("model") && name.ends_with(".safetensors") {
+                    names.push(name);
+                }
+            }
+            names
+        }
+    };
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Err(InspectModelError::NoWeights { path: dir.to_owned() });
+    }
+    if names.len() > MAX_WEIGHT_FILES {
+        return Err(InspectModelError::TooManyFiles { path: dir.to_owned() });
+    }
+    if let Some(missing) = names.iter().find(|name| !dir.join(name).is_file()) {
+        // An index that was left behind says nothing of a file that holds all.
+        let whole = dir.join(SINGLE_FILE);
+        if whole.is_file() {
+            return Ok(vec![whole]);
+        }
+        return Err(InspectModelError::MissingFile {
+            path: dir.to_owned(),
+            file: missing.clone(),
+        });
+    }
+    Ok(names.into_iter().map(|name| dir.join(name)).collect())
+}
+
+fn add_headers(dir: &Utf8Path, path: &Utf8Path, tensors: &mut TensorTable) -> Result<(), InspectModelError> {
+    let failed = |err| InspectModelError::Read {
+        path: path.to_owned(),
+        err,
+    };
+    let invalid = |err| InspectModelError::Checkpoint {
+        path: dir.to_owned(),
+        err,
+    };
+    let name = path.file_name().expect("a joined file name");
+    let mut file = File::open(path).map_err(failed)?;
+    let file_bytes = file.metadata().map_err(failed)?.len();
+    if file_bytes < HEADER_LENGTH_BYTES {
+        let problem = format!("the file has {file_bytes} bytes");
+        return Err(invalid(CheckpointError::CorruptHeader {
+            file: name.to_owned(),
+            problem,
+        }));
+    }
+    let mut first = [0; HEADER_LENGTH_BYTES as usize];
+    file.read_exact(&mut first).map_err(failed)?;
+    let length = checkpoint::header_bytes(name, first, file_bytes).map_err(invalid)?;
+    let mut header = Vec::new();
+    file.take(length).read_to_end(&mut header).map_err(failed)?;
+    tensors
+        .add_file(name, &header, file_bytes - HEADER_LENGTH_BYTES - length)
+        .map_err(invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_base::error::Chain;
+    use rooflet_testing::TempDir;
+
+    const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1,
+        "intermediate_size": 128, "num_attention_heads": 4, "rms_norm_eps": 1e-5, "vocab_size": 32,
+        "max_position_embeddings": 128}"#;
+
+    fn message(files: &[(&str, &[u8])]) -> String {
+        let dir = TempDir::new();
+        for (name, bytes) in files {
+            std::fs::write(dir.path().join(name), bytes).unwrap();
+        }
+        let path = dir.path();
+        let err = ModelDir::inspect(path).unwrap_err();
+        Chain(&err).to_string().replace(path.as_str(), "DIR")
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_directory_is_said() {
+        let config = ("config.json", CONFIG.as_bytes());
+        assert_eq!(
+            message(&[]),
+            "`DIR` is not a model directory: it has no config.json"
+        );
+        assert_eq!(
+            message(&[config]),
+            "`DIR` has no weights: no model*.safetensors file"
+        );
+        assert_eq!(
+            message(&[("config.json", b"{")]),
+            "model directory `DIR`: config.json: not valid JSON: EOF while parsing an object at line 1 column 1"
+        );
+        assert_eq!(
+            message(&[config, ("model.safetensors", b"abc")]),
+            "model directory `DIR`: model.safetensors: not a safetensors file, or cut short: the file has 3 bytes"
+        );
+        assert_eq!(
+            message(&[
+                config,
+                ("model.safetensors", b"\xff\xff\xff\xff\xff\xff\xff\xff{}")
+            ]),
+            "model directory `DIR`: model.safetensors: not a safetensors file, or cut short: header of 18446744073709551615 bytes, the format allows 100000000"
+        );
+        assert_eq!(
+            message(&[
+                config,
+                (INDEX_FILE, br#"{"weight_map": {"a": "model-2.safetensors"}}"#)
+            ]),
+            "`DIR` is not a model directory: it has no model-2.safetensors"
+        );
+        // Where the index was left behind, the one file is read.
+        assert_eq!(
+            message(&[
+                config,
+                ("model.safetensors", b"abc"),
+                (INDEX_FILE, br#"{"weight_map": {"a": "model-2.safetensors"}}"#)
+            ]),
+            "model directory `DIR`: model.safetensors: not a safetensors file, or cut short: the file has 3 bytes"
+        );
+        assert_eq!(
+            message(&[
+                config,
+                (INDEX_FILE, br#"{"weight_map": {"a": "../x.safetensors"}}"#)
+            ]),
+            "`DIR/model.safetensors.index.json`: weight_map.a must be a file beside the index, not `../x.safetensors`"
+        );
+        assert_eq!(
+            ModelDir::inspect(Utf8Path::new("/nowhere/at/all"))
+                .unwrap_err()
+                .to_string(),
+            "model directory `/nowhere/at/all` does not exist"
+        );
+    }
+}

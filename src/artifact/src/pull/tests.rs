@@ -1,0 +1,259 @@
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header;
+use axum::response::IntoResponse;
+
+use super::*;
+use crate::hub::survey;
+use rooflet_model::checkpoint::TOOL_USE_FILE;
+use rooflet_testing::TempDir;
+
+const CONFIG: &[u8] = br#"{"model_type": "qwen3"}"#;
+
+/// A hub with one model, and what goes wrong there.
+#[derive(Clone, Default)]
+struct Server {
+    weights: Arc<Vec<u8>>,
+    trouble: Arc<Mutex<Trouble>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+#[derive(Default)]
+struct Trouble {
+    /// The next answers about the weights end after so many bytes, or have another byte there.
+    cut: Vec<usize>,
+    corrupt: Vec<usize>,
+    ignores_ranges: bool,
+    /// The next requests are refused for now.
+    busy: usize,
+}
+
+async fn answer(State(server): State<Server>, request: Request) -> axum::response::Response {
+    let path = request.uri().path().to_owned();
+    if path.starts_with("/api/") {
+        let sha256 = hex::encode(Sha256::digest(server.weights.as_slice()));
+        let listing = serde_json::json!({ "sha": "c0ffee", "siblings": [
+            { "rfilename": "config.json", "size": CONFIG.len() },
+            { "rfilename": TOOL_USE_FILE, "size": CONFIG.len() },
+            { "rfilename": "model.safetensors", "lfs": { "sha256": sha256, "size": server.weights.len(), "pointerSize": 1 } },
+        ]});
+        return listing.to_string().into_response();
+    }
+    let file = match path.strip_prefix("/owner/name/resolve/c0ffee/") {
+        Some("config.json" | TOOL_USE_FILE) => CONFIG,
+        Some("model.safetensors") => server.weights.as_slice(),
+        _ => return StatusCode::NOT_FOUND.into_response(),
+    };
+    let text = request
+        .headers()
+        .get(header::RANGE)
+        .map(|range| range.to_str().unwrap().to_owned());
+    let mut trouble = server.trouble.lock().unwrap();
+    let is_known = |range: &&String| !(trouble.ignores_ranges && range.ends_with('-'));
+    let range = text.as_ref().filter(is_known).map(|range| {
+        let (begin, end) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+        let end = end.parse().map_or(file.len(), |end: usize| end + 1);
+        (begin.parse::<usize>().unwrap(), end.min(file.len()))
+    });
+    let (begin, end) = range.unwrap_or((0, file.len()));
+    let mut bytes = file[begin..end].to_vec();
+    // Headers are read by ranges with an end.
+    let is_download = text.as_ref().is_none_or(|range| range.ends_with('-')) && file != CONFIG;
+    if is_download {
+        server.asked.lock().unwrap().push(text.unwrap_or_default());
+        if trouble.busy > 0 {
+            trouble.busy -= 1;
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
+        if let Some(at) = trouble.corrupt.pop() {
+            bytes[at - begin] ^= 1;
+        }
+        if let Some(at) = trouble.cut.pop() {
+            let whole = bytes.len();
+            bytes.truncate(at - begin);
+            let came = stream::iter([io::Result::Ok(bytes)]);
+            // What came before it has left when the connection breaks.
+            let cut = stream::once(async {
+                tokio::task::yield_now().await;
+                Err(io::Error::other("cut"))
+            });
+            let mut response = Body::from_stream(came.chain(cut)).into_response();
+            response
+                .headers_mut()
+                .insert(header::CONTENT_LENGTH, whole.into());
+            *response.status_mut() = if range.is_some() {
+                StatusCode::PARTIAL_CONTENT
+            } else {
+                StatusCode::OK
+            };
+            return response;
+        }
+    }
+    match range {
+        Some(_) => {
+            let content_range = format!("bytes {begin}-{}/{}", end - 1, file.len());
+            (
+                StatusCode::PARTIAL_CONTENT,
+                [(header::CONTENT_RANGE, content_range)],
+                bytes,
+            )
+                .into_response()
+        }
+        None => bytes.into_response(),
+    }
+}
+
+struct Scene {
+    server: Server,
+    downloads: Downloads,
+    _directory: TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let header = br#"{"x": {"dtype": "BF16", "shape": [1000], "data_offsets": [0, 2000]}}"#;
+        let mut weights = (header.len() as u64).to_le_bytes().to_vec();
+        weights.extend_from_slice(header);
+        weights.extend((0..2000_u32).map(|n| n as u8));
+        let directory = TempDir::new();
+        let root = directory.path().to_owned();
+        Self {
+            server: Server {
+                weights: Arc::new(weights),
+                ..Server::default()
+            },
+            downloads: Downloads::new(root),
+            _directory: directory,
+        }
+    }
+
+    fn trouble(&self, change: impl FnOnce(&mut Trouble)) {
+        change(&mut self.server.trouble.lock().unwrap());
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut *self.server.asked.lock().unwrap())
+    }
+
+    /// One attempt: what went wrong, and how far it came.
+    async fn pull(&self) -> (Result<Utf8PathBuf, PullError>, u64) {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let hub = HubAccess {
+            endpoint: format!("http://{}", listener.local_addr().unwrap())
+                .parse()
+                .unwrap(),
+            credentials: None,
+        };
+        let serving = axum::serve(
+            listener,
+            Router::new().fallback(answer).with_state(self.server.clone()),
+        );
+        let progress = Progress::default();
+        let pulling = async {
+            let found = survey(&"hf://owner/name".parse().unwrap(), &hub).await.unwrap();
+            pull(&found, &hub, &self.downloads, &progress, |_| {}).await
+        };
+        let outcome = tokio::select! {
+            outcome = pulling => outcome,
+            _ = serving.into_future() => unreachable!("it serves for ever"),
+        };
+        (outcome, progress.bytes().0)
+    }
+
+    async fn reason(&self) -> &'static str {
+        let (outcome, _) = self.pull().await;
+        assert_eq!(self.downloads.list(), [], "half a model is none");
+        outcome.map(drop).unwrap_err().reason()
+    }
+
+    async fn is_whole(&self) {
+        let (outcome, bytes) = self.pull().await;
+        let path = outcome.unwrap();
+        let mut names: Vec<String> = path
+            .read_dir_utf8()
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_owned())
+            .collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            ["additional_chat_templates", "config.json", "model.safetensors"]
+        );
+        for (name, whole) in [
+            (TOOL_USE_FILE, CONFIG),
+            ("config.json", CONFIG),
+            ("model.safetensors", &self.server.weights),
+        ] {
+            assert_eq!(std::fs::read(path.join(name)).unwrap(), whole, "{name}");
+        }
+        assert_eq!(bytes, (2 * CONFIG.len() + self.server.weights.len()) as u64);
+        let pinned = "hf://owner/name@c0ffee".parse().unwrap();
+        assert_eq!(self.downloads.list(), [(pinned, path)]);
+    }
+}
+
+#[tokio::test]
+async fn a_download_goes_on_where_it_was_cut() {
+    let scene = Scene::new();
+    scene.trouble(|trouble| trouble.cut = vec![900, 300]);
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
+    scene.is_whole().await;
+    assert_eq!(scene.asked(), ["", "bytes=300-", "bytes=900-"]);
+}
+
+#[tokio::test]
+async fn a_busy_server_takes_nothing_away() {
+    let scene = Scene::new();
+    scene.trouble(|trouble| trouble.cut = vec![300]);
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
+    scene.trouble(|trouble| trouble.busy = 1);
+    assert_eq!(scene.reason().await, "HubError");
+    scene.is_whole().await;
+    assert_eq!(scene.asked(), ["", "bytes=300-", "bytes=300-"]);
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_thrown_away() {
+    let scene = Scene::new();
+    scene.trouble(|trouble| trouble.corrupt = vec![500]);
+    assert_eq!(scene.reason().await, "DigestMismatch");
+    scene.is_whole().await;
+    assert_eq!(scene.asked(), ["", ""]);
+    // Also where the wrong byte came in an earlier attempt.
+    let scene = Scene::new();
+    scene.trouble(|trouble| {
+        trouble.corrupt = vec![500];
+        trouble.cut = vec![700];
+    });
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
+    assert_eq!(scene.reason().await, "DigestMismatch");
+    scene.is_whole().await;
+}
+
+#[tokio::test]
+async fn a_server_without_ranges_begins_anew() {
+    let scene = Scene::new();
+    scene.trouble(|trouble| trouble.cut = vec![300]);
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
+    scene.trouble(|trouble| trouble.ignores_ranges = true);
+    scene.is_whole().await;
+    assert_eq!(scene.asked(), ["", "bytes=300-"]);
+}
+
+#[tokio::test]
+async fn what_is_longer_than_the_file_is_none_of_it() {
+    let scene = Scene::new();
+    scene.trouble(|trouble| trouble.cut = vec![300]);
+    assert_eq!(scene.reason().await, "DownloadInterrupted");
+    let found = scene
+        .downloads
+        .partial(&"hf://owner/name@c0ffee".parse().unwrap());
+    std::fs::write(found.join("model.safetensors.partial"), vec![0; 9000]).unwrap();
+    scene.is_whole().await;
+    assert_eq!(scene.asked(), ["", ""]);
+}

@@ -1,0 +1,39 @@
+//! Variables of the environment. An empty one counts as one that is not set: shells pass on what they could not fill in.
+
+use std::ffi::OsStr;
+
+/// What a variable says; what is not Unicode says nothing.
+pub fn variable(name: &str) -> Option<String> {
+    unless_empty(std::env::var(name).ok())
+}
+
+/// Whether it says anything at all.
+pub fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+/// Whether it is set, and says nothing.
+pub fn is_empty(name: impl AsRef<OsStr>) -> bool {
+    std::env::var_os(name).is_some_and(|value| value.is_empty())
+}
+
+fn unless_empty(value: Option<String>) -> Option<String> {
+    value.filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_is_one_that_is_not_set() {
+        let text = |value: &str| unless_empty(Some(value.to_owned()));
+        assert_eq!((text(""), unless_empty(None)), (None, None));
+        assert_eq!(text(" "), Some(" ".to_owned()));
+        // What every process is given, by cargo or by a shell.
+        assert!(is_set("PATH") && variable("PATH").is_some());
+        let nobody = "ROOFLET_A_VARIABLE_THAT_NOBODY_SETS";
+        assert!(!is_set(nobody) && variable(nobody).is_none());
+        assert!(!is_empty(nobody) && !is_empty("PATH"));
+    }
+}

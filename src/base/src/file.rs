@@ -1,0 +1,105 @@
+//! Files on disk: replaced whole, listed, or not there.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+/// `None` where what was to be read or removed is not there.
+pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(err) => Err(err),
+    }
+}
+
+/// Replaces a file in one step that survives a power cut: who reads it finds the old contents or the new ones, after an
+/// error too. Only its owner may read it.
+pub fn replace(path: impl AsRef<Path>, contents: &[u8]) -> io::Result<()> {
+    let path = path.as_ref();
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    let mut name = OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
+    name.push(format!(".{}", std::process::id()));
+    let temporary = directory.join(name);
+    let written = write_new(&temporary, contents)
+        .and_then(|()| fs::rename(&temporary, path))
+        // The rename itself is durable once its directory is.
+        .and_then(|()| File::open(directory)?.sync_all());
+    if written.is_err() {
+        // It may never have come to be, or have its name by now.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
+    // What a killed process of the same number left behind.
+    if_there(fs::remove_file(path))?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(contents)?;
+    // Else a power cut may leave the name with nothing behind it.
+    file.sync_all()
+}
+
+/// The directories in this one; none where it cannot be read.
+pub fn directories(path: &Utf8Path) -> Vec<Utf8PathBuf> {
+    let entries = path.read_dir_utf8().into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.into_path());
+    paths.filter(|path| path.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_its_owners_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        fs::write(&path, "a longer text that everybody may read").unwrap();
+        replace(&path, b"new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_stays_and_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("directory");
+        fs::create_dir_all(path.join("full")).unwrap();
+        replace(&path, b"new").unwrap_err();
+        assert!(path.join("full").is_dir());
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+        replace(directory.path().join("missing/file"), b"new").unwrap_err();
+    }
+
+    #[test]
+    fn absence_is_no_error_and_others_are() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(
+            if_there(fs::read_to_string(directory.path().join("missing"))).unwrap(),
+            None
+        );
+        if_there(fs::read_to_string(&directory)).unwrap_err();
+        fs::create_dir(directory.path().join("one")).unwrap();
+        fs::write(directory.path().join("file"), "").unwrap();
+        let path = Utf8Path::from_path(directory.path()).unwrap();
+        assert_eq!(directories(path), [path.join("one")]);
+        assert_eq!(directories(&path.join("missing")), [""; 0]);
+    }
+}

@@ -1,0 +1,457 @@
+//! One figure of a claim with everything that holds for it: its machine, its model and its conditions.
+
+use super::InvalidClaim;
+use super::field::{Least, read, read_memory, read_within};
+use super::machine::Machine;
+use super::model::{ClaimedFormat, KnownModel, format_of_name, impossible_group};
+use super::stated::{Measure, Reading, Stated};
+use super::statement::Statement;
+use crate::figure_class::FigureClass as _;
+use rooflet_api::v1alpha1::{
+    ClaimBasis, ClaimedConditions, ClaimedFigure, ClaimedModel, FigureKind, FigurePer, PerformanceClaimSpec,
+    Published,
+};
+use rooflet_model::shapes::ShapeFile;
+
+/// One claimed number, understood.
+#[derive(Debug, Clone)]
+pub(super) struct Cell {
+    /// The field of the spec it stands in.
+    pub(super) field: String,
+    pub(super) name: Option<String>,
+    pub(super) kind: FigureKind,
+    /// As published.
+    pub(super) stated: String,
+    pub(super) reading: Reading,
+    pub(super) machine: Machine,
+    pub(super) model: Model,
+    /// As the claim says them.
+    pub(super) conditions: ClaimedConditions,
+    pub(super) engine: Option<String>,
+    pub(super) workload: Workload,
+    pub(super) basis: Option<ClaimBasis>,
+    pub(super) presented_as: Option<ClaimBasis>,
+    pub(super) per: Option<FigurePer>,
+    pub(super) bytes: Option<Reading>,
+}
+
+/// Conditions as numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Workload {
+    pub(super) prompt: Option<Reading>,
+    pub(super) cached: Option<Reading>,
+    pub(super) context: Option<Reading>,
+    pub(super) generated: Option<Reading>,
+    pub(super) batch: f64,
+    /// Bits of a cached element, its scales included, where the claim says them.
+    pub(super) kv_bits: Option<f64>,
+    pub(super) speculative: bool,
+}
+
+impl Workload {
+    /// Tokens in the cache while decoding.
+    pub(super) fn context_tokens(&self) -> f64 {
+        self.context
+            .or(self.prompt)
+            .map_or(0.0, |tokens| tokens.low.max(0.0).ceil())
+    }
+}
+
+/// How far a model is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// Its dimensions are.
+    Dimensions,
+    /// The claim states its size, and that of what a token uses where that is less.
+    Stated,
+    /// Its name tells its size.
+    Name,
+}
+
+/// The model of a figure.
+#[derive(Debug, Clone)]
+pub(super) struct Model {
+    pub(super) name: Option<String>,
+    pub(super) known: Option<(KnownModel, Knowledge)>,
+    pub(super) format: Option<ClaimedFormat>,
+    /// As written.
+    pub(super) format_name: Option<String>,
+    pub(super) file_size: Option<Reading>,
+}
+
+impl Model {
+    /// Model and format where both are known.
+    pub(super) fn sized(&self) -> Option<(&KnownModel, Knowledge, ClaimedFormat)> {
+        let (known, knowledge) = self.known.as_ref()?;
+        Some((known, *knowledge, self.format?.of(known)))
+    }
+}
+
+impl Cell {
+    /// The claim itself, as though it had one figure.
+    pub(super) fn of_claim(spec: &PerformanceClaimSpec) -> Result<Self, InvalidClaim> {
+        let nothing = Reading {
+            value: 0.0,
+            low: 0.0,
+            high: 0.0,
+            is_range: false,
+            significant: 1,
+        };
+        Self::new(
+            spec,
+            &ClaimedConditions::default(),
+            FigureKind::Other,
+            "workload",
+            String::new(),
+            nothing,
+        )
+    }
+
+    pub(super) fn of_figure(
+        spec: &PerformanceClaimSpec,
+        figure: &ClaimedFigure,
+        field: &str,
+    ) -> Result<Self, InvalidClaim> {
+        let value = format!("{field}.value");
+        let stated = Stated::parse(&figure.value).map_err(|err| InvalidClaim::new(&value, err))?;
+        let reading = stated
+            .read(figure.kind.measure())
+            .map_err(|err| InvalidClaim::new(&value, err))?;
+        let reading = Least::of(figure.kind).check(reading, &figure.value, &value)?;
+        let cell = Self::new(
+            spec,
+            &figure.under,
+            figure.kind,
+            field,
+            stated.to_string(),
+            reading,
+        )?;
+        Ok(Self {
+            name: figure.name.clone(),
+            basis: figure.basis,
+            presented_as: figure.presented_as,
+            per: figure.per,
+            bytes: read(figure.bytes.as_ref(), Measure::Bytes, &format!("{field}.bytes"))?,
+            ..cell
+        })
+    }
+
+    /// The figure that a statement ends in, where the word before its colon names a kind of figure.
+    pub(super) fn of_statement(
+        spec: &PerformanceClaimSpec,
+        text: &str,
+        field: &str,
+    ) -> Result<Option<Self>, InvalidClaim> {
+        let statement = Statement::new(text);
+        let Some(stated) = statement.result() else {
+            return Ok(None);
+        };
+        let said = statement
+            .label
+            .and_then(|label| serde_json::from_value::<FigureKind>(label.into()).ok())
+            .filter(|kind| !kind.is_general());
+        let kind = said.unwrap_or(FigureKind::WeightBytes);
+        // Where it cannot be read as that kind, the calculation stands for itself.
+        let Some(reading) = stated
+            .read(kind.measure())
+            .ok()
+            .filter(|reading| Least::of(kind).admits(*reading))
+        else {
+            return Ok(None);
+        };
+        let conditions = ClaimedConditions::default();
+        let cell = Self::new(spec, &conditions, kind, field, stated.to_string(), reading)?;
+        let parameters = cell.model.known.as_ref().map(|(model, _)| model.parameters);
+        // Parameters times bytes are the weights, whether it says so or not.
+        let is_weights = || parameters.is_some_and(|parameters| statement.multiplies(parameters));
+        Ok((said.is_some() || is_weights()).then_some(cell))
+    }
+
+    fn new(
+        spec: &PerformanceClaimSpec,
+        under: &ClaimedConditions,
+        kind: FigureKind,
+        field: &str,
+        stated: String,
+        reading: Reading,
+    ) -> Result<Self, InvalidClaim> {
+        let own = |name: &str| format!("{field}.under.{name}");
+        let place = |name: &str, is_own: bool| {
+            if is_own {
+                own(name)
+            } else {
+                format!("workload.{name}")
+            }
+        };
+        let conditions = under.or(&spec.workload);
+        let tokens = |published: &Option<Published>, name: &str, is_own: bool| {
+            read_within(
+                published.as_ref(),
+                Measure::Count,
+                Least::Zero,
+                &place(name, is_own),
+            )
+        };
+        let engine = conditions.engine.clone().or_else(|| spec.engine.clone());
+
+        let (chip, gpu_cores, memory) = if conditions.chip.is_some() {
+            let memory = read_memory(
+                conditions.memory.as_ref(),
+                &place("memory", under.memory.is_some()),
+            )?;
+            (conditions.chip.as_deref(), conditions.gpu_cores, memory)
+        } else {
+            let memory = match &conditions.memory {
+                Some(memory) => read_memory(Some(memory), &place("memory", under.memory.is_some()))?,
+                None => read_memory(spec.hardware.memory.as_ref(), "hardware.memory")?,
+            };
+            let cores = conditions.gpu_cores.or(spec.hardware.gpu_cores);
+            (spec.hardware.chip.as_deref(), cores, memory)
+        };
+        let machines = spec.hardware.machines.unwrap_or(1);
+        let mut machine = Machine::new(chip, gpu_cores, memory, machines, engine.as_deref());
+        if machine.bins.is_empty()
+            && let Some(bandwidth) = read(
+                spec.hardware.bandwidth.as_ref(),
+                Measure::Bandwidth,
+                "hardware.bandwidth",
+            )?
+        {
+            machine.take_bandwidth(chip.unwrap_or_default(), bandwidth.high);
+        }
+
+        let model = Model::new(&spec.model, &conditions, engine.as_deref())?;
+        let names_speculation = [
+            engine.as_deref(),
+            model.name.as_deref(),
+            conditions.method.as_deref(),
+            conditions.variant.as_deref(),
+        ]
+        .into_iter()
+        .flatten()
+        .any(is_speculation);
+        let workload = Workload {
+            prompt: tokens(&conditions.prompt, "prompt", under.prompt.is_some())?,
+            cached: tokens(&conditions.cached, "cached", under.cached.is_some())?,
+            context: tokens(&conditions.context, "context", under.context.is_some())?,
+            generated: tokens(&conditions.generated, "generated", under.generated.is_some())?,
+            batch: f64::from(conditions.batch.unwrap_or(1)),
+            kv_bits: conditions.kv_bits.map(|bits| {
+                if bits >= 16 {
+                    f64::from(bits)
+                } else {
+                    f64::from(bits) + 0.5
+                }
+            }),
+            speculative: conditions.speculative.unwrap_or(names_speculation),
+        };
+        if conditions.batch == Some(0) {
+            return Err(InvalidClaim::new(
+                place("batch", under.batch.is_some()),
+                "`0` sequences make no tokens; write how many were decoded together, 1 or more",
+            ));
+        }
+        if let (Some(cached), Some(prompt)) = (workload.cached, workload.prompt)
+            && cached.low > prompt.high
+        {
+            let message = format!(
+                "{:.0} tokens cannot have been in the cache of a prompt that has {:.0}; write as cached those of the prompt alone",
+                cached.value, prompt.value
+            );
+            return Err(InvalidClaim::new(
+                place("cached", under.cached.is_some()),
+                message,
+            ));
+        }
+        Ok(Self {
+            field: field.to_owned(),
+            name: None,
+            kind,
+            stated,
+            reading,
+            machine,
+            model,
+            conditions,
+            engine,
+            workload,
+            basis: None,
+            presented_as: None,
+            per: None,
+            bytes: None,
+        })
+    }
+
+    /// In short: `decodeTokensPerSecond = 77.7`.
+    pub(super) fn subject(&self) -> String {
+        let name = self
+            .name
+            .as_ref()
+            .map_or_else(String::new, |name| format!("{name}: "));
+        format!("{name}{} = {}", self.kind.spelt(), self.stated)
+    }
+
+    /// Whether two cells are about the same run, whatever is said of it.
+    pub(super) fn same_run(&self, other: &Self) -> bool {
+        let key = |cell: &Self| {
+            let c = &cell.conditions;
+            (
+                (
+                    c.chip.clone(),
+                    c.gpu_cores,
+                    c.memory.as_ref().map(ToString::to_string),
+                ),
+                (c.model.clone(), c.quantization.clone(), cell.engine.clone()),
+                (c.batch, c.kv_bits, c.speculative, c.state),
+                c.variant.clone(),
+                [&c.prompt, &c.cached, &c.context].map(|tokens| tokens.as_ref().map(ToString::to_string)),
+            )
+        };
+        key(self) == key(other)
+    }
+
+    /// Whether two cells claim the same thing.
+    pub(super) fn same_thing(&self, other: &Self) -> bool {
+        let generated = |cell: &Self| cell.conditions.generated.as_ref().map(ToString::to_string);
+        self.kind == other.kind
+            && self.name == other.name
+            && self.per == other.per
+            && self.same_run(other)
+            && generated(self) == generated(other)
+            && (!self.kind.is_general() || self.name.is_some())
+    }
+}
+
+/// Words for ways to make several tokens in one pass.
+fn is_speculation(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    lower.contains("speculat")
+        || words.iter().any(|word| {
+            matches!(
+                *word,
+                "mtp" | "draft" | "eagle" | "eagle2" | "eagle3" | "medusa" | "dflash" | "lookahead"
+            )
+        })
+}
+
+impl Model {
+    fn new(
+        claimed: &ClaimedModel,
+        conditions: &ClaimedConditions,
+        engine: Option<&str>,
+    ) -> Result<Self, InvalidClaim> {
+        let other = conditions.model.as_deref();
+        let name = other.or(claimed.name.as_deref());
+        let known = match other {
+            Some(name) => by_name(name),
+            None => described(claimed)?,
+        };
+        let written = conditions.quantization.clone();
+        let of_claim = || claimed.quantization.clone().filter(|_| other.is_none());
+        let format_name = written
+            .or_else(of_claim)
+            .or_else(|| name.and_then(format_of_name))
+            .or_else(|| claimed.quantization.clone())
+            .or_else(|| published_as(name, engine).map(str::to_owned));
+        if let Some((format, group)) = format_name
+            .as_deref()
+            .and_then(|format| Some((format, impossible_group(format)?)))
+        {
+            let message =
+                format!("`{format}`: weights are packed in groups of 32, 64 or 128, and not of {group}");
+            return Err(InvalidClaim::new("model.quantization", message));
+        }
+        let format = match &format_name {
+            Some(format) => Some(ClaimedFormat::parse(format, engine).ok_or_else(|| {
+                InvalidClaim::new(
+                    "model.quantization",
+                    format!(
+                        "`{format}` is not a format of weights; write mlx4, 4bit, 8bit, bf16, q4_k_m, mxfp4 or the like"
+                    ),
+                )
+            })?),
+            None => None,
+        };
+        Ok(Self {
+            name: name.map(str::to_owned),
+            known,
+            format,
+            format_name,
+            file_size: read(
+                claimed.file_size.as_ref().filter(|_| other.is_none()),
+                Measure::Bytes,
+                "model.fileSize",
+            )?,
+        })
+    }
+}
+
+/// The format that a model comes in unless another is named: gpt-oss was published in MXFP4, ollama's tags without a
+/// format are Q4_K_M.
+fn published_as(name: Option<&str>, engine: Option<&str>) -> Option<&'static str> {
+    if name?.to_ascii_lowercase().contains("gpt-oss") {
+        return Some("mxfp4");
+    }
+    let engine = engine?.to_ascii_lowercase();
+    (engine.contains("ollama") && !engine.contains("mlx")).then_some("q4_k_m")
+}
+
+fn by_name(name: &str) -> Option<(KnownModel, Knowledge)> {
+    let known = KnownModel::find(name)?;
+    let knowledge = if known.dimensions.is_some() {
+        Knowledge::Dimensions
+    } else {
+        Knowledge::Name
+    };
+    Some((known, knowledge))
+}
+
+fn described(claimed: &ClaimedModel) -> Result<Option<(KnownModel, Knowledge)>, InvalidClaim> {
+    let name = claimed.name.as_deref();
+    if let Some(shape) = &claimed.shape {
+        let text = serde_json::json!({ "claimed": shape }).to_string();
+        let dimensions = ShapeFile::parse(&text)
+            .and_then(|shapes| shapes.dimensions("claimed"))
+            .map_err(|err| InvalidClaim::new("model.shape", rooflet_base::error::Chain(&err)))?;
+        let model = KnownModel::of_dimensions(name.unwrap_or("the model"), dimensions);
+        return Ok(Some((model, Knowledge::Dimensions)));
+    }
+    let found = name.and_then(by_name);
+    if matches!(found, Some((_, Knowledge::Dimensions))) {
+        return Ok(found);
+    }
+    let parameters = read(claimed.parameters.as_ref(), Measure::Count, "model.parameters")?;
+    let active = read(
+        claimed.active_parameters.as_ref(),
+        Measure::Count,
+        "model.activeParameters",
+    )?;
+    if let (Some(active), Some(parameters)) = (active, parameters)
+        && active.low > parameters.high
+    {
+        return Err(InvalidClaim::new(
+            "model.activeParameters",
+            "a token cannot use more than all of model.parameters; write those that one token uses",
+        ));
+    }
+    let mixture = claimed.experts.is_some() && active.is_none();
+    match parameters {
+        Some(parameters) => Ok(Some((
+            KnownModel {
+                name: name.unwrap_or("the model").to_owned(),
+                dimensions: None,
+                parameters: parameters.value,
+                active: match (active, &found) {
+                    (Some(active), _) => Some(active.value),
+                    (None, Some((found, _))) if found.active.is_some() => found.active,
+                    (None, _) => (!mixture).then_some(parameters.value),
+                },
+            },
+            Knowledge::Stated,
+        ))),
+        None => Ok(found.map(|(mut found, knowledge)| {
+            found.active = active.map(|active| active.value).or(found.active);
+            (found, knowledge)
+        })),
+    }
+}

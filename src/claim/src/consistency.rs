@@ -1,0 +1,570 @@
+//! A claim's figures against one another: two values for one thing, rates against times, shares against what they are
+//! shares of.
+
+use super::cell::Cell;
+use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes, with_unit};
+use super::machine::{default_working_set, gigabytes_per_second};
+use super::{Flag, Report};
+use rooflet_api::v1alpha1::{ClaimTiming, ClaimVerdict, FigureKind};
+use rooflet_model::dimensions::KvBits;
+
+/// Repeated runs differ by as much.
+const RUN_TO_RUN: f64 = 0.05;
+/// A share is allowed to be off by this much of itself.
+const SHARE: f64 = 0.10;
+/// A first token waits for more than arithmetic: the queue, the tokenizer, sampling.
+const FIRST_TOKEN_EXTRA_SECONDS: f64 = 0.5;
+
+pub(super) fn check(cells: &[Cell], report: &mut Report) {
+    for (at, cell) in cells.iter().enumerate() {
+        let earlier = &cells[..at];
+        same_thing(cell, earlier, report);
+        per_what(cell, earlier, report);
+        rate_and_time(cell, cells, report);
+        part_and_whole(cell, cells, report);
+        request_time(cell, cells, report);
+        shares(cell, cells, report);
+        bandwidth_used(cell, cells, report);
+        gain(cell, cells, report);
+    }
+}
+
+/// The figure of this kind for the same run.
+fn partner<'a>(cell: &Cell, cells: &'a [Cell], kind: FigureKind) -> Option<&'a Cell> {
+    let mut same = cells
+        .iter()
+        .filter(|other| other.kind == kind && other.field != cell.field);
+    same.clone()
+        .find(|other| other.same_run(cell) && other.name == cell.name)
+        .or_else(|| same.find(|other| other.same_run(cell)))
+}
+
+fn same_thing(cell: &Cell, earlier: &[Cell], report: &mut Report) {
+    let Some(other) = earlier
+        .iter()
+        .find(|other| other.same_thing(cell) && !other.reading.agrees(&cell.reading, RUN_TO_RUN))
+    else {
+        return;
+    };
+    let apart = 100.0 * (cell.reading.value / other.reading.value - 1.0);
+    let methods = match (&other.conditions.method, &cell.conditions.method) {
+        (Some(one), Some(two)) if one != two => format!(" ({one}, {two})"),
+        _ => String::new(),
+    };
+    let message = format!(
+        "{} and {} stand for the same thing{methods}: they are {:.0} % apart; what was different about one of them belongs into `variant`",
+        with_unit(other),
+        with_unit(cell),
+        apart.abs()
+    );
+    let mut flag =
+        Flag::new(ClaimVerdict::Contradictory, message).factor(cell.reading.value / other.reading.value);
+    flag.claimed = Some(with_unit(cell));
+    report.flag(&cell.field, flag);
+}
+
+/// What is paid once per request cannot be saved once per token.
+fn per_what(cell: &Cell, earlier: &[Cell], report: &mut Report) {
+    let (Some(name), Some(per)) = (&cell.name, cell.per) else {
+        return;
+    };
+    let other = earlier.iter().find(|other| {
+        other.name.as_ref() == Some(name)
+            && other.per.is_some_and(|other| other != per)
+            && other.kind == cell.kind
+            && other.reading.agrees(&cell.reading, 0.0)
+    });
+    if other.is_some() {
+        let message = format!(
+            "{name} is counted once per request in one place and once per token in another, with the same {}",
+            with_unit(cell)
+        );
+        report.flag(&cell.field, Flag::new(ClaimVerdict::Contradictory, message));
+    }
+}
+
+/// What is inside another time is not longer than that.
+fn part_and_whole(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    let parts: &[FigureKind] = if cell.kind == FigureKind::TotalSeconds {
+        &[
+            FigureKind::TimeToFirstTokenSeconds,
+            FigureKind::PrefillSeconds,
+            FigureKind::DecodeSeconds,
+        ]
+    } else if cell.kind == FigureKind::TimeToFirstTokenSeconds {
+        &[FigureKind::PrefillSeconds]
+    } else {
+        return;
+    };
+    let longer = parts
+        .iter()
+        .filter_map(|part| partner(cell, cells, *part))
+        .find(|part| part.reading.low > cell.reading.high * (1.0 + RUN_TO_RUN));
+    let Some(part) = longer else { return };
+    let message = format!(
+        "{} is a part of {}, and longer than that",
+        with_unit(part),
+        with_unit(cell)
+    );
+    let least = part.reading.value;
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::Contradictory, message)
+            .instead(with_unit(cell), format!("at least {} s", Trimmed(least)), least)
+            .factor(cell.reading.value / least),
+    );
+}
+
+/// Prompt tokens = rate × time.
+fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    if cell.kind != FigureKind::PrefillTokensPerSecond {
+        return;
+    }
+    let time = partner(cell, cells, FigureKind::PrefillSeconds)
+        .or_else(|| partner(cell, cells, FigureKind::TimeToFirstTokenSeconds));
+    let (Some(time), Some(prompt)) = (time, cell.workload.prompt) else {
+        return;
+    };
+    let cached = cell.workload.cached.map_or(0.0, |cached| cached.value);
+    let computed = (prompt.value - cached).max(1.0);
+    let implied = cell.reading.value * time.reading.value;
+    // What rounding of both allows.
+    let (low, high) = (
+        cell.reading.low * time.reading.low,
+        cell.reading.high * time.reading.high,
+    );
+    let rate = computed / time.reading.value;
+    let seconds = computed / cell.reading.value;
+    if low > computed * 1.03 {
+        let extra = time.reading.value - seconds;
+        if time.kind == FigureKind::TimeToFirstTokenSeconds
+            && extra < FIRST_TOKEN_EXTRA_SECONDS.max(0.1 * seconds)
+        {
+            report.remark(
+                &cell.field,
+                format!(
+                    "{} s of the time to the first token are not prefill",
+                    Trimmed(extra)
+                ),
+            );
+            return;
+        }
+        let mut message = format!(
+            "{} for {} would be {implied:.0} tokens, and the prompt has {computed:.0}: either {rate:.0} tok/s or {} s",
+            with_unit(cell),
+            with_unit(time),
+            Trimmed(seconds)
+        );
+        // Where the other of the two is possible, first of all they exclude each other.
+        if !report.has(&time.field, ClaimVerdict::ExceedsRoofline)
+            && let Some(beyond) = report.withdraw(&cell.field, ClaimVerdict::ExceedsRoofline)
+        {
+            message = format!("{message}; besides, {}", beyond.message);
+        }
+        report.flag(
+            &cell.field,
+            Flag::new(ClaimVerdict::Contradictory, message)
+                .instead(with_unit(cell), format!("{rate:.0} tok/s"), rate)
+                .factor(cell.reading.value / rate),
+        );
+    } else if high < computed * 0.97 {
+        let message = format!(
+            "{} for {} are {implied:.0} tokens, and not the {computed:.0} of the prompt: it was shorter than it is called, or a part of it was cached",
+            with_unit(cell),
+            with_unit(time)
+        );
+        report.flag(
+            &cell.field,
+            Flag::new(ClaimVerdict::MethodUnclear, message)
+                .instead(
+                    format!("{computed:.0} tokens"),
+                    format!("{implied:.0} tokens"),
+                    implied,
+                )
+                .factor(computed / implied),
+        );
+    } else {
+        report.remark(&cell.field, format!("{implied:.0} tokens in {}", with_unit(time)));
+    }
+}
+
+/// Generated tokens against the time of the request: a rate over the whole time is not the rate of decoding.
+fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    let is_rate = matches!(
+        cell.kind,
+        FigureKind::DecodeTokensPerSecond
+            | FigureKind::ThroughputTokensPerSecond
+            | FigureKind::EndToEndTokensPerSecond
+    );
+    if !is_rate {
+        return;
+    }
+    let batch = cell.workload.batch;
+    let total = partner(cell, cells, FigureKind::TotalSeconds);
+    let decoding = partner(cell, cells, FigureKind::DecodeSeconds);
+    let first = partner(cell, cells, FigureKind::TimeToFirstTokenSeconds);
+    let generated = cell
+        .workload
+        .generated
+        .or_else(|| total.or(decoding).and_then(|other| other.workload.generated))
+        .map(|tokens| tokens.value * batch);
+    let Some(generated) = generated.filter(|tokens| *tokens > 0.0) else {
+        return;
+    };
+    if let Some(decoding) = decoding {
+        let rate = generated / decoding.reading.value;
+        if (cell.reading.value / rate - 1.0).abs() > RUN_TO_RUN && !cell.reading.admits(rate, RUN_TO_RUN) {
+            let message = format!(
+                "{generated:.0} tokens in {} are {} tok/s",
+                with_unit(decoding),
+                Trimmed(rate)
+            );
+            contradicts(cell, rate, message, report);
+        }
+        return;
+    }
+    let Some(total) = total else {
+        return;
+    };
+    let whole = generated / total.reading.value;
+    let decode = first
+        .map(|first| total.reading.value - first.reading.value)
+        .filter(|seconds| *seconds > 0.0 && generated > 1.0)
+        .map(|seconds| (generated - batch) / seconds);
+    let is_whole = (cell.reading.value / whole - 1.0).abs() <= 0.02 || cell.reading.admits(whole, 0.0);
+    let differs = decode.is_none_or(|decode| (decode / whole - 1.0).abs() > 0.03);
+    if is_whole && differs {
+        if cell.kind == FigureKind::EndToEndTokensPerSecond {
+            report.pass(&cell.field, "of whole requests, prefill included, as it says");
+            return;
+        }
+        let right = decode.map_or_else(
+            || "decoding alone is faster; give the time to the first token".to_owned(),
+            |decode| format!("decoding alone makes {} tok/s", Trimmed(decode)),
+        );
+        let message = format!(
+            "{generated:.0} tokens / {} = {}: the time to the first token is inside; {right}",
+            with_unit(total),
+            Trimmed(whole)
+        );
+        let mut flag = Flag::new(ClaimVerdict::MethodUnclear, message);
+        if let Some(decode) = decode {
+            flag = flag
+                .instead(with_unit(cell), format!("{} tok/s", Trimmed(decode)), decode)
+                .factor(cell.reading.value / decode);
+        }
+        report.flag(&cell.field, flag);
+        return;
+    }
+    // Decoding cannot be slower than the whole request, and with the first token's time known it has one value.
+    let expected = decode.filter(|_| cell.kind != FigureKind::EndToEndTokensPerSecond);
+    match expected {
+        Some(expected)
+            if (cell.reading.value / expected - 1.0).abs() > SHARE
+                && !cell.reading.admits(expected, RUN_TO_RUN) =>
+        {
+            let message = format!(
+                "{generated:.0} tokens, the first after {}, all after {}, are {} tok/s",
+                first.map(with_unit).unwrap_or_default(),
+                with_unit(total),
+                Trimmed(expected)
+            );
+            contradicts(cell, expected, message, report);
+        }
+        Some(_) => {}
+        None if cell.reading.high < whole * (1.0 - RUN_TO_RUN) => {
+            let message = format!(
+                "{generated:.0} tokens in {} are {} tok/s, prefill and all",
+                with_unit(total),
+                Trimmed(whole)
+            );
+            contradicts(cell, whole, message, report);
+        }
+        None => {}
+    }
+}
+
+fn contradicts(cell: &Cell, right: f64, message: String, report: &mut Report) {
+    report.flag(
+        &cell.field,
+        Flag::new(
+            ClaimVerdict::Contradictory,
+            format!("{message}, not {}", with_unit(cell)),
+        )
+        .instead(with_unit(cell), format!("{} tok/s", Trimmed(right)), right)
+        .factor(cell.reading.value / right),
+    );
+}
+
+fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    if cell.kind == FigureKind::ShareOfMemory {
+        share_of_memory(cell, cells, report);
+        return;
+    }
+    let decode = partner(cell, cells, FigureKind::DecodeTokensPerSecond)
+        .or_else(|| partner(cell, cells, FigureKind::ThroughputTokensPerSecond));
+    let maximum = partner(cell, cells, FigureKind::MaximumDecodeTokensPerSecond);
+    if cell.kind == FigureKind::MaximumDecodeTokensPerSecond {
+        if let Some(decode) = decode.filter(|decode| decode.reading.low > cell.reading.high * 1.01) {
+            let message = format!(
+                "{} is {:.1} % of what the claim calls the maximum, {}",
+                with_unit(decode),
+                100.0 * decode.reading.value / cell.reading.value,
+                with_unit(cell)
+            );
+            report.flag(
+                &cell.field,
+                Flag::new(ClaimVerdict::Contradictory, message)
+                    .factor(decode.reading.value / cell.reading.value),
+            );
+        }
+        return;
+    }
+    if !matches!(
+        cell.kind,
+        FigureKind::ShareOfBandwidth | FigureKind::ShareOfMaximum
+    ) {
+        return;
+    }
+    if cell.reading.low > 1.0 + 1e-9 {
+        let message = format!(
+            "{} of a maximum is more than there is: the maximum is wrong, or the figure",
+            cell.stated
+        );
+        report.flag(&cell.field, Flag::new(ClaimVerdict::Contradictory, message));
+        return;
+    }
+    let Some(decode) = decode else {
+        share_of_bandwidth(cell, cells, report);
+        return;
+    };
+    if let Some(maximum) = maximum.filter(|_| cell.kind == FigureKind::ShareOfMaximum) {
+        let share = decode.reading.value / maximum.reading.value;
+        let (low, high) = (
+            decode.reading.low / maximum.reading.high,
+            decode.reading.high / maximum.reading.low,
+        );
+        if cell.reading.high < low * 0.98 || cell.reading.low > high * 1.02 {
+            let message = format!(
+                "{} / {} = {:.1} %, not {}",
+                with_unit(decode),
+                with_unit(maximum),
+                100.0 * share,
+                cell.stated
+            );
+            report.flag(
+                &cell.field,
+                Flag::new(ClaimVerdict::Contradictory, message)
+                    .instead(
+                        cell.stated.clone(),
+                        format!("{:.1} %", 100.0 * share),
+                        100.0 * share,
+                    )
+                    .factor(cell.reading.value / share),
+            );
+            return;
+        }
+    }
+    let (Some(limit), Some(bin)) = (DecodeLimit::new(decode), decode.machine.fastest()) else {
+        report.remark(
+            &cell.field,
+            "not checked: machine, model or format are not known well enough",
+        );
+        return;
+    };
+    // A rate that cannot be is told already.
+    if decode.reading.low > limit.hard {
+        return;
+    }
+    let share = decode.reading.value / limit.ceiling;
+    let working = format!(
+        "{} × {} = {}, {:.0} % of {}",
+        with_unit(decode),
+        gigabytes(limit.streamed),
+        gigabytes_per_second(decode.reading.value / decode.workload.batch * limit.streamed),
+        100.0 * share,
+        bin.shown()
+    );
+    let spread = decode.model.format.map_or(0.0, |format| format.spread);
+    if cell.reading.admits(share, SHARE + spread) {
+        report.pass(&cell.field, working);
+        return;
+    }
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::WrongFact, working)
+            .instead(
+                cell.stated.clone(),
+                format!("{:.0} %", 100.0 * share),
+                100.0 * share,
+            )
+            .factor(cell.reading.value / share),
+    );
+}
+
+/// Bandwidth that was used or measured, as a share of the chip's.
+fn share_of_bandwidth(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    let used = partner(cell, cells, FigureKind::BandwidthUsed)
+        .or_else(|| partner(cell, cells, FigureKind::Bandwidth))
+        .filter(|_| cell.kind == FigureKind::ShareOfBandwidth);
+    let (Some(used), Some(bin)) = (used, cell.machine.fastest()) else {
+        report.remark(
+            &cell.field,
+            "not checked: what it is a share of is not among the figures",
+        );
+        return;
+    };
+    let whole = bin.bandwidth * cell.machine.machines;
+    // Above the chip's bandwidth: told already.
+    if used.reading.low > whole {
+        return;
+    }
+    let share = used.reading.value / whole;
+    let message = format!("{} of {} are {:.0} %", used.stated, bin.shown(), 100.0 * share);
+    if cell.reading.admits(share, SHARE) {
+        report.pass(&cell.field, message);
+        return;
+    }
+    report.flag(
+        &cell.field,
+        Flag::new(
+            ClaimVerdict::Contradictory,
+            format!("{message}, not {}", cell.stated),
+        )
+        .instead(
+            cell.stated.clone(),
+            format!("{:.0} %", 100.0 * share),
+            100.0 * share,
+        )
+        .factor(cell.reading.value / share),
+    );
+}
+
+/// Memory in use, as a share of what the GPU may use.
+fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    let used = partner(cell, cells, FigureKind::MemoryBytes);
+    let (Some(used), Some(memory)) = (used, cell.machine.memory) else {
+        report.remark(
+            &cell.field,
+            "not checked: the memory in use, or the machine's, is not among the figures",
+        );
+        return;
+    };
+    let gpu = default_working_set(memory);
+    let share = used.reading.value / gpu;
+    if cell.reading.admits(share, SHARE) {
+        report.pass(&cell.field, format!("{} of {}", used.stated, gigabytes(gpu)));
+        return;
+    }
+    let message = format!(
+        "by default the GPU may use {} of the memory: {} are {:.0} % of that",
+        gigabytes(gpu),
+        used.stated,
+        100.0 * share
+    );
+    if cell.reading.admits(used.reading.value / memory, SHARE) && fits_at_full_length(cell, gpu) {
+        report.pass(&cell.field, format!("{} of all memory", used.stated));
+        report.remark(&cell.field, message);
+        return;
+    }
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::WrongFact, message)
+            .instead(
+                cell.stated.clone(),
+                format!("{:.0} %", 100.0 * share),
+                100.0 * share,
+            )
+            .factor(cell.reading.value / share),
+    );
+}
+
+/// Whether weights and a cache that keeps every token of the context in every layer are no more than `bytes`; also where the
+/// model is not known.
+fn fits_at_full_length(cell: &Cell, bytes: f64) -> bool {
+    let Some((model, _, format)) = cell.model.sized() else {
+        return true;
+    };
+    let cache_of = |tokens: f64| kv_bytes(model, tokens, cell.workload.kv_bits.unwrap_or(KvBits::HALF.0));
+    let cache = (cache_of(2.0) - cache_of(1.0)) * cell.workload.context_tokens() * cell.workload.batch;
+    model.resident(format.likely) + cache <= bytes
+}
+
+/// Bandwidth that decoding is said to use.
+fn bandwidth_used(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    if cell.kind != FigureKind::BandwidthUsed || report.has(&cell.field, ClaimVerdict::ExceedsRoofline) {
+        return;
+    }
+    let decode = partner(cell, cells, FigureKind::DecodeTokensPerSecond)
+        .or_else(|| partner(cell, cells, FigureKind::ThroughputTokensPerSecond));
+    let Some((decode, limit)) = decode.and_then(|decode| Some((decode, DecodeLimit::new(decode)?))) else {
+        report.remark(
+            &cell.field,
+            "not checked: no decode rate that could be checked is among the figures",
+        );
+        return;
+    };
+    let passes = decode.reading.value / decode.workload.batch;
+    let weights = passes * limit.streamed;
+    // With the cache that each pass reads.
+    let with_cache = decode.reading.value / limit.ceiling * limit.bandwidth;
+    let (low, high) = (weights.min(with_cache), weights.max(with_cache));
+    if cell.reading.high >= low * (1.0 - SHARE) && cell.reading.low <= high * (1.0 + SHARE) {
+        report.pass(&cell.field, gigabytes_per_second(weights));
+        return;
+    }
+    let message = format!(
+        "{} × {} = {}",
+        with_unit(decode),
+        gigabytes(limit.streamed),
+        gigabytes_per_second(weights)
+    );
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::WrongFact, message)
+            .instead(cell.stated.clone(), gigabytes_per_second(weights), weights / 1e9)
+            .factor(cell.reading.value / weights),
+    );
+}
+
+/// Less time is more throughput, by another percentage.
+fn gain(cell: &Cell, cells: &[Cell], report: &mut Report) {
+    if cell.kind != FigureKind::ThroughputGain {
+        return;
+    }
+    let Some(reduction) =
+        partner(cell, cells, FigureKind::TimeReduction).filter(|reduction| reduction.reading.value < 1.0)
+    else {
+        report.remark(&cell.field, "not checked: no timeReduction is among the figures");
+        return;
+    };
+    let of = |share: f64| share / (1.0 - share);
+    let right = of(reduction.reading.value);
+    let tolerance = of(reduction.reading.high.min(0.999)) - right;
+    let range = cell.reading.low - tolerance..=cell.reading.high + tolerance;
+    if range.contains(&right) {
+        report.pass(&cell.field, format!("{:.1} %", 100.0 * right));
+        return;
+    }
+    let message = format!(
+        "a time shorter by {} raises throughput by {:.1} %, not by {}",
+        reduction.stated,
+        100.0 * right,
+        cell.stated
+    );
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::ArithmeticError, message)
+            .instead(
+                cell.stated.clone(),
+                format!("{:.1} %", 100.0 * right),
+                100.0 * right,
+            )
+            .factor(cell.reading.value / right),
+    );
+}
+
+/// Whether a rate is said to be taken over whole requests.
+pub(super) fn is_wall_clock(cell: &Cell) -> bool {
+    cell.conditions.timing == Some(ClaimTiming::WallClock)
+}

@@ -1,0 +1,65 @@
+//! How fast weights are read from a disk.
+
+use super::super::cell::Cell;
+use super::super::machine::gigabytes_per_second;
+use super::super::{Flag, Report};
+use super::FASTEST_DISK;
+use super::shown::{Trimmed, gigabytes};
+use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
+use rooflet_model::weights::FormatBits;
+
+/// No Mac's own disk reads slower; 1.5 GB/s is the slowest sold since 2020.
+const SLOWEST_DISK: f64 = 0.5e9;
+
+pub(super) fn disk(cell: &Cell, report: &mut Report) {
+    let resident = |bits: fn(&super::super::model::ClaimedFormat) -> FormatBits| {
+        cell.model
+            .sized()
+            .map(|(model, _, format)| model.resident(bits(&format)))
+    };
+    let bytes = cell.bytes.map(|bytes| (bytes.low, bytes.value));
+    let bytes = bytes.or_else(|| {
+        Some((
+            resident(|format| format.least)?,
+            resident(|format| format.likely)?,
+        ))
+    });
+    let Some((least, usual)) = bytes.filter(|(least, _)| *least > 0.0) else {
+        report.remark(
+            &cell.field,
+            "not checked: how much was read is not stated; add `bytes`",
+        );
+        return;
+    };
+    let rate = usual / cell.reading.value.max(1e-9);
+    let expected = usual / 3e9;
+    let working = format!(
+        "{} in {} s is {}",
+        gigabytes(usual),
+        Trimmed(cell.reading.value),
+        gigabytes_per_second(rate)
+    );
+    let right = format!("{} s at 3 GB/s", Trimmed(expected));
+    let flag = |verdict, message: String| {
+        Flag::new(verdict, message)
+            .instead(cell.stated.clone(), right.clone(), expected)
+            .factor(cell.reading.value / expected)
+    };
+    if least / cell.reading.high.max(1e-9) > FASTEST_DISK {
+        let message = format!("{working}, faster than any disk: it came out of memory, or was not read");
+        report.flag(&cell.field, flag(ClaimVerdict::ExceedsRoofline, message));
+    } else if usual / cell.reading.low.max(1e-9) < SLOWEST_DISK {
+        let message = format!(
+            "{working}, and every Mac's disk reads {} or more: the time goes into something else",
+            gigabytes_per_second(SLOWEST_DISK)
+        );
+        let verdict = if cell.kind == FigureKind::DiskReadSeconds {
+            ClaimVerdict::ExceedsRoofline
+        } else {
+            ClaimVerdict::MethodUnclear
+        };
+        report.flag(&cell.field, flag(verdict, message));
+    } else {
+        report.pass(&cell.field, working);
+    }
+}

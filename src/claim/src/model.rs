@@ -1,0 +1,338 @@
+//! Which model a claim speaks of: one of the [`library`], or what its name and the claim state.
+
+use rooflet_model::dimensions::ModelDimensions;
+use rooflet_model::library;
+use rooflet_model::library::Spelling;
+use rooflet_model::weights::{FormatBits, WeightFormat};
+
+/// A model as far as it is known.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct KnownModel {
+    /// What it is called in messages.
+    pub(super) name: String,
+    pub(super) dimensions: Option<ModelDimensions>,
+    /// All parameters.
+    pub(super) parameters: f64,
+    /// Those that a token multiplies with. `None`: the name says how large it is, and not whether it has experts.
+    pub(super) active: Option<f64>,
+}
+
+impl KnownModel {
+    pub(super) fn of_dimensions(name: &str, dimensions: ModelDimensions) -> Self {
+        Self {
+            name: name.to_owned(),
+            parameters: dimensions.parameters() as f64,
+            active: Some(dimensions.active_parameters() as f64),
+            dimensions: Some(dimensions),
+        }
+    }
+
+    /// Found by name, or read off it.
+    pub(super) fn find(name: &str) -> Option<Self> {
+        let spelt = Spelling::new(name);
+        if let Some((key, dimensions)) = library::dimensions(&spelt) {
+            return Some(Self::of_dimensions(key, dimensions));
+        }
+        let parameters = spelt.size?;
+        Some(Self {
+            name: name.to_owned(),
+            dimensions: None,
+            parameters,
+            active: spelt.active,
+        })
+    }
+
+    /// Whether it has experts of which a token uses some.
+    pub(super) fn is_mixture(&self) -> bool {
+        match &self.dimensions {
+            Some(dimensions) => dimensions.expert_layers() > 0,
+            None => self.active.is_some_and(|active| active < 0.9 * self.parameters),
+        }
+    }
+
+    /// The fewest bytes that one pass for `batch` tokens reads: every token may choose the same experts, and an untied
+    /// embedding table costs one row.
+    pub(super) fn least_streamed(&self, bits: FormatBits) -> Option<f64> {
+        match &self.dimensions {
+            Some(dimensions) => Some(weigh(dimensions, dimensions.active_expert_parameters(), bits)),
+            // Of a model known by its size alone, a tenth may be an embedding table.
+            None => self.active.map(|active| 0.9 * active * bits.body / 8.0),
+        }
+    }
+
+    /// Weights in memory.
+    pub(super) fn resident(&self, bits: FormatBits) -> f64 {
+        match &self.dimensions {
+            Some(dimensions) => {
+                let table = dimensions.table_parameters() as f64 * bits.body / 8.0;
+                weigh(dimensions, dimensions.expert_parameters(), bits) + table
+            }
+            None => self.parameters * bits.body / 8.0,
+        }
+    }
+
+    /// Bits per weight, of all weights together.
+    pub(super) fn mean_bits(&self, bits: FormatBits) -> f64 {
+        8.0 * self.resident(bits) / self.parameters
+    }
+}
+
+/// Bytes of what every token reads, and of so many parameters of experts.
+fn weigh(dimensions: &ModelDimensions, experts: u64, bits: FormatBits) -> f64 {
+    let head = dimensions.head_parameters();
+    let body = dimensions.core_parameters() - head;
+    (body as f64 * bits.body + head as f64 * bits.head + experts as f64 * bits.experts) / 8.0
+}
+
+/// The format that a model's name ends in.
+pub(super) fn format_of_name(name: &str) -> Option<String> {
+    Spelling::new(name).format
+}
+
+/// The parameters that a name speaks of: 12 billion of `gemma3-12b`, which has 11.8.
+pub(super) fn size_of_name(name: &str) -> Option<f64> {
+    Spelling::new(name).size
+}
+
+/// A weight format as a claim names it: what it most likely is, and the fewest bits it can have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClaimedFormat {
+    /// What sizes are computed with.
+    pub(super) likely: FormatBits,
+    /// What limits are computed with: no build of this name has fewer.
+    pub(super) least: FormatBits,
+    /// Builds of this name differ by this share.
+    pub(super) spread: f64,
+    /// What people call its bits: 4 of 4.5.
+    pub(super) nominal: f64,
+    /// Where the name is that of one format.
+    named: Option<WeightFormat>,
+}
+
+impl ClaimedFormat {
+    /// No build of any model has fewer bits: two, and the scales of a group.
+    pub(super) fn fewest() -> Self {
+        let bits = FormatBits {
+            body: 2.06,
+            experts: 2.06,
+            head: 2.06,
+        };
+        Self {
+            likely: bits,
+            least: bits,
+            spread: 0.0,
+            nominal: 2.0,
+            named: None,
+        }
+    }
+
+    /// What the format most likely is in this very model.
+    pub(super) fn of(self, model: &KnownModel) -> Self {
+        match (self.named, &model.dimensions) {
+            (Some(format), Some(dimensions)) => Self {
+                likely: format.bits_in(dimensions),
+                ..self
+            },
+            (_, _) => self,
+        }
+    }
+
+    pub(super) fn parse(name: &str, engine: Option<&str>) -> Option<Self> {
+        let lower = name.trim().to_ascii_lowercase().replace([' ', '-'], "_");
+        let same = |bits: f64| FormatBits {
+            body: bits,
+            experts: bits,
+            head: bits,
+        };
+        let exact = |format: WeightFormat, nominal: f64, spread: f64| {
+            let bits = format.bits();
+            let fewest = bits.body.min(bits.experts).min(bits.head);
+            Self {
+                likely: bits,
+                least: same(fewest * (1.0 - spread / 2.0)),
+                spread,
+                nominal,
+                named: Some(format),
+            }
+        };
+        if let Ok(format) = lower.parse::<WeightFormat>() {
+            let bits = format.bits();
+            let k_mix = lower.contains("_k");
+            let spread = if k_mix || bits.body > bits.experts {
+                0.06
+            } else {
+                0.0
+            };
+            let named = exact(format, bits.experts.floor(), spread);
+            // How a mix spreads over a model differs; its head is always the same.
+            let least = if k_mix {
+                FormatBits {
+                    head: bits.head,
+                    ..named.least
+                }
+            } else {
+                named.least
+            };
+            return Some(Self { least, ..named });
+        }
+        // A number of bits alone: `4bit`, `int4`, `q4`, `w4a16`, `4`.
+        let family = |bits: f64, likely: f64, spread: f64| Self {
+            likely: same(likely),
+            // Blocks of 32 with a scale of 8 bits have the smallest surcharge.
+            least: same(bits + 0.25_f64.min(likely - bits)),
+            spread,
+            nominal: bits,
+            named: None,
+        };
+        let compact = lower.replace('_', "");
+        let digits: String = compact
+            .chars()
+            .skip_while(|c| !c.is_ascii_digit())
+            .take_while(char::is_ascii_digit)
+            .collect();
+        let bits: f64 = digits.parse().ok()?;
+        let head: String = compact.chars().take_while(|c| !c.is_ascii_digit()).collect();
+        let tail = &compact[(head.len() + digits.len()).min(compact.len())..];
+        let is_gguf = matches!(head.as_str(), "q" | "iq" | "ud") || engine.is_some_and(is_gguf_engine);
+        let known_head = matches!(
+            head.as_str(),
+            "" | "q"
+                | "iq"
+                | "ud"
+                | "int"
+                | "w"
+                | "mlx"
+                | "fp"
+                | "float"
+                | "awq"
+                | "gptq"
+                | "bf"
+                | "f"
+                | "dwq"
+        );
+        if !known_head || !(1.0..=32.0).contains(&bits) {
+            return None;
+        }
+        if bits >= 16.0 {
+            return Some(family(bits, bits, 0.0));
+        }
+        if matches!(head.as_str(), "fp" | "float") {
+            return Some(family(bits, bits + 0.5, 0.1));
+        }
+        if is_gguf {
+            // Mixes from `_S` to `_L` and `_XL` of one number of bits lie about this far apart.
+            let likely = match tail {
+                "0" => bits + 0.5,
+                "1" => bits + 1.0,
+                _ => bits + 0.5,
+            };
+            return Some(family(bits, likely, if tail == "0" { 0.0 } else { 0.18 }));
+        }
+        let mlx = tail.starts_with('g')
+            || matches!(head.as_str(), "mlx" | "dwq")
+            || engine.is_some_and(|engine| engine.to_ascii_lowercase().contains("mlx"));
+        let affine = group(name).filter(|_| matches!(head.as_str(), "" | "int" | "mlx" | "dwq"));
+        if let Some(format) = affine.and_then(|group| format!("mlx{bits}g{group}").parse().ok()) {
+            return Some(exact(format, bits, 0.0));
+        }
+        // `4bit` of an unnamed program is taken for MLX's 4.5; limits count the fewest bits of all.
+        Some(family(bits, bits + 0.5, if mlx { 0.0 } else { 0.02 }))
+    }
+}
+
+/// The size that a name gives the groups of its weights: `g32`, `gs 32`, `group size 32`, `groups of 32`.
+fn group(name: &str) -> Option<u32> {
+    let lower = name.to_ascii_lowercase();
+    let mut words = lower
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty());
+    let digits = words.by_ref().find_map(|word| {
+        let at = word.rfind('g')?;
+        let (head, tail) = (&word[..at], &word[at + 1..]);
+        let number = tail.trim_start_matches(char::is_alphabetic);
+        let is_group = matches!(
+            &tail[..tail.len() - number.len()],
+            "" | "s" | "roup" | "roups" | "roupsize"
+        );
+        let behind_bits = head.is_empty() || head.ends_with(|c: char| c.is_ascii_digit());
+        (is_group && behind_bits).then(|| number.to_owned())
+    })?;
+    if !digits.is_empty() {
+        return digits.parse().ok();
+    }
+    words
+        .find(|word| !matches!(*word, "size" | "sizes" | "of" | "is"))?
+        .parse()
+        .ok()
+}
+
+/// Groups that neither MLX nor another tool makes. GPTQ and AWQ know larger ones, and NVFP4 has 16.
+pub(super) fn impossible_group(name: &str) -> Option<u32> {
+    let lower = name.to_ascii_lowercase();
+    let others = ["gptq", "awq", "nvfp4"].iter().any(|other| lower.contains(other));
+    group(name).filter(|group| !others && ![32, 64, 128].contains(group))
+}
+
+fn is_gguf_engine(engine: &str) -> bool {
+    let engine = engine.to_ascii_lowercase();
+    !engine.contains("mlx")
+        && ["llama", "gguf", "kobold", "ggml"]
+            .iter()
+            .any(|word| engine.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_library_lacks_is_known_by_its_size() {
+        let known = |name| KnownModel::find(name).map(|model| (model.dimensions.is_some(), model.active));
+        assert_eq!(known("Foo-30B-A3B"), Some((false, Some(3e9))));
+        assert_eq!(known("gemma"), None);
+    }
+
+    #[test]
+    fn formats_are_understood_by_bits_and_by_name() {
+        let bits = |name, engine| ClaimedFormat::parse(name, engine).map(|format| format.likely.body);
+        assert_eq!(bits("mlx4", None), Some(4.5));
+        assert_eq!(bits("4bit", None), Some(4.5));
+        assert_eq!(bits("4-bit", Some("mlx-lm")), Some(4.5));
+        assert_eq!(bits("Q4_K_M", None), Some(4.85));
+        assert_eq!(bits("Q4", Some("ollama")), Some(4.5));
+        assert_eq!(bits("int8", None), Some(8.5));
+        assert_eq!(bits("bf16", None), Some(16.0));
+        assert_eq!(bits("FP8", None), Some(8.5));
+        assert_eq!(bits("excellent", None), None);
+        for (name, likely) in [
+            ("mlx4g32", 5.0),
+            ("mlx4 g128", 4.25),
+            ("4-bit group size 32", 5.0),
+            ("4bit, group_size=128", 4.25),
+            ("4 bits in groups of 64", 4.5),
+            ("8bit-gs32", 9.0),
+        ] {
+            assert_eq!(bits(name, None), Some(likely), "{name}");
+            assert_eq!(impossible_group(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn groups_that_no_tool_makes_are_found() {
+        for (name, group) in [
+            ("4-bit group size 65", Some(65)),
+            ("mlx4 g65", Some(65)),
+            ("mlx4g65", Some(65)),
+            ("4bit-gs100", Some(100)),
+            ("4bit in groups of 7", Some(7)),
+            ("gptq 4bit g1024", None),
+            ("nvfp4 group size 16", None),
+            ("Q8_0 (gguf)", None),
+            ("q4_k_m", None),
+            ("gptq4", None),
+            ("gguf-q4", None),
+        ] {
+            assert_eq!(impossible_group(name), group, "{name}");
+        }
+    }
+}

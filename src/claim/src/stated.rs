@@ -1,0 +1,236 @@
+//! One number as a claim publishes it: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`, `4K`.
+
+use std::fmt;
+
+use super::expression::{self, Expression, Literal, Relation};
+use super::lexer::Hyphen;
+use super::statement::ABOUT;
+use super::unit::{Dimension, Unit};
+use rooflet_api::v1alpha1::Published;
+
+/// A published number with its precision, in the unit it was written in.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Stated {
+    literal: Literal,
+    about: bool,
+    negative: bool,
+}
+
+/// Why a text is not a number of the kind asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum StatedError {
+    #[error("`{0}` is not a number; write it as published, such as 77.7, ~26, 12-15, 8.03 GB or 94 %")]
+    Malformed(String),
+    #[error("`{text}` is not {expected}")]
+    Unit { text: String, expected: &'static str },
+}
+
+/// What a number must be, and what its unit is where none is written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Measure {
+    /// Tokens per second; `20 ms/token` is one, too.
+    Rate,
+    Seconds,
+    /// Always with a unit, unless it is large enough to be bytes.
+    Bytes,
+    /// GB/s where no unit is written.
+    Bandwidth,
+    /// `94 %` and `0.94` are the same.
+    Share,
+    /// Tokens, parameters and other counts; `4K` and `12B` are understood.
+    Count,
+    /// Any unit.
+    Any,
+}
+
+impl Stated {
+    pub(super) fn parse(published: &Published) -> Result<Self, StatedError> {
+        let text = published.to_string();
+        let malformed = || StatedError::Malformed(text.clone());
+        // A relation in front is a qualification: `< 30`, `≥ 5`, `= 7`.
+        let number = text.trim_start_matches(['=', '<', '>', '≤', '≥', ' ']);
+        let sides = expression::parse(number, Hyphen::Usual).map_err(|_| malformed())?;
+        let [side] = sides.as_slice() else {
+            return Err(malformed());
+        };
+        let literal = side.expression.literal().ok_or_else(malformed)?;
+        let negative = matches!(side.expression, Expression::Negative(_));
+        Ok(Self::of(literal, side.relation == Relation::About, negative))
+    }
+
+    pub(super) fn of(literal: &Literal, about: bool, negative: bool) -> Self {
+        Self {
+            literal: literal.clone(),
+            about,
+            negative,
+        }
+    }
+
+    fn is_time_per_token(&self) -> bool {
+        let per = self.literal.unit.split_once('/').map(|(_, per)| per);
+        matches!(per, Some("t" | "tok" | "toks" | "token" | "tokens"))
+            && self.literal.meanings[0].dimension == Dimension::SECONDS
+    }
+
+    /// It as a `measure`, in base units: bytes, seconds, bytes per second, tokens per second, one.
+    pub(super) fn read(&self, measure: Measure) -> Result<Reading, StatedError> {
+        if measure == Measure::Rate && self.is_time_per_token() {
+            return self
+                .read(Measure::Seconds)?
+                .inverse()
+                .ok_or_else(|| StatedError::Malformed(self.to_string()));
+        }
+        let bare = self.literal.unit.is_empty();
+        let (dimension, expected) = match measure {
+            Measure::Rate => (
+                Dimension::PER_SECOND,
+                "a rate: write tok/s or ms/token, or no unit",
+            ),
+            Measure::Seconds => (
+                Dimension::SECONDS,
+                "a time: write s, ms or min, or no unit for seconds",
+            ),
+            Measure::Bytes => (
+                Dimension::BYTES,
+                "a number of bytes: write its unit, such as GB, GiB or MB",
+            ),
+            Measure::Bandwidth => (
+                Dimension::BYTES_PER_SECOND,
+                "a bandwidth: write GB/s, or no unit for GB/s",
+            ),
+            Measure::Share => (Dimension::NONE, "a share: write it with %"),
+            Measure::Count => (Dimension::NONE, "a count"),
+            Measure::Any => (self.literal.meanings[0].dimension, ""),
+        };
+        let unit = self
+            .literal
+            .meanings
+            .iter()
+            .find(|unit| unit.dimension == dimension)
+            .copied();
+        let unit = match (unit, measure) {
+            _ if bare && measure == Measure::Bandwidth => Some(Unit {
+                scale: 1e9,
+                dimension,
+            }),
+            (None, Measure::Bytes) if bare && self.literal.number >= 1e6 => Some(Unit {
+                scale: 1.0,
+                dimension,
+            }),
+            (None, Measure::Rate | Measure::Seconds) if bare => Some(Unit {
+                scale: 1.0,
+                dimension,
+            }),
+            (
+                Some(_),
+                Measure::Rate
+                | Measure::Seconds
+                | Measure::Bytes
+                | Measure::Share
+                | Measure::Count
+                | Measure::Any
+                | Measure::Bandwidth,
+            )
+            | (None, _) => unit,
+        };
+        let mut scale = unit
+            .ok_or_else(|| StatedError::Unit {
+                text: self.to_string(),
+                expected,
+            })?
+            .scale;
+        // 94 without `%`: nobody means 94 times the maximum.
+        if measure == Measure::Share && bare && self.literal.high > 2.0 {
+            scale = 0.01;
+        }
+        if self.negative {
+            scale = -scale;
+        }
+        let ends = [self.literal.number * scale, self.literal.high * scale];
+        let value = f64::midpoint(ends[0], ends[1]);
+        let mut slack = self.literal.half_place * scale.abs();
+        if self.about {
+            slack = slack.max(ABOUT * value.abs());
+        }
+        Ok(Reading {
+            value,
+            low: ends[0].min(ends[1]) - slack,
+            high: ends[0].max(ends[1]) + slack,
+            is_range: self.literal.high > self.literal.number,
+            significant: significant_digits(&self.literal),
+        })
+    }
+}
+
+/// A number in base units, with what its rounding allows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Reading {
+    /// The middle of a range.
+    pub(super) value: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) is_range: bool,
+    pub(super) significant: u32,
+}
+
+impl Reading {
+    /// One over it; `None` where it may be nothing.
+    fn inverse(self) -> Option<Self> {
+        (self.low > 0.0).then(|| Self {
+            value: self.value.recip(),
+            low: self.high.recip(),
+            high: self.low.recip(),
+            ..self
+        })
+    }
+
+    /// Whether `value` may be what was meant, with a further `share` of leeway.
+    pub(super) fn admits(&self, value: f64, share: f64) -> bool {
+        let leeway = share * value.abs();
+        (self.low - leeway..=self.high + leeway).contains(&value)
+    }
+
+    /// Whether both may be the same number, give or take a `share`. Ranges that do no more than touch are not.
+    pub(super) fn agrees(&self, other: &Self, share: f64) -> bool {
+        if self.is_range && other.is_range {
+            let overlap = self.high.min(other.high) - self.low.max(other.low);
+            let narrower = (self.high - self.low).min(other.high - other.low);
+            // Both ends carry rounding; an overlap of less than half is another range.
+            return overlap > 0.5 * narrower;
+        }
+        let leeway = share * self.value.abs().max(other.value.abs());
+        self.low - leeway <= other.high && other.low - leeway <= self.high
+    }
+}
+
+fn significant_digits(literal: &Literal) -> u32 {
+    let places = (literal.high.abs() / (2.0 * literal.half_place)).log10();
+    if places.is_finite() && places >= 0.0 {
+        places.floor() as u32 + 1
+    } else {
+        1
+    }
+}
+
+impl fmt::Display for Stated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let literal = &self.literal;
+        if self.about {
+            f.write_str("~")?;
+        }
+        if self.negative {
+            f.write_str("-")?;
+        } else if literal.signed {
+            f.write_str("+")?;
+        }
+        write!(f, "{:.*}", literal.decimals, literal.number)?;
+        if literal.high > literal.number {
+            write!(f, "–{:.*}", literal.decimals, literal.high)?;
+        }
+        match literal.unit.as_str() {
+            "" => Ok(()),
+            unit @ ("%" | "x" | "×" | "K" | "k" | "M" | "B" | "T") => write!(f, "{unit}"),
+            unit => write!(f, " {unit}"),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! How long to wait before something that failed is tried again.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+const FIRST: Duration = Duration::from_millis(200);
+/// A restarted API server is found again within this time.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Waits of [`wait_after`], each shortened by up to a quarter so that a fleet does not return in step. Never ends.
+#[derive(Debug, Clone, Default)]
+pub struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// To be called after a success.
+    pub fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The wait after one more failure.
+    pub fn next_wait(&mut self) -> Duration {
+        self.failures = self.failures.saturating_add(1);
+        wait_after(self.failures).mul_f64(rand::rng().random_range(0.75..=1.0))
+    }
+}
+
+/// The longest wait after so many failures in a row, one at least: doubled by each from [`FIRST`] to [`LONGEST`].
+pub fn wait_after(failures: u32) -> Duration {
+    FIRST
+        .saturating_mul(1 << failures.saturating_sub(1).min(16))
+        .min(LONGEST)
+}
+
+impl Iterator for Backoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.next_wait())
+    }
+}
+
+impl kube::runtime::utils::Backoff for Backoff {
+    fn reset(&mut self) {
+        Self::reset(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_longest_and_start_over_after_a_success() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<_> = backoff.by_ref().take(64).collect();
+        assert!(waits[0] <= FIRST && waits[63] <= LONGEST, "{waits:?}");
+        assert!(waits[63] >= LONGEST.mul_f64(0.75), "{waits:?}");
+        backoff.reset();
+        assert!(backoff.next_wait() <= FIRST);
+        assert_eq!([1, 2, u32::MAX].map(wait_after), [FIRST, FIRST * 2, LONGEST]);
+    }
+}

@@ -1,0 +1,497 @@
+//! A local copy of one kind, kept fresh by a watch that survives restarts of the server.
+//!
+//! A copy lags behind what we ourselves just wrote. Deciding on it again would, say, create a replica twice. So what
+//! the server answered to our writes lies over the copy until the watch has shown it.
+//!
+//! What a watch tells again, or after something newer, undoes nothing: of two versions of an object the newer one stands.
+//!
+//! An object that this version cannot read, because a newer one wrote it, takes no other along: what was known of it
+//! stays, and whoever must not take it for deleted can ask.
+
+mod written;
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt;
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch as channel;
+use tracing::{debug, info, warn};
+
+pub(crate) use self::written::Unreadable;
+use self::written::{Written, version};
+use super::{ApiError, Backoff};
+use rooflet_base::error::Chain;
+use rooflet_base::mutex::lock;
+use rooflet_base::task::Tasks;
+
+/// A kind that can be watched.
+pub trait CachedKind:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
+{
+}
+
+impl<K> CachedKind for K where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
+{
+}
+
+/// Wakes whoever decides by what caches hold. Many changes before the next look are one.
+#[derive(Debug, Clone)]
+pub struct Changes {
+    changed_tx: Arc<channel::Sender<u64>>,
+}
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Changes {
+    pub fn new() -> Self {
+        Self {
+            changed_tx: Arc::new(channel::Sender::new(0)),
+        }
+    }
+
+    pub fn mark(&self) {
+        self.changed_tx
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// `changed()` of the receiver resolves after every [`Changes::mark`] from now on.
+    pub fn subscribe(&self) -> channel::Receiver<u64> {
+        self.changed_tx.subscribe()
+    }
+}
+
+/// A local copy of the objects of one kind. Clones are the same copy.
+pub struct Cache<K: CachedKind> {
+    store: Store<K>,
+    written: Arc<Mutex<Written<K>>>,
+    changes: Changes,
+}
+
+impl<K: CachedKind> Clone for Cache<K> {
+    fn clone(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            written: self.written.clone(),
+            changes: self.changes.clone(),
+        }
+    }
+}
+
+impl<K: CachedKind> Cache<K> {
+    fn new(changes: Changes) -> (Self, Writer<K>) {
+        let writer = Writer::default();
+        let cache = Self {
+            store: writer.as_reader(),
+            written: Arc::default(),
+            changes,
+        };
+        (cache, writer)
+    }
+
+    /// Waits until the first list is in. Never, if the watch was stopped before.
+    pub async fn synced(&self) {
+        if self.store.wait_until_ready().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whether the first list is in.
+    pub fn is_synced(&self) -> bool {
+        self.lock().synced
+    }
+
+    /// All objects, ordered by namespace and name.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        let written = self.lock();
+        let mut objects = written.over(self.store.state());
+        drop(written);
+        objects.sort_by(|a, b| {
+            (&a.meta().namespace, &a.meta().name).cmp(&(&b.meta().namespace, &b.meta().name))
+        });
+        objects
+    }
+
+    /// One object.
+    pub fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<K>> {
+        let mut key = ObjectRef::new(name);
+        if let Some(namespace) = namespace {
+            key = key.within(namespace);
+        }
+        let cached = self.store.get(&key);
+        let is_it = |object: &K| {
+            object.meta().name.as_deref() == Some(name) && object.meta().namespace.as_deref() == namespace
+        };
+        self.lock()
+            .over(cached.into_iter().collect())
+            .into_iter()
+            .find(|object| is_it(object))
+    }
+
+    /// What the server answered to a create, an update, a patch or a delete that waits for finalizers.
+    pub fn wrote(&self, object: K) {
+        let known = self.store.get(&ObjectRef::from_obj(&object));
+        let mut written = self.lock();
+        // The watch may have been faster than the answer.
+        let is_news =
+            known.is_none_or(|known| version(&object) > version(known.as_ref())) && !written.is_gone(&object);
+        if is_news {
+            written.put(object);
+        }
+        drop(written);
+        self.changes.mark();
+    }
+
+    /// The server has deleted the object at once.
+    pub fn deleted(&self, object: &K) {
+        if let Some(uid) = object.uid() {
+            let is_cached = self
+                .store
+                .find(|cached| cached.uid().as_deref() == Some(uid.as_str()))
+                .is_some();
+            self.lock().remove(uid, is_cached);
+            self.changes.mark();
+        }
+    }
+
+    /// Objects that are there and that this version cannot read: namespace, name and uid.
+    pub fn unreadable(&self) -> Vec<Unreadable> {
+        self.lock().unreadable.values().cloned().collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Written<K>> {
+        lock(&self.written)
+    }
+
+    fn observe(&self, writer: &mut Writer<K>, event: watcher::Event<DeserializeGuard<K>>) {
+        // Under the lock, so that no reader sees the copy without what lies over it.
+        let mut written = self.lock();
+        if let Some(event) = self.readable(&mut written, event)
+            && !self.is_old(&written, &event)
+        {
+            writer.apply_watcher_event(&event);
+            written.observe(&event);
+        }
+    }
+
+    /// Whether the event was told already, or overtaken by a newer one.
+    fn is_old(&self, written: &Written<K>, event: &watcher::Event<K>) -> bool {
+        let known = |object: &K| self.store.get(&ObjectRef::from_obj(object));
+        match event {
+            watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::InitDone => false,
+            watcher::Event::Apply(object) => {
+                known(object).is_some_and(|known| version(known.as_ref()) >= version(object))
+                    || written.is_gone(object)
+            }
+            watcher::Event::Delete(object) => {
+                known(object).is_some_and(|known| version(known.as_ref()) > version(object))
+            }
+        }
+    }
+
+    /// What the event says in terms of what is known: an object that cannot be read is what it was.
+    fn readable(
+        &self,
+        written: &mut Written<K>,
+        event: watcher::Event<DeserializeGuard<K>>,
+    ) -> Option<watcher::Event<K>> {
+        use watcher::Event;
+        match event {
+            Event::Init => {
+                written.listed_unreadable.clear();
+                Some(Event::Init)
+            }
+            Event::InitApply(DeserializeGuard(Ok(object))) => Some(Event::InitApply(object)),
+            Event::InitApply(DeserializeGuard(Err(invalid))) => {
+                let unreadable = written.note(&invalid.metadata, &invalid.error);
+                let known = self.known(&unreadable);
+                written.listed_unreadable.insert(unreadable.key(), unreadable);
+                known.map(Event::InitApply)
+            }
+            Event::InitDone => {
+                written.unreadable = std::mem::take(&mut written.listed_unreadable);
+                Some(Event::InitDone)
+            }
+            Event::Apply(DeserializeGuard(Ok(object))) => {
+                written.unreadable.remove(&Unreadable::of(object.meta()).key());
+                Some(Event::Apply(object))
+            }
+            Event::Apply(DeserializeGuard(Err(invalid))) => {
+                let unreadable = written.note(&invalid.metadata, &invalid.error);
+                written.unreadable.insert(unreadable.key(), unreadable);
+                None
+            }
+            Event::Delete(DeserializeGuard(Ok(object))) => {
+                written.unreadable.remove(&Unreadable::of(object.meta()).key());
+                Some(Event::Delete(object))
+            }
+            Event::Delete(DeserializeGuard(Err(invalid))) => {
+                let gone = Unreadable::of(&invalid.metadata);
+                written.unreadable.remove(&gone.key());
+                self.known(&gone).map(Event::Delete)
+            }
+        }
+    }
+
+    /// The last version of the very object that could be read.
+    fn known(&self, object: &Unreadable) -> Option<K> {
+        let mut key = ObjectRef::new(&object.name);
+        if let Some(namespace) = &object.namespace {
+            key = key.within(namespace);
+        }
+        let known = self.store.get(&key)?;
+        (known.uid().as_deref() == Some(&object.uid)).then(|| known.as_ref().clone())
+    }
+}
+
+/// Starts a watch that keeps a [`Cache`] and marks `changes` on every change.
+pub fn watch<K: CachedKind>(
+    tasks: &Tasks,
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    changes: &Changes,
+) -> Cache<K> {
+    watch_heeding(tasks, api, config, changes, |_| true)
+}
+
+/// [`watch`] that does not mark changes of objects that need not be `heeded`.
+pub fn watch_heeding<K: CachedKind>(
+    tasks: &Tasks,
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    changes: &Changes,
+    heeded: fn(&K) -> bool,
+) -> Cache<K> {
+    let (cache, mut writer) = Cache::new(changes.clone());
+    let (kept, changes, stop) = (cache.clone(), changes.clone(), tasks.stop_token());
+    let kind = K::kind(&()).into_owned();
+    tasks.spawn_detached(async move {
+        let events = watcher(api, config).backoff(Backoff::default());
+        let mut events = std::pin::pin!(events);
+        let mut failing = false;
+        loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => return,
+                event = events.next() => event,
+            };
+            match event {
+                // The stream of a watcher never ends.
+                None => return,
+                Some(Ok(event)) => {
+                    if failing && matches!(event, watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
+                        failing = false;
+                        info!(kind, "watching again");
+                    }
+                    let matters = match &event {
+                        watcher::Event::Init | watcher::Event::InitApply(_) => false,
+                        watcher::Event::Apply(DeserializeGuard(Ok(object))) => heeded(object),
+                        watcher::Event::Apply(DeserializeGuard(Err(_)))
+                        | watcher::Event::Delete(_)
+                        | watcher::Event::InitDone => true,
+                    };
+                    kept.observe(&mut writer, event);
+                    if matters {
+                        changes.mark();
+                    }
+                }
+                Some(Err(err)) => {
+                    let err = ApiError::from(&err);
+                    if failing {
+                        debug!(kind, error = %Chain(&err), "watch still fails");
+                    } else {
+                        failing = true;
+                        warn!(kind, error = %Chain(&err), "watch failed; keeping what is known and trying again");
+                    }
+                }
+            }
+        }
+    });
+    cache
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use watcher::Event;
+
+    fn object(name: &str, version: u64) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.name = Some(name.to_owned());
+        object.metadata.namespace = Some("default".to_owned());
+        object.metadata.uid = Some(format!("uid-{name}"));
+        object.metadata.resource_version = Some(version.to_string());
+        object
+    }
+
+    struct Scene {
+        cache: Cache<ConfigMap>,
+        writer: Writer<ConfigMap>,
+    }
+
+    impl Scene {
+        fn new(listed: &[(&str, u64)]) -> Self {
+            let (cache, writer) = Cache::new(Changes::new());
+            let mut scene = Self { cache, writer };
+            scene.relist(listed);
+            scene
+        }
+
+        fn see(&mut self, event: Event<ConfigMap>) {
+            let fine = |object| DeserializeGuard(Ok(object));
+            let event = match event {
+                Event::Init => Event::Init,
+                Event::InitDone => Event::InitDone,
+                Event::InitApply(object) => Event::InitApply(fine(object)),
+                Event::Apply(object) => Event::Apply(fine(object)),
+                Event::Delete(object) => Event::Delete(fine(object)),
+            };
+            self.cache.observe(&mut self.writer, event);
+        }
+
+        fn see_guarded(&mut self, event: Event<DeserializeGuard<ConfigMap>>) {
+            self.cache.observe(&mut self.writer, event);
+        }
+
+        fn relist(&mut self, listed: &[(&str, u64)]) {
+            self.see(Event::Init);
+            for (name, version) in listed {
+                self.see(Event::InitApply(object(name, *version)));
+            }
+            self.see(Event::InitDone);
+        }
+
+        fn check(&self, expect: &str) {
+            let objects = self.cache.list();
+            let got: Vec<_> = objects
+                .iter()
+                .map(|object| format!("{}@{}", object.name_any(), version(object.as_ref())))
+                .collect();
+            assert_eq!(got.join(" "), expect);
+            for object in objects {
+                let one = self.cache.get(Some("default"), &object.name_any());
+                assert_eq!(
+                    one.map(|one| version(one.as_ref())),
+                    Some(version(object.as_ref()))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_there_before_the_watch_shows_it() {
+        let mut scene = Scene::new(&[("b", 3)]);
+        scene.cache.wrote(object("a", 4));
+        scene.cache.wrote(object("b", 5));
+        scene.check("a@4 b@5");
+        scene.see(Event::Apply(object("a", 4)));
+        scene.check("a@4 b@5");
+        scene.see(Event::Apply(object("b", 5)));
+        scene.see(Event::Apply(object("b", 9)));
+        scene.check("a@4 b@9");
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_its_watch_event_changes_nothing() {
+        let mut scene = Scene::new(&[]);
+        scene.see(Event::Apply(object("a", 4)));
+        scene.see(Event::Delete(object("a", 5)));
+        scene.cache.wrote(object("a", 4));
+        scene.check("");
+    }
+
+    #[test]
+    fn what_was_deleted_is_gone_before_the_watch_says_so() {
+        let mut scene = Scene::new(&[("a", 1), ("b", 2)]);
+        scene.cache.deleted(&object("a", 1));
+        scene.check("b@2");
+        scene.see(Event::Apply(object("b", 3)));
+        scene.check("b@3");
+        scene.see(Event::Delete(object("a", 4)));
+        scene.see(Event::Apply(object("a", 6)));
+        scene.check("a@6 b@3");
+    }
+
+    #[test]
+    fn what_is_told_again_or_late_undoes_nothing() {
+        let mut scene = Scene::new(&[("a", 1), ("b", 2)]);
+        scene.see(Event::Apply(object("a", 5)));
+        scene.see(Event::Apply(object("a", 3)));
+        scene.see(Event::Apply(object("a", 5)));
+        scene.check("a@5 b@2");
+        // A deletion that overtakes, and one that comes again.
+        scene.see(Event::Delete(object("b", 7)));
+        scene.see(Event::Apply(object("b", 6)));
+        scene.see(Event::Delete(object("b", 7)));
+        scene.check("a@5");
+        let mut again = object("b", 9);
+        again.metadata.uid = Some("uid-another".to_owned());
+        scene.see(Event::Apply(again));
+        scene.see(Event::Delete(object("b", 7)));
+        scene.check("a@5 b@9");
+        // What was written stands until it is shown itself, whatever else is shown.
+        scene.cache.wrote(object("a", 10));
+        scene.see(Event::Apply(object("c", 11)));
+        scene.check("a@10 b@9 c@11");
+        scene.see(Event::Apply(object("a", 10)));
+        scene.see(Event::Apply(object("a", 12)));
+        scene.check("a@12 b@9 c@11");
+    }
+
+    #[test]
+    fn a_fresh_list_outdoes_what_was_written_before_it() {
+        let mut scene = Scene::new(&[]);
+        scene.cache.wrote(object("a", 4));
+        scene.check("a@4");
+        scene.relist(&[]);
+        scene.check("");
+        scene.see(Event::Init);
+        scene.cache.wrote(object("b", 7));
+        scene.see(Event::InitDone);
+        scene.check("b@7");
+    }
+
+    /// As the server tells it, with `data` that this version does not know the type of.
+    fn newer(name: &str, version: u64) -> DeserializeGuard<ConfigMap> {
+        let mut value = serde_json::to_value(object(name, version)).expect("serialises");
+        value["data"] = serde_json::json!(["no map any more"]);
+        let guarded: DeserializeGuard<ConfigMap> = serde_json::from_value(value).expect("it has metadata");
+        assert!(guarded.0.is_err());
+        guarded
+    }
+
+    #[test]
+    fn an_object_of_a_newer_version_is_what_it_was_and_harms_no_other() {
+        let mut scene = Scene::new(&[("a", 1), ("b", 2)]);
+        scene.see_guarded(Event::Apply(newer("a", 3)));
+        scene.see(Event::Apply(object("b", 4)));
+        scene.check("a@1 b@4");
+        let unreadable = |scene: &Scene| {
+            let names = scene.cache.unreadable().into_iter().map(|one| one.name);
+            names.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(unreadable(&scene), "a");
+        // A fresh list tells the same, and one that nobody knew is known to be there.
+        scene.see_guarded(Event::Init);
+        scene.see_guarded(Event::InitApply(newer("a", 3)));
+        scene.see_guarded(Event::InitApply(newer("c", 5)));
+        scene.see_guarded(Event::InitApply(DeserializeGuard(Ok(object("b", 4)))));
+        scene.see_guarded(Event::InitDone);
+        scene.check("a@1 b@4");
+        assert_eq!(unreadable(&scene), "a c");
+        scene.see(Event::Apply(object("c", 6)));
+        scene.see_guarded(Event::Delete(newer("a", 7)));
+        scene.check("b@4 c@6");
+        assert_eq!(unreadable(&scene), "");
+    }
+}

@@ -1,0 +1,305 @@
+//! From a kubeconfig to a client, with errors that say what to do.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use camino::Utf8PathBuf;
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use rooflet_base::environment::variable;
+use rooflet_base::loopback::is_loopback;
+
+/// How long the API server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where the kubeconfig is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KubeconfigSource {
+    /// This file, and nothing else.
+    File(Utf8PathBuf),
+    /// What kubectl would use: `$KUBECONFIG`, else `~/.kube/config`, else the service account of the pod we run in.
+    Environment,
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("kubeconfig `{}` does not exist; name another one with --kubeconfig, or start the server that writes it", .0.display())]
+    Missing(PathBuf),
+    #[error("reading kubeconfig `{}`", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("kubeconfig `{path}` cannot be used: {what}")]
+    Invalid { path: String, what: String },
+    #[error("there is neither a kubeconfig (set KUBECONFIG or --kubeconfig) nor a service account: {0}")]
+    NotConfigured(String),
+    #[error(
+        "the proxy {proxy} stands before {host}, and API servers are reached directly only: name {host} in NO_PROXY, or take \
+         `proxy-url` out of the kubeconfig"
+    )]
+    Proxy { host: String, proxy: String },
+    #[error("setting up the client for {url}: {what}")]
+    Setup { url: String, what: String },
+}
+
+/// A client as the kubeconfig says. Does not touch the network.
+pub async fn connect(source: &KubeconfigSource) -> Result<Client, ConnectError> {
+    client(config(source).await?)
+}
+
+/// A client that reaches the API server at another address, where something stands between the two; and the API server's
+/// own `HOST:PORT`.
+pub async fn connect_via(
+    source: &KubeconfigSource,
+    address: SocketAddr,
+) -> Result<(Client, String), ConnectError> {
+    let mut config = config(source).await?;
+    let url = &config.cluster_url;
+    let (host, port) = (url.host().unwrap_or_default().to_owned(), url.port_u16());
+    let scheme = url.scheme_str().unwrap_or("https").to_owned();
+    let port = port.unwrap_or(if scheme == "http" { 80 } else { 443 });
+    let own = format!("{host}:{port}");
+    config.cluster_url = format!("{scheme}://{address}")
+        .parse()
+        .map_err(|err| ConnectError::Setup {
+            url: own.clone(),
+            what: format!("{err}"),
+        })?;
+    config.proxy_url = None;
+    // Who answers is still the one that the kubeconfig names.
+    config.tls_server_name.get_or_insert(host);
+    Ok((client(config)?, own))
+}
+
+/// Where the kubeconfig's API server is, and the authorities (in DER) that it is trusted by, if the file names them.
+pub async fn server_of(source: &KubeconfigSource) -> Result<(Uri, Vec<Vec<u8>>), ConnectError> {
+    let config = config(source).await?;
+    Ok((config.cluster_url, config.root_cert.unwrap_or_default()))
+}
+
+/// The certificate, in PEM, that the kubeconfig has in it, if it has one.
+pub async fn client_certificate(source: &KubeconfigSource) -> Result<Option<Vec<u8>>, ConnectError> {
+    let encoded = config(source).await?.auth_info.client_certificate_data;
+    Ok(encoded.and_then(|encoded| STANDARD.decode(encoded.trim()).ok()))
+}
+
+/// A client that shows a bearer token to a server whose authority (in DER) is known.
+pub fn with_token(server: Uri, authority: &[u8], token: String) -> Result<Client, ConnectError> {
+    let mut config = Config::new(server);
+    config.root_cert = Some(vec![authority.to_vec()]);
+    config.auth_info.token = Some(token.into());
+    client(config)
+}
+
+fn client(mut config: Config) -> Result<Client, ConnectError> {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    if let Some(proxy) = &config.proxy_url {
+        return Err(ConnectError::Proxy {
+            host: config.cluster_url.host().unwrap_or_default().to_owned(),
+            // Not its password.
+            proxy: proxy.host().unwrap_or_default().to_owned(),
+        });
+    }
+    let url = config.cluster_url.to_string();
+    Client::try_from(config).map_err(|err| ConnectError::Setup {
+        url,
+        what: single_line(&err.to_string()),
+    })
+}
+
+async fn config(source: &KubeconfigSource) -> Result<Config, ConnectError> {
+    Ok(match source {
+        KubeconfigSource::File(path) => from_file(path).await?,
+        KubeconfigSource::Environment => match Kubeconfig::read() {
+            Ok(kubeconfig) => from_kubeconfig(kubeconfig, "from the environment").await?,
+            Err(why) => {
+                Config::incluster().map_err(|_| ConnectError::NotConfigured(single_line(&why.to_string())))?
+            }
+        },
+    })
+}
+
+async fn from_file(path: &Utf8PathBuf) -> Result<Config, ConnectError> {
+    match tokio::fs::metadata(path).await {
+        Ok(_) => {}
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            return Err(ConnectError::Missing(path.clone().into()));
+        }
+        Err(err) => {
+            let path = path.clone().into();
+            return Err(ConnectError::Read { path, err });
+        }
+    }
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|err| {
+        if let kube::config::KubeconfigError::ReadConfig(err, path) = err {
+            ConnectError::Read { path, err }
+        } else {
+            invalid(path.as_str(), &err)
+        }
+    })?;
+    from_kubeconfig(kubeconfig, path.as_str()).await
+}
+
+async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, ConnectError> {
+    if kubeconfig.contexts.is_empty() {
+        return Err(ConnectError::Invalid {
+            path: path.to_owned(),
+            what: "it has no `contexts`; is it a kubeconfig?".to_owned(),
+        });
+    }
+    let names_proxy = names_proxy(&kubeconfig);
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|err| invalid(path, &err))?;
+    let no_proxy = variable("NO_PROXY").or_else(|| variable("no_proxy"));
+    let no_proxy = no_proxy.unwrap_or_default();
+    if !names_proxy && is_direct(&config.cluster_url, &no_proxy) {
+        config.proxy_url = None;
+    }
+    Ok(config)
+}
+
+/// Whether the current cluster has a `proxy-url`: that of the environment counts where it has none.
+fn names_proxy(kubeconfig: &Kubeconfig) -> bool {
+    let current = kubeconfig.current_context.as_deref().unwrap_or_default();
+    let contexts = kubeconfig.contexts.iter();
+    let context = contexts
+        .filter(|named| named.name == current)
+        .find_map(|named| named.context.as_ref());
+    let clusters = kubeconfig.clusters.iter();
+    clusters
+        .filter(|named| context.is_some_and(|context| context.cluster == named.name))
+        .filter_map(|named| named.cluster.as_ref()?.proxy_url.as_deref())
+        .any(|url| !url.is_empty())
+}
+
+/// Whether the environment's proxy is for others than this server. kube's own configuration does not ask.
+fn is_direct(server: &Uri, no_proxy: &str) -> bool {
+    let Some(host) = server.host() else { return false };
+    let port = server.port_u16().unwrap_or(443).to_string();
+    let of_this_port = |part: &str| match part.rsplit_once(':') {
+        Some((host, digits)) if !host.contains(':') => (digits == port).then(|| host.to_owned()),
+        Some(_) | None => Some(part.to_owned()),
+    };
+    let left_out: Vec<String> = no_proxy
+        .split(',')
+        .map(str::trim)
+        .filter_map(of_this_port)
+        .collect();
+    let matcher = Matcher::builder().https("http://proxy").no(left_out.join(","));
+    is_loopback(host)
+        || left_out.iter().any(|part| part == "*")
+        || matcher.build().intercept(server).is_none()
+}
+
+fn invalid(path: &str, err: &kube::config::KubeconfigError) -> ConnectError {
+    ConnectError::Invalid {
+        path: path.to_owned(),
+        what: single_line(&err.to_string()),
+    }
+}
+
+fn single_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_base::error::Chain;
+    use rooflet_testing::TempDir;
+
+    async fn check_file(content: &str, expect: &str) {
+        let directory = TempDir::new();
+        let path = directory.path().join("kubeconfig");
+        std::fs::write(&path, content).expect("written");
+        let outcome = connect(&KubeconfigSource::File(path.clone())).await;
+        let said = outcome
+            .err()
+            .map_or("a client".to_owned(), |err| Chain(&err).to_string());
+        assert!(
+            said.contains(expect) && (expect == "a client" || said.contains(path.as_str())),
+            "{said}"
+        );
+    }
+
+    fn kubeconfig(server: &str, ca: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: '{server}'{ca}}}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
+        )
+    }
+
+    #[test]
+    fn a_proxy_is_for_those_whom_no_proxy_leaves_out() {
+        let check = |server: &str, no_proxy: &str, expect: bool| {
+            let server: Uri = server.parse().expect("a URL");
+            assert_eq!(is_direct(&server, no_proxy), expect, "{server} {no_proxy}");
+        };
+        check("https://127.0.0.1:7443", "", true);
+        check("https://[::1]:7443", "", true);
+        check("https://localhost:7443", "", true);
+        check("https://mac-1.example.com:7443", "", false);
+        check("https://mac-1.example.com:7443", "other.org, .example.com", true);
+        check("https://10.1.2.3:7443", "10.0.0.0/8", true);
+        check("https://11.1.2.3:7443", "10.0.0.0/8", false);
+        check("https://11.1.2.3:7443", "*", true);
+        check("https://mac-1.example.com:7443", "mac-1.example.com:7443", true);
+        check("https://mac-1.example.com:7443", "mac-1.example.com:6443", false);
+        check("https://[fd00::1]:7443", "fd00::1", true);
+    }
+
+    #[tokio::test]
+    async fn a_server_behind_a_proxy_is_refused_with_the_way_out() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let behind = ", proxy-url: 'http://me:secret@gate.example.com:3128'";
+        let outcome = from_kubeconfig(
+            Kubeconfig::from_yaml(&kubeconfig("https://10.1.2.3:1", behind)).expect("a kubeconfig"),
+            "x",
+        )
+        .await;
+        let said = client(outcome.expect("a configuration"))
+            .err()
+            .expect("refused")
+            .to_string();
+        assert!(
+            said.contains("gate.example.com") && said.contains("10.1.2.3 in NO_PROXY"),
+            "{said}"
+        );
+        assert!(!said.contains("secret"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn an_unusable_kubeconfig_is_named_with_what_is_wrong() {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        check_file(&kubeconfig("https://127.0.0.1:1", ""), "a client").await;
+        check_file("a: [1,\n", "cannot be used").await;
+        check_file("apiVersion: v1\nkind: Config\n", "no `contexts`").await;
+        check_file(
+            &kubeconfig("https://127.0.0.1:1", ", certificate-authority: /no/such/ca.pem"),
+            "/no/such/ca.pem",
+        )
+        .await;
+        check_file(
+            &kubeconfig("https://127.0.0.1:1", "").replace("current-context: c", "current-context: d"),
+            "context",
+        )
+        .await;
+        let missing = connect(&KubeconfigSource::File("/no/such/file".into())).await;
+        let said = missing.err().expect("missing").to_string();
+        assert!(
+            said.contains("/no/such/file") && said.contains("--kubeconfig"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,441 @@
+//! One of several controllers leads: whoever holds the Lease, until it stops renewing it.
+//!
+//! client-go's rules. A candidate never compares clocks with the holder: it takes the Lease over when it has watched
+//! it stay the same for its whole duration, by its own clock. A holder that could not renew in time stops by itself,
+//! well before anyone else may begin.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{ApiError, Backoff, FIELD_MANAGER};
+use rooflet_base::clock::{Clock, since};
+use rooflet_base::error::Chain;
+use rooflet_base::mutex::lock;
+
+/// A Lease that nobody renewed for this long may be taken.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// A holder that has not managed to renew for this long stops leading.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// Time between two tries.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
+
+/// Takes part in the election for one Lease.
+pub struct Elector {
+    leases: Api<Lease>,
+    name: &'static str,
+    identity: String,
+    clock: Clock,
+}
+
+/// A moment by both clocks: the monotonic one of a Mac stands still while it sleeps, the other one may be set.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    instant: Instant,
+    wall: Timestamp,
+}
+
+impl Moment {
+    fn now(clock: &Clock) -> Self {
+        Self {
+            instant: clock.instant(),
+            wall: clock.now(),
+        }
+    }
+
+    /// By the clock that says more.
+    fn age(self, clock: &Clock) -> Duration {
+        let awake = clock.instant().saturating_duration_since(self.instant);
+        awake.max(since(clock.now(), self.wall))
+    }
+}
+
+/// Proof of leadership, as good as the last renewal. Clones are the same.
+#[derive(Clone)]
+pub struct Leadership {
+    renewed: Arc<Mutex<Moment>>,
+    lost: CancellationToken,
+    clock: Clock,
+}
+
+impl Leadership {
+    fn new(clock: Clock, renewed: Moment) -> Self {
+        Self {
+            renewed: Arc::new(Mutex::new(renewed)),
+            lost: CancellationToken::new(),
+            clock,
+        }
+    }
+
+    /// Whether nobody else can be leading at this moment. To be asked before every write that two leaders must not both
+    /// make.
+    pub fn holds(&self) -> bool {
+        !self.lost.is_cancelled() && self.age() < RENEW_DEADLINE
+    }
+
+    fn age(&self) -> Duration {
+        let renewed = *lock(&self.renewed);
+        renewed.age(&self.clock)
+    }
+
+    fn renew(&self, at: Moment) {
+        *lock(&self.renewed) = at;
+    }
+}
+
+/// The holder's record as it was seen last, and since when it has not changed.
+#[derive(Debug, Clone, PartialEq)]
+struct Observed {
+    spec: LeaseSpec,
+    since: Instant,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It is ours, or free.
+    Take,
+    /// Someone else holds it.
+    Wait { holder: String },
+}
+
+/// Whether `identity` may write itself into the Lease.
+fn decide(observed: &Observed, identity: &str, now: Instant) -> Verdict {
+    let holder = observed.spec.holder_identity.as_deref().unwrap_or_default();
+    let duration = observed
+        .spec
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .map_or(LEASE_DURATION, Duration::from_secs);
+    if holder.is_empty() || holder == identity || now - observed.since >= duration {
+        Verdict::Take
+    } else {
+        Verdict::Wait {
+            holder: holder.to_owned(),
+        }
+    }
+}
+
+/// The record with which `identity` takes or keeps the Lease.
+fn taken(before: Option<&LeaseSpec>, identity: &str, now: Timestamp) -> LeaseSpec {
+    let kept = before.filter(|spec| spec.holder_identity.as_deref() == Some(identity));
+    let transitions = before.and_then(|spec| spec.lease_transitions).unwrap_or(0);
+    LeaseSpec {
+        holder_identity: Some(identity.to_owned()),
+        lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+        acquire_time: kept
+            .and_then(|spec| spec.acquire_time.clone())
+            .or(Some(MicroTime(now))),
+        renew_time: Some(MicroTime(now)),
+        lease_transitions: Some(if kept.is_some() || before.is_none() {
+            transitions
+        } else {
+            transitions.saturating_add(1)
+        }),
+        ..LeaseSpec::default()
+    }
+}
+
+impl Elector {
+    /// Two electors with the same `identity` count as one; it must differ between processes that may run at once.
+    pub fn new(client: Client, namespace: &str, name: &'static str, identity: String, clock: Clock) -> Self {
+        Self {
+            leases: Api::namespaced(client, namespace),
+            name,
+            identity,
+            clock,
+        }
+    }
+
+    /// Runs `lead` whenever this process leads, until `stop`. When leadership is lost, the token given to `lead` is
+    /// cancelled, and nothing more happens until `lead` has returned. What ends by itself is begun again, after a pause that
+    /// grows while it does not last.
+    pub async fn run<F, W>(self, stop: CancellationToken, mut lead: F)
+    where
+        F: FnMut(Leadership, CancellationToken) -> W,
+        W: Future<Output = ()>,
+    {
+        let mut backoff = Backoff::default();
+        while !stop.is_cancelled() {
+            let leadership = tokio::select! {
+                () = stop.cancelled() => return,
+                leadership = self.acquire() => leadership,
+            };
+            info!(lease = self.name, identity = self.identity, "leading");
+            let began = Moment::now(&self.clock);
+            let body_stop = stop.child_token();
+            let body = lead(leadership.clone(), body_stop.clone());
+            let mut body = std::pin::pin!(body);
+            tokio::select! {
+                () = &mut body => {}
+                () = self.keep(&leadership) => {
+                    warn!(lease = self.name, identity = self.identity, "no longer leading");
+                    leadership.lost.cancel();
+                    body_stop.cancel();
+                    body.await;
+                    continue;
+                }
+            }
+            leadership.lost.cancel();
+            match tokio::time::timeout(RETRY_PERIOD, self.release()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(err)) => {
+                    debug!(lease = self.name, error = %Chain(&err), "the lease was not given back")
+                }
+                Err(_) => debug!(lease = self.name, "the lease was not given back in time"),
+            }
+            if stop.is_cancelled() {
+                return;
+            }
+            if began.age(&self.clock) >= LEASE_DURATION {
+                backoff.reset();
+            }
+            let pause = backoff.next_wait();
+            warn!(
+                lease = self.name,
+                ?pause,
+                "what the leader does has ended by itself; beginning again"
+            );
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn acquire(&self) -> Leadership {
+        let mut observed: Option<Observed> = None;
+        let mut said: Option<String> = None;
+        loop {
+            let asked = Moment::now(&self.clock);
+            let tried = tokio::time::timeout(RENEW_DEADLINE, self.try_acquire(&mut observed)).await;
+            let tried = tried.unwrap_or_else(|_| Err(ApiError::Unreachable("no answer in time".to_owned())));
+            match tried {
+                // An answer that took long proves little.
+                Ok(None) if asked.age(&self.clock) < RENEW_DEADLINE => {
+                    return Leadership::new(self.clock.clone(), asked);
+                }
+                Ok(None) => {}
+                Ok(Some(holder)) => {
+                    if said.as_ref() != Some(&holder) {
+                        info!(lease = self.name, holder, "another controller leads; standing by");
+                        said = Some(holder);
+                    }
+                }
+                Err(err) => debug!(lease = self.name, error = %Chain(&err), "the lease cannot be taken yet"),
+            }
+            tokio::time::sleep(RETRY_PERIOD).await;
+        }
+    }
+
+    /// `Ok(Some(holder))`: someone else has it.
+    async fn try_acquire(&self, observed: &mut Option<Observed>) -> Result<Option<String>, ApiError> {
+        let Some(lease) = self.leases.get_opt(self.name).await? else {
+            self.create().await?;
+            return Ok(None);
+        };
+        let now = self.clock.instant();
+        let spec = lease.spec.clone().unwrap_or_default();
+        let current = match observed.take() {
+            Some(before) if before.spec == spec => before,
+            Some(_) | None => Observed { spec, since: now },
+        };
+        let verdict = decide(&current, &self.identity, now);
+        *observed = Some(current);
+        match verdict {
+            Verdict::Wait { holder } => Ok(Some(holder)),
+            Verdict::Take => {
+                self.write(lease).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Renews until that has not succeeded for [`RENEW_DEADLINE`].
+    async fn keep(&self, leadership: &Leadership) {
+        loop {
+            tokio::time::sleep(RETRY_PERIOD).await;
+            let asked = Moment::now(&self.clock);
+            let left = RENEW_DEADLINE.saturating_sub(leadership.age());
+            match tokio::time::timeout(left, self.renew()).await {
+                Ok(Ok(true)) => leadership.renew(asked),
+                Ok(Ok(false)) => return,
+                Ok(Err(err)) => {
+                    debug!(lease = self.name, error = %Chain(&err), "renewing failed; trying again")
+                }
+                Err(_) => {}
+            }
+            if leadership.age() >= RENEW_DEADLINE {
+                return;
+            }
+        }
+    }
+
+    /// `false`: someone else has taken it.
+    async fn renew(&self) -> Result<bool, ApiError> {
+        let Some(lease) = self.leases.get_opt(self.name).await? else {
+            self.create().await?;
+            return Ok(true);
+        };
+        let holder = lease
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.holder_identity.as_deref());
+        if holder != Some(self.identity.as_str()) {
+            return Ok(false);
+        }
+        self.write(lease).await?;
+        Ok(true)
+    }
+
+    async fn create(&self) -> Result<(), ApiError> {
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(self.name.to_owned()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(taken(None, &self.identity, self.clock.now())),
+        };
+        self.leases.create(&params(), &lease).await?;
+        Ok(())
+    }
+
+    /// Carries the resourceVersion that was read: of two who try, one wins.
+    async fn write(&self, mut lease: Lease) -> Result<(), ApiError> {
+        lease.spec = Some(taken(lease.spec.as_ref(), &self.identity, self.clock.now()));
+        self.leases.replace(self.name, &params(), &lease).await?;
+        Ok(())
+    }
+
+    /// Lets the next one begin at once.
+    async fn release(&self) -> Result<(), ApiError> {
+        let Some(mut lease) = self.leases.get_opt(self.name).await? else {
+            return Ok(());
+        };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_deref() != Some(self.identity.as_str()) {
+            return Ok(());
+        }
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        self.leases.replace(self.name, &params(), &lease).await?;
+        Ok(())
+    }
+}
+
+fn params() -> PostParams {
+    PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_base::clock::ManualClock;
+
+    fn held_by(holder: &str, since: Instant) -> Observed {
+        let spec = taken(None, holder, Timestamp::UNIX_EPOCH);
+        Observed { spec, since }
+    }
+
+    #[test]
+    fn a_lease_is_taken_only_after_it_stood_still_for_its_duration() {
+        let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let clock_of = || Clock::Manual(clock.clone()).instant();
+        let seen = held_by("a", clock_of());
+        let wait = Verdict::Wait {
+            holder: "a".to_owned(),
+        };
+        assert_eq!(decide(&seen, "a", clock_of()), Verdict::Take);
+        assert_eq!(decide(&seen, "b", clock_of()), wait);
+        clock.advance(LEASE_DURATION - Duration::from_millis(1));
+        assert_eq!(decide(&seen, "b", clock_of()), wait);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(decide(&seen, "b", clock_of()), Verdict::Take);
+        assert_eq!(decide(&held_by("", clock_of()), "b", clock_of()), Verdict::Take);
+    }
+
+    #[test]
+    fn a_new_holder_counts_as_a_transition_and_a_renewal_does_not() {
+        let at = |second| Timestamp::from_second(second).expect("in range");
+        let first = taken(None, "a", at(1));
+        assert_eq!(first.lease_transitions, Some(0));
+        let renewed = taken(Some(&first), "a", at(2));
+        assert_eq!(
+            (renewed.lease_transitions, &renewed.acquire_time),
+            (Some(0), &Some(MicroTime(at(1))))
+        );
+        let other = taken(Some(&renewed), "b", at(3));
+        assert_eq!(
+            (other.lease_transitions, &other.acquire_time),
+            (Some(1), &Some(MicroTime(at(3))))
+        );
+    }
+
+    #[test]
+    fn leadership_ends_by_itself_before_anyone_else_may_begin() {
+        const { assert!(RENEW_DEADLINE.as_secs() < LEASE_DURATION.as_secs()) }
+        let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let clock = Clock::Manual(manual.clone());
+        let leadership = Leadership::new(clock.clone(), Moment::now(&clock));
+        manual.advance(RENEW_DEADLINE - Duration::from_millis(1));
+        assert!(leadership.holds());
+        manual.advance(Duration::from_millis(1));
+        assert!(!leadership.holds());
+        leadership.renew(Moment::now(&clock));
+        assert!(leadership.holds());
+        manual.sleep(RENEW_DEADLINE);
+        assert!(!leadership.holds(), "it slept: only the wall clock tells");
+        leadership.renew(Moment::now(&clock));
+        assert!(leadership.holds());
+        leadership.lost.cancel();
+        assert!(!leadership.holds());
+    }
+
+    /// An API server with one Lease, which nobody holds at first.
+    fn server() -> Client {
+        let stored = Arc::new(Mutex::new(
+            br#"{"metadata": {"name": "lead", "resourceVersion": "1"}}"#.to_vec(),
+        ));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let stored = stored.clone();
+            async move {
+                let writes = request.method() == http::Method::PUT;
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let mut stored = stored.lock().expect("whole");
+                if writes {
+                    *stored = body.to_vec();
+                }
+                let answer = kube::client::Body::from(stored.clone());
+                Ok::<_, std::convert::Infallible>(http::Response::new(answer))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_ends_by_itself_is_begun_again_after_pauses() {
+        let elector = Elector::new(server(), "default", "lead", "me".to_owned(), Clock::System);
+        let stop = CancellationToken::new();
+        let mut terms = 0;
+        let leading = elector.run(stop.clone(), |_, _| {
+            terms += 1;
+            if terms > 100 {
+                stop.cancel();
+            }
+            std::future::ready(())
+        });
+        let ended = tokio::time::timeout(Duration::from_secs(60), leading).await;
+        assert!(ended.is_err(), "it does not pause");
+        assert!((10..25).contains(&terms), "{terms} terms in a minute");
+    }
+}

@@ -1,0 +1,181 @@
+//! What can go wrong between us and the API server, told apart by what the caller has to do.
+
+use std::error::Error;
+use std::io;
+
+/// A failed request to the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The object, its kind or its namespace is not there.
+    #[error("not found: {0}")]
+    NotFound(String),
+    /// Someone else changed the object first; read it again.
+    #[error("changed in the meantime: {0}")]
+    Conflict(String),
+    /// An object of that name is there already.
+    #[error("exists already: {0}")]
+    AlreadyExists(String),
+    /// The server refuses the object as it is; the message names the fields.
+    #[error("{0}")]
+    Invalid(String),
+    /// The credentials are not accepted, or do not allow this.
+    #[error("the API server does not allow it: {0}")]
+    Forbidden(String),
+    /// Nothing listens there.
+    #[error("nothing listens at the API server's address: is it running?")]
+    Refused,
+    /// The server's certificate is not the one that the kubeconfig vouches for.
+    #[error("the API server's certificate is not to be trusted: {0}")]
+    Untrusted(String),
+    /// No whole answer came.
+    #[error("the API server cannot be reached: {0}")]
+    Unreachable(String),
+    /// The server answered with an error of its own.
+    #[error("the API server answered {code}: {message}")]
+    Server { code: u16, message: String },
+}
+
+impl ApiError {
+    /// A CamelCase word for metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) => "NotFound",
+            Self::Conflict(_) => "Conflict",
+            Self::AlreadyExists(_) => "AlreadyExists",
+            Self::Invalid(_) => "Invalid",
+            Self::Forbidden(_) => "Forbidden",
+            Self::Refused => "Refused",
+            Self::Untrusted(_) => "Untrusted",
+            Self::Unreachable(_) => "Unreachable",
+            Self::Server { .. } => "ServerError",
+        }
+    }
+
+    /// Whether the same request may succeed later without anyone changing anything.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Refused | Self::Unreachable(_) => true,
+            Self::Server { code, .. } => *code >= 500 || *code == 429,
+            Self::NotFound(_)
+            | Self::Conflict(_)
+            | Self::AlreadyExists(_)
+            | Self::Invalid(_)
+            | Self::Forbidden(_)
+            | Self::Untrusted(_) => false,
+        }
+    }
+}
+
+impl From<&kube::Error> for ApiError {
+    fn from(err: &kube::Error) -> Self {
+        if let kube::Error::Api(status) = err {
+            return Self::from(status.as_ref());
+        }
+        let mut innermost = err.to_string();
+        let mut source: Option<&(dyn Error + 'static)> = Some(err);
+        while let Some(err) = source {
+            if let Some(io) = err.downcast_ref::<io::Error>() {
+                if io.kind() == io::ErrorKind::ConnectionRefused {
+                    return Self::Refused;
+                }
+                if let Some(tls) = wrapped_tls(io) {
+                    return Self::from_tls(tls);
+                }
+            }
+            if let Some(tls) = err.downcast_ref::<rustls::Error>() {
+                return Self::from_tls(tls);
+            }
+            innermost = err.to_string();
+            source = err.source();
+        }
+        Self::Unreachable(innermost)
+    }
+}
+
+/// I/O errors hide what they wrap from `source`, and may be wrapped in one another.
+fn wrapped_tls(io: &io::Error) -> Option<&rustls::Error> {
+    let inner = io.get_ref()?;
+    match inner.downcast_ref::<io::Error>() {
+        Some(io) => wrapped_tls(io),
+        None => inner.downcast_ref(),
+    }
+}
+
+impl From<kube::Error> for ApiError {
+    fn from(err: kube::Error) -> Self {
+        Self::from(&err)
+    }
+}
+
+impl From<&kube::core::Status> for ApiError {
+    fn from(status: &kube::core::Status) -> Self {
+        let message = if status.message.is_empty() {
+            status.reason.clone()
+        } else {
+            status.message.clone()
+        };
+        match status.code {
+            401 | 403 => Self::Forbidden(message),
+            404 => Self::NotFound(message),
+            409 if status.is_already_exists() => Self::AlreadyExists(message),
+            409 => Self::Conflict(message),
+            400 | 422 => Self::Invalid(message),
+            code => Self::Server { code, message },
+        }
+    }
+}
+
+impl From<&kube::runtime::watcher::Error> for ApiError {
+    fn from(err: &kube::runtime::watcher::Error) -> Self {
+        use kube::runtime::watcher::Error as Watch;
+        match err {
+            Watch::InitialListFailed(err) | Watch::WatchStartFailed(err) | Watch::WatchFailed(err) => {
+                Self::from(err)
+            }
+            Watch::WatchError(status) => Self::from(status.as_ref()),
+            Watch::NoResourceVersion => Self::Server {
+                code: 200,
+                message: err.to_string(),
+            },
+        }
+    }
+}
+
+impl ApiError {
+    fn from_tls(err: &rustls::Error) -> Self {
+        if let rustls::Error::InvalidCertificate(why) = err {
+            Self::Untrusted(why.to_string())
+        } else {
+            Self::Unreachable(err.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[test]
+    fn answers_are_told_apart_by_what_to_do() {
+        let cases = [
+            (404, "NotFound", "NotFound", false),
+            (409, "Conflict", "Conflict", false),
+            (409, "AlreadyExists", "AlreadyExists", false),
+            (422, "Invalid", "Invalid", false),
+            (401, "Unauthorized", "Forbidden", false),
+            (500, "InternalError", "ServerError", true),
+            (429, "TooManyRequests", "ServerError", true),
+        ];
+        for (code, reason, expect, transient) in cases {
+            let status = Status::failure("why", reason).with_code(code);
+            let err = ApiError::from(kube::Error::Api(status.boxed()));
+            assert_eq!(
+                (err.reason(), err.is_transient()),
+                (expect, transient),
+                "{code} {reason}"
+            );
+            assert!(err.to_string().contains("why"));
+        }
+    }
+}

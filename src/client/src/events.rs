@@ -1,0 +1,424 @@
+//! Events: what happened to an object, for `kubectl describe` and `kubectl get events`.
+//!
+//! Publishing never waits: events leave through a bounded queue and one task. The same thing happening again raises
+//! the count of the event that is there, and one object cannot flood the server.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use super::{ApiError, Backoff, FIELD_MANAGER};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::Chain;
+use rooflet_base::task::Tasks;
+
+/// Events that wait to be sent. More are dropped: they tell of what happened, nothing depends on them.
+const QUEUE: usize = 1024;
+/// The same event within this time of the last one only raises its count.
+const SAME_WITHIN: Duration = Duration::from_secs(10 * 60);
+/// Different events that are remembered for that.
+const MAX_REMEMBERED: usize = 4096;
+/// Events of one object that are sent at once, and the time after which it may send one more: of warnings, and of all
+/// others, so that what goes well never hides what does not.
+const BURST: u32 = 25;
+const REFILL: Duration = Duration::from_secs(60);
+/// How often one event is tried again while the server cannot be reached.
+const MAX_TRIES: usize = 30;
+/// What the API server accepts as a message, in bytes.
+const MAX_MESSAGE_BYTES: usize = 1024;
+/// Where events of objects without a namespace live.
+const CLUSTER_NAMESPACE: &str = "default";
+
+/// Whether a person should look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventType {
+    Normal,
+    Warning,
+}
+
+impl EventType {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Publishes events in the name of one component. Clones share the queue.
+#[derive(Clone)]
+pub struct Recorder {
+    notes_tx: mpsc::Sender<Note>,
+}
+
+impl Recorder {
+    /// `component` is shown as the event's source, such as `rooflet-scheduler`; `instance` is the node it runs on.
+    pub fn spawn(
+        tasks: &Tasks,
+        client: Client,
+        clock: Clock,
+        component: &'static str,
+        instance: impl Into<String>,
+    ) -> Self {
+        let (notes_tx, notes_rx) = mpsc::channel(QUEUE);
+        let publisher = Publisher {
+            client,
+            clock,
+            component,
+            instance: instance.into(),
+            memory: Memory::default(),
+        };
+        let stop = tasks.stop_token();
+        tasks.spawn_detached(publisher.run(notes_rx, stop));
+        Self { notes_tx }
+    }
+
+    /// Says that something happened to `object`. Never waits, never fails.
+    pub fn publish<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let note = Note {
+            regarding: object.object_ref(&()),
+            kind,
+            reason: reason.to_owned(),
+            message: shortened(message.into()),
+        };
+        info!(
+            kind = note.regarding.kind,
+            namespace = note.regarding.namespace,
+            name = note.regarding.name,
+            reason,
+            "{}",
+            note.message
+        );
+        if self.notes_tx.try_send(note).is_err() {
+            debug!(reason, "the queue of events is full: one was dropped");
+        }
+    }
+}
+
+fn shortened(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        let end = (0..=MAX_MESSAGE_BYTES - '…'.len_utf8())
+            .rev()
+            .find(|at| message.is_char_boundary(*at))
+            .unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
+
+#[derive(Debug, Clone)]
+struct Note {
+    regarding: ObjectReference,
+    kind: EventType,
+    reason: String,
+    message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Sameness {
+    /// Names the object for good; a new object of the same name is another one.
+    object: String,
+    kind: EventType,
+    reason: String,
+    message: String,
+}
+
+impl Note {
+    fn object(&self) -> String {
+        let field = |field: &Option<String>| field.clone().unwrap_or_default();
+        match &self.regarding.uid {
+            Some(uid) => uid.clone(),
+            None => format!(
+                "{}/{}/{}",
+                field(&self.regarding.kind),
+                field(&self.regarding.namespace),
+                field(&self.regarding.name)
+            ),
+        }
+    }
+
+    fn sameness(&self) -> Sameness {
+        Sameness {
+            object: self.object(),
+            kind: self.kind,
+            reason: self.reason.clone(),
+            message: self.message.clone(),
+        }
+    }
+
+    fn namespace(&self) -> &str {
+        self.regarding.namespace.as_deref().unwrap_or(CLUSTER_NAMESPACE)
+    }
+}
+
+/// What is to be done with a note.
+#[derive(Debug, PartialEq, Eq)]
+enum Sending {
+    /// Create an event.
+    First,
+    /// Raise the count of this event.
+    Again { name: String, count: i32 },
+    /// The object said too much lately.
+    Withheld,
+}
+
+struct Remembered {
+    name: String,
+    count: i32,
+    last: Instant,
+}
+
+struct Allowance {
+    left: u32,
+    since: Instant,
+}
+
+/// What was sent lately. Pure: the publisher feeds it.
+#[derive(Default)]
+struct Memory {
+    events: HashMap<Sameness, Remembered>,
+    allowances: HashMap<(String, EventType), Allowance>,
+}
+
+impl Memory {
+    fn decide(&mut self, note: &Note, now: Instant) -> Sending {
+        self.forget(now);
+        let whose = (note.object(), note.kind);
+        let allowance = self.allowances.entry(whose).or_insert(Allowance {
+            left: BURST,
+            since: now,
+        });
+        let refilled = u32::try_from((now - allowance.since).as_secs() / REFILL.as_secs()).unwrap_or(BURST);
+        if refilled > 0 {
+            allowance.left = allowance.left.saturating_add(refilled).min(BURST);
+            allowance.since = now;
+        }
+        if allowance.left == 0 {
+            return Sending::Withheld;
+        }
+        allowance.left -= 1;
+        match self.events.get(&note.sameness()) {
+            Some(known) => Sending::Again {
+                name: known.name.clone(),
+                count: known.count.saturating_add(1),
+            },
+            None => Sending::First,
+        }
+    }
+
+    fn sent(&mut self, note: &Note, name: String, count: i32, now: Instant) {
+        self.events.insert(
+            note.sameness(),
+            Remembered {
+                name,
+                count,
+                last: now,
+            },
+        );
+    }
+
+    fn forget(&mut self, now: Instant) {
+        if self.events.len() >= MAX_REMEMBERED || self.allowances.len() >= MAX_REMEMBERED {
+            self.events.clear();
+            self.allowances.clear();
+        }
+        self.events.retain(|_, known| now - known.last < SAME_WITHIN);
+        let full_after = REFILL * BURST;
+        self.allowances
+            .retain(|_, allowance| now - allowance.since < full_after);
+    }
+}
+
+struct Publisher {
+    client: Client,
+    clock: Clock,
+    component: &'static str,
+    instance: String,
+    memory: Memory,
+}
+
+impl Publisher {
+    async fn run(mut self, mut notes_rx: mpsc::Receiver<Note>, stop: CancellationToken) {
+        loop {
+            let note = tokio::select! {
+                () = stop.cancelled() => return,
+                note = notes_rx.recv() => note,
+            };
+            let Some(note) = note else { return };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.publish(&note) => {}
+            }
+        }
+    }
+
+    async fn publish(&mut self, note: &Note) {
+        let mut sending = self.memory.decide(note, self.clock.instant());
+        let mut backoff = Backoff::default();
+        for _ in 0..MAX_TRIES {
+            let outcome = match &sending {
+                Sending::Withheld => return,
+                Sending::First => self.create(note).await.map(|name| (name, 1)),
+                Sending::Again { name, count } => self
+                    .raise(note, name, *count)
+                    .await
+                    .map(|()| (name.clone(), *count)),
+            };
+            match outcome {
+                Ok((name, count)) => {
+                    self.memory.sent(note, name, count, self.clock.instant());
+                    return;
+                }
+                // The event has expired or was deleted.
+                Err(ApiError::NotFound(_)) if matches!(sending, Sending::Again { .. }) => {
+                    sending = Sending::First;
+                }
+                Err(err) if err.is_transient() => tokio::time::sleep(backoff.next_wait()).await,
+                // Such as a namespace that is being deleted.
+                Err(err) => {
+                    debug!(reason = note.reason, error = %Chain(&err), "an event was refused");
+                    return;
+                }
+            }
+        }
+        debug!(reason = note.reason, "an event could not be sent");
+    }
+
+    fn api(&self, note: &Note) -> Api<Event> {
+        Api::namespaced(self.client.clone(), note.namespace())
+    }
+
+    async fn create(&self, note: &Note) -> Result<String, ApiError> {
+        let event = self.event(note, self.clock.now());
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        let created = self.api(note).create(&params, &event).await?;
+        Ok(created.metadata.name.unwrap_or_default())
+    }
+
+    async fn raise(&self, note: &Note, name: &str, count: i32) -> Result<(), ApiError> {
+        let patch = json!({ "count": count, "lastTimestamp": Time(self.clock.now()) });
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        self.api(note).patch(name, &params, &Patch::Merge(&patch)).await?;
+        Ok(())
+    }
+
+    fn event(&self, note: &Note, now: Timestamp) -> Event {
+        let object_name = note.regarding.name.as_deref().unwrap_or(self.component);
+        Event {
+            metadata: ObjectMeta {
+                namespace: Some(note.namespace().to_owned()),
+                name: Some(format!("{object_name}.{:x}", now.as_nanosecond())),
+                ..ObjectMeta::default()
+            },
+            involved_object: note.regarding.clone(),
+            type_: Some(note.kind.as_str().to_owned()),
+            reason: Some(note.reason.clone()),
+            message: Some(note.message.clone()),
+            count: Some(1),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            event_time: None::<MicroTime>,
+            source: Some(EventSource {
+                component: Some(self.component.to_owned()),
+                host: Some(self.instance.clone()),
+            }),
+            reporting_component: Some(self.component.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            ..Event::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_base::clock::ManualClock;
+
+    fn note(uid: &str, message: &str) -> Note {
+        Note {
+            regarding: ObjectReference {
+                uid: Some(uid.to_owned()),
+                ..ObjectReference::default()
+            },
+            kind: EventType::Normal,
+            reason: "Scheduled".to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_same_event_again_raises_the_count() {
+        let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let now = || Clock::Manual(clock.clone()).instant();
+        let mut memory = Memory::default();
+        let first = note("u", "m");
+        assert_eq!(memory.decide(&first, now()), Sending::First);
+        memory.sent(&first, "u.1".to_owned(), 1, now());
+        let again = Sending::Again {
+            name: "u.1".to_owned(),
+            count: 2,
+        };
+        assert_eq!(memory.decide(&first, now()), again);
+        assert_eq!(
+            memory.decide(&note("u", "other"), now()),
+            Sending::First,
+            "another message is another event"
+        );
+        assert_eq!(memory.decide(&note("v", "m"), now()), Sending::First);
+        clock.advance(SAME_WITHIN);
+        assert_eq!(memory.decide(&first, now()), Sending::First);
+    }
+
+    #[test]
+    fn one_object_cannot_flood_the_server_nor_silence_another() {
+        let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let now = || Clock::Manual(clock.clone()).instant();
+        let mut memory = Memory::default();
+        for n in 0..BURST {
+            assert_eq!(memory.decide(&note("u", &n.to_string()), now()), Sending::First);
+        }
+        assert_eq!(memory.decide(&note("u", "x"), now()), Sending::Withheld);
+        assert_eq!(memory.decide(&note("v", "x"), now()), Sending::First);
+        let warning = Note {
+            kind: EventType::Warning,
+            ..note("u", "x")
+        };
+        assert_eq!(memory.decide(&warning, now()), Sending::First);
+        clock.advance(REFILL);
+        assert_eq!(memory.decide(&note("u", "y"), now()), Sending::First);
+        assert_eq!(memory.decide(&note("u", "z"), now()), Sending::Withheld);
+    }
+
+    #[test]
+    fn a_message_is_cut_at_a_character() {
+        assert_eq!(shortened("short".to_owned()), "short");
+        let cut = shortened("ü".repeat(MAX_MESSAGE_BYTES));
+        assert!(
+            cut.len() <= MAX_MESSAGE_BYTES && cut.ends_with("ü…"),
+            "{}",
+            cut.len()
+        );
+    }
+}

@@ -1,0 +1,35 @@
+//! A client whose credentials are replaced while it is used.
+
+use std::sync::{Arc, Mutex};
+
+use http::Request;
+use kube::Client;
+use kube::client::Body;
+use tower::service_fn;
+
+use rooflet_base::mutex::lock;
+
+/// Replaces the credentials of the client that it was made with.
+#[derive(Clone)]
+pub struct Renewable {
+    current: Arc<Mutex<Client>>,
+}
+
+impl Renewable {
+    /// A client that asks as `client` does, until that is replaced.
+    pub fn new(client: Client) -> (Client, Self) {
+        let namespace = client.default_namespace().to_owned();
+        let current = Arc::new(Mutex::new(client));
+        let asked = Arc::clone(&current);
+        let service = service_fn(move |request: Request<Body>| {
+            let client = lock(&asked).clone();
+            async move { client.send(request).await }
+        });
+        (Client::new(service, namespace), Self { current })
+    }
+
+    /// Requests from now on are this client's. Those under way, watches too, end as they began.
+    pub fn replace(&self, client: Client) {
+        *lock(&self.current) = client;
+    }
+}

@@ -1,0 +1,126 @@
+//! How a node gets a certificate: it asks by a CertificateSigningRequest and waits until that is signed.
+
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use super::{ApiError, FIELD_MANAGER};
+
+/// Kubernetes' signer of nodes' certificates as clients.
+const NODE_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum SigningError {
+    #[error("asking for a certificate")]
+    Api(#[from] ApiError),
+    #[error("CertificateSigningRequest {name} is {condition}: {message}")]
+    Refused {
+        name: String,
+        condition: String,
+        message: String,
+    },
+    #[error(
+        "CertificateSigningRequest {name} is not signed after {seconds} s; `kubectl describe csr {name}` says how far it is"
+    )]
+    Unsigned { name: String, seconds: u64 },
+}
+
+/// Has a node's request signed, and returns the certificate in PEM. Signing takes the server a moment, unless somebody has to
+/// approve it first.
+pub async fn sign_node(
+    client: &Client,
+    request_pem: &str,
+    patience: Duration,
+) -> Result<String, SigningError> {
+    let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let asked = CertificateSigningRequest {
+        metadata: ObjectMeta {
+            generate_name: Some("node-csr-".to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(request_pem.as_bytes().to_vec()),
+            signer_name: NODE_CLIENT_SIGNER.to_owned(),
+            usages: Some(["digital signature", "client auth"].map(str::to_owned).into()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    let made = requests.create(&params, &asked).await.map_err(ApiError::from)?;
+    let name = made.metadata.name.unwrap_or_default();
+    let signed = async {
+        loop {
+            let now = requests.get(&name).await.map_err(ApiError::from)?;
+            if let Some(certificate) = outcome(&name, &now)? {
+                return Ok(certificate);
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    };
+    match tokio::time::timeout(patience, signed).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(SigningError::Unsigned {
+            seconds: patience.as_secs(),
+            name: name.clone(),
+        }),
+    }
+}
+
+/// The certificate, if it is there by now.
+fn outcome(name: &str, request: &CertificateSigningRequest) -> Result<Option<String>, SigningError> {
+    let Some(status) = &request.status else {
+        return Ok(None);
+    };
+    let is_refusal = |kind: &str| matches!(kind, "Denied" | "Failed");
+    let conditions = status.conditions.iter().flatten();
+    if let Some(refusal) = conditions.into_iter().find(|one| is_refusal(&one.type_)) {
+        return Err(SigningError::Refused {
+            name: name.to_owned(),
+            condition: refusal.type_.to_lowercase(),
+            message: refusal.message.clone().unwrap_or_default(),
+        });
+    }
+    let certificate = status.certificate.as_ref();
+    Ok(certificate.map(|ByteString(pem)| String::from_utf8_lossy(pem).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(status: serde_json::Value) -> CertificateSigningRequest {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "node-csr-x"},
+            "spec": {"request": "", "signerName": NODE_CLIENT_SIGNER},
+            "status": status,
+        }))
+        .expect("a request")
+    }
+
+    #[test]
+    fn a_request_is_pending_signed_or_refused() {
+        let outcome = |status| outcome("node-csr-x", &request(status)).map_err(|err| err.to_string());
+        let approved = || serde_json::json!([{"type": "Approved", "status": "True"}]);
+        assert_eq!(outcome(serde_json::json!({})), Ok(None));
+        assert_eq!(outcome(serde_json::json!({ "conditions": approved() })), Ok(None));
+        assert_eq!(
+            outcome(serde_json::json!({"conditions": approved(), "certificate": "cGVt"})),
+            Ok(Some("pem".to_owned()))
+        );
+        let denied = serde_json::json!({"conditions": [{"type": "Denied", "status": "True", "message": "who is it?"}]});
+        assert_eq!(
+            outcome(denied),
+            Err("CertificateSigningRequest node-csr-x is denied: who is it?".to_owned())
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Writing status: the smallest merge patch that makes it so, and none when it is so already.
+
+use std::fmt::Debug;
+
+use kube::api::{Patch, PatchParams};
+use kube::core::object::HasStatus;
+use kube::{Api, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::ApiError;
+
+/// Who wrote a field, in `metadata.managedFields`.
+pub const FIELD_MANAGER: &str = "rooflet";
+
+/// Makes the status of `object` be `status`, if it is not yet. `None`: nothing had to be written.
+///
+/// The write is refused with [`ApiError::Conflict`] if the object is no longer the version we hold: the status was
+/// computed from that version, and two writers share the list of conditions.
+pub async fn patch_status<K>(api: &Api<K>, object: &K, status: &K::Status) -> Result<Option<K>, ApiError>
+where
+    K: Resource + HasStatus + Clone + DeserializeOwned + Debug,
+    K::Status: Serialize,
+{
+    let value = |status: &K::Status| serde_json::to_value(status).expect("a status has only string keys");
+    let before = object.status().map_or(Value::Null, value);
+    let Some(change) = merge_diff(&before, &value(status)) else {
+        return Ok(None);
+    };
+    let patch = json!({
+        "metadata": { "resourceVersion": object.meta().resource_version },
+        "status": change,
+    });
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let written = api
+        .patch_status(&object.name_any(), &params, &Patch::Merge(&patch))
+        .await?;
+    Ok(Some(written))
+}
+
+/// The JSON merge patch (RFC 7386) that turns `before` into `after`; `None` if they are equal.
+///
+/// `after` must hold no nulls: a merge patch cannot write them.
+pub fn merge_diff(before: &Value, after: &Value) -> Option<Value> {
+    if before == after {
+        return None;
+    }
+    let (Value::Object(before), Value::Object(after)) = (before, after) else {
+        return Some(after.clone());
+    };
+    let mut patch = Map::new();
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    for (key, after) in after {
+        match before.get(key) {
+            None => drop(patch.insert(key.clone(), after.clone())),
+            Some(before) => {
+                if let Some(change) = merge_diff(before, after) {
+                    patch.insert(key.clone(), change);
+                }
+            }
+        }
+    }
+    Some(Value::Object(patch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn json_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            any::<i8>().prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::btree_map("[a-d]", inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn applying_the_difference_gives_the_new_value(before in json_value(), after in json_value()) {
+            match merge_diff(&before, &after) {
+                None => prop_assert_eq!(&before, &after),
+                Some(patch) => {
+                    let mut patched = before.clone();
+                    json_patch::merge(&mut patched, &patch);
+                    prop_assert_eq!(&patched, &after);
+                    prop_assert_ne!(&before, &after, "a patch that changes nothing");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_changed_is_in_the_patch() {
+        let before = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1]});
+        let after = json!({"a": 1, "b": {"c": 2}, "e": [2]});
+        assert_eq!(
+            merge_diff(&before, &after),
+            Some(json!({"b": {"d": null}, "e": [2]}))
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! What the gateways report: each in an annotation of a Lease of its own, which counts while it is renewed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::ResourceExt;
+
+use rooflet_api::meta::{DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX};
+use rooflet_api::wire::Demand;
+
+/// A gateway that was not heard of for so long has no requests any more.
+const SILENCE: Duration = Duration::from_secs(45);
+
+/// When each gateway was last heard of, by our own clock.
+#[derive(Debug, Default)]
+pub(super) struct Gateways {
+    heard: HashMap<String, (Option<MicroTime>, Instant)>,
+}
+
+impl Gateways {
+    /// Requests that wait, of all gateways together, by namespace and served name.
+    pub(super) fn waiting<'a>(
+        &mut self,
+        leases: impl IntoIterator<Item = &'a Lease>,
+        now: Instant,
+    ) -> BTreeMap<(String, String), u64> {
+        let mut heard = HashMap::new();
+        let mut waiting = BTreeMap::new();
+        for lease in leases {
+            let name = lease.name_any();
+            if !name.starts_with(GATEWAY_LEASE_PREFIX) {
+                continue;
+            }
+            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
+            let since = match self.heard.remove(&name) {
+                Some((known, since)) if known == renewed => since,
+                Some(_) | None => now,
+            };
+            heard.insert(name, (renewed, since));
+            let said = lease.annotations().get(DEMAND_ANNOTATION);
+            let demand: Demand = said
+                .filter(|_| now - since < SILENCE)
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default();
+            for (namespace, models) in demand.waiting {
+                for (model, count) in models {
+                    *waiting.entry((namespace.clone(), model)).or_default() += count;
+                }
+            }
+        }
+        self.heard = heard;
+        waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+
+    use super::*;
+    use rooflet_base::clock::{Clock, ManualClock};
+
+    fn lease(name: &str, demand: &str, renewed: i64) -> Lease {
+        let mut lease = Lease::default();
+        lease.metadata.name = Some(name.to_owned());
+        lease.metadata.annotations = Some([(DEMAND_ANNOTATION.to_owned(), demand.to_owned())].into());
+        lease.spec = Some(LeaseSpec {
+            renew_time: Some(MicroTime(
+                jiff::Timestamp::from_second(renewed).expect("in range"),
+            )),
+            ..LeaseSpec::default()
+        });
+        lease
+    }
+
+    #[test]
+    fn gateways_are_added_up_while_they_are_heard_of() {
+        let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+        let clock = Clock::Manual(manual.clone());
+        let mut gateways = Gateways::default();
+        let leases = [
+            lease("rooflet-gateway-a", r#"{"waiting":{"default":{"guide":2}}}"#, 1),
+            lease(
+                "rooflet-gateway-b",
+                r#"{"waiting":{"default":{"guide":3,"other":1}}}"#,
+                1,
+            ),
+            lease("rooflet-gateway-c", "not JSON", 1),
+            lease("fleetnode-a", r#"{"waiting":{"default":{"guide":9}}}"#, 1),
+        ];
+        let key = |model: &str| ("default".to_owned(), model.to_owned());
+        let waiting = gateways.waiting(&leases, clock.instant());
+        assert_eq!(waiting, [(key("guide"), 5), (key("other"), 1)].into());
+        manual.advance(SILENCE);
+        let mut renewed = leases;
+        renewed[0] = lease("rooflet-gateway-a", r#"{"waiting":{"default":{"guide":2}}}"#, 40);
+        let waiting = gateways.waiting(&renewed, clock.instant());
+        assert_eq!(waiting, [(key("guide"), 2)].into());
+    }
+}

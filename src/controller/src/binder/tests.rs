@@ -1,0 +1,167 @@
+//! What a pass of the binder does, told in a word a step.
+
+use super::*;
+use crate::fixture::node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rooflet_api::v1alpha1::FleetNode;
+use rooflet_base::clock::at;
+
+fn replica(name: &str, created: i64, node: Option<&str>) -> ModelReplica {
+    let mut replica = ModelReplica::test(name, serde_json::json!({ "nodeName": node }));
+    replica.metadata.creation_timestamp = Some(Time(at(created)));
+    let labels = [(DEPLOYMENT_LABEL, "guide"), (REVISION_LABEL, "guide-1")];
+    replica.metadata.labels = Some(
+        labels
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+    );
+    replica
+}
+
+fn say(replica: &mut ModelReplica, kind: &str, truth: Truth, reason: &str, second: i64) {
+    let status = replica.status.get_or_insert_default();
+    set_condition(
+        &mut status.conditions,
+        kind,
+        truth,
+        reason,
+        "told",
+        None,
+        at(second),
+    );
+}
+
+fn check(nodes: &[FleetNode], replicas: &[ModelReplica], expect: &str) {
+    let mut fleet = Fleet::new(nodes, replicas);
+    let replicas: Vec<_> = replicas.iter().collect();
+    let said: Vec<_> = plan(&mut fleet, &replicas, at(1000))
+        .iter()
+        .map(|step| match step {
+            Step::Bind { replica, node, .. } => format!("{}->{node}", replica.name_any()),
+            Step::Preempt { replica, victims, .. } => {
+                let victims: Vec<_> = victims.iter().map(|victim| victim.name_any()).collect();
+                format!("{} instead of {}", replica.name_any(), victims.join("+"))
+            }
+            Step::Report { replica, .. } => format!("{} waits", replica.name_any()),
+            Step::Confirm { replica, .. } => format!("{} is bound", replica.name_any()),
+        })
+        .collect();
+    assert_eq!(said.join(", "), expect);
+}
+
+#[test]
+fn the_oldest_is_placed_first_and_the_rest_is_told_why_not() {
+    let nodes = [node("a", 2)];
+    let replicas = [
+        replica("x", 2, None),
+        replica("y", 1, None),
+        replica("z", 3, None),
+    ];
+    check(&nodes, &replicas, "y->a, x waits, z waits");
+}
+
+#[test]
+fn what_was_told_is_not_told_again() {
+    let nodes = [node("a", 1)];
+    let mut x = replica("x", 1, None);
+    let all = [&x];
+    let mut fleet = Fleet::new(&nodes, all);
+    let Some(Step::Report { status, .. }) = plan(&mut fleet, &all, at(1)).pop() else {
+        panic!("it does not fit");
+    };
+    x.status = Some(*status);
+    check(&nodes, &[x], "");
+}
+
+#[test]
+fn a_lower_priority_leaves_once_and_its_room_is_waited_for() {
+    let nodes = [node("a", 2)];
+    let mut low = replica("low", 1, Some("a"));
+    say(&mut low, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
+    let mut high = replica("high", 2, None);
+    high.spec.priority = 5;
+    let all = [&low, &high];
+    let mut fleet = Fleet::new(&nodes, all);
+    let steps = plan(&mut fleet, &all, at(1000));
+    let [
+        Step::Preempt {
+            status,
+            victims,
+            message,
+            ..
+        },
+    ] = &steps[..]
+    else {
+        panic!("{steps:?}");
+    };
+    assert_eq!(victims.len(), 1);
+    assert!(
+        message.starts_with("waits for replicas of a lower priority to leave a: default/low; before: 0/1"),
+        "{message}"
+    );
+    assert_eq!(status.nominated_node_name.as_deref(), Some("a"));
+    high.status = Some(status.as_ref().clone());
+    low.metadata.deletion_timestamp = Some(Time(at(1000)));
+    // Neither again, nor for another one that would take the room.
+    let late = replica("late", 3, None);
+    check(&nodes, &[low, high.clone(), late.clone()], "late waits");
+    check(&nodes, &[high, late], "high->a, late waits");
+}
+
+#[test]
+fn a_binding_whose_condition_was_lost_is_confirmed() {
+    let nodes = [node("a", 8)];
+    let mut bound = replica("x", 1, Some("a"));
+    check(&nodes, std::slice::from_ref(&bound), "x is bound");
+    say(&mut bound, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
+    check(&nodes, &[bound], "");
+    let mut mirror = replica("m", 1, Some("a"));
+    let annotations = [(MIRROR_ANNOTATION.to_owned(), String::new())];
+    mirror.metadata.annotations = Some(annotations.into());
+    check(&nodes, &[mirror], "");
+}
+
+#[test]
+fn the_replacement_of_one_that_moves_goes_where_it_was_to_move() {
+    let nodes = ["a", "b", "c"].map(|name| node(name, 8));
+    let mut moving = replica("x", 1, Some("a"));
+    say(&mut moving, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
+    let annotations = [(rooflet_api::meta::MOVE_ANNOTATION.to_owned(), "c".to_owned())];
+    moving.metadata.annotations = Some(annotations.into());
+    check(&nodes, &[moving.clone(), replica("y", 2, None)], "y->c");
+    // Where that cannot be, anywhere but where it was.
+    check(&nodes[..2], &[moving.clone(), replica("y", 2, None)], "y->b");
+    check(&nodes[..1], &[moving.clone(), replica("y", 2, None)], "y waits");
+    // Others do not care.
+    let mut other = replica("z", 2, None);
+    other.metadata.labels = None;
+    check(&nodes[..1], &[moving, other], "z->a");
+}
+
+#[test]
+fn a_node_that_refused_a_sibling_is_asked_again_only_later() {
+    let nodes = [node("a", 8)];
+    let mut refused = replica("x", 1, Some("a"));
+    say(
+        &mut refused,
+        condition_type::SCHEDULED,
+        Truth::True,
+        "Assigned",
+        1,
+    );
+    say(
+        &mut refused,
+        condition_type::ADMITTED,
+        Truth::False,
+        "MemoryInUse",
+        950,
+    );
+    let all = [refused.clone(), replica("y", 2, None)];
+    check(&nodes, &all, "y waits");
+    check(&[node("a", 8), node("b", 8)], &all, "y->b");
+    let conditions = &mut refused.status.as_mut().expect("set").conditions;
+    for condition in conditions {
+        condition.last_transition_time = Time(at(900));
+    }
+    check(&nodes, &[refused, replica("y", 2, None)], "y->a");
+}

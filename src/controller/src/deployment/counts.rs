@@ -1,0 +1,58 @@
+//! The numbers of a deployment's status.
+
+use kube::ResourceExt;
+
+use super::replica::is_ready;
+use super::view::View;
+use rooflet_api::meta::DEPLOYMENT_LABEL;
+use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelReplica, RolloutStatus};
+
+/// Short, as a column of `kubectl get` should be.
+fn seconds(seconds: f64) -> String {
+    if seconds < 0.9995 {
+        format!("{:.0}ms", seconds * 1e3)
+    } else {
+        format!("{seconds:.2}s")
+    }
+}
+
+/// The status, but for what is not counted: conditions, traffic and how the rollout stands.
+pub(super) fn counts(
+    view: &View<'_>,
+    updated: &[&ModelReplica],
+    old: &[&ModelReplica],
+) -> ModelDeploymentStatus {
+    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let deployment = view.deployment;
+    let ready = updated
+        .iter()
+        .chain(old)
+        .filter(|replica| is_ready(replica))
+        .count();
+    let wanted = deployment.spec.replicas.max(0);
+    let before = deployment.status.clone().unwrap_or_default();
+    ModelDeploymentStatus {
+        observed_generation: deployment.metadata.generation,
+        replicas: number(view.total()),
+        updated_replicas: if view.is_current_wanted {
+            number(updated.len() + view.created)
+        } else {
+            0
+        },
+        ready_replicas: number(ready),
+        available_replicas: number(ready),
+        unavailable_replicas: wanted.saturating_sub(number(ready)).max(0),
+        ready: Some(format!("{ready}/{wanted}")),
+        selector: Some(format!("{DEPLOYMENT_LABEL}={}", deployment.name_any())),
+        current_revision: view
+            .current
+            .map(|(name, _)| name.to_owned())
+            .or(before.current_revision),
+        traffic: Vec::new(),
+        rollout: RolloutStatus::default(),
+        tokens_per_second: Some(view.figures.tokens_per_second.show(|rate| format!("{rate:.1}"))),
+        time_to_first_token: Some(view.figures.first_token_seconds.show(seconds)),
+        last_start: None,
+        conditions: Vec::new(),
+    }
+}

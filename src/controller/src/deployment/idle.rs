@@ -1,0 +1,89 @@
+//! Whether a replica is in use, for rollouts that wait until it is not.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::admission::named;
+use rooflet_api::v1alpha1::{ModelReplica, StrategySpec};
+use rooflet_base::clock::since;
+use rooflet_base::quantity::parse_duration;
+
+/// `spec.strategy.waitForIdle`, in this pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Idleness {
+    idle_for: Duration,
+    at_most: Duration,
+    now: Timestamp,
+}
+
+impl Idleness {
+    pub(super) fn of(strategy: &StrategySpec, now: Timestamp) -> Option<Self> {
+        let spec = strategy.wait_for_idle.as_ref()?;
+        // The schema lets nothing else in; what cannot be read is not waited for.
+        let time = |text: &str| parse_duration(text).unwrap_or_default();
+        Some(Self {
+            idle_for: time(&spec.idle_for),
+            at_most: time(&spec.at_most),
+            now,
+        })
+    }
+
+    /// What waiting since then has left.
+    pub(super) fn left(self, began: Timestamp) -> Option<Duration> {
+        let left = self.at_most.saturating_sub(since(self.now, began));
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// How long it has to be without a request yet; nothing where it may go. `None` while it has some, or nobody tells.
+    fn lacks(self, replica: &ModelReplica) -> Option<Duration> {
+        let requests = replica.status.as_ref()?.requests.as_ref()?;
+        let idle = since(self.now, requests.idle_since.as_ref()?.0);
+        Some(self.idle_for.saturating_sub(idle))
+    }
+
+    pub(super) fn is_idle(self, replica: &ModelReplica) -> bool {
+        self.lacks(replica) == Some(Duration::ZERO)
+    }
+}
+
+/// Replicas that would be replaced if they were not in use.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct InUse {
+    names: Vec<String>,
+    idle_for: Duration,
+    at_most: Duration,
+    /// When the first of them may go if no request comes.
+    soonest: Option<Duration>,
+}
+
+impl InUse {
+    pub(super) fn new(idleness: Idleness, replicas: &[&ModelReplica]) -> Option<Self> {
+        let mut names: Vec<_> = replicas.iter().map(|replica| replica.name_any()).collect();
+        names.sort();
+        (!names.is_empty()).then(|| Self {
+            names,
+            idle_for: idleness.idle_for,
+            at_most: idleness.at_most,
+            soonest: replicas
+                .iter()
+                .filter_map(|replica| idleness.lacks(replica))
+                .min(),
+        })
+    }
+
+    pub(super) fn look_again_after(&self, began: Timestamp, now: Timestamp) -> Duration {
+        let left = self.at_most.saturating_sub(since(now, began));
+        self.soonest.map_or(left, |soonest| soonest.min(left))
+    }
+
+    pub(super) fn message(&self, began: Timestamp) -> String {
+        let until = began.checked_add(self.at_most).unwrap_or(Timestamp::MAX);
+        format!(
+            "the next replica goes when it has had no request for {} s, at {until} at the latest: {}",
+            self.idle_for.as_secs_f64(),
+            named(self.names.clone())
+        )
+    }
+}

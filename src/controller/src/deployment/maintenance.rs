@@ -1,0 +1,180 @@
+//! Whether replicas may be replaced now, as far as the calendar says.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::weekly::{moments, time_of_day, time_zone};
+use rooflet_api::v1alpha1::MaintenanceWindow;
+use rooflet_base::clock::since;
+use rooflet_base::quantity::parse_duration;
+
+/// What `spec.strategy.maintenanceWindows` says of a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Maintenance {
+    /// There are no windows.
+    Always,
+    Open {
+        /// Others may open before.
+        until: Timestamp,
+    },
+    Closed(Closed),
+}
+
+/// No window is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Closed {
+    /// `None`: never, because no window can be understood.
+    pub(super) opens: Option<Timestamp>,
+    /// What is wrong with a window that is left out.
+    pub(super) problem: Option<String>,
+}
+
+impl Maintenance {
+    pub(super) fn at(windows: &[MaintenanceWindow], now: Timestamp) -> Self {
+        if windows.is_empty() {
+            return Self::Always;
+        }
+        let mut problem = None;
+        let mut openings = Vec::new();
+        for (index, window) in windows.iter().enumerate() {
+            match openings_around(window, now) {
+                Ok(found) => openings.extend(found),
+                Err(why) => {
+                    problem.get_or_insert(format!("spec.strategy.maintenanceWindows[{index}].{why}"));
+                }
+            }
+        }
+        let open = openings
+            .iter()
+            .filter(|(from, until)| *from <= now && now < *until);
+        if let Some(until) = open.map(|(_, until)| *until).max() {
+            return Self::Open { until };
+        }
+        let opens = openings
+            .iter()
+            .map(|(from, _)| *from)
+            .filter(|from| *from > now)
+            .min();
+        Self::Closed(Closed { opens, problem })
+    }
+
+    /// When it may say something else.
+    pub(super) fn changes_after(&self, now: Timestamp) -> Option<Duration> {
+        let at = match self {
+            Self::Always => None,
+            Self::Open { until } => Some(*until),
+            Self::Closed(Closed { opens, .. }) => *opens,
+        };
+        Some(since(at?, now))
+    }
+}
+
+/// From when until when it is open, about `now`; or its field that is wrong, and why.
+fn openings_around(
+    window: &MaintenanceWindow,
+    now: Timestamp,
+) -> Result<Vec<(Timestamp, Timestamp)>, String> {
+    let zone = time_zone(window.time_zone.as_deref()).map_err(|err| format!("timeZone: {err}"))?;
+    let start =
+        time_of_day(&window.start).ok_or_else(|| format!("start: `{}` is not HH:MM", window.start))?;
+    let duration = parse_duration(&window.duration)
+        .ok_or_else(|| format!("duration: `{}` is no duration such as 90m", window.duration))?;
+    let until = |from: Timestamp| from.checked_add(duration).unwrap_or(Timestamp::MAX);
+    let openings = moments(&window.days, start, &zone, now).into_iter();
+    Ok(openings.map(|from| (from, until(from))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn windows(text: Value) -> Vec<MaintenanceWindow> {
+        serde_json::from_value(text).expect("windows")
+    }
+
+    #[track_caller]
+    fn check(windows: &[MaintenanceWindow], now: &str, expect: &str) {
+        let now: Timestamp = now.parse().expect("a time");
+        let told = match Maintenance::at(windows, now) {
+            Maintenance::Always => "always".to_owned(),
+            Maintenance::Open { until } => format!("until {until}"),
+            Maintenance::Closed(Closed {
+                opens: Some(opens), ..
+            }) => format!("from {opens}"),
+            Maintenance::Closed(Closed { opens: None, problem }) => problem.expect("told"),
+        };
+        assert_eq!(told, expect, "{now}");
+    }
+
+    /// 2026-11-21 was a Saturday.
+    #[test]
+    fn a_window_opens_at_its_first_second_and_closes_at_its_end() {
+        check(&[], "2026-11-21T12:00:00Z", "always");
+        let night = windows(json!([{ "days": ["Sat"], "start": "22:00", "duration": "4h30m" }]));
+        check(&night, "2026-11-21T21:59:59Z", "from 2026-11-21T22:00:00Z");
+        check(&night, "2026-11-21T22:00:00Z", "until 2026-11-22T02:30:00Z");
+        check(&night, "2026-11-22T02:29:59Z", "until 2026-11-22T02:30:00Z");
+        check(&night, "2026-11-22T02:30:00Z", "from 2026-11-28T22:00:00Z");
+        let tokyo = windows(json!([{ "start": "02:00", "duration": "1h", "timeZone": "Asia/Tokyo" }]));
+        check(&tokyo, "2026-11-21T17:00:00Z", "until 2026-11-21T18:00:00Z");
+        let week = windows(json!([{ "days": ["Mon"], "start": "00:00", "duration": "168h" }]));
+        check(&week, "2026-11-21T12:00:00Z", "until 2026-11-23T00:00:00Z");
+        let two = windows(json!([
+            { "days": ["Sat"], "start": "10:00", "duration": "3h" },
+            { "days": ["Sat"], "start": "12:00", "duration": "2h" },
+        ]));
+        check(&two, "2026-11-21T12:30:00Z", "until 2026-11-21T14:00:00Z");
+        check(&two, "2026-11-21T14:00:00Z", "from 2026-11-28T10:00:00Z");
+    }
+
+    #[test]
+    fn a_window_that_cannot_be_understood_is_named_and_stays_closed() {
+        let wrong = json!({ "start": "02:00", "duration": "1h", "timeZone": "Mars/Base" });
+        check(
+            &windows(json!([wrong.clone()])),
+            "2026-11-21T02:30:00Z",
+            "spec.strategy.maintenanceWindows[0].timeZone: `Mars/Base` is no time zone known here: write an IANA name such as Europe/Berlin, or an offset such as +02:00",
+        );
+        let also = json!({ "start": "03:00", "duration": "1h", "timeZone": "+01:00" });
+        check(
+            &windows(json!([wrong, also])),
+            "2026-11-21T02:30:00Z",
+            "until 2026-11-21T03:00:00Z",
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_is_open_as_long_as_it_says_and_opens_when_it_was_told(
+            days in proptest::sample::subsequence(vec!["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], 0..7),
+            hour in 0u32..24, minutes in 1i64..(7 * 24 * 60), second in 1_760_000_000i64..1_800_000_000,
+            zone in proptest::sample::select(vec!["UTC", "Europe/Berlin", "America/New_York", "+05:45"]),
+        ) {
+            let windows = windows(json!([{
+                "days": days, "start": format!("{hour:02}:00"), "duration": format!("{minutes}m"), "timeZone": zone,
+            }]));
+            let at = |second: i64| Maintenance::at(&windows, Timestamp::from_second(second).expect("in range"));
+            let opens = match at(second) {
+                Maintenance::Closed(Closed { opens, .. }) => opens.expect("a window of every week"),
+                Maintenance::Open { until } => {
+                    prop_assert!(until.as_second() > second && until.as_second() - second <= minutes * 60);
+                    let early = matches!(at(until.as_second() - 1), Maintenance::Closed(_));
+                    prop_assert!(!early, "it closed early");
+                    return Ok(());
+                }
+                Maintenance::Always => unreachable!("there is a window"),
+            };
+            prop_assert!(opens.as_second() > second && opens.as_second() - second <= 8 * 24 * 3600);
+            let closed = matches!(at(opens.as_second() - 1), Maintenance::Closed(_));
+            prop_assert!(closed, "open before it was told");
+            let Maintenance::Open { until } = at(opens.as_second()) else {
+                return Err(TestCaseError::fail("closed when it should open"));
+            };
+            prop_assert_eq!(until.as_second() - opens.as_second(), minutes * 60);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What a pass tells of a deployment: its status, its events, and when there may be more to tell.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::counts::counts;
+use super::course::{Hold, Standing};
+use super::events::events;
+use super::figures::figures;
+use super::idle::InUse;
+use super::plan::Observed;
+use super::replacement::Replacement;
+use super::replica::{REFUSAL_STANDS, is_of, is_ready, refused_recently};
+use super::rollout::{Bounds, Extent};
+use super::selection::Selection;
+use super::start::last_start;
+use super::throughput::{Throughput, rounded};
+use super::view::View;
+use rooflet_api::conditions::whole_seconds;
+use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelReplica, RolloutAbort, RolloutStatus, TrafficShare};
+use rooflet_base::clock::since;
+use rooflet_client::EventType;
+use rooflet_scheduler::NodeState;
+
+/// See the module.
+pub(super) struct Report {
+    pub(super) status: ModelDeploymentStatus,
+    pub(super) events: Vec<(EventType, String, String)>,
+    /// When the plan may change although nothing else does.
+    pub(super) look_again_after: Option<Duration>,
+}
+
+impl Report {
+    pub(super) fn new<'a>(
+        observed: &Observed<'a, '_>,
+        selection: &Selection<'a>,
+        replacement: &Replacement<'a>,
+    ) -> Self {
+        let (deployment, now) = (observed.deployment, observed.now);
+        let standing = &selection.standing;
+        let staying = replacement.staying();
+        let wait = IdleWait::new(standing, replacement, now);
+        let hold = hold(standing, replacement, &wait);
+        let view = View {
+            deployment,
+            admission: &selection.admission,
+            current: selection
+                .current
+                .as_ref()
+                .map(|current| (current.name.as_str(), current.number)),
+            is_current_wanted: selection.is_current_wanted,
+            namesake: observed.namesake,
+            refused_since: selection.refused_template.as_ref().map(|refused| refused.since.0),
+            hold: hold.as_ref(),
+            is_canary: standing.weight.is_some(),
+            aborted: aborted(selection),
+            updated: &replacement.updated,
+            old: &replacement.old,
+            leaving: replacement.leaving,
+            created: replacement.created,
+            created_stable: replacement.created_stable,
+            refused: &replacement.refused,
+            figures: figures(&staying),
+            on_simulated: observed.on_simulated(&staying),
+            progressed_at: standing.progressed_at(selection.progressed_at),
+            now,
+        };
+        let outcome = view.conditions();
+
+        let before = deployment.status.as_ref();
+        let known = before.map_or(&[][..], |status| &status.conditions);
+        let events = events(known, &outcome.conditions);
+        let last_known = before.and_then(|status| status.last_start.clone());
+        let status = ModelDeploymentStatus {
+            conditions: outcome.conditions,
+            last_start: last_start(last_known, &deployment.spec.model.source, &staying),
+            traffic: observed.traffic(standing, &staying),
+            rollout: rollout(observed, selection, replacement, &wait, &view),
+            ..counts(&view, &replacement.updated, &replacement.old)
+        };
+        let asked_again = replacement.refused.iter().filter_map(|replica| {
+            let refusal = refused_recently(replica, now)?;
+            Some(REFUSAL_STANDS.saturating_sub(since(now, refusal.last_transition_time.0)))
+        });
+        let look_again_after = asked_again
+            .chain(outcome.look_again_after)
+            .chain(standing.look_again_after)
+            .chain(wait.look_again_after(now))
+            .min();
+        Self {
+            status,
+            events,
+            look_again_after,
+        }
+    }
+}
+
+/// Replicas in use that keep others from coming, and since when.
+struct IdleWait {
+    in_use: Option<InUse>,
+    /// Stays from pass to pass until something was replaced.
+    began: Option<Time>,
+}
+
+impl IdleWait {
+    fn new(standing: &Standing, replacement: &Replacement<'_>, now: Timestamp) -> Self {
+        let in_use = replacement.in_use.clone();
+        let before = standing.status.idle_wait_started_at.clone();
+        let before = before.filter(|_| !replacement.has_replaced());
+        let begins = || in_use.as_ref().map(|_| Time(whole_seconds(now)));
+        Self {
+            began: before.or_else(begins),
+            in_use,
+        }
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        let (in_use, began) = (self.in_use.clone()?, self.began.as_ref()?);
+        Some(Hold::WaitingForIdle(in_use, began.0))
+    }
+
+    fn look_again_after(&self, now: Timestamp) -> Option<Duration> {
+        let (in_use, began) = (self.in_use.as_ref()?, self.began.as_ref()?);
+        Some(in_use.look_again_after(began.0, now))
+    }
+}
+
+/// Why nothing is replaced for now.
+fn hold(standing: &Standing, replacement: &Replacement<'_>, wait: &IdleWait) -> Option<Hold> {
+    // What goes because it is not wanted any more waits for no window.
+    let is_moot = |hold: &Hold| replacement.is_all_new() && matches!(hold, Hold::OutsideMaintenanceWindow(_));
+    standing
+        .hold
+        .clone()
+        .filter(|hold| !is_moot(hold))
+        .or_else(|| wait.hold())
+        .or_else(|| replacement.stopped_by.clone())
+}
+
+/// Why the template's revision was given up, unless a later template is what is told of.
+fn aborted<'s>(selection: &'s Selection<'_>) -> Option<&'s RolloutAbort> {
+    let is_told = selection.refused_template.is_none() || selection.given_up.is_some();
+    selection.standing.status.aborted.as_ref().filter(|_| is_told)
+}
+
+/// How the rollout stands after the pass.
+fn rollout(
+    observed: &Observed<'_, '_>,
+    selection: &Selection<'_>,
+    replacement: &Replacement<'_>,
+    wait: &IdleWait,
+    view: &View<'_>,
+) -> RolloutStatus {
+    let all = Throughput::of(observed.chips(), replacement.staying());
+    let throughput = rounded(all.total());
+    let mut rollout = RolloutStatus {
+        idle_wait_started_at: wait.began.clone(),
+        refused: selection.refused_template.clone(),
+        predicted_tokens_per_second: (throughput > 0.0).then_some(throughput),
+        ..selection.standing.status.clone()
+    };
+    if view.rollout_is_complete() {
+        rollout.stable_revision = selection.current_name().map(str::to_owned);
+        rollout.step = None;
+        rollout.step_started_at = None;
+        rollout.idle_wait_started_at = None;
+        let updated = Throughput::of(observed.chips(), replacement.updated.iter().copied());
+        rollout.reference_tokens_per_second = updated.mean().map(rounded);
+    }
+    rollout
+}
+
+impl<'a> Observed<'a, '_> {
+    /// One that answers from a node whose chip is simulated.
+    fn on_simulated(&self, staying: &[&'a ModelReplica]) -> Option<&'a ModelReplica> {
+        let is_simulated = |replica: &ModelReplica| {
+            let node = replica.spec.node_name.as_deref();
+            let node = node.and_then(|node| self.fleet.node(node));
+            node.is_some_and(NodeState::is_simulated)
+        };
+        let mut staying = staying.iter().copied();
+        staying.find(|replica| is_ready(replica) && is_simulated(replica))
+    }
+
+    /// Empty unless a canary is under way: then what the new revision gets, and the rest for the stable one.
+    fn traffic(&self, standing: &Standing, staying: &[&ModelReplica]) -> Vec<TrafficShare> {
+        let RolloutStatus {
+            stable_revision,
+            revision,
+            ..
+        } = &standing.status;
+        let (Some(weight), Some(stable), Some(canary)) = (standing.weight, stable_revision, revision) else {
+            return Vec::new();
+        };
+        let canaries: Vec<_> = staying.iter().filter(|replica| is_of(replica, canary)).collect();
+        if standing.extent == Extent::All && canaries.is_empty() {
+            return Vec::new();
+        }
+        let ready = canaries.iter().filter(|replica| is_ready(replica)).count();
+        let before = self.deployment.status.iter().flat_map(|status| &status.traffic);
+        let given = before
+            .filter(|share| share.revision == *canary)
+            .map(|share| share.weight)
+            .max()
+            .unwrap_or(0);
+        let weight = i32::from(weight.min(100));
+        // Fewer than the step asks for carry what they carried before.
+        let carried = match ready {
+            0 => 0,
+            _ if ready >= Bounds::of(&self.deployment.spec).canaries(weight.unsigned_abs() as u8) => weight,
+            _ => given.min(weight),
+        };
+        let share = |revision: &String, weight| TrafficShare {
+            revision: revision.clone(),
+            weight,
+        };
+        vec![share(stable, 100 - carried), share(canary, carried)]
+    }
+}

@@ -1,0 +1,261 @@
+//! What a rollout holds by speed: `minThroughput` in every state and beside what else runs on the chips, and what its
+//! new replicas measure.
+
+use super::rollouts::settled;
+use super::*;
+use crate::deployment::throughput::{Chips, Throughput};
+use rooflet_api::meta::{DEPLOYMENT_LABEL, PROMOTE_ANNOTATION};
+use rooflet_scheduler::ReplicaRequest;
+
+fn rolling(replicas: i32, floor: &Value) -> Value {
+    let bounds = json!({ "maxUnavailable": 1, "maxSurge": 0, "minThroughput": floor });
+    json!({ "replicas": replicas, "strategy": { "rollingUpdate": bounds } })
+}
+
+/// A Mac with room for one replica.
+fn mac(name: &str, chip: &str, gpu_cores: u32) -> FleetNode {
+    let model = ServedModel::of_size(Bytes::gib(1), 4).publish("guide".to_owned(), "llama".to_owned(), 2048);
+    let mut status = FleetNodeStatus {
+        models: vec![model],
+        ..FleetNodeStatus::default()
+    };
+    status.chip.name = chip.to_owned();
+    status.chip.gpu_cores = Some(gpu_cores);
+    status.allocatable.memory = "2Gi".to_owned();
+    set_condition(
+        &mut status.conditions,
+        condition_type::READY,
+        Truth::True,
+        "AgentReady",
+        "",
+        None,
+        at(0),
+    );
+    let mut node = FleetNode::new(name, FleetNodeSpec::default());
+    node.status = Some(status);
+    node
+}
+
+/// Replicas on an M4 and an M4 Max, as fast as these are, and what each of the two decodes in all its streams. `floor`
+/// is of the faster one.
+fn on_unlike_macs(floor: f64) -> Scene {
+    let mut scene = Scene::new(json!({ "replicas": 2 }));
+    scene.nodes = vec![mac("air", "Apple M4", 10), mac("max", "Apple M4 Max", 40)];
+    scene.step();
+    let request = ReplicaRequest::new(&scene.replicas[0]);
+    let fleet = scene.fleet();
+    let speed = |node: &str| {
+        let speed = fleet.node(node).and_then(|node| node.speed_alone(&request));
+        speed.expect("both chips are in the catalogue").decode.p50
+    };
+    let (air, max) = (speed("air"), speed("max"));
+    assert!(max > 2.0 * air, "{max} and {air}");
+    for (name, node, each) in [("r1", "air", air), ("r2", "max", max)] {
+        scene.run(name);
+        scene.replica(name).spec.node_name = Some(node.to_owned());
+        scene.predict(name, each);
+    }
+    scene.change(rolling(2, &json!((4.0 * max * floor) as i32)));
+    scene.step();
+    scene
+}
+
+#[test]
+fn a_rollout_that_would_stop_on_its_way_is_not_begun() {
+    // Both new replicas together would hold it, and so does the M4 Max alone; but it has to be emptied, too.
+    let mut scene = on_unlike_macs(0.9);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2");
+    let said = scene.condition(condition_type::PROGRESSING);
+    assert!(
+        said.starts_with("False ThroughputFloor: revision 2 (guide-"),
+        "{said}"
+    );
+    assert!(
+        said.contains("is not begun: with 1 of its replicas made, on air, where"),
+        "{said}"
+    );
+    assert_eq!(scene.step(), "", "nor is it later");
+    // What the M4 holds alone lets both go, one after the other.
+    let mut scene = on_unlike_macs(0.1);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r2(outdated) +1");
+}
+
+#[test]
+fn a_surge_is_tried_with_the_room_that_lower_priorities_would_make() {
+    for (priority, expect) in [(0, "revision 2"), (10, "revision 2 +1")] {
+        let strategy = json!({ "rollingUpdate": { "maxSurge": 1, "minThroughput": "80%" } });
+        let mut scene = Scene::new(json!({ "replicas": 1, "priority": priority, "strategy": strategy }));
+        scene.nodes = vec![mac("one", "Apple M4", 10), mac("two", "Apple M4", 10)];
+        scene.step();
+        scene.run("r1");
+        let request = ReplicaRequest::new(&scene.replicas[0]);
+        let speed = scene
+            .fleet()
+            .node("one")
+            .and_then(|node| node.speed_alone(&request));
+        scene.replica("r1").spec.node_name = Some("one".to_owned());
+        scene.predict("r1", speed.expect("the chip is in the catalogue").decode.p50);
+        let mut other = scene.replicas[0].clone();
+        other.metadata.name = Some("other".to_owned());
+        other
+            .labels_mut()
+            .insert(DEPLOYMENT_LABEL.to_owned(), "other".to_owned());
+        other.spec.priority = 0;
+        other.spec.node_name = Some("two".to_owned());
+        scene.others = vec![other];
+        scene.step();
+        scene.change(new_template("other"));
+        let done = scene.step();
+        let said = scene.condition(condition_type::PROGRESSING);
+        assert_eq!(done, expect, "priority {priority}: {said}");
+        let is_refused = said.contains("would find no node");
+        assert_eq!(is_refused, priority == 0, "{said}");
+    }
+}
+
+#[test]
+fn what_others_take_of_a_chip_is_not_counted() {
+    let scene = on_unlike_macs(0.9);
+    let ours = scene.replicas[1].clone();
+    let total = |others: &[ModelReplica]| {
+        let fleet = Fleet::new(&scene.nodes, scene.replicas.iter().chain(others));
+        Throughput::of(Chips::new(&fleet, &scene.deployment), [&ours]).total()
+    };
+    let mut other = ours.clone();
+    other.metadata.name = Some("other".to_owned());
+    other
+        .labels_mut()
+        .insert(DEPLOYMENT_LABEL.to_owned(), "other".to_owned());
+    let alone = total(&[]);
+    assert!(alone > 0.0);
+    // Two without objectives have half of the chip each.
+    assert!((total(&[other.clone()]) - alone / 2.0).abs() < 1e-6);
+    // What others were promised is theirs.
+    let speed = alone / 4.0;
+    other.spec.objectives.decode_tokens_per_second = Some(speed * 0.4);
+    let left = total(&[other]) / alone;
+    assert!((0.3..0.6).contains(&left), "{left}");
+}
+
+#[test]
+fn a_floor_that_nobody_can_judge_holds_and_says_so() {
+    for floor in [json!("50%"), json!(10)] {
+        let mut scene = Scene::new(rolling(2, &floor));
+        scene.step();
+        scene.run_all();
+        scene.step();
+        assert_eq!(scene.rollout().reference_tokens_per_second, None);
+        scene.change(new_template("other"));
+        assert_eq!(scene.step(), "revision 2");
+        let said = scene.condition(condition_type::PROGRESSING);
+        assert!(
+            said.starts_with("False ThroughputFloor: revision 2 (") && said.contains("nobody can predict"),
+            "{said}"
+        );
+        // Without a floor it goes on, and so it does when the speed is known.
+        let mut unbound = scene.clone();
+        unbound.change(json!({ "strategy": { "rollingUpdate": { "minThroughput": null } } }));
+        assert_eq!(unbound.step(), "-r2(outdated) +1");
+        for name in ["r1", "r2"] {
+            scene.replica(name).spec.node_name = Some(format!("with-{name}"));
+            scene.predict(name, 10.0);
+        }
+        assert_eq!(scene.step(), "-r2(outdated) +1");
+    }
+}
+
+#[test]
+fn a_floor_holds_from_the_first_replica_on() {
+    let mut scene = settled(rolling(1, &json!("80%")), 10.0);
+    scene.change(new_template("other"));
+    scene.step();
+    let said = scene.condition(condition_type::PROGRESSING);
+    assert!(
+        said.contains(
+            "is not begun: before any replica is replaced, 40.0 tokens/s would be predicted and without the next one to go 0.0; \
+             spec.strategy.rollingUpdate.minThroughput holds 32.0"
+        ),
+        "{said}"
+    );
+}
+
+/// So many answers, measured at this part of what was predicted.
+fn measure(scene: &mut Scene, name: &str, answers: u64, part: f64) {
+    let predicted = 20.0;
+    let percentiles = |p50: f64| Percentiles {
+        p10: p50 * 0.9,
+        p50,
+        p90: p50 * 1.1,
+    };
+    let status = scene.replica(name).status.as_mut().expect("it runs");
+    status.measured = Some(MeasuredSpeed {
+        tokens_per_second_sample: Some(Sample {
+            count: answers,
+            p10: predicted * part * 0.9,
+            p50: predicted * part,
+            p90: predicted * part * 1.1,
+        }),
+        predicted: Some(PredictedSpeed {
+            tokens_per_second: percentiles(predicted),
+            ..PredictedSpeed::default()
+        }),
+        ..MeasuredSpeed::default()
+    });
+}
+
+#[test]
+fn new_replicas_far_slower_than_predicted_are_not_followed_by_more() {
+    let begun = || {
+        let mut scene = settled(rolling(3, &json!(null)), 10.0);
+        scene.change(new_template("other"));
+        assert_eq!(scene.step(), "revision 2 -r3(outdated) +1");
+        scene.finish();
+        scene.run_at("r4", 10.0);
+        scene
+    };
+    let mut scene = begun();
+    measure(&mut scene, "r4", 40, 0.3);
+    assert_eq!(scene.step(), "");
+    scene.check_condition(
+        condition_type::PROGRESSING,
+        "False SlowerThanPredicted: no more replicas are replaced: its replicas have 30 % of the tokens/s that were predicted of them, over 40 answers; `rooflet rollout undo mdep/guide` goes back, `rooflet rollout promote --full mdep/guide` goes on",
+    );
+    scene.second += 3600;
+    assert_eq!(scene.step(), "", "to be held is no lack of progress");
+    assert_eq!(scene.rollout().aborted, None);
+    // Who knows better says so.
+    let full = format!("{}/full", scene.newest());
+    scene.annotate(PROMOTE_ANNOTATION, full);
+    assert_eq!(scene.step(), "-r2(outdated) +1");
+
+    // Neither too few answers, nor a little slower, nor what the stable revision suffers alike.
+    for (answers, part, stable) in [(19, 0.3, 1.0), (40, 0.6, 1.0), (40, 0.3, 0.4)] {
+        let mut scene = begun();
+        measure(&mut scene, "r4", answers, part);
+        measure(&mut scene, "r1", 40, stable);
+        assert_eq!(scene.step(), "-r2(outdated) +1", "{answers} {part} {stable}");
+    }
+}
+
+#[test]
+fn what_a_surge_was_stopped_for_stays_until_somebody_decides() {
+    let strategy = json!({ "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } });
+    let mut scene = settled(json!({ "replicas": 2, "strategy": strategy }), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 +1");
+    scene.run_at("r3", 10.0);
+    measure(&mut scene, "r3", 40, 0.3);
+    for _ in 0..3 {
+        assert_eq!(scene.step(), "", "or it would be made again and again");
+    }
+    let said = scene.condition(condition_type::PROGRESSING);
+    assert!(
+        said.starts_with("False SlowerThanPredicted")
+            && said.ends_with("; 1 replica more than spec.replicas stays until it goes on or is taken back"),
+        "{said}"
+    );
+    scene.change(new_template("guide"));
+    assert_eq!(scene.step(), "again as 3 -r3(outdated)");
+}

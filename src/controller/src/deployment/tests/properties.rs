@@ -1,0 +1,402 @@
+//! Whatever happens, in whatever order.
+
+use super::*;
+use crate::deployment::replica::is_leaving;
+use rooflet_api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
+
+/// Something that happens between two passes.
+#[derive(Debug, Clone)]
+enum Happening {
+    /// With so many tokens/s predicted; 0: nobody can tell.
+    Ready(usize, u8),
+    Falters(usize),
+    Vanishes(usize),
+    Ends,
+    Template(u8),
+    Wanted(i32),
+    Paused(bool),
+    /// Seconds go by.
+    Time(i64),
+    /// The newest revision is promoted past a step, or given up.
+    Promoted(u8),
+    Aborted,
+    NoRoom(usize),
+    /// A request comes, or none is left.
+    Used(usize, bool),
+    /// Its node is drained, or no longer.
+    Leaves(usize, bool),
+    Pass,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        4 => (0usize..8, 0u8..4).prop_map(|(index, speed)| Happening::Ready(index, speed)),
+        1 => (0usize..8).prop_map(Happening::Falters),
+        1 => (0usize..8).prop_map(Happening::Vanishes),
+        2 => Just(Happening::Ends),
+        1 => (0u8..3).prop_map(Happening::Template),
+        1 => (0i32..5).prop_map(Happening::Wanted),
+        1 => any::<bool>().prop_map(Happening::Paused),
+        1 => prop_oneof![1i64..60, 600i64..700].prop_map(Happening::Time),
+        1 => (0u8..5).prop_map(Happening::Promoted),
+        1 => Just(Happening::Aborted),
+        1 => (0usize..8).prop_map(Happening::NoRoom),
+        2 => (0usize..8, any::<bool>()).prop_map(|(index, used)| Happening::Used(index, used)),
+        2 => (0usize..8, any::<bool>()).prop_map(|(index, leaves)| Happening::Leaves(index, leaves)),
+        8 => Just(Happening::Pass),
+    ]
+}
+
+fn any_floor() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        3 => Just(json!(null)),
+        1 => (0u32..12).prop_map(|tens| json!(format!("{}%", tens * 10))),
+        1 => (0u32..40).prop_map(|rate| json!(rate)),
+    ]
+}
+
+fn any_steps() -> impl Strategy<Value = Value> {
+    let step = prop_oneof![
+        prop::sample::select(vec![1, 20, 50, 70, 100]).prop_map(|weight| json!({ "setWeight": weight })),
+        Just(json!({ "pause": { "duration": "20s" } })),
+        Just(json!({ "pause": {} })),
+        Just(json!({ "analysis": {} })),
+    ];
+    prop::collection::vec(step, 1..5).prop_map(Value::from)
+}
+
+/// From and until when it is open, in seconds since a day's beginning; the tests' time begins with a day.
+const WINDOWS: [(i64, i64); 2] = [(0, 120), (600, 900)];
+const IDLE_FOR: i64 = 20;
+const AT_MOST: i64 = 100;
+
+fn any_windows() -> impl Strategy<Value = Value> {
+    let windows = WINDOWS.map(|(from, until)| {
+        json!({ "start": format!("00:{:02}", from / 60), "duration": format!("{}s", until - from) })
+    });
+    prop_oneof![2 => Just(json!([])), 1 => Just(json!(windows))]
+}
+
+fn any_wait_for_idle() -> impl Strategy<Value = Value> {
+    let wait = json!({ "idleFor": format!("{IDLE_FOR}s"), "atMost": format!("{AT_MOST}s") });
+    prop_oneof![2 => Just(json!(null)), 1 => Just(wait)]
+}
+
+fn any_spec() -> impl Strategy<Value = Value> {
+    let kind = prop_oneof![
+        3 => Just("RollingUpdate"),
+        3 => Just("Canary"),
+        1 => Just("Recreate"),
+    ];
+    (
+        (0i32..5, 0i32..3, 0i32..3),
+        kind,
+        any_floor(),
+        any_steps(),
+        (any::<bool>(), any_windows(), any_wait_for_idle()),
+    )
+        .prop_map(|((wanted, unavailable, surge), kind, floor, steps, (rolls_back, windows, wait))| {
+            let mut strategy = json!({
+                "type": kind, "rollbackOnFailure": rolls_back, "maintenanceWindows": windows, "waitForIdle": wait,
+            });
+            // The schema refuses 0 and 0.
+            let unavailable = if surge == 0 {
+                unavailable.max(1)
+            } else {
+                unavailable
+            };
+            // Thirds, so that counts and what they round to both occur.
+            let amount = |count: i32| match count {
+                0 | 1 => json!(count),
+                _ => json!(format!("{}%", 33 * count)),
+            };
+            if kind != "Recreate" {
+                strategy["rollingUpdate"] = json!({
+                    "maxUnavailable": amount(unavailable),
+                    "maxSurge": amount(surge),
+                    "minThroughput": floor,
+                });
+            }
+            if kind == "Canary" {
+                strategy["canary"] = json!({ "steps": steps });
+            }
+            json!({ "replicas": wanted, "strategy": strategy })
+        })
+}
+
+fn happen(scene: &mut Scene, happening: &Happening) {
+    let name = |scene: &Scene, index: usize| {
+        let alive: Vec<_> = scene.alive().map(|replica| replica.name_any()).collect();
+        (!alive.is_empty()).then(|| alive[index % alive.len()].clone())
+    };
+    match happening {
+        Happening::Ready(index, speed) => {
+            if let Some(name) = name(scene, *index) {
+                match speed {
+                    0 => scene.run(&name),
+                    // One more on the same chip.
+                    1 => {
+                        scene.run(&name);
+                        scene.predict(&name, 1.5);
+                    }
+                    speed => scene.run_at(&name, f64::from(*speed)),
+                }
+            }
+        }
+        Happening::Used(index, used) => {
+            if let Some(name) = name(scene, *index) {
+                scene.use_it(&name, *used);
+            }
+        }
+        Happening::Time(seconds) => scene.second += seconds,
+        Happening::Promoted(step) if !scene.revisions.is_empty() => {
+            let step = match step {
+                4 => "full".to_owned(),
+                step => step.to_string(),
+            };
+            scene.annotate(PROMOTE_ANNOTATION, format!("{}/{step}", scene.newest()));
+        }
+        Happening::Aborted if !scene.revisions.is_empty() => {
+            scene.annotate(ABORT_ANNOTATION, scene.newest());
+        }
+        Happening::Promoted(_) | Happening::Aborted => {}
+        Happening::NoRoom(index) => {
+            let placed = |name: &String| {
+                scene
+                    .alive()
+                    .any(|one| one.name_any() == *name && one.spec.node_name.is_some())
+            };
+            if let Some(name) = name(scene, *index).filter(|name| !placed(name)) {
+                scene.no_room_for(&name);
+            }
+        }
+        Happening::Leaves(index, leaves) => {
+            if let Some(name) = name(scene, *index) {
+                let truth = Truth::from(*leaves);
+                scene.leave(&name, truth);
+            }
+        }
+        Happening::Falters(index) => {
+            if let Some(name) = name(scene, *index) {
+                scene.say(&name, condition_type::READY, Truth::False, "Crashed", "");
+            }
+        }
+        Happening::Vanishes(index) => {
+            if let Some(name) = name(scene, *index) {
+                scene.replicas.retain(|replica| replica.name_any() != name);
+            }
+        }
+        Happening::Ends => scene.finish(),
+        Happening::Template(letter) => scene.change(new_template(&format!("t{letter}"))),
+        Happening::Wanted(wanted) => scene.change(json!({ "replicas": wanted })),
+        Happening::Paused(paused) => scene.change(json!({ "paused": paused })),
+        Happening::Pass => drop(scene.step()),
+    }
+}
+
+/// Of each replica that answers and has a figure, its chip and the figure: four streams.
+fn figures(scene: &Scene) -> Vec<(String, Option<String>, f64)> {
+    let each = |replica: &ModelReplica| {
+        let admission = replica.status.as_ref()?.admission.as_ref()?;
+        Some(4.0 * admission.speed.as_ref()?.tokens_per_second.p50)
+    };
+    let ready = scene.alive().filter(|replica| is_ready(replica));
+    ready
+        .filter_map(|replica| Some((replica.name_any(), replica.spec.node_name.clone(), each(replica)?)))
+        .collect()
+}
+
+/// What replicas have together: on each chip as much as one of them has on average.
+fn together<'a>(figures: impl Iterator<Item = &'a (String, Option<String>, f64)>) -> f64 {
+    let mut chips: std::collections::BTreeMap<_, Vec<f64>> = std::collections::BTreeMap::new();
+    for (_, chip, figure) in figures {
+        chips.entry(chip).or_default().push(*figure);
+    }
+    chips
+        .values()
+        .map(|all| all.iter().sum::<f64>() / all.len() as f64)
+        .sum()
+}
+
+/// What a replica was worth when all was well, or is worth now.
+fn reference(scene: &Scene) -> f64 {
+    let figures = figures(scene);
+    let mean = together(figures.iter()) / figures.len().max(1) as f64;
+    scene.rollout().reference_tokens_per_second.unwrap_or(mean)
+}
+
+fn floor(scene: &Scene, reference: f64) -> f64 {
+    let spec = &scene.deployment.spec;
+    let rolling = spec.strategy.rolling_update.as_ref();
+    match rolling.and_then(|rolling| rolling.min_throughput) {
+        None => 0.0,
+        Some(_) if spec.replicas == 0 => 0.0,
+        Some(CountOrPercent::Count(rate)) => f64::from(rate),
+        Some(CountOrPercent::Percent(percent)) => {
+            reference * f64::from(spec.replicas) * f64::from(percent) / 100.0
+        }
+    }
+}
+
+/// What was replaced outside of the windows, or while it was in use.
+fn replaced_at_a_bad_time(before: &Scene, after: &Scene, told: &str) -> Option<String> {
+    let (was, is) = (before.rollout(), after.rollout());
+    let promoted = before.deployment.annotations().get(PROMOTE_ANNOTATION);
+    let may_hurry = is.aborted.is_some()
+        || was.stable_revision.is_none()
+        || was.stable_revision == is.revision
+        || promoted.is_some_and(|promoted| promoted.strip_suffix("/full") == is.revision.as_deref());
+    if may_hurry {
+        return None;
+    }
+    let strategy = &before.deployment.spec.strategy;
+    let now = before.second.rem_euclid(24 * 3600);
+    let is_open = strategy.maintenance_windows.is_empty()
+        || WINDOWS.iter().any(|(from, until)| (*from..*until).contains(&now));
+    let has_waited = was
+        .idle_wait_started_at
+        .is_some_and(|began| before.second - began.0.as_second() >= AT_MOST);
+    let in_use = |replica: &&ModelReplica| {
+        let requests = replica
+            .status
+            .as_ref()
+            .and_then(|status| status.requests.as_ref());
+        let since = requests.and_then(|requests| requests.idle_since.as_ref());
+        is_ready(replica) && since.is_none_or(|since| before.second - since.0.as_second() < IDLE_FOR)
+    };
+    let replaced = || {
+        before
+            .alive()
+            .filter(|replica| told.contains(&format!("-{}(outdated)", replica.name_any())))
+    };
+    if let Some(replica) = replaced().next().filter(|_| !is_open) {
+        return Some(format!("{} outside of a window", replica.name_any()));
+    }
+    let waits = strategy.wait_for_idle.is_some() && !has_waited;
+    let used = replaced().find(in_use).filter(|_| waits);
+    used.map(|replica| format!("{} while it was in use", replica.name_any()))
+}
+
+proptest! {
+    #[test]
+    fn no_pass_breaks_the_bounds_of_a_rollout(
+        spec in any_spec(),
+        happenings in prop::collection::vec(happening(), 0..60),
+    ) {
+        let mut scene = Scene::new(spec);
+        for happening in &happenings {
+            let (total, ready) = (scene.alive().count(), scene.ready());
+            if !matches!(happening, Happening::Pass) {
+                happen(&mut scene, happening);
+                continue;
+            }
+            let figures = figures(&scene);
+            let reference = reference(&scene);
+            let before_pass = scene.clone();
+            let told = scene.step();
+            if let Some(hasty) = replaced_at_a_bad_time(&before_pass, &scene, &told) {
+                return Err(TestCaseError::fail(format!("{hasty}: {told}")));
+            }
+            let spec = &scene.deployment.spec;
+            let bounds = Bounds::of(spec);
+            // A canary is beside the last replica, never instead of it.
+            let is_beside = spec.strategy.canary.is_some() && bounds.wanted == 1;
+            let most = total.max(bounds.max_total).max(if is_beside { 2 } else { 0 });
+            // What the user no longer wants is no rollout.
+            let kept = |name: &str| !told.contains(&format!("-{name}(outdated)"));
+            let before = together(figures.iter());
+            let after = together(figures.iter().filter(|(name, ..)| kept(name)));
+            let floor = floor(&scene, reference);
+            prop_assert!(after + 1e-6 >= before.min(floor), "{after} of {before} tokens/s left, {floor} must be: {told}");
+            prop_assert!(scene.alive().count() <= most, "{} > {most}", scene.alive().count());
+            prop_assert!(
+                scene.ready() >= ready.min(bounds.min_available),
+                "{} ready of {ready}, at least {} should be", scene.ready(), bounds.min_available
+            );
+            if spec.strategy.kind == StrategyType::Recreate && !spec.paused {
+                let revisions: std::collections::BTreeSet<_> = scene
+                    .alive()
+                    .map(|replica| replica.labels()[rooflet_api::meta::REVISION_LABEL].clone())
+                    .collect();
+                prop_assert!(revisions.len() <= 1, "two revisions at once: {revisions:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_carried_out_leaves_nothing_to_plan(
+        spec in any_spec(),
+        happenings in prop::collection::vec(happening(), 0..60),
+    ) {
+        let mut scene = Scene::new(spec);
+        for happening in &happenings {
+            happen(&mut scene, happening);
+        }
+        // What is deleted may change what a replica is worth on average, and so the floor that is told.
+        let deletes = |told: String| told.contains('(');
+        for _ in 0..20 {
+            if !deletes(scene.step()) {
+                break;
+            }
+        }
+        // At the same moment: a pause may end with the next second.
+        scene.second -= 1;
+        let status = scene.deployment.status.clone();
+        // Pruning follows what the pass before has freed.
+        scene.plan(|plan| {
+            prop_assert!(
+                plan.revision == RevisionStep::Keep && plan.delete.is_empty() && plan.create.is_empty() && plan.amend.is_empty(),
+                "{}", describe(&plan)
+            );
+            prop_assert_eq!(Some(&plan.status), status.as_ref());
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn in_the_end_all_replicas_are_of_the_newest_template(
+        spec in any_spec(),
+        happenings in prop::collection::vec(happening(), 0..60),
+    ) {
+        let mut scene = Scene::new(spec);
+        for happening in &happenings {
+            happen(&mut scene, happening);
+        }
+        // A floor may forbid it for good.
+        let free = match scene.deployment.spec.strategy.kind {
+            StrategyType::Recreate => json!({}),
+            StrategyType::RollingUpdate | StrategyType::Canary => json!({ "rollingUpdate": { "minThroughput": null } }),
+        };
+        scene.change(json!({ "paused": false, "serving": { "name": "last" }, "strategy": free }));
+        scene.step();
+        let newest = scene.newest();
+        scene.annotate(PROMOTE_ANNOTATION, format!("{newest}/full"));
+        for _ in 0..40 {
+            scene.step();
+            scene.finish();
+            scene.run_all();
+            // The node lifecycle takes what leaves as soon as there is one more.
+            if scene.ready() > usize::try_from(scene.deployment.spec.replicas).expect("not negative") {
+                scene.replicas.retain(|replica| !is_leaving(replica));
+            }
+        }
+        prop_assert_eq!(scene.plan(|plan| describe(&plan)), "");
+        let wanted = usize::try_from(scene.deployment.spec.replicas).expect("not negative");
+        prop_assert_eq!(scene.ready(), wanted);
+        prop_assert!(scene.alive().all(|replica| crate::deployment::replica::is_of(replica, &newest)));
+        prop_assert!(scene.condition(condition_type::READY).starts_with("True"));
+        prop_assert!(scene.traffic().is_empty());
+    }
+
+    #[test]
+    fn a_hash_depends_on_the_template_alone(name in "[a-z]{1,8}", context in prop::option::of(1u32..9999), replicas in 0i32..9) {
+        let spec = json!({ "serving": { "name": name, "contextTokens": context } });
+        let one = Scene::new(spec.clone());
+        let mut other = Scene::new(spec);
+        other.change(json!({ "replicas": replicas, "paused": true }));
+        let hash = |scene: &Scene| crate::deployment::admission::Template::of(&scene.deployment).hash();
+        prop_assert_eq!(hash(&one), hash(&other));
+        other.change(json!({ "serving": { "maxConcurrency": 9 } }));
+        prop_assert_ne!(hash(&one), hash(&other));
+    }
+}

@@ -1,0 +1,409 @@
+//! What has to be done about nodes, as a value.
+//!
+//! A node whose Lease is not renewed is not ready, and its replicas are not either, so that nothing is routed there.
+//! They may still run: the node may only be cut off. So a replica there is given up only where another node can take
+//! its place, and even then it keeps its memory on the old node until the agent confirms that it has stopped, or the
+//! FleetNode is deleted.
+//!
+//! [`eviction`](super::eviction) decides who leaves, and what has to happen before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::eviction::{Eviction, Evictions};
+use super::heard::Heard;
+use super::skew::{Skew, skew};
+use crate::deployment::{NODE_NOT_READY, is_leaving};
+use rooflet_api::conditions::{Truth, condition_type, is_true, set_condition};
+use rooflet_api::meta::{DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, REPLICA_FINALIZER};
+use rooflet_api::v1alpha1::{FleetNode, FleetNodeStatus, ModelDeployment, ModelReplica, ModelReplicaStatus};
+use rooflet_base::clock::since;
+use rooflet_scheduler::ReplicaKey;
+
+/// A FleetNode that is missing may be registered again within this time.
+pub(super) const MISSING_GRACE: Duration = Duration::from_secs(10);
+/// So many silent nodes, and such a share of all in percent, are a disruption: Kubernetes' figures.
+const DISRUPTION_NODES: usize = 3;
+const DISRUPTION_PERCENT: usize = 55;
+/// Reason of the condition Ready of a node that is silent.
+pub(super) const NODE_SILENT: &str = "NodeStatusUnknown";
+
+/// What a plan is made from.
+pub(super) struct Observed<'a> {
+    pub(super) nodes: Vec<&'a FleetNode>,
+    pub(super) replicas: Vec<&'a ModelReplica>,
+    pub(super) deployments: Vec<&'a ModelDeployment>,
+    pub(super) heard: Heard,
+    /// The replicas of any so many nodes are to find room on the others.
+    pub(super) reserve_node_failures: usize,
+    /// Of this control plane.
+    pub(super) version: &'a str,
+    pub(super) now: Timestamp,
+}
+
+/// One thing to do.
+#[derive(Debug, PartialEq)]
+pub(super) enum Step<'a> {
+    NodeSilent {
+        node: &'a FleetNode,
+        status: Box<FleetNodeStatus>,
+        message: String,
+    },
+    ReplicaNotReady {
+        replica: &'a ModelReplica,
+        status: Box<ModelReplicaStatus>,
+    },
+    /// How far it is drained.
+    NodeDrained {
+        node: &'a FleetNode,
+        status: Box<FleetNodeStatus>,
+        /// It has become so with this plan.
+        drained: bool,
+    },
+    /// Its agent's version goes with ours no longer, or again.
+    NodeSkewed {
+        node: &'a FleetNode,
+        status: Box<FleetNodeStatus>,
+        /// What is wrong, if anything is.
+        message: Option<String>,
+    },
+    /// It has to leave its node and its replacement comes first, or it may stay after all.
+    ReplicaLeaving {
+        replica: &'a ModelReplica,
+        status: Box<ModelReplicaStatus>,
+        /// Why, if it leaves.
+        cause: Option<String>,
+    },
+    /// Delete it; its deployment makes another one.
+    Evict {
+        replica: &'a ModelReplica,
+        message: String,
+    },
+    /// Its node is gone for good: nobody else will let it go.
+    Release {
+        replica: &'a ModelReplica,
+        message: String,
+    },
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct NodePlan<'a> {
+    pub(super) steps: Vec<Step<'a>>,
+    pub(super) look_again_after: Option<Duration>,
+}
+
+impl<'a> NodePlan<'a> {
+    pub(super) fn new(observed: &Observed<'a>) -> Self {
+        let mut plan = Self::default();
+        plan.silent_nodes(observed);
+        plan.replicas_of_silent_nodes(observed);
+        plan.evictions(observed);
+        plan.releases(observed);
+        plan.version_skew(observed);
+        plan
+    }
+
+    fn version_skew(&mut self, observed: &Observed<'a>) {
+        for node in &observed.nodes {
+            let Some(status) = &node.status else { continue };
+            let agent = &status.node_info.agent_version;
+            let skew = skew(agent, observed.version);
+            let is_told = is_true(&status.conditions, condition_type::VERSION_SKEW);
+            if skew.is_none() && !is_told {
+                continue;
+            }
+            let ours = observed.version;
+            let message = skew.map(|skew| {
+                let advice = match skew {
+                    Skew::Older => "upgrade the agent",
+                    Skew::Newer => "upgrade the control plane",
+                };
+                format!(
+                    "the agent is version {agent} and the control plane {ours}: more than one minor version between them is not tried, {advice}"
+                )
+            });
+            let reason = match skew {
+                Some(Skew::Older) => "AgentTooOld",
+                Some(Skew::Newer) => "AgentTooNew",
+                None => "VersionsMatch",
+            };
+            let mut status = status.clone();
+            let changed = set_condition(
+                &mut status.conditions,
+                condition_type::VERSION_SKEW,
+                skew.is_some().into(),
+                reason,
+                message.clone().unwrap_or_default(),
+                node.metadata.generation,
+                observed.now,
+            );
+            if changed {
+                self.steps.push(Step::NodeSkewed {
+                    node,
+                    status: Box::new(status),
+                    message,
+                });
+            }
+        }
+    }
+
+    fn look_again(&mut self, after: Duration) {
+        // A little late rather than a little early: then it is time.
+        let after = after + Duration::from_millis(100);
+        self.look_again_after = Some(self.look_again_after.map_or(after, |before| before.min(after)));
+    }
+
+    fn silent_nodes(&mut self, observed: &Observed<'a>) {
+        for node in &observed.nodes {
+            let silence = observed
+                .heard
+                .silence
+                .get(&node.name_any())
+                .copied()
+                .unwrap_or_default();
+            if silence < LEASE_DURATION {
+                self.look_again(LEASE_DURATION - silence);
+                continue;
+            }
+            let mut status = node.status.clone().unwrap_or_default();
+            let message = format!(
+                "its agent has not renewed its lease for more than {} s: it has stopped or cannot reach the API server",
+                LEASE_DURATION.as_secs()
+            );
+            let changed = set_condition(
+                &mut status.conditions,
+                condition_type::READY,
+                Truth::Unknown,
+                NODE_SILENT,
+                message.clone(),
+                node.metadata.generation,
+                observed.now,
+            );
+            if changed {
+                self.steps.push(Step::NodeSilent {
+                    node,
+                    status: Box::new(status),
+                    message,
+                });
+            }
+        }
+    }
+
+    fn replicas_of_silent_nodes(&mut self, observed: &Observed<'a>) {
+        for replica in &observed.replicas {
+            let Some(node) = &replica.spec.node_name else {
+                continue;
+            };
+            let silence = observed.heard.silence.get(node).copied().unwrap_or_default();
+            if silence < LEASE_DURATION {
+                continue;
+            }
+            let mut status = replica.status.clone().unwrap_or_default();
+            let changed = set_condition(
+                &mut status.conditions,
+                condition_type::READY,
+                Truth::False,
+                NODE_NOT_READY,
+                format!("the agent of {node} does not report; the replica may still run there"),
+                replica.metadata.generation,
+                observed.now,
+            );
+            if changed {
+                self.steps.push(Step::ReplicaNotReady {
+                    replica,
+                    status: Box::new(status),
+                });
+            }
+        }
+    }
+
+    fn evictions(&mut self, observed: &Observed<'a>) {
+        let nodes: BTreeMap<_, _> = observed
+            .nodes
+            .iter()
+            .filter_map(|node| Some((node.metadata.name.as_deref()?, *node)))
+            .collect();
+        let mut evictions = Evictions::new(observed, is_disrupted(observed));
+        let mut left: BTreeMap<&str, Vec<Left>> = BTreeMap::new();
+        for replica in &observed.replicas {
+            let bound = replica.spec.node_name.as_deref();
+            let Some((name, node)) = bound.and_then(|name| nodes.get_key_value(name)) else {
+                continue;
+            };
+            let mut stays = |why: String| {
+                left.entry(name).or_default().push(Left {
+                    replica: ReplicaKey::of(*replica).to_string(),
+                    why,
+                });
+            };
+            if !is_replaceable(replica) {
+                if replica.metadata.deletion_timestamp.is_some() {
+                    stays("its worker is stopping".to_owned());
+                }
+                continue;
+            }
+            match evictions.of(node, replica) {
+                Eviction::Now(message) => {
+                    stays("its worker is stopping".to_owned());
+                    self.steps.push(Step::Evict { replica, message });
+                }
+                Eviction::Replace { cause, why } => {
+                    stays(why);
+                    self.leaving(observed, replica, Some(cause));
+                }
+                Eviction::NotYet(why) => stays(why),
+                Eviction::No => self.leaving(observed, replica, None),
+            }
+        }
+        if let Some(after) = evictions.look_again_after {
+            self.look_again(after);
+        }
+        for node in &observed.nodes {
+            let left = node.metadata.name.as_deref().and_then(|name| left.remove(name));
+            self.drained(observed, node, left.unwrap_or_default());
+        }
+    }
+
+    /// Keeps the condition by which its deployment makes one more.
+    fn leaving(&mut self, observed: &Observed<'a>, replica: &'a ModelReplica, cause: Option<String>) {
+        if cause.is_none() && !is_leaving(replica) {
+            return;
+        }
+        let mut status = replica.status.clone().unwrap_or_default();
+        let (truth, reason, message) = match &cause {
+            Some(cause) => (
+                Truth::True,
+                "NodeLeft",
+                format!("{cause}; the replica goes when its replacement answers requests"),
+            ),
+            None => (Truth::False, "NodeServes", "it may stay after all".to_owned()),
+        };
+        let changed = set_condition(
+            &mut status.conditions,
+            condition_type::DISRUPTION_TARGET,
+            truth,
+            reason,
+            message,
+            replica.metadata.generation,
+            observed.now,
+        );
+        if changed {
+            self.steps.push(Step::ReplicaLeaving {
+                replica,
+                status: Box::new(status),
+                cause,
+            });
+        }
+    }
+
+    /// Keeps the condition that tells how far a node is drained.
+    fn drained(&mut self, observed: &Observed<'a>, node: &'a FleetNode, left: Vec<Left>) {
+        let mut status = node.status.clone().unwrap_or_default();
+        let is_drained = is_true(&status.conditions, condition_type::DRAINED);
+        let changed = if node.spec.drain {
+            let (truth, reason, message) = match &left[..] {
+                [] => (Truth::True, "Drained", "no replica is left".to_owned()),
+                [first, ..] => (
+                    Truth::False,
+                    "Draining",
+                    format!("{} left; {}: {}", replicas(left.len()), first.replica, first.why),
+                ),
+            };
+            set_condition(
+                &mut status.conditions,
+                condition_type::DRAINED,
+                truth,
+                reason,
+                message,
+                node.metadata.generation,
+                observed.now,
+            )
+        } else {
+            let before = status.conditions.len();
+            status
+                .conditions
+                .retain(|condition| condition.type_ != condition_type::DRAINED);
+            status.conditions.len() != before
+        };
+        if changed {
+            self.steps.push(Step::NodeDrained {
+                node,
+                drained: node.spec.drain && left.is_empty() && !is_drained,
+                status: Box::new(status),
+            });
+        }
+    }
+
+    fn releases(&mut self, observed: &Observed<'a>) {
+        let nodes: BTreeSet<_> = observed.nodes.iter().map(|node| node.name_any()).collect();
+        for replica in &observed.replicas {
+            let Some(node) = replica
+                .spec
+                .node_name
+                .as_ref()
+                .filter(|node| !nodes.contains(*node))
+            else {
+                continue;
+            };
+            let missing = observed.heard.missing.get(node).copied().unwrap_or_default();
+            if missing < MISSING_GRACE {
+                self.look_again(MISSING_GRACE - missing);
+                continue;
+            }
+            let held = replica.finalizers().iter().any(|name| name == REPLICA_FINALIZER);
+            if held || replica.metadata.deletion_timestamp.is_none() {
+                let message = format!("FleetNode {node} was deleted");
+                self.steps.push(Step::Release { replica, message });
+            }
+        }
+    }
+}
+
+/// A replica that is still on a node.
+struct Left {
+    replica: String,
+    why: String,
+}
+
+fn replicas(count: usize) -> String {
+    if count == 1 {
+        "1 replica".to_owned()
+    } else {
+        format!("{count} replicas")
+    }
+}
+
+/// Whether something makes another one when it is deleted.
+fn is_replaceable(replica: &ModelReplica) -> bool {
+    replica.metadata.deletion_timestamp.is_none()
+        && replica.labels().contains_key(DEPLOYMENT_LABEL)
+        && !replica.annotations().contains_key(MIRROR_ANNOTATION)
+}
+
+/// For how long the node has been known to be silent.
+pub(super) fn known_silent_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
+    let conditions = &node.status.as_ref()?.conditions;
+    let ready = conditions
+        .iter()
+        .find(|condition| condition.type_ == condition_type::READY)?;
+    (ready.reason == NODE_SILENT).then(|| since(now, ready.last_transition_time.0))
+}
+
+/// Most of the nodes are silent.
+fn is_disrupted(observed: &Observed<'_>) -> bool {
+    let silence = observed.heard.silence.values();
+    let silent = silence.filter(|silence| **silence >= LEASE_DURATION).count();
+    silent >= DISRUPTION_NODES && silent * 100 >= observed.nodes.len() * DISRUPTION_PERCENT
+}
+
+/// Its silence is told already.
+pub(super) fn is_known_silent(node: &FleetNode) -> bool {
+    let conditions = node.status.as_ref().map(|status| &status.conditions);
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == condition_type::READY && condition.reason == NODE_SILENT)
+}

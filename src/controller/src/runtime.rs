@@ -1,0 +1,117 @@
+//! The one loop that every reconciler runs in: wait for a change, a timer or the end; reconcile; count.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, debug_span};
+
+use rooflet_base::clock::Clock;
+use rooflet_base::metrics::{
+    HistogramOpts, HistogramVec, IntCounterVec, LATENCY_SECONDS, Opts, Registry, Result,
+};
+use rooflet_client::{ApiError, Attempts};
+
+/// Something that brings the world nearer to what it should be, again and again.
+pub(super) trait Reconciler: Send + 'static {
+    const NAME: &'static str;
+    /// Looks again after this time although nothing has changed.
+    const RESYNC: Duration;
+
+    /// One pass over everything. What fails is told in the status and tried again.
+    fn reconcile(&mut self) -> impl Future<Output = PassStatus> + Send;
+}
+
+/// How one pass went.
+#[derive(Debug, Default)]
+pub(super) struct PassStatus {
+    failures: Vec<ApiError>,
+    look_again_after: Option<Duration>,
+}
+
+impl PassStatus {
+    /// Notes what failed; the pass goes on.
+    pub(super) fn note<T>(&mut self, outcome: std::result::Result<T, ApiError>) -> Option<T> {
+        outcome.map_err(|err| self.failures.push(err)).ok()
+    }
+
+    pub(super) fn look_again(&mut self, after: Option<Duration>) {
+        self.look_again_after = self.look_again_after.into_iter().chain(after).min();
+    }
+}
+
+/// Counts of all reconcilers.
+#[derive(Clone)]
+pub(crate) struct ControllerMetrics {
+    passes: HistogramVec,
+    failures: IntCounterVec,
+}
+
+impl ControllerMetrics {
+    pub(crate) fn register(registry: &Registry) -> Result<Self> {
+        let passes = HistogramVec::new(
+            HistogramOpts::new("rooflet_reconcile_seconds", "Duration of reconcile passes.")
+                .buckets(LATENCY_SECONDS.to_vec()),
+            &["controller"],
+        )?;
+        let failures = IntCounterVec::new(
+            Opts::new(
+                "rooflet_reconcile_errors_total",
+                "Writes of reconcile passes that failed.",
+            ),
+            &["controller", "reason"],
+        )?;
+        registry.register(Box::new(passes.clone()))?;
+        registry.register(Box::new(failures.clone()))?;
+        Ok(Self { passes, failures })
+    }
+}
+
+/// Runs `reconciler` until `stop`.
+pub(super) async fn run<R: Reconciler>(
+    mut reconciler: R,
+    mut changes: watch::Receiver<u64>,
+    clock: Clock,
+    metrics: ControllerMetrics,
+    stop: CancellationToken,
+) {
+    let mut attempts = Attempts::new(format!("a pass of the controller `{}`", R::NAME));
+    while !stop.is_cancelled() {
+        // What changes from here on is seen by the next pass.
+        changes.mark_unchanged();
+        let began = clock.instant();
+        let status = reconciler
+            .reconcile()
+            .instrument(debug_span!("reconcile", controller = R::NAME))
+            .await;
+        metrics
+            .passes
+            .with_label_values(&[R::NAME])
+            .observe((clock.instant() - began).as_secs_f64());
+        for failure in &status.failures {
+            metrics
+                .failures
+                .with_label_values(&[R::NAME, failure.reason()])
+                .inc();
+        }
+        let is_conflict = |failure: &&ApiError| matches!(failure, ApiError::Conflict(_));
+        let told = status.failures.iter().find(|failure| !is_conflict(failure));
+        if let Some(failure) = told.or(status.failures.first()) {
+            let wait = attempts.failed(failure);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        } else {
+            attempts.succeeded();
+            let wait = status.look_again_after.unwrap_or(R::RESYNC).min(R::RESYNC);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                // The sender lives as long as the caches that the reconciler reads.
+                _ = changes.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The gateway: one OpenAI URL for all models of the fleet.
+//!
+//! It watches ModelReplicas, FleetNodes and ModelDeployments, routes each request by its `model` to the ready replica
+//! that should finish it first, and passes the answer through as it comes. Where all are busy, requests wait here, by
+//! priority and fair between clients. What it knows last goes on serving while the API server is away. Of prompts it
+//! keeps hashes, and logs none.
+
+mod affinity;
+mod answer;
+mod ask;
+mod choice;
+mod demand;
+mod desk;
+mod dispatch;
+mod early;
+mod estimate;
+mod health;
+mod incoming;
+mod length;
+mod metrics;
+mod outcome;
+mod queue;
+mod refusal;
+mod routes;
+mod server;
+mod starts;
+mod state;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
+use rooflet_base::clock::Clock;
+use rooflet_base::metrics::{Registry, Result};
+use rooflet_base::task::Tasks;
+use rooflet_client::{Cache, Changes, watch};
+use rooflet_host::Host;
+use rooflet_inference_api::openai::pages::{AllowedOrigins, PageRules};
+use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES};
+use rooflet_telemetry::trace::Tracer;
+
+pub use desk::{Desk, Given, Reply, Waiting};
+pub use routes::MAX_TRIES;
+
+use demand::DemandReporter;
+use metrics::GatewayMetrics;
+use routes::Gateway;
+use table::RoutingTable;
+
+/// Serves on `listener` until `tasks` stop.
+pub fn serve(
+    listener: TcpListener,
+    client: Client,
+    clock: Clock,
+    tasks: &Tasks,
+    registry: &Registry,
+    tracer: Tracer,
+    allowed_origins: AllowedOrigins,
+) -> Result<()> {
+    let metrics = GatewayMetrics::register(registry)?;
+    let table_rx = watch_routes(tasks, client.clone());
+    let room = BodyRoom::new(MAX_KEPT_BODY_BYTES);
+    let gateway =
+        Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone()).with_tracer(tracer);
+    let address = listener.local_addr().ok();
+    let hostname = Host::Native.identity().hostname;
+    let identity = format!(
+        "{hostname}_{}",
+        address.map(|address| address.to_string()).unwrap_or_default()
+    );
+    let pages = PageRules::new(allowed_origins, address, [hostname]);
+    let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
+    tasks.spawn_detached(reporter.run(tasks.stop_token()));
+    let (dispatcher, stop) = (gateway.dispatcher().clone(), tasks.stop_token());
+    tasks.spawn_detached(async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = dispatcher.follow() => {}
+        }
+    });
+    tasks.spawn("gateway", move |stop| {
+        Box::pin(async move {
+            server::run(listener, Arc::new(gateway), pages, stop).await;
+            Ok::<_, Infallible>(())
+        })
+    });
+    Ok(())
+}
+
+/// Keeps a routing table as fresh as the caches are. `None` until everything has been listed once.
+fn watch_routes(tasks: &Tasks, client: Client) -> watch::Receiver<Option<Arc<RoutingTable>>> {
+    let changes = Changes::new();
+    let config = watcher::Config::default;
+    let replicas: Cache<ModelReplica> = watch(tasks, Api::all(client.clone()), config(), &changes);
+    let nodes: Cache<FleetNode> = watch(tasks, Api::all(client.clone()), config(), &changes);
+    let deployments: Cache<ModelDeployment> = watch(tasks, Api::all(client), config(), &changes);
+    let (table_tx, table_rx) = watch::channel(None);
+    let mut changed_rx = changes.subscribe();
+    let stop = tasks.stop_token();
+    tasks.spawn_detached(async move {
+        let synced = async {
+            replicas.synced().await;
+            nodes.synced().await;
+            deployments.synced().await;
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = synced => {}
+        }
+        loop {
+            changed_rx.mark_unchanged();
+            let (replicas, nodes, deployments) = (replicas.list(), nodes.list(), deployments.list());
+            let table = RoutingTable::new(
+                deployments.iter().map(AsRef::as_ref),
+                replicas.iter().map(AsRef::as_ref),
+                nodes.iter().map(AsRef::as_ref),
+            );
+            table_tx.send_if_modified(|known: &mut Option<Arc<RoutingTable>>| {
+                let changed = known.as_deref() != Some(&table);
+                if changed {
+                    *known = Some(Arc::new(table));
+                }
+                changed
+            });
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = changed_rx.changed() => {}
+            }
+        }
+    });
+    table_rx
+}

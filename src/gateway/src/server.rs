@@ -1,0 +1,89 @@
+//! The HTTP surface: which URL does what.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::{StatusCode, header};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::routes::Gateway;
+use rooflet_base::metrics::TEXT_FORMAT;
+use rooflet_http_server as connection;
+use rooflet_inference_api::anthropic;
+use rooflet_inference_api::openai::pages::PageRules;
+use rooflet_inference_api::openai::routes::{BY_MODEL, closed};
+use rooflet_inference_api::openai::{ApiError, headers, openapi};
+
+pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<PageRules>) -> Router {
+    let routes = Router::new()
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*model}", get(model))
+        .route("/v1/responses/{id}", get(kept).delete(kept))
+        .route("/v1/responses/{id}/input_items", get(kept))
+        .route("/openapi.json", get(openapi::show))
+        .route("/health", get(|| async { "ok\n" }))
+        .route("/ready", get(ready))
+        .route("/metrics", get(show_metrics));
+    let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
+    let routes = BY_MODEL.into_iter().fold(routes, by_model);
+    closed(routes)
+        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .with_state(gateway)
+}
+
+/// Accepts until `stop`; then answers that are under way may end.
+pub(super) async fn run(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    pages: Arc<PageRules>,
+    stop: CancellationToken,
+) {
+    if let Ok(address) = listener.local_addr() {
+        info!(%address, "gateway listens");
+        if address.ip().is_unspecified() {
+            warn!(%address, "whoever reaches this machine may ask the gateway: it asks nobody for a key");
+        }
+    }
+    connection::serve_tcp(listener, router(gateway, pages), stop).await;
+}
+
+async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, ApiError> {
+    gateway.forward(request).await
+}
+
+async fn models(State(gateway): State<Arc<Gateway>>) -> Response {
+    gateway.models()
+}
+
+async fn model(State(gateway): State<Arc<Gateway>>, Path(asked): Path<String>) -> Result<Response, ApiError> {
+    gateway.model(&asked)
+}
+
+async fn kept(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    gateway.kept(request, &id).await
+}
+
+async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, &'static str) {
+    if gateway.is_ready() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the API server has not been reached yet\n",
+        )
+    }
+}
+
+async fn show_metrics(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, TEXT_FORMAT)], gateway.render_metrics())
+}

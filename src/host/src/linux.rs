@@ -1,0 +1,173 @@
+//! Linux (and whatever else is not macOS): a development node. Nothing here claims to be a Mac.
+
+use std::fs;
+use std::process::Command;
+
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
+
+use super::{MemoryLevel, Power, Presence};
+use rooflet_api::v1alpha1::Chip;
+use rooflet_base::units::Bytes;
+
+pub(super) fn machine_id() -> Option<String> {
+    ["/etc/machine-id", "/var/lib/dbus/machine-id"]
+        .into_iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .map(|text| text.trim().to_owned())
+        // systemd writes the word before the first boot has chosen an id.
+        .find(|id| !id.is_empty() && id != "uninitialized")
+}
+
+pub(super) fn chip() -> Chip {
+    let kind = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
+    let system = System::new_with_specifics(kind);
+    let brand = system
+        .cpus()
+        .first()
+        .map(|cpu| cpu.brand().trim().to_owned())
+        .unwrap_or_default();
+    Chip {
+        name: if brand.is_empty() {
+            format!("{} processor", std::env::consts::ARCH)
+        } else {
+            brand
+        },
+        gpu_cores: None,
+        cpu_cores: std::thread::available_parallelism()
+            .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX)),
+        machine_model: fs::read_to_string("/sys/class/dmi/id/product_name")
+            .ok()
+            .map(|text| text.trim().to_owned())
+            .filter(|text| !text.is_empty()),
+        development: true,
+    }
+}
+
+pub(super) fn operating_system() -> String {
+    fs::read_to_string("/etc/os-release")
+        .ok()
+        .and_then(|text| pretty_name(&text))
+        .unwrap_or_else(|| std::env::consts::OS.to_owned())
+}
+
+fn pretty_name(os_release: &str) -> Option<String> {
+    let value = os_release
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    let name = value.trim().trim_matches(['"', '\'']);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+pub(super) fn os_build() -> String {
+    System::kernel_version().unwrap_or_default()
+}
+
+pub(super) fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
+/// All there is and what is available of it.
+pub(super) fn memory() -> (Bytes, Bytes) {
+    let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    let system = System::new_with_specifics(kind);
+    let (total, available) = (Bytes(system.total_memory()), Bytes(system.available_memory()));
+    // In a container the limit is not the machine's memory but the group's.
+    match group_memory() {
+        Some((limit, left)) if limit < total => (limit, available.min(left)),
+        Some(_) | None => (total, available),
+    }
+}
+
+/// The memory limit of this process's control group and what is left of it: what caches hold of files is given back
+/// when somebody needs it.
+fn group_memory() -> Option<(Bytes, Bytes)> {
+    let read = |path: &str| fs::read_to_string(format!("/sys/fs/cgroup/{path}")).ok();
+    let second = || {
+        let stat = read("memory.stat")?;
+        let cached = ["inactive_file", "active_file", "slab_reclaimable"];
+        left_of(&read("memory.max")?, &read("memory.current")?, &stat, &cached)
+    };
+    let first = || {
+        let stat = read("memory/memory.stat")?;
+        let cached = ["total_inactive_file", "total_active_file"];
+        let limit = read("memory/memory.limit_in_bytes")?;
+        left_of(&limit, &read("memory/memory.usage_in_bytes")?, &stat, &cached)
+    };
+    second().or_else(first)
+}
+
+/// Files of a control group: its limit (`max`: none), what is charged to it, and of that what caches hold.
+fn left_of(limit: &str, used: &str, stat: &str, cached: &[&str]) -> Option<(Bytes, Bytes)> {
+    let number = |text: &str| text.trim().parse::<u64>().ok().map(Bytes);
+    let cached: Bytes = stat
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| cached.contains(name))
+        .filter_map(|(_, value)| number(value))
+        .sum();
+    let limit = number(limit)?;
+    Some((limit, limit - (number(used)? - cached)))
+}
+
+/// The kernel has figures of stalls, and no word of its own.
+pub(super) fn memory_level() -> Option<MemoryLevel> {
+    None
+}
+
+/// There are none of these.
+pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
+
+/// Only a Mac's tells of models.
+pub(super) fn wired() -> Option<Bytes> {
+    None
+}
+
+/// What it would say is no Mac's, and no reader of ours acts on it.
+pub(super) fn power() -> Power {
+    Power::default()
+}
+
+/// As for [`power`].
+pub(super) fn presence() -> Presence {
+    Presence::default()
+}
+
+/// A development machine sleeps when it likes.
+pub(super) fn keep_awake() -> Option<Command> {
+    None
+}
+
+/// MLX's CPU back end has no limit of its own.
+pub(super) fn working_set() -> Option<Bytes> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_caches_hold_is_left() {
+        // The forms of Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+        let stat = "anon 600\nfile 350\nslab_reclaimable 50\ninactive_file 200\nactive_file 100\n";
+        let cached = ["inactive_file", "active_file", "slab_reclaimable"];
+        let left = left_of("1000\n", "950\n", stat, &cached);
+        assert_eq!(left, Some((Bytes(1000), Bytes(400))));
+        assert_eq!(left_of("max\n", "950\n", stat, &cached), None);
+        let old = "cache 350\ninactive_file 7\ntotal_inactive_file 200\ntotal_active_file 100\n";
+        let left = left_of("1000", "950", old, &["total_inactive_file", "total_active_file"]);
+        assert_eq!(left, Some((Bytes(1000), Bytes(350))));
+        assert_eq!(left_of("1000", "", old, &[]), None);
+    }
+
+    #[test]
+    fn the_pretty_name_is_read_with_and_without_quotes() {
+        assert_eq!(
+            pretty_name("ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12\"\n").as_deref(),
+            Some("Debian GNU/Linux 12")
+        );
+        assert_eq!(pretty_name("PRETTY_NAME=Alpine").as_deref(), Some("Alpine"));
+        assert_eq!(pretty_name("ID=x"), None);
+    }
+}

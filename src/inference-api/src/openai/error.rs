@@ -1,0 +1,429 @@
+//! The error body of every OpenAI-compatible endpoint, `{"error": {message, type, param, code}}`, with its HTTP
+//! status. Clients branch on status and code; people read the message.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+
+/// Suggested wait where nothing better is known.
+const DEFAULT_RETRY_AFTER_SECONDS: u32 = 1;
+
+/// Longer than any of our own words.
+const MAX_MESSAGE_CHARS: usize = 600;
+
+/// Of a host, as long as any is: what helps stands behind it.
+const MAX_NAME_CHARS: usize = 253;
+
+/// One refused or failed request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    pub status: StatusCode,
+    pub message: String,
+    pub kind: ErrorType,
+    /// The request's parameter at fault.
+    pub param: Option<String>,
+    pub code: Option<ErrorCode>,
+    pub retry_after_seconds: Option<u32>,
+    /// Of a prompt that is too long.
+    pub overrun: Option<Overrun>,
+}
+
+/// Tokens of a prompt, and how many there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overrun {
+    pub prompt_tokens: usize,
+    /// They were counted to the end; otherwise there are at least so many.
+    pub is_whole: bool,
+    pub context_tokens: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum ErrorType {
+    #[serde(rename = "invalid_request_error")]
+    InvalidRequest,
+    #[serde(rename = "rate_limit_error")]
+    RateLimit,
+    #[serde(rename = "server_error")]
+    Server,
+    #[serde(rename = "service_unavailable_error")]
+    ServiceUnavailable,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    ContextLengthExceeded,
+    HostNotAllowed,
+    InvalidJson,
+    MethodNotAllowed,
+    MissingParameter,
+    InvalidValue,
+    ModelNotFound,
+    ModelLoading,
+    ModelUnavailable,
+    OriginNotAllowed,
+    PreviousResponseNotFound,
+    RateLimitExceeded,
+    RequestTooLarge,
+    ResponseNotFound,
+    ServerError,
+    ServerOverloaded,
+    UnknownUrl,
+    RequestTimeout,
+    UnsupportedContentEncoding,
+    UnknownParameter,
+    UnsupportedParameter,
+    WorkerFailed,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: ErrorType, code: ErrorCode, message: String) -> Self {
+        Self {
+            status,
+            message: clipped(message),
+            kind,
+            param: None,
+            code: Some(code),
+            retry_after_seconds: None,
+            overrun: None,
+        }
+    }
+
+    fn invalid(code: ErrorCode, param: &str, message: String) -> Self {
+        Self {
+            param: Some(clipped(param.to_owned())),
+            ..Self::new(StatusCode::BAD_REQUEST, ErrorType::InvalidRequest, code, message)
+        }
+    }
+
+    /// A parameter whose value is wrong.
+    pub fn invalid_value(param: &str, message: impl Into<String>) -> Self {
+        Self::invalid(ErrorCode::InvalidValue, param, message.into())
+    }
+
+    pub fn missing(param: &str) -> Self {
+        Self::invalid(
+            ErrorCode::MissingParameter,
+            param,
+            format!("Missing required parameter: '{param}'."),
+        )
+    }
+
+    /// A parameter of OpenAI's that this server knows and does not serve.
+    pub fn unsupported(param: &str, message: impl Into<String>) -> Self {
+        Self::invalid(ErrorCode::UnsupportedParameter, param, message.into())
+    }
+
+    pub fn unknown_parameter(param: &str) -> Self {
+        Self::invalid(
+            ErrorCode::UnknownParameter,
+            param,
+            format!("Unknown parameter: '{param}'."),
+        )
+    }
+
+    pub fn invalid_json(problem: &str) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            ErrorType::InvalidRequest,
+            ErrorCode::InvalidJson,
+            format!("We could not parse the JSON body of your request: {problem}"),
+        )
+    }
+
+    /// `param` is `messages`, `prompt` or `input`.
+    pub fn context_length_exceeded(param: &str, overrun: Overrun, completes: bool) -> Self {
+        let Overrun {
+            prompt_tokens,
+            is_whole,
+            context_tokens,
+        } = overrun;
+        let least = if is_whole { "" } else { "at least " };
+        let room = if completes {
+            ", which leaves no room for a completion"
+        } else {
+            ""
+        };
+        let message = format!(
+            "This model's maximum context length is {context_tokens} tokens. However, your prompt has \
+             {least}{prompt_tokens} tokens{room}. Please shorten it."
+        );
+        Self {
+            overrun: Some(overrun),
+            ..Self::invalid(ErrorCode::ContextLengthExceeded, param, message)
+        }
+    }
+
+    pub fn model_not_found(model: &str) -> Self {
+        Self {
+            param: Some("model".to_owned()),
+            ..Self::new(
+                StatusCode::NOT_FOUND,
+                ErrorType::InvalidRequest,
+                ErrorCode::ModelNotFound,
+                format!("The model `{model}` does not exist or you do not have access to it."),
+            )
+        }
+    }
+
+    /// In OpenAI's words, and what helps.
+    pub fn previous_response_not_found(id: &str) -> Self {
+        Self::invalid(
+            ErrorCode::PreviousResponseNotFound,
+            "previous_response_id",
+            format!(
+                "Previous response with id '{id}' not found: the replica that kept it has ended or needed the room, or it \
+                 was not to be stored. Please send the earlier items in 'input'."
+            ),
+        )
+    }
+
+    /// `param` names the item that refers to it.
+    pub fn item_not_found(param: &str, id: &str) -> Self {
+        Self::invalid_value(
+            param,
+            format!(
+                "Item with id '{id}' not found: the replica that kept it has ended or needed the room, or it was not to be \
+                 stored. Please send the item itself in 'input'."
+            ),
+        )
+    }
+
+    pub fn response_not_found(id: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            ErrorType::InvalidRequest,
+            ErrorCode::ResponseNotFound,
+            format!(
+                "Response with id '{id}' not found: the replica that kept it has ended or needed the room, or it was not to \
+                 be stored."
+            ),
+        )
+    }
+
+    pub fn unknown_url(method: &str, path: &str) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            ErrorType::InvalidRequest,
+            ErrorCode::UnknownUrl,
+            format!("Unknown request URL: {method} {path}. Please check the URL for typos."),
+        )
+    }
+
+    pub fn method_not_allowed(method: &str, path: &str) -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            ErrorType::InvalidRequest,
+            ErrorCode::MethodNotAllowed,
+            format!("Not allowed to {method} on {path}."),
+        )
+    }
+
+    /// A page of somebody's that is not to ask.
+    pub fn origin_not_allowed(origin: &str) -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            ErrorType::InvalidRequest,
+            ErrorCode::OriginNotAllowed,
+            format!(
+                "Pages of '{}' may not ask this server. Whoever runs it can name them with --allowed-origins.",
+                origin.chars().take(MAX_NAME_CHARS).collect::<String>()
+            ),
+        )
+    }
+
+    /// A name that is not this machine's.
+    pub fn host_not_allowed(host: &str) -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            ErrorType::InvalidRequest,
+            ErrorCode::HostNotAllowed,
+            format!(
+                "This server listens for its own machine only and does not know the host name '{}'. Please ask for \
+                 localhost or an address, or let whoever runs it name https://NAME with --allowed-origins.",
+                host.chars().take(MAX_NAME_CHARS).collect::<String>()
+            ),
+        )
+    }
+
+    pub fn request_timeout(silent: std::time::Duration) -> Self {
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            ErrorType::InvalidRequest,
+            ErrorCode::RequestTimeout,
+            format!(
+                "Nothing more of the request body came for {} seconds.",
+                silent.as_secs()
+            ),
+        )
+    }
+
+    pub fn request_too_large(limit_bytes: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorType::InvalidRequest,
+            ErrorCode::RequestTooLarge,
+            format!("The request body is larger than {limit_bytes} bytes."),
+        )
+    }
+
+    pub fn unsupported_encoding(encoding: &str) -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ErrorType::InvalidRequest,
+            ErrorCode::UnsupportedContentEncoding,
+            format!(
+                "The request body is encoded ('content-encoding: {encoding}'), which this server does not read. Please send \
+                 it without."
+            ),
+        )
+    }
+
+    /// The queue is full.
+    pub fn rate_limit_exceeded(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self {
+            retry_after_seconds: Some(retry_after_seconds.max(1)),
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                ErrorType::RateLimit,
+                ErrorCode::RateLimitExceeded,
+                message.into(),
+            )
+        }
+    }
+
+    /// Not now, perhaps soon: `code` says why.
+    pub fn unavailable(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self {
+            retry_after_seconds: Some(DEFAULT_RETRY_AFTER_SECONDS),
+            ..Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                ErrorType::ServiceUnavailable,
+                code,
+                message.into(),
+            )
+        }
+    }
+
+    pub fn model_loading(model: &str) -> Self {
+        Self::unavailable(
+            ErrorCode::ModelLoading,
+            format!("The model `{model}` is still loading. Please try again shortly."),
+        )
+    }
+
+    /// The engine failed on this request.
+    pub fn server_error(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorType::Server,
+            ErrorCode::ServerError,
+            message.into(),
+        )
+    }
+
+    /// The worker ended with the request in hand.
+    pub fn worker_failed() -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            ErrorType::Server,
+            ErrorCode::WorkerFailed,
+            "The model's worker ended while it had this request.".to_owned(),
+        )
+    }
+
+    /// The same refusal in the words of another request: each parameter by the name it has there.
+    pub fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        for (own, there) in names {
+            self.message = self.message.replace(own, there);
+            self.param = self.param.map(|param| param.replace(own, there));
+        }
+        self
+    }
+
+    /// The body, also sent inside a stream that has already begun.
+    pub fn body(&self) -> serde_json::Value {
+        serde_json::json!({
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        })
+    }
+}
+
+/// Messages repeat what was sent, which may be megabytes.
+fn clipped(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE_CHARS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(seconds) = self.retry_after_seconds {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        // For who writes errors in another shape.
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_body_has_all_four_fields() {
+        assert_eq!(
+            ApiError::context_length_exceeded(
+                "messages",
+                Overrun {
+                    prompt_tokens: 3000,
+                    is_whole: true,
+                    context_tokens: 2048
+                },
+                true
+            )
+            .body(),
+            json!({"error": {
+                "message": "This model's maximum context length is 2048 tokens. However, your prompt has 3000 tokens, which leaves no room for a completion. Please shorten it.",
+                "type": "invalid_request_error",
+                "param": "messages",
+                "code": "context_length_exceeded"
+            }})
+        );
+        assert_eq!(ApiError::invalid_json("x").body()["error"]["param"], json!(null));
+    }
+
+    #[test]
+    fn a_refusal_does_not_send_back_megabytes() {
+        let long = "é".repeat(1 << 20);
+        for err in [
+            ApiError::model_not_found(&long),
+            ApiError::unknown_parameter(&long),
+            ApiError::unknown_url("GET", &long),
+        ] {
+            let body = err.body().to_string();
+            assert!(body.len() < 4000, "{} bytes", body.len());
+        }
+    }
+
+    #[test]
+    fn a_full_queue_says_when_to_come_back() {
+        let response = ApiError::rate_limit_exceeded("full", 0).into_response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "1");
+    }
+}

@@ -1,0 +1,171 @@
+//! Headers of every answer: the request's id, by which it is found again, and that the page that asked may read it (CORS).
+//! Pages that may not ask are refused here, before anything else.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, VARY,
+};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use uuid::Uuid;
+
+use super::pages::PageRules;
+
+/// OpenAI's; clients may bring their own.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Anthropic's name of the same, which its clients read.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+
+/// As long as OpenAI allows.
+const MAX_ID_BYTES: usize = 512;
+
+const ANY: HeaderValue = HeaderValue::from_static("*");
+
+/// Answers browsers that ask whether they may ask; gives every other request an id, and its answer the same.
+pub async fn complete(State(rules): State<Arc<PageRules>>, mut request: Request, next: Next) -> Response {
+    let origin = rules.check(&request);
+    if let (Ok(origin), &Method::OPTIONS) = (&origin, request.method()) {
+        return readable(permission(&request), origin.as_ref());
+    }
+    let brought = request
+        .headers()
+        .get(REQUEST_ID)
+        .filter(|id| is_usable(id))
+        .cloned();
+    let id = brought.unwrap_or_else(|| {
+        let id = format!("req_{}", Uuid::new_v4().simple());
+        HeaderValue::from_str(&id).expect("letters and digits")
+    });
+    // Whoever it is forwarded to calls it the same.
+    request.headers_mut().insert(REQUEST_ID, id.clone());
+    let mut response = match origin {
+        Ok(origin) => readable(next.run(request).await, origin.as_ref()),
+        Err(err) => err.into_response(),
+    };
+    let headers = response.headers_mut();
+    headers.insert(ANTHROPIC_REQUEST_ID, id.clone());
+    headers.insert(REQUEST_ID, id);
+    response
+}
+
+/// Lets a page of this origin read the answer.
+fn readable(mut response: Response, origin: Option<&HeaderValue>) -> Response {
+    if let Some(origin) = origin {
+        let headers = response.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, ANY);
+        headers.append(VARY, HeaderValue::from_static("Origin"));
+    }
+    response
+}
+
+/// It comes back in a header, and may be logged by whoever stands between.
+fn is_usable(id: &HeaderValue) -> bool {
+    (1..=MAX_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+}
+
+fn permission(request: &Request) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    // `*` would leave out `Authorization`.
+    let asked = request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS);
+    let headers = response.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.cloned().unwrap_or(ANY));
+    headers.insert(
+        ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
+    );
+    // Seconds: a day.
+    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::routing::post;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::openai::pages::AllowedOrigins;
+
+    async fn answer(request: http::request::Builder) -> Response {
+        let told = |request: Request| async move {
+            let id = request.headers()[REQUEST_ID].to_str().expect("text").to_owned();
+            (StatusCode::BAD_REQUEST, id)
+        };
+        let rules = PageRules::new(AllowedOrigins::default(), None, []);
+        let app = Router::new()
+            .route("/v1/chat/completions", post(told))
+            .layer(axum::middleware::from_fn_with_state(rules, complete));
+        let request = request.uri("/v1/chat/completions").body(Body::empty());
+        app.oneshot(request.expect("a request")).await.expect("an answer")
+    }
+
+    /// The preflight of the Fetch standard, with the headers that OpenAI's client sends.
+    #[tokio::test]
+    async fn a_page_that_may_ask_may_read() {
+        let preflight = |origin| {
+            Request::builder()
+                .method("OPTIONS")
+                .header("origin", origin)
+                .header("access-control-request-method", "POST")
+                .header(
+                    "access-control-request-headers",
+                    "authorization,content-type,x-stainless-os",
+                )
+        };
+        let own = "http://localhost:3000";
+        let allowed = answer(preflight(own)).await;
+        assert_eq!(allowed.status(), 204);
+        assert_eq!(allowed.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], own);
+        let names = &allowed.headers()[ACCESS_CONTROL_ALLOW_HEADERS];
+        assert_eq!(names, "authorization,content-type,x-stainless-os");
+        let post = |origin| Request::builder().method("POST").header("origin", origin);
+        let failed = answer(post(own)).await;
+        assert_eq!(failed.status(), 400, "errors are read, too");
+        assert_eq!(failed.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], own);
+        assert_eq!(failed.headers()[VARY], "Origin");
+        for refused in [preflight("https://evil.example"), post("https://evil.example")] {
+            let refused = answer(refused).await;
+            assert_eq!(refused.status(), 403);
+            assert!(refused.headers().contains_key(REQUEST_ID));
+            assert!(!refused.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
+            let body = axum::body::to_bytes(refused.into_body(), 1000)
+                .await
+                .expect("a body");
+            assert!(
+                String::from_utf8_lossy(&body).contains("origin_not_allowed"),
+                "{body:?}"
+            );
+        }
+        let program = answer(Request::builder().method("POST")).await;
+        assert_eq!(program.status(), 400);
+        assert!(!program.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
+    }
+
+    #[tokio::test]
+    async fn a_request_keeps_its_id() {
+        let id = async |brought: Option<&str>| {
+            let request = Request::builder().method("POST");
+            let request = brought
+                .into_iter()
+                .fold(request, |request, id| request.header(REQUEST_ID, id));
+            let answer = answer(request).await;
+            let told = answer.headers()[REQUEST_ID].to_str().expect("text").to_owned();
+            assert_eq!(answer.headers()[ANTHROPIC_REQUEST_ID], told);
+            let seen = axum::body::to_bytes(answer.into_body(), 1000)
+                .await
+                .expect("a body");
+            assert_eq!(seen, told, "what it is forwarded with");
+            told
+        };
+        assert_eq!(id(Some("mine-7")).await, "mine-7");
+        let (one, other) = (id(None).await, id(Some(&"x".repeat(600))).await);
+        assert!(one.starts_with("req_") && other.starts_with("req_") && one != other);
+    }
+}

@@ -1,0 +1,60 @@
+//! The OpenAPI document of the inference API. It is written by hand, since what a client may ask differs by model and
+//! release while these shapes are OpenAI's; a test compares its parameters with those that are read.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, header};
+
+const DOCUMENT: &str = include_str!("openapi.json");
+
+/// `GET /openapi.json`.
+pub async fn show() -> Response {
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], DOCUMENT).into_response()
+}
+
+/// Names of an object schema's properties.
+#[cfg(test)]
+pub fn properties_of(schema: &str) -> std::collections::BTreeSet<String> {
+    let document: serde_json::Value = serde_json::from_str(DOCUMENT).expect("the document is JSON");
+    let properties = &document["components"]["schemas"][schema]["properties"];
+    let properties = properties.as_object().expect("an object schema");
+    properties.keys().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn references(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(members) => {
+                found.extend(members.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                members.values().for_each(|member| references(member, found));
+            }
+            Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    #[test]
+    fn all_that_is_asked_by_model_is_described() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        for path in crate::openai::routes::BY_MODEL {
+            assert!(document["paths"][path]["post"].is_object(), "{path}");
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(found.len() > 40);
+        for reference in found {
+            let pointer = reference.strip_prefix('#').expect("inside the document");
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Requests, parsed from JSON into values that hold only what is served. A parameter this server does not serve is
+//! refused by name, unless its value asks for nothing; nothing that would change the answer is ignored.
+
+pub mod embeddings;
+pub mod fields;
+pub mod logprobs;
+mod options;
+mod prompt;
+mod sampling;
+pub mod stopping;
+pub mod template;
+pub mod tokenize;
+
+use std::fmt;
+
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use self::fields::Fields;
+pub use self::options::{Options, StreamUsage};
+pub use self::prompt::Prompt;
+pub use self::sampling::SamplingOptions;
+pub use self::stopping::Stopping;
+use super::MAX_COMPLETIONS;
+use super::error::ApiError;
+use super::json::{Json, Members};
+use super::message;
+use super::response_format::{self, ResponseFormat};
+use super::tools::{self, Tools};
+
+/// `POST /v1/chat/completions`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChatRequest {
+    pub model: String,
+    /// As a chat template reads them: `content` is a string, `role` one of system, user, assistant and tool.
+    pub messages: Vec<Json>,
+    /// What else the template is told.
+    pub template_variables: Members,
+    /// `None`: there is nothing to call.
+    pub tools: Option<Tools>,
+    /// The last message is the assistant's and is gone on with.
+    pub continues: bool,
+    /// Choices; at least 1.
+    pub n: usize,
+    pub options: Options,
+}
+
+/// `POST /v1/completions`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TextRequest {
+    pub model: String,
+    pub prompts: Vec<Prompt>,
+    /// Choices for each prompt; at least 1.
+    pub n: usize,
+    /// Repeat the prompt before the answer.
+    pub echo: bool,
+    pub options: Options,
+}
+
+/// Parameters both endpoints serve, besides those of [`Options`] and [`SamplingOptions`].
+const SERVED: &[&str] = &["model", "n"];
+
+/// Accounting and caching hints: they do not change the answer.
+pub const WITHOUT_EFFECT: &[&str] = &[
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
+
+/// Known and not served: OpenAI's, then vLLM's.
+const UNSERVED: &[&str] = &[
+    "audio",
+    "function_call",
+    "functions",
+    "modalities",
+    "moderation",
+    "prediction",
+    "prompt_cache_options",
+    "suffix",
+    "verbosity",
+    "web_search_options",
+    "bad_words",
+    "chat_template",
+    "documents",
+    "include_reasoning",
+    "include_stop_str_in_output",
+    "length_penalty",
+    "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "truncate_prompt_tokens",
+    "use_beam_search",
+];
+
+impl ChatRequest {
+    /// Parameters of this endpoint alone.
+    const NAMES: &[&str] = &[
+        "add_generation_prompt",
+        "continue_final_message",
+        "logprobs",
+        "max_completion_tokens",
+        "top_logprobs",
+    ];
+
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let Body {
+            messages,
+            template_variables,
+            tools,
+            formats,
+            fields,
+        } = Body::parse(body)?;
+        check_parameters(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;
+        let mut options = Options::parse(&fields, 1)?;
+        if let Some(max_tokens) = fields.integer("max_completion_tokens", 1, usize::MAX)? {
+            options.stopping.check_length(Some(max_tokens))?;
+            options.max_tokens = Some(max_tokens);
+        }
+        options.logprobs = logprobs::of_chat(&fields)?;
+        options.format = ResponseFormat::parse(&formats)?;
+        let messages = message::parse(messages)?;
+        Ok(Self {
+            model: parse_model(&fields)?,
+            continues: parse_continues(&fields, &messages)?,
+            messages,
+            template_variables: template::parse_variables(template_variables, &fields)?,
+            tools: Tools::parse(
+                tools,
+                fields.get("tool_choice"),
+                fields.boolean("parallel_tool_calls")?,
+            )?,
+            n: parse_n(&fields, 1)?,
+            options,
+        })
+    }
+}
+
+impl TextRequest {
+    /// Parameters of this endpoint alone.
+    const NAMES: &[&str] = &["best_of", "echo", "logprobs", "prompt"];
+
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let Body {
+            messages,
+            template_variables,
+            tools,
+            formats,
+            fields,
+        } = Body::parse(body)?;
+        if tools.is_some_and(|tools| tools != Json::Null) {
+            return Err(ApiError::unknown_parameter("tools"));
+        }
+        if messages.is_some() {
+            return Err(ApiError::unknown_parameter("messages"));
+        }
+        if template_variables.is_some() {
+            return Err(ApiError::unknown_parameter("chat_template_kwargs"));
+        }
+        check_parameters(&fields, &[Self::NAMES])?;
+        let prompts = Prompt::parse_all(&fields, "prompt", MAX_COMPLETIONS)?;
+        let echo = fields.boolean("echo")?.unwrap_or(false);
+        // With none, the prompt comes back with its logprobs and nothing else.
+        let least_tokens = usize::from(!echo);
+        let mut options = Options::parse(&fields, least_tokens)?;
+        options.logprobs = logprobs::of_text(&fields)?;
+        options.format = ResponseFormat::parse(&formats)?;
+        let n = parse_n(&fields, prompts.len())?;
+        check_best_of(&fields, n)?;
+        Ok(Self {
+            model: parse_model(&fields)?,
+            n,
+            prompts,
+            echo,
+            options,
+        })
+    }
+}
+
+/// A body's parameters. Their order says nothing, except in what becomes a prompt.
+#[derive(Debug, Default)]
+struct Body {
+    messages: Option<Json>,
+    template_variables: Option<Json>,
+    tools: Option<Json>,
+    /// What answers have to be.
+    formats: Members,
+    /// All others.
+    fields: Fields,
+}
+
+impl Body {
+    fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        serde_json::from_slice(body).map_err(|err| ApiError::invalid_json(&err.to_string()))
+    }
+
+    /// The parameters of a request that has none of the others.
+    fn into_fields(self) -> Result<Fields, ApiError> {
+        let Self {
+            messages,
+            template_variables,
+            tools,
+            formats,
+            fields,
+        } = self;
+        let others = [
+            messages.map(|_| "messages"),
+            template_variables.map(|_| "chat_template_kwargs"),
+            tools.map(|_| "tools"),
+            formats.iter().next().map(|(name, _)| name),
+        ];
+        match others.into_iter().flatten().next() {
+            Some(name) => Err(ApiError::unknown_parameter(name)),
+            None => Ok(fields),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Body {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(BodyVisitor)
+    }
+}
+
+struct BodyVisitor;
+
+impl<'de> Visitor<'de> for BodyVisitor {
+    type Value = Body;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Body, A::Error> {
+        let mut body = Body::default();
+        while let Some(name) = map.next_key::<String>()? {
+            match name.as_str() {
+                "messages" => body.messages = Some(map.next_value()?),
+                name if response_format::NAMES.contains(&name) => body.formats.insert(name, exact(&mut map)?),
+                "tools" => body.tools = Some(exact(&mut map)?),
+                "chat_template_kwargs" => body.template_variables = Some(map.next_value()?),
+                _ => body.fields.insert(name, map.next_value()?),
+            }
+        }
+        Ok(body)
+    }
+}
+
+/// A member's value with numbers as they are written: bounds in schemas may have more digits than a double.
+fn exact<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Json, A::Error> {
+    let raw: &RawValue = map.next_value()?;
+    Json::parse(raw.get()).map_err(A::Error::custom)
+}
+
+/// What changes nothing has the type that OpenAI gives it all the same: a client that is wrong should hear so.
+pub fn check_hints(fields: &Fields) -> Result<(), ApiError> {
+    for name in WITHOUT_EFFECT {
+        match *name {
+            "store" => drop(fields.boolean(name)?),
+            "metadata" => drop(fields.read(name, "an object", Value::as_object)?),
+            name => drop(fields.text(name)?),
+        }
+    }
+    Ok(())
+}
+
+/// `own` are the lists of parameters that only this endpoint serves.
+fn check_parameters(fields: &Fields, own: &[&[&str]]) -> Result<(), ApiError> {
+    let served = [
+        SERVED,
+        Options::NAMES,
+        Stopping::NAMES,
+        SamplingOptions::NAMES,
+        WITHOUT_EFFECT,
+    ];
+    check_hints(fields)?;
+    fields.check_names(&[served.as_slice(), own].concat(), UNSERVED, asks_for_nothing)
+}
+
+/// Clients often send parameters at the value that means "off".
+fn asks_for_nothing(name: &str, value: &Value) -> bool {
+    match (name, value) {
+        (_, Value::Null) => true,
+        ("function_call", Value::String(choice)) => choice == "none" || choice == "auto",
+        // What models do that are not told.
+        ("verbosity", Value::String(word)) => word == "medium",
+        ("suffix", Value::String(suffix)) => suffix.is_empty(),
+        ("functions", Value::Array(list)) => list.is_empty(),
+        ("modalities", Value::Array(list)) => list.iter().all(|kind| kind == "text"),
+        ("bad_words", Value::Array(list)) => list.is_empty(),
+        ("length_penalty", Value::Number(one)) => one.as_f64() == Some(1.0),
+        (
+            "include_reasoning" | "skip_special_tokens" | "spaces_between_special_tokens",
+            Value::Bool(usual),
+        ) => *usual,
+        (
+            "include_stop_str_in_output"
+            | "return_token_ids"
+            | "return_tokens_as_token_ids"
+            | "use_beam_search",
+            Value::Bool(asked),
+        ) => !asked,
+        ("prompt_cache_options", Value::Object(options)) => options.is_empty(),
+        (_, Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
+            false
+        }
+    }
+}
+
+/// What a conversation's text ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PromptEnd {
+    /// Its last message.
+    Message,
+    /// The beginning of an answer.
+    Answer,
+    /// As much of an answer as the last message is.
+    OpenMessage,
+}
+
+impl PromptEnd {
+    /// vLLM's parameters: either the template begins an answer, or the last message is one.
+    fn parse(fields: &Fields, messages: &[Json]) -> Result<Self, ApiError> {
+        const NAME: &str = "continue_final_message";
+        let continues = fields.boolean(NAME)?.unwrap_or(false);
+        let begins = fields.boolean("add_generation_prompt")?.unwrap_or(!continues);
+        match (continues, begins) {
+            (true, true) => Err(ApiError::invalid_value(
+                NAME,
+                "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
+            )),
+            (true, false) if !message::ends_with_assistant(messages) => Err(ApiError::invalid_value(
+                NAME,
+                "'continue_final_message' needs a last message of the assistant's, with text and without tool calls.",
+            )),
+            (true, false) => Ok(Self::OpenMessage),
+            (false, true) => Ok(Self::Answer),
+            (false, false) => Ok(Self::Message),
+        }
+    }
+}
+
+/// Whether the last message is gone on with.
+fn parse_continues(fields: &Fields, messages: &[Json]) -> Result<bool, ApiError> {
+    match PromptEnd::parse(fields, messages)? {
+        PromptEnd::OpenMessage => Ok(true),
+        PromptEnd::Answer => Ok(false),
+        PromptEnd::Message => Err(ApiError::unsupported(
+            "add_generation_prompt",
+            "'add_generation_prompt' of false is only supported with 'continue_final_message'.",
+        )),
+    }
+}
+
+pub fn parse_model(fields: &Fields) -> Result<String, ApiError> {
+    let model = fields.text("model")?.filter(|model| !model.is_empty());
+    Ok(model.ok_or_else(|| ApiError::missing("model"))?.to_owned())
+}
+
+fn parse_n(fields: &Fields, prompts: usize) -> Result<usize, ApiError> {
+    let n = fields.integer("n", 1, MAX_COMPLETIONS)?.unwrap_or(1);
+    if n * prompts > MAX_COMPLETIONS {
+        return Err(ApiError::invalid_value(
+            "n",
+            format!("{prompts} prompts with 'n' of {n} are more than {MAX_COMPLETIONS} completions."),
+        ));
+    }
+    Ok(n)
+}
+
+/// All choices are told: none is made only to be compared.
+fn check_best_of(fields: &Fields, n: usize) -> Result<(), ApiError> {
+    match fields.integer("best_of", 1, MAX_COMPLETIONS)? {
+        Some(best_of) if best_of < n => Err(ApiError::invalid_value(
+            "best_of",
+            "'best_of' must not be less than 'n'.",
+        )),
+        Some(best_of) if best_of > n => Err(ApiError::unsupported(
+            "best_of",
+            "'best_of' greater than 'n' is not supported by this server.",
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! How many of the most probable tokens a request asks for, which the endpoints write differently.
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use crate::openai::ApiError;
+
+/// OpenAI's own limits.
+const MAX_OF_CHAT: usize = 20;
+const MAX_OF_TEXT: usize = 5;
+
+/// A switch and a number.
+pub(super) fn of_chat(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.boolean("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0, MAX_OF_CHAT)?;
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::invalid_value(
+            "top_logprobs",
+            "'top_logprobs' is only allowed when 'logprobs' is true.",
+        )),
+    }
+}
+
+/// What `include` of `/v1/responses` has to ask for them.
+pub const INCLUDED: &str = "message.output_text.logprobs";
+
+/// A name in a list, and a number.
+pub fn of_responses(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    let listed = fields.get("include").and_then(Value::as_array);
+    let wanted = listed.is_some_and(|names| names.iter().any(|name| name.as_str() == Some(INCLUDED)));
+    let top = fields.integer("top_logprobs", 0, MAX_OF_CHAT)?;
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(ApiError::invalid_value(
+            "top_logprobs",
+            format!("'top_logprobs' is only allowed when 'include' has '{INCLUDED}'."),
+        )),
+    }
+}
+
+/// A number; clients that write `false` mean none.
+pub(super) fn of_text(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    match fields.get("logprobs") {
+        Some(Value::Bool(false)) => Ok(None),
+        _ => fields.integer("logprobs", 0, MAX_OF_TEXT),
+    }
+}

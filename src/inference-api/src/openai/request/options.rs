@@ -1,0 +1,122 @@
+//! What both endpoints take besides the prompt: how long, how chosen, how sent.
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use super::sampling::SamplingOptions;
+use super::stopping::Stopping;
+use crate::openai::ApiError;
+use crate::openai::response_format::ResponseFormat;
+
+/// See the module's text.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Options {
+    pub max_tokens: Option<usize>,
+    /// The most that may be thought before the answer; `None`: no bound of its own.
+    pub thinking_tokens: Option<usize>,
+    pub stopping: Stopping,
+    /// `None`: any text.
+    pub format: Option<ResponseFormat>,
+    pub sampling: SamplingOptions,
+    /// How many of the most probable tokens are to be told with each token; `None`: no logprobs at all.
+    pub logprobs: Option<usize>,
+    /// Among requests that wait, lower goes first; vLLM's extension.
+    pub priority: i32,
+    /// Requests share what is cached of their prompts only with those that have the same; empty where none was sent.
+    pub cache_salt: String,
+    pub stream: bool,
+    pub usage: StreamUsage,
+    /// A stream's events are filled up, so that their sizes tell nothing of the tokens in them.
+    pub obfuscated: bool,
+}
+
+/// Where a stream tells the tokens that were used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StreamUsage {
+    #[default]
+    Never,
+    AtEnd,
+    /// vLLM's: so far, in each chunk.
+    Throughout,
+}
+
+impl Options {
+    /// The parameters that are read here.
+    pub const NAMES: &[&str] = &["max_tokens", "priority", "cache_salt", "stream", "stream_options"];
+
+    /// `least_tokens` is the least that `max_tokens` may be.
+    pub fn parse(fields: &Fields, least_tokens: usize) -> Result<Self, ApiError> {
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        let max_tokens = fields.integer("max_tokens", least_tokens, usize::MAX)?;
+        let stopping = Stopping::parse(fields)?;
+        stopping.check_length(max_tokens)?;
+        let (usage, obfuscated) = parse_stream_options(fields, stream)?;
+        Ok(Self {
+            max_tokens,
+            thinking_tokens: None,
+            stopping,
+            format: None,
+            sampling: SamplingOptions::parse(fields)?,
+            // The endpoints write it differently.
+            logprobs: None,
+            priority: parse_priority(fields)?,
+            cache_salt: parse_cache_salt(fields)?,
+            stream,
+            usage,
+            obfuscated,
+        })
+    }
+}
+
+/// As in vLLM.
+fn parse_cache_salt(fields: &Fields) -> Result<String, ApiError> {
+    match fields.text("cache_salt")? {
+        Some("") => Err(ApiError::invalid_value(
+            "cache_salt",
+            "'cache_salt' must not be empty.",
+        )),
+        salt => Ok(salt.unwrap_or_default().to_owned()),
+    }
+}
+
+fn parse_priority(fields: &Fields) -> Result<i32, ApiError> {
+    let priority = fields.read("priority", "a 32-bit integer", |value| {
+        i32::try_from(value.as_i64()?).ok()
+    })?;
+    Ok(priority.unwrap_or(0))
+}
+
+fn parse_stream_options(fields: &Fields, stream: bool) -> Result<(StreamUsage, bool), ApiError> {
+    let Some(options) = fields.read("stream_options", "an object", Value::as_object)? else {
+        return Ok((StreamUsage::Never, false));
+    };
+    if !stream {
+        return Err(ApiError::invalid_value(
+            "stream_options",
+            "'stream_options' is only allowed when 'stream' is true.",
+        ));
+    }
+    for (name, value) in options {
+        let param = format!("stream_options.{name}");
+        match (name.as_str(), value) {
+            (
+                "include_usage" | "include_obfuscation" | "continuous_usage_stats",
+                Value::Bool(_) | Value::Null,
+            ) => {}
+            ("include_usage" | "include_obfuscation" | "continuous_usage_stats", _) => {
+                return Err(ApiError::invalid_value(
+                    &param,
+                    format!("'{param}' must be true or false."),
+                ));
+            }
+            (_, _) => return Err(ApiError::unknown_parameter(&param)),
+        }
+    }
+    let is_on = |name: &str| options.get(name).and_then(Value::as_bool) == Some(true);
+    let usage = match (is_on("include_usage"), is_on("continuous_usage_stats")) {
+        (false, _) => StreamUsage::Never,
+        (true, false) => StreamUsage::AtEnd,
+        (true, true) => StreamUsage::Throughout,
+    };
+    Ok((usage, is_on("include_obfuscation")))
+}

@@ -1,0 +1,87 @@
+//! What a chat's template is told besides the messages: `chat_template_kwargs`, and the parameters with which clients
+//! ask for more or less reasoning.
+
+use serde_json::Value;
+
+use super::fields::Fields;
+use crate::openai::ApiError;
+use crate::openai::json::{Json, Members};
+
+/// The parameters that are read here, besides `chat_template_kwargs`, whose order counts.
+pub(super) const NAMES: &[&str] = &["enable_thinking", "reasoning", "reasoning_effort"];
+
+/// What the server itself tells the template.
+const RESERVED: &[&str] = &[
+    "add_generation_prompt",
+    "bos_token",
+    "documents",
+    "eos_token",
+    "messages",
+    "strftime_now",
+    "tools",
+];
+
+/// OpenAI's words; models know some of them.
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
+
+/// The template's variables. What `chat_template_kwargs` says goes before the same in other words.
+pub fn parse_variables(kwargs: Option<Json>, fields: &Fields) -> Result<Members, ApiError> {
+    let mut variables = match kwargs {
+        None | Some(Json::Null) => Members::default(),
+        Some(Json::Object(members)) => members,
+        Some(Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_)) => {
+            return Err(ApiError::invalid_value(
+                "chat_template_kwargs",
+                "'chat_template_kwargs' must be an object.",
+            ));
+        }
+    };
+    if let Some((name, _)) = variables.iter().find(|(name, _)| RESERVED.contains(name)) {
+        return Err(ApiError::invalid_value(
+            &format!("chat_template_kwargs.{name}"),
+            format!("'{name}' is set by the server."),
+        ));
+    }
+    let mut default = |name: &str, value: Json| {
+        if variables.get(name).is_none() {
+            variables.insert(name, value);
+        }
+    };
+    if let Some(enable) = fields.boolean("enable_thinking")? {
+        default("enable_thinking", Json::Bool(enable));
+    }
+    if let Some(effort) = parse_effort(fields)? {
+        // Templates of models that either reason or do not know no efforts.
+        if effort == "none" {
+            default("enable_thinking", Json::Bool(false));
+        }
+        default("reasoning_effort", Json::String(effort.to_owned()));
+    }
+    Ok(variables)
+}
+
+/// `reasoning_effort`, or `effort` of `reasoning`, which is how it is called elsewhere.
+fn parse_effort(fields: &Fields) -> Result<Option<&str>, ApiError> {
+    let known = |effort: &&str| EFFORTS.contains(effort);
+    let expected = || format!("one of {}", EFFORTS.join(", "));
+    let effort = fields.read("reasoning_effort", &expected(), |value| {
+        value.as_str().filter(known)
+    })?;
+    let Some(reasoning) = fields.read("reasoning", "an object", Value::as_object)? else {
+        return Ok(effort);
+    };
+    if let Some(name) = reasoning.keys().find(|name| *name != "effort") {
+        return Err(ApiError::unknown_parameter(&format!("reasoning.{name}")));
+    }
+    let nested = match reasoning.get("effort") {
+        None | Some(Value::Null) => None,
+        Some(value) => {
+            let param = "reasoning.effort";
+            let effort = value.as_str().filter(known);
+            Some(effort.ok_or_else(|| {
+                ApiError::invalid_value(param, format!("'{param}' must be {}.", expected()))
+            })?)
+        }
+    };
+    Ok(effort.or(nested))
+}

@@ -1,0 +1,200 @@
+//! Weights from safetensors files into MLX arrays. The files' headers have been checked (`model_dir`), so what fails
+//! here is reading.
+
+use std::collections::{BTreeMap, HashMap};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use mlx_rs::error::IoError;
+use mlx_rs::ops::indexing::take_axis;
+use mlx_rs::ops::{arange, split_equal, stack, swap_axes};
+use mlx_rs::{Array, Dtype};
+
+use rooflet_model::checkpoint::{Step, TensorSource};
+use rooflet_model::model::FloatType;
+
+/// Tensors by name, lazily loaded: reading happens when they are evaluated.
+#[derive(Debug)]
+pub struct Weights {
+    tensors: HashMap<String, Array>,
+    compute: Dtype,
+    /// Tensors that are made of others.
+    sources: BTreeMap<String, TensorSource>,
+    /// Of stored tensors that several are made of, how many are still to come.
+    users: HashMap<String, usize>,
+}
+
+/// Why weights cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("reading weights from `{path}`")]
+    Read {
+        path: Utf8PathBuf,
+        #[source]
+        err: IoError,
+    },
+    #[error("tensor `{tensor}` is not in the weights")]
+    MissingTensor { tensor: String },
+    #[error("preparing tensor `{tensor}`")]
+    Convert {
+        tensor: String,
+        #[source]
+        err: mlx_rs::error::Exception,
+    },
+    #[error("reading weights")]
+    Evaluate {
+        #[source]
+        err: mlx_rs::error::Exception,
+    },
+}
+
+impl LoadError {
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Read { .. } | Self::Evaluate { .. } => "ReadFailed",
+            Self::MissingTensor { .. } | Self::Convert { .. } => "InvalidWeights",
+        }
+    }
+}
+
+pub fn dtype(element: FloatType) -> Dtype {
+    match element {
+        FloatType::F32 => Dtype::Float32,
+        FloatType::F16 => Dtype::Float16,
+        FloatType::BF16 => Dtype::Bfloat16,
+    }
+}
+
+impl Weights {
+    /// Opens the files; float tensors will come out as `compute`.
+    pub fn open<P: AsRef<Utf8Path>>(files: &[P], compute: FloatType) -> Result<Self, LoadError> {
+        let mut tensors = HashMap::new();
+        for path in files {
+            let path = path.as_ref();
+            let loaded = Array::load_safetensors(path.as_std_path()).map_err(|err| LoadError::Read {
+                path: path.to_owned(),
+                err,
+            })?;
+            tensors.extend(loaded);
+        }
+        Ok(Self {
+            tensors,
+            compute: dtype(compute),
+            sources: BTreeMap::new(),
+            users: HashMap::new(),
+        })
+    }
+
+    /// Says how tensors are made that are not stored as they are.
+    pub fn arrange(&mut self, sources: &BTreeMap<String, TensorSource>) {
+        self.sources.clone_from(sources);
+        self.users.clear();
+        for stored in sources.values().flat_map(|source| &source.stored) {
+            *self.users.entry(stored.clone()).or_default() += 1;
+        }
+    }
+
+    /// Whether the files have a tensor, or what it is made of.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name) || self.sources.contains_key(name)
+    }
+
+    /// The element type that floats come out as.
+    pub fn compute(&self) -> Dtype {
+        self.compute
+    }
+
+    /// A number in that type, on the device.
+    pub fn constant(&self, value: f32) -> mlx_rs::error::Result<Array> {
+        let constant = Array::from_f32(value).as_dtype(self.compute)?;
+        constant.eval()?;
+        Ok(constant)
+    }
+
+    /// Takes a tensor out, floats converted.
+    pub fn take(&mut self, name: &str) -> Result<Array, LoadError> {
+        self.take_as(name, self.compute)
+    }
+
+    /// The same in 32 bits, for numbers that decide.
+    pub fn take_float32(&mut self, name: &str) -> Result<Array, LoadError> {
+        self.take_as(name, Dtype::Float32)
+    }
+
+    fn take_as(&mut self, name: &str, compute: Dtype) -> Result<Array, LoadError> {
+        let convert = |err| LoadError::Convert {
+            tensor: name.to_owned(),
+            err,
+        };
+        let tensor = match self.sources.remove(name) {
+            Some(source) => self.make(&source, convert)?,
+            None => self.take_stored(name)?,
+        };
+        let is_float = matches!(tensor.dtype(), Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16);
+        if !is_float || tensor.dtype() == compute {
+            return Ok(tensor);
+        }
+        tensor.as_dtype(compute).map_err(convert)
+    }
+
+    fn make(
+        &mut self,
+        source: &TensorSource,
+        convert: impl Fn(mlx_rs::error::Exception) -> LoadError,
+    ) -> Result<Array, LoadError> {
+        let stored = source.stored.iter().map(|name| self.take_stored(name));
+        let stored = stored.collect::<Result<Vec<Array>, LoadError>>()?;
+        let made = match &stored[..] {
+            [one] => Ok(one.clone()),
+            several => stack(several, 0),
+        };
+        let made = source
+            .steps
+            .iter()
+            .try_fold(made.map_err(&convert)?, |made, step| {
+                apply(*step, &made, self.compute).map_err(&convert)
+            })?;
+        // A view would hold on to all of what it is a part of, and be copied by every product.
+        if source.steps.is_empty() {
+            Ok(made)
+        } else {
+            made.contiguous().map_err(convert)
+        }
+    }
+
+    /// A stored tensor, which goes when the last that is made of it has it.
+    fn take_stored(&mut self, name: &str) -> Result<Array, LoadError> {
+        let users = self.users.entry(name.to_owned()).or_default();
+        *users = users.saturating_sub(1);
+        let tensor = if *users == 0 {
+            self.tensors.remove(name)
+        } else {
+            self.tensors.get(name).cloned()
+        };
+        tensor.ok_or_else(|| LoadError::MissingTensor {
+            tensor: name.to_owned(),
+        })
+    }
+}
+
+/// Sums are made in type `compute`.
+fn apply(step: Step, tensor: &Array, compute: Dtype) -> mlx_rs::error::Result<Array> {
+    match step {
+        Step::PackWords => tensor.view_dtype(Dtype::Uint32)?.flatten(-2, -1),
+        Step::EverySecond { axis, from } => {
+            let axis = i32::try_from(axis).expect("a tensor has few axes");
+            let from = i32::from(from > 0);
+            let indices = arange::<i32, i32>(from, tensor.dim(axis), 2)?;
+            take_axis(tensor, indices, axis)
+        }
+        Step::Half { axis, second } => {
+            let axis = i32::try_from(axis).expect("a tensor has few axes");
+            let mut halves = split_equal(tensor, 2, axis)?;
+            Ok(halves.swap_remove(usize::from(second)))
+        }
+        Step::SwapLast => swap_axes(tensor, -1, -2),
+        Step::AddOne => {
+            let tensor = tensor.as_dtype(compute)?;
+            tensor.add(Array::from_f32(1.0).as_dtype(compute)?)
+        }
+    }
+}

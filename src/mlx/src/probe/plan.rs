@@ -1,0 +1,102 @@
+//! Sizes and times of a probe, by back end and memory. Pure.
+
+use std::time::Duration;
+
+use super::sampling::Sampling;
+use crate::device::Backend;
+use rooflet_base::units::Bytes;
+
+/// Distinct buffers used in turn, at least: a byte is then out of every cache before it is read again.
+pub(super) const MIN_BUFFERS: usize = 4;
+
+/// One part in so many of the memory that may be used; other programs use the machine too.
+const MEMORY_SHARE: u64 = 4;
+
+/// All buffers of one figure together, where the engine is fast: four of 512 MB, more than any system cache times 16.
+const FULL_BYTES: usize = 2 << 30;
+
+/// See the module.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    /// Of all buffers of one figure.
+    pub(super) total_bytes: usize,
+    /// Rows and columns of the quantised matrices.
+    pub(super) side: i32,
+    /// Rows and columns of the matrix whose product costs little more than its launch.
+    pub(super) tiny_side: i32,
+    /// Tokens in the cache that one token attends to.
+    pub(super) attention_tokens: i32,
+    /// Widths of the layers whose small kernels are measured.
+    pub(super) hidden_sizes: [i32; 2],
+    /// Rows and columns of the dense product.
+    pub(super) matmul_side: i32,
+    /// Rows and columns of the quantised matrix that is multiplied by many rows.
+    pub(super) prefill_side: i32,
+    pub(super) sampling: Sampling,
+}
+
+impl Plan {
+    pub(super) fn new(backend: Backend, memory: Bytes) -> Self {
+        let limit = usize::try_from(memory.0 / MEMORY_SHARE).unwrap_or(usize::MAX);
+        let plan = match backend {
+            // The CPU's caches are smaller and its kernels slower: more would only take longer.
+            Backend::Cpu => Self {
+                total_bytes: 128 << 20,
+                side: 1024,
+                tiny_side: 64,
+                attention_tokens: 256,
+                hidden_sizes: [512, 2048],
+                matmul_side: 256,
+                prefill_side: 128,
+                sampling: Sampling {
+                    sample: Duration::from_millis(6),
+                    figure: Duration::from_millis(150),
+                    min_samples: 10,
+                    max_samples: 30,
+                },
+            },
+            Backend::Metal | Backend::Cuda => Self {
+                total_bytes: FULL_BYTES,
+                side: 8192,
+                tiny_side: 320,
+                attention_tokens: 8192,
+                hidden_sizes: [1024, 4096],
+                matmul_side: 4096,
+                prefill_side: 4096,
+                sampling: Sampling {
+                    sample: Duration::from_millis(20),
+                    figure: Duration::from_millis(600),
+                    min_samples: 30,
+                    max_samples: 30,
+                },
+            },
+        };
+        Self {
+            total_bytes: plan.total_bytes.min(limit),
+            ..plan
+        }
+    }
+
+    /// Whether the buffers are smaller than the rules ask for.
+    pub(super) fn is_reduced(&self) -> bool {
+        self.total_bytes < FULL_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_of_the_memory_is_the_limit() {
+        let plan = Plan::new(Backend::Metal, Bytes::gib(4));
+        assert_eq!(plan.total_bytes, 1 << 30);
+        assert!(plan.is_reduced());
+        assert!(!Plan::new(Backend::Metal, Bytes::gib(8)).is_reduced());
+    }
+
+    #[test]
+    fn the_cpu_gets_less_and_says_so() {
+        assert!(Plan::new(Backend::Cpu, Bytes::gib(64)).is_reduced());
+    }
+}

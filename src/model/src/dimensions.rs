@@ -1,0 +1,494 @@
+//! The dimensions of a transformer, layer by layer, and what follows from them: parameters, floating-point operations
+//! and bytes of KV cache. They describe any model that can be estimated; what the engine can run is `model`'s matter.
+
+use std::num::Saturating;
+
+use rooflet_base::units::Bytes;
+
+/// A whole model, its token embedding and output head included.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelDimensions {
+    /// Width of the residual stream.
+    pub hidden: u32,
+    pub vocabulary: u32,
+    /// The output head is the embedding table.
+    pub tied_embeddings: bool,
+    /// A second table of embeddings that every layer mixes in (the small Gemma 4 models).
+    pub per_layer_inputs: Option<PerLayerInputs>,
+    pub layers: Vec<Layer>,
+}
+
+/// A table with one vector per token and layer. Only its rows of the current tokens are read, but each layer has a
+/// projection into and out of its width, and the model one from its own width to all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PerLayerInputs {
+    pub vocabulary: u32,
+    pub width: u32,
+}
+
+/// One decoder layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Layer {
+    pub attention: Attention,
+    pub feed_forward: FeedForward,
+}
+
+/// How a layer mixes tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Attention {
+    /// Softmax attention with grouped queries (multi-head where `kv_heads == heads`).
+    Grouped {
+        heads: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        /// Only the last so many tokens are attended to and kept.
+        window: Option<u32>,
+        /// A gate of the queries' size multiplies the output (Qwen3-Next and its heirs).
+        output_gate: bool,
+        /// One projection makes keys and values (Gemma 4's global layers). Both are cached all the same: they are
+        /// normalised differently, and only keys are rotated.
+        keys_are_values: bool,
+        /// Attends to the keys and values of an earlier layer and has none of its own (the last layers of the small
+        /// Gemma 4 models).
+        shares_cache: bool,
+    },
+    /// Multi-head latent attention (DeepSeek V2 and V3): one compressed vector per token is cached.
+    Latent {
+        heads: u32,
+        /// Rank of the compressed queries; `None` where they are not compressed.
+        query_rank: Option<u32>,
+        kv_rank: u32,
+        /// Of a head's key: the part without position, and the part with.
+        nope_dim: u32,
+        rope_dim: u32,
+        value_dim: u32,
+    },
+    /// Gated delta rule: a state of constant size instead of a cache (Qwen3-Next and its heirs).
+    GatedDelta {
+        key_heads: u32,
+        key_dim: u32,
+        value_heads: u32,
+        value_dim: u32,
+    },
+}
+
+/// How a layer transforms each token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FeedForward {
+    Dense {
+        intermediate: u32,
+        /// 3 with a gate (SwiGLU, GeGLU), else 2.
+        matrices: u32,
+    },
+    /// Mixture of experts: each token is routed to `active` of `experts`, and to the shared one where there is one.
+    Experts {
+        experts: u32,
+        active: u32,
+        intermediate: u32,
+        /// Of all shared experts together; 0 where there are none.
+        shared_intermediate: u32,
+        matrices: u32,
+    },
+}
+
+/// Bits of one element of the KV cache, scales of a quantised one included.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KvBits(pub f64);
+
+impl KvBits {
+    pub const HALF: Self = Self(16.0);
+
+    /// What `bits` per element take: quantised ones carry a scale and a bias of 16 bits per group of 64, so q4 is
+    /// 4.5/16 of half precision and not a quarter.
+    pub fn new(bits: u32) -> Self {
+        match bits {
+            16 | 32 => Self(f64::from(bits)),
+            _ => Self(f64::from(bits) + 32.0 / 64.0),
+        }
+    }
+}
+
+/// Width of the short convolution before a gated delta layer, in tokens.
+pub const CONVOLUTION_WIDTH: u32 = 4;
+
+/// For products: numbers that make no model make one that is too large for everything, and no error of arithmetic.
+fn wide(size: u32) -> Saturating<u64> {
+    Saturating(u64::from(size))
+}
+
+impl Attention {
+    /// Weights of one layer's projections.
+    pub fn parameters(&self, hidden: u32) -> u64 {
+        let d = wide(hidden);
+        let parameters = match *self {
+            Self::Grouped {
+                heads,
+                kv_heads,
+                head_dim,
+                output_gate,
+                keys_are_values,
+                shares_cache,
+                ..
+            } => {
+                let head = wide(head_dim);
+                let queries = d * wide(heads) * head * wide(if output_gate { 2 } else { 1 });
+                let projections = match (shares_cache, keys_are_values) {
+                    (true, _) => 0,
+                    (false, true) => 1,
+                    (false, false) => 2,
+                };
+                let keys_and_values = wide(projections) * d * wide(kv_heads) * head;
+                queries + keys_and_values + wide(heads) * head * d
+            }
+            Self::Latent {
+                heads,
+                query_rank,
+                kv_rank,
+                nope_dim,
+                rope_dim,
+                value_dim,
+            } => {
+                let heads = wide(heads);
+                let query = wide(nope_dim) + wide(rope_dim);
+                let queries = match query_rank {
+                    Some(rank) => d * wide(rank) + wide(rank) * heads * query,
+                    None => d * heads * query,
+                };
+                let kv_rank = wide(kv_rank);
+                let expand = kv_rank * heads * (wide(nope_dim) + wide(value_dim));
+                queries + d * (kv_rank + wide(rope_dim)) + expand + heads * wide(value_dim) * d
+            }
+            Self::GatedDelta {
+                key_heads,
+                key_dim,
+                value_heads,
+                value_dim,
+            } => {
+                let keys = wide(key_heads) * wide(key_dim);
+                let values = wide(value_heads) * wide(value_dim);
+                let inputs = d * (wide(2) * keys + wide(2) * values + wide(2) * wide(value_heads));
+                inputs + values * d + wide(CONVOLUTION_WIDTH) * (wide(2) * keys + values)
+            }
+        };
+        parameters.0
+    }
+
+    /// Cache of one sequence of `context` tokens.
+    pub fn kv_bytes(&self, context: u32, bits: KvBits) -> Bytes {
+        if let Self::Grouped {
+            shares_cache: true, ..
+        } = self
+        {
+            return Bytes::ZERO;
+        }
+        self.kv_read_bytes(context, bits)
+    }
+
+    /// What one decode step reads of the cache of a sequence of `context` tokens.
+    pub fn kv_read_bytes(&self, context: u32, bits: KvBits) -> Bytes {
+        let elements = match *self {
+            Self::Grouped {
+                kv_heads,
+                head_dim,
+                window,
+                ..
+            } => {
+                let tokens = window.map_or(context, |window| window.min(context));
+                wide(2) * wide(kv_heads) * wide(head_dim) * wide(tokens)
+            }
+            Self::Latent {
+                kv_rank, rope_dim, ..
+            } => (wide(kv_rank) + wide(rope_dim)) * wide(context),
+            // The recurrent state is kept in 32 bits whatever the cache's bits are.
+            Self::GatedDelta {
+                key_heads,
+                key_dim,
+                value_heads,
+                value_dim,
+            } => {
+                let state = wide(value_heads) * wide(key_dim) * wide(value_dim);
+                let keys = wide(key_heads) * wide(key_dim);
+                let values = wide(value_heads) * wide(value_dim);
+                let convolution = wide(CONVOLUTION_WIDTH - 1) * (wide(2) * keys + values);
+                // What is computed in 32 bits has its convolution in them.
+                let float_bytes = wide(if bits.0 >= 32.0 { 4 } else { 2 });
+                return Bytes((wide(4) * state + float_bytes * convolution).0);
+            }
+        };
+        Bytes((elements.0 as f64 * bits.0 / 8.0).round() as u64)
+    }
+
+    /// Operations that attending costs `tokens` new tokens after `past` ones, projections not included:
+    /// two products of `2·heads·dim` per pair of tokens, over the mean context `past + tokens/2`.
+    pub fn score_flops(&self, tokens: u32, past: u32) -> f64 {
+        let n = f64::from(tokens);
+        let mean = f64::from(past) + n / 2.0;
+        match *self {
+            Self::Grouped {
+                heads,
+                head_dim,
+                window,
+                ..
+            } => {
+                let mean = window.map_or(mean, |window| mean.min(f64::from(window)));
+                4.0 * n * mean * f64::from(heads) * f64::from(head_dim)
+            }
+            Self::Latent {
+                heads,
+                nope_dim,
+                rope_dim,
+                value_dim,
+                ..
+            } => {
+                let dims = f64::from(nope_dim) + f64::from(rope_dim) + f64::from(value_dim);
+                2.0 * n * mean * f64::from(heads) * dims
+            }
+            // Each token updates and reads a state of keys × values per head.
+            Self::GatedDelta {
+                key_dim,
+                value_heads,
+                value_dim,
+                ..
+            } => 6.0 * n * f64::from(value_heads) * f64::from(key_dim) * f64::from(value_dim),
+        }
+    }
+}
+
+impl FeedForward {
+    /// Weights that every token uses: the dense block, or router and shared expert.
+    pub fn shared_parameters(&self, hidden: u32) -> u64 {
+        let d = wide(hidden);
+        let parameters = match *self {
+            Self::Dense {
+                intermediate,
+                matrices,
+            } => wide(matrices) * d * wide(intermediate),
+            Self::Experts {
+                experts,
+                shared_intermediate,
+                matrices,
+                ..
+            } => wide(matrices) * d * wide(shared_intermediate) + d * wide(experts),
+        };
+        parameters.0
+    }
+
+    /// Weights of one routed expert.
+    pub fn expert_parameters(&self, hidden: u32) -> u64 {
+        match *self {
+            Self::Dense { .. } => 0,
+            Self::Experts {
+                intermediate,
+                matrices,
+                ..
+            } => (wide(matrices) * wide(hidden) * wide(intermediate)).0,
+        }
+    }
+
+    /// Routed experts, and how many of them one token uses.
+    pub fn routing(&self) -> Option<(u32, u32)> {
+        match *self {
+            Self::Dense { .. } => None,
+            Self::Experts { experts, active, .. } => Some((experts, active)),
+        }
+    }
+}
+
+/// Of `experts`, how many `batch` tokens touch on average when each chooses `active` at random:
+/// `E·(1 − (1 − k/E)^B)`.
+pub fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
+    let experts_f = f64::from(experts);
+    let share = f64::from(active.min(experts)) / experts_f.max(1.0);
+    experts_f * (1.0 - (1.0 - share).powi(i32::try_from(batch).unwrap_or(i32::MAX)))
+}
+
+impl ModelDimensions {
+    /// Weights that every token reads, head included: attention, dense blocks, routers and shared experts.
+    pub fn core_parameters(&self) -> u64 {
+        let layer_count = Saturating(self.layers.len() as u64);
+        let width = self.per_layer_inputs.map_or(0, |inputs| inputs.width);
+        let projections = wide(3) * layer_count * wide(width) * wide(self.hidden);
+        let layers = self.over_layers(|layer| {
+            let attention = layer.attention.parameters(self.hidden);
+            attention.saturating_add(layer.feed_forward.shared_parameters(self.hidden))
+        });
+        (layers + projections + Saturating(self.head_parameters())).0
+    }
+
+    /// Weights of which a step reads single rows: the token table where it is not the head, and that of the layers.
+    pub fn table_parameters(&self) -> u64 {
+        let tokens = if self.tied_embeddings {
+            0
+        } else {
+            self.head_parameters()
+        };
+        let layer_count = Saturating(self.layers.len() as u64);
+        let layers = self.per_layer_inputs.map_or(wide(0), |inputs| {
+            wide(inputs.vocabulary) * wide(inputs.width) * layer_count
+        });
+        (Saturating(tokens) + layers).0
+    }
+
+    /// Weights of the output head; those of the embedding table where the two are tied.
+    pub fn head_parameters(&self) -> u64 {
+        (wide(self.vocabulary) * wide(self.hidden)).0
+    }
+
+    /// Weights of all routed experts.
+    pub fn expert_parameters(&self) -> u64 {
+        let experts = self.over_layers(|layer| {
+            let experts = layer.feed_forward.routing().map_or(0, |(experts, _)| experts);
+            (Saturating(layer.feed_forward.expert_parameters(self.hidden)) * wide(experts)).0
+        });
+        experts.0
+    }
+
+    /// Weights of the routed experts that one token uses.
+    pub fn active_expert_parameters(&self) -> u64 {
+        let experts = self.over_layers(|layer| {
+            let active = layer.feed_forward.routing().map_or(0, |(_, active)| active);
+            (Saturating(layer.feed_forward.expert_parameters(self.hidden)) * wide(active)).0
+        });
+        experts.0
+    }
+
+    /// All weights.
+    pub fn parameters(&self) -> u64 {
+        let core = Saturating(self.core_parameters());
+        (core + Saturating(self.expert_parameters()) + Saturating(self.table_parameters())).0
+    }
+
+    /// Weights that one token's pass multiplies with: the embedding table counts only as the head.
+    pub fn active_parameters(&self) -> u64 {
+        self.core_parameters()
+            .saturating_add(self.active_expert_parameters())
+    }
+
+    fn over_layers(&self, figure: impl Fn(&Layer) -> u64) -> Saturating<u64> {
+        let figures = self.layers.iter().map(|layer| Saturating(figure(layer)));
+        figures.fold(Saturating(0), |sum, figure| sum + figure)
+    }
+
+    /// Of the routed experts' weights, the share that a step of `batch` tokens reads.
+    pub fn touched_expert_share(&self, batch: u32) -> f64 {
+        let (mut touched, mut all) = (0.0, 0.0);
+        for layer in &self.layers {
+            let Some((experts, active)) = layer.feed_forward.routing() else {
+                continue;
+            };
+            let expert = layer.feed_forward.expert_parameters(self.hidden) as f64;
+            touched += expert * touched_experts(experts, active, batch);
+            all += expert * f64::from(experts);
+        }
+        if all > 0.0 { touched / all } else { 0.0 }
+    }
+
+    /// Cache of one sequence of `context` tokens.
+    pub fn kv_bytes(&self, context: u32, bits: KvBits) -> Bytes {
+        self.layers
+            .iter()
+            .map(|layer| layer.attention.kv_bytes(context, bits))
+            .sum()
+    }
+
+    /// Operations of prefilling `tokens` after `past` ones: `(in matrices, in attention scores)`. The head runs once,
+    /// for the last token.
+    pub fn prefill_flops(&self, tokens: u32, past: u32) -> (f64, f64) {
+        let per_token =
+            (self.core_parameters() - self.head_parameters()) as f64 + self.active_expert_parameters() as f64;
+        let matrices = 2.0 * f64::from(tokens) * per_token + 2.0 * self.head_parameters() as f64;
+        let scores = self
+            .layers
+            .iter()
+            .map(|layer| layer.attention.score_flops(tokens, past))
+            .sum();
+        (matrices, scores)
+    }
+
+    /// The same model in an engine that keeps every token in every cache.
+    pub fn without_windows(&self) -> Self {
+        let mut whole = self.clone();
+        for layer in &mut whole.layers {
+            if let Attention::Grouped { window, .. } = &mut layer.attention {
+                *window = None;
+            }
+        }
+        whole
+    }
+
+    pub fn expert_layers(&self) -> usize {
+        let routed = |layer: &&Layer| layer.feed_forward.routing().is_some();
+        self.layers.iter().filter(routed).count()
+    }
+
+    pub fn linear_layers(&self) -> usize {
+        let linear = |layer: &&Layer| matches!(layer.attention, Attention::GatedDelta { .. });
+        self.layers.iter().filter(linear).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_make_no_model_make_one_that_is_too_large() {
+        let huge = u32::MAX;
+        let expert = FeedForward::Experts {
+            experts: huge,
+            active: huge,
+            intermediate: huge,
+            shared_intermediate: huge,
+            matrices: huge,
+        };
+        let attentions = [
+            Attention::Grouped {
+                heads: huge,
+                kv_heads: huge,
+                head_dim: huge,
+                window: None,
+                output_gate: true,
+                keys_are_values: false,
+                shares_cache: false,
+            },
+            Attention::Latent {
+                heads: huge,
+                query_rank: Some(huge),
+                kv_rank: huge,
+                nope_dim: huge,
+                rope_dim: huge,
+                value_dim: huge,
+            },
+            Attention::GatedDelta {
+                key_heads: huge,
+                key_dim: huge,
+                value_heads: huge,
+                value_dim: huge,
+            },
+        ];
+        for attention in attentions {
+            let model = ModelDimensions {
+                hidden: huge,
+                vocabulary: huge,
+                tied_embeddings: false,
+                per_layer_inputs: Some(PerLayerInputs {
+                    vocabulary: huge,
+                    width: huge,
+                }),
+                layers: vec![
+                    Layer {
+                        attention,
+                        feed_forward: expert,
+                    };
+                    3
+                ],
+            };
+            assert_eq!(
+                (model.parameters(), model.active_parameters()),
+                (u64::MAX, u64::MAX)
+            );
+            assert!(model.kv_bytes(huge, KvBits::HALF) > Bytes::gib(1 << 20));
+            assert!(model.prefill_flops(huge, huge).0 > 0.0);
+        }
+    }
+}

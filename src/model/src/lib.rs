@@ -1,0 +1,15 @@
+//! Facts about a model: configuration, dimensions, checkpoint and weights.
+//!
+//! The input is the text of `config.json` and the headers of safetensors files. The crate is pure: it reads no file and no
+//! clock, and it computes no time.
+
+pub mod checkpoint;
+pub mod cost;
+pub mod dimensions;
+pub mod engine;
+pub mod facts;
+pub mod fields;
+pub mod library;
+pub mod model;
+pub mod shapes;
+pub mod weights;

@@ -1,0 +1,321 @@
+//! Rotary position embedding: which part of a head is rotated, by which frequencies.
+
+use super::architecture::Architecture;
+use super::{ModelConfigError, unsupported};
+use crate::fields::{Fields, Section};
+
+/// Rotary position embedding of one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rope {
+    /// Of each head, the first so many elements are rotated.
+    pub dims: u32,
+    pub theta: f32,
+    /// Rotates neighbouring pairs instead of halves.
+    pub traditional: bool,
+    pub scaling: RopeScaling,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    None,
+    /// Positions are divided by the factor.
+    Linear {
+        factor: f32,
+    },
+    /// Long wavelengths are stretched, short ones kept, the middle blended.
+    Llama3 {
+        factor: f32,
+        low_freq_factor: f32,
+        high_freq_factor: f32,
+        original_context_tokens: f32,
+    },
+    /// The same, blended linearly over dimensions (YaRN, arXiv:2309.00071).
+    Yarn {
+        factor: f32,
+        /// First dimension that is not kept, and first that is stretched whole.
+        blend: (f32, f32),
+        /// What queries and keys are multiplied with.
+        magnitude: f32,
+    },
+    /// Each wavelength has a factor of its own (LongRoPE, arXiv:2402.13753).
+    Long {
+        factors: Vec<f32>,
+        /// What queries and keys are multiplied with.
+        magnitude: f32,
+    },
+}
+
+/// Which of a model's two rotations a layer has, where they differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    Full,
+    Window,
+}
+
+/// `text` holds the fields of the model that makes text.
+pub(super) fn parse_rope(
+    text: &Fields<'_>,
+    architecture: Architecture,
+    head_dim: u32,
+    max_context_tokens: u64,
+    reach: Reach,
+) -> Result<Rope, ModelConfigError> {
+    let sections = Sections::find(text, reach)?;
+    let local = reach == Reach::Window && architecture == Architecture::Gemma3Text;
+    let theta = match (sections.theta(text, local)?, architecture) {
+        (Some(theta), _) => theta,
+        (None, Architecture::Gemma3Text) if !local => 1_000_000.0,
+        (None, Architecture::GptOss) => 150_000.0,
+        (None, Architecture::Qwen35 | Architecture::Qwen35Moe) => 100_000.0,
+        (
+            None,
+            Architecture::Gemma3Text
+            | Architecture::Glm4
+            | Architecture::Glm4Moe
+            | Architecture::Llama
+            | Architecture::Mistral
+            | Architecture::Olmo2
+            | Architecture::Phi3,
+        ) => 10_000.0,
+        (
+            None,
+            Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::Qwen3Moe
+            | Architecture::Qwen3Next
+            | Architecture::SmolLm3,
+        ) => {
+            return Err(text.missing("rope_theta").into());
+        }
+    };
+    let dims = rotated_dims(text, &sections, architecture, head_dim)?;
+    let traditional = text.optional_bool("rope_traditional")?;
+    Ok(Rope {
+        dims,
+        theta,
+        traditional: traditional.unwrap_or(architecture == Architecture::Glm4),
+        scaling: match &sections.scaling {
+            // Windows of old files see positions as they are.
+            Some(scaling) if !local || sections.by_reach => {
+                let base = Base {
+                    dims,
+                    theta,
+                    max_context_tokens,
+                };
+                parse_scaling(text, &scaling.as_fields(), base)?
+            }
+            Some(_) | None => RopeScaling::None,
+        },
+    })
+}
+
+/// Where a file has its rotation: transformers 5 nests all of it under `rope_parameters`, in one object or one for each
+/// kind of layer; older files have fields of their own and `rope_scaling`.
+struct Sections<'a> {
+    nested: Option<Section<'a>>,
+    scaling: Option<Section<'a>>,
+    by_reach: bool,
+}
+
+impl<'a> Sections<'a> {
+    fn find(text: &Fields<'a>, reach: Reach) -> Result<Self, ModelConfigError> {
+        let outer = text.object("rope_parameters")?;
+        let kind = match reach {
+            Reach::Full => "full_attention",
+            Reach::Window => "sliding_attention",
+        };
+        let inner = match &outer {
+            Some(outer) => outer.inner(kind)?,
+            None => None,
+        };
+        let by_reach = inner.is_some();
+        let nested = inner.or(outer);
+        let scaling = match text.object("rope_scaling")? {
+            Some(scaling) if !by_reach => Some(scaling),
+            Some(_) | None => nested.clone(),
+        };
+        Ok(Self {
+            nested,
+            scaling,
+            by_reach,
+        })
+    }
+
+    fn theta(&self, text: &Fields<'_>, local: bool) -> Result<Option<f32>, ModelConfigError> {
+        let own = if local {
+            "rope_local_base_freq"
+        } else {
+            "rope_theta"
+        };
+        let theta = text.optional_positive_float(own)?;
+        match (theta, &self.nested) {
+            (Some(theta), _) => Ok(Some(theta)),
+            (None, Some(nested)) => Ok(nested.as_fields().optional_positive_float("rope_theta")?),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+fn rotated_dims(
+    text: &Fields<'_>,
+    sections: &Sections<'_>,
+    architecture: Architecture,
+    head_dim: u32,
+) -> Result<u32, ModelConfigError> {
+    let stated = match text.optional_number("partial_rotary_factor")? {
+        Some(share) => Some(share),
+        None => match &sections.scaling {
+            Some(scaling) => scaling.as_fields().optional_number("partial_rotary_factor")?,
+            None => None,
+        },
+    };
+    let share = stated.unwrap_or(match architecture {
+        Architecture::Glm4 | Architecture::Glm4Moe => 0.5,
+        Architecture::Qwen35 | Architecture::Qwen35Moe | Architecture::Qwen3Next => 0.25,
+        Architecture::Gemma3Text
+        | Architecture::GptOss
+        | Architecture::Llama
+        | Architecture::Mistral
+        | Architecture::Olmo2
+        | Architecture::Phi3
+        | Architecture::Qwen2
+        | Architecture::Qwen3
+        | Architecture::Qwen3Moe
+        | Architecture::SmolLm3 => 1.0,
+    });
+    let dims = (f64::from(head_dim) * share) as u32;
+    if share > 1.0 || dims == 0 || !dims.is_multiple_of(2) {
+        let expected = format!("a share of {head_dim} elements that makes an even number of them");
+        return Err(text.invalid("partial_rotary_factor", expected).into());
+    }
+    Ok(dims)
+}
+
+/// What the frequencies are before they are scaled.
+#[derive(Debug, Clone, Copy)]
+struct Base {
+    dims: u32,
+    theta: f32,
+    max_context_tokens: u64,
+}
+
+fn parse_scaling(
+    text: &Fields<'_>,
+    scaling: &Fields<'_>,
+    base: Base,
+) -> Result<RopeScaling, ModelConfigError> {
+    let (field, kind) = match scaling.optional_text("rope_type")? {
+        Some(kind) => ("rope_type", kind),
+        None => ("type", scaling.optional_text("type")?.unwrap_or("default")),
+    };
+    match kind {
+        "default" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear {
+            factor: scaling.positive_float("factor")?,
+        }),
+        "llama3" => parse_llama3(scaling),
+        "yarn" => parse_yarn(scaling, base),
+        "longrope" | "su" => parse_long(text, scaling, base),
+        _ => Err(unsupported(
+            scaling,
+            field,
+            "only default, linear, llama3, longrope and yarn are",
+        )),
+    }
+}
+
+fn parse_llama3(scaling: &Fields<'_>) -> Result<RopeScaling, ModelConfigError> {
+    let low_freq_factor = scaling.optional_positive_float("low_freq_factor")?.unwrap_or(1.0);
+    let high_freq_factor = scaling
+        .optional_positive_float("high_freq_factor")?
+        .unwrap_or(4.0);
+    if high_freq_factor <= low_freq_factor {
+        let expected = format!("a number above low_freq_factor ({low_freq_factor})");
+        return Err(scaling.invalid("high_freq_factor", expected).into());
+    }
+    Ok(RopeScaling::Llama3 {
+        factor: scaling.positive_float("factor")?,
+        low_freq_factor,
+        high_freq_factor,
+        original_context_tokens: scaling
+            .optional_positive_float("original_max_position_embeddings")?
+            .unwrap_or(8192.0),
+    })
+}
+
+/// The defaults are transformers' (`modeling_rope_utils`), and so is the meaning of `truncate`: whether the blend begins
+/// and ends at whole dimensions. Of `mscale` and `mscale_all_dim`, one may stand alone, as in mlx-lm; transformers reads
+/// them only together.
+fn parse_yarn(scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConfigError> {
+    let factor = scaling.positive_float("factor")?;
+    let original = scaling
+        .optional_positive_float("original_max_position_embeddings")?
+        .map_or(base.max_context_tokens as f64, f64::from);
+    let fast = scaling.optional_positive_float("beta_fast")?.unwrap_or(32.0);
+    let slow = scaling.optional_positive_float("beta_slow")?.unwrap_or(1.0);
+    let dims = f64::from(base.dims);
+    // The dimension that turns so many times within the original context.
+    let turning = |turns: f32| {
+        dims * (original / (f64::from(turns) * 2.0 * std::f64::consts::PI)).ln()
+            / (2.0 * f64::from(base.theta).ln())
+    };
+    let (mut low, mut high) = (turning(fast), turning(slow));
+    if scaling.optional_bool("truncate")?.unwrap_or(true) {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    let (low, mut high) = (low.max(0.0), high.min(dims - 1.0));
+    if low == high {
+        high += 0.001;
+    }
+    let stretch = |weight: f64| {
+        if factor <= 1.0 {
+            1.0
+        } else {
+            0.1 * weight * f64::from(factor).ln() + 1.0
+        }
+    };
+    let magnitude = match scaling.optional_positive_float("attention_factor")? {
+        Some(stated) => f64::from(stated),
+        None => {
+            let all = scaling.optional_number("mscale_all_dim")?;
+            let own = scaling.optional_number("mscale")?;
+            stretch(own.unwrap_or(1.0)) / stretch(all.unwrap_or(0.0))
+        }
+    };
+    Ok(RopeScaling::Yarn {
+        factor,
+        blend: (low as f32, high as f32),
+        magnitude: magnitude as f32,
+    })
+}
+
+/// A model that was extended beyond its original context uses the long factors at every length, as engines do that keep
+/// a cache: keys once rotated stay so.
+fn parse_long(text: &Fields<'_>, scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConfigError> {
+    let original = match text.optional_positive_float("original_max_position_embeddings")? {
+        Some(original) => original,
+        None => scaling
+            .optional_positive_float("original_max_position_embeddings")?
+            .unwrap_or(4096.0),
+    };
+    let extension = base.max_context_tokens as f64 / f64::from(original);
+    let field = if extension > 1.0 {
+        "long_factor"
+    } else {
+        "short_factor"
+    };
+    let factors = scaling.positive_floats(field)?;
+    if factors.len() != base.dims as usize / 2 {
+        let expected = format!("a list of {} numbers", base.dims / 2);
+        return Err(scaling.invalid(field, expected).into());
+    }
+    let magnitude = match scaling.optional_positive_float("attention_factor")? {
+        Some(stated) => f64::from(stated),
+        None if extension > 1.0 => (1.0 + extension.ln() / f64::from(original).ln()).sqrt(),
+        None => 1.0,
+    };
+    Ok(RopeScaling::Long {
+        factors,
+        magnitude: magnitude as f32,
+    })
+}

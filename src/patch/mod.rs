@@ -1,7 +1,0 @@
-//! Patches of objects: JSON merge patch, JSON patch and strategic merge patch. Pure functions; what
-//! may be patched, and conflicts between writers, are the API server's.
-
-pub(crate) mod json;
-#[cfg(test)]
-mod merge;
-pub(crate) mod strategic;

@@ -1,0 +1,170 @@
+//! An authority that is known by its hash alone: how a machine that has nothing but one line of text recognises the server
+//! that the line is from.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use sha2::{Digest as _, Sha256};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use rooflet_base::mutex::lock;
+
+const PREFIX: &str = "sha256:";
+const BYTES: usize = 32;
+
+/// SHA-256 of an authority's public key (its SubjectPublicKeyInfo, in DER), as kubeadm's `--discovery-token-ca-cert-hash`
+/// and [RFC 7469](https://www.rfc-editor.org/rfc/rfc7469) have it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct AuthorityHash([u8; BYTES]);
+
+/// What is no hash.
+#[derive(Debug, thiserror::Error)]
+#[error("a hash is {PREFIX} and 64 hexadecimal digits; `rooflet token create` prints it")]
+pub struct ParseAuthorityHashError;
+
+impl AuthorityHash {
+    /// Of a certificate in DER; `None`: it is none.
+    pub fn of(certificate: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        Some(Self(Sha256::digest(certificate.public_key().raw).into()))
+    }
+}
+
+impl FromStr for AuthorityHash {
+    type Err = ParseAuthorityHashError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.strip_prefix(PREFIX).ok_or(ParseAuthorityHashError)?;
+        if digits.len() != 2 * BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(ParseAuthorityHashError);
+        }
+        let mut bytes = [0; BYTES];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte =
+                u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| ParseAuthorityHashError)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for AuthorityHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for AuthorityHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Trusts a server that shows the authority of that hash, and whose own certificate that authority signed for its name.
+#[derive(Debug)]
+pub(super) struct Discovery {
+    hash: AuthorityHash,
+    found: Mutex<Option<CertificateDer<'static>>>,
+}
+
+impl Discovery {
+    pub(super) fn of(hash: AuthorityHash) -> Arc<Self> {
+        Arc::new(Self {
+            hash,
+            found: Mutex::default(),
+        })
+    }
+
+    /// For one handshake.
+    pub(super) fn client_config(self: &Arc<Self>) -> Result<ClientConfig, rustls::Error> {
+        Ok(ClientConfig::builder_with_provider(super::crypto())
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(self) as Arc<dyn ServerCertVerifier>)
+            .with_no_client_auth())
+    }
+
+    /// The authority, once a handshake has succeeded.
+    pub(super) fn authority(&self) -> Option<CertificateDer<'static>> {
+        lock(&self.found).clone()
+    }
+}
+
+impl ServerCertVerifier for Discovery {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let is_it = |certificate: &&CertificateDer<'_>| AuthorityHash::of(certificate) == Some(self.hash);
+        let authority = rest.iter().find(is_it).ok_or_else(|| {
+            rustls::Error::General("the server's authority is not the one that --ca-hash names".to_owned())
+        })?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone().into_owned())?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), super::crypto())
+            .build()
+            .map_err(|err| rustls::Error::General(err.to_string()))?;
+        let verified = verifier.verify_server_cert(own, rest, name, ocsp, now)?;
+        *lock(&self.found) = Some(authority.clone().into_owned());
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = super::crypto().signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, &algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = super::crypto().signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        super::crypto()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_read_as_it_is_written() {
+        let text = format!("sha256:{}", "0a".repeat(32));
+        let hash: AuthorityHash = text.parse().expect("a hash");
+        assert_eq!(hash.to_string(), text);
+        let digits = "0a".repeat(32);
+        for wrong in [
+            digits.clone(),
+            format!("sha512:{digits}"),
+            format!("sha256:{}", &digits[2..]),
+            format!("sha256:{digits}0a"),
+            format!("sha256:{}+1", &digits[2..]),
+            format!("sha256:{}é", &digits[2..]),
+        ] {
+            wrong.parse::<AuthorityHash>().expect_err(&wrong);
+        }
+    }
+}

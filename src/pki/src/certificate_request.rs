@@ -1,0 +1,264 @@
+//! Requests for certificates (PKCS #10), read and proven to come from the holder of their key, and the certificates that an
+//! authority makes of them.
+//!
+//! Of a request only subject, names and key are taken over: what the certificate may be used for, and for how long, says
+//! who signs it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rand::TryRngCore as _;
+use rand::rngs::OsRng;
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose,
+    SanType, SerialNumber, SubjectPublicKeyInfo,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{PemObject as _, SectionKind};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+use x509_parser::x509::X509Name;
+
+use super::authority::{Authority, validity};
+
+/// As many as a serial number may have without being read as negative.
+const SERIAL_BYTES: usize = 16;
+const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
+const COMMON_NAME: [u64; 4] = [2, 5, 4, 3];
+
+/// Why bytes are no request that could be signed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadRequestError {
+    #[error("PEM block type must be CERTIFICATE REQUEST")]
+    NotPem,
+    #[error("the certificate request cannot be read: {0}")]
+    Malformed(String),
+    #[error("the signature is not that of the request's key: {0}")]
+    Signature(String),
+}
+
+/// Why an authority made no certificate of a request.
+#[derive(Debug, thiserror::Error)]
+pub enum SignRequestError {
+    #[error("the subject names {0} more than once; certificates here have each attribute once")]
+    Repeated(&'static str),
+    #[error("the key is of a kind that is not signed here; use ECDSA (P-256 or P-384), Ed25519 or RSA")]
+    Key(#[source] rcgen::Error),
+    #[error("a name cannot stand in a certificate")]
+    Name(#[source] rcgen::Error),
+    #[error("drawing a serial number")]
+    Random(#[source] rand::rand_core::OsError),
+    #[error("signing the certificate")]
+    Sign(#[source] rcgen::Error),
+}
+
+/// Alternative names that a request asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AlternativeNames {
+    pub dns: Vec<String>,
+    pub ips: Vec<IpAddr>,
+    pub emails: Vec<String>,
+    pub uris: Vec<String>,
+    /// Names of any other kind.
+    pub others: usize,
+}
+
+/// A request whose signature is right.
+#[derive(Debug, Clone)]
+pub struct CertificateRequest {
+    pub organizations: Vec<String>,
+    /// Empty where the subject has none; of several the last one, as everywhere here.
+    pub common_name: String,
+    pub names: AlternativeNames,
+    /// All attributes of the subject, in order.
+    subject: Vec<(Vec<u64>, String)>,
+    /// The key, as SubjectPublicKeyInfo in DER.
+    key: Vec<u8>,
+}
+
+/// What a certificate is good for, and until when at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    pub key_usages: Vec<KeyUsagePurpose>,
+    pub extended_key_usages: Vec<ExtendedKeyUsagePurpose>,
+    pub lifetime: Duration,
+}
+
+impl CertificateRequest {
+    /// Reads the first PEM block.
+    pub fn from_pem(pem: &[u8]) -> Result<Self, ReadRequestError> {
+        let (kind, der) =
+            <(SectionKind, Vec<u8>)>::from_pem_slice(pem).map_err(|_| ReadRequestError::NotPem)?;
+        if kind != SectionKind::Csr {
+            return Err(ReadRequestError::NotPem);
+        }
+        let malformed = |what: &str| ReadRequestError::Malformed(what.to_owned());
+        let (rest, request) = X509CertificationRequest::from_der(&der)
+            .map_err(|err| ReadRequestError::Malformed(err.to_string()))?;
+        if !rest.is_empty() {
+            return Err(malformed("there is something behind it"));
+        }
+        request
+            .verify_signature()
+            .map_err(|err| ReadRequestError::Signature(err.to_string()))?;
+        let info = &request.certification_request_info;
+        let subject = attributes(&info.subject).ok_or_else(|| malformed("its subject is no text"))?;
+        let mut names = AlternativeNames::default();
+        for extension in request.requested_extensions().into_iter().flatten() {
+            // All other extensions are not taken over.
+            if let ParsedExtension::SubjectAlternativeName(asked) = extension {
+                for name in &asked.general_names {
+                    names.add(name).ok_or_else(|| malformed("an alternative name"))?;
+                }
+            } else if let ParsedExtension::ParseError { .. } = extension {
+                return Err(malformed("an extension"));
+            }
+        }
+        let all = |oid: [u64; 4]| {
+            let of_it = subject.iter().filter(move |(own, _)| *own == oid);
+            of_it.map(|(_, text)| text.clone())
+        };
+        Ok(Self {
+            organizations: all(ORGANIZATION).collect(),
+            common_name: all(COMMON_NAME).next_back().unwrap_or_default(),
+            names,
+            key: info.subject_pki.raw.to_vec(),
+            subject,
+        })
+    }
+
+    /// Whether the subject is organizations and a common name alone.
+    pub fn subject_is_plain(&self) -> bool {
+        self.subject.len() == self.organizations.len() + 1 && !self.common_name.is_empty()
+    }
+
+    fn distinguished_name(&self) -> Result<DistinguishedName, SignRequestError> {
+        let mut name = DistinguishedName::new();
+        for (oid, text) in &self.subject {
+            let kind = DnType::from_oid(oid);
+            if name.get(&kind).is_some() {
+                return Err(SignRequestError::Repeated(if kind == DnType::OrganizationName {
+                    "an organization (O)"
+                } else {
+                    "an attribute"
+                }));
+            }
+            let value = if kind == DnType::CountryName {
+                text.as_str().try_into().map(DnValue::PrintableString)
+            } else {
+                Ok(DnValue::Utf8String(text.clone()))
+            };
+            name.push(kind, value.map_err(SignRequestError::Name)?);
+        }
+        Ok(name)
+    }
+}
+
+impl AlternativeNames {
+    fn add(&mut self, name: &GeneralName<'_>) -> Option<()> {
+        match name {
+            GeneralName::DNSName(name) => self.dns.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => self.ips.push(match *bytes {
+                [a, b, c, d] => IpAddr::from([*a, *b, *c, *d]),
+                bytes => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+            }),
+            GeneralName::RFC822Name(name) => self.emails.push((*name).to_owned()),
+            GeneralName::URI(name) => self.uris.push((*name).to_owned()),
+            GeneralName::Invalid(..) => return None,
+            GeneralName::OtherName(..)
+            | GeneralName::X400Address(_)
+            | GeneralName::DirectoryName(_)
+            | GeneralName::EDIPartyName(_)
+            | GeneralName::RegisteredID(_) => self.others += 1,
+        }
+        Some(())
+    }
+
+    fn to_sign(&self) -> Result<Vec<SanType>, SignRequestError> {
+        let dns = self.dns.iter().map(|name| {
+            let name = name.as_str().try_into().map_err(SignRequestError::Name)?;
+            Ok(SanType::DnsName(name))
+        });
+        dns.chain(self.ips.iter().map(|address| Ok(SanType::IpAddress(*address))))
+            .collect()
+    }
+}
+
+/// `None` where an attribute is no text.
+fn attributes(name: &X509Name<'_>) -> Option<Vec<(Vec<u64>, String)>> {
+    name.iter_attributes()
+        .map(|attribute| {
+            let oid = attribute.attr_type().iter()?.collect();
+            Some((oid, attribute.as_str().ok()?.to_owned()))
+        })
+        .collect()
+}
+
+impl Authority {
+    /// A certificate in PEM, for the request's subject, DNS names, addresses and key. It begins a little before `now` and ends
+    /// with the authority's own at the latest.
+    pub fn sign(
+        &self,
+        request: &CertificateRequest,
+        grant: &Grant,
+        now: Timestamp,
+    ) -> Result<String, SignRequestError> {
+        let key = SubjectPublicKeyInfo::from_der(&request.key).map_err(SignRequestError::Key)?;
+        let mut serial = [0; SERIAL_BYTES];
+        OsRng
+            .try_fill_bytes(&mut serial)
+            .map_err(SignRequestError::Random)?;
+        serial[0] &= 0x7f;
+        let mut params = CertificateParams::default();
+        params.serial_number = Some(SerialNumber::from_slice(&serial));
+        params.distinguished_name = request.distinguished_name()?;
+        params.subject_alt_names = request.names.to_sign()?;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages.clone_from(&grant.key_usages);
+        params.extended_key_usages.clone_from(&grant.extended_key_usages);
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = validity(now, grant.lifetime);
+        if let Some(end) = end_of(self.certificate())
+            .and_then(|end| time::OffsetDateTime::from_unix_timestamp(end.as_second()).ok())
+        {
+            params.not_after = params.not_after.min(end);
+        }
+        let certificate = params
+            .signed_by(&key, self.issuer())
+            .map_err(SignRequestError::Sign)?;
+        Ok(certificate.pem())
+    }
+}
+
+/// When a certificate ends.
+fn end_of(certificate: &[u8]) -> Option<Timestamp> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
+}
+
+/// When the first of the certificates ends; `None` if it cannot be read.
+pub fn end_of_certificate(pem: &[u8]) -> Option<Timestamp> {
+    end_of(&CertificateDer::from_pem_slice(pem).ok()?)
+}
+
+/// Checks that text holds certificates in PEM and no other block. The error says what is wrong.
+pub fn check_certificates(pem: &[u8]) -> Result<(), String> {
+    let mut has_any = false;
+    for block in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
+        let (kind, der) = block.map_err(|err| err.to_string())?;
+        if kind != SectionKind::Certificate {
+            return Err("only CERTIFICATE PEM blocks are allowed".to_owned());
+        }
+        let (rest, _) = X509Certificate::from_der(&der).map_err(|err| err.to_string())?;
+        if !rest.is_empty() {
+            return Err("there is something behind a certificate".to_owned());
+        }
+        has_any = true;
+    }
+    match has_any {
+        true => Ok(()),
+        false => Err("must contain at least one CERTIFICATE PEM block".to_owned()),
+    }
+}

@@ -1,0 +1,102 @@
+//! The kubeconfig file: where the server is, whom to trust, what to say. Its own file, with one
+//! context; somebody else's is never touched.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::Token;
+use super::private_file::{self, WriteFileError};
+use rooflet_base::file;
+use rooflet_base::yaml;
+use rooflet_base::yaml::YamlError;
+
+/// Of its cluster, its user and its context.
+pub const NAME: &str = "rooflet";
+
+#[derive(Debug, thiserror::Error)]
+pub enum WriteKubeconfigError {
+    #[error("reading `{}`", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "`{}` is not a kubeconfig that rooflet wrote ({what}); it was left alone; name a file of its own, \
+         and join them with KUBECONFIG=first:second",
+        path.display()
+    )]
+    Foreign { path: PathBuf, what: String },
+    #[error("encoding the kubeconfig")]
+    Encode(#[source] YamlError),
+    #[error("saving the kubeconfig")]
+    Write(#[source] WriteFileError),
+}
+
+/// What its user shows.
+#[derive(Clone, Copy)]
+pub enum Credentials<'a> {
+    /// The administrator's.
+    Token(&'a Token),
+    /// A certificate and its key, in PEM.
+    Certificate { certificate: &'a str, key: &'a str },
+}
+
+/// Writes the kubeconfig of a user of `server` (an `https://` URL), whose authority's certificate is in PEM.
+pub fn write(
+    path: &Path,
+    server: &str,
+    authority: &str,
+    credentials: Credentials<'_>,
+) -> Result<(), WriteKubeconfigError> {
+    // Not as a secret of ours: if it is somebody else's, its permissions are too.
+    let kept = file::if_there(fs::read_to_string(path)).map_err(|source| WriteKubeconfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    if let Some(what) = kept.as_deref().and_then(foreign) {
+        return Err(WriteKubeconfigError::Foreign {
+            path: path.to_owned(),
+            what,
+        });
+    }
+    let user = match credentials {
+        Credentials::Token(token) => json!({ "token": token.reveal() }),
+        Credentials::Certificate { certificate, key } => json!({
+            "client-certificate-data": STANDARD.encode(certificate),
+            "client-key-data": STANDARD.encode(key),
+        }),
+    };
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": {
+            "server": server,
+            "certificate-authority-data": STANDARD.encode(authority),
+        }}],
+        "users": [{"name": NAME, "user": user}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+        "current-context": NAME,
+    });
+    let text = yaml::to_string(&config).map_err(WriteKubeconfigError::Encode)?;
+    private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
+}
+
+/// What in an existing file is not ours to replace.
+fn foreign(text: &str) -> Option<String> {
+    if text.trim().is_empty() {
+        return None;
+    }
+    let Ok(config) = yaml::from_str::<Value>(text) else {
+        return Some("it is not YAML".to_owned());
+    };
+    if config["kind"] != "Config" {
+        return Some("its kind is not Config".to_owned());
+    }
+    ["clusters", "users", "contexts"].into_iter().find_map(|list| {
+        let entries = config[list].as_array().map(Vec::as_slice).unwrap_or_default();
+        let other = entries.iter().find(|entry| entry["name"] != NAME)?;
+        Some(format!("it has {} in its {list}", other["name"]))
+    })
+}

@@ -1,0 +1,60 @@
+//! Who the API server is and who may speak to it: its certificate authority, serving certificate,
+//! bearer token, and the kubeconfig that hands a client all three; the authorities of users' and of nodes' certificates, and
+//! the requests that they sign.
+//!
+//! Owns the files of one directory, all of them their owner's alone and each written whole or not at
+//! all: `ca.pem`, `client-ca.pem` and `node-ca.pem` (key and certificate each) and `token`. Serving certificates are made anew at each
+//! start, and while running before they expire; they lie nowhere.
+
+mod authority;
+mod authority_hash;
+mod bootstrap_token;
+mod certificate_request;
+mod discover;
+pub mod kubeconfig;
+mod node;
+mod private_file;
+mod serving;
+mod token;
+mod user;
+
+pub use authority::{Authority, AuthorityKind, OpenAuthorityError};
+pub use authority_hash::AuthorityHash;
+pub use bootstrap_token::{BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE};
+pub use certificate_request::{
+    AlternativeNames, CertificateRequest, Grant, SignRequestError, check_certificates, end_of_certificate,
+};
+pub use discover::{DiscoverError, discover};
+pub use node::{NODE_USER_PREFIX, NODES_GROUP, NodeCertificate, NodeRequest};
+pub use serving::{IssueError, ServingCertificate, is_ip_or_dns_name};
+pub use token::{OpenTokenError, Token};
+pub use user::{UserCertificateError, UserCertificates, UserName};
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustls::crypto::CryptoProvider;
+
+/// Characters in a line, as RFC 7468 has it.
+const PEM_LINE: usize = 64;
+
+/// The crypto of all TLS here, named rather than taken from the process: which other library asks
+/// for a default first must not decide it.
+pub fn crypto() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// A certificate in DER, as PEM.
+pub fn certificate_pem(der: &[u8]) -> String {
+    let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    for line in STANDARD.encode(der).as_bytes().chunks(PEM_LINE) {
+        text.extend(line.iter().copied().map(char::from));
+        text.push('\n');
+    }
+    text.push_str("-----END CERTIFICATE-----\n");
+    text
+}
+
+#[cfg(test)]
+mod tests;

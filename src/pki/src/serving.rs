@@ -1,0 +1,150 @@
+//! The certificate that the API server shows, renewed in place before it expires.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use super::authority::{Authority, validity};
+use super::user::UserCertificates;
+use rooflet_base::clock::Clock;
+use rooflet_base::mutex::lock;
+
+const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Long before anybody could be refused for it.
+const RENEW_AFTER: Duration = Duration::from_secs(240 * 24 * 3600);
+
+#[derive(Debug, thiserror::Error)]
+pub enum IssueError {
+    #[error("`{name}` is neither an IP address nor a DNS name")]
+    Name { name: String },
+    #[error("signing a serving certificate")]
+    Sign(#[source] rcgen::Error),
+    #[error("setting up TLS")]
+    Tls(#[source] rustls::Error),
+    #[error("trusting the authority of users' certificates")]
+    ClientAuthority(#[source] rustls::server::VerifierBuilderError),
+}
+
+/// Answers each handshake with a certificate that is not about to expire.
+pub struct ServingCertificate {
+    authority: Arc<Authority>,
+    names: Vec<String>,
+    clock: Clock,
+    current: Mutex<Issued>,
+}
+
+#[derive(Clone)]
+struct Issued {
+    at: Timestamp,
+    key: Arc<CertifiedKey>,
+}
+
+impl ServingCertificate {
+    /// A certificate for the loopback addresses, `localhost` and `names` (IP addresses or DNS names).
+    pub fn issue(
+        authority: Arc<Authority>,
+        names: impl IntoIterator<Item = String>,
+        clock: Clock,
+    ) -> Result<Arc<Self>, IssueError> {
+        let mut all: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+        for name in names {
+            if !is_ip_or_dns_name(&name) {
+                return Err(IssueError::Name { name });
+            }
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        let current = Mutex::new(sign(&authority, &all, clock.now())?);
+        Ok(Arc::new(Self {
+            authority,
+            names: all,
+            clock,
+            current,
+        }))
+    }
+
+    /// TLS for HTTP/2 and HTTP/1.1, chosen by ALPN; clients may show a certificate for `users` to judge.
+    pub fn server_config(self: &Arc<Self>, users: &UserCertificates) -> Result<ServerConfig, IssueError> {
+        let mut config = ServerConfig::builder_with_provider(super::crypto())
+            .with_safe_default_protocol_versions()
+            .map_err(IssueError::Tls)?
+            .with_client_cert_verifier(users.verifier())
+            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    fn current(&self) -> Arc<CertifiedKey> {
+        // Held while signing, a fraction of a millisecond once in months: nobody signs twice.
+        let mut current = lock(&self.current);
+        let now = self.clock.now();
+        if rooflet_base::clock::since(now, current.at) >= RENEW_AFTER {
+            match sign(&self.authority, &self.names, now) {
+                Ok(issued) => *current = issued,
+                Err(err) => {
+                    tracing::warn!(error = %rooflet_base::error::Chain(&err), "serving certificate was not renewed; the old one is used");
+                }
+            }
+        }
+        Arc::clone(&current.key)
+    }
+}
+
+/// Letters, digits, hyphens and dots: what certificates may name and clients compare.
+pub fn is_ip_or_dns_name(name: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.parse::<IpAddr>().is_ok() || (name.len() <= 253 && name.split('.').all(label))
+}
+
+fn sign(authority: &Authority, names: &[String], now: Timestamp) -> Result<Issued, IssueError> {
+    let key = KeyPair::generate().map_err(IssueError::Sign)?;
+    let mut params = CertificateParams::new(names).map_err(IssueError::Sign)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "rooflet-apiserver");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    (params.not_before, params.not_after) = validity(now, LIFETIME);
+    let certificate = params
+        .signed_by(&key, authority.issuer())
+        .map_err(IssueError::Sign)?;
+    let chain = vec![certificate.der().clone(), authority.certificate().clone()];
+    let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    let key = CertifiedKey::from_der(chain, key, &super::crypto()).map_err(IssueError::Tls)?;
+    Ok(Issued {
+        at: now,
+        key: Arc::new(key),
+    })
+}
+
+impl ResolvesServerCert for ServingCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current())
+    }
+}
+
+impl fmt::Debug for ServingCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServingCertificate")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}

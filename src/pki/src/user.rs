@@ -1,0 +1,139 @@
+//! Certificates of users: the common name is the user, the organizations are its groups.
+//!
+//! As in Kubernetes, a handshake asks for a certificate and lets any pass whose key the client holds; who signed it and
+//! whether it is in time is looked at with each request, so that a bad one is told so in words (401), and one that
+//! expires does so on a connection that is already open.
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+use x509_parser::x509::AttributeTypeAndValue;
+
+use super::authority::Authority;
+use super::serving::IssueError;
+use rooflet_base::clock::Clock;
+
+/// Why a certificate names nobody.
+#[derive(Debug, thiserror::Error)]
+pub enum UserCertificateError {
+    #[error("the client showed no certificate")]
+    Missing,
+    #[error("the client's certificate is not valid here")]
+    Invalid(#[source] rustls::Error),
+    #[error("the client's certificate has a subject that cannot be read")]
+    Subject,
+}
+
+/// The subject of a valid certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserName {
+    /// Empty where the certificate has no common name.
+    pub common_name: String,
+    pub organizations: Vec<String>,
+}
+
+/// Judges users' certificates. Clones share one authority.
+#[derive(Clone)]
+pub struct UserCertificates {
+    verifier: Arc<dyn ClientCertVerifier>,
+    clock: Clock,
+}
+
+impl UserCertificates {
+    /// Accepts what `authority` signed.
+    pub fn new(authority: &Authority, clock: Clock) -> Result<Self, IssueError> {
+        let mut roots = RootCertStore::empty();
+        // One that is no trust anchor leaves the store empty, which the builder names.
+        drop(roots.add(authority.certificate().clone()));
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), super::crypto())
+            .allow_unauthenticated()
+            .build()
+            .map_err(IssueError::ClientAuthority)?;
+        Ok(Self { verifier, clock })
+    }
+
+    /// Whom the certificates of a connection name: the user's own first, then those between it and the authority.
+    pub fn user(&self, chain: &[CertificateDer<'_>]) -> Result<UserName, UserCertificateError> {
+        let (own, between) = chain.split_first().ok_or(UserCertificateError::Missing)?;
+        let seconds = u64::try_from(self.clock.now().as_second()).unwrap_or_default();
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        self.verifier
+            .verify_client_cert(own, between, now)
+            .map_err(UserCertificateError::Invalid)?;
+        subject(own)
+    }
+
+    pub(super) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
+        Arc::new(AskOnly(Arc::clone(&self.verifier)))
+    }
+}
+
+fn subject(certificate: &CertificateDer<'_>) -> Result<UserName, UserCertificateError> {
+    let (_, certificate) =
+        X509Certificate::from_der(certificate).map_err(|_| UserCertificateError::Subject)?;
+    let text = |attribute: &AttributeTypeAndValue<'_>| {
+        let text = attribute.as_str().map_err(|_| UserCertificateError::Subject)?;
+        Ok::<_, UserCertificateError>(text.to_owned())
+    };
+    let subject = certificate.subject();
+    Ok(UserName {
+        // Of several the last one counts, as in Go's x509.
+        common_name: subject
+            .iter_common_name()
+            .last()
+            .map(text)
+            .transpose()?
+            .unwrap_or_default(),
+        organizations: subject.iter_organization().map(text).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Asks for a certificate and takes any, or none: only that the client holds its key is checked.
+#[derive(Debug)]
+struct AskOnly(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for AskOnly {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,148 @@
+//! Who a process is: its pid and when it started, so that another process that was given the same pid later is never
+//! taken for it.
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+/// A process, past or present.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessId {
+    pid: i32,
+    /// When it started, in words that only this system can compare.
+    started: String,
+}
+
+impl ProcessId {
+    /// The process that has this pid now; `None` if there is none, or only the remains of one (a zombie).
+    pub fn of(pid: u32) -> Option<Self> {
+        let pid = i32::try_from(pid).ok().filter(|pid| *pid > 1)?;
+        Some(Self {
+            pid,
+            started: start_of(pid)?,
+        })
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether this very process still runs.
+    pub fn is_alive(&self) -> bool {
+        start_of(self.pid).as_deref() == Some(self.started.as_str())
+    }
+
+    /// Asks the process to end. Nothing happens if it is gone.
+    pub fn terminate(&self) -> Result<(), Errno> {
+        self.signal_if_alive(|pid| kill(pid, Signal::SIGTERM))
+    }
+
+    /// Ends the process and everything in its group at once. Nothing happens if it is gone.
+    pub fn kill_group(&self) -> Result<(), Errno> {
+        self.signal_if_alive(|pid| killpg(pid, Signal::SIGKILL))
+    }
+
+    fn signal_if_alive(&self, send: impl FnOnce(Pid) -> nix::Result<()>) -> Result<(), Errno> {
+        if !self.is_alive() {
+            return Ok(());
+        }
+        match send(Pid::from_raw(self.pid)) {
+            // It ended in between.
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            // The same, of a group that only zombies are left of, on macOS.
+            Err(Errno::EPERM) if !self.is_alive() => Ok(()),
+            Err(err) => Err(err),
+        }
+    }
+}
+
+/// Boot and clock tick of the start.
+#[cfg(target_os = "linux")]
+fn start_of(pid: i32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    Some(format!("{}/{}", boot.trim(), start_tick(&stat)?))
+}
+
+/// Field 22 of `/proc/PID/stat`, unless the process is a zombie (field 3). The name, field 2, may hold anything.
+#[cfg(target_os = "linux")]
+fn start_tick(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X" | "x") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The second of the start, as the kernel recorded it.
+#[cfg(not(target_os = "linux"))]
+fn start_of(pid: i32) -> Option<String> {
+    use sysinfo::{ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System};
+    let pid = sysinfo::Pid::from_u32(u32::try_from(pid).ok()?);
+    let mut system = System::new();
+    system.refresh_processes_specifics(
+        ProcessesToUpdate::Some(&[pid]),
+        true,
+        ProcessRefreshKind::nothing(),
+    );
+    let process = system.process(pid)?;
+    let gone = matches!(process.status(), ProcessStatus::Zombie | ProcessStatus::Dead);
+    (!gone).then(|| process.start_time().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_and_another_start_is_not_it() {
+        let me = ProcessId::of(std::process::id()).unwrap();
+        assert!(me.is_alive());
+        let impostor = ProcessId {
+            started: "earlier".to_owned(),
+            ..me
+        };
+        assert!(!impostor.is_alive());
+        assert_eq!(
+            impostor.kill_group(),
+            Ok(()),
+            "nothing was signalled: this test still runs"
+        );
+    }
+
+    #[test]
+    fn a_group_of_zombies_is_gone_and_anothers_process_is_not() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let id = ProcessId::of(child.id()).unwrap();
+        assert_eq!(id.signal_if_alive(|_| Err(Errno::EPERM)), Err(Errno::EPERM));
+        let ends_first = |_| {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            Err(Errno::EPERM)
+        };
+        assert_eq!(id.signal_if_alive(ends_first), Ok(()));
+    }
+
+    #[test]
+    fn init_and_nobody_are_never_ours() {
+        assert_eq!(ProcessId::of(1), None);
+        assert_eq!(ProcessId::of(0), None);
+        assert_eq!(ProcessId::of(u32::MAX), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_name_with_brackets_does_not_shift_the_fields() {
+        let rest = "1 1 1 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 4711 0 0";
+        assert_eq!(start_tick(&format!("7 (a) b) R) S {rest}")), Some(4711));
+        assert_eq!(
+            start_tick(&format!("7 (a) Z {rest}")),
+            None,
+            "a zombie does not run"
+        );
+    }
+}

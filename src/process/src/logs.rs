@@ -1,0 +1,405 @@
+//! A child's log on disk: bounded by rotation, kept across restarts of the child, read from its end and followed.
+//!
+//! The child holds the file open and appends by itself, so that it can outlive us. Rotation therefore copies the file
+//! to `NAME.1` and empties it in place; a line written in the instant between the two is lost, which a log may.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::time::Duration;
+
+use bytes::Bytes;
+use camino::{Utf8Path, Utf8PathBuf};
+use futures::Stream;
+
+use rooflet_base::file::if_there;
+
+/// A log is rotated when it has grown to this size. One rotated file is kept, so a replica's logs take at most twice
+/// this, plus what is written between two looks.
+pub const MAX_LOG_BYTES: u64 = 10 << 20;
+
+/// A log that is rotated while its last lines are looked for is opened again so often: more than anybody rotates meanwhile.
+const MAX_TRIES: usize = 128;
+
+/// Bytes read at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// How often a followed log is looked at once its end is reached.
+const FOLLOW_POLL: Duration = Duration::from_millis(200);
+
+/// Where a log is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Log {
+    path: Utf8PathBuf,
+}
+
+/// From where a log is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// Everything that is kept.
+    Start,
+    /// The last lines.
+    LastLines(usize),
+}
+
+impl Log {
+    pub fn new(path: Utf8PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub fn path(&self) -> &Utf8Path {
+        &self.path
+    }
+
+    fn rotated(&self) -> Utf8PathBuf {
+        Utf8PathBuf::from(format!("{}.1", self.path))
+    }
+
+    /// For the child to write to. Readable by the owner only: what a model's client sent may stand in it.
+    pub fn open_append(&self) -> io::Result<File> {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&self.path)
+    }
+
+    /// Rotates the log if it has grown beyond `max_bytes`. Says whether it did.
+    pub fn rotate(&self, max_bytes: u64) -> io::Result<bool> {
+        let opened = OpenOptions::new().read(true).write(true).open(&self.path);
+        let Some(mut log) = if_there(opened)? else {
+            return Ok(false);
+        };
+        if log.metadata()?.len() <= max_bytes {
+            return Ok(false);
+        }
+        let next = Utf8PathBuf::from(format!("{}.1.next", self.path));
+        let mut copy = OpenOptions::new()
+            .create(true)
+            .write(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&next)?;
+        // Copies to the end, wherever that is by then. A child that writes faster than we copy must not hold us here.
+        let limit = max_bytes.saturating_mul(4).max(CHUNK_BYTES as u64);
+        io::copy(&mut (&mut log).take(limit), &mut copy)?;
+        fs::rename(&next, self.rotated())?;
+        log.set_len(0)?;
+        Ok(true)
+    }
+
+    /// Opens the log for reading. A log that does not exist yet reads as an empty one.
+    pub fn read(&self, from: From) -> io::Result<LogReader> {
+        let mut reader = LogReader {
+            log: self.clone(),
+            current: None,
+            pending: Vec::new(),
+            rotations: None,
+        };
+        let mut tries = 1;
+        loop {
+            match reader.open(from) {
+                Ok(()) => return Ok(reader),
+                // It was emptied under us: what it had is in the rotated file now.
+                Err(err) if err.kind() == io::ErrorKind::UnexpectedEof && tries < MAX_TRIES => tries += 1,
+                Err(err) => return Err(err),
+            }
+        }
+    }
+}
+
+/// A place in a log. Survives rotations without losing or repeating a byte that is still there.
+#[derive(Debug)]
+pub struct LogReader {
+    log: Log,
+    /// The log itself and how far it was read.
+    current: Option<(File, u64)>,
+    /// Rotated files that come first, each with what is left of it.
+    pending: Vec<(File, u64)>,
+    /// Which rotated file was there when `current` was opened: its inode and size.
+    rotations: Option<(u64, u64)>,
+}
+
+impl LogReader {
+    fn open(&mut self, from: From) -> io::Result<()> {
+        let rotated = if_there(File::open(self.log.rotated()))?;
+        self.rotations = rotated.as_ref().map(mark).transpose()?;
+        let current = if_there(File::open(&self.log.path))?;
+        let (mut skip_rotated, mut skip_current) = (0, 0);
+        if let From::LastLines(lines) = from {
+            let lengths = [&rotated, &current].map(|file| file.as_ref().map_or(Ok(0), length));
+            let [rotated_bytes, current_bytes] =
+                [lengths[0].as_ref(), lengths[1].as_ref()].map(|l| l.map_or(0, |l| *l));
+            (skip_current, skip_rotated) =
+                match current.as_ref().map(|file| last_lines(file, lines)).transpose()? {
+                    Some(Tail::At(offset)) => (offset, rotated_bytes),
+                    found => {
+                        let missing = match found {
+                            Some(Tail::Only(count)) => lines - count,
+                            Some(Tail::At(_)) | None => lines,
+                        };
+                        let at = match rotated
+                            .as_ref()
+                            .map(|file| last_lines(file, missing))
+                            .transpose()?
+                        {
+                            Some(Tail::At(offset)) => offset,
+                            Some(Tail::Only(_)) | None => 0,
+                        };
+                        (0, at)
+                    }
+                };
+            skip_current = skip_current.min(current_bytes);
+        }
+        self.pending = rotated.map(|file| (file, skip_rotated)).into_iter().collect();
+        self.current = current.map(|file| (file, skip_current));
+        Ok(())
+    }
+
+    /// The next bytes; empty at the end, for now.
+    pub fn next_chunk(&mut self) -> io::Result<Bytes> {
+        loop {
+            if let Some((file, offset)) = self.pending.first_mut() {
+                let chunk = read_at(file, offset)?;
+                if !chunk.is_empty() {
+                    return Ok(chunk);
+                }
+                self.pending.remove(0);
+                continue;
+            }
+            self.notice_rotation()?;
+            if !self.pending.is_empty() {
+                continue;
+            }
+            let Some((file, offset)) = &mut self.current else {
+                return Ok(Bytes::new());
+            };
+            return read_at(file, offset);
+        }
+    }
+
+    /// After a rotation the rest of what we were reading is in the rotated file, and the log begins anew.
+    fn notice_rotation(&mut self) -> io::Result<()> {
+        if self.current.is_none() {
+            self.current = if_there(File::open(&self.log.path))?.map(|file| (file, 0));
+        }
+        let rotated = if_there(File::open(self.log.rotated()))?;
+        let now = rotated.as_ref().map(mark).transpose()?;
+        if now == self.rotations {
+            return Ok(());
+        }
+        self.rotations = now;
+        if let (Some(file), Some((_, offset))) = (rotated, &mut self.current) {
+            self.pending.push((file, std::mem::take(offset)));
+        }
+        Ok(())
+    }
+}
+
+/// A log as a stream: what is there, and with `follow` what comes, until the reader goes away.
+pub fn stream(reader: LogReader, follow: bool) -> impl Stream<Item = io::Result<Bytes>> {
+    futures::stream::try_unfold(reader, move |mut reader| async move {
+        loop {
+            let read = move || reader.next_chunk().map(|chunk| (chunk, reader));
+            let (chunk, back) = tokio::task::spawn_blocking(read)
+                .await
+                .map_err(io::Error::other)??;
+            if !chunk.is_empty() {
+                return Ok(Some((chunk, back)));
+            }
+            if !follow {
+                return Ok(None);
+            }
+            reader = back;
+            tokio::time::sleep(FOLLOW_POLL).await;
+        }
+    })
+}
+
+fn length(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.len())
+}
+
+fn mark(file: &File) -> io::Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.ino(), metadata.len()))
+}
+
+fn read_at(mut file: &File, offset: &mut u64) -> io::Result<Bytes> {
+    file.seek(SeekFrom::Start(*offset))?;
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let bytes = file.read(&mut chunk)?;
+    chunk.truncate(bytes);
+    *offset += bytes as u64;
+    Ok(chunk.into())
+}
+
+/// Where the last lines of a file begin.
+#[derive(Debug, PartialEq, Eq)]
+enum Tail {
+    At(u64),
+    /// The file has only so many lines.
+    Only(usize),
+}
+
+fn last_lines(mut file: &File, lines: usize) -> io::Result<Tail> {
+    let end = length(file)?;
+    if lines == 0 {
+        return Ok(Tail::At(end));
+    }
+    let (mut position, mut found) = (end, 0);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while position > 0 {
+        let bytes = position.min(CHUNK_BYTES as u64);
+        position -= bytes;
+        let part = &mut chunk[..usize::try_from(bytes).expect("at most one chunk")];
+        file.seek(SeekFrom::Start(position))?;
+        file.read_exact(part)?;
+        for (index, byte) in part.iter().enumerate().rev() {
+            let at = position + index as u64;
+            // The line end that closes the file begins no line.
+            if *byte == b'\n' && at + 1 < end {
+                found += 1;
+                if found == lines {
+                    return Ok(Tail::At(at + 1));
+                }
+            }
+        }
+    }
+    Ok(Tail::Only(if end > 0 { found + 1 } else { 0 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use rooflet_testing::TempDir;
+
+    struct Scene {
+        _directory: TempDir,
+        log: Log,
+        child: File,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let directory = TempDir::new();
+            let log = Log::new(directory.path().join("worker.log"));
+            let child = log.open_append().unwrap();
+            Self {
+                _directory: directory,
+                log,
+                child,
+            }
+        }
+
+        fn write(&mut self, text: &str) {
+            self.child.write_all(text.as_bytes()).unwrap();
+        }
+
+        fn read(&self, from: From) -> String {
+            drain(&mut self.log.read(from).unwrap())
+        }
+    }
+
+    fn drain(reader: &mut LogReader) -> String {
+        let mut all = Vec::new();
+        loop {
+            let chunk = reader.next_chunk().unwrap();
+            if chunk.is_empty() {
+                return String::from_utf8(all).unwrap();
+            }
+            all.extend_from_slice(&chunk);
+        }
+    }
+
+    #[test]
+    fn the_last_lines_may_lie_on_both_sides_of_a_rotation() {
+        let mut scene = Scene::new();
+        scene.write("one\ntwo\nthree\n");
+        assert!(scene.log.rotate(4).unwrap());
+        assert!(!scene.log.rotate(4).unwrap(), "it is empty now");
+        scene.write("four\nfive");
+        for (lines, expect) in [
+            (0, ""),
+            (1, "five"),
+            (2, "four\nfive"),
+            (3, "three\nfour\nfive"),
+            (9, "one\ntwo\nthree\nfour\nfive"),
+        ] {
+            assert_eq!(scene.read(From::LastLines(lines)), expect, "{lines}");
+        }
+        assert_eq!(scene.read(From::Start), "one\ntwo\nthree\nfour\nfive");
+    }
+
+    #[test]
+    fn a_rotation_keeps_nobody_from_reading_the_last_lines() {
+        let mut scene = Scene::new();
+        let text = "a line\n".repeat(100_000);
+        std::thread::scope(|scope| {
+            let (log, child) = (scene.log.clone(), &mut scene.child);
+            let writer = scope.spawn(move || {
+                for _ in 0..100 {
+                    child.write_all(text.as_bytes()).unwrap();
+                    log.rotate(0).unwrap();
+                }
+            });
+            while !writer.is_finished() {
+                scene.log.read(From::LastLines(usize::MAX)).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_log_that_is_not_there_yet_reads_as_empty_and_then_as_it_comes() {
+        let directory = TempDir::new();
+        let log = Log::new(directory.path().join("worker.log"));
+        let mut reader = log.read(From::LastLines(5)).unwrap();
+        assert_eq!(drain(&mut reader), "");
+        log.open_append().unwrap().write_all(b"hello\n").unwrap();
+        assert_eq!(drain(&mut reader), "hello\n");
+        assert!(!log.rotate(1 << 20).unwrap());
+    }
+
+    #[test]
+    fn a_rotated_log_stays_bounded() {
+        let mut scene = Scene::new();
+        for _ in 0..100 {
+            scene.write(&"x".repeat(100));
+            scene.log.rotate(1000).unwrap();
+        }
+        let size = |path: &Utf8Path| fs::metadata(path).unwrap().len();
+        assert!(size(&scene.log.path) + size(&scene.log.rotated()) <= 2 * 1100);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_follower_misses_and_repeats_nothing(steps in proptest::collection::vec((0usize..3, "[a-z\n]{1,30}"), 1..30)) {
+            let mut scene = Scene::new();
+            let mut reader = scene.log.read(From::Start).unwrap();
+            let (mut written, mut seen) = (String::new(), String::new());
+            let mut rotated_since_read = false;
+            for (step, text) in steps {
+                match step {
+                    0 => {
+                        scene.write(&text);
+                        written.push_str(&text);
+                    }
+                    // Two rotations without a look in between do lose what the first one moved away.
+                    1 if !rotated_since_read => rotated_since_read = scene.log.rotate(0).unwrap(),
+                    _ => {
+                        seen.push_str(&drain(&mut reader));
+                        rotated_since_read = false;
+                        prop_assert_eq!(&seen, &written);
+                    }
+                }
+            }
+            seen.push_str(&drain(&mut reader));
+            prop_assert_eq!(&seen, &written);
+        }
+    }
+}

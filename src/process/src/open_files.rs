@@ -1,0 +1,41 @@
+//! How many files and connections this process may have open.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Sockets count as files: a server of a large fleet has thousands, and Macs begin with 256.
+const WANTED: u64 = 65_536;
+/// What macOS gives at most where it says that there is no limit (`OPEN_MAX`).
+const MACOS_MOST: u64 = 10_240;
+
+/// Raises the limit as far as this process may by itself. Its children have it, too.
+pub fn raise_limit() {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return;
+    };
+    for wanted in [WANTED, MACOS_MOST] {
+        let wanted = wanted.min(hard);
+        if wanted <= soft {
+            return;
+        }
+        match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) {
+            Ok(()) => return,
+            Err(err) => tracing::debug!(wanted, error = %err, "the limit of open files stays"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_raised_as_far_as_it_goes() {
+        let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        setrlimit(Resource::RLIMIT_NOFILE, before.min(1024), hard).expect("lowered");
+        raise_limit();
+        let after = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        // A Mac may refuse the first.
+        let most = [WANTED, MACOS_MOST].map(|most| most.min(hard));
+        assert!(most.contains(&after.0) && after.1 == hard, "{after:?}");
+    }
+}

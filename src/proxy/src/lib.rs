@@ -1,0 +1,148 @@
+//! A streaming HTTP/1.1 reverse proxy: the gateway reaches agents with it, an agent its workers.
+//!
+//! In: a request and where it should go. Out: the upstream's response, its body not yet read. Nothing is buffered but
+//! what the sockets hold. Dropping the response, or the future that waits for it, closes the upstream's connection:
+//! so a client that goes away cancels its work at the worker. Connections are kept and used again.
+
+mod connect;
+mod headers;
+mod peek;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::Version;
+use http::header::HOST;
+use http::uri::PathAndQuery;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+pub use connect::Upstream;
+pub use peek::{BodyRoom, MAX_KEPT_BODY_BYTES, PeekError, peek_model};
+
+use connect::{ConnectUpstreamError, Connector};
+
+/// How long an upstream may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long an unused connection is kept. Shorter than any server closes one for idleness, so that reuse is safe.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Unused connections kept to one upstream.
+const MAX_IDLE_PER_UPSTREAM: usize = 64;
+/// Bytes of one read from an upstream, and the most its response head may have. Bounds what one stream holds here.
+const MAX_READ_BUFFER_BYTES: usize = 256 << 10;
+
+/// Why an upstream gave no response.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    #[error("connecting to {upstream}")]
+    Connect {
+        upstream: Upstream,
+        #[source]
+        err: ConnectUpstreamError,
+    },
+    #[error("{upstream} closed the connection before it answered")]
+    Upstream {
+        upstream: Upstream,
+        #[source]
+        err: hyper_util::client::legacy::Error,
+    },
+    #[error("reading the client's request")]
+    Client {
+        #[source]
+        err: hyper_util::client::legacy::Error,
+    },
+}
+
+impl ForwardError {
+    /// A CamelCase word for metrics and conditions.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Connect { err, .. } => err.reason(),
+            Self::Upstream { .. } => "UpstreamClosed",
+            Self::Client { .. } => "ClientClosed",
+        }
+    }
+
+    /// Whether the upstream cannot have seen anything of the request.
+    pub fn nothing_was_sent(&self) -> bool {
+        matches!(self, Self::Connect { .. })
+    }
+
+    fn new(upstream: &Upstream, err: hyper_util::client::legacy::Error) -> Self {
+        let upstream = upstream.clone();
+        if err.is_connect() {
+            let err = ConnectUpstreamError::from_client(&err);
+            return Self::Connect { upstream, err };
+        }
+        let body_failed = std::error::Error::source(&err)
+            .and_then(|source| source.downcast_ref::<hyper::Error>())
+            .is_some_and(hyper::Error::is_user);
+        if body_failed {
+            Self::Client { err }
+        } else {
+            Self::Upstream { upstream, err }
+        }
+    }
+}
+
+/// A proxy with its pool of connections. Clones share the pool.
+#[derive(Clone)]
+pub struct Proxy {
+    client: Client<Connector, Body>,
+}
+
+impl Default for Proxy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Proxy {
+    pub fn new() -> Self {
+        Self::with_connect_timeout(CONNECT_TIMEOUT)
+    }
+
+    fn with_connect_timeout(timeout: Duration) -> Self {
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_PER_UPSTREAM)
+            .http1_max_buf_size(MAX_READ_BUFFER_BYTES)
+            .build(Connector::new(timeout));
+        Self { client }
+    }
+
+    /// Sends `request` to `upstream` as a request for `path`, and returns the response once its head is there.
+    ///
+    /// There is no timeout after the connection stands: how long an answer may take is the caller's to know.
+    pub async fn forward(
+        &self,
+        request: Request,
+        upstream: &Upstream,
+        path: &PathAndQuery,
+    ) -> Result<Response, ForwardError> {
+        let (mut parts, body) = request.into_parts();
+        parts.uri = upstream.uri(path);
+        parts.version = Version::HTTP_11;
+        headers::remove_hop_by_hop(&mut parts.headers);
+        headers::remove_expect(&mut parts.headers);
+        headers::remove_origin(&mut parts.headers);
+        parts.headers.insert(HOST, upstream.host());
+        parts.extensions = http::Extensions::new();
+        let response = self
+            .client
+            .request(Request::from_parts(parts, body))
+            .await
+            .map_err(|err| ForwardError::new(upstream, err))?;
+        let (mut parts, body) = response.into_parts();
+        headers::remove_hop_by_hop(&mut parts.headers);
+        // What the pool left here is of no use to the server that sends this on.
+        parts.extensions = http::Extensions::new();
+        parts.version = Version::HTTP_11;
+        Ok(Response::from_parts(parts, Body::new(body)))
+    }
+}

@@ -1,0 +1,423 @@
+//! The command line: one file per verb, each with its arguments and a `run`.
+
+mod agent;
+mod bench;
+#[cfg(feature = "mlx")]
+mod bench_roofline;
+mod claim;
+mod cordon;
+mod crd;
+mod digits;
+mod drain;
+mod events;
+mod fit;
+mod fit_roofline;
+mod html;
+mod join;
+mod logs;
+mod objects;
+mod output;
+mod plan;
+#[cfg(feature = "mlx")]
+mod probe;
+mod rebalance;
+mod rollout;
+mod server;
+mod simulate;
+mod simulated_worker;
+mod token;
+mod ui;
+mod up;
+mod version;
+#[cfg(feature = "mlx")]
+mod worker;
+
+use std::ffi::{OsStr, OsString};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use camino::{Utf8Path, Utf8PathBuf};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use rooflet_agent::state::node_name_in;
+use rooflet_base::environment;
+use rooflet_base::error::ExitStatus;
+use rooflet_client::KubeconfigSource;
+use rooflet_host::Host;
+use rooflet_process::open_files;
+use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
+use rooflet_telemetry::logging as telemetry;
+use rooflet_telemetry::logging::LogFormat;
+
+/// Where the API server listens unless told otherwise.
+pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7443";
+/// Where the gateway listens unless told otherwise.
+pub(crate) const DEFAULT_GATEWAY_LISTEN: &str = "127.0.0.1:7480";
+
+/// Declarative node agent and control plane for fleets of Macs that serve language models.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rooflet",
+    version,
+    arg_required_else_help = true,
+    subcommand_required = true
+)]
+struct Cli {
+    /// How log lines look. What is logged is set by ROOFLET_LOG, such as `info` or `rooflet=debug`.
+    #[arg(long, global = true, value_enum, default_value_t, env = "ROOFLET_LOG_FORMAT")]
+    log_format: LogFormat,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run control plane, gateway and agent on this machine, in one process tree.
+    Up(up::Args),
+    /// Run the control plane: API server, controller and gateway.
+    Server(server::Args),
+    /// Run the agent of this node: it serves what is placed here, or what its manifest directory says.
+    Agent(agent::Args),
+    /// Make this machine a node of a control plane elsewhere.
+    Join(join::Args),
+    /// Make, list and delete the tokens that other machines join with.
+    Token(token::Args),
+    /// Print the log of a replica, wherever it runs.
+    Logs(logs::Args),
+    /// Keep new replicas away from nodes.
+    Cordon(cordon::Args),
+    /// Let new replicas come to nodes again.
+    Uncordon(cordon::Args),
+    /// Move a node's replicas to others, as fast as their deployments can spare them.
+    Drain(drain::Args),
+    /// Say which replicas would be better off on other nodes, and move them if asked to.
+    Rebalance(rebalance::Args),
+    /// Watch a rollout, pause it, go back, or promote a canary: what `kubectl rollout` does for Deployments.
+    Rollout(rollout::Args),
+    /// Tell whether a model fits a machine, and how fast it would be there.
+    Fit(fit::Args),
+    /// Tell whether Macs carry a demand, how far, and what to buy.
+    Plan(plan::Args),
+    /// Tell what would happen in a fleet, on a virtual clock.
+    Simulate(simulate::Args),
+    /// Answer as a worker of a simulated machine would. Agents of `server --simulate` start these.
+    #[command(hide = true)]
+    SimulatedWorker(simulated_worker::Args),
+    /// Fit the predictor's constants anew, in the repository.
+    #[command(hide = true)]
+    FitRoofline(fit_roofline::Args),
+    /// Measure this machine's memory bandwidth through the engine.
+    #[cfg(feature = "mlx")]
+    Probe(probe::Args),
+    /// Measure one OpenAI-compatible server, or compare two: times to the first token, speed, throughput.
+    Bench(bench::Args),
+    /// Predict and measure decode speed on this machine, with models of random weights.
+    #[cfg(feature = "mlx")]
+    BenchRoofline(bench_roofline::Args),
+    /// Serve one model directory as a plain OpenAI-compatible server. Agents start these by themselves.
+    #[cfg(feature = "mlx")]
+    Worker(worker::Args),
+    /// Check published numbers against physics, known facts and their own arithmetic.
+    Claim(Box<claim::Args>),
+    /// Print the CustomResourceDefinitions, for `kubectl apply -f -`.
+    Crd(crd::Args),
+    /// Print the version.
+    Version(version::Args),
+}
+
+/// A failed command: what to tell the user, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: ExitStatus,
+    pub(crate) error: anyhow::Error,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self {
+            status: ExitStatus::Failure,
+            error: error.into(),
+        }
+    }
+}
+
+impl Failure {
+    pub(crate) fn new(status: ExitStatus, error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            status,
+            error: error.into(),
+        }
+    }
+}
+
+/// Runs the command line `args` (the program's name first) to its end. Errors are told on standard error; the exit codes
+/// are in docs/cli.md.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    #[cfg(feature = "mlx")]
+    rooflet_mlx::set_environment();
+    let cli = match parse(args) {
+        Ok(cli) => cli,
+        Err(err) => {
+            let wrong = err.use_stderr();
+            drop(err.print());
+            return if wrong {
+                ExitCode::from(ExitStatus::Usage as u8)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
+    let filtered = telemetry::init(cli.log_format, "info,kube_client=off");
+    let filtered = filtered.map_err(|err| Failure::new(ExitStatus::Usage, err));
+    open_files::raise_limit();
+    let done = filtered.and_then(|()| execute(cli.command));
+    // Half of an answer is none.
+    let done = done.and_then(|status| match ui::lost() {
+        Some(err) => Err(anyhow::anyhow!("writing to standard output: {err}").into()),
+        None => Ok(status),
+    });
+    match done {
+        Ok(status) => ExitCode::from(status as u8),
+        Err(failure) => {
+            ui::error(&failure.error);
+            ExitCode::from(failure.status as u8)
+        }
+    }
+}
+
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let mut command = without(&|name| environment::is_empty(name), Cli::command());
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|err| err.format(&mut command))
+}
+
+/// Variables of directories that data is kept in. Who empties one hardly means the default.
+const KEEPING: [&str; 3] = ["ROOFLET_DATA_DIR", "ROOFLET_SERVER_DATA_DIR", "ROOFLET_STATE_DIR"];
+
+/// The command whose arguments, and those of its verbs, look at no variable that is empty, but the ones of [`KEEPING`].
+fn without(is_empty: &dyn Fn(&OsStr) -> bool, command: clap::Command) -> clap::Command {
+    let ignored = |name: &OsStr| is_empty(name) && !KEEPING.iter().any(|own| name == *own);
+    command
+        .mut_args(|arg| match arg.get_env().is_some_and(ignored) {
+            true => arg.env(None::<&'static str>),
+            false => arg,
+        })
+        .mut_subcommands(|verb| without(is_empty, verb))
+}
+
+fn execute(command: Command) -> Result<ExitStatus, Failure> {
+    match command {
+        // The verbs whose answer may be no.
+        Command::Fit(args) => return fit::run(&args),
+        Command::Claim(args) => return claim::run(&args),
+        Command::Plan(args) => return plan::run(&args),
+        Command::Simulate(args) => return simulate::run(&args),
+        // Times are those of reads from the network only where reader and clock share a thread.
+        Command::Bench(args) => return block_on_one(bench::run(args)),
+        Command::Up(args) => block_on(up::run(args)),
+        Command::Server(args) => block_on(server::run(args)),
+        Command::SimulatedWorker(args) => block_on(simulated_worker::run(args)),
+        Command::Agent(args) => block_on(agent::run(args)),
+        Command::Join(args) => block_on(join::run(args)),
+        Command::Token(args) => block_on(token::run(args)),
+        Command::Logs(args) => block_on(logs::run(args)),
+        Command::Cordon(args) => block_on(cordon::cordon(args)),
+        Command::Uncordon(args) => block_on(cordon::uncordon(args)),
+        Command::Drain(args) => block_on(drain::run(args)),
+        Command::Rebalance(args) => block_on(rebalance::run(args)),
+        Command::Rollout(args) => block_on(rollout::run(args)),
+        Command::FitRoofline(args) => fit_roofline::run(&args),
+        #[cfg(feature = "mlx")]
+        Command::Probe(args) => probe::run(&args),
+        #[cfg(feature = "mlx")]
+        Command::BenchRoofline(args) => block_on(bench_roofline::run(args)),
+        #[cfg(feature = "mlx")]
+        Command::Worker(args) => block_on(worker::run(args)),
+        Command::Crd(args) => crd::run(&args),
+        Command::Version(args) => version::run(&args),
+    }?;
+    Ok(ExitStatus::Success)
+}
+
+/// Runs an asynchronous verb to its end.
+fn block_on<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_on(tokio::runtime::Builder::new_multi_thread(), verb)
+}
+
+/// The same on a single thread.
+fn block_on_one<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    run_on(tokio::runtime::Builder::new_current_thread(), verb)
+}
+
+fn run_on<T>(
+    mut builder: tokio::runtime::Builder,
+    verb: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    // Two TLS stacks of our dependencies could each choose a provider; say once which.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let runtime = builder.enable_all().build().context("starting the runtime")?;
+    let outcome = runtime.block_on(verb);
+    // A read of standard input may still block its thread, and must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// The user's home, or here where none is known.
+fn home() -> Utf8PathBuf {
+    std::env::home_dir()
+        .and_then(|home| Utf8PathBuf::from_path_buf(home).ok())
+        .unwrap_or_default()
+}
+
+/// `~/.rooflet`
+fn default_data_dir() -> Utf8PathBuf {
+    home().join(".rooflet")
+}
+
+/// Of an argument that names a directory and that `variable` stands for where it is not given.
+fn directory(
+    variable: &'static str,
+) -> impl Fn(&str) -> Result<Utf8PathBuf, String> + Clone + Send + Sync + 'static {
+    move |path| match path {
+        "" => Err(format!(
+            "it is empty: name a directory, or leave it out, {variable} in the environment too"
+        )),
+        path => Ok(path.into()),
+    }
+}
+
+/// What kubectl would use, or where it would find nothing, what `rooflet up` and `rooflet server` write by default.
+fn default_kubeconfig() -> KubeconfigSource {
+    if environment::is_set("KUBECONFIG") {
+        KubeconfigSource::Environment
+    } else {
+        kubeconfig_in(&home())
+    }
+}
+
+fn kubeconfig_in(home: &Utf8Path) -> KubeconfigSource {
+    if home.join(".kube/config").exists() {
+        return KubeconfigSource::Environment;
+    }
+    [".rooflet/kubeconfig", ".rooflet/server/kubeconfig"]
+        .map(|file| home.join(file))
+        .into_iter()
+        .find(|file| file.exists())
+        .map_or(KubeconfigSource::Environment, KubeconfigSource::File)
+}
+
+/// How long to load the machine to see what heat leaves of its speed.
+fn sustained_seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok();
+    seconds
+        .filter(|seconds| (1..=MAX_SUSTAINED_SECONDS).contains(seconds))
+        .ok_or_else(|| format!("write whole seconds from 1 to {MAX_SUSTAINED_SECONDS}"))
+}
+
+/// What the node of the agent with this state directory is called where nobody says: what it was called last. Networks change
+/// a Mac's host name, and a second node would come of it.
+fn node_name(told: Option<String>, state_dir: &Utf8Path) -> Result<String, Failure> {
+    if let Some(name) = told {
+        return Ok(name);
+    }
+    let kept = node_name_in(state_dir).with_context(|| {
+        format!(
+            "reading the node's name in `{state_dir}`: say it with --node-name, or choose another directory"
+        )
+    });
+    let kept = kept.map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    Ok(kept.unwrap_or_else(|| as_node_name(&Host::Native.identity().hostname)))
+}
+
+/// A host name, as a name of a FleetNode may be written.
+fn as_node_name(hostname: &str) -> String {
+    let allowed = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '.' || c == '-' {
+            c
+        } else {
+            '-'
+        }
+    };
+    let name: String = hostname.to_lowercase().chars().map(allowed).collect();
+    let name = name.trim_matches(['.', '-']);
+    if name.is_empty() {
+        "node".to_owned()
+    } else {
+        name.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use rooflet_agent::state::StateDir;
+    use rooflet_testing::TempDir;
+
+    #[test]
+    fn a_directory_that_is_named_by_nothing_is_refused_with_its_variable() {
+        let parse = directory("ROOFLET_DATA_DIR");
+        assert_eq!(parse("a b"), Ok("a b".into()));
+        let refused = parse("").unwrap_err();
+        assert!(refused.contains("ROOFLET_DATA_DIR"), "{refused}");
+    }
+
+    #[test]
+    fn of_empty_variables_only_those_of_directories_to_keep_data_in_are_looked_at() {
+        fn variables(command: &clap::Command) -> BTreeSet<&OsStr> {
+            let verbs = command.get_subcommands().flat_map(variables);
+            let own = command.get_arguments().filter_map(|arg| arg.get_env());
+            own.chain(verbs).collect()
+        }
+        assert!(variables(&Cli::command()).contains(OsStr::new("ROOFLET_MODEL_DIR")));
+        let command = without(&|_| true, Cli::command());
+        assert_eq!(variables(&command), KEEPING.map(OsStr::new).into());
+    }
+
+    #[test]
+    fn a_node_keeps_its_name_whatever_the_machine_is_called_since() {
+        let directory = TempDir::new();
+        let state_dir = directory.path();
+        let name = |told: Option<&str>| node_name(told.map(str::to_owned), state_dir);
+        let hostname = as_node_name(&Host::Native.identity().hostname);
+        assert_eq!(name(None).unwrap(), hostname);
+        let state = StateDir::open(state_dir).unwrap();
+        state.keep_node_name("anna-s-macbook-air.local").unwrap();
+        assert_eq!(name(None).unwrap(), "anna-s-macbook-air.local");
+        assert_eq!(name(Some("air")).unwrap(), "air");
+        std::fs::write(state_dir.join("node-name.json"), "{").unwrap();
+        let err = name(None).unwrap_err();
+        assert_eq!(err.status, ExitStatus::Config);
+        assert!(err.error.to_string().contains("--node-name"), "{}", err.error);
+    }
+
+    #[test]
+    fn host_names_are_made_names_of_nodes() {
+        assert_eq!(
+            as_node_name("Anna's MacBook Air.local"),
+            "anna-s-macbook-air.local"
+        );
+        assert_eq!(as_node_name("…"), "node");
+    }
+
+    #[test]
+    fn our_own_kubeconfig_is_used_where_kubectl_has_none() {
+        let directory = TempDir::new();
+        let home = directory.path();
+        let write = |path: &str| {
+            let path = home.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "").unwrap();
+            KubeconfigSource::File(path)
+        };
+        assert_eq!(kubeconfig_in(home), KubeconfigSource::Environment);
+        let of_server = write(".rooflet/server/kubeconfig");
+        assert_eq!(kubeconfig_in(home), of_server);
+        let of_up = write(".rooflet/kubeconfig");
+        assert_eq!(kubeconfig_in(home), of_up);
+        write(".kube/config");
+        assert_eq!(kubeconfig_in(home), KubeconfigSource::Environment);
+    }
+}

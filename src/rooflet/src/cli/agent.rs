@@ -1,0 +1,244 @@
+//! `rooflet agent`
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context;
+use camino::Utf8PathBuf;
+use kube::Client;
+
+use super::Failure;
+use crate::node::{listeners, shutdown};
+use rooflet_agent::sync::plan::ANSWER_GRACE;
+use rooflet_agent::workers::GRACE;
+use rooflet_agent::{Agent, AgentConfig, NodeCredentials, QuietHours, SimulatedMachine, StartAgentError};
+use rooflet_artifact::remote::HubAccess;
+use rooflet_base::clock::Clock;
+use rooflet_base::error::ExitStatus;
+use rooflet_base::task::Tasks;
+use rooflet_base::units::Bytes;
+use rooflet_client::{KubeconfigSource, Renewable, client_certificate, connect};
+use rooflet_host::{FakeHost, Host};
+use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_pki::NodeCertificate;
+use rooflet_roofline::chip;
+use rooflet_simulation::{chip_of, identity};
+
+/// In the state directory: the credentials of a node that has joined.
+pub(super) const KUBECONFIG_FILE: &str = "kubeconfig";
+
+/// Arguments of `rooflet agent`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The API server this node belongs to. Default: the one that it has joined. Without any, only --manifest-dir says what runs here.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<Utf8PathBuf>,
+    /// Run one copy of each ModelDeployment in this directory, with or without an API server.
+    #[arg(long, value_name = "DIR")]
+    manifest_dir: Option<Utf8PathBuf>,
+    /// The name of this machine's FleetNode. Without it the one that it had last, which the state directory keeps, and at first the
+    /// host name.
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Where `local://NAME` models are: one directory each.
+    #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR", value_parser = super::directory("ROOFLET_MODEL_DIR"))]
+    model_dir: Option<Utf8PathBuf>,
+    /// Where the agent keeps its logs and what it needs to find its workers again.
+    #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = super::directory("ROOFLET_STATE_DIR"), default_value_t = super::default_data_dir().join("agent"))]
+    state_dir: Utf8PathBuf,
+    /// Where the agent takes requests for its replicas. Port 0 takes a free one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Let pages of these origins ask this agent, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
+    /// whatever this says; clients that are no browsers do not come from an origin.
+    #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
+    allowed_origins: Option<AllowedOrigins>,
+    /// The address at which the gateway reaches this agent, if it is another one than it listens on.
+    #[arg(long, value_name = "HOST")]
+    advertise_address: Option<String>,
+    /// Seconds that a worker may take to finish running requests when the agent stops or the machine needs its memory.
+    #[arg(long, value_name = "N", default_value_t = GRACE.as_secs(), value_parser = clap::value_parser!(u64).range(0..=3600))]
+    grace_seconds: u64,
+    /// Seconds that it may take for that when its replica is replaced, moved or scaled away: as long as its longest answer
+    /// may take, and at most this.
+    #[arg(long, value_name = "N", default_value_t = ANSWER_GRACE.as_secs(), value_parser = clap::value_parser!(u64).range(0..=3600))]
+    answer_grace_seconds: u64,
+    /// Leave workers running when the agent stops; its next start takes them over. After a crash it always does.
+    #[arg(long)]
+    keep_workers: bool,
+    /// Times of day at which this machine is not to serve: its replicas move away where other nodes have room.
+    #[arg(long, value_name = "HH:MM-HH:MM[,…]")]
+    quiet_hours: Option<QuietHours>,
+    /// Do not measure the memory bandwidth.
+    #[arg(long)]
+    no_probe: bool,
+    /// Load the machine for so many seconds whenever it is measured, so that predictions are of the speed that it keeps when
+    /// it is hot. Its replicas start afterwards. Two minutes tell the most of a Mac without a fan.
+    #[arg(long, value_name = "N", conflicts_with = "no_probe", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
+    probe_sustained_seconds: Option<u64>,
+    /// Be a Mac with this chip, such as "M4 Pro", to try a fleet on one machine: admission, placement and predictions go by its
+    /// data sheet, while workers run the engine of this machine. The node is labelled rooflet.dev/simulated.
+    #[arg(long, value_name = "CHIP", requires = "simulated_memory")]
+    simulated_chip: Option<String>,
+    /// The memory of that Mac. What workers really take is this machine's, and nobody watches that it has so much.
+    #[arg(long, value_name = "SIZE", requires = "simulated_chip", value_parser = super::fit::memory_size)]
+    simulated_memory: Option<Bytes>,
+    /// The GPU cores of that Mac, where its chip is made with several numbers.
+    #[arg(long, value_name = "N", requires = "simulated_chip")]
+    simulated_gpu_cores: Option<u32>,
+    /// Stop when standard input ends: a supervisor holds the other end.
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let unusable = |text: String| Failure::new(ExitStatus::Usage, anyhow::anyhow!(text));
+    let joined = Some(args.state_dir.join(KUBECONFIG_FILE)).filter(|path| path.exists());
+    let kubeconfig = args.kubeconfig.or(joined);
+    if kubeconfig.is_none() && args.manifest_dir.is_none() {
+        return Err(unusable(
+            "this machine has joined no control plane: run `rooflet join`, or say with --kubeconfig or --manifest-dir who decides what \
+             runs here"
+                .to_owned(),
+        ));
+    }
+    let certificate = match &kubeconfig {
+        Some(path) => client_certificate(&KubeconfigSource::File(path.clone()))
+            .await
+            .map_err(|err| Failure::new(ExitStatus::Config, err))?,
+        None => None,
+    };
+    let certificate = certificate
+        .and_then(|pem| NodeCertificate::read(&pem))
+        .filter(|certificate| certificate.node.is_some());
+    let joined_as = certificate
+        .as_ref()
+        .and_then(|certificate| certificate.node.clone());
+    if let (Some(named), Some(joined)) = (&args.node_name, &joined_as)
+        && named != joined
+    {
+        return Err(unusable(format!(
+            "--node-name {named}: this machine's certificate is for {joined}; leave the name out, or join again with it"
+        )));
+    }
+    let node_name = super::node_name(args.node_name.or(joined_as), &args.state_dir)?;
+    if let Some(what) = rooflet_apimachinery::schema::names::dns_subdomain(&node_name).first() {
+        return Err(unusable(format!("--node-name {node_name}: {what}")));
+    }
+    if args.listen.ip().is_unspecified() && args.advertise_address.is_none() {
+        return Err(unusable(format!(
+            "--listen {}: say with --advertise-address at which address others reach this machine",
+            args.listen
+        )));
+    }
+    let host = match (&args.simulated_chip, args.simulated_memory) {
+        (Some(chip), Some(memory)) => simulated(&node_name, chip, args.simulated_gpu_cores, memory)
+            .map_err(|err| unusable(format!("--simulated-chip {chip}: {err}")))?,
+        (_, _) => Host::Native,
+    };
+    let tasks = Tasks::new();
+    shutdown::on_signal(&tasks)?;
+    if args.stop_with_stdin {
+        shutdown::on_stdin_end(&tasks)?;
+    }
+    let client = match kubeconfig {
+        Some(path) => {
+            let connecting = connect(&KubeconfigSource::File(path.clone())).await;
+            let client = connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?;
+            Some(match certificate {
+                Some(certificate) => keep_credentials(client, path, certificate, &tasks),
+                None => client,
+            })
+        }
+        None => None,
+    };
+    let listener = listeners::bind("--listen", args.listen)
+        .await
+        .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?;
+    let bound = listener.local_addr().context("reading the bound address")?;
+    let advertised = match args.advertise_address {
+        Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{}", bound.port()),
+        Some(host) => format!("{host}:{}", bound.port()),
+        None => bound.to_string(),
+    };
+    let program = std::env::current_exe().context("finding this program's own file")?;
+    let config = AgentConfig {
+        node_name,
+        state_dir: args.state_dir,
+        model_dir: args.model_dir,
+        hub: Some(HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?),
+        manifest_dir: args.manifest_dir,
+        allowed_origins: args.allowed_origins.unwrap_or_default(),
+        endpoint: format!("http://{advertised}"),
+        quiet_hours: args.quiet_hours.unwrap_or_default(),
+        program: Utf8PathBuf::from_path_buf(program).map_err(|path| {
+            anyhow::anyhow!("this program's path `{}` is not UTF-8: move it", path.display())
+        })?,
+        engine: engine(),
+        grace: Duration::from_secs(args.grace_seconds),
+        answer_grace: Duration::from_secs(args.answer_grace_seconds),
+        keep_workers: args.keep_workers,
+        probe: !args.no_probe && cfg!(feature = "mlx"),
+        probe_sustained: args.probe_sustained_seconds.map(Duration::from_secs),
+        simulated: args.simulated_chip.is_some().then(SimulatedMachine::default),
+    };
+    let agent = Agent::new(config, host, Clock::System).map_err(|err| Failure::new(status(&err), err))?;
+    if let Some(client) = &client {
+        let free = agent.check_name(client).await;
+        free.map_err(|taken| Failure::new(ExitStatus::Unavailable, taken))?;
+    }
+    agent
+        .run(client, listener, tasks.stop_token())
+        .await
+        .map_err(|why| Failure::from(anyhow::anyhow!(why)))
+}
+
+/// Name and version of the engine in this build. The version is that of the loaded library, which may change under the same
+/// rooflet.
+fn engine() -> String {
+    #[cfg(feature = "mlx")]
+    return format!("mlx {}", rooflet_mlx::device::engine_version());
+    #[cfg(not(feature = "mlx"))]
+    return "no engine".to_owned();
+}
+
+/// The client of a node whose certificate is renewed as long as the tasks run.
+fn keep_credentials(
+    client: Client,
+    kubeconfig: Utf8PathBuf,
+    certificate: NodeCertificate,
+    tasks: &Tasks,
+) -> Client {
+    let (client, renewable) = Renewable::new(client);
+    let credentials = NodeCredentials {
+        kubeconfig,
+        certificate,
+        client: client.clone(),
+        renewable,
+        clock: Clock::System,
+    };
+    tasks.spawn_detached(credentials.keep(tasks.stop_token()));
+    client
+}
+
+/// A Mac that does not exist, but for its disk.
+fn simulated(
+    node: &str,
+    chip: &str,
+    gpu_cores: Option<u32>,
+    memory: Bytes,
+) -> Result<Host, chip::UnknownChip> {
+    let variant = chip::find(chip, gpu_cores, Some(memory))?;
+    let identity = identity(node, chip_of(variant));
+    Ok(Host::Fake(FakeHost::of(identity, memory).with_native_disk()))
+}
+
+fn status(err: &StartAgentError) -> ExitStatus {
+    match err {
+        StartAgentError::State(err) if err.is_locked() => ExitStatus::Unavailable,
+        StartAgentError::State(_) | StartAgentError::Manifests(_) | StartAgentError::ModelDir { .. } => {
+            ExitStatus::Config
+        }
+        StartAgentError::Metrics(_) => ExitStatus::Failure,
+    }
+}

@@ -1,0 +1,366 @@
+//! `rooflet claim`: whether published numbers can be true.
+
+mod document;
+mod report;
+
+use anyhow::anyhow;
+use camino::Utf8PathBuf;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Failure, ui};
+use rooflet_api::v1alpha1::{
+    ClaimCheck, ClaimFinding, ClaimVerdict, ClaimedConditions, ClaimedFigure, ClaimedHardware, ClaimedModel,
+    FigureKind, PerformanceClaimSpec, Published,
+};
+use rooflet_base::error::ExitStatus;
+use rooflet_base::yaml;
+use rooflet_claim::{Assessment, InvalidClaim};
+
+/// Arguments that are said of the one claim that they make.
+const OF_ONE_CLAIM: [&str; 17] = [
+    "chip",
+    "gpu_cores",
+    "memory",
+    "bandwidth",
+    "model",
+    "quantization",
+    "engine",
+    "prompt",
+    "cached",
+    "context",
+    "generated",
+    "batch",
+    "decode",
+    "prefill",
+    "ttft",
+    "figure",
+    "statement",
+];
+
+/// Check published numbers against physics, known facts and their own arithmetic.
+///
+/// With --file: every claim of a YAML file. Without: one claim from the other flags. docs/claims.md describes the form.
+///
+/// Exits with 0 if all is plausible, with 4 if something is wrong, with 5 if a claim holds nothing that can be checked.
+#[derive(Debug, clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(super) struct Args {
+    /// Claims to check: PerformanceClaim objects, or bare specs of them; `-` is standard input. May be given again.
+    #[arg(long = "file", short = 'f', value_name = "FILE.yaml", conflicts_with_all = OF_ONE_CLAIM)]
+    files: Vec<Utf8PathBuf>,
+    /// How the outcome is printed. json: one object, or a list of them when there are several claims.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+    /// The chip, such as "Apple M4 Pro".
+    #[arg(long)]
+    chip: Option<String>,
+    /// Its GPU cores.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    gpu_cores: Option<u32>,
+    /// The machine's memory, such as 24GB.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    memory: Option<String>,
+    /// The bandwidth that the claim gives the chip, in GB/s.
+    #[arg(long, value_name = "GB/S", allow_hyphen_values = true)]
+    bandwidth: Option<String>,
+    /// The model, such as gemma-3-12b-it-4bit.
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The format of its weights: mlx4, 4bit, q4_k_m, bf16 and the like. Default: what the name ends in.
+    #[arg(long, value_name = "FORMAT")]
+    quantization: Option<String>,
+    /// The program that ran it.
+    #[arg(long)]
+    engine: Option<String>,
+    /// Tokens of the prompt.
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// Of them, tokens that a prefix cache held.
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
+    cached: Option<String>,
+    /// Tokens in the KV cache while decoding.
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
+    context: Option<String>,
+    /// Tokens generated.
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
+    generated: Option<String>,
+    /// Sequences decoded together.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    batch: Option<u32>,
+    /// Decode speed in tokens per second: 77.7, ~26 or 12-15; or the time of one token: 12.5ms/token.
+    #[arg(long, value_name = "TOK/S", allow_hyphen_values = true)]
+    decode: Option<String>,
+    /// Prefill speed in tokens per second.
+    #[arg(long, value_name = "TOK/S", allow_hyphen_values = true)]
+    prefill: Option<String>,
+    /// Time to the first token, in seconds.
+    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
+    ttft: Option<String>,
+    /// Any other figure, as KIND=VALUE, such as weightBytes=1.9GB. May be given again.
+    #[arg(long, value_name = "KIND=VALUE", allow_hyphen_values = true)]
+    figure: Vec<String>,
+    /// Arithmetic that the claim states, such as "16829/571 = 29.5". May be given again.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    statement: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// Plain words.
+    #[default]
+    Text,
+    Json,
+    Yaml,
+}
+
+/// One claim, judged.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Judged {
+    /// Where it stands, or its name.
+    claim: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    verdict: ClaimVerdict,
+    findings: Vec<ClaimFinding>,
+    checks: Vec<ClaimCheck>,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
+    if args.files.is_empty() {
+        let usage = |err| Failure::new(ExitStatus::Usage, err);
+        let spec = from_flags(args).map_err(usage)?;
+        let judged =
+            Judged::new("the claim".to_owned(), spec).map_err(|InvalidClaim { field, message }| {
+                let flag = flag(args, &field).unwrap_or(field);
+                usage(anyhow!("{flag}: {message}"))
+            })?;
+        let judged = [judged];
+        ui::output(&print(&judged, false, args.output)?);
+        return Ok(outcome(&judged));
+    }
+    let mut claims = Vec::new();
+    for file in &args.files {
+        claims.extend(document::read(file).unwrap_or_else(|err| vec![Err(err)]));
+    }
+    let several = claims.len() > 1;
+    let (mut judged, mut unreadable) = (Vec::new(), Vec::new());
+    for claim in claims {
+        let outcome = claim.and_then(|(claim, spec)| {
+            Judged::new(claim.clone(), spec).map_err(|err| anyhow!("{claim}: {err}"))
+        });
+        match outcome {
+            Ok(one) => judged.push(one),
+            Err(err) => unreadable.push(err),
+        }
+    }
+    if !judged.is_empty() {
+        ui::output(&print(&judged, several, args.output)?);
+    }
+    let Some(last) = unreadable.pop() else {
+        return Ok(outcome(&judged));
+    };
+    unreadable.iter().for_each(ui::error);
+    Err(Failure::new(ExitStatus::Config, last))
+}
+
+impl Judged {
+    fn new(claim: String, spec: PerformanceClaimSpec) -> Result<Self, InvalidClaim> {
+        let assessment = Assessment::new(&spec)?;
+        Ok(Self {
+            claim,
+            source: spec.source,
+            verdict: assessment.verdict,
+            findings: assessment.findings,
+            checks: assessment.checks,
+        })
+    }
+}
+
+/// `several`: claims were asked about, whether or not all of them could be read.
+fn print(judged: &[Judged], several: bool, output: Output) -> anyhow::Result<String> {
+    Ok(match (output, judged) {
+        (Output::Text, _) => judged.iter().map(report::text).collect::<Vec<_>>().join("\n"),
+        (Output::Json, [one]) if !several => serde_json::to_string_pretty(one)? + "\n",
+        (Output::Json, all) => serde_json::to_string_pretty(all)? + "\n",
+        (Output::Yaml, _) => {
+            let documents = judged
+                .iter()
+                .map(yaml::to_string)
+                .collect::<Result<Vec<_>, _>>()?;
+            documents.join("---\n")
+        }
+    })
+}
+
+/// What the gravest of the verdicts is to a script.
+fn outcome(judged: &[Judged]) -> ExitStatus {
+    if judged.iter().any(|judged| judged.verdict.is_flag()) {
+        ExitStatus::Flagged
+    } else if judged
+        .iter()
+        .any(|judged| judged.verdict == ClaimVerdict::Untestable)
+    {
+        ExitStatus::Untestable
+    } else {
+        ExitStatus::Success
+    }
+}
+
+/// Figures with a flag of their own, in the order in which [`from_flags`] has them.
+fn figure_flags(args: &Args) -> impl Iterator<Item = (&'static str, FigureKind, &str)> {
+    [
+        ("--decode", FigureKind::DecodeTokensPerSecond, &args.decode),
+        ("--prefill", FigureKind::PrefillTokensPerSecond, &args.prefill),
+        ("--ttft", FigureKind::TimeToFirstTokenSeconds, &args.ttft),
+    ]
+    .into_iter()
+    .filter_map(|(flag, kind, value)| Some((flag, kind, value.as_deref()?)))
+}
+
+/// The flag that a field of the claim came from.
+fn flag(args: &Args, field: &str) -> Option<String> {
+    let index = |list: &str| -> Option<usize> {
+        let (index, _) = field.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
+        index.parse().ok()
+    };
+    if let Some(index) = index("figures") {
+        let flags: Vec<_> = figure_flags(args).map(|(flag, ..)| flag.to_owned()).collect();
+        let others = args.figure.iter().map(|text| format!("--figure {text}"));
+        return flags.into_iter().chain(others).nth(index);
+    }
+    if let Some(index) = index("statements") {
+        return Some(format!("--statement {}", args.statement.get(index)?));
+    }
+    let flag = match field {
+        "model.name" => "model",
+        "hardware.gpuCores" => "gpu-cores",
+        _ => field.split_once('.').map_or(field, |(_, name)| name),
+    };
+    let command = <Args as clap::Args>::augment_args(clap::Command::new("claim"));
+    let known = command.get_arguments().any(|own| own.get_long() == Some(flag));
+    known.then(|| format!("--{flag}"))
+}
+
+fn from_flags(args: &Args) -> anyhow::Result<PerformanceClaimSpec> {
+    let text = |value: &Option<String>| value.as_deref().map(Published::from);
+    let mut figures: Vec<_> = figure_flags(args)
+        .map(|(_, kind, value)| figure(kind, value))
+        .collect();
+    for text in &args.figure {
+        let (kind, value) = text
+            .split_once('=')
+            .ok_or_else(|| anyhow!("--figure {text}: write KIND=VALUE, such as weightBytes=1.9GB"))?;
+        let kind = serde_json::from_value(Value::from(kind.trim()))
+            .map_err(|err| anyhow!("--figure {text}: {err}"))?;
+        figures.push(figure(kind, value.trim()));
+    }
+    Ok(PerformanceClaimSpec {
+        source: None,
+        hardware: ClaimedHardware {
+            chip: args.chip.clone(),
+            gpu_cores: args.gpu_cores,
+            memory: text(&args.memory),
+            bandwidth: text(&args.bandwidth),
+            ..ClaimedHardware::default()
+        },
+        model: ClaimedModel {
+            name: args.model.clone(),
+            quantization: args.quantization.clone(),
+            ..ClaimedModel::default()
+        },
+        engine: args.engine.clone(),
+        workload: ClaimedConditions {
+            prompt: text(&args.prompt),
+            cached: text(&args.cached),
+            context: text(&args.context),
+            generated: text(&args.generated),
+            batch: args.batch,
+            ..ClaimedConditions::default()
+        },
+        figures,
+        statements: args.statement.clone(),
+    })
+}
+
+fn figure(kind: FigureKind, value: &str) -> ClaimedFigure {
+    ClaimedFigure {
+        name: None,
+        kind,
+        value: Published::from(value),
+        under: ClaimedConditions::default(),
+        basis: None,
+        presented_as: None,
+        per: None,
+        bytes: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_file_and_a_claim_in_flags_exclude_each_other() {
+        for flag in [
+            "--prefill=3",
+            "--ttft=1",
+            "--gpu-cores=8",
+            "--batch=2",
+            "--statement=1 = 1",
+        ] {
+            let line = Line::try_parse_from(["rooflet", "--file=x.yaml", flag]);
+            assert!(
+                line.err().unwrap().to_string().contains("cannot be used with"),
+                "{flag}"
+            );
+        }
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("claim"));
+        let of_all = ["files", "output"];
+        let names: Vec<_> = command.get_arguments().map(|own| own.get_id().as_str()).collect();
+        let rest: Vec<_> = names.into_iter().filter(|name| !of_all.contains(name)).collect();
+        assert_eq!(rest, OF_ONE_CLAIM);
+    }
+
+    #[test]
+    fn a_statement_may_begin_with_a_minus() {
+        let line = Line::try_parse_from(["rooflet", "--statement", "-2.58 = 181.82-184.40"]).unwrap();
+        assert_eq!(run(&line.args).unwrap(), ExitStatus::Success);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_its_flag() {
+        for (flags, told) in [
+            (&["--decode=fast"][..], "--decode: `fast` is not a number"),
+            (&["--ttft=1", "--prefill=x"], "--prefill: `x` is not a number"),
+            (
+                &["--decode=3", "--figure=weightBytes=small"],
+                "--figure weightBytes=small: `small` is not a number",
+            ),
+            (&["--decode", "-5"], "--decode: `-5` "),
+            (&["--decode=3", "--prompt", "-5"], "--prompt: `-5` "),
+            (
+                &["--figure", "weightBytes=-1 GB"],
+                "--figure weightBytes=-1 GB: `-1 GB` ",
+            ),
+            (&["--figure", "-1 GB"], "--figure -1 GB: write KIND=VALUE"),
+            (&["--decode=3", "--memory=much"], "--memory: `much` is not"),
+            (&["--decode=3", "--prompt=long"], "--prompt: `long` is not"),
+        ] {
+            let words = ["rooflet", "--chip=Apple M4 Pro", "--model=qwen3-8b-4bit"];
+            let line = Line::try_parse_from(words.iter().chain(flags)).unwrap();
+            let failure = run(&line.args).unwrap_err();
+            let message = format!("{:#}", failure.error);
+            assert!(message.starts_with(told), "{message}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A judged claim in plain words.
+
+use super::Judged;
+use rooflet_api::v1alpha1::{ClaimFinding, ClaimVerdict};
+
+pub(super) fn text(judged: &Judged) -> String {
+    let mut text = format!("{}: {}\n", judged.claim, judged.verdict);
+    if let Some(source) = &judged.source {
+        line(&mut text, 2, &format!("source: {source}"));
+    }
+    for check in &judged.checks {
+        let mark = match check.verdict {
+            ClaimVerdict::Plausible => "ok",
+            ClaimVerdict::Untestable => "--",
+            ClaimVerdict::ExceedsRoofline
+            | ClaimVerdict::Contradictory
+            | ClaimVerdict::ArithmeticError
+            | ClaimVerdict::WrongFact
+            | ClaimVerdict::MethodUnclear => "!!",
+        };
+        let place = if check.subject.starts_with(&check.field) {
+            check.subject.clone()
+        } else {
+            format!("{}  {}", check.field, check.subject)
+        };
+        line(&mut text, 2, &format!("{mark} {place}"));
+        for finding in judged
+            .findings
+            .iter()
+            .filter(|finding| finding.field == check.field)
+        {
+            line(
+                &mut text,
+                5,
+                &format!("{}: {}{}", finding.verdict, finding.message, right(finding)),
+            );
+        }
+        for remark in &check.remarks {
+            line(&mut text, 5, remark);
+        }
+    }
+    text
+}
+
+/// What would be right, where the message cannot be trusted to have said it.
+fn right(finding: &ClaimFinding) -> String {
+    match (&finding.claimed, &finding.right) {
+        (Some(claimed), Some(right)) if !finding.message.contains(right.as_str()) => {
+            format!(" [claimed: {claimed}; right: {right}]")
+        }
+        (Some(_) | None, Some(_) | None) => String::new(),
+    }
+}
+
+fn line(text: &mut String, indent: usize, words: &str) {
+    text.push_str(&format!(
+        "{:indent$}{words}
+",
+        ""
+    ));
+}

@@ -1,0 +1,64 @@
+//! `rooflet cordon` and `rooflet uncordon`
+
+use anyhow::anyhow;
+use camino::Utf8PathBuf;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::{Failure, objects, ui};
+use rooflet_api::v1alpha1::FleetNode;
+use rooflet_client::{ApiError, FIELD_MANAGER};
+
+/// Arguments of `rooflet cordon` and `rooflet uncordon`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The nodes' names. `kubectl get mac` lists them.
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<Utf8PathBuf>,
+}
+
+/// Keeps new replicas away.
+pub(crate) async fn cordon(args: Args) -> Result<(), Failure> {
+    let wanted = json!({"spec": {"unschedulable": true}});
+    change(args, "cordoned", wanted, |node| node.spec.unschedulable).await
+}
+
+/// Lets new replicas come again; a node that was being drained keeps those it still has.
+pub(crate) async fn uncordon(args: Args) -> Result<(), Failure> {
+    let wanted = json!({"spec": {"unschedulable": false, "drain": false}});
+    change(args, "uncordoned", wanted, |node| {
+        !node.spec.unschedulable && !node.spec.drain
+    })
+    .await
+}
+
+async fn change(args: Args, done: &str, wanted: Value, is_so: fn(&FleetNode) -> bool) -> Result<(), Failure> {
+    let nodes: Api<FleetNode> = Api::all(objects::client(args.kubeconfig).await?);
+    for name in &args.nodes {
+        let already = if is_so(&node(&nodes, name).await?) {
+            "already "
+        } else {
+            patch(&nodes, name, &wanted).await?;
+            ""
+        };
+        ui::output(&format!("fleetnode.rooflet.dev/{name} {already}{done}\n"));
+    }
+    Ok(())
+}
+
+pub(super) async fn node(nodes: &Api<FleetNode>, name: &str) -> Result<FleetNode, Failure> {
+    let node = nodes.get_opt(name).await.map_err(ApiError::from)?;
+    Ok(node.ok_or_else(|| anyhow!("no FleetNode {name}; `kubectl get mac` lists them"))?)
+}
+
+pub(super) async fn patch(nodes: &Api<FleetNode>, name: &str, patch: &Value) -> Result<FleetNode, ApiError> {
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    Ok(nodes.patch(name, &params, &Patch::Merge(patch)).await?)
+}

@@ -1,0 +1,157 @@
+//! `rooflet fit --cases`: a file of measurements with what the predictor says of each.
+//!
+//! Rows come out in their order and number, each as it was. A row that cannot be predicted has empty cells at its end, and
+//! its line, column and remedy are told on standard error; it costs the other rows nothing.
+
+use anyhow::{Context, bail};
+use camino::Utf8Path;
+use csv::ByteRecord;
+
+use crate::cli::{Failure, ui};
+use rooflet_base::error::ExitStatus;
+use rooflet_model::shapes::ShapeFile;
+use rooflet_roofline::cases::{Case, CaseError, REQUIRED, Row};
+use rooflet_roofline::predict::{Parameters, Prediction};
+
+/// Added to every row.
+const ADDED: [&str; 6] = [
+    "decode_tps_p10",
+    "decode_tps_p50",
+    "decode_tps_p90",
+    "prefill_tps_p50",
+    "ttft_ms_p50",
+    "basis",
+];
+
+pub(super) fn run(cases: &Utf8Path, shapes: &Utf8Path) -> Result<(), Failure> {
+    let predicted = read(cases, shapes).map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    for (line, problem) in &predicted.problems {
+        ui::progress(&format!("warning: {cases}, line {line}: {problem}"));
+    }
+    // It is all there is to say, whether or not somebody reads it to its end.
+    let _ = ui::output_bytes(&predicted.csv).context("writing CSV")?;
+    Ok(())
+}
+
+fn read(cases: &Utf8Path, shapes: &Utf8Path) -> anyhow::Result<Predicted> {
+    let text = std::fs::read_to_string(shapes).with_context(|| format!("reading {shapes}"))?;
+    let shapes = ShapeFile::parse(&text).with_context(|| format!("reading {shapes}"))?;
+    let table = std::fs::read(cases).with_context(|| format!("reading {cases}"))?;
+    Predicted::new(&table, &shapes).with_context(|| format!("reading {cases}"))
+}
+
+/// A table with predictions added.
+#[derive(Debug, PartialEq)]
+struct Predicted {
+    csv: Vec<u8>,
+    /// What to know of rows: where they begin, counted from 1, and what was assumed, or why they have no prediction.
+    problems: Vec<(usize, String)>,
+}
+
+impl Predicted {
+    fn new(table: &[u8], shapes: &ShapeFile) -> anyhow::Result<Self> {
+        if table.starts_with(&[0xff, 0xfe]) || table.starts_with(&[0xfe, 0xff]) {
+            bail!("it is UTF-16: save it as UTF-8");
+        }
+        // Rows of another length, and text that is not UTF-8, are a matter of their row.
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(table);
+        let columns = reader.byte_headers().context("line 1: no CSV")?.clone();
+        let names: Vec<String> = columns.iter().map(|name| text(name).to_lowercase()).collect();
+        let missing: Vec<&str> = REQUIRED
+            .into_iter()
+            .filter(|column| !names.iter().any(|name| name == column))
+            .collect();
+        if !missing.is_empty() {
+            for (separator, told) in [(';', "semicolons"), ('\t', "tabs")] {
+                if names.iter().any(|name| name.contains(separator)) {
+                    bail!("line 1 separates its columns by {told}: save it with commas between them");
+                }
+            }
+            bail!(
+                "line 1 has no column `{}`; a table of cases needs `{}`",
+                missing.join("`, `"),
+                REQUIRED.join("`, `")
+            );
+        }
+
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(columns.iter().chain(ADDED.map(str::as_bytes)))?;
+        let mut problems = Vec::new();
+        for record in reader.byte_records() {
+            let mut record = record?;
+            let (cells, remarks) = predicted(&names, &record, shapes).unwrap_or_else(|problem| {
+                let told = format!("{problem}; left without a prediction");
+                (Default::default(), vec![told])
+            });
+            if !remarks.is_empty() {
+                problems.push((line(table, &record), remarks.join("; ")));
+            }
+            // The added cells stand below their names whatever the row's length was.
+            record.truncate(names.len());
+            let padding = std::iter::repeat_n(&b""[..], names.len() - record.len());
+            writer.write_record(
+                record
+                    .iter()
+                    .chain(padding)
+                    .chain(cells.iter().map(String::as_bytes)),
+            )?;
+        }
+        let csv = writer
+            .into_inner()
+            .map_err(csv::IntoInnerError::into_error)
+            .context("writing CSV")?;
+        Ok(Self { csv, problems })
+    }
+}
+
+/// Cells of [`ADDED`] with what was assumed for them, or why there are none.
+fn predicted(
+    names: &[String],
+    record: &ByteRecord,
+    shapes: &ShapeFile,
+) -> Result<([String; ADDED.len()], Vec<String>), String> {
+    if record.len() != names.len() {
+        return Err(format!(
+            "it has {} cells and line 1 has {}: quote cells that contain commas",
+            record.len(),
+            names.len()
+        ));
+    }
+    let row: Row = names.iter().cloned().zip(record.iter().map(text)).collect();
+    let case = Case::parse(&row, shapes).map_err(|err: CaseError| err.to_string())?;
+    let parameters = Parameters::built_in();
+    let prediction = case.predict(parameters);
+    let rate = case.reported_rate(&prediction, parameters);
+    let Prediction { decode, prefill } = prediction;
+    let known = |value: String| if case.prompt_known { value } else { String::new() };
+    let cells = [
+        format!("{:.3}", rate.p10),
+        format!("{:.3}", rate.p50),
+        format!("{:.3}", rate.p90),
+        known(format!("{:.2}", prefill.tokens_per_second.p50)),
+        known(format!("{:.2}", prefill.first_token_seconds.p50 * 1e3)),
+        decode.basis.as_str().to_owned(),
+    ];
+    Ok((cells, case.remarks))
+}
+
+fn text(cell: &[u8]) -> String {
+    String::from_utf8_lossy(cell).trim().to_owned()
+}
+
+/// The line where a record begins. The reader's own count is one short where lines end in CR LF: it takes the LF for the
+/// next record's first byte.
+fn line(table: &[u8], record: &ByteRecord) -> usize {
+    let start = record.position().map_or(0, |position| position.byte() as usize);
+    let breaks = table[start..]
+        .iter()
+        .take_while(|byte| matches!(byte, b'\r' | b'\n'))
+        .count();
+    1 + table[..start + breaks]
+        .iter()
+        .filter(|byte| **byte == b'\n')
+        .count()
+}
+
+#[cfg(test)]
+mod tests;

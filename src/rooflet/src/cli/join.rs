@@ -1,0 +1,135 @@
+//! `rooflet join`: makes this machine a node of a control plane elsewhere. As with kubeadm, a token and the hash of the
+//! server's authority are all that has to be known; both are in the line that `rooflet token create` prints.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::agent::KUBECONFIG_FILE;
+use super::{Failure, ui};
+use crate::node::data_dir;
+use rooflet_base::error::ExitStatus;
+use rooflet_client::{sign_node, with_token};
+use rooflet_pki::kubeconfig;
+use rooflet_pki::kubeconfig::Credentials;
+use rooflet_pki::{
+    AuthorityHash, BootstrapToken, DiscoverError, NodeCertificate, NodeRequest, certificate_pem, discover,
+};
+
+/// Where the line that is printed has the agent listen.
+const AGENT_PORT: u16 = 7500;
+
+/// Arguments of `rooflet join`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the API server is, such as https://10.0.0.5:7443.
+    #[arg(value_name = "URL")]
+    server: String,
+    /// The token, as `rooflet token create` prints it.
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "ROOFLET_JOIN_TOKEN",
+        hide_env_values = true
+    )]
+    token: BootstrapToken,
+    /// The hash of the server's authority, by which this machine knows that it is the right one; printed beside the token.
+    #[arg(long, value_name = "sha256:HASH")]
+    ca_hash: AuthorityHash,
+    /// The name of this machine's FleetNode. Default: what it was called last, and at first the host name.
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// The agent's state directory: the credentials are kept there.
+    #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = super::directory("ROOFLET_STATE_DIR"), default_value_t = super::default_data_dir().join("agent"))]
+    state_dir: Utf8PathBuf,
+    /// Seconds to wait for the certificate to be signed.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    wait_seconds: u64,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let node = super::node_name(args.node_name, &args.state_dir)?;
+    if let Some(what) = rooflet_apimachinery::schema::names::dns_subdomain(&node).first() {
+        let what = anyhow!("--node-name {node}: {what}");
+        return Err(Failure::new(ExitStatus::Usage, what));
+    }
+    let server = discover(&args.server, args.ca_hash).await.map_err(|err| {
+        let status = match err {
+            DiscoverError::Url(_) => ExitStatus::Usage,
+            DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
+            DiscoverError::Tls(_) => ExitStatus::Failure,
+        };
+        Failure::new(status, err)
+    })?;
+    data_dir::create(&args.state_dir)
+        .with_context(|| format!("creating the state directory `{}`", args.state_dir))
+        .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    let client = with_token(server.url.clone(), &server.authority, args.token.reveal())?;
+    let request = NodeRequest::new(&node).context("making a key")?;
+    let certificate = sign_node(
+        &client,
+        &request.request_pem,
+        Duration::from_secs(args.wait_seconds),
+    )
+    .await?;
+    let named = NodeCertificate::read(certificate.as_bytes()).and_then(|certificate| certificate.node);
+    if named.as_deref() != Some(node.as_str()) {
+        return Err(anyhow!("the server signed a certificate of somebody else than node {node}").into());
+    }
+    let url = server.url.to_string();
+    let url = url.trim_end_matches('/');
+    let path = args.state_dir.join(KUBECONFIG_FILE);
+    let credentials = Credentials::Certificate {
+        certificate: &certificate,
+        key: &request.key_pem,
+    };
+    kubeconfig::write(
+        path.as_std_path(),
+        url,
+        &certificate_pem(&server.authority),
+        credentials,
+    )
+    .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    ui::output(&format!(
+        "node {node} has joined {url}: its credentials are in {path}\n\nrun its agent with:\n  {}\n",
+        agent_line(&args.state_dir, server.own_address)
+    ));
+    Ok(())
+}
+
+/// What starts the agent so that a gateway elsewhere reaches it.
+fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
+    let mut line = "rooflet agent --model-dir DIR".to_owned();
+    if state_dir != super::default_data_dir().join("agent") {
+        line.push_str(&format!(" --state-dir {state_dir}"));
+    }
+    if !own_address.is_loopback() {
+        let any = match own_address.is_ipv6() {
+            true => "[::]",
+            false => "0.0.0.0",
+        };
+        line.push_str(&format!(
+            " --listen {any}:{AGENT_PORT} --advertise-address {own_address}"
+        ));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_told_to_listen_where_the_server_sees_this_machine() {
+        let line = |address: &str| agent_line("/state".into(), address.parse().expect("an address"));
+        assert_eq!(
+            line("192.0.2.7"),
+            "rooflet agent --model-dir DIR --state-dir /state --listen 0.0.0.0:7500 --advertise-address 192.0.2.7"
+        );
+        assert_eq!(
+            line("127.0.0.1"),
+            "rooflet agent --model-dir DIR --state-dir /state"
+        );
+    }
+}

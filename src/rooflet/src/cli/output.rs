@@ -1,0 +1,31 @@
+//! `--output`, as several verbs have it.
+
+use serde::Serialize;
+
+use super::ui;
+use rooflet_base::yaml;
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Output {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+impl Output {
+    /// Prints `value`, or the table that people read instead.
+    pub(super) fn print<T: Serialize>(
+        self,
+        value: &T,
+        table: impl FnOnce() -> anyhow::Result<String>,
+    ) -> anyhow::Result<()> {
+        ui::output(&match self {
+            Self::Table => table()?,
+            Self::Json => serde_json::to_string_pretty(value)? + "\n",
+            Self::Yaml => yaml::to_string(value)?,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! `rooflet plan`: whether Macs carry a demand, how far, what breaks first, and what to buy.
+
+mod flags;
+mod html;
+mod macs;
+mod manifest;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, anyhow};
+use camino::{Utf8Path, Utf8PathBuf};
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::Value;
+
+use super::fit::model;
+use super::output::Output;
+use super::{Failure, block_on, objects};
+use rooflet_api::v1alpha1::{
+    CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, OfferSpec, PlanFleetSpec, PlanVerdict,
+};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::ExitStatus;
+use rooflet_client::ApiError;
+use rooflet_model::dimensions::KvBits;
+use rooflet_model::weights::{UnknownWeightFormat, WeightFormat};
+use rooflet_roofline::memory::ServedModel;
+use rooflet_scheduler::capacity;
+use rooflet_scheduler::capacity::{PlanError, WantedModel};
+
+/// Tell whether Macs carry a demand, how far, what breaks first, and what to buy.
+///
+/// Exits with 0 if they do, with --recommend also if something can be bought so that they do, and with 3 if not.
+/// Nothing is changed anywhere.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A CapacityPlan manifest, such as examples/plan.yaml, instead of the flags for one model; `-` is standard input.
+    #[arg(
+        long,
+        short = 'f',
+        value_name = "FILE",
+        conflicts_with_all = flags::OF_ONE_MODEL,
+        required_unless_present = "model"
+    )]
+    filename: Option<Utf8PathBuf>,
+    /// The model: a name such as qwen3-8b with --quantization, or whatever else `rooflet fit` takes.
+    #[arg(long, requires_all = ["requests_per_second", "prompt", "answer"])]
+    model: Option<String>,
+    /// Format of the weights where the model does not say it: mlx4, mlx8, bf16 and others.
+    #[arg(long, value_name = "FORMAT")]
+    quantization: Option<String>,
+    /// Requests that arrive per second.
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
+    requests_per_second: Option<f64>,
+    /// Tokens of the average prompt.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    prompt: Option<u32>,
+    /// Tokens of the average answer.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    answer: Option<u32>,
+    /// Tokens that one request may have. Default: prompt and answer.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    context: Option<u32>,
+    /// What a replica may store on its node's disk, such as 20Gi: serving.kvCache.diskSize of a ModelDeployment.
+    #[arg(long, value_name = "SIZE")]
+    disk_size: Option<String>,
+    /// Requests that a replica serves at the same time.
+    #[arg(long, value_name = "STREAMS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
+    concurrency: u32,
+    /// Nodes that must have the model at least.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    replicas: u32,
+    /// Tokens per second that each stream must get.
+    #[arg(long, value_name = "TOKENS/S", allow_negative_numbers = true)]
+    decode: Option<f64>,
+    /// The longest wait for the first token, such as 3s.
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    first_token: Option<String>,
+    /// The Macs, such as "2 x M4 16Gi, M4 Pro/20 48Gi disk=200Gi 90W @ 2199": count, GPU cores, memory, what replicas may store on the disk, watts and price of one.
+    #[arg(long, value_name = "MACS", conflicts_with_all = ["current", "compare"])]
+    fleet: Option<String>,
+    /// Macs to compare with those of other --compare, written as for --fleet.
+    #[arg(long, value_name = "MACS", conflicts_with = "current")]
+    compare: Vec<String>,
+    /// The FleetNodes there are, by kubeconfig; as if nothing ran on them.
+    #[arg(long)]
+    current: bool,
+    /// With --current: leave to what runs now what it has reserved.
+    #[arg(long, requires = "current", conflicts_with_all = ["fleet", "compare"])]
+    beside_running: bool,
+    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    #[arg(long, value_name = "FILE", requires = "current")]
+    kubeconfig: Option<Utf8PathBuf>,
+    /// Say what to buy of the catalogue and the offers.
+    #[arg(long, conflicts_with = "compare")]
+    recommend: bool,
+    /// A Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" for at most three, else as many as it takes (up to 10000 are tried).
+    #[arg(long, value_name = "MAC", requires = "recommend")]
+    offer: Vec<String>,
+    /// Write the answer as a report in one HTML file as well, to send or to print.
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    html: Option<Utf8PathBuf>,
+    /// How the answer is printed.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
+    let config = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
+    let usage = |err: anyhow::Error| Failure::new(ExitStatus::Usage, err);
+    let mut spec = match &args.filename {
+        Some(file) => manifest::read(file).map_err(config)?,
+        None => flags::spec(args),
+    };
+    if let Some(fleet) = &args.fleet {
+        spec.fleet.macs = macs::fleet(fleet).context("--fleet").map_err(usage)?;
+    }
+    let offers: Vec<OfferSpec> = args
+        .offer
+        .iter()
+        .map(|offer| macs::offer(offer).context("--offer"))
+        .collect::<anyhow::Result<_>>()
+        .map_err(usage)?;
+    spec.catalogue.extend(offers);
+    if args.recommend && spec.catalogue.is_empty() {
+        let err =
+            anyhow!("--recommend needs something to choose from: spec.catalogue of the manifest, or --offer");
+        return Err(usage(err));
+    }
+    if !args.recommend {
+        spec.catalogue.clear();
+    }
+    if args.current {
+        spec.fleet = PlanFleetSpec {
+            macs: Vec::new(),
+            beside_running: args.beside_running,
+        };
+    }
+    if !args.compare.is_empty() {
+        return compare(args, &spec);
+    }
+    if spec.fleet.macs.is_empty() && !args.current && !args.recommend {
+        let err = anyhow!("which Macs? --fleet, --compare, --current, or spec.fleet.macs of the manifest");
+        return Err(usage(err));
+    }
+    let verdict = ask(args, &spec)?;
+    if let Some(file) = &args.html {
+        let page = html::report(&verdict, Clock::System.now());
+        std::fs::write(file, page).with_context(|| format!("writing {file}"))?;
+    }
+    args.output.print(&verdict, || Ok(table::text(&verdict)))?;
+    let bought = verdict
+        .purchase
+        .as_ref()
+        .is_some_and(|purchase| purchase.best.is_some());
+    Ok(status(verdict.feasible || bought))
+}
+
+fn status(fits: bool) -> ExitStatus {
+    if fits {
+        ExitStatus::Success
+    } else {
+        ExitStatus::DoesNotFit
+    }
+}
+
+fn compare(args: &Args, spec: &CapacityPlanSpec) -> Result<ExitStatus, Failure> {
+    let mut verdicts = Vec::new();
+    for text in &args.compare {
+        let macs: Vec<MacSpec> = macs::fleet(text)
+            .context("--compare")
+            .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+        let mut spec = spec.clone();
+        spec.fleet.macs = macs;
+        verdicts.push((text.clone(), ask(args, &spec)?));
+    }
+    let listed: Vec<Value> = verdicts
+        .iter()
+        .map(|(fleet, verdict)| serde_json::json!({"fleet": fleet, "verdict": verdict}))
+        .collect();
+    args.output.print(&listed, || Ok(table::comparison(&verdicts)))?;
+    Ok(status(verdicts.iter().any(|(_, verdict)| verdict.feasible)))
+}
+
+fn ask(args: &Args, spec: &CapacityPlanSpec) -> Result<PlanVerdict, Failure> {
+    let (nodes, replicas) = if args.current {
+        block_on(fleet(args.kubeconfig.clone()))?
+    } else {
+        (Vec::new(), Vec::new())
+    };
+    let current = capacity::current_fleet(&nodes, &replicas, spec.fleet.beside_running);
+    let question =
+        capacity::question(spec, current, &nodes, &load).map_err(|err| unusable(args, spec, &err))?;
+    Ok(capacity::answer(&question))
+}
+
+/// What a flag said wrong is told of the flag.
+fn unusable(args: &Args, spec: &CapacityPlanSpec, err: &PlanError) -> Failure {
+    let Some(flag) = flags::of_field(args, &err.field) else {
+        let status = if args.filename.is_some() {
+            ExitStatus::Config
+        } else {
+            ExitStatus::Usage
+        };
+        return Failure::new(status, anyhow!("{err}"));
+    };
+    // Of a list, which one.
+    let index = err
+        .field
+        .split(['[', ']'])
+        .nth(1)
+        .and_then(|index| index.parse().ok());
+    let of_list = |index: usize| match flag {
+        "--fleet" | "--compare" => {
+            let mac = spec.fleet.macs.get(index)?;
+            Some(macs::shown(
+                &mac.chip,
+                mac.gpu_cores,
+                &mac.memory,
+                mac.disk.as_deref(),
+            ))
+        }
+        "--offer" => {
+            let mac = spec.catalogue.get(index)?;
+            Some(macs::shown(
+                &mac.chip,
+                mac.gpu_cores,
+                &mac.memory,
+                mac.disk.as_deref(),
+            ))
+        }
+        _ => None,
+    };
+    let which = index
+        .and_then(of_list)
+        .map_or(String::new(), |mac| format!(" `{mac}`"));
+    Failure::new(ExitStatus::Usage, anyhow!("{flag}{which}: {}", err.message))
+}
+
+async fn fleet(kubeconfig: Option<Utf8PathBuf>) -> Result<(Vec<FleetNode>, Vec<ModelReplica>), Failure> {
+    let client = objects::client(kubeconfig).await?;
+    let nodes: Api<FleetNode> = Api::all(client.clone());
+    let replicas: Api<ModelReplica> = Api::all(client);
+    let all = ListParams::default();
+    let nodes = nodes.list(&all).await.map_err(ApiError::from)?;
+    let replicas = replicas.list(&all).await.map_err(ApiError::from)?;
+    Ok((nodes.items, replicas.items))
+}
+
+/// What `rooflet fit` reads: paths, FILE.json#NAME and remote models. Names are known to the planner itself, and
+/// `local://` is on nodes.
+fn load(demand: &DemandSpec) -> Option<Result<WantedModel, String>> {
+    let text = &demand.model;
+    let path = text.contains('#') || text.contains('/') || Utf8Path::new(text).exists();
+    if text.starts_with("local://") || !path {
+        return None;
+    }
+    let load = || -> Result<WantedModel, String> {
+        let format: Option<WeightFormat> = match &demand.quantization {
+            Some(format) => Some(
+                format
+                    .parse()
+                    .map_err(|err: UnknownWeightFormat| err.to_string())?,
+            ),
+            None => None,
+        };
+        let model = model::load(text, format).map_err(|failure| format!("{:#}", failure.error))?;
+        let cost = model.facts.cost().ok_or_else(|| {
+            format!(
+                "`{}` is of a family that is not known here, so its speed cannot be told",
+                model.name
+            )
+        })?;
+        Ok(WantedModel {
+            served: ServedModel {
+                cost,
+                kv_bits: KvBits::HALF,
+            },
+            longest_context: model.facts.max_context_tokens,
+        })
+    };
+    Some(load())
+}

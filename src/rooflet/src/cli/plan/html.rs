@@ -1,0 +1,226 @@
+//! A plan's answer as one HTML file, to read, send and print: no script, and nothing is fetched from anywhere.
+
+mod colors;
+mod placement;
+mod roofline;
+mod sections;
+#[cfg(test)]
+mod tests;
+
+use jiff::Timestamp;
+
+use super::table::what_ifs;
+use crate::cli::digits::{amount, number};
+use crate::cli::html::{Anchor, Drawing, escaped};
+use colors::Colors;
+use rooflet_api::v1alpha1::{PlanHeadroom, PlanVerdict};
+use rooflet_base::units::Bytes;
+
+const STYLE: &str = include_str!("../html.css");
+/// Nothing may be loaded, whatever a name says.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
+/// The whole file. `now` is the date it bears.
+pub(super) fn report(verdict: &PlanVerdict, now: Timestamp) -> String {
+    let colors = Colors::new(verdict);
+    let headline = headline(verdict);
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Capacity plan: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+        escaped(&headline)
+    );
+    let (class, badge) = if verdict.feasible {
+        ("good", "It fits")
+    } else {
+        ("bad", "It does not fit")
+    };
+    out += &format!(
+        "<div class=\"eyebrow\"><span class=\"badge {class}\">{badge}</span><span>Capacity plan, {}</span></div>\n\
+         <h1>{}</h1>\n<p class=\"lead\">{}</p>\n",
+        now.strftime("%-d %B %Y"),
+        escaped(&headline),
+        escaped(&verdict.summary)
+    );
+    out += &tiles(verdict);
+    out += &sections::purchase(verdict);
+    out += &sections::obstacles(verdict);
+    out += &headroom(verdict);
+    out += &sections::demand(verdict, &colors);
+    let map = placement::map(verdict, &colors);
+    if !map.is_empty() {
+        out += "<h2>Where everything goes</h2>\n";
+        out += &colors.legend();
+        out += &map;
+        out += &sections::placements(verdict);
+    }
+    out += &sections::breaks_first(verdict);
+    let panels = roofline::panels(verdict, &colors);
+    if !panels.is_empty() {
+        out += "<h2>How fast each kind of node is</h2>\n<p class=\"note\">The line is what its memory allows: bandwidth ÷ bytes \
+                that a token moves. A dot is a model as predicted with a full context, its bar from the 10th to the 90th percentile; \
+                a red dash is its objective. What counts for the plan is the lower end of the bar.</p>\n";
+        out += &panels;
+    }
+    out += &sections::losses(verdict);
+    out += &footer(verdict);
+    out + "</main>\n</body>\n</html>\n"
+}
+
+/// The answer for someone who reads one line.
+fn headline(verdict: &PlanVerdict) -> String {
+    let macs = match verdict.nodes {
+        0 => return "There is no Mac yet to carry the demand.".to_owned(),
+        1 => "This Mac".to_owned(),
+        nodes => format!("These {nodes} Macs"),
+    };
+    let (carries, does_not) = if verdict.nodes == 1 {
+        ("carries", "does not carry")
+    } else {
+        ("carry", "do not carry")
+    };
+    if verdict.feasible {
+        let spare = verdict.demand_factor - 1.0;
+        return if verdict.demand_factor >= 1000.0 {
+            format!("{macs} {carries} the demand, with more room than it could use.")
+        } else if spare >= 1.0 {
+            format!(
+                "{macs} {carries} the demand {} times over.",
+                number(verdict.demand_factor)
+            )
+        } else if spare >= 0.01 {
+            format!(
+                "{macs} {carries} the demand, with room for {:.0} % more.",
+                (100.0 * spare).floor()
+            )
+        } else {
+            format!("{macs} {carries} the demand, and nothing more.")
+        };
+    }
+    match verdict.unservable.as_slice() {
+        [] => format!(
+            "{macs} {does_not} the demand, only {:.0} % of it.",
+            (100.0 * verdict.demand_factor).floor()
+        ),
+        [one] => format!("{macs} {does_not} the demand: none of them can serve {one}."),
+        many => format!(
+            "{macs} {does_not} the demand: none of them can serve {} of the models.",
+            many.len()
+        ),
+    }
+}
+
+fn tiles(verdict: &PlanVerdict) -> String {
+    let tile = |value: &str, class: &str, label: &str| {
+        format!(
+            "<div class=\"tile\"><b class=\"{class}\">{}</b><span>{}</span></div>\n",
+            escaped(value),
+            escaped(label)
+        )
+    };
+    let mut out = String::from("<div class=\"tiles\">\n");
+    let class = if verdict.feasible { "good" } else { "bad" };
+    let bound = if verdict.proven {
+        "of the demand carried (proven)".to_owned()
+    } else {
+        format!(
+            "of the demand carried (at most {} ×)",
+            number(verdict.demand_factor_bound)
+        )
+    };
+    out += &tile(&format!("{} ×", number(verdict.demand_factor)), class, &bound);
+    out += &tile(
+        verdict.binding.as_deref().unwrap_or("nothing"),
+        "",
+        "runs out first",
+    );
+    if verdict.feasible {
+        let (class, text) = if verdict.survives_node_loss {
+            ("good", "yes")
+        } else {
+            ("warn", "no")
+        };
+        out += &tile(text, class, "survives the loss of any one Mac");
+    }
+    out += &tile(
+        &format!("{} of {}", verdict.nodes_used, verdict.nodes),
+        "",
+        "Macs are used",
+    );
+    if let Some(price) = verdict.price {
+        out += &tile(&amount(price), "", "price of all");
+    }
+    if let Some(watts) = verdict.watts {
+        out += &tile(&format!("{} W", number(watts)), "", "power of all");
+    }
+    out + "</div>\n"
+}
+
+/// Three bars: memory, chip time, tokens per second.
+fn headroom(verdict: &PlanVerdict) -> String {
+    if verdict.nodes == 0 {
+        return String::new();
+    }
+    let PlanHeadroom {
+        memory_used_bytes,
+        memory_limit_bytes,
+        busy_percent,
+        busy_limit_percent,
+        tokens_per_second,
+        max_tokens_per_second,
+        ..
+    } = verdict.headroom;
+    const LEFT: f64 = 190.0;
+    const BAR: f64 = 480.0;
+    let mut drawing = Drawing::new(960.0, 104.0);
+    let mut bar = |row: f64, label: &str, share: f64, figures: &str| {
+        let y = 6.0 + 33.0 * row;
+        drawing.text("", (LEFT - 10.0, y + 15.0), Anchor::End, label);
+        drawing.rect("empty", (LEFT, y, BAR, 22.0), "free");
+        drawing.rect("m0", (LEFT, y, BAR * share.clamp(0.0, 1.0), 22.0), figures);
+        drawing.text("soft", (LEFT + BAR + 12.0, y + 15.0), Anchor::Start, figures);
+    };
+    let memory = memory_used_bytes as f64 / memory_limit_bytes.max(1) as f64;
+    let figures = format!(
+        "{:.0} %: {} of {}",
+        100.0 * memory,
+        Bytes(memory_used_bytes),
+        Bytes(memory_limit_bytes)
+    );
+    bar(0.0, "Memory reserved", memory, &figures);
+    let figures = format!("{busy_percent:.0} % on average, {busy_limit_percent:.0} % allowed");
+    bar(1.0, "Time of the chips", busy_percent / 100.0, &figures);
+    // Where not all is carried, there is no more than what is given.
+    let most = max_tokens_per_second.max(tokens_per_second);
+    let share = if most > 0.0 { tokens_per_second / most } else { 0.0 };
+    let figures = format!(
+        "{} of {} possible in this mix",
+        number(tokens_per_second),
+        number(most)
+    );
+    bar(2.0, "Answer tokens/s", share, &figures);
+    let limit = LEFT + BAR * busy_limit_percent / 100.0;
+    drawing.line("limit", (limit, 37.0), (limit, 63.0));
+    format!(
+        "<h2>How much is used</h2>\n{}<p>{}</p>\n",
+        drawing.finish("Memory, chip time and tokens per second in use"),
+        escaped(what_ifs(verdict).trim_end())
+    )
+}
+
+fn footer(verdict: &PlanVerdict) -> String {
+    let nominal = verdict.classes.iter().any(|class| class.basis == "Nominal");
+    let basis = if nominal {
+        "Some speeds rest on data sheets (Nominal), not on measurements: a probe of the machine makes them better known. "
+    } else {
+        ""
+    };
+    format!(
+        "<footer class=\"note\"><p>{basis}Every model is judged by its pessimistic end: the 10th percentile of its decode \
+         speed and the 90th of its time to the first token, with all streams at full context. Bursts beyond random arrivals, cached \
+         prompts, downloads, loading and the network are not modelled; the limit on the time of a chip leaves room for them. \
+         Prices and watts are those that were given.</p>\n<p>Made by rooflet {}. docs/planning.md has the formulas.</p></footer>\n",
+        env!("CARGO_PKG_VERSION")
+    )
+}

@@ -1,0 +1,225 @@
+//! The roofline of each class of node, for decoding: a token cannot come faster than memory moves its bytes. Both axes
+//! are logarithmic, so the roof `tokens/s = bandwidth ÷ bytes per token` is a straight line; every model is a mark below it.
+
+use super::colors::Colors;
+use crate::cli::digits::number;
+use crate::cli::html::{Anchor, Drawing, clipped};
+use rooflet_api::v1alpha1::{PlanClass, PlanFit, PlanModel, PlanVerdict};
+use rooflet_base::units::BytesPerSecond;
+
+/// Classes that are drawn, those with most nodes in use.
+const MAX_PANELS: usize = 8;
+/// With more marks than this in a panel, names stand in the legend and the table only.
+const MAX_NAMES: usize = 5;
+
+const WIDTH: f64 = 460.0;
+const HEIGHT: f64 = 280.0;
+const LEFT: f64 = 46.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 30.0;
+const BOTTOM: f64 = 40.0;
+
+/// A model on a class of node.
+struct Mark<'a> {
+    model: &'a PlanModel,
+    bytes: f64,
+    /// Of all streams together: 10th, 50th and 90th percentile.
+    tokens: (f64, f64, f64),
+    objective: Option<f64>,
+}
+
+/// A power of ten from and to which an axis goes.
+#[derive(Debug, Clone, Copy)]
+struct Axis {
+    from: f64,
+    to: f64,
+}
+
+impl Axis {
+    /// Around all `values`, which are positive.
+    fn around(values: impl Iterator<Item = f64>, spare: f64) -> Option<Self> {
+        let (low, high) = values
+            .filter(|value| value.is_finite() && *value > 0.0)
+            .fold((f64::INFINITY, 0.0_f64), |(low, high), value| {
+                (low.min(value), high.max(value))
+            });
+        (high > 0.0).then(|| Self {
+            from: (low / spare).log10(),
+            to: (high * spare).log10(),
+        })
+    }
+
+    /// 0 at its start, 1 at its end.
+    fn at(self, value: f64) -> f64 {
+        ((value.log10() - self.from) / (self.to - self.from)).clamp(0.0, 1.0)
+    }
+
+    /// 1, 2 and 5 times powers of ten; only the powers where those are many.
+    fn ticks(self) -> Vec<f64> {
+        let decades = (self.from.floor() as i32)..=(self.to.ceil() as i32);
+        let steps: &[f64] = if self.to - self.from > 2.2 {
+            &[1.0]
+        } else {
+            &[1.0, 2.0, 5.0]
+        };
+        let all = decades.flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)));
+        all.filter(|tick| (self.from..=self.to).contains(&tick.log10()))
+            .collect()
+    }
+}
+
+/// One panel for each class of node that has a mark, on the same axes.
+pub(super) fn panels(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
+    let mut classes: Vec<(&PlanClass, Vec<Mark<'_>>)> = verdict
+        .classes
+        .iter()
+        .filter(|class| class.nodes > 0)
+        .map(|class| (class, marks(verdict, class)))
+        .filter(|(class, marks)| !marks.is_empty() && class.bandwidth_bytes_per_second.is_some())
+        .collect();
+    classes.sort_by_key(|(class, _)| std::cmp::Reverse(class.nodes_used));
+    let left_out = classes.len().saturating_sub(MAX_PANELS);
+    classes.truncate(MAX_PANELS);
+    let marks = || classes.iter().flat_map(|(_, marks)| marks);
+    let bytes = Axis::around(marks().map(|mark| mark.bytes), 1.8);
+    let roofs = classes.iter().flat_map(|(class, marks)| {
+        let bandwidth = class.bandwidth_bytes_per_second.unwrap_or_default();
+        marks.iter().map(move |mark| bandwidth / mark.bytes)
+    });
+    let tokens = marks()
+        .flat_map(|mark| {
+            [
+                mark.tokens.0,
+                mark.tokens.2,
+                mark.objective.unwrap_or(mark.tokens.1),
+            ]
+        })
+        .chain(roofs);
+    let (Some(bytes), Some(tokens)) = (bytes, Axis::around(tokens, 1.25)) else {
+        return String::new();
+    };
+    let mut out = String::from("<div class=\"panels\">\n");
+    for (class, marks) in &classes {
+        out += &panel(class, marks, bytes, tokens, colors);
+    }
+    out += "</div>\n";
+    if left_out > 0 {
+        out += &format!("<p class=\"note\">{left_out} more classes of node are in the tables.</p>\n");
+    }
+    out
+}
+
+/// The models that the placement has on `class`, or all that it could have where it has none.
+fn marks<'a>(verdict: &'a PlanVerdict, class: &PlanClass) -> Vec<Mark<'a>> {
+    let unused = class.nodes_used == 0;
+    let placed = |model: &PlanModel| {
+        verdict.placements.iter().any(|placement| {
+            placement.class == class.name && placement.replicas.iter().any(|one| one.model == model.name)
+        })
+    };
+    let mark = |model: &'a PlanModel| {
+        let fit: &PlanFit = model.fits.iter().find(|fit| fit.class == class.name)?;
+        let (tokens, bytes) = (fit.tokens_per_second?, fit.bytes_per_token?);
+        let streams = f64::from(model.max_concurrency);
+        (fit.admitted && (unused || placed(model))).then(|| Mark {
+            model,
+            bytes,
+            tokens: (tokens.p10 * streams, tokens.p50 * streams, tokens.p90 * streams),
+            objective: model.objective_tokens_per_second.map(|rate| rate * streams),
+        })
+    };
+    verdict.models.iter().filter_map(mark).collect()
+}
+
+fn panel(class: &PlanClass, marks: &[Mark<'_>], bytes: Axis, tokens: Axis, colors: &Colors<'_>) -> String {
+    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+    let x = |value: f64| LEFT + (right - LEFT) * bytes.at(value);
+    let y = |value: f64| bottom - (bottom - TOP) * tokens.at(value);
+    let bandwidth = class.bandwidth_bytes_per_second.unwrap_or_default();
+    let mut drawing = Drawing::new(WIDTH, HEIGHT);
+    let title = format!(
+        "{}: {} ({}){}",
+        clipped(&class.name, 30),
+        BytesPerSecond(bandwidth),
+        class.basis.to_lowercase(),
+        if class.nodes_used == 0 {
+            ", idle: what it could run"
+        } else {
+            ""
+        }
+    );
+    drawing.text("", (LEFT, 16.0), Anchor::Start, &title);
+    for tick in bytes.ticks() {
+        drawing.line("grid", (x(tick), TOP), (x(tick), bottom));
+        let label = number(tick / 1e9);
+        drawing.text("soft", (x(tick), bottom + 15.0), Anchor::Middle, &label);
+    }
+    for tick in tokens.ticks() {
+        drawing.line("grid", (LEFT, y(tick)), (right, y(tick)));
+        drawing.text("soft", (LEFT - 6.0, y(tick) + 4.0), Anchor::End, &number(tick));
+    }
+    drawing.text(
+        "soft",
+        ((LEFT + right) / 2.0, HEIGHT - 6.0),
+        Anchor::Middle,
+        "GB moved per token; tokens/s of all streams upwards",
+    );
+    // The roof, cut off where it leaves the picture.
+    let from = 10f64.powf(bytes.from.max(bandwidth.log10() - tokens.to));
+    let to = 10f64.powf(bytes.to.min(bandwidth.log10() - tokens.from));
+    if from < to {
+        drawing.line("roof", (x(from), y(bandwidth / from)), (x(to), y(bandwidth / to)));
+    }
+    let names = marks.len() <= MAX_NAMES;
+    let mut labels: Vec<(f64, f64, &str)> = Vec::new();
+    for mark in marks {
+        let color = colors.of(&mark.model.name);
+        let at = x(mark.bytes);
+        drawing.line(color, (at, y(mark.tokens.0)), (at, y(mark.tokens.2)));
+        if let Some(objective) = mark.objective {
+            drawing.line("limit", (at - 9.0, y(objective)), (at + 9.0, y(objective)));
+        }
+        let told = format!(
+            "{}: {} tokens/s of all streams ({} to {}); the memory alone would allow {}{}",
+            mark.model.name,
+            number(mark.tokens.1),
+            number(mark.tokens.0),
+            number(mark.tokens.2),
+            number(bandwidth / mark.bytes),
+            mark.objective.map_or(String::new(), |objective| format!(
+                "; objective {}",
+                number(objective)
+            ))
+        );
+        let dot = if class.nodes_used == 0 {
+            format!("{color} ring")
+        } else {
+            color.to_owned()
+        };
+        drawing.dot(&dot, (at, y(mark.tokens.1)), &told);
+        labels.push((at, y(mark.tokens.1), &mark.model.name));
+    }
+    if names {
+        place_apart(&mut labels);
+        for (at, level, name) in labels {
+            // The roof is never to the left of a mark.
+            let letters = name.chars().count().min(26) as f64;
+            let (dx, anchor) = if at - 11.0 - 6.5 * letters > LEFT {
+                (-11.0, Anchor::End)
+            } else {
+                (11.0, Anchor::Start)
+            };
+            drawing.text("", (at + dx, level + 4.0), anchor, &clipped(name, 26));
+        }
+    }
+    drawing.finish(&format!("Roofline of {}", class.name))
+}
+
+/// Moves labels that would lie over one another apart, from top to bottom.
+fn place_apart(labels: &mut [(f64, f64, &str)]) {
+    labels.sort_by(|a, b| a.1.total_cmp(&b.1));
+    for index in 1..labels.len() {
+        let above = labels[index - 1].1;
+        labels[index].1 = labels[index].1.max(above + 14.0);
+    }
+}

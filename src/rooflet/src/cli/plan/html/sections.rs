@@ -1,0 +1,327 @@
+//! The tables of the report.
+
+use super::super::table::{basket, still_carried};
+use super::colors::Colors;
+use crate::cli::digits::{amount, number};
+use crate::cli::html::{Cell, escaped, table};
+use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanVerdict};
+use rooflet_base::units::{Bytes, BytesPerSecond};
+
+/// Rows that stand open; the rest unfolds.
+const OPEN_ROWS: usize = 25;
+/// Reasons and changes that are told per model that does not fit.
+const REASONS_TOLD: usize = 3;
+
+pub(super) fn purchase(verdict: &PlanVerdict) -> String {
+    let Some(purchase) = &verdict.purchase else {
+        return String::new();
+    };
+    let mut out = String::from("<h2>What to buy</h2>\n");
+    let Some(best) = &purchase.best else {
+        let why = escaped(purchase.shortfall.as_deref().unwrap_or_default());
+        return out + &format!("<div class=\"card\">{why}</div>\n");
+    };
+    let what = if purchase.minimises == "Price" {
+        "The least price"
+    } else {
+        "The fewest Macs"
+    };
+    let (found, proof) = if purchase.proven {
+        ("", "nothing less is enough".to_owned())
+    } else {
+        let proof = format!("nothing below {} is enough", amount(purchase.lower_bound));
+        (" found", proof)
+    };
+    let (basket, why) = if best.items.is_empty() {
+        (
+            "Nothing".to_owned(),
+            "The Macs there are carry the demand".to_owned(),
+        )
+    } else {
+        (escaped(&basket(best)), format!("{what}{found}; {proof}"))
+    };
+    out += &format!(
+        "<div class=\"card\"><b>{basket}</b><p>{why}. Then the fleet carries {} times the demand, and the loss of one Mac {}.</p></div>\n",
+        number(best.demand_factor),
+        if best.survives_node_loss {
+            "is survived"
+        } else {
+            "is not survived"
+        }
+    );
+    if !purchase.alternatives.is_empty() {
+        let row = |other: &PlanBasket| {
+            let items = other
+                .items
+                .iter()
+                .map(|item| format!("{} × {}", item.count, item.name));
+            vec![
+                Cell::name(&items.collect::<Vec<_>>().join(", ")),
+                Cell::figure(other.price.map_or("–".to_owned(), amount)),
+                Cell::figure(other.watts.map_or("–".to_owned(), number)),
+                Cell::figure(format!("{} ×", number(other.demand_factor))),
+                Cell::text(if other.survives_node_loss { "yes" } else { "no" }),
+            ]
+        };
+        let rows = std::iter::once(best).chain(&purchase.alternatives).map(row);
+        out += &table(
+            &[
+                "Purchase",
+                "#Price",
+                "#Watts",
+                "#Demand carried",
+                "Survives the loss of one Mac",
+            ],
+            rows,
+        );
+    }
+    out
+}
+
+/// Of models that no node can serve: why, and what would change that.
+pub(super) fn obstacles(verdict: &PlanVerdict) -> String {
+    if verdict.unservable.is_empty() {
+        return String::new();
+    }
+    let stuck = verdict
+        .models
+        .iter()
+        .filter(|model| verdict.unservable.contains(&model.name));
+    let list = |texts: Vec<&String>| {
+        let items: Vec<_> = texts
+            .iter()
+            .map(|text| format!("<li>{}</li>", escaped(text)))
+            .collect();
+        if items.is_empty() {
+            "–".to_owned()
+        } else {
+            format!("<ul>{}</ul>", items.join(""))
+        }
+    };
+    let row = |model: &PlanModel| {
+        let reasons = model.fits.iter().flat_map(|fit| {
+            fit.refusals
+                .iter()
+                .map(move |refusal| format!("{}: {refusal}", fit.class))
+        });
+        let reasons: Vec<String> = reasons.take(REASONS_TOLD).collect();
+        let mut changes: Vec<&String> = model.fits.iter().flat_map(|fit| &fit.suggestions).collect();
+        changes.dedup();
+        changes.truncate(REASONS_TOLD);
+        vec![
+            Cell::name(&model.name),
+            Cell::markup(list(reasons.iter().collect())),
+            Cell::markup(list(changes)),
+        ]
+    };
+    "<h2>What cannot be served</h2>\n".to_owned()
+        + &table(
+            &["Model", "Why not", "Each of these alone would help"],
+            stuck.map(row),
+        )
+}
+
+pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
+    let row = |model: &PlanModel| {
+        let fit = usual(verdict, model);
+        let speed = fit.and_then(|fit| fit.tokens_per_second);
+        let first = fit.and_then(|fit| fit.time_to_first_token_seconds);
+        let (class, served) = match (model.served, verdict.unservable.contains(&model.name)) {
+            (true, _) => ("good", "yes"),
+            (false, true) => ("bad", "nowhere"),
+            (false, false) => ("warn", "in part"),
+        };
+        vec![
+            Cell::markup(format!(
+                "<i class=\"dot {}\"></i>{}",
+                colors.of(&model.name),
+                escaped(&model.name)
+            )),
+            Cell::figure(number(model.requests_per_second)),
+            Cell::figure(format!("{} + {}", model.prompt_tokens, model.answer_tokens)),
+            Cell::figure(model.replicas.to_string()),
+            Cell::short(fit.map_or("–", |fit| fit.class.as_str())),
+            Cell::figure(fit.map_or("–".to_owned(), |fit| Bytes(fit.memory_bytes).to_string())),
+            Cell::figure(speed.map_or("–".to_owned(), |rate| {
+                format!("{} ({}–{})", number(rate.p50), number(rate.p10), number(rate.p90))
+            })),
+            Cell::figure(
+                model
+                    .objective_tokens_per_second
+                    .map_or("–".to_owned(), |rate| format!("≥ {}", number(rate))),
+            ),
+            Cell::figure(first.map_or("–".to_owned(), |time| format!("{} s", number(time.p90)))),
+            Cell::figure(
+                model
+                    .objective_first_token_seconds
+                    .map_or("–".to_owned(), |time| format!("≤ {} s", number(time))),
+            ),
+            Cell::markup(format!("<span class=\"{class} w\">{served}</span>")),
+        ]
+    };
+    let headings = [
+        "Model",
+        "#Requests/s",
+        "#Prompt + answer",
+        "#Replicas",
+        "Mostly on",
+        "#Memory",
+        "#Tokens/s a stream",
+        "#Wanted",
+        "#First token",
+        "#Wanted",
+        "Served",
+    ];
+    // What is not served comes first, then what asks for most.
+    let mut models: Vec<&PlanModel> = verdict.models.iter().collect();
+    models
+        .sort_by(|a, b| (a.served.cmp(&b.served)).then(b.tokens_per_second.total_cmp(&a.tokens_per_second)));
+    let total: f64 = models.iter().map(|model| model.tokens_per_second).sum();
+    format!(
+        "<h2>The demand</h2>\n<p class=\"note\">{} models, {} requests and {} answer tokens per second in all. Speeds of a stream: median \
+         (10th to 90th percentile), all streams busy at full context. First token: of the average prompt, 90th percentile, without waiting.</p>\n{}",
+        models.len(),
+        number(models.iter().map(|model| model.requests_per_second).sum()),
+        number(total),
+        folded(&headings, models.into_iter().map(row).collect(), "models")
+    )
+}
+
+/// The class of node that runs most of a model's replicas; else one that could.
+fn usual<'a>(verdict: &PlanVerdict, model: &'a PlanModel) -> Option<&'a PlanFit> {
+    let nodes = |fit: &PlanFit| -> u32 {
+        let runs = verdict.placements.iter().filter(|placement| {
+            placement.class == fit.class && placement.replicas.iter().any(|one| one.model == model.name)
+        });
+        runs.map(|placement| placement.nodes).sum()
+    };
+    let fits = model.fits.iter().filter(|fit| fit.admitted);
+    // The first of equals.
+    fits.rev().max_by_key(|fit| nodes(fit))
+}
+
+pub(super) fn placements(verdict: &PlanVerdict) -> String {
+    let rows = verdict.placements.iter().flat_map(|placement| {
+        placement
+            .replicas
+            .iter()
+            .enumerate()
+            .map(move |(index, replica)| {
+                let nodes = format!("{} × {}", placement.nodes, placement.class);
+                vec![
+                    Cell::name(if index == 0 { &nodes } else { "" }),
+                    Cell::text(&replica.model),
+                    Cell::figure(Bytes(replica.memory_bytes).to_string()),
+                    Cell::figure(number(replica.requests_per_second)),
+                    Cell::figure(format!("{} %", number(replica.utilization_percent))),
+                    Cell::figure(
+                        replica
+                            .mean_time_to_first_token_seconds
+                            .map_or("–".to_owned(), |time| format!("{} s", number(time))),
+                    ),
+                ]
+            })
+    });
+    let headings = [
+        "Nodes",
+        "Each runs",
+        "#Memory",
+        "#Requests/s",
+        "#Time of the chip",
+        "#Mean first token",
+    ];
+    format!(
+        "<details><summary>Every replica with its load</summary>\n{}</details>\n",
+        table(&headings, rows)
+    )
+}
+
+pub(super) fn breaks_first(verdict: &PlanVerdict) -> String {
+    if verdict.classes.is_empty() {
+        return String::new();
+    }
+    let rows = verdict
+        .classes
+        .iter()
+        .filter(|class| class.nodes > 0)
+        .map(|class| {
+            vec![
+                Cell::name(&class.name),
+                Cell::figure(format!("{} of {}", class.nodes_used, class.nodes)),
+                Cell::figure(class.bandwidth_bytes_per_second.map_or("–".to_owned(), |rate| {
+                    format!("{} ({})", BytesPerSecond(rate), class.basis.to_lowercase())
+                })),
+                Cell::figure(format!(
+                    "{} of {}",
+                    Bytes(class.memory_used_bytes),
+                    Bytes(class.memory_limit_bytes)
+                )),
+                Cell::figure(format!("{} %", number(class.utilization_percent))),
+                Cell::figure(format!("{} %", number(class.reserved_percent))),
+                Cell::figure(number(class.tokens_per_second)),
+                Cell::text(class.binding.as_deref().unwrap_or("–")),
+                Cell::figure(
+                    class
+                        .breaks_at
+                        .map_or("–".to_owned(), |at| format!("{} ×", number(at))),
+                ),
+            ]
+        });
+    let headings = [
+        "Node",
+        "#Used",
+        "#Bandwidth of one",
+        "#Fullest memory",
+        "#Busiest",
+        "#Promised",
+        "#Tokens/s in all",
+        "Runs out first",
+        "#At demand",
+    ];
+    format!(
+        "<h2>What breaks first</h2>\n<p class=\"note\">As the demand grows, split as in the placement above. Promised: the largest share of a \
+         chip's time that is kept for objectives.</p>\n{}",
+        table(&headings, rows)
+    )
+}
+
+pub(super) fn losses(verdict: &PlanVerdict) -> String {
+    if verdict.node_losses.is_empty() {
+        return String::new();
+    }
+    let rows = verdict.node_losses.iter().map(|loss| {
+        let class = if loss.survives { "good" } else { "warn" };
+        vec![
+            Cell::name(&loss.class),
+            Cell::markup(format!(
+                "<span class=\"{class}\">{}</span>",
+                escaped(&still_carried(loss))
+            )),
+            Cell::text(if loss.interrupted.is_empty() {
+                "–".to_owned()
+            } else {
+                loss.interrupted.join(", ")
+            }),
+        ]
+    });
+    let headings = [
+        "One Mac lost of",
+        "The others still carry the demand",
+        "Not answered until its only replica has moved",
+    ];
+    format!("<h2>If one Mac is lost</h2>\n{}", table(&headings, rows))
+}
+
+/// A table of which a few rows stand open.
+fn folded(headings: &[&str], mut rows: Vec<Vec<Cell>>, what: &str) -> String {
+    if rows.len() <= OPEN_ROWS + 5 {
+        return table(headings, rows);
+    }
+    let rest = rows.split_off(OPEN_ROWS);
+    let count = rest.len();
+    format!(
+        "{}<details><summary>{count} more {what}</summary>\n{}</details>\n",
+        table(headings, rows),
+        table(headings, rest)
+    )
+}

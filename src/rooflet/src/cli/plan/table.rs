@@ -1,0 +1,396 @@
+//! A plan's answer as text for a terminal.
+
+use crate::cli::digits::{amount, number};
+use crate::cli::ui::Table;
+use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanNodeLoss, PlanPurchase, PlanVerdict};
+use rooflet_base::units::{Bytes, BytesPerSecond};
+
+/// More rows of models on classes of node than this are cut to those that the placement uses.
+const MAX_FIT_ROWS: usize = 60;
+
+/// Fleets that carry this much of what the best one carries are told as equals.
+const ALIKE: f64 = 0.995;
+
+/// The whole answer.
+pub(super) fn text(verdict: &PlanVerdict) -> String {
+    let mut out = format!("{}\n", verdict.summary);
+    out += &section("MODELS", models(verdict));
+    out += &section("NODES", classes(verdict));
+    if !verdict.placements.is_empty() {
+        out += &section("PLACEMENT", placements(verdict));
+    }
+    if !verdict.node_losses.is_empty() {
+        out += &section("IF ONE NODE IS LOST", losses(verdict));
+    }
+    if let Some(purchase) = &verdict.purchase {
+        out += &format!("\nTO BUY\n{}\n", self::purchase(purchase));
+    }
+    let bound = if verdict.proven {
+        "proven: no placement carries more".to_owned()
+    } else {
+        format!(
+            "no placement carries more than {} times",
+            number(verdict.demand_factor_bound)
+        )
+    };
+    if verdict.feasible {
+        out += &format!(
+            "\nThe fleet carries {} times the demand ({bound}); the placement as it is {} times.\n",
+            number(verdict.demand_factor),
+            number(verdict.placement_factor)
+        );
+    } else if verdict.unservable.is_empty() {
+        out += &format!(
+            "\nThe fleet carries {} times the demand ({bound}); the placement is for that part of it.\n",
+            number(verdict.demand_factor)
+        );
+    }
+    out += &what_ifs(verdict);
+    if verdict.classes.iter().any(|class| class.basis == "Nominal") {
+        out += "Speeds rest on data sheets (Nominal) and are judged at their pessimistic end; measured nodes are better known.\n";
+    }
+    out
+}
+
+/// What more of the same machines would give, in a sentence.
+pub(super) fn what_ifs(verdict: &PlanVerdict) -> String {
+    let (Some(memory), Some(speed)) = (
+        verdict.headroom.twice_memory_factor,
+        verdict.headroom.twice_speed_factor,
+    ) else {
+        return String::new();
+    };
+    let disk = verdict.headroom.unlimited_disk_factor;
+    if memory == 0.0 && speed == 0.0 && disk.is_none_or(|disk| disk == 0.0) {
+        return "Neither twice the memory nor chips twice as fast would be enough.\n".to_owned();
+    }
+    let disk = disk.map_or(String::new(), |disk| {
+        format!(", with room on every disk {} times", number(disk))
+    });
+    format!(
+        "With twice the memory the same Macs would carry {} times the demand, with chips twice as fast {} times{disk}.\n",
+        number(memory),
+        number(speed)
+    )
+}
+
+/// Several fleets side by side, one row each.
+pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
+    let mut table = Table::new([
+        "FLEET",
+        "FEASIBLE",
+        "CARRIES",
+        "BINDING",
+        "TOK/S A STREAM",
+        "TOK/S IN ALL",
+        "MEMORY USED",
+        "SURVIVES LOSS",
+        "PRICE",
+        "WATTS",
+    ]);
+    for (name, verdict) in verdicts {
+        let streams: Vec<_> = verdict
+            .models
+            .iter()
+            .flat_map(|model| &model.fits)
+            .map(|fit| {
+                if fit.admitted {
+                    stream(fit)
+                } else {
+                    "does not fit".to_owned()
+                }
+            })
+            .collect();
+        let memory: Vec<_> = verdict
+            .classes
+            .iter()
+            .map(|class| {
+                format!(
+                    "{} of {}",
+                    Bytes(class.memory_used_bytes),
+                    Bytes(class.memory_limit_bytes)
+                )
+            })
+            .collect();
+        table.add_row([
+            name.clone(),
+            yes(verdict.feasible),
+            format!("{} x", number(verdict.demand_factor)),
+            verdict.binding.clone().unwrap_or_default(),
+            streams.join("; "),
+            number(verdict.headroom.max_tokens_per_second),
+            memory.join("; "),
+            yes(verdict.survives_node_loss),
+            verdict.price.map_or("-".to_owned(), amount),
+            known(verdict.watts),
+        ]);
+    }
+    let mut out = format!("{table}\n");
+    for (name, verdict) in verdicts {
+        out += &format!("\n{name}: {}\n", verdict.summary);
+    }
+    out += &format!("\n{}\n", best(verdicts));
+    out
+}
+
+/// Which of several fleets to take, in a sentence.
+pub(super) fn best(verdicts: &[(String, PlanVerdict)]) -> String {
+    let feasible: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.feasible).collect();
+    let most = verdicts
+        .iter()
+        .max_by(|(_, a), (_, b)| a.demand_factor.total_cmp(&b.demand_factor));
+    let cheapest = feasible
+        .iter()
+        .filter(|(_, verdict)| verdict.price.is_some())
+        .min_by(|(_, a), (_, b)| {
+            a.price
+                .unwrap_or_default()
+                .total_cmp(&b.price.unwrap_or_default())
+        });
+    let alike = |(_, verdict): &&(String, PlanVerdict)| {
+        most.is_some_and(|(_, most)| verdict.demand_factor >= most.demand_factor * ALIKE)
+    };
+    let equal: Vec<_> = verdicts
+        .iter()
+        .filter(alike)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let most_words = match &equal[..] {
+        [] | [_] => "carries most",
+        _ => "carries as much as any",
+    };
+    let priced = feasible.iter().all(|(_, verdict)| verdict.price.is_some());
+    match (feasible.as_slice(), most, cheapest) {
+        ([], Some((name, verdict)), _) if verdict.demand_factor > 0.0 => {
+            format!("None carries the demand; {name} comes nearest.")
+        }
+        ([], _, _) => "None carries the demand.".to_owned(),
+        ([(only, _)], _, _) => format!("Only {only} carries the demand."),
+        (_, _, Some((cheapest, _))) if priced && equal.contains(&cheapest.as_str()) => {
+            format!("Of those that carry the demand, {cheapest} costs least and {most_words}.")
+        }
+        (_, Some((most, _)), Some((cheapest, _))) if priced => {
+            format!("Of those that carry the demand, {cheapest} costs least; {most} {most_words}.")
+        }
+        (_, Some(_), _) if equal.len() > 1 => format!("{} carry the same.", equal.join(" and ")),
+        (_, Some((most, _)), _) => format!("{most} carries most."),
+        (_, None, _) => String::new(),
+    }
+}
+
+fn models(verdict: &PlanVerdict) -> Table {
+    let mut table = Table::new([
+        "MODEL",
+        "REQ/S",
+        "REPLICAS",
+        "NODE",
+        "FITS",
+        "MEMORY",
+        "TOK/S A STREAM",
+        "FIRST TOKEN",
+        "REQ/S A NODE",
+        "BOUND BY",
+    ]);
+    let rows: usize = verdict.models.iter().map(|model| model.fits.len()).sum();
+    for model in &verdict.models {
+        for (index, fit) in shown(verdict, model, rows > MAX_FIT_ROWS).into_iter().enumerate() {
+            let once = |text: String| if index == 0 { text } else { String::new() };
+            table.add_row([
+                once(model.name.clone()),
+                once(number(model.requests_per_second)),
+                once(model.replicas.to_string()),
+                fit.class.clone(),
+                yes(fit.admitted),
+                Bytes(fit.memory_bytes).to_string(),
+                stream(fit),
+                fit.time_to_first_token_seconds
+                    .map_or("-".to_owned(), |time| format!("{} s", number(time.p90))),
+                number(fit.max_requests_per_second),
+                fit.binding.clone().unwrap_or_default(),
+            ]);
+        }
+    }
+    table
+}
+
+/// All classes of node where that is a readable table, else those that have the model, or else the first.
+fn shown<'a>(verdict: &'a PlanVerdict, model: &'a PlanModel, many: bool) -> Vec<&'a PlanFit> {
+    let has = |fit: &&PlanFit| {
+        verdict.placements.iter().any(|placement| {
+            placement.class == fit.class && placement.replicas.iter().any(|one| one.model == model.name)
+        })
+    };
+    let placed: Vec<_> = model.fits.iter().filter(has).collect();
+    match (many, placed.is_empty()) {
+        (false, _) => model.fits.iter().collect(),
+        (true, false) => placed,
+        (true, true) => model.fits.iter().take(1).collect(),
+    }
+}
+
+/// The pessimistic end, and the median behind it.
+fn stream(fit: &PlanFit) -> String {
+    fit.tokens_per_second.map_or("-".to_owned(), |rate| {
+        format!("{} (median {})", number(rate.p10), number(rate.p50))
+    })
+}
+
+fn classes(verdict: &PlanVerdict) -> Table {
+    let has_disks = verdict.headroom.unlimited_disk_factor.is_some();
+    let mut columns = vec![
+        "NODE",
+        "USED",
+        "BANDWIDTH",
+        "MEMORY",
+        "DISK",
+        "BUSY",
+        "PROMISED",
+        "TOK/S",
+        "FIRST LIMIT",
+        "AT",
+    ];
+    columns.retain(|column| has_disks || *column != "DISK");
+    let mut table = Table::new(columns);
+    for class in &verdict.classes {
+        let disk = class.disk_used_bytes.zip(class.disk_limit_bytes);
+        let disk = disk.map_or("-".to_owned(), |(used, limit)| {
+            format!("{} of {}", Bytes(used), Bytes(limit))
+        });
+        let before = [
+            class.name.clone(),
+            format!("{}/{}", class.nodes_used, class.nodes),
+            class.bandwidth_bytes_per_second.map_or("-".to_owned(), |rate| {
+                format!("{} {}", BytesPerSecond(rate), class.basis)
+            }),
+            format!(
+                "{} of {}",
+                Bytes(class.memory_used_bytes),
+                Bytes(class.memory_limit_bytes)
+            ),
+        ];
+        let after = [
+            percent(class.utilization_percent),
+            percent(class.reserved_percent),
+            number(class.tokens_per_second),
+            class.binding.clone().unwrap_or("-".to_owned()),
+            class
+                .breaks_at
+                .map_or("-".to_owned(), |factor| format!("{} x demand", number(factor))),
+        ];
+        table.add_row(before.into_iter().chain(has_disks.then_some(disk)).chain(after));
+    }
+    table
+}
+
+fn placements(verdict: &PlanVerdict) -> Table {
+    let mut table = Table::new(["NODES", "EACH RUNS", "REQ/S", "BUSY", "MEAN FIRST TOKEN"]);
+    for placement in &verdict.placements {
+        for (index, replica) in placement.replicas.iter().enumerate() {
+            let nodes = format!("{} x {}", placement.nodes, placement.class);
+            table.add_row([
+                if index == 0 { nodes } else { String::new() },
+                replica.model.clone(),
+                number(replica.requests_per_second),
+                percent(replica.utilization_percent),
+                replica
+                    .mean_time_to_first_token_seconds
+                    .map_or("-".to_owned(), |time| format!("{} s", number(time))),
+            ]);
+        }
+    }
+    table
+}
+
+fn losses(verdict: &PlanVerdict) -> Table {
+    let mut table = Table::new(["NODE", "DEMAND STILL CARRIED", "NOT ANSWERED UNTIL MOVED"]);
+    for loss in &verdict.node_losses {
+        table.add_row([loss.class.clone(), still_carried(loss), list(&loss.interrupted)]);
+    }
+    table
+}
+
+pub(super) fn still_carried(loss: &PlanNodeLoss) -> String {
+    match loss.demand_factor {
+        None => "yes".to_owned(),
+        Some(factor) if loss.proven => format!("no: {:.0} % of it", (100.0 * factor).floor()),
+        Some(factor) => format!("not found: {:.0} % of it", (100.0 * factor).floor()),
+    }
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        "-".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// What to buy, in sentences.
+pub(super) fn purchase(purchase: &PlanPurchase) -> String {
+    let Some(best) = &purchase.best else {
+        return purchase.shortfall.clone().unwrap_or_default();
+    };
+    let (found, proof) = if purchase.proven {
+        ("", "proven".to_owned())
+    } else {
+        let proof = format!("nothing below {} is enough", amount(purchase.lower_bound));
+        (" found", proof)
+    };
+    let what = if purchase.minimises == "Price" {
+        format!("the least price{found}")
+    } else {
+        format!("the fewest Macs{found} (not every offer has a price)")
+    };
+    let mut out = match best.items.as_slice() {
+        [] => format!("Nothing: the fleet carries the demand. {}", gives(best)),
+        [_, ..] => format!("{}: {what} ({proof}). {}", basket(best), gives(best)),
+    };
+    for other in &purchase.alternatives {
+        out += &format!("\nor {}. {}", basket(other), gives(other));
+    }
+    out
+}
+
+/// `2 x mini-32 for 1998, 80 W`.
+pub(super) fn basket(basket: &PlanBasket) -> String {
+    let items: Vec<_> = basket
+        .items
+        .iter()
+        .map(|item| format!("{} x {}", item.count, item.name))
+        .collect();
+    let price = basket
+        .price
+        .map_or(String::new(), |price| format!(" for {}", amount(price)));
+    let watts = basket
+        .watts
+        .map_or(String::new(), |watts| format!(", {} W", number(watts)));
+    format!("{}{price}{watts}", items.join(", "))
+}
+
+fn gives(basket: &PlanBasket) -> String {
+    format!(
+        "Then {} times the demand is carried; the loss of one node {}.",
+        number(basket.demand_factor),
+        if basket.survives_node_loss {
+            "is survived"
+        } else {
+            "is not survived"
+        }
+    )
+}
+
+fn section(title: &str, table: Table) -> String {
+    format!("\n{title}\n{table}\n")
+}
+
+fn percent(value: f64) -> String {
+    format!("{value:.0} %")
+}
+
+fn known(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), number)
+}
+
+fn yes(truth: bool) -> String {
+    if truth { "yes" } else { "no" }.to_owned()
+}

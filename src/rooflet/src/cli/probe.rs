@@ -1,0 +1,195 @@
+//! `rooflet probe`: measures this machine through the engine and says what the figures mean.
+
+mod picture;
+mod roofline;
+mod svg;
+mod table;
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context;
+use camino::Utf8PathBuf;
+
+use self::roofline::Roofline;
+use super::output::Output;
+use super::{Failure, ui};
+use rooflet_api::v1alpha1::DiskFigure;
+use rooflet_api::wire::{ProbeReport, ProbedMachine};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::{Chain, ExitStatus};
+use rooflet_base::units::{Bytes, BytesPerSecond};
+use rooflet_host::disk;
+use rooflet_host::disk::{DiskRead, DiskReadError};
+use rooflet_host::{Host, Identity, Memory};
+use rooflet_mlx::probe;
+use rooflet_mlx::probe::ProbeOptions;
+use rooflet_roofline::chip;
+use rooflet_roofline::probing;
+use rooflet_roofline::probing::{DataSheet, PROBE_FRESH_FOR};
+
+/// Arguments of `rooflet probe`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How the figures are printed.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+    /// Repeat the 4-bit products for so long, to see what heat leaves of the speed. Two minutes tell.
+    #[arg(long, value_name = "SECONDS", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
+    sustained: Option<u64>,
+    /// Also read this file, or the largest one below this directory, past the page cache.
+    #[arg(long, value_name = "FILE|DIR")]
+    disk: Option<Utf8PathBuf>,
+    /// Also draw the roofline into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<Utf8PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    // A path that is wrong should not cost ten seconds.
+    if let Some(path) = &args.svg {
+        // What it holds stays until there is something better.
+        let appending = fs::File::options().create(true).append(true).open(path);
+        appending.with_context(|| format!("--svg: writing `{path}`"))?;
+    }
+    let report = measure(args, &Host::Native, &Clock::System)?;
+    let roofline = Roofline::new(&report.measurements);
+    args.output.print(&report, || {
+        let picture = roofline.as_ref().map(picture::draw).unwrap_or_default();
+        Ok(format!("{}\n{picture}", table::render(&report)))
+    })?;
+    if let (Some(path), Some(roofline)) = (&args.svg, &roofline) {
+        let (title, subtitle) = table::titles(&report);
+        let drawn = svg::draw(roofline, &title, &subtitle);
+        fs::write(path, drawn).with_context(|| format!("--svg: writing `{path}`"))?;
+    }
+    Ok(())
+}
+
+fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failure> {
+    // First, as a path that is wrong should not cost ten seconds.
+    let disk_read = match &args.disk {
+        None => None,
+        Some(path) => disk_figure(disk::read(path, clock))?,
+    };
+    let identity = host.identity();
+    let memory = host.memory();
+    let options = ProbeOptions {
+        memory: usable(memory),
+        sustained: args.sustained.map(Duration::from_secs),
+    };
+    let is_read_by_people = args.output == Output::Table;
+    let (engine, mut measurements) = probe::measure(options, clock, |what| {
+        if is_read_by_people {
+            ui::progress(what);
+        }
+    })?;
+    let power = host.power();
+    measurements.disk_read = disk_read;
+    measurements.thermal_state = power.thermal_state;
+    measurements.power_source = power.source;
+    measurements.low_power_mode = power.low_power_mode;
+    let read = BytesPerSecond(measurements.read.median_bytes_per_second);
+    let sheet = chip::of_machine(&identity.chip, memory.total);
+    let plausibility = match &sheet {
+        Ok(chip) => probing::plausibility(read, DataSheet::Bandwidth(chip.bandwidth)),
+        Err(err) => probing::plausibility(read, DataSheet::Missing(&err.to_string())),
+    };
+    // Nobody needs the nanoseconds.
+    let now = clock.now();
+    let now = now.round(jiff::Unit::Second).unwrap_or(now);
+    Ok(ProbeReport {
+        engine,
+        machine: machine(identity, memory, sheet.ok().map(|chip| chip.bandwidth)),
+        measurements,
+        plausibility,
+        measured_at: now.to_string(),
+        expires_at: (now + PROBE_FRESH_FOR).to_string(),
+    })
+}
+
+/// What the GPU may hold and is free.
+fn usable(memory: Memory) -> Bytes {
+    memory
+        .working_set
+        .map_or(memory.available, |limit| limit.min(memory.available))
+}
+
+fn machine(identity: Identity, memory: Memory, spec: Option<BytesPerSecond>) -> ProbedMachine {
+    ProbedMachine {
+        chip: identity.chip,
+        memory_bytes: memory.total.0,
+        operating_system: identity.operating_system,
+        os_build: identity.os_build,
+        spec_bytes_per_second: spec.map(|spec| spec.0),
+    }
+}
+
+/// `None` where a directory has nothing to read, which is told: what its models are keeps nobody from measuring the rest.
+fn disk_figure(read: Result<DiskRead, DiskReadError>) -> Result<Option<DiskFigure>, Failure> {
+    let read = match read {
+        Ok(read) => read,
+        Err(err @ (DiskReadError::NoFile { .. } | DiskReadError::Largest { .. })) => {
+            ui::progress(&format!("disk: not measured: {}", Chain(&err)));
+            return Ok(None);
+        }
+        Err(err @ (DiskReadError::Read { .. } | DiskReadError::TooSmall { .. })) => {
+            return Err(Failure::new(
+                ExitStatus::Config,
+                anyhow::anyhow!("--disk: {}", Chain(&err)),
+            ));
+        }
+    };
+    let seconds = probing::spread(read.seconds.clone());
+    Ok(Some(DiskFigure {
+        path: read.path.to_string(),
+        figure: probing::figure(
+            &probing::rate(read.chunk_bytes as f64, &seconds),
+            read.chunk_bytes,
+            read.seconds.len(),
+        ),
+        past_cache: read.past_cache,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn seconds_that_cannot_be_are_refused_with_those_that_can() {
+        use clap::Parser;
+        for seconds in ["-3", "0", "3601", "1.5", "long"] {
+            let line = Line::try_parse_from(["rooflet", "--sustained", seconds]);
+            let said = line.err().unwrap().to_string();
+            assert!(
+                said.contains("--sustained") && said.contains("from 1 to 3600"),
+                "{said}"
+            );
+        }
+        let line = Line::try_parse_from(["rooflet", "--sustained", "3600"]).unwrap();
+        assert_eq!(line.args.sustained, Some(3600));
+    }
+
+    #[test]
+    fn one_file_that_cannot_be_read_keeps_nobody_from_measuring_the_rest() {
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let path = Utf8PathBuf::from("/models/a/model.safetensors");
+        let largest = DiskReadError::Largest {
+            path: path.clone(),
+            err: denied(),
+        };
+        assert_eq!(disk_figure(Err(largest)).ok(), Some(None));
+        // Who names a file means it.
+        let named = DiskReadError::Read { path, err: denied() };
+        assert!(disk_figure(Err(named)).is_err());
+    }
+}

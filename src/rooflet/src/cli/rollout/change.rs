@@ -1,0 +1,256 @@
+//! The changes that `rooflet rollout` makes, as merge patches that are refused when the deployment has changed.
+
+use std::collections::BTreeMap;
+
+use anyhow::bail;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use rooflet_api::meta::{ABORT_ANNOTATION, CHANGE_CAUSE_ANNOTATION, PROMOTE_ANNOTATION};
+use rooflet_api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelRevision, RolloutStatus};
+use rooflet_client::merge_diff;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Change {
+    Pause,
+    Resume,
+    /// With what was said of it.
+    Undo(Box<ModelRevision>),
+    Promote(Promotion),
+    Abort,
+    /// At this time.
+    Restart(String),
+}
+
+/// How far a rollout is promoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Promotion {
+    Step,
+    Full,
+}
+
+impl Change {
+    pub(super) fn done(&self) -> &'static str {
+        match self {
+            Self::Pause => "paused",
+            Self::Resume => "resumed",
+            Self::Undo(_) => "rolled back",
+            Self::Promote(Promotion::Step) => "promoted",
+            Self::Promote(Promotion::Full) => "fully promoted",
+            Self::Abort => "aborted",
+            Self::Restart(_) => "restarted",
+        }
+    }
+}
+
+/// The patch, or what to say where nothing is to be changed.
+pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Result<Result<Value, String>> {
+    let name = deployment.name_any();
+    let paused = deployment.spec.paused;
+    let resume = format!("resume it first with `rooflet rollout resume mdep/{name}`");
+    let annotation = |key: &str, value: String| json!({ "metadata": { "annotations": { key: value } } });
+    let mut patch = match change {
+        Change::Pause if paused => bail!("modeldeployments.rooflet.dev \"{name}\" is already paused"),
+        Change::Pause => json!({ "spec": { "paused": true } }),
+        Change::Resume if !paused => bail!("modeldeployments.rooflet.dev \"{name}\" is not paused"),
+        Change::Resume => json!({ "spec": { "paused": false } }),
+        Change::Undo(_) | Change::Restart(_) if paused => {
+            bail!("modeldeployments.rooflet.dev \"{name}\" is paused; {resume}")
+        }
+        Change::Restart(at) => json!({ "spec": { "restartedAt": at } }),
+        Change::Undo(revision) => {
+            let template = &revision.spec;
+            let wanted = ModelDeploymentSpec {
+                model: template.model.clone(),
+                serving: template.serving.clone(),
+                restarted_at: template.restarted_at.clone(),
+                ..deployment.spec.clone()
+            };
+            let spec = merge_diff(
+                &serde_json::to_value(&deployment.spec)?,
+                &serde_json::to_value(&wanted)?,
+            );
+            let Some(spec) = spec else {
+                let number = template.revision;
+                return Ok(Err(format!(
+                    "skipped rollback (current template already matches revision {number})"
+                )));
+            };
+            let mut patch = json!({ "spec": spec });
+            let cause = |annotations: &BTreeMap<_, _>| annotations.get(CHANGE_CAUSE_ANNOTATION).cloned();
+            let (said, cause): (Option<String>, _) =
+                (cause(deployment.annotations()), cause(revision.annotations()));
+            if said != cause {
+                // In a merge patch null removes.
+                patch["metadata"]["annotations"] = json!({ CHANGE_CAUSE_ANNOTATION: cause });
+            }
+            patch
+        }
+        Change::Promote(promotion) => {
+            let (revision, rollout) = under_way(deployment)?;
+            let until = match (promotion, rollout.step) {
+                (Promotion::Step, Some(step)) => step.to_string(),
+                (Promotion::Step, None) => bail!(
+                    "modeldeployments.rooflet.dev \"{name}\" has no canary under way; nothing to promote (`--full` ends what a rollout waits for: a maintenance window, or idle replicas)"
+                ),
+                (Promotion::Full, _) => "full".to_owned(),
+            };
+            annotation(PROMOTE_ANNOTATION, format!("{revision}/{until}"))
+        }
+        Change::Abort => annotation(ABORT_ANNOTATION, under_way(deployment)?.0),
+    };
+    patch["metadata"]["resourceVersion"] = json!(deployment.metadata.resource_version);
+    Ok(Ok(patch))
+}
+
+/// The revision that is being rolled out, and how far it is.
+fn under_way(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutStatus)> {
+    let name = deployment.name_any();
+    let status = deployment.status.clone().unwrap_or_default();
+    if status.observed_generation != deployment.metadata.generation {
+        bail!(
+            "modeldeployments.rooflet.dev \"{name}\": the controller has not seen its newest template yet; try again"
+        );
+    }
+    let rollout = status.rollout;
+    if let Some(aborted) = &rollout.aborted {
+        bail!(
+            "modeldeployments.rooflet.dev \"{name}\" was rolled back ({}: {}); change the template, or try the same again with `rooflet rollout restart mdep/{name}`",
+            aborted.reason,
+            aborted.message
+        );
+    }
+    match &rollout.revision {
+        Some(revision)
+            if rollout.stable_revision.is_some() && rollout.stable_revision != rollout.revision =>
+        {
+            Ok((revision.clone(), rollout))
+        }
+        Some(_) | None => bail!("modeldeployments.rooflet.dev \"{name}\" has no rollout under way"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelRevisionSpec};
+
+    fn deployment(spec: &Value) -> ModelDeployment {
+        let mut deployment = ModelDeployment::test("guide", spec.clone());
+        deployment.metadata.resource_version = Some("7".to_owned());
+        deployment
+    }
+
+    fn told(deployment: &ModelDeployment, change: &Change) -> String {
+        patch(deployment, change).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_so_already_is_an_error_as_with_kubectl() {
+        let running = deployment(&json!({}));
+        assert_eq!(
+            patch(&running, &Change::Pause).unwrap().unwrap(),
+            json!({ "metadata": { "resourceVersion": "7" }, "spec": { "paused": true } })
+        );
+        assert_eq!(
+            told(&running, &Change::Resume),
+            "modeldeployments.rooflet.dev \"guide\" is not paused"
+        );
+        let paused = deployment(&json!({ "paused": true }));
+        assert_eq!(
+            told(&paused, &Change::Pause),
+            "modeldeployments.rooflet.dev \"guide\" is already paused"
+        );
+        assert!(told(&paused, &Change::Restart(String::new())).contains("rooflet rollout resume mdep/guide"));
+    }
+
+    #[test]
+    fn an_undo_takes_away_what_the_old_template_did_not_have() {
+        let now = deployment(&json!({
+            "serving": { "name": "other", "contextTokens": 64 },
+            "restartedAt": "now"
+        }));
+        let old = deployment(&json!({ "serving": { "contextTokens": 128 } }));
+        let revision = ModelRevisionSpec {
+            revision: 1,
+            model: old.spec.model.clone(),
+            artifact: None,
+            serving: old.spec.serving.clone(),
+            restarted_at: None,
+        };
+        let mut revision = ModelRevision::new("guide-1", revision);
+        let change = Change::Undo(Box::new(revision.clone()));
+        let patch_of = patch(&now, &change).unwrap().unwrap();
+        assert_eq!(
+            patch_of["spec"],
+            json!({ "serving": { "name": null, "contextTokens": 128 }, "restartedAt": null })
+        );
+        let mut patched = serde_json::to_value(&now.spec).unwrap();
+        json_patch::merge(&mut patched, &patch_of["spec"]);
+        let patched: ModelDeploymentSpec = serde_json::from_value(patched).unwrap();
+        assert_eq!(patched, old.spec);
+        assert_eq!(
+            patch(&old, &change).unwrap().unwrap_err(),
+            "skipped rollback (current template already matches revision 1)"
+        );
+        // What was said of it comes back with it.
+        let annotations = |now: &ModelDeployment, revision: &ModelRevision| {
+            let change = Change::Undo(Box::new(revision.clone()));
+            let patch = patch(now, &change).unwrap().unwrap();
+            patch["metadata"].get("annotations").cloned()
+        };
+        assert_eq!(annotations(&now, &revision), None);
+        let mut said = now.clone();
+        let cause = |text: &str| (CHANGE_CAUSE_ANNOTATION.to_owned(), text.to_owned());
+        said.annotations_mut().extend([cause("longer")]);
+        assert_eq!(
+            annotations(&said, &revision),
+            Some(json!({ CHANGE_CAUSE_ANNOTATION: null }))
+        );
+        revision.annotations_mut().extend([cause("first")]);
+        assert_eq!(
+            annotations(&said, &revision),
+            Some(json!({ CHANGE_CAUSE_ANNOTATION: "first" }))
+        );
+    }
+
+    #[test]
+    fn a_promotion_names_what_it_ends() {
+        let mut canary = deployment(&json!({}));
+        assert!(told(&canary, &Change::Abort).ends_with("has no rollout under way"));
+        canary.status = Some(ModelDeploymentStatus {
+            rollout: RolloutStatus {
+                stable_revision: Some("guide-a".to_owned()),
+                revision: Some("guide-b".to_owned()),
+                step: Some(1),
+                ..RolloutStatus::default()
+            },
+            ..ModelDeploymentStatus::default()
+        });
+        let annotated = |change: Change, key: &str| {
+            let patch = patch(&canary, &change).unwrap().unwrap();
+            patch["metadata"]["annotations"][key].clone()
+        };
+        assert_eq!(
+            annotated(Change::Promote(Promotion::Step), PROMOTE_ANNOTATION),
+            "guide-b/1"
+        );
+        assert_eq!(
+            annotated(Change::Promote(Promotion::Full), PROMOTE_ANNOTATION),
+            "guide-b/full"
+        );
+        assert_eq!(annotated(Change::Abort, ABORT_ANNOTATION), "guide-b");
+        // One that waits for a better time has no steps.
+        let status = canary.status.as_mut().unwrap();
+        status.rollout.step = None;
+        let full = patch(&canary, &Change::Promote(Promotion::Full))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            full["metadata"]["annotations"][PROMOTE_ANNOTATION],
+            "guide-b/full"
+        );
+        assert!(told(&canary, &Change::Promote(Promotion::Step)).contains("no canary under way"));
+    }
+}

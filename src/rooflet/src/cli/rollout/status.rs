@@ -1,0 +1,238 @@
+//! How a rollout stands, told as kubectl tells it, until it is done or has failed.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use futures::StreamExt;
+use kube::Api;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::watch_object;
+
+use crate::cli::ui;
+use rooflet_api::conditions::condition_type;
+use rooflet_api::v1alpha1::{ModelDeployment, ModelRevision};
+use rooflet_base::quantity::parse_duration;
+use rooflet_client::ApiError;
+
+/// Reasons of the condition Progressing with which waiting has no sense.
+const FAILED: [&str; 3] = ["ProgressDeadlineExceeded", "RolledBack", "ThroughputFloor"];
+
+/// How long is watched, and for what.
+#[derive(Debug)]
+pub(super) struct Watching {
+    watch: bool,
+    timeout: Option<Duration>,
+    /// Which revision it has to be.
+    revision: Option<i64>,
+}
+
+impl Watching {
+    pub(super) fn new(watch: bool, timeout: &str, revision: i64) -> anyhow::Result<Self> {
+        let timeout = match timeout {
+            "0" => None,
+            text => Some(parse_duration(text).ok_or_else(|| {
+                anyhow!("--timeout: `{text}` is no duration: write a number with a unit, such as 90s or 5m")
+            })?),
+        };
+        Ok(Self {
+            watch,
+            timeout: timeout.filter(|timeout| !timeout.is_zero()),
+            revision: Some(revision).filter(|revision| *revision != 0),
+        })
+    }
+}
+
+/// Prints how the rollout stands whenever that changes.
+pub(super) async fn follow(
+    deployments: &Api<ModelDeployment>,
+    revisions: &Api<ModelRevision>,
+    name: &str,
+    watching: Watching,
+) -> anyhow::Result<()> {
+    let following = async {
+        // A watch tries for long and says little.
+        deployments.get_opt(name).await.map_err(ApiError::from)?;
+        let mut said = String::new();
+        let mut seen = pin!(watch_object(deployments.clone(), name).default_backoff());
+        while let Some(found) = seen.next().await {
+            let found = match found.map_err(|err| ApiError::from(&err)) {
+                // The watch begins anew.
+                Err(err) if err.is_transient() => continue,
+                found => found?,
+            };
+            let Some(deployment) = found else {
+                bail!("modeldeployments.rooflet.dev \"{name}\" not found");
+            };
+            let progress = Progress::of(&deployment);
+            if let (Some(wanted), false) = (watching.revision, progress == Progress::Unseen) {
+                check_revision(revisions, &deployment, wanted).await?;
+            }
+            let line = match &progress {
+                Progress::Failed(why) => bail!("modeldeployment \"{name}\": {why}"),
+                Progress::Unseen => "Waiting for modeldeployment spec update to be observed...\n".to_owned(),
+                Progress::Waiting(what) => {
+                    format!("Waiting for modeldeployment \"{name}\" rollout to finish: {what}...\n")
+                }
+                Progress::Done => format!("modeldeployment \"{name}\" successfully rolled out\n"),
+            };
+            if line != said {
+                ui::output(&line);
+                said = line;
+            }
+            if progress == Progress::Done || !watching.watch {
+                return Ok(());
+            }
+        }
+        bail!("the watch has ended");
+    };
+    match watching.timeout {
+        None => following.await,
+        Some(timeout) => tokio::time::timeout(timeout, following)
+            .await
+            .unwrap_or_else(|_| Err(anyhow!("timed out waiting for the condition"))),
+    }
+}
+
+async fn check_revision(
+    revisions: &Api<ModelRevision>,
+    deployment: &ModelDeployment,
+    wanted: i64,
+) -> anyhow::Result<()> {
+    let name = deployment
+        .status
+        .as_ref()
+        .and_then(|status| status.rollout.revision.clone());
+    let found = match name {
+        Some(name) => revisions.get_opt(&name).await.map_err(ApiError::from)?,
+        None => None,
+    };
+    let newest = found.map_or(0, |revision| revision.spec.revision);
+    if newest != wanted {
+        bail!("desired revision ({wanted}) is different from the running revision ({newest})");
+    }
+    Ok(())
+}
+
+/// What there is to say.
+#[derive(Debug, PartialEq)]
+enum Progress {
+    /// The controller has not looked yet.
+    Unseen,
+    Waiting(String),
+    Done,
+    Failed(String),
+}
+
+impl Progress {
+    /// kubectl's own questions, in its order.
+    fn of(deployment: &ModelDeployment) -> Self {
+        let Some(status) = &deployment.status else {
+            return Self::Unseen;
+        };
+        if status.observed_generation < deployment.metadata.generation {
+            return Self::Unseen;
+        }
+        let progressing = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == condition_type::PROGRESSING);
+        if let Some(failed) = progressing.filter(|progressing| FAILED.contains(&progressing.reason.as_str()))
+        {
+            return Self::Failed(failed.message.clone());
+        }
+        let wanted = deployment.spec.replicas;
+        let updated = status.updated_replicas;
+        // What holds it up is said instead of a number that does not move.
+        let held = progressing.filter(|progressing| progressing.status != "True");
+        if let Some(held) = held.filter(|_| updated < wanted || status.replicas > updated) {
+            return Self::Waiting(held.message.clone());
+        }
+        if updated < wanted {
+            return Self::Waiting(format!(
+                "{updated} out of {wanted} new replicas have been updated"
+            ));
+        }
+        if status.replicas > updated {
+            let old = status.replicas - updated;
+            return Self::Waiting(format!("{old} old replicas are pending termination"));
+        }
+        if status.available_replicas < updated {
+            let available = status.available_replicas;
+            return Self::Waiting(format!("{available} of {updated} updated replicas are available"));
+        }
+        Self::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn progress(observed: i64, counts: [i32; 3], condition: Option<(&str, &str)>) -> Progress {
+        let conditions = condition.map(|(status, reason)| {
+            json!({ "type": "Progressing", "status": status, "reason": reason, "message": "why",
+                "lastTransitionTime": "2026-11-21T12:00:00Z" })
+        });
+        let deployment = json!({
+            "apiVersion": "rooflet.dev/v1alpha1",
+            "kind": "ModelDeployment",
+            "metadata": { "name": "guide", "generation": 2 },
+            "spec": { "model": { "source": "local://guide" }, "replicas": 2 },
+            "status": {
+                "observedGeneration": observed,
+                "updatedReplicas": counts[0],
+                "replicas": counts[1],
+                "availableReplicas": counts[2],
+                "conditions": conditions.into_iter().collect::<Vec<_>>(),
+            }
+        });
+        Progress::of(&serde_json::from_value(deployment).unwrap())
+    }
+
+    /// The texts of kubectl's DeploymentStatusViewer.
+    #[test]
+    fn a_rollout_is_told_as_kubectl_does() {
+        let waiting = |text: &str| Progress::Waiting(text.to_owned());
+        assert_eq!(progress(1, [2, 2, 2], None), Progress::Unseen);
+        assert_eq!(
+            progress(2, [1, 2, 2], None),
+            waiting("1 out of 2 new replicas have been updated")
+        );
+        assert_eq!(
+            progress(2, [2, 3, 2], Some(("True", "RollingOut"))),
+            waiting("1 old replicas are pending termination")
+        );
+        assert_eq!(
+            progress(2, [2, 2, 1], None),
+            waiting("1 of 2 updated replicas are available")
+        );
+        assert_eq!(progress(2, [2, 2, 2], None), Progress::Done);
+        for reason in FAILED {
+            assert_eq!(
+                progress(2, [1, 2, 2], Some(("False", reason))),
+                Progress::Failed("why".to_owned())
+            );
+        }
+        assert_eq!(
+            progress(2, [1, 3, 3], Some(("Unknown", "CanaryPaused"))),
+            waiting("why")
+        );
+    }
+
+    #[test]
+    fn a_timeout_is_a_duration() {
+        assert_eq!(Watching::new(true, "0", 0).unwrap().timeout, None);
+        assert_eq!(Watching::new(true, "0s", 0).unwrap().timeout, None);
+        let minute = Watching::new(true, "1m", 0).unwrap().timeout;
+        assert_eq!(minute, Some(Duration::from_secs(60)));
+        assert!(
+            Watching::new(true, "soon", 0)
+                .unwrap_err()
+                .to_string()
+                .contains("90s")
+        );
+    }
+}

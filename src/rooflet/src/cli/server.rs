@@ -1,0 +1,160 @@
+//! `rooflet server`
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+
+use anyhow::Context;
+use camino::Utf8PathBuf;
+
+use super::Failure;
+use crate::node::server;
+use crate::node::server::{Role, ServerConfig, StartServerError};
+use crate::node::shutdown;
+use crate::node::simulated_fleet;
+use crate::node::simulated_fleet::SimulatedFleet;
+use rooflet_apiserver::InFlightLimits;
+use rooflet_artifact::remote::HubAccess;
+use rooflet_base::environment;
+use rooflet_base::error::ExitStatus;
+use rooflet_base::task::Tasks;
+use rooflet_client::KubeconfigSource;
+use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_simulation::{Scenario, machines};
+
+/// Arguments of `rooflet server`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the store and the keys are kept.
+    #[arg(long, env = "ROOFLET_SERVER_DATA_DIR", value_parser = super::directory("ROOFLET_SERVER_DATA_DIR"), default_value_t = super::default_data_dir().join("server"))]
+    data_dir: Utf8PathBuf,
+    /// Where the API server listens.
+    #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+    /// More names and addresses by which clients reach the API server, for its certificate. It has this machine's loopback
+    /// and the address of `--listen`; where that is all addresses, all that this machine has, and its name.
+    #[arg(long, value_name = "NAME[,…]", value_delimiter = ',')]
+    tls_san: Vec<String>,
+    /// Where the OpenAI-compatible gateway listens.
+    #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
+    gateway_listen: SocketAddr,
+    /// Let pages of these origins ask the gateway, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
+    /// whatever this says; clients that are no browsers do not come from an origin.
+    #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
+    allowed_origins: Option<AllowedOrigins>,
+    /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig_out: Option<Utf8PathBuf>,
+    /// Which parts run in this process.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "apiserver,controller,gateway"
+    )]
+    roles: Vec<Role>,
+    /// Use this API server instead of an own one, for the roles controller and gateway. Default: the one that KUBECONFIG names.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<Utf8PathBuf>,
+    /// How many reading requests the API server works on at once; more are answered 429. Watches are not counted.
+    #[arg(long, default_value_t = InFlightLimits::default().requests, value_name = "N")]
+    max_requests_inflight: NonZeroU32,
+    /// How many writing requests the API server works on at once; more are answered 429.
+    #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
+    max_mutating_requests_inflight: NonZeroU32,
+    /// Place replicas only so that those of any N nodes would find room on the others.
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    reserve_node_failures: u8,
+    /// Join simulated Macs, such as those of examples/simulation/fleet.yaml: real agents over machines and an engine that do
+    /// not exist, labelled rooflet.dev/simulated. The file's fleet, models, faults and thermal traces are used, nothing else.
+    #[arg(long, value_name = "FLEET")]
+    simulate: Option<Utf8PathBuf>,
+    /// Stop when standard input ends: a supervisor holds the other end.
+    #[arg(long, hide = true)]
+    stop_with_stdin: bool,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let fleet = simulated(&args).map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    let tasks = Tasks::new();
+    shutdown::on_signal(&tasks)?;
+    if args.stop_with_stdin {
+        shutdown::on_stdin_end(&tasks)?;
+    }
+    let config = ServerConfig {
+        kubeconfig_out: args
+            .kubeconfig_out
+            .unwrap_or_else(|| args.data_dir.join("kubeconfig")),
+        data_dir: args.data_dir,
+        listen: args.listen,
+        tls_sans: args.tls_san,
+        gateway_listen: args.gateway_listen,
+        roles: args.roles,
+        in_flight: InFlightLimits {
+            requests: args.max_requests_inflight,
+            mutating_requests: args.max_mutating_requests_inflight,
+        },
+        reserve_node_failures: args.reserve_node_failures.into(),
+        hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
+        allowed_origins: args.allowed_origins.unwrap_or_default(),
+        api_server: api_server(args.kubeconfig, environment::is_set("KUBECONFIG")),
+    };
+    server::start(config, &tasks)
+        .await
+        .map_err(|err: StartServerError| Failure::new(err.status(), err))?;
+    if let Some(fleet) = &fleet {
+        simulated_fleet::start(fleet, &tasks).await?;
+    }
+    server::wait(&tasks)
+        .await
+        .map_err(|why| Failure::from(anyhow::anyhow!(why)))
+}
+
+/// The API server elsewhere that is named, if one is. `is_set`: KUBECONFIG says something, a list of files perhaps.
+fn api_server(kubeconfig: Option<Utf8PathBuf>, is_set: bool) -> Option<KubeconfigSource> {
+    let environment = is_set.then_some(KubeconfigSource::Environment);
+    kubeconfig.map(KubeconfigSource::File).or(environment)
+}
+
+/// The fleet of `--simulate`, checked before anything is started.
+fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
+    let Some(file) = &args.simulate else {
+        return Ok(None);
+    };
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+    let scenario = Scenario::parse(&text).with_context(|| file.to_string())?;
+    scenario.check_playable().with_context(|| file.to_string())?;
+    machines(&scenario).with_context(|| file.to_string())?;
+    let program = std::env::current_exe().context("finding this program's own file")?;
+    let own = args.kubeconfig_out.clone();
+    let own = KubeconfigSource::File(own.unwrap_or_else(|| args.data_dir.join("kubeconfig")));
+    Ok(Some(SimulatedFleet {
+        scenario,
+        file: file
+            .canonicalize_utf8()
+            .with_context(|| format!("reading {file}"))?,
+        state_dir: args.data_dir.join("simulated"),
+        api_server: match args.roles.contains(&Role::Apiserver) {
+            true => own,
+            false => api_server(args.kubeconfig.clone(), environment::is_set("KUBECONFIG")).unwrap_or(own),
+        },
+        program: Utf8PathBuf::try_from(program).context("this program's path is not UTF-8: move it")?,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_server_is_the_one_that_is_named() {
+        let file = KubeconfigSource::File("a".into());
+        for (kubeconfig, is_set, expect) in [
+            (Some("a"), true, Some(file.clone())),
+            (Some("a"), false, Some(file)),
+            (None, true, Some(KubeconfigSource::Environment)),
+            (None, false, None),
+        ] {
+            assert_eq!(api_server(kubeconfig.map(Into::into), is_set), expect);
+        }
+    }
+}

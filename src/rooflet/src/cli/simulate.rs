@@ -1,0 +1,166 @@
+//! `rooflet simulate`: what would happen in a fleet, on a virtual clock.
+
+mod compare;
+mod table;
+
+use anyhow::{Context, anyhow};
+use camino::Utf8PathBuf;
+use serde::Serialize;
+
+use super::output::Output;
+use super::{Failure, ui};
+use rooflet_base::error::ExitStatus;
+use rooflet_simulation as simulation;
+use rooflet_simulation::{Outcome, Policy, RunOptions, Scenario};
+
+/// Tell what would happen in a fleet: who can be asked, how fast, what is dropped and what moves.
+///
+/// The scenario names Macs, models, deployments, demand and faults; see examples/simulation/day.yaml and docs/simulation.md.
+/// Scheduling, rollouts, node life, agents and routing are decided by the code that runs in a real fleet; answers take
+/// the time that the roofline predicts. Nothing is measured, and nothing is changed anywhere. The same scenario and seed
+/// give the same answer, byte for byte.
+///
+/// Exits with 1 if a guarantee was broken; the seed and the faults that were needed are printed.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// What to simulate, such as examples/simulation/day.yaml.
+    #[arg(value_name = "SCENARIO")]
+    scenario: Utf8PathBuf,
+    /// Names the run: random faults, requests and delays follow from it.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Try that many seeds, from --seed on, and tell only whether a guarantee was broken; with --compare, how the policies
+    /// did over all of them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// How replicas are placed (SloSlack, BinPack, Spread or Fastest for all deployments; best-fit, least-loaded or
+    /// next-node: by memory alone) and requests routed (round-robin, random), joined by a plus sign.
+    ///
+    /// The default is what rooflet does. Placements by memory alone look at no objectives; requests are held against them.
+    #[arg(long, default_value_t, value_name = "POLICY")]
+    policy: Policy,
+    /// Policies to compare on the same seeds, such as default,best-fit,best-fit+round-robin.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "POLICY,POLICY",
+        conflicts_with = "policy"
+    )]
+    compare: Vec<Policy>,
+    /// Tell every write, start, end and fault as well.
+    #[arg(long, conflicts_with = "seeds")]
+    journal: bool,
+    /// How the answer is printed.
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
+    let config = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
+    let text = std::fs::read_to_string(&args.scenario)
+        .with_context(|| format!("reading {}", args.scenario))
+        .map_err(config)?;
+    let scenario = Scenario::parse(&text)
+        .with_context(|| args.scenario.to_string())
+        .map_err(config)?;
+    scenario
+        .check_modelled()
+        .with_context(|| args.scenario.to_string())
+        .map_err(config)?;
+    let simulate = |options: &RunOptions| {
+        simulation::simulate(&scenario, options).map_err(|err| config(anyhow!("{}: {err}", args.scenario)))
+    };
+    let mut outcomes = Vec::new();
+    if let Some(seeds) = args.seeds.filter(|_| args.compare.is_empty()) {
+        return try_seeds(args, &scenario, seeds, simulate);
+    }
+    let policies = if args.compare.is_empty() {
+        vec![args.policy]
+    } else {
+        args.compare.clone()
+    };
+    for policy in policies {
+        for seed in args.seed..args.seed.saturating_add(args.seeds.unwrap_or(1)) {
+            let mut options = RunOptions::new(seed, policy);
+            options.journal = args.journal;
+            let outcome = simulate(&options)?;
+            outcomes.push(shrunk(&scenario, &options, outcome)?);
+        }
+    }
+    print(args, &outcomes)?;
+    Ok(status(&outcomes))
+}
+
+/// Seeds of which none broke a guarantee.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SeedsTried {
+    first_seed: u64,
+    last_seed: u64,
+    events: u64,
+    faults: usize,
+}
+
+/// Runs seed after seed until one fails.
+fn try_seeds(
+    args: &Args,
+    scenario: &Scenario,
+    seeds: u64,
+    simulate: impl Fn(&RunOptions) -> Result<Outcome, Failure>,
+) -> Result<ExitStatus, Failure> {
+    let mut tried = SeedsTried {
+        first_seed: args.seed,
+        last_seed: args.seed.saturating_add(seeds - 1),
+        events: 0,
+        faults: 0,
+    };
+    for seed in args.seed..args.seed.saturating_add(seeds) {
+        let options = RunOptions::new(seed, args.policy);
+        let outcome = simulate(&options)?;
+        tried.events += outcome.control.events;
+        tried.faults += outcome.faults.len();
+        if outcome.violation.is_some() {
+            let outcomes = [shrunk(scenario, &options, outcome)?];
+            print(args, &outcomes)?;
+            return Ok(ExitStatus::Failure);
+        }
+    }
+    args.output.print(&tried, || {
+        let SeedsTried { first_seed, last_seed, events, faults } = tried;
+        Ok(format!(
+            "seeds {first_seed} to {last_seed}: no guarantee was broken in {events} events with {faults} faults\n"
+        ))
+    })?;
+    Ok(ExitStatus::Success)
+}
+
+fn shrunk(scenario: &Scenario, options: &RunOptions, outcome: Outcome) -> Result<Outcome, Failure> {
+    if outcome.violation.is_none() {
+        return Ok(outcome);
+    }
+    ui::progress("a guarantee was broken; leaving out faults that are not needed for it");
+    simulation::shrink(scenario, options, outcome).map_err(|err| Failure::new(ExitStatus::Config, err))
+}
+
+fn status(outcomes: &[Outcome]) -> ExitStatus {
+    if outcomes.iter().any(|outcome| outcome.violation.is_some()) {
+        ExitStatus::Failure
+    } else {
+        ExitStatus::Success
+    }
+}
+
+fn print(args: &Args, outcomes: &[Outcome]) -> Result<(), Failure> {
+    // One run is told as itself, several as a list.
+    let value = match outcomes {
+        [outcome] => serde_json::to_value(outcome)?,
+        outcomes => serde_json::to_value(outcomes)?,
+    };
+    let holds = status(outcomes) == ExitStatus::Success;
+    Ok(args
+        .output
+        .print(&value, || match args.seeds.is_some() && holds {
+            true => Ok(compare::text(outcomes)),
+            false => table::text(outcomes),
+        })?)
+}

@@ -1,0 +1,365 @@
+//! `rooflet up`: control plane, gateway and agent on this machine, in one process tree.
+
+mod ask;
+mod cluster;
+
+use std::ffi::OsString;
+use std::fs::{File, TryLockError};
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use camino::{Utf8Path, Utf8PathBuf};
+use tokio::sync::mpsc;
+
+use self::cluster::Cluster;
+use super::{Failure, ui};
+use crate::node::data_dir;
+use crate::node::listeners::BindError;
+use crate::node::shutdown;
+use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::ExitStatus;
+use rooflet_base::task::Tasks;
+use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_process::logs::Log;
+
+/// How long the control plane may take to answer.
+const SERVER_READY: Duration = Duration::from_secs(60);
+/// How long the agent may take to register and to measure its machine.
+const NODE_READY: Duration = Duration::from_secs(180);
+/// How long an applied deployment may take to become ready.
+const MODEL_READY: Duration = Duration::from_secs(600);
+/// How long tasks may take to end after the children are gone.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// Arguments of `rooflet up`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where everything is kept: store, keys, logs, kubeconfig.
+    #[arg(long, env = "ROOFLET_DATA_DIR", value_parser = super::directory("ROOFLET_DATA_DIR"), default_value_t = super::default_data_dir())]
+    data_dir: Utf8PathBuf,
+    /// Directory with one model per sub-directory; `local://NAME` finds NAME there. Default: DATA_DIR/models.
+    #[arg(long, env = "ROOFLET_MODEL_DIR", value_parser = super::directory("ROOFLET_MODEL_DIR"))]
+    model_dir: Option<Utf8PathBuf>,
+    /// Where the API server listens.
+    #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+    /// Where the OpenAI-compatible gateway listens.
+    #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
+    gateway_listen: SocketAddr,
+    /// Let pages of these origins ask the gateway and the agent, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
+    /// whatever this says; clients that are no browsers do not come from an origin.
+    #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
+    allowed_origins: Option<AllowedOrigins>,
+    /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig_out: Option<Utf8PathBuf>,
+    /// Name of this machine's FleetNode. Default: the one that it had last, and at first the host name.
+    #[arg(long)]
+    node_name: Option<String>,
+    /// Apply these manifests once everything runs, and wait until their deployments are ready.
+    #[arg(long, value_name = "FILE")]
+    apply: Vec<Utf8PathBuf>,
+    /// Ask the first applied deployment this question and print the answer as it streams in.
+    #[arg(long, value_name = "QUESTION", requires = "apply")]
+    ask: Option<String>,
+    /// Shut everything down again afterwards; the exit code tells whether all of it worked.
+    #[arg(long)]
+    exit: bool,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let layout = Layout::prepare(&args)?;
+    let tasks = Tasks::new();
+    shutdown::on_signal(&tasks)?;
+    let stop = tasks.stop_token();
+
+    let (events_tx, mut events) = mpsc::channel(64);
+    let mut children = Vec::new();
+    let outcome = tokio::select! {
+        outcome = bring_up(&args, &layout, &tasks, &events_tx, &mut children) => outcome,
+        failure = watch(&mut events) => Err(failure),
+        () = stop.cancelled() => match args.exit {
+            true => Err(anyhow!("interrupted before all of it was done").into()),
+            false => Ok(()),
+        },
+    };
+    let outcome = match outcome {
+        Ok(()) if !args.exit && !stop.is_cancelled() => tokio::select! {
+            failure = watch(&mut events) => Err(failure),
+            () = stop.cancelled() => Ok(()),
+        },
+        other => other,
+    };
+
+    ui::progress("stopping …");
+    events.close();
+    // The agent first, so that its workers finish what they are answering while the control plane is still there.
+    while let Some(child) = children.pop() {
+        child.stop().await;
+    }
+    tasks.cancel();
+    drop(tasks.join(STOP_GRACE).await);
+    ui::progress("stopped");
+    outcome
+}
+
+/// Reports what happens to the children; returns when one of them cannot run at all.
+async fn watch(events: &mut mpsc::Receiver<ChildEvent>) -> Failure {
+    while let Some(event) = events.recv().await {
+        match event {
+            ChildEvent::Restarting { name, how, wait } => {
+                ui::progress(&format!(
+                    "the {name} {how}; starting it again in {:.1} s",
+                    wait.as_secs_f64()
+                ));
+            }
+            ChildEvent::GaveUp { name, how, log } => {
+                let words = match log.as_str() {
+                    "" => String::new(),
+                    log => format!("; its last words:\n{log}"),
+                };
+                return Failure::new(ExitStatus::Unavailable, anyhow!("the {name} {how}{words}"));
+            }
+        }
+    }
+    // The channel closes only after both children were stopped on request.
+    std::future::pending().await
+}
+
+async fn bring_up(
+    args: &Args,
+    layout: &Layout,
+    tasks: &Tasks,
+    events: &mpsc::Sender<ChildEvent>,
+    children: &mut Vec<Supervised>,
+) -> Result<(), Failure> {
+    let clock = Clock::System;
+    let begin = clock.instant();
+    ui::progress(&format!(
+        "rooflet {}: starting control plane and agent (data in {})",
+        env!("CARGO_PKG_VERSION"),
+        layout.data_dir
+    ));
+    children.push(Supervised::start(
+        layout.server(),
+        clock.clone(),
+        tasks,
+        events.clone(),
+    ));
+    let cluster = Cluster::connect(&layout.kubeconfig, SERVER_READY).await?;
+    ui::progress(&format!(
+        "control plane ready after {:.1} s: https://{}",
+        (clock.instant() - begin).as_secs_f64(),
+        layout.listen
+    ));
+
+    children.push(Supervised::start(
+        layout.agent(),
+        clock.clone(),
+        tasks,
+        events.clone(),
+    ));
+    ui::progress("agent: waiting for this machine to register and to measure its memory bandwidth …");
+    for line in cluster.node_ready(&layout.node_name, NODE_READY).await? {
+        ui::progress(&line);
+    }
+
+    let mut deployments = Vec::new();
+    for file in &args.apply {
+        for applied in cluster.apply(file).await? {
+            ui::progress(&applied.to_string());
+            deployments.extend(applied.deployment);
+        }
+    }
+    for deployment in &deployments {
+        cluster
+            .deployment_ready(deployment, MODEL_READY, &mut |line| ui::progress(line))
+            .await?;
+    }
+    let model = match deployments.first() {
+        Some(deployment) => Some(cluster.serving_name(deployment).await?),
+        None => None,
+    };
+    if let Some(question) = &args.ask {
+        let Some(model) = &model else {
+            return Err(Failure::new(
+                ExitStatus::Config,
+                anyhow!("--ask: none of the applied files holds a ModelDeployment"),
+            ));
+        };
+        ask::ask(
+            &format!("http://{}", layout.gateway_listen),
+            model,
+            question,
+            &clock,
+        )
+        .await?;
+    }
+    if !args.exit {
+        next_steps(layout, model.as_deref().unwrap_or("NAME"));
+    }
+    Ok(())
+}
+
+fn next_steps(layout: &Layout, model: &str) {
+    ui::progress(&format!(
+        "\nnext:\n  export KUBECONFIG={}\n  kubectl get mdep,mrep,mac -o wide\n  curl http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is rooflet?\"}}]}}'\nCtrl-C stops everything; the next start finds it as it was.",
+        shell_word(layout.kubeconfig.as_str()),
+        layout.gateway_listen,
+    ));
+}
+
+/// As a shell reads it back.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
+    if text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+/// Where things are and which ports they use.
+struct Layout {
+    data_dir: Utf8PathBuf,
+    model_dir: Utf8PathBuf,
+    kubeconfig: Utf8PathBuf,
+    listen: SocketAddr,
+    gateway_listen: SocketAddr,
+    node_name: String,
+    allowed_origins: AllowedOrigins,
+    /// Held for as long as we run: one `up` per data directory.
+    _lock: File,
+}
+
+impl Layout {
+    fn prepare(args: &Args) -> Result<Self, Failure> {
+        let config = |error: anyhow::Error| Failure::new(ExitStatus::Config, error);
+        let data_dir = camino::absolute_utf8(&args.data_dir).map_err(|err| config(err.into()))?;
+        let create = |directory: &Utf8Path| {
+            data_dir::create(directory).with_context(|| format!("cannot create the directory `{directory}`"))
+        };
+        create(&data_dir.join("logs")).map_err(config)?;
+        let lock = lock(&data_dir)?;
+        let model_dir = match &args.model_dir {
+            Some(given) if !given.is_dir() => {
+                return Err(config(anyhow!(
+                    "--model-dir {given}: there is no such directory; it should hold one model per sub-directory"
+                )));
+            }
+            Some(given) => camino::absolute_utf8(given).map_err(|err| config(err.into()))?,
+            None => {
+                let directory = data_dir.join("models");
+                create(&directory).map_err(config)?;
+                directory
+            }
+        };
+        for file in &args.apply {
+            // Read again when it is applied; a file that cannot be is known before anything is started.
+            cluster::read(file).map_err(|error| config(error.context("--apply")))?;
+        }
+        Ok(Self {
+            kubeconfig: args
+                .kubeconfig_out
+                .clone()
+                .unwrap_or_else(|| data_dir.join("kubeconfig")),
+            // The children may be restarted, and clients remember a port: a free one is chosen once, here.
+            listen: settle("--listen", args.listen)?,
+            gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
+            node_name: super::node_name(args.node_name.clone(), &data_dir.join("agent"))?,
+            allowed_origins: args.allowed_origins.clone().unwrap_or_default(),
+            data_dir,
+            model_dir,
+            _lock: lock,
+        })
+    }
+
+    fn server(&self) -> ChildSpec {
+        let args = [
+            "server".into(),
+            "--stop-with-stdin".into(),
+            format!("--data-dir={}", self.data_dir.join("server")),
+            format!("--listen={}", self.listen),
+            format!("--gateway-listen={}", self.gateway_listen),
+            format!("--kubeconfig-out={}", self.kubeconfig),
+            format!("--allowed-origins={}", self.allowed_origins),
+        ];
+        ChildSpec {
+            name: "server",
+            args: args.map(OsString::from).into(),
+            log: Log::new(self.data_dir.join("logs/server.log")),
+        }
+    }
+
+    fn agent(&self) -> ChildSpec {
+        let args = [
+            "agent".into(),
+            "--stop-with-stdin".into(),
+            format!("--kubeconfig={}", self.kubeconfig),
+            format!("--node-name={}", self.node_name),
+            format!("--allowed-origins={}", self.allowed_origins),
+            format!("--model-dir={}", self.model_dir),
+            format!("--state-dir={}", self.data_dir.join("agent")),
+        ];
+        ChildSpec {
+            name: "agent",
+            args: args.map(OsString::from).into(),
+            log: Log::new(self.data_dir.join("logs/agent.log")),
+        }
+    }
+}
+
+/// Takes the data directory for this process.
+fn lock(data_dir: &Utf8Path) -> Result<File, Failure> {
+    let path = data_dir.join("up.lock");
+    let open = || -> anyhow::Result<File> {
+        File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("cannot open `{path}`"))
+    };
+    let file = open().map_err(|error| Failure::new(ExitStatus::Config, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Failure::new(
+            ExitStatus::Unavailable,
+            anyhow!(
+                "another `rooflet up` is running on `{data_dir}`; stop it, or give this one its own --data-dir"
+            ),
+        )),
+        Err(TryLockError::Error(err)) => Err(Failure::new(
+            ExitStatus::Config,
+            anyhow!(err).context(format!("cannot lock `{path}`")),
+        )),
+    }
+}
+
+/// Turns port 0 into a free port, and says early when a port is taken.
+fn settle(flag: &'static str, address: SocketAddr) -> Result<SocketAddr, Failure> {
+    let bound = TcpListener::bind(address).and_then(|listener| listener.local_addr());
+    bound.map_err(|err| match BindError::new(flag, address, err) {
+        taken @ BindError::InUse { .. } => Failure::new(ExitStatus::Unavailable, taken),
+        other @ BindError::Other { .. } => Failure::new(ExitStatus::Config, other),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        assert_eq!(
+            shell_word("/home/me/.rooflet/kubeconfig"),
+            "/home/me/.rooflet/kubeconfig"
+        );
+        assert_eq!(
+            shell_word("/Users/me/My Data/it's"),
+            r"'/Users/me/My Data/it'\''s'"
+        );
+    }
+}

@@ -1,0 +1,325 @@
+//! What `rooflet up` asks of the control plane it started.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use camino::Utf8Path;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
+use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
+use kube::{Api, Client, Discovery, ResourceExt, discovery};
+use serde_json::{Value, json};
+
+use rooflet_api::conditions;
+use rooflet_api::conditions::condition_type;
+use rooflet_api::v1alpha1::{FleetNode, ModelDeployment};
+use rooflet_base::yaml;
+use rooflet_client as client;
+use rooflet_client::{ApiError, KubeconfigSource};
+
+/// How often a condition is looked at while something is waited for.
+const POLL: Duration = Duration::from_millis(200);
+/// What kubectl keeps the applied text in; without it `kubectl apply` of the same file would warn.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A ModelDeployment's key.
+#[derive(Debug, Clone)]
+pub(super) struct DeploymentName {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// One applied object.
+pub(super) struct Applied {
+    kind: String,
+    name: String,
+    outcome: &'static str,
+    pub(super) deployment: Option<DeploymentName>,
+}
+
+impl fmt::Display for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} {}", self.kind, self.name, self.outcome)
+    }
+}
+
+/// A connection to the control plane.
+pub(super) struct Cluster {
+    client: Client,
+}
+
+impl Cluster {
+    /// Waits until the API server answers.
+    pub(super) async fn connect(kubeconfig: &Utf8Path, deadline: Duration) -> anyhow::Result<Self> {
+        let connected = wait(deadline, || async {
+            if !kubeconfig.is_file() {
+                return Ok(None);
+            }
+            // An old kubeconfig may still lie there while the server writes its own.
+            let Ok(client) = client::connect(&KubeconfigSource::File(kubeconfig.to_owned())).await else {
+                return Ok(None);
+            };
+            Ok(client.apiserver_version().await.ok().map(|_| client))
+        });
+        let client = connected
+            .await?
+            .ok_or_else(|| anyhow!("the API server did not answer within {} s", deadline.as_secs()))?;
+        Ok(Self { client })
+    }
+
+    /// Waits until the node is Ready and measured; says what it is.
+    pub(super) async fn node_ready(&self, name: &str, deadline: Duration) -> anyhow::Result<Vec<String>> {
+        let nodes: Api<FleetNode> = Api::all(self.client.clone());
+        let ready = wait(deadline, || async {
+            let Some(node) = nodes.get_opt(name).await? else {
+                return Ok(None);
+            };
+            let Some(status) = node.status else {
+                return Ok(None);
+            };
+            let ready = conditions::is_true(&status.conditions, condition_type::READY);
+            let probed = status.probe.is_some()
+                || status
+                    .conditions
+                    .iter()
+                    .any(|c| c.type_ == condition_type::PROBE_FRESH && c.reason == "ProbeFailed");
+            Ok((ready && probed).then_some(status))
+        });
+        let status = ready.await?.ok_or_else(|| {
+            anyhow!(
+                "this machine did not become Ready within {} s; see `kubectl describe mac {name}`",
+                deadline.as_secs()
+            )
+        })?;
+        let mark = if status.chip.development {
+            ", a development node"
+        } else {
+            ""
+        };
+        let mut lines = vec![format!(
+            "node {name}: {} ({} CPU cores, {}{mark})",
+            status.chip.name, status.chip.cpu_cores, status.summary.memory
+        )];
+        lines.push(match status.probe {
+            Some(probe) => format!(
+                "measured through {}: read {:.1} GB/s, 4-bit matrix-vector {:.1} GB/s",
+                probe.engine,
+                probe.measurements.read.median_bytes_per_second / 1e9,
+                probe.measurements.qmv.median_bytes_per_second / 1e9
+            ),
+            None => "the bandwidth probe failed; see the condition ProbeFresh of the node".to_owned(),
+        });
+        Ok(lines)
+    }
+
+    /// Creates or updates every object of a manifest.
+    pub(super) async fn apply(&self, file: &Utf8Path) -> anyhow::Result<Vec<Applied>> {
+        let documents = read(file)?;
+        let discovery = Discovery::new(self.client.clone())
+            .run()
+            .await
+            .context("asking the API server for its kinds")?;
+        let mut applied = Vec::new();
+        for document in documents {
+            applied.push(
+                self.apply_one(&discovery, document)
+                    .await
+                    .with_context(|| format!("applying `{file}`"))?,
+            );
+        }
+        Ok(applied)
+    }
+
+    async fn apply_one(&self, discovery: &Discovery, document: Value) -> anyhow::Result<Applied> {
+        let types: TypeMeta =
+            serde_json::from_value(document.clone()).context("apiVersion and kind must be given")?;
+        let gvk = GroupVersionKind::try_from(&types).context("apiVersion")?;
+        let Some((resource, capabilities)) = discovery.resolve_gvk(&gvk) else {
+            bail!(
+                "the API server has no kind `{}` in `{}`",
+                types.kind,
+                types.api_version
+            );
+        };
+        let mut object: DynamicObject = serde_json::from_value(document.clone()).context("metadata")?;
+        object
+            .annotations_mut()
+            .insert(LAST_APPLIED.into(), format!("{document}\n"));
+        let name = object
+            .metadata
+            .name
+            .clone()
+            .context("metadata.name must be given")?;
+        let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
+        let api = self.api(&resource, &capabilities.scope, &namespace);
+        let before = api.get_opt(&name).await.map_err(ApiError::from)?;
+        let after = match &before {
+            None => {
+                let body = serde_json::to_vec(&object)?;
+                let request =
+                    kube::core::Request::new(api.resource_url()).create(&PostParams::default(), body)?;
+                self.client
+                    .request(strictly(request)?)
+                    .await
+                    .map_err(ApiError::from)?
+            }
+            Some(current) => {
+                let mut patch = json!(object);
+                let last = current.annotations().get(LAST_APPLIED);
+                if let Some(last) = last.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+                    remove_dropped(&mut patch, &last, &document);
+                }
+                let params = PatchParams {
+                    field_validation: Some(ValidationDirective::Strict),
+                    ..PatchParams::default()
+                };
+                api.patch(&name, &params, &Patch::Merge(patch))
+                    .await
+                    .map_err(ApiError::from)?
+            }
+        };
+        let before = before.and_then(|object| object.resource_version());
+        let outcome = match &before {
+            None => "created",
+            Some(version) if Some(version) == after.resource_version().as_ref() => "unchanged",
+            Some(_) => "configured",
+        };
+        let is_deployment = resource.group == rooflet_api::GROUP && resource.kind == "ModelDeployment";
+        Ok(Applied {
+            kind: format!("{}.{}", resource.kind.to_lowercase(), resource.group),
+            outcome,
+            deployment: is_deployment.then(|| DeploymentName {
+                namespace,
+                name: name.clone(),
+            }),
+            name,
+        })
+    }
+
+    fn api(&self, resource: &ApiResource, scope: &discovery::Scope, namespace: &str) -> Api<DynamicObject> {
+        match scope {
+            discovery::Scope::Cluster => Api::all_with(self.client.clone(), resource),
+            discovery::Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
+        }
+    }
+
+    /// Waits until a deployment is Ready; says what it waits for each time that changes.
+    pub(super) async fn deployment_ready(
+        &self,
+        deployment: &DeploymentName,
+        deadline: Duration,
+        say: &mut dyn FnMut(&str),
+    ) -> anyhow::Result<()> {
+        let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
+        let mut said = String::new();
+        let waiting = async {
+            loop {
+                let found = deployments.get(&deployment.name).await?;
+                let generation = found.metadata.generation;
+                let status = found
+                    .status
+                    .filter(|status| status.observed_generation == generation)
+                    .unwrap_or_default();
+                if let Some(ready) = status
+                    .conditions
+                    .iter()
+                    .find(|condition| condition.type_ == condition_type::READY)
+                {
+                    let line = format!("{}: {} {}", deployment.name, ready.reason, ready.message);
+                    if said != line {
+                        say(&line);
+                        said = line;
+                    }
+                    if ready.status == "True" {
+                        return anyhow::Ok(());
+                    }
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        let Ok(outcome) = tokio::time::timeout(deadline, waiting).await else {
+            let name = &deployment.name;
+            bail!(
+                "{name} was not ready within {} s; see `kubectl describe mdep {name}`",
+                deadline.as_secs()
+            );
+        };
+        outcome
+    }
+
+    /// The name under which clients find a deployment's model.
+    pub(super) async fn serving_name(&self, deployment: &DeploymentName) -> anyhow::Result<String> {
+        let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
+        let found = deployments.get(&deployment.name).await?;
+        Ok(found.spec.serving.name.unwrap_or_else(|| deployment.name.clone()))
+    }
+}
+
+/// The documents of a manifest.
+pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<Value>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read `{file}`"))?;
+    yaml::documents(&text).with_context(|| format!("`{file}` is not valid YAML"))
+}
+
+/// Has the server refuse unknown fields, as kubectl does, instead of dropping them.
+fn strictly(mut request: http::Request<Vec<u8>>) -> anyhow::Result<http::Request<Vec<u8>>> {
+    let uri = request.uri();
+    let joint = if uri.query().is_some() { '&' } else { '?' };
+    *request.uri_mut() = format!("{uri}{joint}fieldValidation=Strict").parse()?;
+    Ok(request)
+}
+
+/// Makes a merge patch remove what was applied last time and is not in the file any more. What others set, such as
+/// the replicas of `kubectl scale`, stays.
+fn remove_dropped(patch: &mut Value, last: &Value, new: &Value) {
+    let (Some(patch), Some(last), Some(new)) = (patch.as_object_mut(), last.as_object(), new.as_object())
+    else {
+        return;
+    };
+    for (key, last) in last {
+        match new.get(key) {
+            None => drop(patch.insert(key.clone(), Value::Null)),
+            Some(new) => {
+                if let Some(patch) = patch.get_mut(key) {
+                    remove_dropped(patch, last, new);
+                }
+            }
+        }
+    }
+}
+
+/// Looks again and again until `look` finds something. `None` once the deadline is over.
+async fn wait<T, F: Future<Output = anyhow::Result<Option<T>>>>(
+    deadline: Duration,
+    mut look: impl FnMut() -> F,
+) -> anyhow::Result<Option<T>> {
+    let looking = async {
+        loop {
+            if let Some(found) = look().await? {
+                return Ok(found);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    tokio::time::timeout(deadline, looking)
+        .await
+        .map_or(Ok(None), |found| found.map(Some))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_left_the_file_leaves_the_object() {
+        let last =
+            json!({"spec": {"replicas": 2, "serving": {"name": "a", "maxConcurrency": 8}}, "kind": "X"});
+        let new = json!({"spec": {"serving": {"name": "b"}}, "kind": "X"});
+        let mut patch = new.clone();
+        remove_dropped(&mut patch, &last, &new);
+        assert_eq!(
+            patch,
+            json!({"spec": {"replicas": null, "serving": {"name": "b", "maxConcurrency": null}}, "kind": "X"})
+        );
+    }
+}

@@ -1,0 +1,19 @@
+//! The `rooflet` binary: the command line (`cli`) and the composition of the services into one process (`node`).
+//!
+//! See ARCHITECTURE.md for the map. Modules are private, so that dead code is reported; [`run`] is the only way in.
+
+mod benchmark;
+mod cli;
+mod node;
+
+pub use cli::run;
+
+/// What `cargo bench` measures and no command reaches: placing alone, masks alone, an engine alone.
+#[doc(hidden)]
+pub mod bench {
+    pub use rooflet_scheduler::bench::{PlacementCount, PlacementTrial};
+    #[cfg(feature = "mlx")]
+    pub use rooflet_text::grammar::bench::{MaskTrial, MaskVocabulary};
+    #[cfg(feature = "mlx")]
+    pub use rooflet_worker::bench::BareEngine;
+}

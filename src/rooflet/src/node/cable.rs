@@ -1,0 +1,119 @@
+//! A cable between two processes that can be pulled: for simulated Macs that lose their network.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use rooflet_base::task::Tasks;
+
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// See the module. While it is out nothing arrives, and nobody is told; what was sent arrives when it is in again.
+#[derive(Debug)]
+pub(super) struct Cable {
+    is_in: watch::Sender<bool>,
+}
+
+impl Cable {
+    /// Carries what comes to `listener` on to `target`, `HOST:PORT`, until `tasks` stop.
+    pub(super) fn lay(tasks: &Tasks, listener: TcpListener, target: String) -> Self {
+        let (is_in, state) = watch::channel(true);
+        let (connections, stop) = (tasks.clone(), tasks.stop_token());
+        tasks.spawn_detached(async move {
+            loop {
+                let accepted = tokio::select! {
+                    () = stop.cancelled() => return,
+                    accepted = listener.accept() => accepted,
+                };
+                let Ok((near, _)) = accepted else { continue };
+                let (target, state, stop) = (target.clone(), state.clone(), stop.clone());
+                connections.spawn_detached(async move {
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        // Either end may go at any time; the other one sees its connection end.
+                        _ = carry(near, &target, state) => {}
+                    }
+                });
+            }
+        });
+        Self { is_in }
+    }
+
+    pub(super) fn plug(&self, is_in: bool) {
+        self.is_in.send_replace(is_in);
+    }
+}
+
+/// `host:port` of the cable's own end is `listener`'s.
+pub(super) async fn end() -> io::Result<(SocketAddr, TcpListener)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    Ok((listener.local_addr()?, listener))
+}
+
+async fn carry(near: TcpStream, target: &str, mut is_in: watch::Receiver<bool>) -> io::Result<()> {
+    wait(&mut is_in).await?;
+    let far = TcpStream::connect(target).await?;
+    let (near_reads, near_writes) = near.into_split();
+    let (far_reads, far_writes) = far.into_split();
+    let back = is_in.clone();
+    tokio::try_join!(
+        half(near_reads, far_writes, is_in),
+        half(far_reads, near_writes, back)
+    )?;
+    Ok(())
+}
+
+async fn half(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut is_in: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        wait(&mut is_in).await?;
+        if count == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&buffer[..count]).await?;
+    }
+}
+
+async fn wait(is_in: &mut watch::Receiver<bool>) -> io::Result<()> {
+    let plugged = is_in.wait_for(|is_in| *is_in).await;
+    plugged.map(drop).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_arrives_while_it_is_out_and_nothing_is_lost() {
+        let tasks = Tasks::new();
+        let far = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let (address, listener) = end().await.unwrap();
+        let cable = Cable::lay(&tasks, listener, far.local_addr().unwrap().to_string());
+        let mut near = TcpStream::connect(address).await.unwrap();
+        let (mut far, _) = far.accept().await.unwrap();
+        let mut seen = [0; 3];
+        near.write_all(b"one").await.unwrap();
+        far.read_exact(&mut seen).await.unwrap();
+        cable.plug(false);
+        near.write_all(b"two").await.unwrap();
+        let early = tokio::time::timeout(Duration::from_millis(200), far.read_exact(&mut seen)).await;
+        assert!(early.is_err(), "{seen:?}");
+        cable.plug(true);
+        far.read_exact(&mut seen).await.unwrap();
+        assert_eq!(&seen, b"two");
+        drop(near);
+        assert_eq!(far.read(&mut seen).await.unwrap(), 0, "its end arrives, too");
+        tasks.cancel();
+        tasks.join(Duration::from_secs(5)).await.unwrap();
+    }
+}

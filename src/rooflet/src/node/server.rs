@@ -1,0 +1,328 @@
+//! The control plane in one process: API server, controller and gateway, or a part of them.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use tracing::info;
+
+use super::data_dir;
+use super::listeners::{self, BindError};
+use super::traces;
+use rooflet_api::crd;
+use rooflet_apiserver::{
+    ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits, StartApiServerError,
+};
+use rooflet_artifact::remote::HubAccess;
+use rooflet_base::clock::Clock;
+use rooflet_base::error::ExitStatus;
+use rooflet_base::metrics::Registry;
+use rooflet_base::task::Tasks;
+use rooflet_client as client;
+use rooflet_client::{ConnectError, KubeconfigSource};
+use rooflet_controller as controller;
+use rooflet_controller::ControllerConfig;
+use rooflet_gateway as gateway;
+use rooflet_host as host;
+use rooflet_host::Host;
+use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_pki as pki;
+use rooflet_pki::kubeconfig::Credentials;
+use rooflet_pki::{
+    Authority, AuthorityKind, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate, Token,
+    UserCertificates, kubeconfig,
+};
+use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
+
+/// How long streams may take to end after the process was asked to stop.
+const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// A part of the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Role {
+    /// The embedded API server and its store.
+    Apiserver,
+    /// Deployments, scheduling, node lifecycle.
+    Controller,
+    /// The OpenAI-compatible URL.
+    Gateway,
+}
+
+/// How the control plane is set up.
+#[derive(Debug)]
+pub(crate) struct ServerConfig {
+    pub(crate) data_dir: Utf8PathBuf,
+    pub(crate) listen: SocketAddr,
+    /// More names and addresses under which clients reach the API server.
+    pub(crate) tls_sans: Vec<String>,
+    pub(crate) gateway_listen: SocketAddr,
+    pub(crate) kubeconfig_out: Utf8PathBuf,
+    pub(crate) roles: Vec<Role>,
+    /// How many requests the API server works on at once.
+    pub(crate) in_flight: InFlightLimits,
+    /// The replicas of any so many nodes are to find room on the others.
+    pub(crate) reserve_node_failures: usize,
+    /// Where models of `hf://` sources are.
+    pub(crate) hub: HubAccess,
+    /// Whose pages may ask the gateway.
+    pub(crate) allowed_origins: AllowedOrigins,
+    /// An API server elsewhere, for roles without an own one.
+    pub(crate) api_server: Option<KubeconfigSource>,
+}
+
+/// Why the control plane could not start. Nothing was half-started when this is returned.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartServerError {
+    #[error("--roles without `apiserver` needs --kubeconfig or KUBECONFIG, to know which API server to use")]
+    NoApiServer,
+    #[error("cannot create the data directory `{path}`")]
+    DataDir {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    #[error("opening the store")]
+    Store(#[from] OpenStoreError),
+    #[error("opening the certificate authority")]
+    Authority(#[from] OpenAuthorityError),
+    #[error("opening the administrator's token")]
+    Token(#[from] OpenTokenError),
+    #[error("issuing the serving certificate")]
+    Certificate(#[from] IssueError),
+    #[error("writing the kubeconfig")]
+    Kubeconfig(#[from] kubeconfig::WriteKubeconfigError),
+    #[error("starting the API server")]
+    ApiServer(#[from] StartApiServerError),
+    #[error("connecting to the API server")]
+    Connect(#[from] ConnectError),
+    #[error("taking over a listener")]
+    Listener(#[source] io::Error),
+    #[error("registering metrics")]
+    Metrics(#[from] rooflet_base::metrics::Error),
+}
+
+impl StartServerError {
+    /// What the process ends with.
+    pub(crate) fn status(&self) -> ExitStatus {
+        match self {
+            Self::NoApiServer => ExitStatus::Usage,
+            Self::Bind(BindError::InUse { .. }) | Self::Store(OpenStoreError::InUse { .. }) => {
+                ExitStatus::Unavailable
+            }
+            Self::DataDir { .. }
+            | Self::Bind(BindError::Other { .. })
+            | Self::Store(_)
+            | Self::Authority(_)
+            | Self::Token(_)
+            | Self::Certificate(_)
+            | Self::Kubeconfig(_) => ExitStatus::Config,
+            Self::ApiServer(_) | Self::Connect(_) | Self::Listener(_) | Self::Metrics(_) => {
+                ExitStatus::Failure
+            }
+        }
+    }
+}
+
+/// Starts the roles. Returns once all of them serve; they end with `tasks`.
+pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), StartServerError> {
+    let has = |role| config.roles.contains(&role);
+    if !has(Role::Apiserver) && config.api_server.is_none() {
+        return Err(StartServerError::NoApiServer);
+    }
+    // All ports first: a process that cannot have one must not have touched anything.
+    let api_listener = match has(Role::Apiserver) {
+        true => Some(listeners::bind("--listen", config.listen).await?),
+        false => None,
+    };
+    let gateway_listener = match has(Role::Gateway) {
+        true => Some(listeners::bind("--gateway-listen", config.gateway_listen).await?),
+        false => None,
+    };
+    let registry = Registry::new();
+    let clock = Clock::System;
+
+    let api_server = match api_listener {
+        Some(listener) => {
+            let address = listener.local_addr().map_err(StartServerError::Listener)?;
+            let listener = listener.into_std().map_err(StartServerError::Listener)?;
+            start_api_server(&config, listener, address, &clock, &registry, tasks).await?;
+            KubeconfigSource::File(config.kubeconfig_out.clone())
+        }
+        None => config.api_server.clone().ok_or(StartServerError::NoApiServer)?,
+    };
+    if !has(Role::Controller) && !has(Role::Gateway) {
+        return Ok(());
+    }
+    let client = client::connect(&api_server).await?;
+    if has(Role::Controller) {
+        let config = ControllerConfig {
+            identity: identity(&config),
+            reserve_node_failures: config.reserve_node_failures,
+            hub: config.hub.clone(),
+        };
+        controller::run(config, client.clone(), clock.clone(), tasks, &registry)?;
+    }
+    if let Some(listener) = gateway_listener {
+        let tracer = traces::start("rooflet-gateway", tasks.stop_token(), tasks);
+        let allowed = config.allowed_origins.clone();
+        gateway::serve(listener, client, clock, tasks, &registry, tracer, allowed)?;
+    }
+    Ok(())
+}
+
+/// Who the controller is when several want to lead.
+fn identity(config: &ServerConfig) -> String {
+    let hostname = Host::Native.identity().hostname;
+    if config.roles.contains(&Role::Apiserver) {
+        // One server has a data directory at a time, so after a crash it may go on leading at once.
+        format!("{hostname}_{}", config.data_dir)
+    } else {
+        format!("{hostname}_{}", std::process::id())
+    }
+}
+
+async fn start_api_server(
+    config: &ServerConfig,
+    listener: std::net::TcpListener,
+    address: SocketAddr,
+    clock: &Clock,
+    registry: &Registry,
+    tasks: &Tasks,
+) -> Result<(), StartServerError> {
+    let directory: &Utf8Path = &config.data_dir;
+    data_dir::create(directory).map_err(|err| StartServerError::DataDir {
+        path: directory.to_owned(),
+        err,
+    })?;
+    // The store's lock says whether another server has this directory, so it comes before everything that writes.
+    let mut store_config = StoreConfig::at(directory.join("store.redb"));
+    store_config.metrics = StoreMetrics::register(registry)?;
+    let store = Store::open(store_config, clock.clone())?;
+    let open_authority = |kind| Authority::open(directory.as_std_path(), kind, clock);
+    let authority = Arc::new(open_authority(AuthorityKind::Serving)?);
+    let signers = CertificateSigners {
+        client: open_authority(AuthorityKind::Client)?,
+        node: open_authority(AuthorityKind::Node)?,
+    };
+    let users = UserCertificates::new(&signers.client, clock.clone())?;
+    let token = Token::open(directory.as_std_path())?;
+    let names = serving_names(address.ip(), config.tls_sans.clone(), || ReachedBy {
+        hostname: Host::Native.identity().hostname,
+        addresses: host::addresses(),
+    });
+    let certificate = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone())?;
+    let tls = Arc::new(certificate.server_config(&users)?);
+
+    let api = ApiServerConfig {
+        token: token.clone(),
+        tls: Some(tls),
+        users: Some(users),
+        signers: Some(signers),
+        in_flight: config.in_flight,
+    };
+    let server = ApiServer::new(api, store.clone(), clock.clone(), registry)?;
+    let definitions: Vec<_> = crd::all()
+        .iter()
+        .map(|definition| serde_json::json!(definition))
+        .collect();
+    server.install_crds(&definitions).await?;
+    server.serve(listener, tasks).await?;
+
+    // Written last: whoever finds the file can use it.
+    let host = if address.ip().is_unspecified() {
+        "127.0.0.1".to_owned()
+    } else {
+        address.ip().to_string()
+    };
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host
+    };
+    let url = format!("https://{host}:{}", address.port());
+    kubeconfig::write(
+        config.kubeconfig_out.as_std_path(),
+        &url,
+        authority.certificate_pem(),
+        Credentials::Token(&token),
+    )?;
+    info!(kubeconfig = %config.kubeconfig_out, "kubeconfig is written");
+    tasks.spawn("store-close", |stop| {
+        Box::pin(async move {
+            stop.cancelled().await;
+            store.close().await;
+            Ok::<_, io::Error>(())
+        })
+    });
+    Ok(())
+}
+
+/// How other machines may reach this one.
+struct ReachedBy {
+    hostname: String,
+    addresses: Vec<IpAddr>,
+}
+
+/// The names of the serving certificate, besides those of loopback: the address it listens on, where that is all of them
+/// everything this machine goes by, and `extra`.
+fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> ReachedBy) -> Vec<String> {
+    let mut names = match listen.is_unspecified() {
+        false => vec![listen.to_string()],
+        true => {
+            let here = here();
+            let plain = here.hostname.to_lowercase();
+            let local = (!plain.contains('.')).then(|| format!("{plain}.local"));
+            let addresses = here.addresses.iter().map(IpAddr::to_string);
+            let own = [plain].into_iter().chain(local).chain(addresses);
+            // A machine may be called what no certificate can hold; a name that a person gave is told to be wrong instead.
+            own.filter(|name| pki::is_ip_or_dns_name(name)).collect()
+        }
+    };
+    names.extend(extra);
+    names
+}
+
+/// Waits until the control plane has stopped.
+pub(crate) async fn wait(tasks: &Tasks) -> Result<(), String> {
+    tasks.join(STOP_GRACE).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_everywhere_is_called_all_that_the_machine_is() {
+        let check = |listen: &str, hostname: &str, extra: &[&str], expect: &[&str]| {
+            let here = || ReachedBy {
+                hostname: hostname.to_owned(),
+                addresses: vec![[192, 0, 2, 7].into(), "2001:db8::7".parse().expect("an address")],
+            };
+            let extra = extra.iter().map(|name| (*name).to_owned()).collect();
+            let got = serving_names(listen.parse().expect("an address"), extra, here);
+            assert_eq!(got, expect, "{listen} {hostname}");
+        };
+        let mini = "mini";
+        check("192.0.2.1", mini, &[], &["192.0.2.1"]);
+        check("192.0.2.1", mini, &["a.b"], &["192.0.2.1", "a.b"]);
+        let all = ["mini", "mini.local", "192.0.2.7", "2001:db8::7"];
+        check("0.0.0.0", "Mini", &[], &all);
+        check("::", mini, &["a.b"], &[&all[..], &["a.b"]].concat());
+        check(
+            "::",
+            "mini.local",
+            &[],
+            &["mini.local", "192.0.2.7", "2001:db8::7"],
+        );
+        check(
+            "::",
+            "Bob's Mac",
+            &["Bob's Mac"],
+            &["192.0.2.7", "2001:db8::7", "Bob's Mac"],
+        );
+    }
+}

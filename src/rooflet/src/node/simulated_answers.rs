@@ -1,0 +1,80 @@
+//! How fast a simulated worker has answered, timed as a client would: as a worker's own figures are made.
+
+use std::collections::VecDeque;
+
+use rooflet_api::v1alpha1::Sample;
+use rooflet_api::wire::MeasuredSpeed;
+use rooflet_base::quantile::{nearest, sorted};
+
+/// Requests that the medians are over at most.
+const RECENT: usize = 64;
+
+/// One request that was answered to its end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answered {
+    /// From its arrival, in seconds.
+    pub(super) first_token: f64,
+    /// After the first token; `None` for an answer of one.
+    pub(super) tokens_per_second: Option<f64>,
+    /// Requests that the worker answered at the same time, itself included, on average.
+    pub(super) streams: f64,
+    pub(super) prompt_tokens: f64,
+    pub(super) context_tokens: f64,
+}
+
+/// The last ones.
+#[derive(Debug, Default)]
+pub(super) struct RecentAnswers(VecDeque<Answered>);
+
+impl RecentAnswers {
+    pub(super) fn add(&mut self, answered: Answered) {
+        self.0.push_back(answered);
+        if self.0.len() > RECENT {
+            self.0.pop_front();
+        }
+    }
+
+    pub(super) fn measured(&self) -> MeasuredSpeed {
+        let all = |of: fn(&Answered) -> Option<f64>| sorted(self.0.iter().filter_map(of));
+        let middle = |sorted: &[f64]| nearest(sorted, 0.5);
+        let rates = all(|one| one.tokens_per_second);
+        let first_tokens = all(|one| Some(one.first_token));
+        MeasuredSpeed {
+            decode_tokens_per_second: middle(&rates),
+            time_to_first_token_seconds: middle(&first_tokens),
+            streams: middle(&all(|one| Some(one.streams))),
+            prompt_tokens: middle(&all(|one| Some(one.prompt_tokens))),
+            context_tokens: middle(&all(|one| Some(one.context_tokens))),
+            samples: self.0.len() as u64,
+            prefill: None,
+            decode_tokens_per_second_sample: Sample::of(rates),
+            time_to_first_token_seconds_sample: Sample::of(first_tokens),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_of_the_last_answers() {
+        let mut recent = RecentAnswers::default();
+        assert_eq!(recent.measured(), MeasuredSpeed::default());
+        for number in 1..=100 {
+            recent.add(Answered {
+                first_token: f64::from(number),
+                tokens_per_second: (number % 2 == 0).then_some(10.0),
+                streams: 1.0,
+                prompt_tokens: 7.0,
+                context_tokens: 9.0,
+            });
+        }
+        let measured = recent.measured();
+        assert_eq!(measured.samples, 64);
+        assert_eq!(measured.decode_tokens_per_second, Some(10.0));
+        assert_eq!(measured.time_to_first_token_seconds, Some(69.0), "of 37 to 100");
+        let rates = measured.decode_tokens_per_second_sample.map(|rates| rates.count);
+        assert_eq!(rates, Some(32));
+    }
+}

@@ -1,0 +1,153 @@
+//! `rooflet server --simulate`: agents of machines that do not exist, beside the control plane of this process.
+//!
+//! Each is the real agent with a host made of values. It speaks the real protocol to the API server, listens on a port of
+//! its own, and starts a process per replica: [`simulated_worker`](super::simulated_worker). All are labelled.
+
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use tracing::info;
+
+use super::cable::{self, Cable};
+use super::simulated_mac::{self, Cables, SimulatedMac};
+use rooflet_agent::sync::plan::ANSWER_GRACE;
+use rooflet_agent::{AgentConfig, SimulatedEngine, SimulatedMachine, StartAgentError};
+use rooflet_base::task::Tasks;
+use rooflet_client::{ConnectError, KubeconfigSource, connect, connect_via};
+use rooflet_host::FakeHost;
+use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_simulation::{Fault, FaultSpec, Machine, Scenario, ScenarioError, machines};
+
+/// How long a worker may finish what it is answering.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Where the simulated machines come from and where their agents keep what they must not forget.
+#[derive(Debug, Clone)]
+pub(crate) struct SimulatedFleet {
+    pub(crate) scenario: Scenario,
+    /// Workers read it, too.
+    pub(crate) file: Utf8PathBuf,
+    pub(crate) state_dir: Utf8PathBuf,
+    pub(crate) api_server: KubeconfigSource,
+    /// This binary.
+    pub(crate) program: Utf8PathBuf,
+}
+
+/// Why the simulated machines cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartFleetError {
+    #[error("the simulated fleet")]
+    Scenario(#[from] ScenarioError),
+    #[error("connecting to the API server")]
+    Connect(#[from] ConnectError),
+    #[error("a port for the simulated agent of {node}")]
+    Listen {
+        node: String,
+        #[source]
+        err: std::io::Error,
+    },
+    #[error("the simulated agent of {node}")]
+    Agent {
+        node: String,
+        #[source]
+        err: Box<StartAgentError>,
+    },
+}
+
+/// Starts an agent for every machine. They end with `tasks`, and take their workers along.
+pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), StartFleetError> {
+    let machines = machines(&fleet.scenario)?;
+    let client = connect(&fleet.api_server).await?;
+    let (count, faults) = (machines.len(), fleet.scenario.planned_faults());
+    for machine in machines {
+        let node = machine.name.clone();
+        let its = faults.iter().filter(|fault| fault.node() == Some(&node));
+        let its: Vec<_> = its.cloned().collect();
+        let listens = |err| StartFleetError::Listen {
+            node: node.clone(),
+            err,
+        };
+        let (address, listener) = cable::end().await.map_err(listens)?;
+        let is_cut = |fault: &FaultSpec| matches!(fault.what, Fault::Cut { .. } | Fault::Isolate { .. });
+        let mut ways = (address, client.clone(), None);
+        if its.iter().any(is_cut) {
+            let (near, up) = cable::end().await.map_err(listens)?;
+            let (others, down) = cable::end().await.map_err(listens)?;
+            let (client, server) = connect_via(&fleet.api_server, near).await?;
+            let cables = Cables {
+                up: Cable::lay(tasks, up, server),
+                down: Cable::lay(tasks, down, address.to_string()),
+            };
+            ways = (others, client, Some(cables));
+        }
+        let (reached_at, client_of_its_own, cables) = ways;
+        let state_dir = fleet.state_dir.join(&node);
+        let conditions = state_dir.join("conditions.json");
+        let mut config = config(fleet, &machine, &conditions, format!("http://{reached_at}"));
+        // An agent that ends for a while leaves them; the last one does not.
+        config.keep_workers = !its.is_empty();
+        let memory = machine.class.memory;
+        let mac = SimulatedMac {
+            host: FakeHost::of(machine.identity(), memory),
+            memory,
+            client: client_of_its_own,
+            admin: client.clone(),
+            address,
+            cables,
+            conditions,
+            faults: its,
+            config,
+        };
+        mac.begin(listener, tasks).map_err(|err| StartFleetError::Agent {
+            node,
+            err: Box::new(err),
+        })?;
+    }
+    info!(
+        machines = count,
+        "simulated agents run; nothing they say was measured"
+    );
+    Ok(())
+}
+
+fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endpoint: String) -> AgentConfig {
+    AgentConfig {
+        allowed_origins: AllowedOrigins::default(),
+        node_name: machine.name.clone(),
+        state_dir: fleet.state_dir.join(&machine.name),
+        model_dir: None,
+        hub: None,
+        manifest_dir: None,
+        endpoint,
+        quiet_hours: machine.class.quiet_hours.clone(),
+        engine: "none".to_owned(),
+        program: fleet.program.clone(),
+        grace: GRACE,
+        answer_grace: ANSWER_GRACE,
+        keep_workers: false,
+        probe: false,
+        probe_sustained: None,
+        simulated: Some(SimulatedMachine {
+            labels: machine.class.labels.clone(),
+            engine: Some(SimulatedEngine {
+                models: machine.class.models.clone(),
+                worker: worker_arguments(&fleet.file, &machine.name, conditions),
+            }),
+        }),
+    }
+}
+
+fn worker_arguments(file: &Utf8Path, machine: &str, conditions: &Utf8Path) -> Vec<String> {
+    [
+        simulated_mac::WORKER,
+        "--fleet",
+        file.as_str(),
+        "--machine",
+        machine,
+        "--conditions",
+        conditions.as_str(),
+        "--",
+    ]
+    .map(str::to_owned)
+    .into()
+}

@@ -1,0 +1,284 @@
+//! Keeps child processes of this binary running: starts them, restarts them when they end, stops them in order.
+//!
+//! Used by `rooflet up`. In production launchd does this work.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io;
+use std::process::{ExitStatus as ProcessStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use rooflet_base::clock::Clock;
+use rooflet_base::error::{Chain, ExitStatus};
+use rooflet_base::task::Tasks;
+use rooflet_process::logs::{From, Log, MAX_LOG_BYTES};
+
+/// The first wait before a child that ended is started again; doubles each time.
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+/// The longest wait before a child that ended is started again.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// A child that ran this long is healthy: the next wait is short again.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
+/// A child that ends with an error sooner than this, whenever it is started, does not come to run.
+const STARTED_AFTER: Duration = Duration::from_secs(10);
+/// Starts that may fail so, one after the other, before the child has ever run.
+const MAX_FAILED_STARTS: u32 = 3;
+/// How long a child may take to stop before it is killed.
+const STOP_GRACE: Duration = Duration::from_secs(45);
+/// How often a child's log is looked at, whether it has grown too long.
+const LOG_POLL: Duration = Duration::from_secs(10);
+/// Lines of a child's log that are shown when it cannot run.
+const LOG_TAIL_LINES: usize = 8;
+
+/// A child process to keep running.
+#[derive(Debug, Clone)]
+pub(crate) struct ChildSpec {
+    /// What people call it.
+    pub(crate) name: &'static str,
+    /// Arguments after the program's own name.
+    pub(crate) args: Vec<OsString>,
+    /// Its standard output and error go here, appended.
+    pub(crate) log: Log,
+}
+
+/// What happened to a child.
+#[derive(Debug)]
+pub(crate) enum ChildEvent {
+    /// It ended by itself and is started again after a wait.
+    Restarting {
+        name: &'static str,
+        how: String,
+        wait: Duration,
+    },
+    /// It cannot run: starting it again would end the same way.
+    GaveUp {
+        name: &'static str,
+        how: String,
+        log: String,
+    },
+}
+
+/// A child that is kept running until it is told to stop.
+pub(crate) struct Supervised {
+    stop: CancellationToken,
+    stopped: oneshot::Receiver<()>,
+}
+
+impl Supervised {
+    /// Keeps `spec` running. Events go to `events`.
+    pub(crate) fn start(
+        spec: ChildSpec,
+        clock: Clock,
+        tasks: &Tasks,
+        events: mpsc::Sender<ChildEvent>,
+    ) -> Self {
+        let stop = CancellationToken::new();
+        let (stopped_tx, stopped) = oneshot::channel();
+        let token = stop.clone();
+        tasks.spawn_unjoined(async move {
+            run(&spec, &clock, &token, &events).await;
+            drop(stopped_tx);
+        });
+        Self { stop, stopped }
+    }
+
+    /// Stops the child and waits until it is gone.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        drop(self.stopped.await);
+    }
+}
+
+/// When a child is started again.
+#[derive(Debug)]
+struct Restarts {
+    wait: Duration,
+    failed_starts: u32,
+    has_run: bool,
+}
+
+impl Restarts {
+    fn new() -> Self {
+        Self {
+            wait: FIRST_BACKOFF,
+            failed_starts: 0,
+            has_run: false,
+        }
+    }
+
+    /// How long to wait after a child that ran for so long and ended by itself; `None`: it would end the same way.
+    fn after(&mut self, ran: Duration, status: Option<&ProcessStatus>) -> Option<Duration> {
+        self.has_run |= ran >= STARTED_AFTER;
+        // Who was killed may well run.
+        let failed = status.is_none_or(|status| status.code().is_some_and(|code| code != 0));
+        self.failed_starts = if failed { self.failed_starts + 1 } else { 0 };
+        if status.is_some_and(is_final) || (!self.has_run && self.failed_starts >= MAX_FAILED_STARTS) {
+            return None;
+        }
+        if ran >= HEALTHY_AFTER {
+            self.wait = FIRST_BACKOFF;
+        }
+        let wait = self.wait;
+        self.wait = (wait * 2).min(LONGEST_BACKOFF);
+        Some(wait)
+    }
+}
+
+async fn run(spec: &ChildSpec, clock: &Clock, stop: &CancellationToken, events: &mpsc::Sender<ChildEvent>) {
+    let mut restarts = Restarts::new();
+    while !stop.is_cancelled() {
+        let started = clock.instant();
+        let (how, status) = match spawn(spec) {
+            Err(err) => (format!("could not be started: {err}"), None),
+            Ok(mut child) => {
+                // Held here, because waiting for a child would close it, and closing it is what tells the child to stop.
+                let _lifeline = child.stdin.take();
+                let status = tokio::select! {
+                    status = child.wait() => status,
+                    never = keep_short(&spec.log) => match never {},
+                    () = stop.cancelled() => return end(child).await,
+                };
+                let how = status.as_ref().map_or_else(|err| err.to_string(), describe);
+                (how, status.ok())
+            }
+        };
+        let name = spec.name;
+        let Some(wait) = restarts.after(clock.instant() - started, status.as_ref()) else {
+            let log = tail(&spec.log).unwrap_or_default();
+            drop(events.send(ChildEvent::GaveUp { name, how, log }).await);
+            return;
+        };
+        drop(events.send(ChildEvent::Restarting { name, how, wait }).await);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Rotates a log whenever it has grown too long. Never ends.
+async fn keep_short(log: &Log) -> Infallible {
+    loop {
+        if let Err(err) = log.rotate(MAX_LOG_BYTES) {
+            warn!(log = %log.path(), error = %Chain(&err), "a log could not be rotated");
+        }
+        tokio::time::sleep(LOG_POLL).await;
+    }
+}
+
+fn spawn(spec: &ChildSpec) -> io::Result<Child> {
+    let log = spec.log.open_append()?;
+    Command::new(std::env::current_exe()?)
+        .args(&spec.args)
+        // The child stops when this pipe closes, so it never outlives us.
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        // A terminal's Ctrl-C reaches only us; we stop the children in order.
+        .process_group(0)
+        .spawn()
+}
+
+/// SIGTERM, then SIGKILL once the grace is over.
+async fn end(mut child: Child) {
+    let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) else {
+        return;
+    };
+    // It may have ended just now, which is what we want.
+    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    if tokio::time::timeout(STOP_GRACE, child.wait()).await.is_err() {
+        drop(child.kill().await);
+    }
+}
+
+/// Exit codes that say: as things are, this cannot work.
+fn is_final(status: &ProcessStatus) -> bool {
+    [ExitStatus::Usage, ExitStatus::Unavailable, ExitStatus::Config]
+        .iter()
+        .any(|code| status.code() == Some(*code as i32))
+}
+
+fn describe(status: &ProcessStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with exit code {code}"),
+        (None, Some(signal)) => format!("was ended by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+/// The last lines of a log.
+fn tail(log: &Log) -> io::Result<String> {
+    let mut reader = log.read(From::LastLines(LOG_TAIL_LINES))?;
+    let mut bytes = Vec::new();
+    loop {
+        let chunk = reader.next_chunk()?;
+        if chunk.is_empty() {
+            return Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned());
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(300);
+
+    fn exit(code: i32) -> ProcessStatus {
+        ProcessStatus::from_raw(code << 8)
+    }
+
+    #[test]
+    fn a_child_that_never_came_to_run_is_given_up() {
+        let mut restarts = Restarts::new();
+        let mut waits = || restarts.after(SHORT, Some(&exit(1)));
+        let waits = [waits(), waits(), waits()];
+        assert_eq!(waits, [Some(FIRST_BACKOFF), Some(FIRST_BACKOFF * 2), None]);
+        let mut restarts = Restarts::new();
+        assert_eq!(restarts.after(SHORT, Some(&exit(78))), None, "it says so itself");
+    }
+
+    #[test]
+    fn a_child_that_has_run_or_is_killed_is_started_again_and_again() {
+        let mut restarts = Restarts::new();
+        restarts.after(STARTED_AFTER, Some(&exit(1)));
+        for _ in 0..9 {
+            assert!(restarts.after(SHORT, Some(&exit(1))).is_some());
+        }
+        assert_eq!(restarts.after(SHORT, Some(&exit(1))), Some(LONGEST_BACKOFF));
+        assert_eq!(restarts.after(HEALTHY_AFTER, Some(&exit(1))), Some(FIRST_BACKOFF));
+        let mut restarts = Restarts::new();
+        let killed = ProcessStatus::from_raw(9);
+        for _ in 0..9 {
+            assert!(restarts.after(SHORT, Some(&killed)).is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_is_rotated_when_it_is_long() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("server.log");
+        let log = Log::new(path.clone().try_into().expect("UTF-8"));
+        let rotated = directory.path().join("server.log.1");
+        std::fs::write(&path, "x").expect("written");
+        let mut watching = std::pin::pin!(keep_short(&log));
+        assert!(tokio::time::timeout(LOG_POLL * 2, &mut watching).await.is_err());
+        assert!(!rotated.exists());
+        let long = vec![b'x'; usize::try_from(MAX_LOG_BYTES).expect("it fits") + 1];
+        std::fs::write(&path, long).expect("written");
+        assert!(tokio::time::timeout(LOG_POLL * 2, &mut watching).await.is_err());
+        assert!(rotated.exists());
+        assert_eq!(std::fs::metadata(&path).expect("it is there").len(), 0);
+    }
+}

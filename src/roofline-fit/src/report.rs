@@ -1,0 +1,288 @@
+//! The errors as a page of Markdown.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::rows::Measurement;
+use super::validate::{LeftOut, Prediction, Validation};
+use rooflet_base::quantile::{median, quantile, sorted};
+use rooflet_roofline::cases::ReportedRate;
+use rooflet_roofline::predict::spread::{ByFamiliarity, Familiarity, Stratum};
+
+/// Times that the rows are drawn anew for a confidence interval.
+const RESAMPLES: usize = 400;
+/// What the rule of thumb takes for the share of bandwidth that is reached.
+const THUMB_SHARE: f64 = 0.70;
+/// Contexts in one step of so many tokens are alike.
+const FLOOR_CONTEXT_TOKENS: u32 = 400;
+
+pub(super) fn write(rows: &[Measurement], validation: &Validation) -> String {
+    let mut page = String::new();
+    // Writing to a string cannot fail.
+    let _ = tables(&mut page, rows, validation);
+    page
+}
+
+/// A way to predict, and the error it makes on a row.
+type Method<'a> = (&'a str, Box<dyn Fn(&Prediction) -> Option<f64> + 'a>);
+
+fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> std::fmt::Result {
+    let measured = |row: &Measurement| row.step_seconds().map(f64::recip);
+    let naive = |row: &Measurement, bytes: f64, share: f64| {
+        measured(row).map(|rate| (row.chip().bandwidth.0 * share / bytes / rate).ln())
+    };
+    let methods: [Method; 3] = [
+        ("this predictor", Box::new(|one| one.decode_error)),
+        (
+            "0.70 × BW ÷ active bytes",
+            Box::new(move |one| {
+                let row = &rows[one.row];
+                naive(row, row.step.dense + row.step.experts, THUMB_SHARE)
+            }),
+        ),
+        (
+            "BW ÷ file size",
+            Box::new(move |one| naive(&rows[one.row], rows[one.row].prefill.resident, 1.0)),
+        ),
+    ];
+
+    writeln!(page, "### Decode, batch 1\n")?;
+    writeln!(
+        page,
+        "| left out | of | method | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|")?;
+    for left_out in LeftOut::ALL {
+        for stratum in [
+            None,
+            Some(Stratum::Dense),
+            Some(Stratum::Small),
+            Some(Stratum::Experts),
+        ] {
+            for (name, error) in &methods {
+                let wanted = |one: &&Prediction| {
+                    one.left_out == left_out
+                        && one.stratum != Stratum::Batched
+                        && stratum.is_none_or(|stratum| one.stratum == stratum)
+                };
+                let errors = grouped(rows, validation.predictions.iter().filter(wanted), error);
+                let of = stratum.map_or("all", Stratum::as_str);
+                writeln!(
+                    page,
+                    "| {} | {of} | {name} | {} |",
+                    left_out.as_str(),
+                    cells(&errors)
+                )?;
+            }
+        }
+    }
+
+    writeln!(page, "\n### Decode by engine and tier, each chip left out\n")?;
+    writeln!(
+        page,
+        "| engine | tier | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) | median error |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|")?;
+    let mut classes: Vec<_> = rows.iter().map(class).collect();
+    classes.sort();
+    classes.dedup();
+    for wanted in classes {
+        let of_class: Vec<&Prediction> = validation
+            .predictions
+            .iter()
+            .filter(|one| one.left_out == LeftOut::Chip && one.stratum != Stratum::Batched)
+            .filter(|one| class(&rows[one.row]) == wanted)
+            .collect();
+        let errors = grouped(rows, of_class.iter().copied(), &|one| one.decode_error);
+        let bias = median(of_class.iter().filter_map(|one| one.decode_error));
+        let (engine, tier) = &wanted;
+        let bias = bias.map_or(String::new(), |bias| format!("{:+.1} %", bias.exp_m1() * 100.0));
+        writeln!(page, "| {engine} | {tier} | {} | {bias} |", cells(&errors))?;
+    }
+
+    writeln!(page, "\n### Decode by how a row was measured\n")?;
+    writeln!(
+        page,
+        "| left out | quality | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|")?;
+    for left_out in LeftOut::ALL {
+        for (quality, name) in [("A", "table with method"), ("B", "anecdote")] {
+            let held = validation.predictions.iter().filter(|one| {
+                one.left_out == left_out
+                    && one.stratum != Stratum::Batched
+                    && rows[one.row].quality == quality
+            });
+            let errors = grouped(rows, held, &|one| one.decode_error);
+            writeln!(page, "| {} | {name} | {} |", left_out.as_str(), cells(&errors))?;
+        }
+    }
+
+    writeln!(page, "\n### Time to the first token\n")?;
+    writeln!(
+        page,
+        "| left out | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
+    )?;
+    writeln!(page, "|---|---|---|---|")?;
+    for left_out in LeftOut::ALL {
+        let held = validation
+            .predictions
+            .iter()
+            .filter(|one| one.left_out == left_out);
+        let errors = grouped(rows, held, &|one| one.prefill_error);
+        writeln!(page, "| {} | {} |", left_out.as_str(), cells(&errors))?;
+    }
+
+    floor(page, rows)?;
+
+    writeln!(page, "\n### Intervals\n")?;
+    writeln!(
+        page,
+        "Share of left-out rows inside p10–p90, with half-widths learnt from the other folds (80 % is right).\n"
+    )?;
+    writeln!(
+        page,
+        "| | bin and release known | release known | neither known | tier never measured |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|")?;
+    let spreads = validation.spreads();
+    for stratum in Stratum::ALL {
+        let inside = |familiarity| validation.coverage(familiarity, stratum);
+        intervals(page, stratum.as_str(), spreads.stratum(stratum), inside)?;
+    }
+    let inside = |familiarity| validation.prefill_coverage(familiarity);
+    intervals(page, "first token", &spreads.prefill, inside)
+}
+
+fn intervals(
+    page: &mut String,
+    of: &str,
+    widths: &ByFamiliarity,
+    inside: impl Fn(Familiarity) -> (usize, usize),
+) -> std::fmt::Result {
+    write!(page, "| {of} |")?;
+    for familiarity in Familiarity::ALL {
+        let (inside, all) = inside(familiarity);
+        let width = widths.of(familiarity).exp_m1() * 100.0;
+        if all == 0 {
+            write!(page, " no rows, ±{width:.0} % |")?;
+        } else {
+            let share = 100.0 * inside as f64 / all as f64;
+            write!(page, " {share:.0} % of {all}, ±{width:.0} % |")?;
+        }
+    }
+    writeln!(page)
+}
+
+/// What two tables say of the same thing: no predictor that does not know who measured can be nearer than half of it.
+fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
+    // By machine, kernels, model, weights and kind of figure, then by release; ln of the rates.
+    let mut configurations: BTreeMap<_, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.case.workload.batch == 1) {
+        let requests = matches!(row.case.reported, ReportedRate::Requests { .. });
+        let (Some(seconds), false) = (row.step_seconds(), requests) else {
+            continue;
+        };
+        let chip = row.chip();
+        let build = &row.case.build;
+        let context = row.case.workload.context_tokens / FLOOR_CONTEXT_TOKENS;
+        let key = (
+            &chip.name,
+            chip.gpu_cores,
+            build.engine,
+            &row.model,
+            &row.format,
+            context,
+        );
+        let release = build.release().unwrap_or_default();
+        let releases = configurations.entry(key).or_default();
+        releases.entry(release).or_default().push(-seconds.ln());
+    }
+    let apart: Vec<Vec<f64>> = configurations
+        .values()
+        .map(|releases| {
+            let figures: Vec<f64> = releases
+                .values()
+                .filter_map(|rates| median(rates.iter().copied()))
+                .collect();
+            let earlier = |index: usize| figures[..index].iter();
+            figures
+                .iter()
+                .enumerate()
+                .flat_map(|(index, figure)| earlier(index).map(move |other| (figure - other).abs() / 2.0))
+                .map(f64::exp_m1)
+                .collect()
+        })
+        .filter(|pairs: &Vec<f64>| !pairs.is_empty())
+        .collect();
+    writeln!(page, "\n### Noise floor\n")?;
+    writeln!(
+        page,
+        "How far figures are from the middle of their pair, where the same bin, kernels, model and format were measured under two\n\
+         names of program or release, with contexts within {FLOOR_CONTEXT_TOKENS} tokens. No predictor can be nearer to such rows\n\
+         unless it has learnt who measured.\n"
+    )?;
+    writeln!(page, "| pairs | median (90 % CI) | p90 (90 % CI) |")?;
+    writeln!(page, "|---|---|---|")?;
+    writeln!(page, "| {} |", cells(&apart))
+}
+
+pub(super) fn class(row: &Measurement) -> (String, String) {
+    (
+        row.case.build.engine.to_string(),
+        format!("{:?}", row.chip().tier),
+    )
+}
+
+/// Absolute relative errors, by groups of rows that are not independent: one bin, release and model.
+fn grouped<'a>(
+    rows: &[Measurement],
+    predictions: impl Iterator<Item = &'a Prediction>,
+    error: &dyn Fn(&Prediction) -> Option<f64>,
+) -> Vec<Vec<f64>> {
+    let mut groups: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for one in predictions {
+        let row = &rows[one.row];
+        if let Some(error) = error(one) {
+            let chip = row.chip();
+            let group = (&chip.name, chip.gpu_cores, row.case.build.release(), &row.model);
+            groups.entry(group).or_default().push(error.exp_m1().abs());
+        }
+    }
+    groups.into_values().collect()
+}
+
+/// `rows | median (interval) | p90 (interval)`
+fn cells(groups: &[Vec<f64>]) -> String {
+    let all = sorted(groups.iter().flatten().copied());
+    let count = all.len();
+    if count == 0 {
+        return "0 | – | –".to_owned();
+    }
+    let draws: Vec<Vec<f64>> = resamples(groups).into_iter().map(sorted).collect();
+    let cell = |share: f64| {
+        let figure = quantile(&all, share).unwrap_or_default() * 100.0;
+        let drawn = sorted(draws.iter().filter_map(|draw| quantile(draw, share)));
+        let end = |share| quantile(&drawn, share).unwrap_or_default() * 100.0;
+        format!("{figure:.1} % ({:.1}–{:.1})", end(0.05), end(0.95))
+    };
+    format!("{count} | {} | {}", cell(0.5), cell(0.9))
+}
+
+/// Bootstrap over whole groups, with a fixed sequence of pseudo-random numbers (xorshift64).
+fn resamples(groups: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let mut state: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..RESAMPLES)
+        .map(|_| {
+            (0..groups.len())
+                .flat_map(|_| groups[(next() % groups.len() as u64) as usize].iter().copied())
+                .collect()
+        })
+        .collect()
+}

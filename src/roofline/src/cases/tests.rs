@@ -1,0 +1,169 @@
+use super::*;
+
+const SHAPES: &str =
+    r#"{"tiny": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2, "tied": 1}}"#;
+
+fn row(cells: &[(&str, &str)]) -> Row {
+    let full = [
+        ("chip", "M4"),
+        ("gpu_cores", "10"),
+        ("engine", "mlx-lm"),
+        ("model_key", "tiny"),
+        ("quant", "mlx4"),
+    ];
+    full.iter()
+        .chain(cells)
+        .map(|(column, value)| ((*column).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_row_needs_few_columns_and_names_a_bad_one() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let case = Case::parse(&row(&[("prompt_tokens", "512"), ("gen_tokens", "128")]), &shapes).unwrap();
+    assert_eq!(case.workload.context_tokens, 576);
+    assert_eq!(case.workload.batch, 1);
+    let message = |cells: &[(&str, &str)]| Case::parse(&row(cells), &shapes).unwrap_err().to_string();
+    assert!(message(&[("quant", "excellent")]).contains("`excellent` is not a known weight format"));
+    assert!(message(&[("model_key", "huge")]).contains("there are: tiny"));
+    let max = |cells: &[(&str, &str)]| {
+        let bin = [("chip", "M4 Max"), ("gpu_cores", "")];
+        Case::parse(&row(&[&bin[..], cells].concat()), &shapes).map(|case| case.chip.gpu_cores)
+    };
+    assert_eq!(max(&[("bandwidth_gbs", "546")]).unwrap(), 40);
+    assert_eq!(max(&[("bandwidth_gbs", "400")]).unwrap(), 32);
+    assert!(message(&[("model_key", "")]).contains("column `model_key` is missing or empty"));
+}
+
+#[test]
+fn a_rate_over_whole_requests_has_their_waiting_in_it() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let parameters = Parameters::built_in();
+    let rate = |kind: &str, note: &str, batch: &str| {
+        let cells = [
+            ("kind", kind),
+            ("note", note),
+            ("batch", batch),
+            ("gen_tokens", "256"),
+        ];
+        let case = Case::parse(&row(&cells), &shapes).unwrap();
+        case.reported_rate(&case.predict(parameters), parameters).p50
+    };
+    let (decoding, requests) = (
+        rate("batch_aggregate", "", "5"),
+        rate("batch_aggregate", "e2e aggregate", "5"),
+    );
+    // 1280 tokens at the one rate, and five waits.
+    let seconds = 1280.0 / decoding + 5.0 * parameters.decode.request_ms / 1e3;
+    assert!(
+        (requests * seconds / 1280.0 - 1.0).abs() < 1e-9,
+        "{requests} {decoding}"
+    );
+    assert_eq!(rate("decode", "e2e aggregate", "5"), decoding);
+}
+
+/// Sizes of Gemma 3 12B's repositories: MLX's has a tower for images and a second head, GGUF's is a mix.
+#[test]
+fn a_stated_size_counts_where_the_name_leaves_it_open() {
+    let shapes = ShapeFile::parse(include_str!("../../../model/src/shapes.json")).unwrap();
+    let weights = |format: &str, gigabytes: &str| {
+        let cells = [
+            ("model_key", "gemma3-12b"),
+            ("quant", format),
+            ("weights_gb_stated", gigabytes),
+        ];
+        Case::parse(&row(&cells), &shapes).unwrap().model.weights
+    };
+    let (named, stated) = (weights("mlx4", ""), weights("mlx4", "8.03"));
+    assert_eq!(
+        (named.every_step, named.experts),
+        (stated.every_step, stated.experts)
+    );
+    assert_eq!(stated.resident(), Bytes(8_030_000_000));
+    assert_eq!(weights("mlx4", "24.4"), named, "that is another file");
+    assert_eq!(weights("mlx4", "6.1"), named, "no file of this format is smaller");
+    let (named, stated) = (weights("q4_k_m", ""), weights("q4_k_m", "7.60"));
+    let share = 7.60e9 / named.resident().0 as f64;
+    assert!(share > 1.01, "{share}");
+    assert!((stated.every_step.0 as f64 / named.every_step.0 as f64 / share - 1.0).abs() < 1e-6);
+}
+
+#[test]
+fn what_is_spelt_otherwise_is_predicted_alike() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let parameters = Parameters::built_in();
+    let predicted = |cells: &[(&str, &str)]| {
+        let case = Case::parse(&row(cells), &shapes).unwrap();
+        assert_eq!(case.remarks, Vec::<String>::new(), "{cells:?}");
+        (case.predict(parameters), case.workload)
+    };
+    let plain = predicted(&[("prompt_tokens", "1024"), ("ctx_avg", "2048"), ("batch", "")]);
+    for cells in [
+        &[("prompt_tokens", "1,024"), ("ctx_avg", "2k"), ("batch", "1")][..],
+        &[
+            ("prompt_tokens", "≈1024 tokens"),
+            ("ctx_avg", "2048.4"),
+            ("batch", "n/a"),
+        ],
+        &[
+            ("prompt_tokens", "1.024e3"),
+            ("ctx_avg", "2048"),
+            ("engine", "MLX"),
+            ("quant", "MLX-4bit"),
+        ],
+        &[
+            ("prompt_tokens", "1024"),
+            ("ctx_avg", "2048"),
+            ("gpu_cores", ""),
+            ("chip", "MacBook Air M4 (10-core GPU)"),
+        ],
+        &[
+            ("prompt_tokens", "1024"),
+            ("ctx_avg", "2048"),
+            ("model_key", "Tiny"),
+        ],
+    ] {
+        assert_eq!(predicted(cells), plain, "{cells:?}");
+    }
+}
+
+/// An answer and a wider interval, not an empty row.
+#[test]
+fn what_a_row_leaves_open_is_assumed_and_told() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let parameters = Parameters::built_in();
+    let predict = |cells: &[(&str, &str)]| {
+        let case = Case::parse(&row(cells), &shapes).unwrap();
+        let rate = case.predict(parameters).decode.tokens_per_second;
+        (rate.p90 / rate.p10, case.remarks.join("; "))
+    };
+    let (sure, nothing) = predict(&[("chip", "M4 Max"), ("gpu_cores", "40")]);
+    assert_eq!(nothing, "");
+    for (cells, told) in [
+        (
+            [("chip", "M9 Max"), ("gpu_cores", "40")],
+            "Apple M9 Max is in no catalogue",
+        ),
+        (
+            [("chip", "M4 Max"), ("gpu_cores", "38")],
+            "no Apple M4 Max with 38 GPU cores",
+        ),
+        ([("chip", "M4 Max"), ("gpu_cores", "")], "is assumed"),
+        ([("engine", "Jan"), ("quant", "bf16")], "mlx is assumed"),
+        ([("engine", ""), ("quant", "f16")], "llama.cpp is assumed"),
+        ([("engine", "ollama"), ("quant", "q4")], "q4_k_m is assumed"),
+    ] {
+        let (width, remarks) = predict(&cells);
+        assert!(width > sure && remarks.contains(told), "{cells:?}: {remarks}");
+    }
+    let (width, told) = predict(&[("chip", "M4 Max"), ("gpu_cores", "40"), ("batch", "many")]);
+    assert!(
+        width == sure && told.contains("column `batch` is `many`"),
+        "{told}"
+    );
+    let case = |prompt: &str| Case::parse(&row(&[("prompt_tokens", prompt)]), &shapes).unwrap();
+    assert_eq!(case("0"), case(""));
+    assert!(!case("0").prompt_known);
+    let (_, told) = predict(&[("model_key", "Qwen3-8B"), ("gpu_cores", "10")]);
+    assert!(told.contains("that of qwen3-8b is taken"), "{told}");
+}

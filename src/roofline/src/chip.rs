@@ -1,0 +1,420 @@
+//! Apple's chips as their data sheets describe them: `chips.csv` beside this file, one row per bin, each with its source.
+//! A brand string alone does not name a bin: GPU cores and, for some, the memory size decide.
+
+pub(super) mod likeness;
+pub mod naming;
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+use rooflet_api::v1alpha1::Chip;
+use rooflet_base::units::{Bytes, BytesPerSecond};
+
+static CATALOGUE: LazyLock<Vec<ChipVariant>> = LazyLock::new(|| {
+    csv::Reader::from_reader(include_str!("chips.csv").as_bytes())
+        .deserialize::<Row>()
+        .map(|row| ChipVariant::from(row.expect("chips.csv is part of this program and a test reads it")))
+        .collect()
+});
+
+/// One bin of one chip. Every figure is nominal: what the maker says, not what was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChipVariant {
+    /// The brand string, such as `Apple M4 Pro`.
+    pub name: String,
+    pub generation: u32,
+    pub tier: ChipTier,
+    pub gpu_cores: u32,
+    pub bandwidth: BytesPerSecond,
+    /// Memory sizes it is known to be sold with.
+    pub memory: Vec<Bytes>,
+    /// Its GPU cores have matrix units.
+    pub neural_accelerators: bool,
+    pub source: String,
+    /// Where sources disagree, and the like.
+    pub note: String,
+}
+
+/// The size of a chip within its generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ChipTier {
+    Base,
+    Pro,
+    Max,
+    Ultra,
+}
+
+#[derive(Debug, Deserialize)]
+struct Row {
+    name: String,
+    gpu_cores: u32,
+    bandwidth_gb_per_s: f64,
+    memory_gib: String,
+    neural_accelerators: String,
+    source: String,
+    note: String,
+}
+
+impl From<Row> for ChipVariant {
+    fn from(row: Row) -> Self {
+        let (generation, tier) = parse_name(&row.name).expect("chips.csv names chips as Apple does");
+        Self {
+            generation,
+            tier,
+            gpu_cores: row.gpu_cores,
+            bandwidth: BytesPerSecond(row.bandwidth_gb_per_s * 1e9),
+            memory: row
+                .memory_gib
+                .split(';')
+                .map(|gib| Bytes::gib(gib.parse().expect("chips.csv lists memory sizes in GiB")))
+                .collect(),
+            neural_accelerators: row.neural_accelerators == "yes",
+            name: row.name,
+            source: row.source,
+            note: row.note,
+        }
+    }
+}
+
+/// `Apple M4 Pro` → (4, Pro).
+fn parse_name(name: &str) -> Option<(u32, ChipTier)> {
+    let mut words = name.strip_prefix("Apple M")?.split(' ');
+    let generation = words.next()?.parse().ok()?;
+    let tier = match words.next() {
+        None => ChipTier::Base,
+        Some("Pro") => ChipTier::Pro,
+        Some("Max") => ChipTier::Max,
+        Some("Ultra") => ChipTier::Ultra,
+        Some(_) => return None,
+    };
+    words.next().is_none().then_some((generation, tier))
+}
+
+impl fmt::Display for ChipVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ({} GPU cores, {})",
+            self.name, self.gpu_cores, self.bandwidth
+        )
+    }
+}
+
+/// No bin of the catalogue is the one asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownChip {
+    #[error("no chip is called `{name}`; there are {near}")]
+    Name { name: String, near: String },
+    #[error("{name} is not made with {gpu_cores} GPU cores; there are {near}")]
+    GpuCores {
+        name: String,
+        gpu_cores: u32,
+        near: String,
+    },
+    #[error("{name} is made with different bandwidths; say which by GPU cores or memory: {near}")]
+    Ambiguous { name: String, near: String },
+}
+
+/// All bins.
+pub fn catalogue() -> &'static [ChipVariant] {
+    &CATALOGUE
+}
+
+/// The bin with this name (`Apple `, blanks and case do not matter), core count and memory size, as far as they are
+/// known. Where they leave several, they must agree on the bandwidth: then the one with most cores is meant.
+pub fn find(
+    name: &str,
+    gpu_cores: Option<u32>,
+    memory: Option<Bytes>,
+) -> Result<&'static ChipVariant, UnknownChip> {
+    let wanted = bare(name);
+    let named: Vec<_> = catalogue()
+        .iter()
+        .filter(|chip| bare(&chip.name) == wanted)
+        .collect();
+    let Some(first) = named.first() else {
+        return Err(UnknownChip::Name {
+            name: name.to_owned(),
+            near: near_names(&wanted),
+        });
+    };
+    let full_name = first.name.clone();
+    let mut fitting = named.clone();
+    if let Some(gpu_cores) = gpu_cores {
+        fitting.retain(|chip| chip.gpu_cores == gpu_cores);
+        if fitting.is_empty() {
+            return Err(UnknownChip::GpuCores {
+                name: full_name,
+                gpu_cores,
+                near: bins(&named),
+            });
+        }
+    }
+    // A size that none is sold with does not decide: it may be a wish, or a virtual machine's share.
+    if let Some(memory) = memory
+        && fitting.iter().any(|chip| chip.memory.contains(&memory))
+    {
+        fitting.retain(|chip| chip.memory.contains(&memory));
+    }
+    let largest = fitting.iter().max_by_key(|chip| chip.gpu_cores).copied();
+    match largest {
+        Some(largest) if fitting.iter().all(|chip| chip.bandwidth == largest.bandwidth) => Ok(largest),
+        _ => Err(UnknownChip::Ambiguous {
+            name: full_name,
+            near: bins(&fitting),
+        }),
+    }
+}
+
+/// `Apple M4 Pro`, `M4 Pro` and `m4pro` are one name.
+fn bare(name: &str) -> String {
+    let lower: String = name
+        .chars()
+        .filter(|c| !c.is_whitespace() && *c != '-')
+        .map(|c| c.to_ascii_lowercase())
+        .collect();
+    lower.strip_prefix("apple").unwrap_or(&lower).to_owned()
+}
+
+/// Chips of the same generation, or all where the name has none.
+fn near_names(wanted: &str) -> String {
+    let generation = |name: &str| -> Option<u32> {
+        let digits: String = name
+            .strip_prefix('m')?
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
+        digits.parse().ok()
+    };
+    let names = |of: Option<u32>| {
+        let chips = catalogue().iter();
+        let mut names: Vec<_> = chips
+            .filter(|chip| of.is_none_or(|of| chip.generation == of))
+            .map(|chip| chip.name.as_str())
+            .collect();
+        names.dedup();
+        names.join(", ")
+    };
+    let same = names(generation(wanted).or(Some(0)));
+    if same.is_empty() { names(None) } else { same }
+}
+
+/// `32 cores with 36 GiB: 410 GB/s; 40 cores with 48, 64 or 128 GiB: 546 GB/s`.
+fn bins(chips: &[&ChipVariant]) -> String {
+    let one = |chip: &&ChipVariant| {
+        let gib: Vec<_> = chip
+            .memory
+            .iter()
+            .map(|memory| (memory.0 >> 30).to_string())
+            .collect();
+        let sizes = match gib.split_last() {
+            Some((last, [])) => last.clone(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+            None => String::new(),
+        };
+        format!("{} cores with {sizes} GiB: {}", chip.gpu_cores, chip.bandwidth)
+    };
+    chips.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// What a machine is, by its chip's brand string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nature {
+    /// A Mac with nothing between it and us.
+    AppleSilicon,
+    /// `Apple processor`, `Apple M1 (Virtual)`.
+    VirtualMachine,
+    /// `VirtualApple @ 2.50GHz`: a program for Intel, translated.
+    Rosetta,
+    Other,
+}
+
+impl Nature {
+    pub fn of_brand(brand: &str) -> Self {
+        let Some(rest) = brand.strip_prefix("Apple ") else {
+            return match brand.starts_with("VirtualApple") {
+                true => Self::Rosetta,
+                false => Self::Other,
+            };
+        };
+        if rest.contains("Virtual") || rest == "processor" {
+            return Self::VirtualMachine;
+        }
+        let model = rest.split(' ').next().unwrap_or_default();
+        let numbered = model.len() > 1
+            && model.starts_with(['M', 'A'])
+            && model[1..].chars().all(|c| c.is_ascii_digit());
+        match numbered {
+            true => Self::AppleSilicon,
+            false => Self::Other,
+        }
+    }
+
+    fn phrase(self) -> &'static str {
+        match self {
+            // The brand string is a real one, but the system says otherwise.
+            Self::AppleSilicon => "seen from a virtual machine or through Rosetta",
+            Self::VirtualMachine => "a virtual machine's",
+            Self::Rosetta => "what Rosetta shows",
+            Self::Other => "no Apple Silicon",
+        }
+    }
+}
+
+/// Why a machine has no data sheet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoDataSheet {
+    #[error("the chip `{name}` is {}: there is no data sheet to compare with", Nature::of_brand(name).phrase())]
+    Development { name: String },
+    #[error(transparent)]
+    Unknown(#[from] UnknownChip),
+}
+
+/// The bin that a machine with `memory` has. Virtual machines and Rosetta have none, whatever they call themselves.
+pub fn of_machine(chip: &Chip, memory: Bytes) -> Result<&'static ChipVariant, NoDataSheet> {
+    if chip.development {
+        return Err(NoDataSheet::Development {
+            name: chip.name.clone(),
+        });
+    }
+    Ok(find(&chip.name, chip.gpu_cores, Some(memory))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_a_chip_with_a_source() {
+        assert!(catalogue().len() >= 38);
+        for chip in catalogue() {
+            assert!(chip.bandwidth.0 > 60e9 && !chip.source.is_empty(), "{chip}");
+            assert!(!chip.memory.is_empty(), "{chip}");
+        }
+    }
+
+    /// From the data sheets, not from the file: bins that the name alone does not tell.
+    #[test]
+    fn bins_that_share_a_name_are_told_apart() {
+        let cases = [
+            ("Apple M3 Max", 30, 36, 300.0),
+            ("Apple M3 Max", 40, 128, 400.0),
+            ("Apple M4 Max", 32, 36, 410.0),
+            ("Apple M4 Max", 40, 64, 546.0),
+            ("Apple M5 Max", 32, 36, 460.0),
+            ("Apple M5 Max", 40, 128, 614.0),
+            ("Apple M6", 12, 16, 153.0),
+            ("Apple M6", 12, 32, 170.0),
+        ];
+        for (name, cores, gib, expect) in cases {
+            let chip = find(name, Some(cores), Some(Bytes::gib(gib))).unwrap();
+            assert_eq!(chip.bandwidth.0 / 1e9, expect, "{name} {cores} {gib}");
+        }
+    }
+
+    /// From Apple's specification pages: bins of one bandwidth need not come with the same sizes.
+    #[test]
+    fn memory_sizes_are_those_of_the_bin() {
+        for (name, cores, gib, expect) in [
+            ("M4 Pro", 16, 64, true),
+            ("M4 Pro", 20, 64, true),
+            ("M4 Pro", 16, 32, false),
+            ("M2 Max", 30, 96, false),
+            ("M2 Max", 38, 96, true),
+            ("M3 Ultra", 60, 512, false),
+            ("M3 Ultra", 80, 512, true),
+            ("M4 Max", 32, 128, false),
+            ("M4 Max", 40, 128, true),
+        ] {
+            let chip = find(name, Some(cores), None).unwrap();
+            let is_sold = chip.memory.contains(&Bytes::gib(gib));
+            assert_eq!(is_sold, expect, "{name} {cores} {gib}");
+        }
+    }
+
+    #[test]
+    fn no_two_rows_are_one_bin() {
+        for (index, chip) in catalogue().iter().enumerate() {
+            for other in &catalogue()[index + 1..] {
+                let same = chip.name == other.name
+                    && chip.gpu_cores == other.gpu_cores
+                    && chip.memory.iter().any(|memory| other.memory.contains(memory));
+                assert!(!same, "{chip} twice");
+            }
+        }
+    }
+
+    #[test]
+    fn errors_list_what_is_near() {
+        let said =
+            |name, cores, gib: Option<u64>| find(name, cores, gib.map(Bytes::gib)).unwrap_err().to_string();
+        assert_eq!(
+            said("M4 Ultra", None, None),
+            "no chip is called `M4 Ultra`; there are Apple M4, Apple M4 Pro, Apple M4 Max"
+        );
+        assert_eq!(
+            said("M4 Max", Some(38), None),
+            "Apple M4 Max is not made with 38 GPU cores; there are 32 cores with 36 GiB: 410 GB/s; \
+             40 cores with 48, 64 or 128 GiB: 546 GB/s"
+        );
+        assert_eq!(
+            said("M6", Some(12), Some(48)),
+            "Apple M6 is made with different bandwidths; say which by GPU cores or memory: \
+             12 cores with 16 GiB: 153 GB/s; 12 cores with 24 or 32 GiB: 170 GB/s"
+        );
+        assert!(said("Xeon", None, None).contains("Apple M1 Ultra"));
+    }
+
+    #[test]
+    fn virtual_machines_and_rosetta_are_no_chip() {
+        for real in ["Apple M1", "Apple M4 Pro", "Apple M3 Ultra", "Apple A18 Pro"] {
+            assert_eq!(Nature::of_brand(real), Nature::AppleSilicon, "{real}");
+        }
+        for (other, nature) in [
+            ("Apple processor", Nature::VirtualMachine),
+            ("Apple M1 (Virtual)", Nature::VirtualMachine),
+            ("VirtualApple @ 2.50GHz", Nature::Rosetta),
+            ("Intel(R) Core(TM) i9", Nature::Other),
+            ("Apple M", Nature::Other),
+            ("", Nature::Other),
+        ] {
+            assert_eq!(Nature::of_brand(other), nature, "{other}");
+        }
+        let virtual_machine = Chip {
+            name: "Apple M1 (Virtual)".to_owned(),
+            development: true,
+            ..Chip::default()
+        };
+        assert_eq!(
+            of_machine(&virtual_machine, Bytes::gib(8))
+                .unwrap_err()
+                .to_string(),
+            "the chip `Apple M1 (Virtual)` is a virtual machine's: there is no data sheet to compare with"
+        );
+    }
+
+    #[test]
+    fn cores_or_memory_decide_between_bins() {
+        let bandwidth = |name, cores, memory| find(name, cores, memory).map(|chip| chip.bandwidth.0 / 1e9);
+        assert_eq!(bandwidth("Apple M4 Max", Some(40), None), Ok(546.0));
+        assert_eq!(bandwidth("M4 Max", Some(32), None), Ok(410.0));
+        assert_eq!(bandwidth("m4max", None, Some(Bytes::gib(36))), Ok(410.0));
+        assert_eq!(bandwidth("M6", None, Some(Bytes::gib(16))), Ok(153.0));
+        assert_eq!(bandwidth("M4 Pro", None, None), Ok(273.0));
+        assert!(matches!(
+            bandwidth("M4 Max", None, None),
+            Err(UnknownChip::Ambiguous { .. })
+        ));
+        assert!(matches!(
+            bandwidth("M4 Max", Some(38), None),
+            Err(UnknownChip::GpuCores { .. })
+        ));
+        assert!(matches!(
+            bandwidth("M4 Ultra", None, None),
+            Err(UnknownChip::Name { .. })
+        ));
+    }
+}

@@ -1,0 +1,306 @@
+//! One decode step: memory traffic and arithmetic overlap, launches come on top.
+//!
+//! ```text
+//! t     = ⁴√(t_mem⁴ + t_alu⁴) + (B−1)·P·c_b/cores + t_launch + t_program
+//! t_mem = (W_dense + W_experts(B)/ε + κ·KV + κ_q·KV·queries/key + σ·state) / (η·BW)
+//! t_alu = P·c/cores                                   unpacking weights, by how they are packed
+//! t_launch = (τ·Σ_layers (1 + kinds) + t_0)·(generation)·(two dies)·(early build)
+//! ```
+//!
+//! W are bytes of weights that the step reads, P the weights a token multiplies with, B the batch. Per-stream rate is
+//! `1/t`, the batch's `B/t`. Memory and arithmetic run in different units of the GPU, so the longer one rules; the
+//! fourth power rounds the corner where both are alike. Launches are serial: every kernel waits for the one before it,
+//! and a layer's kernels depend on its kind. Constants and their fit: docs/roofline.md.
+
+use super::build::EngineBuild;
+use super::parameters::{DecodeParameters, EngineDecode, Packing, PrefillParameters, release_factor};
+use super::prefill::PrefillWork;
+use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
+use crate::chip::{ChipTier, ChipVariant};
+use rooflet_model::dimensions::Attention;
+
+/// How sharply memory and arithmetic time combine.
+const OVERLAP_POWER: i32 = 4;
+/// A linear layer reads its state and writes it back.
+const STATE_PASSES: f64 = 2.0;
+
+/// Speed of decoding, with what it rests on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DecodePrediction {
+    /// Tokens per second that one sequence gets.
+    pub tokens_per_second: Interval,
+    /// Of all sequences of the batch together.
+    pub aggregate_tokens_per_second: Interval,
+    /// Weights and KV cache that one step reads, over the tokens it makes.
+    pub bytes_per_token: f64,
+    pub basis: Basis,
+    pub binding: Constraint,
+    pub working: StepTime,
+}
+
+/// The parts of one step's time, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepTime {
+    pub memory: f64,
+    pub arithmetic: f64,
+    pub overhead: f64,
+    /// Not the sum: memory and arithmetic overlap.
+    pub total: f64,
+}
+
+impl StepTime {
+    /// So many steps, one after the other.
+    fn times(self, steps: f64) -> Self {
+        Self {
+            memory: self.memory * steps,
+            arithmetic: self.arithmetic * steps,
+            overhead: self.overhead * steps,
+            total: self.total * steps,
+        }
+    }
+
+    /// The faster of two ways.
+    fn at_most(self, other: Self) -> Self {
+        if other.total < self.total { other } else { self }
+    }
+
+    fn binding(&self) -> Constraint {
+        if self.overhead > self.memory.max(self.arithmetic) {
+            Constraint::Overhead
+        } else if self.arithmetic > self.memory {
+            Constraint::Compute
+        } else {
+            Constraint::Bandwidth
+        }
+    }
+}
+
+/// What one step moves and computes, whatever runs it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepWork {
+    pub batch: f64,
+    /// Bytes: weights that every step reads, of chosen experts, of the KV caches, of linear layers' states.
+    pub dense: f64,
+    pub experts: f64,
+    pub kv: f64,
+    /// Bytes of the KV caches, counted once for every query head that looks at them.
+    pub attended: f64,
+    pub states: f64,
+    /// Weights that one token multiplies with, in 10⁹.
+    pub active_billions: f64,
+    pub bits_per_weight: f64,
+    pub super_blocks: bool,
+    pub native_floats: bool,
+    pub hidden: f64,
+    /// Query heads that share a key head, on average.
+    pub queries_per_key: f64,
+    /// Layers, and those of them that are of a kind.
+    pub layers: f64,
+    /// All layers of a model where some have a sliding window: those families also have more norms, soft caps or sinks.
+    pub windowed_layers: f64,
+    pub expert_layers: f64,
+    pub linear_layers: f64,
+}
+
+impl StepWork {
+    pub fn new(model: &ModelCost, workload: Workload) -> Self {
+        let dimensions = &model.dimensions;
+        let batch = workload.batch.max(1);
+        let sequences = f64::from(batch);
+        let dense = model.weights.every_step.0 as f64;
+        let mut work = Self {
+            batch: sequences,
+            dense,
+            experts: (model.weights.streamed(dimensions, batch).0 as f64 - dense).max(0.0),
+            kv: 0.0,
+            attended: 0.0,
+            states: 0.0,
+            active_billions: dimensions.active_parameters() as f64 / 1e9,
+            bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
+                / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
+            super_blocks: model.weights.super_blocks,
+            native_floats: model.weights.native_floats,
+            hidden: f64::from(dimensions.hidden),
+            queries_per_key: 0.0,
+            layers: dimensions.layers.len() as f64,
+            windowed_layers: 0.0,
+            expert_layers: dimensions.expert_layers() as f64,
+            linear_layers: dimensions.linear_layers() as f64,
+        };
+        for layer in &dimensions.layers {
+            let bytes = layer
+                .attention
+                .kv_read_bytes(workload.context_tokens, workload.kv_bits)
+                .0 as f64
+                * sequences;
+            match layer.attention {
+                Attention::GatedDelta { .. } => work.states += STATE_PASSES * bytes,
+                Attention::Grouped {
+                    window,
+                    heads,
+                    kv_heads,
+                    ..
+                } => {
+                    let queries = f64::from(heads) / f64::from(kv_heads.max(1));
+                    work.kv += bytes;
+                    work.attended += bytes * queries;
+                    work.queries_per_key += queries / work.layers;
+                    if window.is_some() {
+                        work.windowed_layers = work.layers;
+                    }
+                }
+                Attention::Latent { heads, .. } => {
+                    work.kv += bytes;
+                    work.attended += bytes * f64::from(heads);
+                    work.queries_per_key += f64::from(heads) / work.layers;
+                }
+            }
+        }
+        work
+    }
+
+    fn bytes(&self) -> f64 {
+        self.dense + self.experts + self.kv + self.states
+    }
+}
+
+impl DecodeParameters {
+    /// The step's time on a chip by its data sheet.
+    pub fn step_time(&self, work: &StepWork, chip: &ChipVariant, build: &EngineBuild) -> StepTime {
+        let p = self.engine(build.engine);
+        let cores = f64::from(chip.gpu_cores);
+        // Without flash attention every query head writes its scores out and reads them again.
+        let cache = if build.flash_attention {
+            work.kv * p.kv_traffic
+        } else {
+            work.kv * self.early.kv_traffic + work.attended * self.early.query_traffic
+        };
+        let bytes = work.dense + work.experts / p.expert_efficiency + cache + work.states * p.state_traffic;
+        let memory = bytes / self.bandwidth(chip);
+        let per_billion = match Packing::of(work.bits_per_weight, work.super_blocks) {
+            Packing::Float => p.float_ms * self.generation_arithmetic.of(chip.generation),
+            Packing::Block => p.block_ms * self.generation_arithmetic.of(chip.generation),
+            Packing::Mixed => self.mixed_arithmetic_ms.of(chip.generation),
+        };
+        let unpacking = work.active_billions * per_billion / cores / 1e3;
+        let batched = (work.batch - 1.0) * work.active_billions * p.batch_ms / cores / 1e3
+            * self.generation_arithmetic.of(chip.generation);
+        let program = build.program.as_ref().and_then(|name| self.program_ms.get(name));
+        let overhead = self.launch_seconds(work, chip, build, p) + program.copied().unwrap_or(0.0) / 1e3;
+        let release = release_factor(&self.releases, &self.machines, chip, build);
+        let streamed = (memory.powi(OVERLAP_POWER) + unpacking.powi(OVERLAP_POWER))
+            .sqrt()
+            .sqrt();
+        StepTime {
+            memory: memory * release,
+            arithmetic: (unpacking + batched) * release,
+            overhead: overhead * release,
+            total: (streamed + batched + overhead) * release,
+        }
+    }
+
+    /// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of decoding or, of many
+    /// sequences, with those that read prompts; or a step for each, since no engine has to take what a batch adds, which was
+    /// fitted on few rows. `alone`: what a step of one sequence does.
+    pub fn batch_time(
+        &self,
+        prefill: &PrefillParameters,
+        chip: &ChipVariant,
+        build: &EngineBuild,
+        (work, alone): (&StepWork, &StepWork),
+    ) -> StepTime {
+        let together = self.step_time(work, chip, build);
+        if work.batch <= 1.0 {
+            return together;
+        }
+        let as_prompt = prefill.time(&PrefillWork::of_step(work), chip, build).compute;
+        let as_prompt = StepTime {
+            arithmetic: as_prompt,
+            total: together.memory + as_prompt + together.overhead,
+            ..together
+        };
+        let one_by_one = self.step_time(alone, chip, build).times(work.batch);
+        together.at_most(as_prompt).at_most(one_by_one)
+    }
+
+    /// Bytes per second that long reads reach.
+    pub(super) fn bandwidth(&self, chip: &ChipVariant) -> f64 {
+        let measured = self.bin(chip).unwrap_or(1.0);
+        let share = self.efficiency.of(chip.tier) * self.generation_efficiency.of(chip.generation) * measured;
+        chip.bandwidth.0 * share
+    }
+
+    fn launch_seconds(
+        &self,
+        work: &StepWork,
+        chip: &ChipVariant,
+        build: &EngineBuild,
+        p: &EngineDecode,
+    ) -> f64 {
+        let ultra = chip.tier == ChipTier::Ultra;
+        let routed = if ultra { p.ultra_expert_layer } else { 1.0 };
+        let plain_layers = work.layers
+            + work.windowed_layers * p.windowed_layer
+            + work.expert_layers * p.expert_layer * routed
+            + work.linear_layers * p.linear_layer;
+        let two_dies = match (ultra, build.early) {
+            (false, _) => 1.0,
+            (true, false) => self.ultra_launch,
+            (true, true) => self.early.ultra_launch,
+        };
+        let early = if build.early { self.early.launch } else { 1.0 };
+        let cost = self.generation_launch.of(chip.generation) * two_dies * early;
+        (plain_layers * p.layer_us / 1e6 + p.step_ms / 1e3) * cost
+    }
+}
+
+impl DecodePrediction {
+    pub fn new(
+        parameters: &Parameters,
+        hardware: Hardware,
+        build: &EngineBuild,
+        model: &ModelCost,
+        workload: Workload,
+    ) -> Self {
+        let work = StepWork::new(model, workload);
+        let alone = StepWork::new(model, Workload { batch: 1, ..workload });
+        let spread_of = |chip, work| parameters.spread.decode(&parameters.decode, work, chip, build);
+        let (working, spread, basis) = match hardware {
+            Hardware::Chip(chip) => (
+                parameters
+                    .decode
+                    .batch_time(&parameters.prefill, chip, build, (&work, &alone)),
+                spread_of(chip, &work),
+                Basis::Nominal,
+            ),
+            Hardware::Measured(machine) => (
+                machine.step_time(&work, &parameters.decode),
+                machine.spread(),
+                Basis::Measured,
+            ),
+        };
+        let mut per_stream = Interval::around(
+            working.total.recip(),
+            spread,
+            spread + hardware.faster_when_cold(),
+        );
+        if let Some(chip) = hardware.chip() {
+            let rate = parameters.decode.step_time(&alone, chip, build).total.recip();
+            let spread = spread_of(chip, &alone);
+            let rate = Interval::around(rate, spread, spread);
+            // No batch is slower than its sequences one after the other, and no stream faster than alone.
+            per_stream.p10 = per_stream.p10.max(rate.p10 / work.batch);
+            // No luck is better than physics.
+            let ceiling = chip.bandwidth.0 / work.bytes();
+            per_stream.p90 = per_stream.p90.min(rate.p90).min(ceiling).max(per_stream.p50);
+        }
+        Self {
+            tokens_per_second: per_stream,
+            aggregate_tokens_per_second: per_stream.scale(work.batch),
+            bytes_per_token: work.bytes() / work.batch,
+            basis,
+            binding: working.binding(),
+            working,
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! A machine whose engine was probed: its own figures stand in for the data sheet's, at η = 1, and nothing fitted on
+//! other machines is needed for a plain model. So it serves any back end, CPU and CUDA too.
+
+use super::decode::{StepTime, StepWork};
+use super::parameters::{DecodeParameters, EnginePrefill};
+use super::prefill::{PrefillTime, PrefillWork};
+use rooflet_api::v1alpha1::{AttentionFigure, Measurements, Spread};
+
+/// Batches that a probe measures besides single vectors, at most.
+const MAX_BATCHES: usize = 4;
+/// Query, key, value and output projections, and the three of a gated block.
+const MATRICES_PER_LAYER: f64 = 7.0;
+/// Kernels of a layer that are neither a matrix's nor among those measured as small: attention, and the two cuts that it
+/// takes of the cache.
+const ATTENTION_KERNELS: f64 = 3.0;
+/// Kernels of a step outside its layers: the embedding's three look-ups and their expansion, the last norm, two cuts, the
+/// conversion of the logits, and the choice.
+const STEP_KERNELS: f64 = 9.0;
+/// Weights that share a scale and a bias in the formats that a probe measures, and bits of a scale unless it says.
+const GROUP_SIZE: f64 = 64.0;
+const SCALE_BITS: u32 = 16;
+/// Half-width, as a logarithm, of what the figures leave open: shapes of matrices other than the probe's, and the
+/// host's own work between steps. Not fitted; runs on the node narrow it (see `calibration`).
+const OPEN_SPREAD: f64 = 0.12;
+
+/// The same of what has become of the machine since figures that are past their time: engines drift by 5–15 % from release to
+/// release on one machine (docs/roofline.md), and heat and other programs come and go. Not fitted either.
+const STALE_SPREAD: f64 = 0.15;
+
+/// What a probe measured, as far as speed depends on it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredMachine {
+    /// Bits of a weight with its share of scales, and seconds to multiply one vector with it: of 4 and 8 bits.
+    four_bits: (f64, f64),
+    eight_bits: (f64, f64),
+    /// Seconds per bit of a float.
+    float_bit: f64,
+    /// How many times longer so many vectors take than one; unused places are zero.
+    batches: [(f64, f64); MAX_BATCHES],
+    /// Seconds per byte of keys and values, and what each query that shares them adds.
+    attention: (f64, f64),
+    launch: f64,
+    /// Seconds of one layer's small kernels: at width zero, and per unit of width.
+    layer: (f64, f64),
+    /// Of these, the seconds in which they are described to the engine.
+    describing: f64,
+    /// Seconds from asking for one small result to having it.
+    round_trip: f64,
+    /// Operations per second.
+    float_flops: f64,
+    quantized_flops: f64,
+    /// Bytes per second.
+    pub read: f64,
+    /// What heat leaves of the speed, where the probe has waited for it; all figures above are then those of the hot chip.
+    pub sustained: Option<f64>,
+    /// Half-width of the measurement itself, as a logarithm.
+    spread: f64,
+}
+
+impl MeasuredMachine {
+    /// `None` where the probe lacks the figures of the decode kernel.
+    pub fn new(probe: &Measurements) -> Option<Self> {
+        let known = |value: f64| Some(value).filter(|value| value.is_finite() && *value > 0.0);
+        let qmv = known(probe.qmv.median_bytes_per_second)?;
+        let read = known(probe.read.median_bytes_per_second)?;
+        let eight = probe
+            .quantized
+            .iter()
+            .find(|figure| figure.bits == 8 && figure.batch == 1)
+            .and_then(|figure| known(figure.figure.median_bytes_per_second))
+            .unwrap_or(qmv);
+        let mut batches = [(0.0, 0.0); MAX_BATCHES];
+        let mut measured: Vec<(f64, f64)> = probe
+            .quantized
+            .iter()
+            .filter(|figure| figure.bits == 4 && figure.batch > 1)
+            .filter_map(|figure| {
+                let rate = known(figure.figure.median_bytes_per_second)?;
+                Some((f64::from(figure.batch), qmv / rate))
+            })
+            .collect();
+        measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (place, figure) in batches.iter_mut().zip(measured) {
+            *place = figure;
+        }
+        let (p10, p90) = (probe.qmv.p10_bytes_per_second, probe.qmv.p90_bytes_per_second);
+        let median = |spread: &Option<Spread>| spread.as_ref().and_then(|spread| known(spread.median));
+        let launch = probe
+            .launch_seconds
+            .as_ref()
+            .map_or(0.0, |spread| spread.median.max(0.0));
+        let scale_bits = f64::from(probe.scale_bits.unwrap_or(SCALE_BITS));
+        let weight = |bits: f64, rate: f64| {
+            let bits = bits + 2.0 * scale_bits / GROUP_SIZE;
+            (bits, bits / 8.0 / rate)
+        };
+        let float_flops = median(&probe.matmul_flops_per_second);
+        let sustained = probe.sustained.as_ref();
+        let sustained = sustained.and_then(|sustained| known(sustained.thermal_factor));
+        // No chip is faster for being hot: what was measured first was disturbed.
+        let sustained = sustained.map(|kept| kept.min(1.0));
+        let cold = Self {
+            four_bits: weight(4.0, qmv),
+            eight_bits: weight(8.0, eight),
+            float_bit: 1.0 / 8.0 / read,
+            batches,
+            attention: attention(&probe.attention, read),
+            launch,
+            layer: small_kernels(probe, launch),
+            describing: probe
+                .layers
+                .iter()
+                .map(|layer| layer.describing_seconds.max(0.0))
+                .sum::<f64>()
+                / probe.layers.len().max(1) as f64,
+            round_trip: median(&probe.round_trip_seconds).unwrap_or(0.0),
+            float_flops: float_flops.unwrap_or(read),
+            quantized_flops: median(&probe.quantized_matmul_flops_per_second)
+                .or(float_flops)
+                .unwrap_or(read),
+            read,
+            sustained,
+            spread: known(p10).map_or(0.0, |p10| (p90 / p10).max(1.0).ln() / 2.0),
+        };
+        Some(cold.heated(sustained.unwrap_or(1.0)))
+    }
+
+    /// The same machine, whose device does what it did cold at this part of the speed. The program that describes its work,
+    /// and the time between asking and having, are the host's and stay.
+    fn heated(self, factor: f64) -> Self {
+        let slower = |(bits, seconds): (f64, f64)| (bits, seconds / factor);
+        let (fixed, per_width) = self.layer;
+        Self {
+            four_bits: slower(self.four_bits),
+            eight_bits: slower(self.eight_bits),
+            float_bit: self.float_bit / factor,
+            attention: (self.attention.0 / factor, self.attention.1 / factor),
+            layer: (
+                self.describing + (fixed - self.describing) / factor,
+                per_width / factor,
+            ),
+            float_flops: self.float_flops * factor,
+            quantized_flops: self.quantized_flops * factor,
+            read: self.read * factor,
+            ..self
+        }
+    }
+
+    /// The same machine, where the figures are too old to be sure of.
+    pub fn stale(mut self) -> Self {
+        self.spread = self.spread.hypot(STALE_SPREAD);
+        self
+    }
+
+    /// Half-width of a prediction's interval, as a logarithm.
+    pub(super) fn spread(&self) -> f64 {
+        self.spread.hypot(OPEN_SPREAD)
+    }
+
+    /// Seconds to multiply one vector with one weight: proportional to the bits below four, and on straight lines
+    /// between the figures above.
+    fn seconds_per_weight(&self, bits: f64) -> f64 {
+        let float = 16.0 * self.float_bit;
+        if bits >= 16.0 {
+            bits * self.float_bit
+        } else if bits >= self.eight_bits.0 {
+            line(bits, self.eight_bits, (16.0, float))
+        } else if bits >= self.four_bits.0 {
+            line(bits, self.four_bits, self.eight_bits)
+        } else {
+            self.four_bits.1 * bits / self.four_bits.0
+        }
+    }
+
+    /// How many times longer `batch` vectors take than one: between measured batches on a straight line, beyond the
+    /// last in proportion.
+    fn batch_factor(&self, batch: f64) -> f64 {
+        let mut before = (1.0, 1.0);
+        for &figure in self.batches.iter().take_while(|figure| figure.0 > 0.0) {
+            if batch <= figure.0 {
+                return line(batch, before, figure);
+            }
+            before = figure;
+        }
+        before.1 * (batch / before.0).max(1.0)
+    }
+
+    pub(super) fn step_time(&self, work: &StepWork, parameters: &DecodeParameters) -> StepTime {
+        // What is not plain costs in proportion to what it does on measured chips.
+        let p = &parameters.mlx;
+        let experts = work.experts / p.expert_efficiency;
+        let weights = (work.dense + experts) * 8.0 / work.bits_per_weight.max(1.0);
+        let multiplying =
+            weights * self.seconds_per_weight(work.bits_per_weight) * self.batch_factor(work.batch);
+        let (byte, query) = self.attention;
+        let attending =
+            work.kv * (byte + query * work.queries_per_key) + work.states * p.state_traffic / self.read;
+        let kinds = work.windowed_layers * p.windowed_layer
+            + work.expert_layers * p.expert_layer
+            + work.linear_layers * p.linear_layer;
+        let (fixed, per_width) = self.layer;
+        let small = fixed + per_width * work.hidden;
+        let memory = multiplying + attending;
+        // The program describes the next token while the device works on this one: a step takes the longer of the two,
+        // and on small models with fast devices that is the describing.
+        let layers = work.layers + kinds;
+        let device = memory + layers * (small - self.describing).max(0.0);
+        let program = layers * (small + (MATRICES_PER_LAYER + ATTENTION_KERNELS) * self.launch)
+            + STEP_KERNELS * self.launch;
+        let total = device.max(program) + self.round_trip;
+        StepTime {
+            memory,
+            arithmetic: 0.0,
+            overhead: total - memory,
+            total,
+        }
+    }
+
+    pub(super) fn prefill_time(&self, work: &PrefillWork, step: StepTime, p: &EnginePrefill) -> PrefillTime {
+        let flops = if work.bits_per_weight > 12.0 {
+            self.float_flops
+        } else {
+            self.quantized_flops
+        };
+        let experts = if work.experts { p.expert_efficiency } else { 1.0 };
+        PrefillTime {
+            compute: work.matrices / experts / flops
+                + p.attention_flops(work, p.score_cost) / self.float_flops,
+            reading: work.read / self.read,
+            fixed: step.overhead,
+        }
+    }
+}
+
+/// On the line through two points.
+fn line(x: f64, from: (f64, f64), to: (f64, f64)) -> f64 {
+    from.1 + (to.1 - from.1) * (x - from.0) / (to.0 - from.0)
+}
+
+/// Seconds per byte, and what each query that shares a key adds to it.
+fn attention(figures: &[AttentionFigure], read: f64) -> (f64, f64) {
+    let points: Vec<(f64, f64)> = figures
+        .iter()
+        .filter(|figure| figure.figure.median_bytes_per_second > 0.0)
+        .map(|figure| {
+            let seconds = figure.figure.median_bytes_per_second.recip();
+            (f64::from(figure.queries_per_key), seconds)
+        })
+        .collect();
+    match points.as_slice() {
+        [] => (read.recip(), 0.0),
+        [one] => (one.1, 0.0),
+        [first, .., last] => {
+            let slope = ((last.1 - first.1) / (last.0 - first.0).max(1.0)).max(0.0);
+            ((first.1 - slope * first.0).max(0.0), slope)
+        }
+    }
+}
+
+/// Seconds of a layer's small kernels at width zero, and per unit of width.
+fn small_kernels(probe: &Measurements, launch: f64) -> (f64, f64) {
+    let points: Vec<(f64, f64)> = probe
+        .layers
+        .iter()
+        .map(|figure| (f64::from(figure.hidden_size), figure.seconds.median.max(0.0)))
+        .collect();
+    match points.as_slice() {
+        // As many small kernels as matrices, about.
+        [] => (MATRICES_PER_LAYER * launch, 0.0),
+        [one] => (one.1, 0.0),
+        [first, .., last] => {
+            let slope = ((last.1 - first.1) / (last.0 - first.0).max(1.0)).max(0.0);
+            ((first.1 - slope * first.0).max(0.0), slope)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_api::v1alpha1::{Figure, LayerFigure, QuantizedFigure, Sustained};
+
+    fn figure(rate: f64) -> Figure {
+        Figure {
+            median_bytes_per_second: rate,
+            p10_bytes_per_second: rate * 0.99,
+            p90_bytes_per_second: rate * 1.01,
+            ..Figure::default()
+        }
+    }
+
+    fn quantized(bits: u32, batch: u32, rate: f64) -> QuantizedFigure {
+        QuantizedFigure {
+            bits,
+            group_size: 64,
+            batch,
+            figure: figure(rate),
+        }
+    }
+
+    /// What was seen on an H200 with MLX's CUDA back end: the 4-bit kernel is far from the memory's limit.
+    fn h200() -> Measurements {
+        Measurements {
+            read: figure(3.566e12),
+            qmv: figure(739e9),
+            quantized: vec![
+                quantized(4, 4, 231e9),
+                quantized(4, 8, 847e9),
+                quantized(4, 16, 941e9),
+            ],
+            ..Measurements::default()
+        }
+    }
+
+    #[test]
+    fn the_decode_kernel_rules_and_not_the_memory() {
+        let machine = MeasuredMachine::new(&h200()).unwrap();
+        let parameters = super::super::Parameters::built_in();
+        // A 7B-shaped 4-bit model decoded at 182 tokens/s there, 98 % of what the kernel's own rate allows.
+        let work = StepWork {
+            batch: 1.0,
+            dense: 3.98e9,
+            experts: 0.0,
+            kv: 0.0,
+            attended: 0.0,
+            states: 0.0,
+            active_billions: 7.07,
+            bits_per_weight: 4.5,
+            super_blocks: false,
+            native_floats: false,
+            hidden: 3584.0,
+            queries_per_key: 7.0,
+            layers: 28.0,
+            windowed_layers: 0.0,
+            expert_layers: 0.0,
+            linear_layers: 0.0,
+        };
+        let rate = machine.step_time(&work, &parameters.decode).total.recip();
+        assert!((rate / 182.0 - 1.0).abs() < 0.05, "{rate}");
+        let four = StepWork { batch: 4.0, ..work };
+        let slower = machine.step_time(&four, &parameters.decode).memory
+            / machine.step_time(&work, &parameters.decode).memory;
+        assert!(
+            (slower - 739.0 / 231.0).abs() < 1e-9,
+            "batches are taken as measured, {slower}"
+        );
+        assert!((machine.batch_factor(32.0) - 2.0 * 739.0 / 941.0).abs() < 1e-9);
+    }
+
+    fn plain(bits_per_weight: f64, millions: f64, layers: f64) -> StepWork {
+        StepWork {
+            batch: 1.0,
+            dense: millions * 1e6 * bits_per_weight / 8.0,
+            experts: 0.0,
+            kv: 0.0,
+            attended: 0.0,
+            states: 0.0,
+            active_billions: millions / 1e3,
+            bits_per_weight,
+            super_blocks: false,
+            native_floats: false,
+            hidden: 1024.0,
+            queries_per_key: 2.0,
+            layers,
+            windowed_layers: 0.0,
+            expert_layers: 0.0,
+            linear_layers: 0.0,
+        }
+    }
+
+    /// MLX on a CPU takes as long for a weight of 4 bits as for one of 8, and holds scales in 32 bits.
+    #[test]
+    fn bits_do_not_matter_where_arithmetic_is_the_limit() {
+        let measured = Measurements {
+            read: figure(4.8e9),
+            qmv: figure(0.7e9),
+            quantized: vec![quantized(8, 1, 0.7e9 * 9.0 / 5.0)],
+            scale_bits: Some(32),
+            ..Measurements::default()
+        };
+        let machine = MeasuredMachine::new(&measured).unwrap();
+        let p = &super::super::Parameters::built_in().decode;
+        let seconds = |bits| machine.step_time(&plain(bits, 100.0, 0.0), p).memory;
+        assert!((seconds(5.0) / seconds(9.0) - 1.0).abs() < 1e-9);
+        // 62.5 MB at 0.7 GB/s.
+        assert!((seconds(5.0) - 0.0625 / 0.7).abs() < 1e-6, "{}", seconds(5.0));
+    }
+
+    #[test]
+    fn a_small_model_on_a_fast_device_takes_as_long_as_its_description() {
+        let layer = |hidden_size| LayerFigure {
+            hidden_size,
+            seconds: Spread {
+                median: 30e-6,
+                ..Spread::default()
+            },
+            describing_seconds: 15e-6,
+        };
+        let measured = Measurements {
+            layers: vec![layer(1024), layer(4096)],
+            launch_seconds: Some(Spread {
+                median: 2.5e-6,
+                ..Spread::default()
+            }),
+            ..h200()
+        };
+        let machine = MeasuredMachine::new(&measured).unwrap();
+        let p = &super::super::Parameters::built_in().decode;
+        // Ten layers of 30 µs and ten launches each, and nine launches more.
+        let small = machine.step_time(&plain(4.5, 20.0, 10.0), p);
+        assert!((small.total - 572.5e-6).abs() < 1e-9, "{small:?}");
+        // 5.625 GB at 739 GB/s and, meanwhile described, half of each layer.
+        let large = machine.step_time(&plain(4.5, 10_000.0, 10.0), p);
+        assert!((large.total - (5.625 / 739.0 + 150e-6)).abs() < 1e-9, "{large:?}");
+        assert!((large.memory + large.overhead - large.total).abs() < 1e-12);
+    }
+
+    /// A promise is kept for longer than a chip stays cold.
+    #[test]
+    fn a_machine_that_was_probed_hot_is_as_fast_as_it_stays() {
+        let p = &super::super::Parameters::built_in();
+        let work = plain(4.5, 10_000.0, 10.0);
+        let measured = |thermal_factor| {
+            let sustained = Some(Sustained {
+                thermal_factor,
+                ..Sustained::default()
+            });
+            MeasuredMachine::new(&Measurements { sustained, ..h200() }).unwrap()
+        };
+        let cold = MeasuredMachine::new(&h200()).unwrap();
+        let hot = measured(0.8);
+        assert_eq!((cold.sustained, hot.sustained), (None, Some(0.8)));
+        let (before, after) = (cold.step_time(&work, &p.decode), hot.step_time(&work, &p.decode));
+        assert!(
+            (before.memory / after.memory - 0.8).abs() < 1e-9,
+            "{before:?} {after:?}"
+        );
+        assert!((hot.read / cold.read - 0.8).abs() < 1e-12);
+        assert!((hot.quantized_flops / cold.quantized_flops - 0.8).abs() < 1e-12);
+        // Heat makes nothing faster, and what is no number is no measurement.
+        assert_eq!(measured(1.1).read, cold.read);
+        assert_eq!(measured(f64::NAN), cold);
+        assert_eq!(measured(0.0), cold);
+    }
+
+    #[test]
+    fn a_probe_without_the_decode_kernel_is_no_machine() {
+        assert_eq!(MeasuredMachine::new(&Measurements::default()), None);
+    }
+}

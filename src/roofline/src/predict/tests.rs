@@ -1,0 +1,355 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::chip;
+use crate::chip::ChipVariant;
+use rooflet_base::units::BytesPerSecond;
+use rooflet_model::shapes::ShapeFile;
+use rooflet_model::weights::WeightFormat;
+use rooflet_model::weights::Weights;
+
+const SHAPES: &str = include_str!("../../../model/src/shapes.json");
+
+fn model(name: &str, format: WeightFormat) -> ModelCost {
+    let dimensions = ShapeFile::parse(SHAPES).unwrap().dimensions(name).unwrap();
+    let weights = Weights::estimate(&dimensions, format);
+    ModelCost { dimensions, weights }
+}
+
+fn workload(batch: u32, context_tokens: u32, prompt_tokens: u32) -> Workload {
+    Workload {
+        batch,
+        context_tokens,
+        prompt_tokens,
+        cached_tokens: 0,
+        kv_bits: KvBits::HALF,
+    }
+}
+
+/// llama.cpp discussion 4167 lists 83.06 tokens/s for this model and format on an M4 Max with 40 cores.
+#[test]
+fn a_published_figure_lies_in_the_interval() {
+    let chip = chip::find("M4 Max", Some(40), None).unwrap();
+    let prediction = Prediction::new(
+        Parameters::built_in(),
+        Hardware::Chip(chip),
+        EngineBuild::named(
+            Engine::LlamaCpp,
+            "llama.cpp",
+            "8e672ef (2023-11) or later community build",
+        ),
+        &model("llama2-7b", WeightFormat::Q4_0),
+        workload(1, 64, 512),
+    );
+    let rate = prediction.decode.tokens_per_second;
+    assert!(rate.p10 <= 83.06 && 83.06 <= rate.p90, "{rate:?}");
+}
+
+#[test]
+fn kernel_launches_bind_a_tiny_model_and_bandwidth_a_large_one() {
+    let binding = |name| {
+        let chip = chip::find("M4 Max", Some(40), None).unwrap();
+        let model = model(name, WeightFormat::Q4_0);
+        Prediction::new(
+            Parameters::built_in(),
+            Hardware::Chip(chip),
+            Engine::Mlx,
+            &model,
+            workload(1, 512, 512),
+        )
+        .decode
+        .binding
+    };
+    assert_eq!(binding("qwen2.5-0.5b"), Constraint::Overhead);
+    assert_eq!(binding("llama3-70b"), Constraint::Bandwidth);
+}
+
+/// XiongjieDai's GPU benchmarks (May 2024) list these rates of an M2 Ultra, which no heat slows, for answers of 512 and
+/// 8192 tokens, whose contexts are half as long on average.
+#[test]
+fn without_flash_attention_queries_cost_and_not_only_the_cache() {
+    let chip = chip::find("M2 Ultra", Some(76), None).unwrap();
+    for (name, format, short, long) in [
+        ("llama3-8b", WeightFormat::Float16, 36.90, 30.68),
+        ("llama3-8b", WeightFormat::Q4KM, 78.81, 54.13),
+        ("llama3-70b", WeightFormat::Float16, 4.76, 4.23),
+        ("llama3-70b", WeightFormat::Q4KM, 12.48, 9.34),
+    ] {
+        let rate = |context| {
+            let (model, asked) = (model(name, format), workload(1, context, 512));
+            let parameters = Parameters::built_in();
+            let prediction = Prediction::new(parameters, Hardware::Chip(chip), early_build(), &model, asked);
+            prediction.decode.tokens_per_second.p50
+        };
+        let slowdown: f64 = rate(4096) / rate(256) / (long / short);
+        assert!((slowdown - 1.0).abs() < 0.05, "{name} {format}: {slowdown}");
+    }
+}
+
+fn any_model() -> impl Strategy<Value = ModelCost> {
+    let names: Vec<String> =
+        serde_json::from_str::<std::collections::BTreeMap<String, serde_json::Value>>(SHAPES)
+            .unwrap()
+            .into_keys()
+            .collect();
+    let formats = vec![
+        WeightFormat::Float16,
+        WeightFormat::Q8_0,
+        WeightFormat::Q6K,
+        WeightFormat::Q4KM,
+        WeightFormat::Q4_0,
+        WeightFormat::Affine { bits: 4, group: 64 },
+    ];
+    (proptest::sample::select(names), proptest::sample::select(formats))
+        .prop_map(|(name, format)| model(&name, format))
+}
+
+fn any_chip() -> impl Strategy<Value = &'static ChipVariant> {
+    (0..chip::catalogue().len()).prop_map(|index| &chip::catalogue()[index])
+}
+
+fn early_build() -> EngineBuild {
+    EngineBuild::named(Engine::LlamaCpp, "llama.cpp", "2024-05 (no flash-attn)")
+}
+
+fn any_build() -> impl Strategy<Value = EngineBuild> {
+    prop_oneof![
+        Just(EngineBuild::from(Engine::Mlx)),
+        Just(EngineBuild::from(Engine::LlamaCpp)),
+        Just(early_build()),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_figure_is_positive_finite_and_in_order(
+        model in any_model(), chip in any_chip(), build in any_build(),
+        batch in 0u32..200, context in 0u32..1_000_000, prompt in 0u32..1_000_000, cached in 0u32..1_000_000,
+    ) {
+        let asked = Workload { cached_tokens: cached, ..workload(batch, context, prompt) };
+        let prediction = Prediction::new(Parameters::built_in(), Hardware::Chip(chip), build.clone(), &model, asked);
+        for interval in [
+            prediction.decode.tokens_per_second,
+            prediction.decode.aggregate_tokens_per_second,
+            prediction.prefill.tokens_per_second,
+            prediction.prefill.first_token_seconds,
+        ] {
+            prop_assert!(interval.p10.is_finite() && interval.p90.is_finite());
+            prop_assert!(0.0 < interval.p10 && interval.p10 <= interval.p50 && interval.p50 <= interval.p90);
+        }
+        let working = prediction.decode.working;
+        prop_assert!(working.total >= working.overhead && working.total * 1.001 >= working.memory);
+    }
+
+    #[test]
+    fn more_bandwidth_is_never_slower(
+        model in any_model(), chip in any_chip(), build in any_build(), factor in 1.0f64..4.0, batch in 1u32..32,
+    ) {
+        let parameters = Parameters::built_in();
+        let faster = ChipVariant { bandwidth: BytesPerSecond(chip.bandwidth.0 * factor), ..chip.clone() };
+        let asked = workload(batch, 4096, 4096);
+        let step = decode::StepWork::new(&model, asked);
+        let of = |chip: &ChipVariant| parameters.decode.step_time(&step, chip, &build).total;
+        prop_assert!(of(&faster) <= of(chip));
+        let prefill = prefill::PrefillWork::new(&model, asked);
+        let of = |chip: &ChipVariant| parameters.prefill.time(&prefill, chip, &build).total();
+        prop_assert!(of(&faster) <= of(chip));
+    }
+
+    #[test]
+    fn longer_contexts_and_larger_batches_slow_each_stream_and_a_batch_never_makes_less(
+        model in any_model(), chip in any_chip(), build in any_build(),
+        batch in 1u32..64, context in 1u32..100_000, more in 1u32..100_000,
+    ) {
+        let of = |batch, context| {
+            let parameters = Parameters::built_in();
+            Prediction::new(parameters, Hardware::Chip(chip), build.clone(), &model, workload(batch, context, context)).decode
+        };
+        let rate = of(batch, context).tokens_per_second.p50;
+        prop_assert!(of(batch, context + more).tokens_per_second.p50 <= rate);
+        let larger = of(batch + 1, context);
+        prop_assert!(larger.tokens_per_second.p50 <= rate);
+        // A step of one more sequence costs at most as much again per sequence.
+        prop_assert!(larger.aggregate_tokens_per_second.p50 >= 0.999 * of(1, context).tokens_per_second.p50);
+    }
+
+    #[test]
+    fn a_cached_prefix_never_delays_the_first_token(
+        model in any_model(), chip in any_chip(), build in any_build(), prompt in 2u32..100_000, share in 0.0f64..1.0,
+    ) {
+        let of = |cached_tokens| {
+            let asked = Workload { cached_tokens, ..workload(1, prompt, prompt) };
+            Prediction::new(Parameters::built_in(), Hardware::Chip(chip), build.clone(), &model, asked)
+                .prefill
+                .first_token_seconds
+                .p50
+        };
+        prop_assert!(of((f64::from(prompt) * share) as u32) <= of(0) * (1.0 + 1e-9));
+    }
+}
+
+/// One checkpoint stored both ways, 133 and 178 tokens/s on an M2 Max (raullenchai/Rapid-MLX, issue 3154).
+#[test]
+fn old_gpus_emulate_bfloat16() {
+    let rate = |chip: &str, cores, format| {
+        let chip = chip::find(chip, Some(cores), None).unwrap();
+        let model = model("llama3-8b", format);
+        let asked = workload(1, 4096, 2726);
+        let prediction = |engine: Engine| {
+            Prediction::new(
+                Parameters::built_in(),
+                Hardware::Chip(chip),
+                engine,
+                &model,
+                asked,
+            )
+        };
+        let rate = |engine| prediction(engine).prefill.tokens_per_second.p50;
+        (rate(Engine::Mlx), rate(Engine::LlamaCpp))
+    };
+    let ((slow, llama_cpp), (fast, same)) = (
+        rate("M2 Ultra", 76, WeightFormat::BFloat16),
+        rate("M2 Ultra", 76, WeightFormat::Float16),
+    );
+    assert!((slow / fast - 133.0 / 178.0).abs() < 0.02, "{slow} {fast}");
+    let (float32, _) = rate("M2 Ultra", 76, WeightFormat::Float32);
+    assert!(
+        float32 / fast > 0.9,
+        "{float32} {fast}: nothing is emulated of float32"
+    );
+    assert_eq!(llama_cpp, same);
+    assert_eq!(
+        rate("M3 Ultra", 80, WeightFormat::BFloat16),
+        rate("M3 Ultra", 80, WeightFormat::Float16)
+    );
+}
+
+/// Many sequences are computed by the kernels that read prompts.
+#[test]
+fn a_large_batch_decodes_as_fast_as_a_prompt_is_read() {
+    let chip = chip::find("M4 Max", Some(40), None).unwrap();
+    let model = model("qwen3-8b", WeightFormat::Q4_0);
+    let prediction = |batch| {
+        let asked = workload(batch, 64, 4096);
+        Prediction::new(
+            Parameters::built_in(),
+            Hardware::Chip(chip),
+            Engine::Mlx,
+            &model,
+            asked,
+        )
+    };
+    for batch in [256, 512] {
+        let Prediction { decode, prefill } = prediction(batch);
+        let share = decode.aggregate_tokens_per_second.p50 / prefill.tokens_per_second.p50;
+        assert!((0.7..1.0).contains(&share), "{batch}: {share}");
+    }
+}
+
+#[test]
+fn a_batch_is_never_worse_than_one_after_the_other() {
+    for chip in chip::catalogue() {
+        for (name, format) in [
+            ("qwen3-30b-a3b", WeightFormat::Q4_0),
+            ("qwen3-8b", WeightFormat::Q8_0),
+        ] {
+            let model = model(name, format);
+            let rate = |batch| {
+                let asked = workload(batch, 512, 512);
+                let hardware = Hardware::Chip(chip);
+                Prediction::new(Parameters::built_in(), hardware, Engine::Mlx, &model, asked).decode
+            };
+            for batch in [2, 4, 16] {
+                let (alone, batched) = (rate(1), rate(batch));
+                let (one, many) = (
+                    alone.aggregate_tokens_per_second,
+                    batched.aggregate_tokens_per_second,
+                );
+                assert!(
+                    many.p10 >= one.p10 * 0.999_999,
+                    "{} {name} {batch}: {one:?} {many:?}",
+                    chip.name
+                );
+                assert!(many.p10 <= many.p50);
+                // Nor does a stream become faster by company.
+                assert!(batched.tokens_per_second.p90 <= alone.tokens_per_second.p90);
+            }
+        }
+    }
+}
+
+/// No engine reads a single token with the kernels for prompts, which would be wasted on it; and the second sequence makes no
+/// stream faster.
+#[test]
+fn one_sequence_takes_the_step_of_one() {
+    let parameters = Parameters::built_in();
+    for chip in chip::catalogue() {
+        for format in [WeightFormat::Q2K, WeightFormat::Q4KM, WeightFormat::Float16] {
+            for build in [
+                EngineBuild::from(Engine::Mlx),
+                EngineBuild::from(Engine::LlamaCpp),
+            ] {
+                let model = model("llama3-70b", format);
+                let decode = |batch| {
+                    let hardware = Hardware::Chip(chip);
+                    Prediction::new(
+                        parameters,
+                        hardware,
+                        build.clone(),
+                        &model,
+                        workload(batch, 512, 512),
+                    )
+                    .decode
+                };
+                let alone = decode::StepWork::new(&model, workload(1, 512, 512));
+                let step = parameters.decode.step_time(&alone, chip, &build);
+                let (one, two) = (decode(1), decode(2));
+                assert_eq!(one.working, step, "{} {format} {build:?}", chip.name);
+                assert!(
+                    two.tokens_per_second.p50 <= one.tokens_per_second.p50,
+                    "{} {format} {build:?}: {one:?} {two:?}",
+                    chip.name
+                );
+            }
+        }
+    }
+}
+
+/// Few sequences are a part of a tile to the kernels that read prompts: rates of all sequences together that ax-engine
+/// (its page on the ceiling of batches) and llama.cpp's `llama-batched-bench` publish.
+#[test]
+fn a_small_batch_decodes_by_the_kernels_of_decoding() {
+    let ax = EngineBuild::named(Engine::Mlx, "ax-engine (mlx)", "6.13.5/mlx 0.32.0");
+    let llama = EngineBuild::named(Engine::LlamaCpp, "llama.cpp", "2026 fa ub2048");
+    let mlx4 = WeightFormat::Affine { bits: 4, group: 64 };
+    for (chip, cores, build, name, format, asked, published) in [
+        ("M5 Max", 40, &ax, "llama3-8b", mlx4, workload(8, 64, 32), 328.9),
+        (
+            "M2 Ultra",
+            76,
+            &llama,
+            "gpt-oss-120b",
+            WeightFormat::Mxfp4,
+            workload(8, 530, 512),
+            176.0,
+        ),
+        (
+            "M2 Ultra",
+            76,
+            &llama,
+            "gpt-oss-120b",
+            WeightFormat::Mxfp4,
+            workload(32, 530, 512),
+            279.4,
+        ),
+    ] {
+        let hardware = Hardware::Chip(chip::find(chip, Some(cores), None).unwrap());
+        let model = model(name, format);
+        let prediction = Prediction::new(Parameters::built_in(), hardware, build.clone(), &model, asked);
+        let rate = prediction.decode.aggregate_tokens_per_second.p50;
+        assert!(
+            (rate / published - 1.0).abs() < 0.1,
+            "{chip} {name}: {rate}, published {published}"
+        );
+    }
+}

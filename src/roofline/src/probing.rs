@@ -1,0 +1,178 @@
+//! The rules by which a probe's samples become figures: what is said of a spread, when it is too wide, how long it
+//! is good for, and whether a bandwidth can be that of the chip. Pure; `mlx::probe` takes the samples.
+
+use std::time::Duration;
+
+use rooflet_api::v1alpha1::{Figure, Plausibility, PlausibilityVerdict, Spread};
+use rooflet_base::quantile::{quantile, sorted};
+use rooflet_base::units::BytesPerSecond;
+
+/// A measured figure is good for a week; the driver, the system or the cooling may have changed since.
+pub const PROBE_FRESH_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A machine is loaded for so long at most to see what heat leaves of its speed.
+pub const MAX_SUSTAINED_SECONDS: u64 = 3600;
+
+/// (p90 - p10) / median above this means that something else was using the machine.
+const MAX_UNSTEADINESS: f64 = 0.05;
+
+/// Measured / data sheet of bare machines that nothing disturbs, with room around what published reads show: M5 0.77, M4 Pro
+/// 0.93, M3 Max 0.965. Below are contention, another bin or a power mode, above a cache hit or the wrong data sheet.
+const PLAUSIBLE_SHARES: std::ops::RangeInclusive<f64> = 0.70..=0.98;
+
+/// Sums up samples, of which there is at least one.
+pub fn spread(samples: Vec<f64>) -> Spread {
+    let samples = sorted(samples);
+    let at = |share| quantile(&samples, share).expect("at least one sample");
+    let (p10, median, p90) = (at(0.1), at(0.5), at(0.9));
+    Spread {
+        median,
+        p10,
+        p90,
+        samples: u32::try_from(samples.len()).unwrap_or(u32::MAX),
+        steady: (p90 - p10) / median <= MAX_UNSTEADINESS,
+    }
+}
+
+/// Width of a spread, relative to its median.
+pub fn unsteadiness(spread: &Spread) -> f64 {
+    (spread.p90 - spread.p10) / spread.median
+}
+
+/// `amount` per unit of time, where `seconds` is what it took. Slow samples are low rates: the percentiles change places.
+pub fn rate(amount: f64, seconds: &Spread) -> Spread {
+    Spread {
+        median: amount / seconds.median,
+        p10: amount / seconds.p90,
+        p90: amount / seconds.p10,
+        ..*seconds
+    }
+}
+
+/// A rate in bytes over `buffers` of `buffer_bytes` each.
+pub fn figure(rate: &Spread, buffer_bytes: usize, buffers: usize) -> Figure {
+    Figure {
+        median_bytes_per_second: rate.median,
+        p10_bytes_per_second: rate.p10,
+        p90_bytes_per_second: rate.p90,
+        samples: rate.samples,
+        steady: rate.steady,
+        buffer_bytes: buffer_bytes as u64,
+        buffers: u32::try_from(buffers).unwrap_or(u32::MAX),
+    }
+}
+
+/// What a measured read bandwidth is compared with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum DataSheet<'a> {
+    Bandwidth(BytesPerSecond),
+    /// There is none, and why.
+    Missing(&'a str),
+}
+
+/// Whether the read bandwidth can be that of the chip. Reads are compared, not the quantised kernel: on a slow engine
+/// that one may be far below the memory's limit with nothing wrong.
+pub fn plausibility(read: BytesPerSecond, sheet: DataSheet<'_>) -> Plausibility {
+    let spec = match sheet {
+        DataSheet::Bandwidth(spec) => spec,
+        DataSheet::Missing(why) => {
+            return Plausibility {
+                verdict: PlausibilityVerdict::NotJudged,
+                read_to_spec: None,
+                message: why.to_owned(),
+            };
+        }
+    };
+    let share = read.0 / spec.0;
+    let (low, high) = (*PLAUSIBLE_SHARES.start(), *PLAUSIBLE_SHARES.end());
+    let shown = format!("{read} read is {:.0} % of the data sheet's {spec}", share * 100.0);
+    let (verdict, message) = if share > high {
+        let why = if share > 1.0 {
+            "more than the memory can give: a cache answered, or the chip is another one"
+        } else {
+            "closer to the limit than real memory comes: part of it came from a cache, or the chip is another one"
+        };
+        (PlausibilityVerdict::TooHigh, format!("{shown}: {why}"))
+    } else if share < low {
+        let why =
+            "other programs use the memory, or it is a smaller version of the chip, or power is being saved";
+        (PlausibilityVerdict::TooLow, format!("{shown}: {why}"))
+    } else {
+        (PlausibilityVerdict::Plausible, shown)
+    };
+    Plausibility {
+        verdict,
+        read_to_spec: Some(share),
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn more_than_five_percent_is_unsteady() {
+        // p10 = 1 - w/2 and p90 = 1 + w/2 of eleven samples are the second and the tenth.
+        let with_width = |width: f64| {
+            let mut samples = vec![1.0; 7];
+            samples.extend([1.0 - width / 2.0; 2]);
+            samples.extend([1.0 + width / 2.0; 2]);
+            spread(samples)
+        };
+        assert!(with_width(0.049).steady);
+        assert!(!with_width(0.051).steady);
+        assert_eq!(with_width(0.1).median, 1.0);
+    }
+
+    #[test]
+    fn a_slow_sample_is_a_low_rate() {
+        let rate = rate(12.0, &spread(vec![2.0, 3.0, 4.0]));
+        assert_eq!(rate.median, 4.0);
+        assert!(rate.p10 < rate.median && rate.median < rate.p90, "{rate:?}");
+    }
+
+    /// Published reads: M3 Max 386 of 400 GB/s, M4 Pro 253 of 273, M5 118.4 of 153.6.
+    #[test]
+    fn published_reads_are_plausible() {
+        for (read, spec) in [(386e9, 400e9), (253e9, 273e9), (118.4e9, 153.6e9)] {
+            let answer = plausibility(BytesPerSecond(read), DataSheet::Bandwidth(BytesPerSecond(spec)));
+            assert_eq!(answer.verdict, PlausibilityVerdict::Plausible, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_bins_caches_and_contention_are_named() {
+        let judge =
+            |read, spec| plausibility(BytesPerSecond(read), DataSheet::Bandwidth(BytesPerSecond(spec)));
+        // An M4 Max of 32 cores taken for one of 40, and the other way round.
+        let low = judge(370e9, 546e9);
+        assert_eq!(low.verdict, PlausibilityVerdict::TooLow);
+        assert!(
+            low.message.contains("68 %") && low.message.contains("smaller version"),
+            "{}",
+            low.message
+        );
+        let high = judge(500e9, 410e9);
+        assert_eq!(high.verdict, PlausibilityVerdict::TooHigh);
+        assert!(high.message.contains("cache"), "{}", high.message);
+        assert_eq!(judge(99e9, 100e9).verdict, PlausibilityVerdict::TooHigh);
+        let unknown = plausibility(BytesPerSecond(1e9), DataSheet::Missing("a virtual machine"));
+        assert_eq!(
+            (unknown.verdict, unknown.read_to_spec),
+            (PlausibilityVerdict::NotJudged, None)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_in_order_and_within_the_samples(samples in proptest::collection::vec(1e-9_f64..1e3, 1..60)) {
+            let (least, most) = samples.iter().fold((f64::MAX, 0.0_f64), |(l, m), s| (l.min(*s), m.max(*s)));
+            let spread = spread(samples);
+            prop_assert!(least <= spread.p10 && spread.p10 <= spread.median);
+            prop_assert!(spread.median <= spread.p90 && spread.p90 <= most);
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Models and machines as objects of the API publish them, and back: what an agent says of its node is what the
+//! scheduler computes with.
+
+mod model;
+
+use crate::admission::{Ask, FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
+use crate::chip;
+use crate::disk::DiskDemand;
+use crate::memory::{Demand, Reservation, ServedModel, last_that};
+use crate::predict::calibration::Calibration;
+use crate::predict::{Engine, Hardware, Interval, MeasuredMachine, Parameters};
+use rooflet_api::conditions::{PROBE_EXPIRED, condition_type};
+use rooflet_api::v1alpha1 as api;
+use rooflet_api::v1alpha1::{FleetNodeStatus, ObjectivesSpec, PlausibilityVerdict};
+use rooflet_base::quantity;
+use rooflet_base::units::Bytes;
+
+/// What the speed of a node's models can be predicted from; `None` where nothing was measured and its chip is not
+/// in the catalogue. Figures of a probe that has expired are less sure.
+pub fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
+    let expired = status
+        .conditions
+        .iter()
+        .any(|one| one.type_ == condition_type::PROBE_FRESH && one.reason == PROBE_EXPIRED);
+    let memory = quantity::parse_bytes(&status.capacity.memory).ok();
+    hardware_of(&status.chip, memory, status.probe.as_ref(), expired)
+}
+
+/// Bytes per second that the machine's disk was measured to read. What memory may have answered is no figure of the disk.
+pub fn disk_read(measured: &api::Measurements) -> Option<Interval> {
+    let disk = measured.disk_read.as_ref().filter(|disk| disk.past_cache)?;
+    let figure = &disk.figure;
+    (figure.p10_bytes_per_second > 0.0).then_some(Interval {
+        p10: figure.p10_bytes_per_second,
+        p50: figure.median_bytes_per_second,
+        p90: figure.p90_bytes_per_second,
+    })
+}
+
+/// [`hardware`] of a node that has not published its status.
+pub fn hardware_of(
+    chip: &api::Chip,
+    memory: Option<Bytes>,
+    probe: Option<&api::Probe>,
+    expired: bool,
+) -> Option<Hardware> {
+    let measured = probe.and_then(measured);
+    let measured = measured.map(|machine| if expired { machine.stale() } else { machine });
+    if measured.is_some() || chip.development {
+        return measured.map(Hardware::Measured);
+    }
+    chip::find(&chip.name, chip.gpu_cores, memory)
+        .ok()
+        .map(Hardware::Chip)
+}
+
+/// What a probe measured. Where that is too slow for the chip, something else used the machine, or uses it all the time: it is
+/// believed, with a wider interval, since the data sheet would promise more than was ever seen. Faster than the data sheet no
+/// chip is: then the figures are not the memory's.
+fn measured(probe: &api::Probe) -> Option<MeasuredMachine> {
+    let verdict = probe
+        .plausibility
+        .as_ref()
+        .map_or(PlausibilityVerdict::NotJudged, |judged| judged.verdict);
+    match verdict {
+        PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
+            MeasuredMachine::new(&probe.measurements)
+        }
+        PlausibilityVerdict::TooLow => MeasuredMachine::new(&probe.measurements).map(MeasuredMachine::stale),
+        PlausibilityVerdict::TooHigh => None,
+    }
+}
+
+impl From<&ObjectivesSpec> for Objectives {
+    fn from(spec: &ObjectivesSpec) -> Self {
+        Self {
+            decode: spec.decode_tokens_per_second,
+            first_token: spec.time_to_first_token.as_ref().and_then(|objective| {
+                Some(FirstTokenObjective {
+                    // The schema lets only durations through.
+                    max_seconds: quantity::parse_duration(&objective.max)?.as_secs_f64(),
+                    prompt_tokens: objective.at_prompt_tokens,
+                })
+            }),
+        }
+    }
+}
+
+/// For `ModelReplica.status.admission`. `model_tokens`: the context that the model was made for.
+pub fn admission_status(
+    ask: &Ask<'_>,
+    model_tokens: u32,
+    verdict: &Verdict,
+    suggestions: &[Suggestion],
+) -> api::AdmissionStatus {
+    let Verdict {
+        reservation,
+        limit,
+        free,
+        disk,
+        speed,
+        share,
+        free_share,
+        refusals,
+    } = verdict;
+    api::AdmissionStatus {
+        admitted: verdict.admitted(),
+        binding: verdict.binding().map(|binding| binding.as_str().to_owned()),
+        context: Some(api::ContextWorking {
+            asked_tokens: ask.demand.context_tokens,
+            model_tokens,
+            fits_tokens: last_that(1, model_tokens, |context_tokens| {
+                let demand = Demand {
+                    context_tokens,
+                    ..ask.demand
+                };
+                Reservation::new(ask.model, demand).total() <= *free
+            }),
+        }),
+        memory: api::MemoryWorking {
+            weights_bytes: reservation.weights.0,
+            kv_bytes: reservation.kv_cache.0,
+            activation_bytes: reservation.activations.0,
+            runtime_bytes: reservation.runtime.0,
+            limit_bytes: limit.0,
+            free_bytes: free.0,
+        },
+        disk: (ask.disk.total() > Bytes::ZERO).then(|| api::DiskWorking {
+            required_bytes: ask.disk.total().0,
+            download_bytes: Some(ask.disk.download.0).filter(|bytes| *bytes > 0),
+            limit_bytes: disk.map(|disk| disk.limit.0),
+            free_bytes: disk.map(|disk| disk.free.0),
+        }),
+        speed: speed.as_ref().map(speed_working),
+        chip_time_percent: three_digits(share * 100.0),
+        free_chip_time_percent: three_digits(free_share * 100.0),
+        refusals: refusals.iter().map(ToString::to_string).collect(),
+        suggestions: suggestions.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn speed_working(speed: &Speed) -> api::SpeedWorking {
+    api::SpeedWorking {
+        tokens_per_second: percentiles(speed.decode),
+        bytes_per_token: speed.bytes_per_token.round(),
+        time_to_first_token_seconds: percentiles(speed.first_token),
+        prompt_tokens: speed.prompt_tokens,
+        sustained_percent: speed.sustained.map(|kept| three_digits(kept * 100.0)),
+        basis: speed.basis.as_str().to_owned(),
+        time_to_first_token_basis: speed.first_token_basis.as_str().to_owned(),
+    }
+}
+
+/// How real requests used a replica.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// Decoded at the same time, on average.
+    pub streams: f64,
+    /// In the prompt of each, median.
+    pub prompt_tokens: f64,
+    /// In the cache of each, on average.
+    pub context_tokens: f64,
+}
+
+impl Load {
+    /// One request at a time, with prompts of this length.
+    pub fn of_prompt(tokens: f64) -> Self {
+        Self {
+            streams: 1.0,
+            prompt_tokens: tokens,
+            context_tokens: tokens,
+        }
+    }
+
+    pub fn batch(self) -> u32 {
+        self.streams.round().max(1.0) as u32
+    }
+}
+
+/// Speed of requests that use a replica so, with the chip to themselves, before any calibration.
+pub fn speed_under(load: Load, hardware: Hardware, model: &ServedModel) -> Speed {
+    let ask = Ask {
+        model,
+        engine: Engine::Mlx,
+        demand: Demand {
+            context_tokens: load.context_tokens.round().max(1.0) as u32,
+            max_concurrency: load.batch(),
+        },
+        disk: DiskDemand::default(),
+        objectives: Objectives {
+            decode: None,
+            // Of the prompts that came; the bound itself is not looked at.
+            first_token: Some(FirstTokenObjective {
+                max_seconds: f64::INFINITY,
+                prompt_tokens: Some(load.prompt_tokens.round().max(1.0) as u32),
+            }),
+        },
+    };
+    Speed::new(&ask, hardware, Parameters::built_in())
+}
+
+/// What measured requests are held against, for `ModelReplica.status.measured`.
+pub fn predicted_speed(load: Load, speed: &Speed) -> api::PredictedSpeed {
+    api::PredictedSpeed {
+        tokens_per_second: percentiles(speed.decode),
+        time_to_first_token_seconds: percentiles(speed.first_token),
+        streams: three_digits(load.streams),
+        prompt_tokens: three_digits(load.prompt_tokens),
+        context_tokens: three_digits(load.context_tokens),
+        basis: speed.basis.as_str().to_owned(),
+    }
+}
+
+/// What measured prompts are held against, for `ModelReplica.status.measured`.
+pub fn predicted_prefill(prompt_tokens: f64, speed: &Speed) -> api::PredictedPrefill {
+    api::PredictedPrefill {
+        seconds: percentiles(speed.first_token),
+        prompt_tokens: three_digits(prompt_tokens),
+        basis: speed.first_token_basis.as_str().to_owned(),
+    }
+}
+
+/// For `FleetNode.status.calibrations`.
+pub fn publish_calibration(calibration: &Calibration) -> api::Calibration {
+    api::Calibration {
+        weight_bits: calibration.weight_bits,
+        log_time_ratios: calibration
+            .decode_errors()
+            .iter()
+            .copied()
+            .map(four_places)
+            .collect(),
+        log_first_token_ratios: calibration
+            .first_token_errors()
+            .iter()
+            .copied()
+            .map(four_places)
+            .collect(),
+    }
+}
+
+impl From<&api::Calibration> for Calibration {
+    fn from(one: &api::Calibration) -> Self {
+        Self::published(one.weight_bits, &one.log_time_ratios, &one.log_first_token_ratios)
+    }
+}
+
+/// What a node publishes of its runs.
+pub fn calibrations(status: &FleetNodeStatus) -> Vec<Calibration> {
+    status.calibrations.iter().map(Calibration::from).collect()
+}
+
+fn percentiles(interval: Interval) -> api::Percentiles {
+    api::Percentiles {
+        p10: three_digits(interval.p10),
+        p50: three_digits(interval.p50),
+        p90: three_digits(interval.p90),
+    }
+}
+
+fn four_places(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+/// More digits would pretend, and change with every probe.
+fn three_digits(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let digits = (2 - value.abs().log10().floor() as i32).max(0) as usize;
+    format!("{value:.digits$}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::model::PublishedError;
+    use super::*;
+    use crate::predict::ModelCost;
+    use rooflet_api::v1alpha1::{MAX_LAYERS, NodeModel};
+    use rooflet_model::dimensions::{KvBits, Layer};
+    use rooflet_model::shapes::ShapeFile;
+    use rooflet_model::weights::{WeightFormat, Weights};
+
+    /// One of each kind of layer: hybrid attention with experts, latent attention, sliding windows.
+    const SHAPES: &str = r#"{
+        "hybrid": {"E": 256, "L": 8, "V": 1000, "d": 64, "eff": 32, "hd": 16, "k": 8, "lin": {"every": 4, "kd": 8, "kh": 2, "vd": 8, "vh": 4}, "mats": 3, "nh": 4, "nkv": 2, "qgate": 1, "sff": 32, "tied": 0},
+        "latent": {"E": 8, "L": 3, "V": 1000, "d": 64, "dense_first": 1, "dff": 99, "eff": 14, "hd": 24, "k": 2, "mats": 3, "mla": {"kv": 32, "nope": 16, "q": 12, "rope": 8, "v": 16}, "nh": 4, "nkv": 4, "tied": 0},
+        "sliding": {"L": 12, "V": 1000, "d": 64, "ff": 128, "ghd": 32, "gkv": 1, "glob": 6, "hd": 16, "kv_shared_global": 1, "mats": 3, "nh": 4, "nkv": 2, "tied": 1, "win": 8}
+    }"#;
+
+    #[test]
+    fn an_expired_probe_is_believed_less() {
+        let mut status = FleetNodeStatus::default();
+        status.chip.development = true;
+        let mut probe = api::Probe::default();
+        probe.measurements.qmv.median_bytes_per_second = 1e11;
+        probe.measurements.read.median_bytes_per_second = 1e11;
+        status.probe = Some(probe);
+        let shapes = ShapeFile::parse(SHAPES).unwrap();
+        let dimensions = shapes.dimensions("sliding").unwrap();
+        let weights = Weights::estimate(&dimensions, WeightFormat::Affine { bits: 4, group: 64 });
+        let model = ServedModel {
+            cost: ModelCost { dimensions, weights },
+            kv_bits: KvBits::HALF,
+        };
+        let load = Load {
+            streams: 1.0,
+            prompt_tokens: 10.0,
+            context_tokens: 100.0,
+        };
+        let decode = |status: &FleetNodeStatus| speed_under(load, hardware(status).unwrap(), &model).decode;
+        let fresh = decode(&status);
+        let mut expire = |reason: &str| {
+            status.conditions = serde_json::from_value(serde_json::json!([{
+                "type": condition_type::PROBE_FRESH, "status": "False", "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"
+            }]))
+            .unwrap();
+            decode(&status)
+        };
+        let old = expire(PROBE_EXPIRED);
+        assert_eq!(old.p50, fresh.p50);
+        assert!(old.p10 < 0.95 * fresh.p10 && old.p90 > 1.05 * fresh.p90);
+        assert_eq!(expire("Measuring"), fresh);
+    }
+
+    #[test]
+    fn of_a_probe_and_the_data_sheet_the_slower_counts() {
+        let chip = api::Chip {
+            name: "Apple M4 Pro".to_owned(),
+            gpu_cores: Some(20),
+            ..api::Chip::default()
+        };
+        let judged = |gigabytes: f64, verdict| {
+            let mut probe = api::Probe::default();
+            probe.measurements.qmv.median_bytes_per_second = gigabytes * 1e9;
+            probe.measurements.read.median_bytes_per_second = gigabytes * 1e9;
+            probe.plausibility = Some(api::Plausibility {
+                verdict,
+                ..api::Plausibility::default()
+            });
+            hardware_of(&chip, None, Some(&probe), false).unwrap()
+        };
+        let read = |hardware| match hardware {
+            Hardware::Measured(machine) => machine.read,
+            Hardware::Chip(chip) => chip.bandwidth.0,
+        };
+        assert_eq!(read(judged(250.0, PlausibilityVerdict::Plausible)), 250e9);
+        assert_eq!(read(judged(100.0, PlausibilityVerdict::TooLow)), 100e9);
+        assert_eq!(read(judged(400.0, PlausibilityVerdict::TooHigh)), 273e9);
+    }
+
+    #[test]
+    fn what_is_published_is_what_is_computed_with() {
+        let shapes = ShapeFile::parse(SHAPES).unwrap();
+        for (name, format) in [
+            ("hybrid", WeightFormat::Affine { bits: 4, group: 64 }),
+            ("latent", WeightFormat::BFloat16),
+            ("sliding", WeightFormat::Float16),
+        ] {
+            let mut dimensions = shapes.dimensions(name).unwrap();
+            let weights = Weights::estimate(&dimensions, format);
+            let model = |dimensions| ServedModel {
+                cost: ModelCost { dimensions, weights },
+                kv_bits: KvBits::HALF,
+            };
+            let published = model(dimensions.clone()).publish("m".to_owned(), "a".to_owned(), 4096);
+            let text = serde_json::to_string(&published).unwrap();
+            let back = ServedModel::published(&serde_json::from_str(&text).unwrap()).unwrap();
+            // The order of layers does not matter and is not kept.
+            let key = |layer: &Layer| format!("{layer:?}");
+            dimensions.layers.sort_by_key(key);
+            let mut found = back.cost.dimensions.clone();
+            found.layers.sort_by_key(key);
+            assert_eq!(found, dimensions, "{name}");
+            assert_eq!(back.cost.weights, weights);
+        }
+    }
+
+    #[test]
+    fn layers_are_counted_before_they_are_made() {
+        let of = |counts: &[u32]| {
+            let group = |count: &u32| api::LayerGroup {
+                count: *count,
+                ..api::LayerGroup::default()
+            };
+            let cost = api::ModelCost {
+                layers: counts.iter().map(group).collect(),
+                ..api::ModelCost::default()
+            };
+            ServedModel::published(&NodeModel {
+                cost: Some(cost),
+                ..NodeModel::default()
+            })
+        };
+        let half = MAX_LAYERS / 2;
+        assert_eq!(of(&[half, half]).unwrap().cost.dimensions.layers.len(), 10_000);
+        let count = 10_001;
+        assert_eq!(
+            of(&[half, half + 1]),
+            Err(PublishedError::TooManyLayers { count })
+        );
+        let count = 2 * u64::from(u32::MAX);
+        assert_eq!(of(&[u32::MAX; 2]), Err(PublishedError::TooManyLayers { count }));
+        assert_eq!(
+            ServedModel::published(&NodeModel::default()),
+            Err(PublishedError::NoCost)
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! A large fleet of published Macs and models, for benchmarks of the scheduler alone.
+
+use super::bind::{bind_all, decide_all};
+use super::fleet::Fleet;
+use super::request::{ReplicaKey, ReplicaRequest};
+use rooflet_api::conditions::{Truth, condition_type, set_condition};
+use rooflet_api::v1alpha1::{
+    Calibration, FleetNode, FleetNodeSpec, FleetNodeStatus, ModelSource, NodeModel, PlacementSpec,
+};
+use rooflet_base::units::Bytes;
+use rooflet_model::dimensions::KvBits;
+use rooflet_model::library;
+use rooflet_model::weights::{WeightFormat, Weights};
+use rooflet_roofline::admission::Objectives;
+use rooflet_roofline::memory::{ServedModel, allocatable};
+use rooflet_roofline::predict::ModelCost;
+
+/// Chip, GPU cores, memory in GiB, and how many of a hundred Macs are such. Apple sells all of them; the shares are a guess.
+const MACS: [(&str, u32, u64, usize); 8] = [
+    ("M4", 10, 16, 30),
+    ("M4", 10, 24, 15),
+    ("M4", 10, 32, 15),
+    ("M4 Pro", 16, 24, 10),
+    ("M4 Pro", 20, 48, 12),
+    ("M4 Max", 40, 64, 9),
+    ("M4 Max", 40, 128, 5),
+    ("M3 Ultra", 80, 256, 4),
+];
+/// Model in four bits, tokens of context, streams, tokens/s that each stream is promised: a mix that is made up, of models
+/// that are published.
+const DEMANDS: [(&str, u32, u32, Option<f64>); 10] = [
+    ("qwen3-0.6b", 4096, 4, None),
+    ("qwen3-0.6b", 8192, 4, Some(15.0)),
+    ("qwen3-1.7b", 4096, 4, None),
+    ("qwen3-1.7b", 4096, 2, Some(10.0)),
+    ("qwen3-4b", 4096, 2, None),
+    ("qwen3-4b", 8192, 1, Some(6.0)),
+    ("qwen3-8b", 4096, 1, None),
+    ("qwen3-8b", 8192, 2, Some(4.0)),
+    ("llama3-8b", 4096, 1, Some(3.0)),
+    ("qwen3-14b", 4096, 1, None),
+];
+/// Replicas of one deployment.
+const PER_DEPLOYMENT: usize = 100;
+
+/// Nodes, and replicas that wait to be placed on them.
+#[derive(Debug)]
+pub struct PlacementTrial {
+    fleet: Fleet,
+    waiting: Vec<ReplicaRequest>,
+}
+
+/// What has been placed, counted anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlacementCount {
+    /// Replicas with a node.
+    pub placed: usize,
+    /// Nodes with more memory or more of their chip's time promised than they have.
+    pub overcommitted: usize,
+}
+
+impl PlacementTrial {
+    /// Empty nodes, and so many replicas that wait, deployment by deployment. `each_unlike`: runs have taught something else
+    /// about every node, so that nothing is computed for two of them.
+    pub fn new(nodes: usize, replicas: usize, each_unlike: bool) -> Self {
+        let models = models();
+        let objects = (0..nodes).map(|index| node(index, &models, each_unlike));
+        let mut fleet = Fleet::default();
+        for node in objects {
+            fleet.set_node(&node);
+        }
+        Self {
+            fleet,
+            waiting: (0..replicas).map(request).collect(),
+        }
+    }
+
+    /// Decides for all that wait, and counts what all nodes have then. Who found no node waits no more.
+    pub fn place_all(&mut self) -> PlacementCount {
+        let waiting = std::mem::take(&mut self.waiting);
+        bind_all(&waiting, &mut self.fleet);
+        let over = |node: &&super::node::NodeState| {
+            let share: f64 = node.commitments().iter().map(|one| one.share).sum();
+            node.load.reserved > node.allocatable || share > 1.0 + 1e-6
+        };
+        PlacementCount {
+            placed: self.fleet.nodes.iter().map(|node| node.residents.len()).sum(),
+            overcommitted: self.fleet.nodes.iter().filter(over).count(),
+        }
+    }
+
+    /// One replica ends, and one of some deployment comes and is decided for; `turn` says which. Whether it found a node.
+    ///
+    /// # Panics
+    /// Where there are no nodes.
+    pub fn replace_one(&mut self, turn: usize) -> bool {
+        let nodes = self.fleet.nodes.len();
+        let at = (turn * 7919) % nodes;
+        let gone = self.fleet.nodes[at].residents.keys().next().cloned();
+        if let Some(key) = gone {
+            self.fleet.remove_replica(&key);
+        }
+        let mut request = request((turn * 104_729) % (nodes * 5));
+        request.key.name = format!("turn-{turn}");
+        let decisions = decide_all([&request], &mut self.fleet, 1);
+        decisions.iter().any(|decision| decision.outcome.is_ok())
+    }
+}
+
+fn models() -> Vec<NodeModel> {
+    let mut names: Vec<_> = DEMANDS.iter().map(|(name, ..)| *name).collect();
+    names.dedup();
+    names
+        .into_iter()
+        .map(|name| {
+            let found = library::find(name, Some(WeightFormat::Affine { bits: 4, group: 64 }))
+                .expect("the names above are in the library");
+            let weights = Weights::estimate(&found.dimensions, found.format);
+            let served = ServedModel {
+                cost: ModelCost {
+                    dimensions: found.dimensions,
+                    weights,
+                },
+                kv_bits: KvBits::HALF,
+            };
+            served.publish(name.to_owned(), "llama".to_owned(), 32_768)
+        })
+        .collect()
+}
+
+fn node(index: usize, models: &[NodeModel], unlike: bool) -> FleetNode {
+    let mut place = index % 100;
+    let (chip, cores, gib, _) = MACS
+        .into_iter()
+        .find(|(.., count)| {
+            let found = place < *count;
+            place = place.saturating_sub(*count);
+            found
+        })
+        .expect("a hundred in all");
+    let memory = Bytes::gib(gib);
+    let mut status = FleetNodeStatus {
+        models: models.to_vec(),
+        ..FleetNodeStatus::default()
+    };
+    status.chip.name = format!("Apple {chip}");
+    status.chip.gpu_cores = Some(cores);
+    status.capacity.memory = memory.0.to_string();
+    status.allocatable.memory = allocatable(memory, None).0.to_string();
+    if unlike {
+        status.calibrations.push(Calibration {
+            weight_bits: 4,
+            log_time_ratios: vec![index as f64 * 1e-6],
+            log_first_token_ratios: Vec::new(),
+        });
+    }
+    set_condition(
+        &mut status.conditions,
+        condition_type::READY,
+        Truth::True,
+        "AgentReady",
+        "",
+        None,
+        jiff::Timestamp::UNIX_EPOCH,
+    );
+    let mut node = FleetNode::new(&format!("mac-{index:05}"), FleetNodeSpec::default());
+    node.status = Some(status);
+    node
+}
+
+fn request(index: usize) -> ReplicaRequest {
+    let deployment = index / PER_DEPLOYMENT;
+    let (model, context_tokens, max_concurrency, decode) = DEMANDS[deployment % DEMANDS.len()];
+    let key = |name: String| ReplicaKey {
+        namespace: "default".to_owned(),
+        name,
+    };
+    ReplicaRequest {
+        key: key(format!("d{deployment:04}-{index:06}")),
+        deployment: Some(key(format!("d{deployment:04}"))),
+        revision: None,
+        source: Some(ModelSource::Local(model.to_owned())),
+        artifact: None,
+        context_tokens: Some(context_tokens),
+        max_concurrency,
+        kv_bits: None,
+        disk: Bytes::ZERO,
+        objectives: Objectives {
+            decode,
+            first_token: None,
+        },
+        placement: PlacementSpec::default(),
+        priority: 0,
+        overridden: false,
+        refused: std::collections::BTreeMap::new(),
+        nominated: None,
+    }
+}

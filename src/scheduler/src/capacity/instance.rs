@@ -1,0 +1,389 @@
+//! A planning question as bare numbers: what each model needs on each class of node, and what a node of the class has.
+//! The search works on this alone; where the numbers come from is `question`'s matter.
+//!
+//! What holds on a node with the models `p`, each answering `y` requests per second:
+//!
+//! - memory: `Σ memory ≤ free memory`; disk likewise, where a node's is known.
+//! - device: `Σ y·service ≤ utilisation`. The utilisation law `U = X·S` (Denning and Buzen, 1978).
+//! - admission: `Σ reserved ≤ 1`, the shares of the device that admission keeps for its replicas.
+//! - objectives: `Σ promised + Σ y·prefill ≤ 1`: what prefills leave of the device lets every stream of every model
+//!   decode at its objective, all at once.
+//! - first token: the mean wait behind other prefills, `Σ y·t² / 2(1 − Σ y·t)` in an M/G/1 queue (Pollaczek and
+//!   Khinchine), is at most the wait `w` that the most impatient model allows. Multiplied out that is linear:
+//!   `Σ y·(t + t²/2w) ≤ 1`.
+
+use rooflet_base::units::Bytes;
+
+/// Loads that differ by less than this share are the same.
+pub(super) const TOLERANCE: f64 = 1e-6;
+/// Demand is never said to be carried more often than this: beyond it, a model that nobody asks for would tell nothing.
+pub(super) const MAX_FACTOR: f64 = 1000.0;
+
+/// The whole question.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Instance {
+    pub(super) classes: Vec<ClassSupply>,
+    pub(super) models: Vec<ModelLoad>,
+    /// By model, then class; `None` where the model cannot run on such a node at all.
+    pub(super) needs: Vec<Vec<Option<Need>>>,
+    /// The largest share of its time that a node may be busy.
+    pub(super) utilization: f64,
+}
+
+/// Nodes that are alike.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ClassSupply {
+    pub(super) nodes: u32,
+    /// Free memory of each.
+    pub(super) memory: Bytes,
+    /// Free disk of each; `None`: nobody knows, and it is not counted.
+    pub(super) disk: Option<Bytes>,
+    /// Share of each device that is promised to others already.
+    pub(super) reserved: f64,
+    /// What one more costs; only purchases look at it.
+    pub(super) price: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ModelLoad {
+    /// Requests per second over the whole fleet.
+    pub(super) rate: f64,
+    /// Nodes that must have it at least.
+    pub(super) min_replicas: u32,
+}
+
+/// What one replica takes of one node.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Need {
+    pub(super) memory: Bytes,
+    pub(super) disk: Bytes,
+    /// Share of the device's time that admission keeps for it.
+    pub(super) reserved: f64,
+    /// Of that, what its decode objective needs with all streams busy; 0 without one.
+    pub(super) promised: f64,
+    /// Time of the device per request, in seconds: prefill, and its part of the decode steps of a full batch.
+    pub(super) service: f64,
+    /// Of that, the prefill.
+    pub(super) prefill: f64,
+    /// The longest mean wait for the first token's prefill to begin, in seconds; `None`: any.
+    pub(super) wait: Option<f64>,
+}
+
+/// What can run out on a node besides memory and disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Limit {
+    Device,
+    Objectives,
+    FirstToken,
+}
+
+/// One linear limit on the request rates of one node.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct NodeRow {
+    pub(super) limit: Limit,
+    /// Per request per second, in the order of the node's models.
+    pub(super) terms: Vec<f64>,
+    pub(super) room: f64,
+}
+
+impl Instance {
+    pub(super) fn need(&self, model: usize, class: usize) -> Option<&Need> {
+        self.needs[model][class].as_ref()
+    }
+
+    pub(super) fn nodes(&self) -> u32 {
+        self.classes.iter().map(|class| class.nodes).sum()
+    }
+
+    /// Without any demand for `models`.
+    pub(super) fn without(&self, models: &[usize]) -> Self {
+        let mut rest = self.clone();
+        for model in models {
+            rest.models[*model] = ModelLoad {
+                rate: 0.0,
+                min_replicas: 0,
+            };
+        }
+        rest
+    }
+
+    /// With one node of `class` lost. Replicas that were asked for are for this case: they are not insisted on in it.
+    pub(super) fn without_node(&self, class: usize) -> Self {
+        let mut rest = self.clone();
+        rest.classes[class].nodes -= 1;
+        for load in &mut rest.models {
+            load.min_replicas = load.min_replicas.min(1);
+        }
+        rest
+    }
+
+    /// The limits of a node of `class` that has `models`; `None` where it cannot have them together.
+    pub(super) fn node_rows(&self, class: usize, models: &[usize]) -> Option<Vec<NodeRow>> {
+        let supply = &self.classes[class];
+        let needs: Vec<&Need> = models
+            .iter()
+            .map(|model| self.need(*model, class))
+            .collect::<Option<_>>()?;
+        let memory: Bytes = needs.iter().map(|need| need.memory).sum();
+        let disk: Bytes = needs.iter().map(|need| need.disk).sum();
+        let reserved = supply.reserved + needs.iter().map(|need| need.reserved).sum::<f64>();
+        if memory > supply.memory || supply.disk.is_some_and(|free| disk > free) || reserved > 1.0 + TOLERANCE
+        {
+            return None;
+        }
+        let mut rows = vec![NodeRow {
+            limit: Limit::Device,
+            terms: needs.iter().map(|need| need.service).collect(),
+            room: (self.utilization - supply.reserved).max(0.0),
+        }];
+        // Without objectives it follows from the first.
+        let promised: f64 = needs.iter().map(|need| need.promised).sum();
+        if promised > 0.0 {
+            rows.push(NodeRow {
+                limit: Limit::Objectives,
+                terms: needs.iter().map(|need| need.prefill).collect(),
+                room: (1.0 - supply.reserved - promised).max(0.0),
+            });
+        }
+        let wait = needs.iter().filter_map(|need| need.wait).min_by(f64::total_cmp);
+        if let Some(wait) = wait {
+            rows.push(NodeRow {
+                limit: Limit::FirstToken,
+                terms: needs
+                    .iter()
+                    .map(|need| waiting_share(need.prefill, wait))
+                    .collect(),
+                room: 1.0,
+            });
+        }
+        Some(rows)
+    }
+
+    /// The most requests per second that one node of `class` could answer with nothing but `model`; 0 where it cannot.
+    pub(super) fn alone(&self, model: usize, class: usize) -> f64 {
+        let Some(rows) = self.node_rows(class, &[model]) else {
+            return 0.0;
+        };
+        let most = |row: &NodeRow| {
+            if row.terms[0] > 0.0 {
+                row.room / row.terms[0]
+            } else {
+                f64::INFINITY
+            }
+        };
+        rows.iter().map(most).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// What one request per second takes of the limit on waiting: see the module. Where no wait is allowed, everything.
+pub(super) fn waiting_share(prefill: f64, wait: f64) -> f64 {
+    prefill + prefill * prefill / (2.0 * wait.max(1e-6))
+}
+
+/// Where replicas go, and what each answers.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Placement {
+    pub(super) groups: Vec<Group>,
+}
+
+/// Nodes of one class that run the same models.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Group {
+    pub(super) class: usize,
+    pub(super) nodes: u32,
+    /// In order of model.
+    pub(super) replicas: Vec<Share>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Share {
+    pub(super) model: usize,
+    /// Requests per second that one node answers.
+    pub(super) rate: f64,
+}
+
+impl Group {
+    pub(super) fn models(&self) -> Vec<usize> {
+        self.replicas.iter().map(|share| share.model).collect()
+    }
+
+    /// Requests per second that the `k`th replica of a node could answer, the loads of the others as they are.
+    fn room(&self, instance: &Instance, k: usize) -> f64 {
+        let rows = instance.node_rows(self.class, &self.models()).unwrap_or_default();
+        let most = |row: &NodeRow| {
+            let loads = row.terms.iter().zip(&self.replicas).enumerate();
+            let others: f64 = loads
+                .filter(|(other, _)| *other != k)
+                .map(|(_, (term, share))| term * share.rate)
+                .sum();
+            if row.terms[k] > 0.0 {
+                ((row.room - others) / row.terms[k]).max(0.0)
+            } else {
+                f64::INFINITY
+            }
+        };
+        rows.iter().map(most).fold(f64::INFINITY, f64::min)
+    }
+}
+
+impl Placement {
+    pub(super) fn replicas(&self, model: usize) -> u32 {
+        self.of(model).map(|(nodes, _)| nodes).sum()
+    }
+
+    /// Requests per second of `model` that are answered in all.
+    pub(super) fn answered(&self, model: usize) -> f64 {
+        let each = self.of(model).map(|(nodes, rate)| f64::from(nodes) * rate);
+        // Of nothing, the sum of floats is −0.
+        each.fold(0.0, |sum, one| sum + one)
+    }
+
+    fn of(&self, model: usize) -> impl Iterator<Item = (u32, f64)> {
+        self.groups.iter().filter_map(move |group| {
+            let share = group.replicas.iter().find(|share| share.model == model)?;
+            Some((group.nodes, share.rate))
+        })
+    }
+
+    /// Nodes of `class` that have a replica.
+    pub(super) fn nodes(&self, class: usize) -> u32 {
+        let groups = self.groups.iter().filter(|group| group.class == class);
+        groups.map(|group| group.nodes).sum()
+    }
+
+    pub(super) fn total_replicas(&self) -> u32 {
+        let of = |group: &Group| group.nodes * group.replicas.len() as u32;
+        self.groups.iter().map(of).sum()
+    }
+
+    /// How often the demand is answered: the smallest factor over all models. The loads may hold more than that.
+    pub(super) fn factor(&self, instance: &Instance) -> f64 {
+        let factor = |(index, model): (usize, &ModelLoad)| {
+            if model.rate > 0.0 {
+                self.answered(index) / model.rate
+            } else {
+                MAX_FACTOR
+            }
+        };
+        let models = instance.models.iter().enumerate().map(factor);
+        models.fold(MAX_FACTOR, f64::min)
+    }
+
+    /// The same replicas with loads that answer exactly `factor` times the demand, split as they are now.
+    pub(super) fn scaled(mut self, instance: &Instance, factor: f64) -> Self {
+        let ratios: Vec<f64> = (0..instance.models.len())
+            .map(|model| {
+                let answered = self.answered(model);
+                if answered > 0.0 {
+                    factor * instance.models[model].rate / answered
+                } else {
+                    0.0
+                }
+            })
+            .collect();
+        for share in self.groups.iter_mut().flat_map(|group| &mut group.replicas) {
+            share.rate *= ratios[share.model];
+        }
+        self
+    }
+
+    /// The same replicas, none without load where its node has room for some: models of which one has none are split anew,
+    /// by what each replica could answer beside its node's other loads.
+    pub(super) fn without_idle(mut self, instance: &Instance) -> Self {
+        for model in 0..instance.models.len() {
+            let answered = self.answered(model);
+            let replicas: Vec<(usize, usize)> = self
+                .groups
+                .iter()
+                .enumerate()
+                .filter_map(|(g, group)| {
+                    Some((g, group.replicas.iter().position(|share| share.model == model)?))
+                })
+                .collect();
+            let idle = |(g, k): &(usize, usize)| self.groups[*g].replicas[*k].rate <= TOLERANCE * answered;
+            if answered <= 0.0 || !replicas.iter().any(idle) {
+                continue;
+            }
+            let rooms: Vec<f64> = replicas
+                .iter()
+                .map(|(g, k)| self.groups[*g].room(instance, *k))
+                .collect();
+            let nodes = replicas.iter().map(|(g, _)| f64::from(self.groups[*g].nodes));
+            let total: f64 = nodes.zip(&rooms).map(|(nodes, room)| nodes * room).sum();
+            if total.is_finite() && total > 0.0 {
+                for ((g, k), room) in replicas.into_iter().zip(rooms) {
+                    self.groups[g].replicas[k].rate = answered * room / total;
+                }
+            }
+        }
+        self
+    }
+
+    /// The same node contents in one group each, in order.
+    pub(super) fn merged(mut self) -> Self {
+        self.groups
+            .retain(|group| group.nodes > 0 && !group.replicas.is_empty());
+        self.groups.sort_by(|a, b| {
+            (a.class, a.models()).cmp(&(b.class, b.models())).then_with(|| {
+                b.rates()
+                    .partial_cmp(&a.rates())
+                    .unwrap_or(std::cmp::Ordering::Equal)
+            })
+        });
+        self.groups.dedup_by(|next, kept| {
+            let same = next.class == kept.class
+                && next.replicas.len() == kept.replicas.len()
+                && next.replicas.iter().zip(&kept.replicas).all(|(a, b)| {
+                    a.model == b.model && (a.rate - b.rate).abs() <= TOLERANCE * a.rate.max(b.rate)
+                });
+            if same {
+                kept.nodes += next.nodes;
+            }
+            same
+        });
+        self
+    }
+
+    /// Says what is wrong with it, if anything: the verdict must agree with its own working.
+    pub(super) fn check(&self, instance: &Instance) -> Result<(), String> {
+        let mut used = vec![0u32; instance.classes.len()];
+        for group in &self.groups {
+            used[group.class] += group.nodes;
+            let models = group.models();
+            if models.windows(2).any(|pair| pair[0] >= pair[1]) {
+                return Err(format!("{group:?} has a model twice or out of order"));
+            }
+            let rows = instance
+                .node_rows(group.class, &models)
+                .ok_or_else(|| format!("{group:?} does not fit"))?;
+            for row in rows {
+                let load: f64 = row
+                    .terms
+                    .iter()
+                    .zip(&group.replicas)
+                    .map(|(t, share)| t * share.rate)
+                    .sum();
+                if load > row.room * (1.0 + TOLERANCE) + TOLERANCE {
+                    return Err(format!("{group:?}: {load} of {} at {:?}", row.room, row.limit));
+                }
+            }
+        }
+        for (class, used) in used.iter().enumerate() {
+            if *used > instance.classes[class].nodes {
+                return Err(format!("class {class}: {used} nodes used"));
+            }
+        }
+        for (model, load) in instance.models.iter().enumerate() {
+            if self.replicas(model) < load.min_replicas {
+                return Err(format!("model {model}: {} replicas", self.replicas(model)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    fn rates(&self) -> Vec<f64> {
+        self.replicas.iter().map(|share| share.rate).collect()
+    }
+}

@@ -1,0 +1,260 @@
+//! The answer: feasible or not, where everything goes, what is left, what breaks first, and what one lost node means.
+
+use serde_json::Value;
+
+use super::binding::{self, Binding, WhatIfs};
+use super::instance::{MAX_FACTOR, TOLERANCE};
+use super::loss::node_losses;
+use super::purchase;
+use super::question::{Judged, NodeClass, Question};
+use super::search::{self, Capacity};
+use super::working::Working;
+use rooflet_api::v1alpha1::{PlanHeadroom, PlanVerdict};
+
+/// Names that a sentence lists; the rest is counted.
+const NAMES_TOLD: usize = 3;
+
+/// Answers `question`.
+pub fn answer(question: &Question) -> PlanVerdict {
+    let judged = Judged::new(question, false);
+    let unservable = judged.unservable();
+    // What no node can serve must not hide what becomes of the others.
+    let others = judged.instance.without(&unservable);
+    let capacity = search::capacity(&others);
+    let carried = capacity.carries_demand();
+    let feasible = carried && unservable.is_empty() && judged.instance.nodes() > 0;
+    let most = capacity.placement.clone().unwrap_or_default();
+    let part = capacity.factor.min(1.0);
+    // Without enough for all, the placement shows what there would be for all alike.
+    let shown = if carried {
+        search::frugal(&others, &most)
+    } else {
+        most.scaled(&others, part)
+    };
+    let working = Working {
+        judged: &judged,
+        placement: &shown,
+        part,
+    };
+    let factor = if unservable.is_empty() {
+        capacity.factor
+    } else {
+        0.0
+    };
+    let classes = working.classes();
+    let node_losses = if feasible {
+        node_losses(&working, capacity.bound)
+    } else {
+        Vec::new()
+    };
+    let bound = if unservable.is_empty() {
+        capacity.bound
+    } else {
+        0.0
+    };
+    let what_ifs =
+        (judged.instance.nodes() > 0).then(|| WhatIfs::new(question, &judged, factor, capacity.bound));
+    let binding = what_ifs.and_then(|what_ifs| match unservable.first() {
+        Some(model) => binding::unservable(&working, *model),
+        None => binding::binding(&working, &capacity, what_ifs),
+    });
+    let served = (0..question.models.len()).filter(|model| !unservable.contains(model));
+    let tokens: f64 = served
+        .map(|model| &question.models[model])
+        .map(|model| model.requests_per_second * f64::from(model.answer_tokens))
+        // Of nothing, the sum of floats is −0.
+        .fold(0.0, |sum, one| sum + one);
+    let mut verdict = PlanVerdict {
+        feasible,
+        summary: String::new(),
+        binding: binding
+            .as_ref()
+            .map(|binding| binding.constraint.as_str().to_owned()),
+        demand_factor: factor,
+        demand_factor_bound: bound,
+        proven: !unservable.is_empty() || capacity.proven(),
+        placement_factor: working.placement_factor(&classes).unwrap_or(part),
+        unservable: unservable.iter().map(|model| working.name(*model)).collect(),
+        others_factor: (!unservable.is_empty() && unservable.len() < question.models.len())
+            .then_some(capacity.factor),
+        nodes: judged.instance.nodes(),
+        nodes_used: shown.groups.iter().map(|group| group.nodes).sum(),
+        survives_node_loss: feasible && node_losses.iter().all(|loss| loss.survives),
+        models: working.models(),
+        classes,
+        placements: working.placements(),
+        headroom: PlanHeadroom {
+            max_tokens_per_second: capacity.factor * tokens,
+            twice_memory_factor: what_ifs.map(|what_ifs| what_ifs.twice_memory),
+            twice_speed_factor: what_ifs.map(|what_ifs| what_ifs.twice_speed),
+            unlimited_disk_factor: what_ifs.and_then(|what_ifs| what_ifs.unlimited_disk),
+            ..working.headroom()
+        },
+        node_losses,
+        price: of_fleet(question, |class| class.price),
+        watts: of_fleet(question, |class| class.watts),
+        purchase: (!question.offers.is_empty()).then(|| purchase::recommend(question)),
+    };
+    let demands = question
+        .models
+        .iter()
+        .any(|model| model.requests_per_second > 0.0);
+    verdict.summary = if verdict.feasible && !demands {
+        nothing_demanded(&verdict)
+    } else {
+        summary(&verdict, binding.as_ref(), &capacity)
+    };
+    rounded(&verdict)
+}
+
+/// What is nearer to nothing is nothing: smaller numbers of nine digits need not come back from JSON as they went in.
+const NEGLIGIBLE: f64 = 1e-13;
+
+/// Every number to nine digits: they are no better known, and so short ones come back from JSON as they went in, which
+/// keeps a status from looking changed.
+fn rounded(verdict: &PlanVerdict) -> PlanVerdict {
+    let mut value = serde_json::to_value(verdict).expect("a verdict has only string keys");
+    round(&mut value);
+    serde_json::from_value(value).expect("rounding changes no type")
+}
+
+fn round(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let short = number
+                .as_f64()
+                .map(|float| if float.abs() < NEGLIGIBLE { 0.0 } else { float })
+                .and_then(|float| format!("{float:.8e}").parse::<f64>().ok());
+            *value = short.map_or(Value::Null, Value::from);
+        }
+        Value::Array(list) => list.iter_mut().for_each(round),
+        Value::Object(map) => map.values_mut().for_each(round),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The sum over all machines, where each has a value.
+fn of_fleet(question: &Question, value: fn(&NodeClass) -> Option<f64>) -> Option<f64> {
+    let each = question.classes.iter().filter(|class| class.nodes > 0);
+    let all: Option<Vec<f64>> = each
+        .map(|class| Some(value(class)? * f64::from(class.nodes)))
+        .collect();
+    all.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
+}
+
+fn summary(verdict: &PlanVerdict, binding: Option<&Binding>, capacity: &Capacity) -> String {
+    if verdict.nodes == 0 {
+        return "There is no node.".to_owned();
+    }
+    let why = binding.map_or(String::new(), |binding| format!(" {}.", binding.why));
+    if verdict.feasible {
+        return format!(
+            "The demand fits: {} of {} nodes are used, and the fleet carries it {}.{why} {}.",
+            verdict.nodes_used,
+            verdict.nodes,
+            times(verdict.demand_factor),
+            loss_of_a_node(verdict)
+        );
+    }
+    if !verdict.unservable.is_empty() {
+        let others = match verdict.others_factor {
+            None => String::new(),
+            Some(factor) if factor >= 1.0 - TOLERANCE => {
+                format!(" The other models alone are carried {}.", times(factor))
+            }
+            Some(factor) => format!(" Of the other models alone {:.0} % are carried.", 100.0 * factor),
+        };
+        return format!(
+            "The demand does not fit: no node can serve {}.{why}{others}",
+            list(&verdict.unservable)
+        );
+    }
+    let proof = if verdict.demand_factor_bound < 1.0 - TOLERANCE {
+        "No placement carries all of it".to_owned()
+    } else {
+        format!(
+            "No placement that carries all of it was found, and none carries it more than {}",
+            times(verdict.demand_factor_bound)
+        )
+    };
+    let most = if capacity.placement.is_none() || verdict.demand_factor <= 0.0 {
+        "not even the replicas that must be there".to_owned()
+    } else {
+        // Rounded down: 99.9 % is not all of it.
+        format!("{} % of it", (verdict.demand_factor * 100.0).floor())
+    };
+    format!("The demand does not fit: the fleet carries {most}. {proof}.{why}")
+}
+
+/// No multiple of nothing says anything.
+fn nothing_demanded(verdict: &PlanVerdict) -> String {
+    format!(
+        "No requests are demanded, only that the models are there, and they are: {} of {} nodes are used. {}.",
+        verdict.nodes_used,
+        verdict.nodes,
+        loss_of_a_node(verdict)
+    )
+}
+
+/// N−1 in a sentence.
+fn loss_of_a_node(verdict: &PlanVerdict) -> String {
+    let interrupted: Vec<String> = verdict
+        .node_losses
+        .iter()
+        .flat_map(|loss| loss.interrupted.iter().cloned())
+        .collect();
+    let until = match interrupted.as_slice() {
+        [] => String::new(),
+        [one] => format!("; {one} has one replica, and does not answer while that moves"),
+        many => format!(
+            "; {} have one replica each, and do not answer while that moves",
+            list(many)
+        ),
+    };
+    if verdict.survives_node_loss {
+        return format!(
+            "Any one node may fail: the others then carry the demand, once its replicas have moved{until}"
+        );
+    }
+    let breaks = verdict.node_losses.iter().filter(|loss| !loss.survives);
+    let classes: Vec<String> = breaks
+        .clone()
+        .map(|loss| {
+            let left = loss.demand_factor.unwrap_or_default();
+            let found = if loss.proven { "is" } else { "was found to be" };
+            format!(
+                "{} ({:.0} % {found} carried then)",
+                loss.class,
+                (100.0 * left).floor()
+            )
+        })
+        .collect();
+    format!(
+        "It does not survive the loss of one node of {}{until}",
+        list(&classes)
+    )
+}
+
+/// `a, b, c and 4 more`.
+fn list(names: &[String]) -> String {
+    let more = names.len().saturating_sub(NAMES_TOLD);
+    let told = &names[..names.len() - more];
+    match more {
+        0 => told.join(", "),
+        more => format!("{} and {more} more", told.join(", ")),
+    }
+}
+
+/// `1.6 times`.
+fn times(factor: f64) -> String {
+    if factor >= MAX_FACTOR {
+        format!("more than {factor:.0} times")
+    } else if factor >= 10.0 {
+        format!("{factor:.0} times")
+    } else {
+        format!("{factor:.2} times")
+    }
+}
+
+#[cfg(test)]
+mod tests;

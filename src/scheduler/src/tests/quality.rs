@@ -1,0 +1,103 @@
+//! How near decisions come to the best there are, on instances small enough to try everything.
+
+use super::*;
+use crate::filter::filter;
+
+const NODES: [&str; 5] = [
+    "chip=M4 mem=10",
+    "chip=M4 mem=20",
+    "chip=M4_Pro mem=18",
+    "chip=M4_Max/40 mem=30",
+    "chip=M4_Max/40 mem=48",
+];
+const MODELS: [(&str, u64); 4] = [("tiny", 1), ("small", 4), ("middle", 8), ("large", 18)];
+
+/// Numbers without a pattern (SplitMix64), the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
+
+fn instance(random: &mut Random) -> (Vec<FleetNode>, Vec<ReplicaRequest>) {
+    let models: Vec<_> = MODELS.iter().map(|(name, gib)| format!("{name}:{gib}")).collect();
+    let nodes = (0..2 + random.below(2))
+        .map(|index| {
+            let kind = NODES[random.below(NODES.len())];
+            node(&format!("n{index} {kind} model={}", models.join(",")))
+        })
+        .collect();
+    let requests = (0..3 + random.below(4))
+        .map(|index| {
+            let (model, gib) = MODELS[random.below(MODELS.len())];
+            // A part of what the slowest chip gives alone.
+            let rate = 100.0 / gib as f64 * (1 + random.below(8)) as f64 / 10.0;
+            let replica = replica(&format!("r{index} of=d{index} model={model} rate={rate}"));
+            ReplicaRequest::new(&replica)
+        })
+        .collect();
+    (nodes, requests)
+}
+
+/// The most replicas that can be placed, and the most slack that they can then have.
+fn best(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (usize, f64) {
+    let Some((request, rest)) = requests.split_first() else {
+        return (placed, slack(fleet, placed));
+    };
+    let mut found = best(rest, fleet, placed);
+    for at in 0..fleet.nodes.len() {
+        let (fits, nodes) = fleet.fits(request);
+        let node = &nodes[at];
+        if filter(request, node, &fits[node.machine_id], &node.load).is_err() {
+            continue;
+        }
+        let name = node.name.clone();
+        fleet.promise(request, &name);
+        let with = best(rest, fleet, placed + 1);
+        fleet.take_back(&request.key, None);
+        if with.0 > found.0 || (with.0 == found.0 && with.1 > found.1) {
+            found = with;
+        }
+    }
+    found
+}
+
+fn slack(fleet: &Fleet, placed: usize) -> f64 {
+    let pressure: f64 = fleet.nodes.iter().map(|node| node.load.pressure).sum();
+    placed as f64 - pressure
+}
+
+#[test]
+fn decisions_come_within_three_percent_of_the_best() {
+    let mut random = Random(7);
+    let (mut placed, mut most) = (0, 0);
+    let (mut kept, mut most_slack) = (0.0, 0.0);
+    for _ in 0..150 {
+        let (nodes, requests) = instance(&mut random);
+        let exact = best(&requests, &mut Fleet::new(&nodes, []), 0);
+        let mut fleet = Fleet::new(&nodes, []);
+        let decisions = bind_all(&requests, &mut fleet);
+        let ours = decisions
+            .iter()
+            .filter(|decision| decision.outcome.is_ok())
+            .count();
+        assert!(ours <= exact.0, "more than there is room for");
+        placed += ours;
+        most += exact.0;
+        if ours == exact.0 {
+            kept += slack(&fleet, ours);
+            most_slack += exact.1;
+        }
+    }
+    let (count, slack) = (placed as f64 / most as f64, kept / most_slack);
+    assert!(
+        count >= 0.97 && slack >= 0.97,
+        "{count:.3} of the replicas, {slack:.3} of the slack"
+    );
+}

@@ -1,0 +1,256 @@
+//! Why a replica has no node, told for all nodes together, by class of node.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::ops::ControlFlow;
+
+use super::filter::{Rejection, rejections};
+use super::machine::Fits;
+use super::node::NodeState;
+use super::remedy::{Case, Cases, remedies};
+use super::request::ReplicaRequest;
+use super::topology::Domains;
+
+/// Classes of nodes that are told, and their reasons in all; nodes of the others are counted together.
+const MAX_CLASSES: usize = 6;
+const MAX_REASONS: usize = 12;
+/// Kinds of shortage whose numbers are told in full.
+const MAX_TOLD: usize = 2;
+
+/// What stands against a replica. `Display` is the message of conditions and events, and of bounded length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unschedulable {
+    reason: &'static str,
+    nodes: usize,
+    /// Those first that come nearest to a placement.
+    classes: Vec<Class>,
+    /// How many more classes there are, and their nodes.
+    others: (usize, usize),
+    /// Numbers of nodes that come near.
+    told: Vec<(String, String)>,
+    /// Changes of which each would do, the least first.
+    remedies: Vec<String>,
+}
+
+/// Nodes of one chip and memory size.
+#[derive(Debug, Clone, PartialEq)]
+struct Class {
+    name: String,
+    nodes: usize,
+    /// How many nodes have each reason.
+    reasons: Vec<(usize, String)>,
+}
+
+/// A request, and the nodes of which none takes it.
+pub(super) struct Search<'a> {
+    pub(super) request: &'a ReplicaRequest,
+    pub(super) nodes: &'a [NodeState],
+    pub(super) fits: &'a Fits<'a>,
+    pub(super) domains: Option<&'a Domains>,
+    /// Nodes that would do are kept for the failure of so many others.
+    pub(super) reserve: usize,
+}
+
+impl Search<'_> {
+    /// Gives `tell` everything that stands against the node at this place. `objection` is that of the spread.
+    pub(super) fn against(&self, at: usize, objection: Option<Rejection>, mut tell: impl FnMut(Rejection)) {
+        let node = &self.nodes[at];
+        let load = node.load_for(self.request);
+        let mut is_free = true;
+        let ControlFlow::Continue(()) = rejections(
+            self.request,
+            node,
+            &self.fits[node.machine_id],
+            &load,
+            |rejection| {
+                is_free = false;
+                tell(rejection);
+                ControlFlow::<Infallible>::Continue(())
+            },
+        );
+        let nodes = self.reserve;
+        let last = objection.or(is_free.then_some(Rejection::FailureReserve { nodes }));
+        if let Some(rejection) = last {
+            tell(rejection);
+        }
+    }
+}
+
+/// Nodes of one class with the same words.
+struct Group {
+    nodes: usize,
+    margin: f64,
+    /// The place of the node that comes nearest, and its reason.
+    nearest: (usize, Rejection),
+}
+
+impl Group {
+    fn nearness(&self) -> (u8, f64) {
+        (self.nearest.1.rank(), self.margin)
+    }
+
+    fn text(&self) -> String {
+        let rejection = &self.nearest.1;
+        match rejection.at_most() {
+            Some(figure) => format!("{} ({figure})", rejection.words()),
+            None => rejection.words().into_owned(),
+        }
+    }
+}
+
+fn nearest_first(a: (u8, f64), b: (u8, f64)) -> Ordering {
+    b.0.cmp(&a.0).then(b.1.total_cmp(&a.1))
+}
+
+impl Unschedulable {
+    /// The reason that is nearest to a placement: what one more change would have to be about.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// Looks at every node.
+    pub(super) fn new(search: &Search<'_>) -> Self {
+        let mut classes: BTreeMap<&str, BTreeMap<(u8, Cow<'static, str>), Group>> = BTreeMap::new();
+        let mut cases = Cases::default();
+        let objections = search.domains.map(Domains::objections);
+        for (at, node) in search.nodes.iter().enumerate() {
+            let objection = objections.as_ref().and_then(|objections| objections(at));
+            let mut first: Option<Rejection> = None;
+            let mut case = Case::new(node, at, search.request);
+            search.against(at, objection, |rejection| {
+                case.add(&rejection);
+                first.get_or_insert(rejection);
+            });
+            cases.enter(case);
+            let Some(rejection) = first else { continue };
+            let margin = rejection.margin();
+            let groups = classes.entry(&node.class).or_default();
+            match groups.get_mut(&(rejection.rank(), rejection.words())) {
+                None => {
+                    let key = (rejection.rank(), rejection.words());
+                    let group = Group {
+                        nodes: 1,
+                        margin,
+                        nearest: (at, rejection),
+                    };
+                    groups.insert(key, group);
+                }
+                Some(group) => {
+                    group.nodes += 1;
+                    if margin > group.margin {
+                        (group.margin, group.nearest) = (margin, (at, rejection));
+                    }
+                }
+            }
+        }
+        let mut classes: Vec<(&str, Vec<Group>)> = classes
+            .into_iter()
+            .map(|(name, groups)| {
+                let mut groups: Vec<_> = groups.into_values().collect();
+                groups.sort_by(|a, b| nearest_first(a.nearness(), b.nearness()));
+                (name, groups)
+            })
+            .collect();
+        let nearness = |groups: &[Group]| groups.first().map_or((0, 0.0), Group::nearness);
+        classes.sort_by(|(_, a), (_, b)| nearest_first(nearness(a), nearness(b)));
+        let nearest = classes.first().and_then(|(_, groups)| groups.first());
+        let reason = nearest.map_or("NoNodes", |group| group.nearest.1.reason());
+        let told = told(search, &classes);
+        let reasons = MAX_REASONS / classes.len().clamp(1, MAX_CLASSES);
+        let mut classes: Vec<_> = classes
+            .into_iter()
+            .map(|(name, groups)| Class::new(name, &groups, reasons))
+            .collect();
+        let untold = classes.split_off(classes.len().min(MAX_CLASSES));
+        Self {
+            reason,
+            nodes: search.nodes.len(),
+            classes,
+            others: (untold.len(), untold.iter().map(|class| class.nodes).sum()),
+            told,
+            remedies: remedies(search, &cases),
+        }
+    }
+}
+
+impl Class {
+    /// With so many reasons at most.
+    fn new(name: &str, groups: &[Group], most: usize) -> Self {
+        let mut reasons: Vec<_> = groups
+            .iter()
+            .take(most)
+            .map(|group| (group.nodes, group.text()))
+            .collect();
+        let others: usize = groups.iter().skip(most).map(|group| group.nodes).sum();
+        if others > 0 {
+            reasons.push((others, "other reasons".to_owned()));
+        }
+        Self {
+            name: name.to_owned(),
+            nodes: groups.iter().map(|group| group.nodes).sum(),
+            reasons,
+        }
+    }
+}
+
+/// The numbers of the nearest node for each kind of shortage.
+fn told(search: &Search<'_>, classes: &[(&str, Vec<Group>)]) -> Vec<(String, String)> {
+    let mut groups: Vec<&Group> = classes.iter().flat_map(|(_, groups)| groups).collect();
+    groups.sort_by(|a, b| nearest_first(a.nearness(), b.nearness()));
+    groups.dedup_by_key(|group| group.nearest.1.rank());
+    let told = groups.into_iter().filter_map(|group| {
+        let (at, rejection) = &group.nearest;
+        let node = &search.nodes[*at];
+        let load = node.load_for(search.request);
+        let rejection = rejection.clone();
+        let text = rejection
+            .with_victim(&search.fits[node.machine_id], &load)
+            .working()?;
+        Some((node.name.clone(), text))
+    });
+    told.take(MAX_TOLD).collect()
+}
+
+impl fmt::Display for Unschedulable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nodes == 0 {
+            return f.write_str("0/0 nodes are available: no FleetNode has joined");
+        }
+        write!(f, "0/{} nodes are available: ", self.nodes)?;
+        let classes: Vec<_> = self.classes.iter().map(ToString::to_string).collect();
+        f.write_str(&classes.join("; "))?;
+        if let (classes @ 1.., nodes) = self.others {
+            write!(f, "; {nodes} of {classes} other classes")?;
+        }
+        for (node, working) in &self.told {
+            write!(f, "; {node}: {working}")?;
+        }
+        if !self.remedies.is_empty() {
+            write!(
+                f,
+                ". What would help, the least first: {}",
+                self.remedies.join("; ")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: ", self.nodes, self.name)?;
+        match self.reasons.as_slice() {
+            [(_, reason)] => f.write_str(reason),
+            reasons => {
+                let reasons: Vec<_> = reasons
+                    .iter()
+                    .map(|(nodes, reason)| format!("{nodes} {reason}"))
+                    .collect();
+                f.write_str(&reasons.join(", "))
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What people change, and what the API server does after them.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use super::event::Event;
+use super::run::Run;
+use super::scenario::ChangeWhat;
+use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
+use rooflet_controller::intent::Version;
+
+/// What the API server could not do is tried again after this time.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+impl Run<'_> {
+    pub(super) fn change(&mut self, index: usize) {
+        if self.is_out() {
+            // People try again.
+            self.after(TRY_AGAIN, Event::Change { index });
+            return;
+        }
+        let what = self.scenario.changes[index].what.clone();
+        let namespaced = |name: &String| (Some("default".to_owned()), name.clone());
+        match what {
+            ChangeWhat::Patch { deployment, spec } => {
+                let Some(found) = self.store.deployments.get(&namespaced(&deployment)).cloned() else {
+                    return;
+                };
+                let mut next = serde_json::to_value(&found.spec).expect("a spec has only string keys");
+                json_patch::merge(&mut next, &spec);
+                let next =
+                    serde_json::from_value(self.policy.placed(next)).expect("the schema has let it through");
+                let of = Version::of(found.as_ref());
+                let changed = self
+                    .store
+                    .update::<ModelDeployment>(&of, false, |found| found.spec = next);
+                debug_assert!(changed.is_ok(), "it was just found");
+            }
+            ChangeWhat::Delete { deployment } => {
+                if let Some(found) = self.store.deployments.get(&namespaced(&deployment)).cloned() {
+                    let now = self.clock();
+                    drop(
+                        self.store
+                            .delete::<ModelDeployment>(&Version::of(found.as_ref()), now),
+                    );
+                }
+            }
+            ChangeWhat::Cordon { node, cordoned } => {
+                self.change_node(&node, |node| node.spec.unschedulable = cordoned);
+            }
+            ChangeWhat::Drain { node, drain } => self.change_node(&node, |node| node.spec.drain = drain),
+            ChangeWhat::Taint { node, taints } => self.change_node(&node, |node| node.spec.taints = taints),
+        }
+        self.told(self.store.newest());
+    }
+
+    fn change_node(&mut self, name: &str, change: impl FnOnce(&mut FleetNode)) {
+        if let Some(found) = self.store.nodes.get(&(None, name.to_owned())).cloned() {
+            drop(
+                self.store
+                    .update::<FleetNode>(&Version::of(found.as_ref()), false, change),
+            );
+        }
+    }
+
+    /// Objects whose controller is gone go, too.
+    pub(super) fn collect_garbage(&mut self) {
+        if self.is_out() {
+            self.after(TRY_AGAIN, Event::CollectGarbage);
+            return;
+        }
+        let owners: Vec<_> = self
+            .store
+            .deployments
+            .values()
+            .filter_map(|deployment| deployment.uid())
+            .collect();
+        let orphaned = |meta: &kube::api::ObjectMeta| {
+            let owner = meta
+                .owner_references
+                .iter()
+                .flatten()
+                .find(|owner| owner.controller == Some(true));
+            owner.is_some_and(|owner| !owners.contains(&owner.uid)) && meta.deletion_timestamp.is_none()
+        };
+        let revisions: Vec<_> = self
+            .store
+            .revisions
+            .values()
+            .filter(|one| orphaned(&one.metadata))
+            .map(|one| Version::of(one.as_ref()))
+            .collect();
+        let replicas: Vec<_> = self
+            .store
+            .replicas
+            .values()
+            .filter(|one| orphaned(&one.metadata))
+            .map(|one| Version::of(one.as_ref()))
+            .collect();
+        let now = self.clock();
+        for of in revisions {
+            drop(self.store.delete::<ModelRevision>(&of, now));
+        }
+        for of in replicas {
+            drop(self.store.delete::<ModelReplica>(&of, now));
+        }
+    }
+}

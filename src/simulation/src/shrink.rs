@@ -1,0 +1,40 @@
+//! A failing run with as few faults as still make it fail.
+
+use super::fault::FaultSpec;
+use super::outcome::Outcome;
+use super::run::{RunOptions, simulate};
+use super::scenario::{Scenario, ScenarioError};
+
+/// Leaves out faults, large parts first and then one by one, while the same rule is still broken. What remains is
+/// minimal in that each single fault of it is needed.
+pub fn shrink(scenario: &Scenario, options: &RunOptions, failed: Outcome) -> Result<Outcome, ScenarioError> {
+    let mut smallest = failed;
+    let rule = smallest.violation.as_ref().map(|violation| violation.rule);
+    let mut part = smallest.faults.len().div_ceil(2);
+    while part > 0 {
+        let mut at = 0;
+        let mut shrunk = false;
+        while at < smallest.faults.len() {
+            let mut fewer: Vec<FaultSpec> = smallest.faults.clone();
+            fewer.drain(at..(at + part).min(fewer.len()));
+            let outcome = simulate(
+                scenario,
+                &RunOptions {
+                    faults: Some(fewer),
+                    ..options.clone()
+                },
+            )?;
+            if outcome.violation.as_ref().map(|violation| violation.rule) == rule {
+                smallest = outcome;
+                shrunk = true;
+            } else {
+                at += part;
+            }
+        }
+        part = match part {
+            1 if shrunk => 1,
+            part => part / 2,
+        };
+    }
+    Ok(smallest)
+}

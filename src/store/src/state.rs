@@ -1,0 +1,260 @@
+//! The store's memory: every current record, and the recent steps that led there. Pure; the writer
+//! is its only mutator and applies a step only once it is durable.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::error::{Compacted, ListError};
+use super::{Event, EventKind, Key, Record, Revision};
+
+/// How much of the past is kept for watches to resume from and for lists to page over.
+/// Steps older than `age_max` go once there are more than `events_min`; beyond `events_max` or
+/// `bytes_max` the oldest go whatever their age, because memory is finite.
+#[derive(Debug, Clone, Copy)]
+pub struct HistoryLimits {
+    pub events_min: usize,
+    pub events_max: usize,
+    pub bytes_max: usize,
+    pub age_max: Duration,
+    /// Rows of the file that nothing needs any more, before they are deleted. Deleting costs a sync
+    /// of its own, so it waits until there are some.
+    pub garbage_rows_max: usize,
+}
+
+impl Default for HistoryLimits {
+    /// Ten minutes, so that every client that reconnects within five resumes: fifty machines that
+    /// write twice a second between them need 1,200 events for that; a rollout some thousands.
+    fn default() -> Self {
+        Self {
+            events_min: 1_000,
+            events_max: 200_000,
+            bytes_max: 192 << 20,
+            age_max: Duration::from_secs(600),
+            garbage_rows_max: 1_024,
+        }
+    }
+}
+
+/// What an event costs besides its value: key, counters, map and queue slots. An estimate.
+const EVENT_OVERHEAD_BYTES: usize = 256;
+/// What a value costs in memory, text and parsed, for each byte of its text. An estimate.
+const MEMORY_PER_VALUE_BYTE: usize = 4;
+
+/// A page of records, all as of one revision.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    pub records: Vec<Arc<Record>>,
+    pub revision: Revision,
+    /// How many more keys of the prefix follow the last record.
+    pub remaining: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct ListOptions {
+    /// Only keys after this one: the last key of the page before.
+    pub after: Option<Key>,
+    pub limit: Option<usize>,
+    /// List as of this revision, not as of now.
+    pub at: Option<Revision>,
+}
+
+/// A row of the log that nothing needs once history begins after `superseded`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Garbage {
+    pub(super) superseded: Revision,
+    pub(super) row: Revision,
+}
+
+struct Kept {
+    event: Arc<Event>,
+    applied: Instant,
+}
+
+pub(super) struct State {
+    revision: Revision,
+    compacted: Revision,
+    records: BTreeMap<Key, Arc<Record>>,
+    history: VecDeque<Kept>,
+    history_bytes: usize,
+}
+
+impl State {
+    /// Nothing stored yet; history is complete from `compacted` on.
+    pub(super) fn new(compacted: Revision) -> Self {
+        Self {
+            revision: Revision::INITIAL,
+            compacted,
+            records: BTreeMap::new(),
+            history: VecDeque::new(),
+            history_bytes: 0,
+        }
+    }
+
+    pub(super) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    pub(super) fn compacted(&self) -> Revision {
+        self.compacted
+    }
+
+    pub(super) fn history_len(&self) -> usize {
+        self.history.len()
+    }
+
+    pub(super) fn history_bytes(&self) -> usize {
+        self.history_bytes
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Arc<Record>> {
+        self.records.get(key)
+    }
+
+    /// Takes the next step. Revisions only rise.
+    pub(super) fn apply(&mut self, event: Arc<Event>, now: Instant) {
+        debug_assert!(event.revision > self.revision);
+        self.revision = event.revision;
+        match event.outcome() {
+            Some(record) => self.records.insert(record.key.clone(), Arc::clone(record)),
+            None => self.records.remove(event.key()),
+        };
+        if event.revision > self.compacted {
+            self.history_bytes += cost(&event);
+            self.history.push_back(Kept { event, applied: now });
+        }
+    }
+
+    /// Forgets the oldest steps that the limits no longer cover; says which rows that frees.
+    /// The newest step always stays: it carries the revision over a restart.
+    pub(super) fn trim(&mut self, limits: &HistoryLimits, now: Instant, garbage: &mut VecDeque<Garbage>) {
+        while self.history.len() > 1 {
+            let full = self.history.len() > limits.events_max || self.history_bytes > limits.bytes_max;
+            let aged = self.history.len() > limits.events_min
+                && self
+                    .history
+                    .front()
+                    .is_some_and(|oldest| now.saturating_duration_since(oldest.applied) > limits.age_max);
+            if !(full || aged) {
+                return;
+            }
+            let Some(Kept { event, .. }) = self.history.pop_front() else {
+                return;
+            };
+            self.history_bytes -= cost(&event);
+            self.compacted = event.revision;
+            if let Some(previous) = &event.previous {
+                garbage.push_back(Garbage {
+                    superseded: event.revision,
+                    row: previous.modified,
+                });
+            }
+            if event.kind == EventKind::Deleted {
+                garbage.push_back(Garbage {
+                    superseded: event.revision,
+                    row: event.revision,
+                });
+            }
+        }
+    }
+
+    /// Every kept step after `after`, oldest first.
+    pub(super) fn events_after(
+        &self,
+        after: Revision,
+    ) -> Result<impl Iterator<Item = &Arc<Event>>, Compacted> {
+        if after < self.compacted {
+            return Err(Compacted {
+                requested: after,
+                compacted: self.compacted,
+            });
+        }
+        let start = self.history.partition_point(|kept| kept.event.revision <= after);
+        Ok(self.history.range(start..).map(|kept| &kept.event))
+    }
+
+    pub(super) fn list(&self, prefix: &str, options: &ListOptions) -> Result<Listing, ListError> {
+        let revision = options.at.unwrap_or(self.revision);
+        if revision > self.revision {
+            return Err(ListError::Future {
+                requested: revision,
+                current: self.revision,
+            });
+        }
+        let later = self
+            .events_after(revision)
+            .map_err(|Compacted { requested, compacted }| ListError::Compacted { requested, compacted })?;
+        // The past is the present with every later step undone; of several on one key the oldest tells.
+        let mut undone: HashMap<&Key, Option<&Arc<Record>>> = HashMap::new();
+        for event in later.filter(|event| event.key().as_str().starts_with(prefix)) {
+            undone.entry(event.key()).or_insert(event.previous.as_ref());
+        }
+        let listing = if undone.is_empty() {
+            page(self.under(prefix, options.after.as_ref()), options.limit)
+        } else {
+            let mut past: BTreeMap<&Key, &Arc<Record>> = self
+                .under(prefix, options.after.as_ref())
+                .map(|record| (&record.key, record))
+                .collect();
+            for (key, before) in undone {
+                match before {
+                    Some(record) if options.after.as_ref().is_none_or(|after| key > after) => {
+                        past.insert(key, record)
+                    }
+                    Some(_) | None => past.remove(key),
+                };
+            }
+            page(past.into_values(), options.limit)
+        };
+        Ok(Listing { revision, ..listing })
+    }
+
+    /// Everything a fresh log needs to tell the same present and the same past, in revision order:
+    /// records untouched since `compacted`, then history.
+    pub(super) fn rows(&self) -> (Vec<Arc<Record>>, Vec<Arc<Event>>) {
+        let history: Vec<Arc<Event>> = self.history.iter().map(|kept| Arc::clone(&kept.event)).collect();
+        let mut base: Vec<Arc<Record>> = history
+            .iter()
+            .filter_map(|event| event.previous.as_ref())
+            .chain(self.records.values())
+            .filter(|record| record.modified <= self.compacted)
+            .map(Arc::clone)
+            .collect();
+        base.sort_by_key(|record| record.modified);
+        base.dedup_by_key(|record| record.modified);
+        (base, history)
+    }
+
+    fn under<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>) -> impl Iterator<Item = &'a Arc<Record>> {
+        let start = match after {
+            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            Some(_) | None => Bound::Included(prefix),
+        };
+        self.records
+            .range::<str, _>((start, Bound::Unbounded))
+            .take_while(move |(key, _)| key.as_str().starts_with(prefix))
+            .map(|(_, record)| record)
+    }
+}
+
+fn page<'a>(mut records: impl Iterator<Item = &'a Arc<Record>>, limit: Option<usize>) -> Listing {
+    let records_of_page = records
+        .by_ref()
+        .take(limit.unwrap_or(usize::MAX))
+        .map(Arc::clone)
+        .collect();
+    Listing {
+        records: records_of_page,
+        revision: Revision::INITIAL,
+        remaining: records.count(),
+    }
+}
+
+fn cost(event: &Event) -> usize {
+    event.record.value.len() * MEMORY_PER_VALUE_BYTE + event.key().as_str().len() + EVENT_OVERHEAD_BYTES
+}

@@ -1,0 +1,299 @@
+//! Power cuts at every point, full disks, failing syncs.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{RngCore as _, SeedableRng as _};
+
+use super::*;
+
+/// Small enough that compaction, too, is met by power cuts.
+fn small() -> StoreConfig {
+    let history = HistoryLimits {
+        events_max: 4,
+        garbage_rows_max: 3,
+        ..HistoryLimits::default()
+    };
+    StoreConfig { history, ..config() }
+}
+
+/// What the workload asks for, by batch: puts, overwrites, deletes, values of more than a page.
+fn workload() -> Vec<Vec<(&'static str, Option<String>)>> {
+    let some = |text: &str| Some(text.to_owned());
+    vec![
+        vec![("/k/a", some("1"))],
+        vec![("/k/b", some("2")), ("/k/a", some("3"))],
+        vec![("/k/b", None)],
+        vec![
+            ("/k/c", Some("x".repeat(9_000))),
+            ("/k/a", None),
+            ("/k/a", some("4")),
+        ],
+        vec![("/k/d", some("5"))],
+        vec![("/k/c", Some("y".repeat(5_000))), ("/k/b", some("6"))],
+        vec![("/k/d", None), ("/k/b", some("7"))],
+        vec![("/k/a", some("8"))],
+    ]
+}
+
+fn write(key: &str, text: Option<String>) -> Write {
+    match text {
+        Some(text) => put(key, Expect::Any, text),
+        None => delete(key, Expect::Any),
+    }
+}
+
+/// The map after the first `steps` of the workload.
+fn map_after(steps: usize) -> BTreeMap<String, String> {
+    let mut map = BTreeMap::new();
+    for (key, text) in workload().into_iter().flatten().take(steps) {
+        match text {
+            Some(text) => map.insert(key.to_owned(), text),
+            None => map.remove(key),
+        };
+    }
+    map
+}
+
+/// Runs the workload until the power fails; says how many steps were acknowledged and how many begun.
+fn run_until_power_fails(disk: &PowerCutDisk) -> (usize, usize) {
+    let Ok(mut store) = Manual::open(disk, &small()) else {
+        return (0, 0);
+    };
+    let (mut acknowledged, mut begun) = (0, 0);
+    for batch in workload() {
+        let size = batch.len();
+        begun += size;
+        let outcomes = store.batch(batch.into_iter().map(|(key, text)| write(key, text)));
+        if outcomes.iter().any(Result::is_err) {
+            assert!(
+                outcomes.iter().all(Result::is_err),
+                "a batch is durable as a whole or not at all"
+            );
+            return (acknowledged, begun);
+        }
+        acknowledged += size;
+    }
+    store.writer.close();
+    (acknowledged, begun)
+}
+
+fn check_after_power_cut(disk: &PowerCutDisk, acknowledged: usize, begun: usize, story: &str) {
+    let mut store = Manual::open(disk, &small()).unwrap_or_else(|err| panic!("{story}: {err:?}"));
+    let steps = usize::try_from(store.revision().0 - 1).unwrap();
+    assert!(
+        steps >= acknowledged,
+        "{story}: {acknowledged} steps were acknowledged, {steps} survived"
+    );
+    assert!(steps <= begun, "{story}: {steps} steps from {begun}");
+    let found: BTreeMap<String, String> = store.list("/").into_iter().collect();
+    assert_eq!(
+        found,
+        map_after(steps),
+        "{story}: the first {steps} steps and nothing else"
+    );
+    let mut watcher = store.watch("/", store.compacted()).unwrap();
+    let events = drain(&mut watcher);
+    let expected: Vec<u64> = (store.compacted().0.max(1) + 1..=store.revision().0).collect();
+    assert_eq!(
+        events.iter().map(|event| event.revision.0).collect::<Vec<_>>(),
+        expected,
+        "{story}: no gap"
+    );
+    // It goes on where it stopped.
+    let next = store.one(put("/k/z", Expect::Absent, "after")).unwrap();
+    assert_eq!(next.modified, Revision(steps as u64 + 2), "{story}");
+}
+
+#[test]
+fn acknowledged_writes_survive_a_power_cut_at_every_point() {
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut cuts = 0;
+    for cut in 0.. {
+        let disk = PowerCutDisk::new();
+        disk.cut_after(cut);
+        let (acknowledged, begun) = run_until_power_fails(&disk);
+        let whole = !disk.lost_power();
+        let story =
+            |survivors: &str| format!("power cut before change {cut}, {survivors} of the unsynced survive");
+        check_after_power_cut(
+            &disk.after_power_cut(|| false),
+            acknowledged,
+            begun,
+            &story("nothing"),
+        );
+        check_after_power_cut(&disk.after_power_cut(|| true), acknowledged, begun, &story("all"));
+        for keep_of_4 in [1, 2, 3] {
+            let torn = disk.after_power_cut(|| rng.next_u32() % 4 < keep_of_4);
+            check_after_power_cut(&torn, acknowledged, begun, &story("some"));
+        }
+        if whole {
+            break;
+        }
+        cuts = cut;
+    }
+    assert!(cuts > 60, "the workload was cut at only {cuts} points");
+}
+
+#[test]
+fn power_may_fail_again_during_recovery() {
+    let mut rng = StdRng::seed_from_u64(1);
+    for cut in (5..).step_by(7) {
+        let disk = PowerCutDisk::new();
+        disk.cut_after(cut);
+        let (acknowledged, begun) = run_until_power_fails(&disk);
+        if !disk.lost_power() {
+            break;
+        }
+        let first = disk.after_power_cut(|| rng.next_u32() % 2 == 0);
+        for again in 0.. {
+            let second = first.after_power_cut(|| true);
+            second.cut_after(again);
+            let opened = Manual::open(&second, &small()).map(|store| store.writer.close());
+            let finished = !second.lost_power();
+            drop(opened);
+            let third = second.after_power_cut(|| rng.next_u32() % 2 == 0);
+            check_after_power_cut(
+                &third,
+                acknowledged,
+                begun,
+                &format!("cut before {cut}, again before {again}"),
+            );
+            if finished {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_fails_writes_and_changes_nothing() {
+    let disk = PowerCutDisk::new();
+    let mut store = Manual::open(&disk, &small()).unwrap();
+    store.one(put("/k/a", Expect::Absent, "kept")).unwrap();
+    let mut watcher = store.watch("/", Revision(1)).unwrap();
+    disk.set_full(true);
+    for attempt in 0..3 {
+        let err = store
+            .one(put("/k/a", Expect::At(Revision(2)), format!("lost {attempt}")))
+            .unwrap_err();
+        assert!(matches!(err, CommitError::Io(_)), "{err:?}");
+        let chain = rooflet_base::error::Chain(&err).to_string();
+        assert!(
+            chain.starts_with("the write could not be made durable: "),
+            "{chain}"
+        );
+        assert!(chain.contains("simulated.redb"), "{chain}");
+        assert_eq!(store.list("/"), [("/k/a".to_owned(), "kept".to_owned())]);
+        assert_eq!(store.revision(), Revision(2));
+    }
+    disk.set_full(false);
+    let record = store
+        .one(put("/k/a", Expect::At(Revision(2)), "written"))
+        .unwrap();
+    assert_eq!(record.modified, Revision(3));
+    let seen: Vec<_> = drain(&mut watcher)
+        .iter()
+        .map(|event| (event.revision.0, text(&event.record)))
+        .collect();
+    assert_eq!(seen, [(2, "kept".to_owned()), (3, "written".to_owned())]);
+    store.writer.close();
+    let store = Manual::open(&disk.after_power_cut(|| false), &small()).unwrap();
+    assert_eq!(store.list("/"), [("/k/a".to_owned(), "written".to_owned())]);
+}
+
+#[test]
+fn every_write_of_a_failed_batch_fails_and_the_next_sees_none_of_them() {
+    let disk = PowerCutDisk::new();
+    let mut store = Manual::open(&disk, &small()).unwrap();
+    disk.set_full(true);
+    let outcomes = store.batch([
+        put("/k/a", Expect::Absent, "1"),
+        put("/k/a", Expect::Absent, "conflicts only with what failed"),
+        put("/k/b", Expect::Absent, "2"),
+    ]);
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, Err(CommitError::Io(_)))),
+        "{outcomes:?}"
+    );
+    disk.set_full(false);
+    let record = store.one(put("/k/a", Expect::Absent, "3")).unwrap();
+    assert_eq!((record.created, record.modified), (Revision(2), Revision(2)));
+}
+
+/// After a failed sync the file cannot be trusted, though it reads back well: what the system could
+/// not write it has forgotten. Worst where it is a compaction's, which rewrites pages of old rows.
+#[test]
+fn nothing_acknowledged_is_lost_after_a_failed_sync() {
+    let history = HistoryLimits {
+        events_max: 5,
+        garbage_rows_max: 20,
+        ..HistoryLimits::default()
+    };
+    let config = StoreConfig { history, ..config() };
+    for healthy_syncs in 0..48 {
+        let disk = PowerCutDisk::new();
+        let mut store = Manual::open(&disk, &config).unwrap();
+        disk.fail_a_sync_after(healthy_syncs);
+        let mut acknowledged = BTreeMap::new();
+        for round in 0..40 {
+            // Half of the keys are written once, the others again and again.
+            let batch =
+                [format!("/k/{round}"), format!("/k/again/{}", round % 4)].map(|key| (key, "v".repeat(300)));
+            let writes = batch
+                .iter()
+                .map(|(key, text)| put(key, Expect::Any, text.clone()));
+            if store.batch(writes).iter().all(Result::is_ok) {
+                acknowledged.extend(batch);
+            }
+        }
+        let expected: Vec<_> = acknowledged.into_iter().collect();
+        assert!(expected.len() >= 42, "one sync failed");
+        assert!(store.list("/") == expected);
+        let found = Manual::open(&disk.after_power_cut(|| false), &config)
+            .unwrap()
+            .list("/");
+        assert!(
+            found == expected,
+            "{} of {} are left, {healthy_syncs}",
+            found.len(),
+            expected.len()
+        );
+    }
+}
+
+/// The disk may hold what was reported as failed; it must not come back behind the next write.
+#[test]
+fn a_write_reported_as_failed_stays_failed() {
+    let disk = PowerCutDisk::new();
+    let mut store = Manual::open(&disk, &small()).unwrap();
+    store.one(put("/k/a", Expect::Absent, "kept")).unwrap();
+    disk.report_error_after_sync();
+    let outcomes = store.batch([put("/k/a", Expect::Any, "lost"), put("/k/b", Expect::Any, "lost")]);
+    assert!(outcomes.iter().all(Result::is_err));
+    assert_eq!(store.list("/"), [("/k/a".to_owned(), "kept".to_owned())]);
+    let next = store.one(put("/k/c", Expect::Absent, "next")).unwrap();
+    assert_eq!(next.modified, Revision(3));
+    let expected = store.list("/");
+    assert_eq!(expected.len(), 2);
+    let store = Manual::open(&disk.after_power_cut(|| false), &small()).unwrap();
+    assert_eq!((store.list("/"), store.revision()), (expected, Revision(3)));
+}
+
+#[test]
+fn a_batch_costs_as_many_syncs_as_one_write() {
+    let disk = PowerCutDisk::new();
+    let mut store = Manual::open(&disk, &config()).unwrap();
+    let mut syncs = |writes: usize, round: &str| {
+        let before = disk.syncs();
+        let outcomes =
+            store.batch((0..writes).map(|write| put(&format!("/{round}/{write}"), Expect::Absent, "value")));
+        assert!(outcomes.iter().all(Result::is_ok));
+        disk.syncs() - before
+    };
+    assert_eq!(syncs(1, "first"), 1);
+    assert_eq!(syncs(200, "many"), 1);
+    assert_eq!(syncs(1, "last"), 1);
+}

@@ -1,0 +1,396 @@
+//! The writer: one thread that decides writes in order, makes a batch of them durable with one
+//! sync, and only then shows them to readers and watchers and answers.
+//!
+//! Memory is the truth while the process lives. When the disk fails, the batch fails and memory
+//! stays as it was; the next batch first brings the disk back to what memory says.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bytes::Bytes;
+use redb::Database;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::error::{CommitError, StorageFailure};
+use super::medium::Medium;
+use super::state::{Garbage, HistoryLimits, State};
+use super::watch::Watchers;
+use super::{
+    Change, Event, EventKind, Expect, Guard, Key, Record, Revision, Shared, StoreConfig, StoreMetrics, Write,
+    disk,
+};
+use rooflet_base::clock::Clock;
+
+/// Writes that may wait for the writer; further callers wait to enter.
+pub(super) const QUEUE_WRITES_MAX: usize = 1_024;
+/// One batch is one transaction in memory and one sync. Past a few hundred writes the sync no longer
+/// counts, and a smaller batch answers sooner.
+const BATCH_WRITES_MAX: usize = 256;
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Above every request body that an API server takes (3 MiB).
+pub(crate) const VALUE_BYTES_MAX: usize = 4 << 20;
+
+pub(super) enum Command {
+    Commit {
+        write: Write,
+        guards: Vec<Guard>,
+        reply: Reply,
+    },
+    Close {
+        done: oneshot::Sender<()>,
+    },
+}
+
+type Outcome = Result<Arc<Record>, CommitError>;
+type Reply = oneshot::Sender<Outcome>;
+
+pub(super) struct Writer {
+    shared: Arc<RwLock<Shared>>,
+    medium: Box<dyn Medium>,
+    /// Absent after a failure, until a batch has brought the disk back.
+    database: Option<Database>,
+    /// A sync failed and nothing has replaced the file since.
+    suspect: bool,
+    garbage: VecDeque<Garbage>,
+    history: HistoryLimits,
+    metrics: StoreMetrics,
+    clock: Clock,
+    durable_tx: watch::Sender<Revision>,
+}
+
+/// Writes decided but not yet durable.
+#[derive(Default)]
+struct Batch {
+    events: Vec<Arc<Event>>,
+    /// What the batch makes of each key it touches.
+    pending: HashMap<Key, Option<Arc<Record>>>,
+    /// Answers that hold only once the batch is durable.
+    replies: Vec<(Reply, Outcome)>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn full(&self) -> bool {
+        self.replies.len() >= BATCH_WRITES_MAX || self.bytes >= BATCH_BYTES_MAX
+    }
+}
+
+impl Writer {
+    /// Takes over what was read from `medium`.
+    pub(super) fn new(
+        medium: Box<dyn Medium>,
+        database: Database,
+        mut state: State,
+        config: &StoreConfig,
+        clock: Clock,
+    ) -> Self {
+        let StoreConfig {
+            history, ref metrics, ..
+        } = *config;
+        let mut garbage = VecDeque::new();
+        state.trim(&history, clock.instant(), &mut garbage);
+        let durable_tx = watch::Sender::new(state.revision());
+        let shared = Arc::new(RwLock::new(Shared {
+            state,
+            watchers: Watchers::default(),
+            closed: false,
+        }));
+        Self {
+            shared,
+            medium,
+            database: Some(database),
+            suspect: false,
+            garbage,
+            history,
+            metrics: metrics.clone(),
+            clock,
+            durable_tx,
+        }
+    }
+
+    pub(super) fn shared(&self) -> Arc<RwLock<Shared>> {
+        Arc::clone(&self.shared)
+    }
+
+    pub(super) fn durable(&self) -> watch::Receiver<Revision> {
+        self.durable_tx.subscribe()
+    }
+
+    /// Closes the file and frees its lock, then ends all watchers.
+    pub(super) fn close(self) {
+        let shared = self.shared();
+        drop(self);
+        let mut guard = shared.write().unwrap_or_else(PoisonError::into_inner);
+        guard.closed = true;
+        guard.watchers.close();
+    }
+
+    /// Serves until told to close or until nobody can ask any more.
+    pub(super) fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> Option<oneshot::Sender<()>> {
+        let mut next = commands.blocking_recv();
+        while let Some(command) = next.take() {
+            let mut batch = Batch::default();
+            let mut closing = None;
+            let mut current = Some(command);
+            while let Some(command) = current.take() {
+                match command {
+                    Command::Commit { write, guards, reply } => {
+                        let outcome = self.decide(&mut batch, write, guards);
+                        batch.replies.push((reply, outcome));
+                    }
+                    Command::Close { done } => {
+                        closing = Some(done);
+                        break;
+                    }
+                }
+                if !batch.full() {
+                    current = commands.try_recv().ok();
+                }
+            }
+            self.commit(batch);
+            if closing.is_some() {
+                return closing;
+            }
+            next = commands.blocking_recv();
+        }
+        None
+    }
+
+    fn decide(&self, batch: &mut Batch, write: Write, guards: Vec<Guard>) -> Outcome {
+        let Write { key, expect, change } = write;
+        let (current, revision) = {
+            let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
+            let held = |key: &Key| match batch.pending.get(key) {
+                Some(pending) => pending.clone(),
+                None => shared.state.get(key.as_str()).map(Arc::clone),
+            };
+            for Guard { key, holds } in guards {
+                if !held(&key).is_some_and(|record| holds(&record)) {
+                    return Err(CommitError::Unguarded { key });
+                }
+            }
+            let newest = batch
+                .events
+                .last()
+                .map_or(shared.state.revision(), |event| event.revision);
+            (held(&key), newest.next())
+        };
+        let event = Arc::new(decide_one(key, &expect, change, current, revision)?);
+        let record = Arc::clone(&event.record);
+        batch.bytes += record.value.len();
+        batch
+            .pending
+            .insert(event.key().clone(), event.outcome().map(Arc::clone));
+        batch.events.push(event);
+        Ok(record)
+    }
+
+    fn commit(&mut self, batch: Batch) {
+        let Batch { events, replies, .. } = batch;
+        let conflicts = replies
+            .iter()
+            .filter(|(_, outcome)| matches!(outcome, Err(CommitError::Conflict { .. })));
+        self.metrics.conflicts.inc_by(conflicts.count() as u64);
+        let failure = if events.is_empty() {
+            None
+        } else {
+            let start = self.clock.instant();
+            let failure = self.make_durable(&events).err().map(Arc::new);
+            self.metrics.batch_writes.observe(events.len() as f64);
+            self.metrics
+                .commit_seconds
+                .observe((self.clock.instant() - start).as_secs_f64());
+            failure
+        };
+        if failure.is_none() {
+            self.publish(&events);
+        }
+        for (reply, outcome) in replies {
+            // A refusal, too, may rest on what an earlier write of a failed batch would have made.
+            let outcome = match &failure {
+                Some(failure) => Err(CommitError::Io(Arc::clone(failure))),
+                None => outcome,
+            };
+            // Who no longer waits does not want the answer.
+            let _ = reply.send(outcome);
+        }
+        if failure.is_none() {
+            self.compact();
+        }
+    }
+
+    fn make_durable(&mut self, events: &[Arc<Event>]) -> Result<(), StorageFailure> {
+        let durable = self
+            .shared
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .state
+            .revision();
+        let database = self.database()?;
+        unless_it_panics(|| disk::append(database, durable, events))
+            .map_err(|err| self.failed("writing store file", err))
+    }
+
+    /// Notes that the file must be opened anew, or replaced, before the next write.
+    fn failed(&mut self, action: &'static str, source: impl Into<DiskError>) -> StorageFailure {
+        let source = source.into();
+        self.metrics.failures.inc();
+        let closed = catch_unwind(AssertUnwindSafe(|| drop(self.database.take())));
+        self.suspect |= closed.is_err() || self.medium.sync_failed() || source.is::<Panicked>();
+        let path = self.medium.path().to_owned();
+        let failure = StorageFailure { action, path, source };
+        tracing::error!(error = %rooflet_base::error::Chain(&failure), "store cannot write; writes fail until it can");
+        failure
+    }
+
+    /// The open database. After a failure: the same file opened anew, which repairs it; or, where
+    /// that does not bring back every acknowledged write, a new file written from memory.
+    fn database(&mut self) -> Result<&Database, StorageFailure> {
+        if self.database.is_none() {
+            let database = match self.reopen() {
+                Some(database) => database,
+                None => self.rebuild()?,
+            };
+            tracing::info!(path = %self.medium.path().display(), "store writes again");
+            self.database = Some(database);
+        }
+        Ok(self.database.as_ref().expect("set just above when absent"))
+    }
+
+    fn reopen(&mut self) -> Option<Database> {
+        if self.suspect {
+            return None;
+        }
+        let database = self.medium.open().ok()??;
+        let durable = self
+            .shared
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .state
+            .revision();
+        (disk::newest(&database).ok()? >= durable).then_some(database)
+    }
+
+    fn rebuild(&mut self) -> Result<Database, StorageFailure> {
+        let database = match self.medium.create_replacement() {
+            Ok(database) => database,
+            Err(err) => return Err(self.failed("creating a new store file for", err)),
+        };
+        let filled = {
+            let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
+            unless_it_panics(|| disk::fill(&database, &shared.state))
+        };
+        filled.map_err(|err| self.failed("filling a new store file for", err))?;
+        self.medium
+            .publish_replacement()
+            .map_err(|err| self.failed("replacing store file", err))?;
+        self.suspect = false;
+        self.garbage.clear();
+        Ok(database)
+    }
+
+    fn publish(&mut self, events: &[Arc<Event>]) {
+        let Some(newest) = events.last().map(|event| event.revision) else {
+            return;
+        };
+        let now = self.clock.instant();
+        {
+            let mut guard = self.shared.write().unwrap_or_else(PoisonError::into_inner);
+            let shared = &mut *guard;
+            for event in events {
+                shared.state.apply(Arc::clone(event), now);
+            }
+            shared.state.trim(&self.history, now, &mut self.garbage);
+            shared.watchers.dispatch(events, &self.metrics);
+            self.metrics.records.set(shared.state.len() as i64);
+            self.metrics.history_events.set(shared.state.history_len() as i64);
+            self.metrics
+                .history_bytes
+                .set(shared.state.history_bytes() as i64);
+        }
+        self.durable_tx.send_replace(newest);
+    }
+
+    fn compact(&mut self) {
+        if self.garbage.len() <= self.history.garbage_rows_max {
+            return;
+        }
+        let Some(database) = &self.database else { return };
+        match unless_it_panics(|| disk::compact(database, &self.garbage)) {
+            Ok(()) => {
+                self.metrics.compacted_rows.inc_by(self.garbage.len() as u64);
+                self.garbage.clear();
+            }
+            // Nothing is lost: the rows stay listed, and the next batch brings the file back.
+            Err(err) => drop(self.failed("compacting store file", err)),
+        }
+    }
+}
+
+type DiskError = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the database library panicked; see the log above")]
+struct Panicked;
+
+/// Memory is not touched while the disk is written, so it can carry on where the disk cannot.
+fn unless_it_panics(write: impl FnOnce() -> Result<(), redb::Error>) -> Result<(), DiskError> {
+    match catch_unwind(AssertUnwindSafe(write)) {
+        Ok(outcome) => outcome.map_err(DiskError::from),
+        Err(_) => Err(DiskError::from(Panicked)),
+    }
+}
+
+/// What one write makes of what its key holds.
+fn decide_one(
+    key: Key,
+    expect: &Expect,
+    change: Change,
+    current: Option<Arc<Record>>,
+    revision: Revision,
+) -> Result<Event, CommitError> {
+    let expected = match (expect, &current) {
+        (Expect::Any, _) => true,
+        (Expect::Absent, None) => true,
+        (Expect::At(revision), Some(record)) => record.modified == *revision,
+        (Expect::Absent, Some(_)) | (Expect::At(_), None) => false,
+    };
+    if !expected {
+        return Err(CommitError::Conflict { current });
+    }
+    let (kind, created, value) = match (change, &current) {
+        (Change::Put(put), Some(record)) => (
+            EventKind::Modified,
+            record.created,
+            encode(&key, || put(revision))?,
+        ),
+        (Change::Put(put), None) => (EventKind::Created, revision, encode(&key, || put(revision))?),
+        (Change::Delete(delete), Some(record)) => (
+            EventKind::Deleted,
+            record.created,
+            encode(&key, || delete(revision, record))?,
+        ),
+        (Change::Delete(_), None) => return Err(CommitError::Conflict { current: None }),
+    };
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(CommitError::TooLarge {
+            key,
+            bytes: value.len(),
+            limit: VALUE_BYTES_MAX,
+        });
+    }
+    let record =
+        Record::parse(key.clone(), value, created, revision).map_err(|_| CommitError::NotJson { key })?;
+    Ok(Event {
+        revision,
+        kind,
+        record,
+        previous: current,
+    })
+}
+
+/// Runs a caller's encoder. A panic in it would otherwise end the writer, and with it every later write.
+fn encode(key: &Key, encoder: impl FnOnce() -> Bytes) -> Result<Bytes, CommitError> {
+    catch_unwind(AssertUnwindSafe(encoder)).map_err(|_| CommitError::Encoder { key: key.clone() })
+}

@@ -1,0 +1,49 @@
+//! Logs: one line per event on standard error, filtered by `ROOFLET_LOG` (default `info`). Lines that cannot be written
+//! are dropped.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+use rooflet_base::environment::{is_set, variable};
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    // An empty variable says nothing.
+    #[value(alias = "")]
+    Text,
+    /// One JSON object a line, for collectors.
+    Json,
+}
+
+/// `ROOFLET_LOG` is no filter.
+#[derive(Debug, thiserror::Error)]
+#[error("ROOFLET_LOG is `{text}`: {err}; write a level such as `info`, or `rooflet=debug`")]
+pub struct InvalidFilter {
+    text: String,
+    err: ParseError,
+}
+
+/// Installs the process-wide subscriber. A second call changes nothing.
+pub fn init(format: LogFormat, default_filter: &str) -> Result<(), InvalidFilter> {
+    let text = variable("ROOFLET_LOG").unwrap_or_else(|| default_filter.to_owned());
+    let filter = EnvFilter::try_new(&text).map_err(|err| InvalidFilter { text, err })?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // What it would do instead is `eprintln!`, which panics.
+        .log_internal_errors(false);
+    let installed = match format {
+        LogFormat::Text => builder
+            .with_ansi(std::io::stderr().is_terminal() && !is_set("NO_COLOR"))
+            .with_target(false)
+            .try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    drop(installed);
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Helpers for the tests of all crates. No crate of the shipped binary depends on this crate.
+
+use std::path::Path;
+use std::time::Duration;
+
+use camino::Utf8Path;
+
+/// Longest time that a test waits for an event that must occur.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Root directory of the repository, for fixtures and examples.
+pub fn repository() -> &'static Utf8Path {
+    Utf8Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Temporary directory that is deleted when the value is dropped.
+pub struct TempDir(tempfile::TempDir);
+
+impl TempDir {
+    /// Creates an empty directory. Panics if the system has no place for temporary files.
+    #[expect(clippy::new_without_default, reason = "it creates a directory")]
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().expect("a directory for temporary files"))
+    }
+
+    /// Path of the directory.
+    pub fn path(&self) -> &Utf8Path {
+        Utf8Path::from_path(self.0.path()).expect("a path of UTF-8")
+    }
+}
+
+impl AsRef<Path> for TempDir {
+    fn as_ref(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// Waits for `future`. Panics after [`DEADLINE`], so that a test that hangs names what it waits for.
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
+    let outcome = tokio::time::timeout(DEADLINE, future);
+    outcome.await.expect("within the deadline")
+}

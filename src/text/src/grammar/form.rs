@@ -1,0 +1,336 @@
+//! Grammars of whole answers: what is asked for, behind the reasoning that may come before it, in the way a model writes
+//! it.
+
+use std::sync::Arc;
+
+use super::json::Rules;
+use super::json_schema::{SchemaError, schema_rule};
+use super::matcher::Automaton;
+use super::regex::{RegexError, RegexRules, Writing, parsed};
+use super::{Builder, ByteSet, Grammar, NodeId, RETURN, SPECIAL, TooLarge};
+use crate::reasoning::ReasoningMarkers;
+use crate::tokenizer::Tokenizer;
+use crate::tool_calls::{ToolFormat, deepseek, kimi, llama, mistral, tagged};
+use rooflet_inference_api::openai::json::Json;
+use rooflet_inference_api::openai::response_format::ContentFormat;
+use rooflet_inference_api::openai::tools::Function;
+
+/// What an answer has to be: one of what is asked for.
+#[derive(Debug, Clone)]
+pub struct Form<'a> {
+    pub content: Option<&'a ContentFormat>,
+    pub calls: Option<Calls<'a>>,
+}
+
+/// Calls of these functions.
+#[derive(Debug, Clone)]
+pub struct Calls<'a> {
+    /// By their places in the request. The arguments of those that are not strict are any JSON where their schema cannot
+    /// be held to.
+    pub functions: Vec<(usize, &'a Function)>,
+    /// More than one.
+    pub parallel: bool,
+    /// Text may come before them, or instead; of the functions, only the strict ones are held to their schemas.
+    pub optional: bool,
+}
+
+/// The model's own ways.
+#[derive(Debug, Clone, Copy)]
+pub struct Manner<'a> {
+    pub tokenizer: &'a Tokenizer,
+    /// And whether the prompt has begun the block.
+    pub reasoning: Option<(ReasoningMarkers, bool)>,
+    pub tool_format: ToolFormat,
+}
+
+/// Why there is no grammar for a form.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FormError {
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    #[error(transparent)]
+    Pattern(#[from] RegexError),
+    #[error("{err}")]
+    Parameters { function: usize, err: SchemaError },
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error("no answer can be what it asks for")]
+    Empty,
+}
+
+impl Form<'_> {
+    /// The answers of this form, as such a model gives them.
+    pub fn grammar(&self, manner: &Manner<'_>) -> Result<Arc<Grammar>, FormError> {
+        let mut builder = Builder::new();
+        let writer = Writer {
+            builder: &mut builder,
+            manner,
+        };
+        let start = writer.answer(self)?;
+        let grammar = Arc::new(builder.finish(start)?);
+        let can_begin = Automaton::new(Arc::clone(&grammar))
+            .is_ok_and(|automaton| !automaton.places(automaton.start()).is_at_end());
+        can_begin.then_some(grammar).ok_or(FormError::Empty)
+    }
+}
+
+struct Writer<'a, 'b> {
+    builder: &'b mut Builder,
+    manner: &'a Manner<'a>,
+}
+
+impl Writer<'_, '_> {
+    fn answer(mut self, form: &Form<'_>) -> Result<NodeId, FormError> {
+        let harmony = self.manner.tool_format == ToolFormat::Harmony;
+        let mut ways = Vec::new();
+        if let Some(content) = form.content {
+            let content = self.content(content)?;
+            ways.push(match harmony {
+                true => {
+                    let head = self.marks(&["<|channel|>", "final", "<|message|>"]);
+                    self.builder.literal(&head, content)
+                }
+                false => content,
+            });
+        }
+        if let Some(calls) = &form.calls {
+            let written = self.calls(calls)?;
+            ways.push(match calls.optional {
+                true => self.text_or(written),
+                false => written,
+            });
+        }
+        let answer = self.builder.any_of(ways);
+        Ok(match harmony {
+            true => self.behind_analysis(answer),
+            false => self.behind_reasoning(answer),
+        })
+    }
+
+    fn content(&mut self, format: &ContentFormat) -> Result<NodeId, FormError> {
+        Ok(match format {
+            ContentFormat::Object => Rules::new(self.builder).object,
+            ContentFormat::Schema(schema) => schema_rule(self.builder, schema)?,
+            ContentFormat::Pattern(pattern) => {
+                let hir = parsed(pattern)?;
+                let mut rules = RegexRules {
+                    builder: self.builder,
+                    writing: Writing::Plain,
+                };
+                rules.whole(&hir)?
+            }
+            ContentFormat::Choice(texts) => {
+                let texts = texts.iter().map(|text| text.as_bytes().to_vec());
+                self.builder.one_of(texts.collect(), RETURN)
+            }
+        })
+    }
+
+    /// Marks may be special tokens, other text is not.
+    fn marks(&self, texts: &[&str]) -> Vec<u8> {
+        let special = |text: &str| !self.manner.tokenizer.special_tokens(&[text]).is_empty();
+        texts
+            .iter()
+            .flat_map(|text| special(text).then_some(SPECIAL).into_iter().chain(text.bytes()))
+            .collect()
+    }
+
+    fn behind_reasoning(&mut self, content: NodeId) -> NodeId {
+        let Some((markers, opened)) = self.manner.reasoning else {
+            return content;
+        };
+        let line = self.builder.literal(b"\n", RETURN);
+        let content_line = self.builder.repeat(line, 0, Some(2), content);
+        let close = self.marks(&[markers.close]);
+        let block = self.builder.until(&close, content_line);
+        if opened {
+            return block;
+        }
+        let open = self.marks(&[markers.open]);
+        let block = self.builder.literal(&open, block);
+        self.builder.any_of(vec![block, content])
+    }
+
+    /// Where the model writes on channels.
+    fn behind_analysis(&mut self, message: NodeId) -> NodeId {
+        let again = self.marks(&["<|start|>", "assistant"]);
+        let again = self.builder.literal(&again, message);
+        let end = self.marks(&["<|end|>"]);
+        let analysis = self.builder.until(&end, again);
+        let head = self.marks(&["<|channel|>", "analysis", "<|message|>"]);
+        let analysis = self.builder.literal(&head, analysis);
+        self.builder.any_of(vec![analysis, message])
+    }
+
+    /// Text that holds no call, and then these calls or nothing.
+    fn text_or(&mut self, calls: NodeId) -> NodeId {
+        let calls_or_end = self.builder.optional(calls, RETURN);
+        match self.manner.tool_format {
+            ToolFormat::Tagged => self.text_up_to(tagged::OPEN, calls_or_end),
+            ToolFormat::Mistral => self.text_up_to(mistral::MARKER, calls_or_end),
+            ToolFormat::DeepSeek { .. } => self.text_up_to(deepseek::SECTION, calls_or_end),
+            ToolFormat::Kimi => self.text_up_to(kimi::SECTION, calls_or_end),
+            // What begins with a brace is a call.
+            ToolFormat::Llama => {
+                let marker = self.marks(&[llama::MARKER]);
+                let rest = self.builder.without(&marker, RETURN);
+                let mut first = ByteSet::ALL;
+                for byte in [b'{', SPECIAL, marker[0]].iter().chain(b" \t\r\n") {
+                    first.remove(*byte);
+                }
+                let text = self.builder.bytes(first, rest);
+                let space = self.builder.bytes(ByteSet::of(b" \t\r\n"), RETURN);
+                let text = self.builder.any_of(vec![text, RETURN]);
+                let text = self.builder.repeat(space, 0, None, text);
+                self.builder.any_of(vec![calls, text])
+            }
+            // What has a brace at the beginning of its second line is a call.
+            ToolFormat::Glm => {
+                let rest = self.builder.without(&[SPECIAL], RETURN);
+                let mut first = ByteSet::ALL;
+                first.remove(b'{');
+                first.remove(SPECIAL);
+                let second_line = self.builder.bytes(first, rest);
+                let second_line = self.builder.any_of(vec![second_line, RETURN]);
+                let second_line = self.builder.literal(b"\n", second_line);
+                let mut line = ByteSet::ALL;
+                line.remove(b'\n');
+                line.remove(SPECIAL);
+                let line = self.builder.bytes(line, RETURN);
+                let behind = self.builder.any_of(vec![second_line, RETURN]);
+                let text = self.builder.repeat(line, 0, None, behind);
+                self.builder.any_of(vec![calls, text])
+            }
+            ToolFormat::Harmony => {
+                let head = self.marks(&["<|channel|>", "final", "<|message|>"]);
+                let text = self.builder.without(&[SPECIAL], RETURN);
+                let message = self.builder.literal(&head, text);
+                self.builder.any_of(vec![message, calls])
+            }
+        }
+    }
+
+    fn text_up_to(&mut self, mark: &str, next: NodeId) -> NodeId {
+        let mark = self.marks(&[mark]);
+        self.builder.without(&mark, next)
+    }
+
+    fn calls(&mut self, calls: &Calls<'_>) -> Result<NodeId, FormError> {
+        let mut ways = Vec::new();
+        for (place, function) in &calls.functions {
+            let held = function.strict || !calls.optional;
+            let parameters = function.parameters.as_ref().filter(|_| held);
+            let fitting = parameters.map(|schema| {
+                let schema = of_object(schema);
+                self.builder.attempt(|builder| schema_rule(builder, &schema))
+            });
+            let arguments = match fitting {
+                Some(Ok(rule)) => rule,
+                Some(Err(err)) if function.strict || !err.is_unsupported() => {
+                    return Err(FormError::Parameters {
+                        function: *place,
+                        err,
+                    });
+                }
+                Some(Err(_)) | None => Rules::new(self.builder).object,
+            };
+            ways.push(self.call(&function.name, arguments));
+        }
+        let call = self.builder.any_of(ways);
+        let several = |builder: &mut Builder, between: &[u8], end: NodeId| {
+            let another = builder.literal(between, call);
+            let max = if calls.parallel { None } else { Some(0) };
+            let more = builder.repeat(another, 0, max, end);
+            builder.call(call, more)
+        };
+        Ok(match self.manner.tool_format {
+            ToolFormat::Tagged => several(self.builder, b"\n", RETURN),
+            ToolFormat::Mistral => {
+                let close = self.builder.bytes(ByteSet::of(b"]"), RETURN);
+                let listed = several(self.builder, b", ", close);
+                let open = self.marks(&["[TOOL_CALLS]"]);
+                let listed = self.builder.literal(b"[", listed);
+                self.builder.literal(&open, listed)
+            }
+            ToolFormat::DeepSeek { .. } => {
+                self.section((deepseek::SECTION, b"\n", deepseek::SECTION_END), several)
+            }
+            ToolFormat::Kimi => self.section((kimi::SECTION, b"", kimi::SECTION_END), several),
+            // One message, or one answer, is one call.
+            ToolFormat::Llama | ToolFormat::Glm | ToolFormat::Harmony => call,
+        })
+    }
+
+    /// Calls between two marks, and what stands between the calls.
+    fn section(
+        &mut self,
+        (open, between, close): (&str, &[u8], &str),
+        calls: impl FnOnce(&mut Builder, &[u8], NodeId) -> NodeId,
+    ) -> NodeId {
+        let close = self.marks(&[close]);
+        let close = self.builder.literal(&close, RETURN);
+        let calls = calls(self.builder, between, close);
+        let open = self.marks(&[open]);
+        self.builder.literal(&open, calls)
+    }
+
+    fn call(&mut self, name: &str, arguments: NodeId) -> NodeId {
+        let named = |word: &str| format!("{{\"name\": \"{name}\", \"{word}\": ").into_bytes();
+        let (before, behind) = match self.manner.tool_format {
+            ToolFormat::Tagged => {
+                let mut before = self.marks(&["<tool_call>"]);
+                before.push(b'\n');
+                before.extend(named("arguments"));
+                let mut behind = b"}\n".to_vec();
+                behind.extend(self.marks(&["</tool_call>"]));
+                (before, behind)
+            }
+            ToolFormat::Mistral => (named("arguments"), b"}".to_vec()),
+            ToolFormat::Llama => (named("parameters"), b"}".to_vec()),
+            ToolFormat::Glm => (format!("{name}\n").into_bytes(), Vec::new()),
+            ToolFormat::DeepSeek { fenced: true } => {
+                let (open, close) = deepseek::FENCE;
+                let mut before = self.marks(&[deepseek::CALL, "function", deepseek::SEPARATOR]);
+                before.extend(format!("{name}\n{open}").bytes());
+                let mut behind = close.as_bytes().to_vec();
+                behind.extend(self.marks(&[deepseek::CALL_END]));
+                (before, behind)
+            }
+            ToolFormat::DeepSeek { fenced: false } => {
+                let before = self.marks(&[deepseek::CALL, name, deepseek::SEPARATOR]);
+                (before, self.marks(&[deepseek::CALL_END]))
+            }
+            ToolFormat::Kimi => return self.kimi_call(name, arguments),
+            ToolFormat::Harmony => {
+                let recipient = format!("commentary to=functions.{name} ");
+                let before = self.marks(&["<|channel|>", &recipient, "<|constrain|>", "json", "<|message|>"]);
+                (before, Vec::new())
+            }
+        };
+        let behind = self.builder.literal(&behind, RETURN);
+        let arguments = self.builder.call(arguments, behind);
+        self.builder.literal(&before, arguments)
+    }
+
+    /// Its name ends with the call's place among the answer's, which is not counted here.
+    fn kimi_call(&mut self, name: &str, arguments: NodeId) -> NodeId {
+        let end = self.marks(&[kimi::CALL_END]);
+        let end = self.builder.literal(&end, RETURN);
+        let arguments = self.builder.call(arguments, end);
+        let mark = self.marks(&[kimi::ARGUMENTS]);
+        let arguments = self.builder.literal(&mark, arguments);
+        let digit = self.builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
+        let place = self.builder.repeat(digit, 1, Some(2), arguments);
+        let id = self.marks(&[kimi::CALL, &format!("functions.{name}:")]);
+        self.builder.literal(&id, place)
+    }
+}
+
+/// Arguments are always an object, whether or not their schema says so.
+fn of_object(schema: &Json) -> Json {
+    let mut schema = schema.clone();
+    if let Json::Object(members) = &mut schema {
+        members.insert("type", "object".into());
+    }
+    schema
+}

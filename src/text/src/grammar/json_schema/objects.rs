@@ -1,0 +1,230 @@
+//! Objects: which members, in which order, and how many.
+
+use super::{Compiler, SchemaError};
+use crate::grammar::json::member;
+use crate::grammar::names::name_apart_from;
+use crate::grammar::regex;
+use crate::grammar::schema::Schema;
+use crate::grammar::{NodeId, RETURN};
+use rooflet_inference_api::openai::json::Json;
+
+/// Longer ones are nobody's, where other names are to be told from them.
+pub(super) const MAX_NAME_BYTES: usize = 256;
+
+/// A member that an object may have.
+struct Property {
+    /// Name, colon and value.
+    rule: NodeId,
+    required: bool,
+}
+
+/// Members with names of a kind.
+struct Patterned {
+    /// Name, colon and value of one.
+    rule: NodeId,
+    fits: ::regex::Regex,
+}
+
+impl<'a> Compiler<'a, '_> {
+    pub(super) fn object(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
+        let expected = "an object of schemas";
+        let properties = match schema.get("properties") {
+            None => None,
+            Some(Json::Object(properties)) => Some(properties),
+            Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_)) => {
+                return Err(schema.invalid("properties", expected));
+            }
+        };
+        let mut required = Vec::new();
+        for name in schema.list("required")?.unwrap_or_default() {
+            let name = name
+                .as_str()
+                .ok_or_else(|| schema.invalid("required", "a list of names"))?;
+            if !required.contains(&name) {
+                required.push(name);
+            }
+        }
+        let patterned = self.patterned(schema)?;
+        let others = match schema.get("additionalProperties") {
+            // Names that no pattern fits cannot be told from those that one does.
+            _ if patterned.is_some() => None,
+            Some(Json::Bool(false)) => None,
+            Some(others) => Some(self.rule(others, schema.below("additionalProperties"))?),
+            None if properties.is_some() => None,
+            None => Some(self.rules.value),
+        };
+        let mut names: Vec<&str> = Vec::new();
+        let mut members = Vec::new();
+        for (name, value) in properties.into_iter().flat_map(|properties| properties.iter()) {
+            if names.contains(&name) {
+                continue;
+            }
+            if *value == Json::Bool(false) && !required.contains(&name) {
+                names.push(name);
+                continue;
+            }
+            let value = self.rule(value, schema.below(&format!("properties/{name}")))?;
+            names.push(name);
+            members.push(self.property(name, value, required.contains(&name)));
+        }
+        if let Some(Patterned { rule, fits }) = patterned {
+            let named = names.iter().chain(&required);
+            if named.clone().any(|name| fits.is_match(name)) {
+                return Err(SchemaError::Together {
+                    at: schema.at.clone(),
+                    keyword: "patternProperties",
+                    others: "names that it fits",
+                });
+            }
+            if let Some(missing) = required.iter().find(|name| !names.contains(name)) {
+                let at = schema.below(&format!("required/{missing}"));
+                return Err(SchemaError::Empty { at });
+            }
+            return self.members(schema, members, Some(rule));
+        }
+        for name in required {
+            if !names.contains(&name) {
+                // Without a word on other members, one that must be there can be anything.
+                let value = match schema.get("additionalProperties") {
+                    None => self.rules.value,
+                    Some(_) => others.ok_or_else(|| schema.empty())?,
+                };
+                names.push(name);
+                members.push(self.property(name, value, true));
+            }
+        }
+        if others.is_some() && names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
+            return Err(SchemaError::Unsupported {
+                at: schema.at.clone(),
+                keyword: "additionalProperties beside such long names".to_owned(),
+            });
+        }
+        let others = others.map(|value| self.other_member(&names, value));
+        self.members(schema, members, others)
+    }
+
+    /// Members whose names fit the one pattern there is.
+    fn patterned(&mut self, schema: &Schema<'a>) -> Result<Option<Patterned>, SchemaError> {
+        let patterns = match schema.get("patternProperties") {
+            None => return Ok(None),
+            Some(Json::Object(patterns)) => patterns,
+            Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_)) => {
+                return Err(schema.invalid("patternProperties", "an object of schemas"));
+            }
+        };
+        let mut all = patterns.iter();
+        let (pattern, value) = match (all.next(), all.next()) {
+            (None, _) => return Ok(None),
+            (Some(only), None) => only,
+            // A name may fit both.
+            (Some(_), Some(_)) => {
+                return Err(SchemaError::Unsupported {
+                    at: schema.at.clone(),
+                    keyword: "patternProperties of several patterns".to_owned(),
+                });
+            }
+        };
+        let at = schema.below("patternProperties");
+        let failed = |err| SchemaError::Pattern { at: at.clone(), err };
+        let fits = regex::compiled(pattern).map_err(failed)?;
+        let hir = regex::parsed(pattern).map_err(failed)?;
+        let value = self.rule(value, format!("{at}/{pattern}"))?;
+        let name = self.matching(schema, &hir)?;
+        let name = self.quoted(name);
+        let rule = member(self.builder, self.rules.space, name, value);
+        Ok(Some(Patterned { rule, fits }))
+    }
+
+    fn property(&mut self, name: &str, value: NodeId, required: bool) -> Property {
+        let text = serde_json::to_string(name).expect("a string is JSON");
+        let name = self.builder.literal(text.as_bytes(), RETURN);
+        Property {
+            rule: member(self.builder, self.rules.space, name, value),
+            required,
+        }
+    }
+
+    /// Members in their order, then others, as many as there may be.
+    fn members(
+        &mut self,
+        schema: &Schema<'a>,
+        members: Vec<Property>,
+        others: Option<NodeId>,
+    ) -> Result<NodeId, SchemaError> {
+        let (least, most) = (
+            schema.count("minProperties")?.unwrap_or(0),
+            schema.count("maxProperties")?,
+        );
+        // What may come next, by how many members have come; beyond so many, all is alike.
+        let alike = most.unwrap_or(least.max(1));
+        let counts = |index: usize| 0..=u32::try_from(index).map_or(alike, |index| index.min(alike));
+        let required = members.iter().filter(|member| member.required).count() as u64;
+        let close = self.closed(b"}");
+        let mut next = Vec::new();
+        for count in counts(members.len()) {
+            let missing = least.saturating_sub(count);
+            let room = most.map(|most| most - count);
+            next.push(match others {
+                _ if room.is_some_and(|room| room < missing) => None,
+                None => (missing == 0).then_some(close),
+                Some(other) if missing <= 1 && count == 0 => Some(self.items(other, missing, room, close)),
+                Some(other) if missing <= 1 => {
+                    let another = self.after_comma(other);
+                    Some(self.builder.repeat(another, missing, room, close))
+                }
+                // Two of them may have one name, and be one.
+                Some(_) => None,
+            });
+        }
+        for (index, Property { rule, required }) in members.into_iter().enumerate().rev() {
+            let with: Vec<Option<NodeId>> = next
+                .iter()
+                .map(|next| {
+                    let this = self.builder.call(rule, (*next)?);
+                    Some(self.spaced(this))
+                })
+                .collect();
+            next = counts(index)
+                .map(|count| {
+                    let with = match count {
+                        _ if most == Some(count) => None,
+                        0 => with[1],
+                        _ => with[alike.min(count + 1) as usize].map(|with| self.builder.literal(b",", with)),
+                    };
+                    let without = next[count as usize].filter(|_| !required);
+                    let ways: Vec<NodeId> = with.into_iter().chain(without).collect();
+                    (!ways.is_empty()).then(|| self.builder.any_of(ways))
+                })
+                .collect();
+            self.builder.check_size()?;
+        }
+        let Some(first) = next[0] else {
+            // Members that are not spoken of might be there, but are left out beside those that are.
+            let unsaid = others.is_some() || schema.get("additionalProperties").is_none();
+            let possible = unsaid && most.is_none_or(|most| least <= most && required <= u64::from(most));
+            return Err(match possible {
+                true => SchemaError::Together {
+                    at: schema.at.clone(),
+                    keyword: "minProperties",
+                    others: "so few named members",
+                },
+                false => schema.empty(),
+            });
+        };
+        Ok(self.builder.literal(b"{", first))
+    }
+
+    /// A member with a name that is none of these. It has no escapes, by which it could be one of them after all.
+    fn other_member(&mut self, names: &[&str], value: NodeId) -> NodeId {
+        let names: Vec<&str> = names
+            .iter()
+            .copied()
+            .filter(|name| !name.contains(['"', '\\']) && !name.contains(|c: char| c < ' '))
+            .collect();
+        let close = self.builder.literal(b"\"", RETURN);
+        let any = self.rules.plain_character;
+        let rest = name_apart_from(self.builder, any, &names, close);
+        let name = self.builder.literal(b"\"", rest);
+        member(self.builder, self.rules.space, name, value)
+    }
+}

@@ -1,0 +1,121 @@
+//! Texts: patterns, formats and lengths, alone and together.
+
+use regex_syntax::hir::Hir;
+
+use super::{Compiler, SchemaError};
+use crate::grammar::formats::{fits, format_pattern, is_any_text};
+use crate::grammar::product::{Wanted, combined};
+use crate::grammar::regex;
+use crate::grammar::regex::{RegexError, RegexRules, Writing};
+use crate::grammar::schema::Schema;
+use crate::grammar::{NodeId, RETURN};
+use rooflet_inference_api::openai::json::Json;
+
+impl<'a> Compiler<'a, '_> {
+    pub(super) fn string(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
+        let min = schema.count("minLength")?.unwrap_or(0);
+        let max = schema.count("maxLength")?;
+        if max.is_some_and(|max| min > max) {
+            return Err(schema.empty());
+        }
+        let format = schema.text("format")?;
+        let mut patterns: Vec<&str> = match schema.get("pattern") {
+            None => Vec::new(),
+            // As they are put together in normal form.
+            Some(Json::Array(patterns)) => patterns.iter().filter_map(Json::as_str).collect(),
+            Some(_) => schema.text("pattern")?.into_iter().collect(),
+        };
+        patterns.retain(|pattern| format.is_none_or(|format| !fits(format, pattern)));
+        let spelt = format.and_then(|format| format_pattern(format, max));
+        if let Some(format) = format
+            && spelt.is_none()
+            && patterns.is_empty()
+            && !is_any_text(format)
+        {
+            return Err(SchemaError::Unsupported {
+                at: schema.at.clone(),
+                keyword: format!("format of '{format}'"),
+            });
+        }
+        let parsed = |pattern: &str| regex::parsed(pattern).map_err(|err| pattern_error(schema, err));
+        let expressions: Vec<Hir> = patterns.into_iter().map(parsed).collect::<Result<_, _>>()?;
+        let spelt = spelt.as_deref().map(parsed).transpose()?;
+        let mut content = None;
+        for expression in &expressions {
+            let rule = self.matching(schema, expression)?;
+            content = Some(self.both(schema, content, rule)?);
+        }
+        if let Some(expression) = &spelt {
+            let rule = self.matching(schema, expression)?;
+            content = match self.both(schema, content, rule) {
+                // Its own words say what the client means by the format.
+                Err(SchemaError::Pattern {
+                    err: RegexError::TooManyStates(_),
+                    ..
+                }) if !expressions.is_empty() => content,
+                both => Some(both?),
+            };
+        }
+        let mut decisive = match &expressions[..] {
+            [] => spelt.as_slice().iter(),
+            expressions => expressions.iter(),
+        };
+        let bounded = min > 0 || max.is_some() || (expressions.is_empty() && spelt.is_none());
+        if bounded && !decisive.any(|expression| regex::is_as_long(expression, min, max)) {
+            let rule = self.builder.repeat(self.rules.character, min, max, RETURN);
+            let counted = self.both(schema, content, rule);
+            content = Some(
+                counted.map_err(|err| match expressions.is_empty() && err.is_unsupported() {
+                    true => SchemaError::Together {
+                        at: schema.at.clone(),
+                        keyword: "format",
+                        others: "such lengths",
+                    },
+                    false => err,
+                })?,
+            );
+        }
+        Ok(self.quoted(content.unwrap_or(RETURN)))
+    }
+
+    /// Texts of a rule that are those of another, where there is another.
+    fn both(
+        &mut self,
+        schema: &Schema<'a>,
+        one: Option<NodeId>,
+        other: NodeId,
+    ) -> Result<NodeId, SchemaError> {
+        let Some(one) = one else { return Ok(other) };
+        let both = combined(self.builder, (one, other), Wanted::Both);
+        let both = both.map_err(|err| pattern_error(schema, err.into()))?;
+        both.ok_or_else(|| schema.empty())
+    }
+
+    pub(super) fn quoted(&mut self, content: NodeId) -> NodeId {
+        let close = self.builder.literal(b"\"", RETURN);
+        let content = self.builder.call(content, close);
+        self.builder.literal(b"\"", content)
+    }
+
+    pub(super) fn matching(&mut self, schema: &Schema<'a>, hir: &Hir) -> Result<NodeId, SchemaError> {
+        let character = self.rules.character;
+        let mut rules = RegexRules {
+            builder: self.builder,
+            writing: Writing::Json,
+        };
+        rules
+            .somewhere(hir, character)
+            .map_err(|err| pattern_error(schema, err))
+    }
+}
+
+fn pattern_error(schema: &Schema<'_>, err: RegexError) -> SchemaError {
+    let at = schema.at.clone();
+    match err {
+        RegexError::TooLarge(err) => SchemaError::TooLarge(err),
+        RegexError::Invalid(_)
+        | RegexError::Unsupported(_)
+        | RegexError::Empty
+        | RegexError::TooManyStates(_) => SchemaError::Pattern { at, err },
+    }
+}

@@ -1,0 +1,313 @@
+mod choices;
+mod clients;
+mod numbers;
+mod objects;
+mod refusals;
+mod strings;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::grammar::matcher::Automaton;
+use crate::grammar::tests::{accepts, grammar, walk};
+
+fn schema(schema: &Value) -> Json {
+    serde_json::from_str(&schema.to_string()).unwrap()
+}
+
+/// Texts that a schema's grammar takes, and others that it does not.
+fn check(asked: Value, good: &[&str], bad: &[&str]) {
+    check_schema(schema(&asked), good, bad);
+}
+
+fn check_schema(asked: Json, good: &[&str], bad: &[&str]) {
+    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    for text in good {
+        assert!(accepts(&grammar, text), "{asked:?} must take {text}");
+        serde_json::from_str::<Value>(text).unwrap();
+    }
+    for text in bad {
+        assert!(!accepts(&grammar, text), "{asked:?} must not take {text}");
+    }
+}
+
+fn refusal(asked: Value) -> String {
+    let asked = schema(&asked);
+    schema_rule(&mut Builder::new(), &asked).unwrap_err().to_string()
+}
+
+#[test]
+fn lists_have_their_lengths() {
+    let numbers = |extra: Value| {
+        let mut all = json!({"type": "array", "items": {"type": "integer"}});
+        for (name, value) in extra.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        all
+    };
+    check(
+        numbers(json!({})),
+        &["[]", "[1]", "[1, 2,3]", "[\n 1,\n 2\n]"],
+        &["[", "[1,]", "[,1]", "[\"a\"]"],
+    );
+    check(
+        numbers(json!({"minItems": 2, "maxItems": 3})),
+        &["[1,2]", "[1,2,3]"],
+        &["[]", "[1]", "[1,2,3,4]"],
+    );
+    check(numbers(json!({"maxItems": 0})), &["[]"], &["[1]"]);
+    check(numbers(json!({"minItems": 1})), &["[1]", "[1,2]"], &["[]"]);
+    let pair = json!({"prefixItems": [{"type": "string"}, {"type": "null"}], "items": false, "minItems": 1});
+    check(
+        pair,
+        &["[\"a\"]", "[\"a\",null]"],
+        &["[]", "[\"a\",null,1]", "[null]"],
+    );
+    check(
+        json!({"type": "array", "items": [{"type": "string"}], "additionalItems": {"type": "null"}}),
+        &["[]", "[\"a\"]", "[\"a\",null]"],
+        &["[null]", "[\"a\",1]"],
+    );
+    let open = json!({"prefixItems": [{"type": "string"}], "items": {"type": "integer"}, "minItems": 2, "maxItems": 3});
+    check(
+        open,
+        &["[\"a\",1]", "[\"a\",1,2]"],
+        &["[\"a\"]", "[\"a\",1,2,3]", "[1,1]"],
+    );
+}
+
+#[test]
+fn values_come_once_in_a_list_of_different_ones() {
+    let colours = |extra: Value| {
+        let mut all = json!({"$defs": {"c": {"enum": ["red", "blue", 3, "red"]}}, "type": "array", "items": {"$ref": "#/$defs/c"}, "uniqueItems": true});
+        for (name, value) in extra.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        all
+    };
+    check(
+        colours(json!({})),
+        &["[]", "[\"red\"]", "[3, \"blue\",\"red\"]", "[ ]"],
+        &["[3,3]", "[\"red\",3,\"red\"]", "[,3]", "[3,]", "[4]"],
+    );
+    check(
+        colours(json!({"minItems": 2, "maxItems": 2})),
+        &["[3,\"red\"]"],
+        &["[]", "[3]", "[3,\"red\",\"blue\"]"],
+    );
+    check(
+        json!({"items": {"type": "boolean"}, "uniqueItems": true}),
+        &["[true,false]"],
+        &["[true,true]", "[true,false,true]"],
+    );
+    check(
+        json!({"items": {"type": "string"}, "uniqueItems": true, "maxItems": 1}),
+        &["[]", "[\"a\"]"],
+        &["[\"a\",\"b\"]"],
+    );
+}
+
+#[test]
+fn numbers_are_equal_by_what_they_mean() {
+    let items = json!({"enum": [1, 1.0, 2, {"a": 1, "b": 0}, {"b": -0.0, "a": 1.0}]});
+    check(
+        json!({"type": "array", "uniqueItems": true, "items": items}),
+        &["[1,2]", "[2,{\"a\":1,\"b\":0}]"],
+        &["[1,1.0]", "[1.0,1]", "[{\"a\":1,\"b\":0},{\"b\":-0.0,\"a\":1.0}]"],
+    );
+    let both =
+        json!({"allOf": [{"enum": [1, 2, 9007199254740993_u64]}, {"enum": [1.0, 9007199254740992_u64]}]});
+    check(both, &["1"], &["2", "9007199254740993"]);
+    check(json!({"enum": [1, 2], "not": {"const": 2.0}}), &["1"], &["2"]);
+    // However many digits they are written with, and with an exponent or without.
+    let both = r#"{"allOf": [{"enum": [0.1000000000000000, -1.50000000000000000, 3.141592653589793238]},
+        {"enum": [0.1, -15e-1, 3.141592653589793239]}]}"#;
+    check_schema(
+        Json::parse(both).unwrap(),
+        &["0.1", "-1.5"],
+        &["3.141592653589793", "1"],
+    );
+}
+
+#[test]
+fn ways_that_nothing_fits_are_none() {
+    for keyword in ["anyOf", "oneOf"] {
+        check(json!({keyword: [{"type": "string"}, false]}), &["\"\""], &["1"]);
+    }
+    let apart = json!({"oneOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]},
+        {"properties": {"a": {"const": 2}}, "required": ["a"]}]});
+    check(apart, &["{\"a\":1}", "{\"a\":2}"], &["{}", "1"]);
+}
+
+#[test]
+fn strings_and_numbers_are_bounded() {
+    check(
+        json!({"type": "string", "minLength": 1, "maxLength": 3}),
+        &[r#""a""#, r#""äöü""#, r#""\n\"\u00e9""#, "\"👋👋👋\""],
+        &[r#""""#, r#""abcd""#, "\"\n\"", r#""\ud800""#, "\"a"],
+    );
+    check(
+        json!({"type": "string", "pattern": "^[A-Z]{2}-\\d+$"}),
+        &[r#""AB-12""#],
+        &[r#""AB-""#, r#""xAB-1""#, "\"AB-٣\""],
+    );
+    check(
+        json!({"pattern": "b\"?"}),
+        &[r#""abc""#, r#""b""#, r#""b\"""#],
+        &[r#""ac""#],
+    );
+    check(
+        json!({"type": "integer", "minimum": -1, "exclusiveMaximum": 11}),
+        &["-1", "0", "9", "10"],
+        &["-2", "11", "-0", "01"],
+    );
+    check(
+        json!({"type": "number", "minimum": 0.5, "maximum": 1}),
+        &["0.5", "0.75", "1", "1.0"],
+        &["0.49", "1.1", "0"],
+    );
+    check(
+        json!({"type": "number"}),
+        &["-0.5e+10", "0", "12E3"],
+        &["01", ".5", "1.", "+1"],
+    );
+}
+
+#[test]
+fn annotations_and_what_is_always_met_demand_nothing() {
+    check(
+        json!({"type": "object", "$anchor": "a", "x-order": ["a"], "nullable": true, "minProperties": 0, "propertyNames": {"type": "string"},
+               "contentSchema": {}, "properties": {"a": {"type": "integer", "x-hint": {"minimum": 5}}}, "additionalProperties": {"type": "null"}}),
+        &["{}", r#"{"a":1,"b":null}"#],
+        &["null", r#"{"a":null}"#, r#"{"b":1}"#],
+    );
+    check(
+        json!({"$ref": "#/$defs/n", "x-order": 1, "$defs": {"n": {"type": "integer"}}}),
+        &["1"],
+        &["null"],
+    );
+    check(
+        json!({"$ref": "#/$defs/A%3CB%3E%20%C3%A9~1", "$defs": {"A<B> é/": {"type": "integer"}}}),
+        &["1"],
+        &["null"],
+    );
+}
+
+#[test]
+fn schemas_are_combined_and_referred_to() {
+    check(
+        json!({"enum": ["a", 1, null, {"x": [1.5]}]}),
+        &[r#""a""#, "1", "null", r#"{"x":[1.5]}"#],
+        &[r#""b""#],
+    );
+    check(json!({"type": "string", "enum": ["a", 1]}), &[r#""a""#], &["1"]);
+    check(json!({"const": "é\""}), &[r#""é\"""#], &[r#""é""#]);
+    check(
+        json!({"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+        &["1", "null"],
+        &["true"],
+    );
+    check(json!({"allOf": [{"type": "integer"}]}), &["1"], &["null"]);
+    let tree = json!({
+        "$defs": {"node": {"type": "object", "properties": {"v": {"type": "integer"}, "w": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+                           "required": ["v", "w"], "additionalProperties": false}},
+        "$ref": "#/$defs/node"
+    });
+    check(
+        tree,
+        &[
+            r#"{"v":1,"w":null}"#,
+            r#"{"v":1,"w":{"v":2,"w":{"v":3,"w":null}}}"#,
+        ],
+        &[r#"{"v":1,"w":{"v":2,"w":null}"#, r#"{"v":1}"#],
+    );
+    let shape = |kind: &str| json!({"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"], "additionalProperties": false});
+    let shapes = json!({"oneOf": [shape("circle"), shape("square"), {"type": "integer"}], "discriminator": {"propertyName": "kind"}});
+    check(
+        shapes,
+        &[r#"{"kind":"circle"}"#, r#"{"kind":"square"}"#, "1"],
+        &[r#"{"kind":"x"}"#],
+    );
+}
+
+#[test]
+fn schemas_are_put_together() {
+    let base = json!({"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "additionalProperties": false});
+    let mut either = base.clone();
+    either["anyOf"] = json!([{"required": ["a"]}, {"required": ["b"]}]);
+    check(
+        either,
+        &[r#"{"a":1}"#, r#"{"b":"x"}"#, r#"{"a":1,"b":"x"}"#],
+        &["{}", r#"{"c":1}"#],
+    );
+    check(
+        json!({"allOf": [base, {"required": ["a"]}, {"properties": {"a": {"minimum": 5, "maximum": 6}}}]}),
+        &[r#"{"a":5}"#, r#"{"a":6,"b":""}"#],
+        &[r#"{"a":4}"#, r#"{"b":""}"#],
+    );
+    check(json!({"anyOf": [{}], "type": "string"}), &["\"a\""], &["1"]);
+    check(
+        json!({"type": ["integer", "string"], "not": {"type": "integer"}}),
+        &["\"a\""],
+        &["1"],
+    );
+    check(
+        json!({"properties": {"a": false, "b": {}}}),
+        &["{}", r#"{"b":1}"#],
+        &[r#"{"a":1}"#],
+    );
+}
+
+/// Whatever is chosen, the value is one.
+#[test]
+fn every_walk_is_a_value() {
+    let asked = schema(&json!({
+        "type": "object",
+        "properties": {"n": {"type": "number", "minimum": -3.25, "maximum": 12.5}, "s": {"type": "string", "maxLength": 5},
+                       "l": {"type": "array", "items": {"enum": ["a", {"b": 1}]}, "minItems": 1, "maxItems": 3},
+                       "d": {"type": "string", "format": "date"}},
+        "required": ["n", "l"], "additionalProperties": {"type": "integer", "minimum": 5, "maximum": 25}
+    }));
+    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    for seed in 0..60 {
+        let text = walk(&grammar, seed);
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|err| panic!("{err}: {text}"));
+        let n = value["n"].as_f64().unwrap();
+        assert!((-3.25..=12.5).contains(&n), "{text}");
+        assert!((1..=3).contains(&value["l"].as_array().unwrap().len()), "{text}");
+        assert!(
+            value
+                .get("s")
+                .is_none_or(|s| s.as_str().unwrap().chars().count() <= 5),
+            "{text}"
+        );
+        for (name, value) in value.as_object().unwrap() {
+            assert!(
+                ["n", "s", "l", "d"].contains(&name.as_str()) || (5..=25).contains(&value.as_i64().unwrap()),
+                "{text}"
+            );
+        }
+    }
+}
+
+/// There are as many places to go on from as bytes may come next.
+#[test]
+fn long_lists_of_values_share_what_they_begin_with() {
+    let id = |number: u64| format!("{:06x}", number.wrapping_mul(0x9e37_79b9) & 0xff_ffff);
+    let ids: Vec<String> = (0..15_000).map(id).collect();
+    let asked = schema(&json!({"enum": ids}));
+    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    assert!(accepts(&grammar, &format!("\"{}\"", ids[7])));
+    assert!(!accepts(&grammar, "\"12345\""));
+    let mut automaton = Automaton::new(Arc::clone(&grammar)).unwrap();
+    let start = automaton.start();
+    let state = automaton.read(start, b"\"").unwrap();
+    assert!(automaton.places(state).count() <= 256);
+    check(
+        json!({"enum": ["", "a", "ab", "abc", "b", 1, 12, null]}),
+        &["\"\"", "\"a\"", "\"ab\"", "\"abc\"", "\"b\"", "1", "12", "null"],
+        &["\"abcd\"", "\"ac\"", "13", "nul", "\"a"],
+    );
+}

@@ -1,0 +1,220 @@
+//! What two schemas accept both, as one schema.
+
+use std::cmp::Ordering;
+
+use super::{empty, unsupported};
+use crate::grammar::numbers::Bound;
+use crate::grammar::schema::{Kind, SchemaError, ValueSet, are_equal};
+use rooflet_inference_api::openai::json::{Json, Members};
+
+fn all_of(one: &Json, other: &Json) -> Json {
+    match (one, other) {
+        (Json::Bool(true), schema) | (schema, Json::Bool(true)) => schema.clone(),
+        (Json::Bool(false), _) | (_, Json::Bool(false)) => Json::Bool(false),
+        (one, other) if one == other => one.clone(),
+        (one, other) => {
+            let both = Json::Array(vec![one.clone(), other.clone()]);
+            Json::Object(Members::new([("allOf", both)]))
+        }
+    }
+}
+
+/// What both ask for. Neither brings other schemas that stand beside it.
+pub(super) fn together(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaError> {
+    if one.is_empty() {
+        return Ok(other.clone());
+    }
+    let mut both = one.clone();
+    for (keyword, value) in other.iter() {
+        let Some(own) = one.get(keyword) else {
+            both.insert(keyword, value.clone());
+            continue;
+        };
+        if are_equal(own, value) {
+            continue;
+        }
+        let merged = match keyword {
+            "type" => kinds_of_both(own, value, at)?,
+            "enum" => values_of_both(own, value, at)?,
+            "required" => union(own, value),
+            "pattern" => Some(patterns_of_both(own, value)),
+            "uniqueItems" => Some(Json::Bool(true)),
+            "minimum" | "exclusiveMinimum" | "minLength" | "minItems" | "minProperties" => {
+                farther(own, value, true)
+            }
+            "maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" | "maxProperties" => {
+                farther(own, value, false)
+            }
+            "items" if one.get("prefixItems").is_none() && other.get("prefixItems").is_none() => {
+                Some(all_of(own, value))
+            }
+            // Below.
+            "properties" | "additionalProperties" => continue,
+            _ => None,
+        };
+        both.insert(keyword, merged.ok_or_else(|| conflict(keyword, at))?);
+    }
+    if let (Some(value), Some(values)) = (both.get("const").cloned(), both.get("enum")) {
+        let single = Json::Array(vec![value]);
+        let merged = values_of_both(&single, values, at)?;
+        both.insert("enum", merged.ok_or_else(|| conflict("enum", at))?);
+        both.remove("const");
+    }
+    if lists_in_vain(&both) {
+        return Err(empty(at));
+    }
+    let objects = |schema: &Members| OBJECT.iter().any(|name| schema.get(name).is_some());
+    if objects(one) && objects(other) {
+        if one.get("patternProperties").is_some() || other.get("patternProperties").is_some() {
+            return Err(conflict("patternProperties", at));
+        }
+        members_of_both(one, other, &mut both);
+    }
+    let arrays = |schema: &Members, name: &str| schema.get(name).is_some();
+    let mixed = |one: &Members, other: &Members| arrays(one, "prefixItems") && arrays(other, "items");
+    if mixed(one, other) || mixed(other, one) {
+        return Err(conflict("prefixItems", at));
+    }
+    Ok(both)
+}
+
+/// Whether no value that a schema lists is of its types.
+fn lists_in_vain(schema: &Members) -> bool {
+    let words = match schema.get("type") {
+        Some(Json::Array(words)) => words.as_slice(),
+        Some(word) => std::slice::from_ref(word),
+        None => return false,
+    };
+    let kinds = words.iter().map(|word| Kind::of_word(word.as_str()?));
+    let Some(kinds) = kinds.collect::<Option<Vec<Kind>>>() else {
+        return false;
+    };
+    let is_none = |value: &Json| !kinds.iter().any(|kind| kind.fits(value));
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => is_none(value),
+        (None, Some(Json::Array(values))) => values.iter().all(is_none),
+        (None, _) => false,
+    }
+}
+
+const OBJECT: &[&str] = &["properties", "additionalProperties", "patternProperties"];
+
+fn conflict(keyword: &str, at: &str) -> SchemaError {
+    unsupported(at, &format!("two different {keyword} at once"))
+}
+
+/// Names of one schema are what the other one calls additional.
+fn members_of_both(one: &Members, other: &Members, both: &mut Members) {
+    let properties = |schema: &Members| match schema.get("properties") {
+        Some(Json::Object(properties)) => properties.clone(),
+        Some(_) | None => Members::default(),
+    };
+    let additional = |schema: &Members| schema.get("additionalProperties").cloned();
+    let (own, theirs) = (properties(one), properties(other));
+    let (own_others, their_others) = (additional(one), additional(other));
+    let mut merged = Members::default();
+    for (name, schema) in own.iter() {
+        let there = theirs.get(name).or(their_others.as_ref());
+        merged.insert(
+            name,
+            there.map_or_else(|| schema.clone(), |there| all_of(schema, there)),
+        );
+    }
+    for (name, schema) in theirs.iter().filter(|(name, _)| own.get(name).is_none()) {
+        merged.insert(
+            name,
+            own_others
+                .as_ref()
+                .map_or_else(|| schema.clone(), |there| all_of(schema, there)),
+        );
+    }
+    // A member that nothing can be is one that must not be there.
+    merged.retain(|_, schema| *schema != Json::Bool(false));
+    let others = match (own_others, their_others) {
+        (Some(own), Some(theirs)) => Some(all_of(&own, &theirs)),
+        (own, theirs) => own.or(theirs),
+    };
+    if !merged.is_empty() || both.get("properties").is_some() {
+        both.insert("properties", Json::Object(merged));
+    }
+    if let Some(others) = others {
+        both.insert("additionalProperties", others);
+    }
+}
+
+fn kinds_of_both(one: &Json, other: &Json, at: &str) -> Result<Option<Json>, SchemaError> {
+    let words = |value: &Json| -> Option<Vec<String>> {
+        match value {
+            Json::String(word) => Some(vec![word.clone()]),
+            Json::Array(words) => words
+                .iter()
+                .map(|word| word.as_str().map(str::to_owned))
+                .collect(),
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::Object(_) => None,
+        }
+    };
+    let (Some(one), Some(other)) = (words(one), words(other)) else {
+        return Ok(None);
+    };
+    let has = |words: &[String], word: &str| words.iter().any(|own| own == word);
+    let within =
+        |word: &String, others: &[String]| has(others, word) || (word == "integer" && has(others, "number"));
+    let mut both: Vec<String> = one.iter().filter(|word| within(word, &other)).cloned().collect();
+    both.extend(
+        other
+            .into_iter()
+            .filter(|word| within(word, &one) && !has(&one, word)),
+    );
+    if both.is_empty() {
+        return Err(empty(at));
+    }
+    Ok(Some(Json::Array(both.into_iter().map(Json::String).collect())))
+}
+
+fn values_of_both(one: &Json, other: &Json, at: &str) -> Result<Option<Json>, SchemaError> {
+    let (Json::Array(one), Json::Array(other)) = (one, other) else {
+        return Ok(None);
+    };
+    let other = ValueSet::of(other);
+    let both: Vec<Json> = one
+        .iter()
+        .filter(|value| other.contains(value))
+        .cloned()
+        .collect();
+    if both.is_empty() {
+        return Err(empty(at));
+    }
+    Ok(Some(Json::Array(both)))
+}
+
+fn union(one: &Json, other: &Json) -> Option<Json> {
+    let (Json::Array(one), Json::Array(other)) = (one, other) else {
+        return None;
+    };
+    let own = ValueSet::of(one);
+    let more = other.iter().filter(|name| !own.contains(name));
+    Some(Json::Array(one.iter().chain(more).cloned().collect()))
+}
+
+/// A list of what a text has to fit.
+fn patterns_of_both(one: &Json, other: &Json) -> Json {
+    let listed = |value: &Json| match value {
+        Json::Array(patterns) => patterns.clone(),
+        Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => {
+            vec![value.clone()]
+        }
+    };
+    Json::Array([listed(one), listed(other)].concat())
+}
+
+fn farther(one: &Json, other: &Json, larger: bool) -> Option<Json> {
+    let (Json::Number(left), Json::Number(right)) = (one, other) else {
+        return None;
+    };
+    let order = match (Bound::new(left, false), Bound::new(right, false)) {
+        (Some(left), Some(right)) => left.order(&right),
+        (_, _) => left.as_f64()?.total_cmp(&right.as_f64()?),
+    };
+    let left_is_larger = order == Ordering::Greater;
+    Some(if left_is_larger == larger { one } else { other }.clone())
+}

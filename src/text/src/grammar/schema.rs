@@ -1,0 +1,450 @@
+//! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that demands
+//! something and cannot be held to is refused by name. All others are annotations (JSON Schema Core, section 6.5).
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+
+use percent_encoding::percent_decode_str;
+
+use super::TooLarge;
+use super::apart::MAX_ONE_OF;
+use super::numbers::{self, Bound};
+use super::regex::RegexError;
+use rooflet_inference_api::openai::json::{Json, Members, Number};
+
+const OBJECT: &[&str] = &[
+    "properties",
+    "required",
+    "additionalProperties",
+    "patternProperties",
+    "minProperties",
+    "maxProperties",
+];
+const ARRAY: &[&str] = &["items", "prefixItems", "minItems", "maxItems", "uniqueItems"];
+pub(super) const STRING: &[&str] = &["minLength", "maxLength", "pattern", "format"];
+pub(super) const NUMBER: &[&str] = &[
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+];
+const COMBINATIONS: &[&str] = &["type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf", "not"];
+/// They demand something that cannot be held to.
+const UNSUPPORTED: &[&str] = &[
+    "$dynamicRef",
+    "$recursiveRef",
+    "additionalItems",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "maxContains",
+    "minContains",
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+];
+
+/// What is left of `propertyNames` in normal form.
+const OTHER_NAMES: &str =
+    "propertyNames of anything but listed names or, where no others are named, one pattern or lengths";
+
+/// Whether a keyword with this value rules out any value.
+pub(super) fn demands(keyword: &str, value: &Json) -> bool {
+    let all = [OBJECT, ARRAY, STRING, NUMBER, COMBINATIONS, UNSUPPORTED];
+    all.iter().any(|keywords| keywords.contains(&keyword)) && !is_always_met(keyword, value)
+}
+
+/// What clients write out though every value is so.
+fn is_always_met(keyword: &str, value: &Json) -> bool {
+    match keyword {
+        "uniqueItems" => *value == Json::Bool(false),
+        "minProperties" => matches!(value, Json::Number(number) if number.as_u64() == Some(0)),
+        "additionalItems" | "unevaluatedItems" | "unevaluatedProperties" => *value == Json::Bool(true),
+        // Names are texts.
+        "propertyNames" => match value {
+            Json::Bool(all) => *all,
+            Json::Object(schema) => schema.iter().all(|(keyword, value)| {
+                !demands(keyword, value) || (keyword == "type" && value.as_str() == Some("string"))
+            }),
+            Json::Null | Json::Number(_) | Json::String(_) | Json::Array(_) => false,
+        },
+        _ => false,
+    }
+}
+
+/// Why a schema cannot be held to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaError {
+    #[error("{at}: '{keyword}' is not supported")]
+    Unsupported { at: String, keyword: String },
+    #[error("{at}: '{keyword}' must be {expected}")]
+    Invalid {
+        at: String,
+        keyword: &'static str,
+        expected: &'static str,
+    },
+    #[error("{at}: '{keyword}' together with {others} is not supported")]
+    Together {
+        at: String,
+        keyword: &'static str,
+        others: &'static str,
+    },
+    #[error("{at}: nothing can be both of what it asks for")]
+    Empty { at: String },
+    #[error("{at}: '$ref' is '{target}', which is not in this schema")]
+    Unresolved { at: String, target: String },
+    #[error("{at}: 'pattern': {err}")]
+    Pattern { at: String, err: RegexError },
+    #[error("{at}: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'")]
+    Overlapping { at: String },
+    #[error(
+        "{at}: 'oneOf' has {schemas} schemas, of which each is held against every other: up to {MAX_ONE_OF} are taken; use 'anyOf'"
+    )]
+    TooManyBranches { at: String, schemas: usize },
+    #[error(
+        "the schema has more than {MAX_PARTS} values and members in all, which is the most that is taken"
+    )]
+    TooManyParts,
+    #[error("{0}")]
+    TooLarge(#[from] TooLarge),
+}
+
+/// Values, members and keywords of a whole schema. Much of what is done with them takes the square of the time.
+const MAX_PARTS: usize = 20_000;
+
+/// Refuses a schema that takes long to understand.
+pub(super) fn check_parts(schema: &Json) -> Result<(), SchemaError> {
+    let mut parts = 0;
+    let mut open = vec![schema];
+    while let Some(part) = open.pop() {
+        match part {
+            Json::Array(items) => {
+                parts += items.len();
+                open.extend(items);
+            }
+            Json::Object(members) => {
+                let before = open.len();
+                open.extend(members.iter().map(|(_, value)| value));
+                parts += open.len() - before;
+            }
+            Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
+        }
+        if parts > MAX_PARTS {
+            return Err(SchemaError::TooManyParts);
+        }
+    }
+    Ok(())
+}
+
+/// Values, in which many others are looked up.
+#[derive(Debug, Default)]
+pub(super) struct ValueSet(HashSet<String>);
+
+impl ValueSet {
+    pub(super) fn of(values: &[Json]) -> Self {
+        Self(values.iter().map(meaning).collect())
+    }
+
+    pub(super) fn contains(&self, value: &Json) -> bool {
+        self.0.contains(&meaning(value))
+    }
+
+    /// Whether it was not there.
+    pub(super) fn insert(&mut self, value: &Json) -> bool {
+        self.0.insert(meaning(value))
+    }
+}
+
+/// The same text for values that are one: numbers by what they mean, members in any order.
+fn meaning(value: &Json) -> String {
+    match value {
+        Json::Number(number) => match number.as_f64() {
+            // As whole numbers are.
+            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 2f64.powi(63) => {
+                (float as i64).to_string()
+            }
+            Some(_) | None => numbers::plain(number),
+        },
+        Json::Array(items) => format!("[{}]", items.iter().map(meaning).collect::<Vec<_>>().join(",")),
+        Json::Object(members) => {
+            let member = |(name, value): (&str, &Json)| format!("{name:?}:{}", meaning(value));
+            let mut members: Vec<String> = members.iter().map(member).collect();
+            members.sort_unstable();
+            format!("{{{}}}", members.join(","))
+        }
+        Json::String(text) => format!("{text:?}"),
+        Json::Null => "null".to_owned(),
+        Json::Bool(value) => value.to_string(),
+    }
+}
+
+impl SchemaError {
+    /// The schema may be right, and is not what can be held to.
+    pub(super) fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Unsupported { .. }
+            | Self::Together { .. }
+            | Self::Unresolved { .. }
+            | Self::Pattern { .. }
+            | Self::Overlapping { .. }
+            | Self::TooManyBranches { .. }
+            | Self::TooManyParts
+            | Self::TooLarge(_) => true,
+            Self::Invalid { .. } | Self::Empty { .. } => false,
+        }
+    }
+}
+
+/// JSON's kinds of values; integers are numbers, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Null,
+    Boolean,
+    Integer,
+    Number,
+    String,
+    Array,
+    Object,
+}
+
+impl Kind {
+    pub(crate) fn of_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "null" => Self::Null,
+            "boolean" => Self::Boolean,
+            "integer" => Self::Integer,
+            "number" => Self::Number,
+            "string" => Self::String,
+            "array" => Self::Array,
+            "object" => Self::Object,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn of(value: &Json) -> Self {
+        match value {
+            Json::Null => Self::Null,
+            Json::Bool(_) => Self::Boolean,
+            Json::Number(_) => Self::Number,
+            Json::String(_) => Self::String,
+            Json::Array(_) => Self::Array,
+            Json::Object(_) => Self::Object,
+        }
+    }
+
+    pub(crate) fn fits(self, value: &Json) -> bool {
+        match value {
+            Json::Null => self == Self::Null,
+            Json::Bool(_) => self == Self::Boolean,
+            Json::Number(number) => {
+                let whole = number.as_f64().is_some_and(|number| number.fract() == 0.0);
+                self == Self::Number || (self == Self::Integer && whole)
+            }
+            Json::String(_) => self == Self::String,
+            Json::Array(_) => self == Self::Array,
+            Json::Object(_) => self == Self::Object,
+        }
+    }
+
+    /// No value is of both kinds.
+    pub(super) fn is_apart_from(self, other: Self) -> bool {
+        let general = |kind| if kind == Self::Integer { Self::Number } else { kind };
+        general(self) != general(other)
+    }
+}
+
+/// A schema that is an object, and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Schema<'a> {
+    pub(super) members: &'a Members,
+    pub(super) at: String,
+}
+
+impl<'a> Schema<'a> {
+    /// Refuses keywords that cannot be held to.
+    pub(super) fn new(members: &'a Members, at: String) -> Result<Self, SchemaError> {
+        let refused = members
+            .iter()
+            .find(|(name, value)| UNSUPPORTED.contains(name) && demands(name, value));
+        match refused {
+            Some((keyword, _)) => Err(SchemaError::Unsupported {
+                at,
+                keyword: match keyword {
+                    "propertyNames" => OTHER_NAMES.to_owned(),
+                    _ => keyword.to_owned(),
+                },
+            }),
+            None => Ok(Self { members, at }),
+        }
+    }
+
+    pub(super) fn get(&self, keyword: &str) -> Option<&'a Json> {
+        self.members.get(keyword)
+    }
+
+    pub(super) fn invalid(&self, keyword: &'static str, expected: &'static str) -> SchemaError {
+        SchemaError::Invalid {
+            at: self.at.clone(),
+            keyword,
+            expected,
+        }
+    }
+
+    pub(super) fn empty(&self) -> SchemaError {
+        SchemaError::Empty { at: self.at.clone() }
+    }
+
+    /// Where a part of it stands.
+    pub(super) fn below(&self, part: &str) -> String {
+        format!("{}/{part}", self.at)
+    }
+
+    /// Whether it demands something besides these keywords.
+    pub(super) fn demands_more_than(&self, keywords: &[&str]) -> bool {
+        self.members
+            .iter()
+            .any(|(name, value)| !keywords.contains(&name) && demands(name, value))
+    }
+
+    /// The kinds of values it is for: those of `type`; without one, what its other keywords are about. `None`: any.
+    pub(super) fn kinds(&self) -> Result<Option<Vec<Kind>>, SchemaError> {
+        let expected = "a JSON type's name, or a list of them";
+        let invalid = || self.invalid("type", expected);
+        let kind = |word: &Json| word.as_str().and_then(Kind::of_word).ok_or_else(invalid);
+        match self.get("type") {
+            Some(Json::Array(words)) if !words.is_empty() => {
+                words.iter().map(kind).collect::<Result<Vec<Kind>, _>>().map(Some)
+            }
+            Some(word) => Ok(Some(vec![kind(word)?])),
+            None => {
+                let about = |keywords: &[&str]| keywords.iter().any(|keyword| self.get(keyword).is_some());
+                let groups = [
+                    (OBJECT, Kind::Object),
+                    (ARRAY, Kind::Array),
+                    (STRING, Kind::String),
+                    (NUMBER, Kind::Number),
+                ];
+                let kinds: Vec<Kind> = groups
+                    .into_iter()
+                    .filter(|(keywords, _)| about(keywords))
+                    .map(|(_, kind)| kind)
+                    .collect();
+                Ok((!kinds.is_empty()).then_some(kinds))
+            }
+        }
+    }
+
+    pub(super) fn count(&self, keyword: &'static str) -> Result<Option<u32>, SchemaError> {
+        self.get(keyword)
+            .map(|value| {
+                let count = match value {
+                    Json::Number(number) => number.as_u64().and_then(|count| u32::try_from(count).ok()),
+                    Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => None,
+                };
+                count.ok_or_else(|| self.invalid(keyword, "a whole number, and not too large"))
+            })
+            .transpose()
+    }
+
+    pub(super) fn number(&self, keyword: &'static str) -> Result<Option<&'a Number>, SchemaError> {
+        self.get(keyword)
+            .map(|value| match value {
+                Json::Number(number) => Ok(number),
+                Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => {
+                    Err(self.invalid(keyword, "a number"))
+                }
+            })
+            .transpose()
+    }
+
+    /// The least and the most that a number can be.
+    pub(super) fn bounds(&self) -> Result<(Option<Bound>, Option<Bound>), SchemaError> {
+        let bound = |keyword, exclusive_keyword, tighter| {
+            let bound = |keyword: &'static str, exclusive| {
+                let held = |value: &Number| {
+                    Bound::new(value, exclusive).ok_or_else(|| SchemaError::Unsupported {
+                        at: self.at.clone(),
+                        keyword: format!("{keyword} of so many digits"),
+                    })
+                };
+                self.number(keyword)?.map(held).transpose()
+            };
+            let (inclusive, exclusive) = (bound(keyword, false)?, bound(exclusive_keyword, true)?);
+            Ok::<_, SchemaError>(match (inclusive, exclusive) {
+                (Some(bound), Some(limit)) if bound.order(&limit) == tighter => Some(bound),
+                (_, Some(limit)) => Some(limit),
+                (bound, None) => bound,
+            })
+        };
+        let min = bound("minimum", "exclusiveMinimum", Ordering::Greater)?;
+        let max = bound("maximum", "exclusiveMaximum", Ordering::Less)?;
+        Ok((min, max))
+    }
+
+    pub(super) fn text(&self, keyword: &'static str) -> Result<Option<&'a str>, SchemaError> {
+        self.get(keyword)
+            .map(|value| value.as_str().ok_or_else(|| self.invalid(keyword, "a string")))
+            .transpose()
+    }
+
+    pub(super) fn list(&self, keyword: &'static str) -> Result<Option<&'a [Json]>, SchemaError> {
+        self.get(keyword)
+            .map(|value| match value {
+                Json::Array(items) => Ok(items.as_slice()),
+                Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => {
+                    Err(self.invalid(keyword, "a list"))
+                }
+            })
+            .transpose()
+    }
+}
+
+/// The schema that a local reference (`#`, `#/$defs/name`) stands for.
+pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
+    let pointer = target.strip_prefix('#')?;
+    if pointer.is_empty() {
+        return Some(root);
+    }
+    pointer
+        .strip_prefix('/')?
+        .split('/')
+        .try_fold(root, |value, part| {
+            // A pointer in a URI is percent-encoded (RFC 6901, section 6).
+            let part = percent_decode_str(part).decode_utf8().ok()?;
+            let part = part.replace("~1", "/").replace("~0", "~");
+            match value {
+                Json::Array(items) => items.get(part.parse::<usize>().ok()?),
+                Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Object(_) => {
+                    value.get(&part)
+                }
+            }
+        })
+}
+
+/// A schema, or what it refers to.
+pub(crate) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
+    for _ in 0..16 {
+        match schema.get("$ref").and_then(Json::as_str) {
+            Some(target) => schema = resolved(root, target)?,
+            None => return Some(schema),
+        }
+    }
+    None
+}
+
+/// Whether two values are one.
+pub(super) fn are_equal(one: &Json, other: &Json) -> bool {
+    meaning(one) == meaning(other)
+}
+
+/// The values that a schema lists.
+pub(crate) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
+    match (schema.get("const"), schema.get("enum")) {
+        (Some(value), _) => Some(vec![value.clone()]),
+        (None, Some(Json::Array(values))) => Some(values.clone()),
+        (None, _) => None,
+    }
+}

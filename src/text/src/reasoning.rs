@@ -1,0 +1,250 @@
+//! Reasoning: what a model says to itself before its answer, between two markers. Which markers a model uses is read
+//! from its chat template and its vocabulary; a model that has none is left alone.
+
+use super::markers::take_certain;
+use super::tokenizer::Tokenizer;
+
+/// The two ends of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReasoningMarkers {
+    pub open: &'static str,
+    pub close: &'static str,
+}
+
+/// DeepSeek R1, Qwen3, GLM and most others; Mistral's Magistral; ByteDance's Seed.
+const KNOWN: &[ReasoningMarkers] = &[
+    ReasoningMarkers {
+        open: "<think>",
+        close: "</think>",
+    },
+    ReasoningMarkers {
+        open: "[THINK]",
+        close: "[/THINK]",
+    },
+    ReasoningMarkers {
+        open: "<seed:think>",
+        close: "</seed:think>",
+    },
+];
+
+impl ReasoningMarkers {
+    /// Those that the template writes or cuts out of earlier turns, or that are tokens of their own.
+    pub fn of(template: &str, tokenizer: &Tokenizer) -> Option<Self> {
+        let known = |markers: &&Self| {
+            template.contains(markers.close)
+                || [markers.open, markers.close].map(|marker| tokenizer.token_id(marker).is_some())
+                    == [true, true]
+        };
+        KNOWN.iter().find(known).copied()
+    }
+
+    /// Whether a prompt ends inside a block, so that the answer begins there.
+    pub fn opened_by(&self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.open)
+    }
+
+    /// Whether a message begins with a block and ends inside it.
+    pub fn left_open_in(&self, message: &str) -> bool {
+        message.trim_start().starts_with(self.open) && !message.contains(self.close)
+    }
+
+    /// Whether a prompt ends with a block of its own, so that none is to come.
+    pub fn closed_by(&self, prompt: &str) -> bool {
+        prompt.trim_end().ends_with(self.close)
+    }
+}
+
+/// A piece of what was said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Piece {
+    Reasoning(String),
+    Answer(String),
+}
+
+/// Takes one completion apart. A block can only stand at its beginning; line breaks around and inside its markers are
+/// the template's and belong to neither side.
+#[derive(Debug, Clone)]
+pub(super) struct ReasoningSplitter {
+    markers: ReasoningMarkers,
+    state: State,
+    held: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// A block may begin.
+    Start,
+    /// The prompt has begun it. Some models repeat the marker that the prompt ended with.
+    Opened,
+    /// Inside, before its first text.
+    Begun,
+    Inside,
+    /// Behind the block, before the answer's first text.
+    Closed,
+    Answer,
+}
+
+impl ReasoningSplitter {
+    /// `opened`: the prompt has begun the block.
+    pub(super) fn new(markers: ReasoningMarkers, opened: bool) -> Self {
+        Self {
+            markers,
+            state: if opened { State::Opened } else { State::Start },
+            held: String::new(),
+        }
+    }
+
+    /// Whether what comes next may still be reasoning.
+    pub(super) fn is_reasoning(&self) -> bool {
+        matches!(self.state, State::Opened | State::Begun | State::Inside)
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
+        self.held.push_str(text);
+        self.advance(false)
+    }
+
+    /// The completion has ended: what was held back is text after all.
+    pub(super) fn finish(&mut self) -> Vec<Piece> {
+        self.advance(true)
+    }
+
+    fn advance(&mut self, last: bool) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        loop {
+            let before = self.state;
+            match self.state {
+                State::Start => self.begin(State::Answer, last),
+                State::Opened => self.begin(State::Begun, last),
+                State::Begun => self.skip_line_breaks(State::Inside),
+                State::Inside => pieces.extend(self.inside(last)),
+                State::Closed => self.skip_line_breaks(State::Answer),
+                State::Answer => {
+                    let text = std::mem::take(&mut self.held);
+                    pieces.extend((!text.is_empty()).then_some(Piece::Answer(text)));
+                }
+            }
+            if self.state == before {
+                return pieces;
+            }
+        }
+    }
+
+    /// Takes the opening marker; where another text comes, it is `otherwise`.
+    fn begin(&mut self, otherwise: State, last: bool) {
+        let text = self.held.trim_start();
+        if let Some(rest) = text.strip_prefix(self.markers.open) {
+            self.held = rest.to_owned();
+            self.state = State::Begun;
+        } else if last || !self.markers.open.starts_with(text) {
+            self.state = otherwise;
+        }
+    }
+
+    fn skip_line_breaks(&mut self, then: State) {
+        self.held = self.held.trim_start_matches('\n').to_owned();
+        if !self.held.is_empty() {
+            self.state = then;
+        }
+    }
+
+    fn inside(&mut self, last: bool) -> Option<Piece> {
+        let reasoning = |text: &str| (!text.is_empty()).then(|| Piece::Reasoning(text.to_owned()));
+        if let Some((block, rest)) = self.held.split_once(self.markers.close) {
+            let piece = reasoning(block.trim_end_matches('\n'));
+            self.held = rest.to_owned();
+            self.state = State::Closed;
+            return piece;
+        }
+        if last {
+            return reasoning(&std::mem::take(&mut self.held));
+        }
+        take_certain(&mut self.held, [self.markers.close]).map(Piece::Reasoning)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Reasoning and answer of a text that came in these pieces.
+    fn split<'a>(opened: bool, pieces: impl IntoIterator<Item = &'a str>) -> (String, String) {
+        let mut splitter = ReasoningSplitter::new(KNOWN[0], opened);
+        let mut all: Vec<Piece> = pieces
+            .into_iter()
+            .flat_map(|piece| splitter.push(piece))
+            .collect();
+        all.extend(splitter.finish());
+        let (mut reasoning, mut answer) = (String::new(), String::new());
+        for piece in all {
+            match piece {
+                Piece::Reasoning(text) => {
+                    assert!(answer.is_empty(), "the answer comes last");
+                    reasoning.push_str(&text);
+                }
+                Piece::Answer(text) => answer.push_str(&text),
+            }
+        }
+        (reasoning, answer)
+    }
+
+    #[test]
+    fn a_block_is_taken_out_with_the_line_breaks_around_it() {
+        let cases = [
+            (
+                false,
+                "<think>\nwhy\n\nso\n</think>\n\nBecause.\n",
+                "why\n\nso",
+                "Because.\n",
+            ),
+            (false, " <think>a</think>b", "a", "b"),
+            (false, "<think>\n\n</think>\n\nb", "", "b"),
+            (false, "no <think>x</think>", "", "no <think>x</think>"),
+            (false, "<thin", "", "<thin"),
+            (false, "\n ", "", "\n "),
+            (true, "why</think>\nb", "why", "b"),
+            (true, "\n<think>\nwhy</think>b", "why", "b"),
+            (true, "never ends </thin", "never ends </thin", ""),
+            (true, "a</think>b</think>c", "a", "b</think>c"),
+        ];
+        for (opened, text, reasoning, answer) in cases {
+            let expected = (reasoning.to_owned(), answer.to_owned());
+            assert_eq!(split(opened, [text]), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn text_is_shown_as_soon_as_it_is_certain() {
+        let mut splitter = ReasoningSplitter::new(KNOWN[0], true);
+        let reasoning = |text: &str| vec![Piece::Reasoning(text.to_owned())];
+        assert_eq!(splitter.push("first"), reasoning("first"));
+        assert!(splitter.is_reasoning());
+        assert_eq!(splitter.push(" <"), reasoning(" "));
+        assert_eq!(splitter.push("/thing"), reasoning("</thing"));
+        assert_eq!(splitter.push("</think>"), []);
+        assert!(!splitter.is_reasoning());
+        assert_eq!(splitter.push("b"), [Piece::Answer("b".to_owned())]);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_say_what_the_whole_says(
+            parts in proptest::collection::vec(
+                prop_oneof!["[a\n é]{0,3}", Just("<think>".to_owned()), Just("</think>".to_owned()), Just("</th".to_owned())],
+                0..8,
+            ),
+            opened: bool,
+            sizes in proptest::collection::vec(1_usize..5, 0..40),
+        ) {
+            let text = parts.concat();
+            let pieces = super::super::markers::pieces(&text, &sizes);
+            prop_assert_eq!(split(opened, pieces), split(opened, [text.as_str()]));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Calls of GLM-4 (0414): an answer that is a function's name, a line break and the arguments. Its template knows neither
+//! `tool_calls` nor the role of results: a call is a message of the assistant whose `metadata` is the name.
+
+use super::{Arguments, Head};
+use rooflet_inference_api::openai::json::{Json, Members};
+use rooflet_inference_api::openai::tools::Function;
+
+/// Whether a template writes calls so.
+pub(super) fn is_of(template: &str) -> bool {
+    template.contains("<|observation|>") && template.contains("metadata") && !template.contains("tool_calls")
+}
+
+/// Plain answers begin with a line break, as the template writes them.
+pub(super) fn head(text: &str, functions: &[Function]) -> Head {
+    let mut may_be_one = false;
+    for function in functions {
+        let name = function.name.as_str();
+        let Some(rest) = text.strip_prefix(name) else {
+            may_be_one |= name.starts_with(text);
+            continue;
+        };
+        let rest = rest.trim_start_matches(' ');
+        let arguments = rest.strip_prefix('\n').unwrap_or(rest);
+        if arguments.len() < rest.len() && arguments.starts_with('{') {
+            return Head::Begins {
+                name: name.to_owned(),
+                arguments: Arguments::bare(),
+                used: text.len() - arguments.len(),
+            };
+        }
+        may_be_one |= arguments.is_empty();
+    }
+    if may_be_one {
+        Head::Unfinished
+    } else {
+        Head::NoCall
+    }
+}
+
+/// The conversation as such a template reads it.
+pub fn turns(messages: &[Json]) -> Vec<Json> {
+    let mut turns = Vec::with_capacity(messages.len());
+    for message in messages {
+        let mut turn = message.clone();
+        let Json::Object(members) = &mut turn else {
+            turns.push(turn);
+            continue;
+        };
+        if message.get("role").and_then(Json::as_str) == Some("tool") {
+            members.insert("role", "observation".into());
+        }
+        let calls = members.remove("tool_calls");
+        let says_something = message.get("content").and_then(Json::as_str) != Some("");
+        if calls.is_none() || says_something {
+            turns.push(turn);
+        }
+        if let Some(Json::Array(calls)) = calls {
+            turns.extend(calls.iter().map(called));
+        }
+    }
+    turns
+}
+
+fn called(call: &Json) -> Json {
+    let call = call.get("function").unwrap_or(call);
+    let member = |name: &str| call.get(name).cloned().unwrap_or(Json::Null);
+    let arguments =
+        serde_json::to_string(&member("arguments")).expect("names are strings and memory does not fail");
+    Json::Object(Members::new([
+        ("role", "assistant".into()),
+        ("metadata", member("name")),
+        ("content", Json::String(arguments)),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_and_results_are_messages_of_their_own() {
+        let messages: Vec<Json> = serde_json::from_str(
+            r#"[{"role": "user", "content": "Now?"},
+                {"role": "assistant", "content": "", "tool_calls": [
+                    {"id": "1", "type": "function", "function": {"name": "now", "arguments": {"z": 1, "a": "é"}}}]},
+                {"role": "tool", "tool_call_id": "1", "content": "09:05"},
+                {"role": "assistant", "content": "It is.", "tool_calls": [{"id": "2", "function": {"name": "f", "arguments": {}}}]}]"#,
+        )
+        .unwrap();
+        let expected: Vec<Json> = serde_json::from_str(
+            r#"[{"role": "user", "content": "Now?"},
+                {"role": "assistant", "metadata": "now", "content": "{\"z\":1,\"a\":\"é\"}"},
+                {"role": "observation", "tool_call_id": "1", "content": "09:05"},
+                {"role": "assistant", "content": "It is."},
+                {"role": "assistant", "metadata": "f", "content": "{}"}]"#,
+        )
+        .unwrap();
+        assert_eq!(turns(&messages), expected);
+    }
+}

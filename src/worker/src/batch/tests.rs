@@ -1,0 +1,341 @@
+use camino::Utf8PathBuf;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::adjustment::Penalties;
+use crate::event::Event;
+use crate::place::Place;
+use crate::prefill::{Prefill, Prefilled};
+use crate::prompt::{Echo, PromptUse};
+use crate::prompt::{Prompter, ValidRequest};
+use crate::sampler::Sampling;
+use crate::sequence::{Job, Queued};
+use crate::thinking::ThinkingBudget;
+use rooflet_artifact::model_dir::ModelDir;
+use rooflet_base::clock::Clock;
+use rooflet_inference_api::openai::request::Stopping;
+use rooflet_mlx as mlx;
+use rooflet_mlx::load::Weights;
+use rooflet_model::model::FloatType;
+
+/// A model with what turns its tokens into text.
+struct Subject {
+    model: Decoder,
+    prompter: Prompter,
+    vocabulary: usize,
+}
+
+impl Subject {
+    fn load(model: &str) -> Self {
+        let path = Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(model);
+        let dir = ModelDir::inspect(&path).unwrap();
+        let mut weights = Weights::open(&dir.weight_files, FloatType::F32).unwrap();
+        Self {
+            model: Decoder::load(&dir.shape, &mut weights).unwrap(),
+            prompter: Prompter::load(&path, &dir.shape.config, 200).unwrap(),
+            vocabulary: dir.shape.config.dimensions.vocabulary as usize,
+        }
+    }
+
+    /// A sequence whose prompt is read, and its first token.
+    fn start(&self, id: u64, sampling: Sampling) -> (Sequence, Choice) {
+        self.start_with(id, request(id, sampling))
+    }
+
+    fn start_with(&self, id: u64, request: ValidRequest) -> (Sequence, Choice) {
+        let mut sequence = self.sequence_for(id, request, mpsc::channel(1).0);
+        let mut read = |tokens| Prefill::new(&self.model, vec![(&mut sequence, tokens)]);
+        assert!(read(4).chosen.is_empty());
+        let (_, first) = read(1000).chosen.pop().expect("the last chunk");
+        (sequence, first)
+    }
+
+    fn sequence(&self, id: u64, sampling: Sampling) -> Sequence {
+        self.sequence_for(id, request(id, sampling), mpsc::channel(1).0)
+    }
+
+    fn sequence_for(&self, id: u64, request: ValidRequest, events: mpsc::Sender<Event>) -> Sequence {
+        let queued = Queued {
+            id: RequestId(id),
+            job: Job {
+                request,
+                place: Place::shared(None).0,
+                events,
+                submitted: Clock::System.instant(),
+                span: None,
+            },
+            bytes: 0,
+            overtaken: 0,
+        };
+        Sequence::new(queued, &self.model, self.prompter.tokenizer())
+    }
+}
+
+fn request(id: u64, sampling: Sampling) -> ValidRequest {
+    ValidRequest {
+        prompt: (0..5 + 9 * id as u32).map(|at| 3 + at * 11 % 200).collect(),
+        prompt_use: PromptUse::Answer,
+        max_tokens: 20 + id as usize,
+        stopping: Stopping::default(),
+        goes_on: false,
+        shown_tokens: [].into(),
+        constraint: None,
+        thinking: None,
+        sampling,
+        logprobs: None,
+        priority: 0,
+        is_first_choice: true,
+        cache_salt: String::new(),
+    }
+}
+
+fn sampling(id: u64) -> Sampling {
+    Sampling {
+        temperature: [0.0, 0.8, 1.3][id as usize % 3],
+        top_p: [1.0, 0.9][id as usize % 2],
+        top_k: [0, 0, 0, 12][id as usize % 4],
+        min_p: [0.0, 0.0, 0.05][id as usize % 3],
+        penalties: Penalties::default(),
+        seed: id,
+    }
+}
+
+/// Steps until no token is on its way; the tokens of each row, and the most rows of a pass.
+fn run(
+    subject: &Subject,
+    batch: &mut Batch,
+    sequences: &mut [Sequence],
+    tokens: &mut [Vec<u32>],
+    steps: usize,
+) -> usize {
+    let mut most = 0;
+    for _ in 0..steps {
+        for landed in batch.launch(&subject.model, sequences).read() {
+            most = most.max(landed.rows);
+            tokens[landed.id.0 as usize].push(landed.token.unwrap());
+        }
+    }
+    most
+}
+
+#[test]
+fn rows_get_the_tokens_they_get_alone_whenever_they_join_and_leave() {
+    let _mlx = mlx::exclusive();
+    for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
+        let subject = Subject::load(model);
+        let alone: Vec<Vec<u32>> = (0..7)
+            .map(|id| {
+                let (sequence, token) = subject.start(id, sampling(id));
+                let mut batch = Batch::default();
+                batch.join(vec![RequestId(id)], token);
+                let mut tokens = vec![Vec::new(); 7];
+                run(&subject, &mut batch, &mut [sequence], &mut tokens, 40);
+                assert!(batch.is_empty(), "every token was read");
+                assert_eq!(tokens[id as usize].len(), 20 + id as usize, "exactly max_tokens");
+                tokens.swap_remove(id as usize)
+            })
+            .collect();
+
+        let mut batch = Batch::default();
+        let (mut sequences, mut tokens) = (Vec::new(), vec![Vec::new(); 7]);
+        let mut most = 0;
+        // Not in the order of their ids.
+        for id in [3, 0, 6, 1, 5, 2, 4] {
+            let (sequence, token) = subject.start(id, sampling(id));
+            batch.join(vec![RequestId(id)], token);
+            sequences.push(sequence);
+            most = most.max(run(&subject, &mut batch, &mut sequences, &mut tokens, 2));
+        }
+        // One leaves with a token on its way.
+        sequences.retain(|sequence| sequence.id() != RequestId(4));
+        most = most.max(run(&subject, &mut batch, &mut sequences, &mut tokens, 40));
+        assert!(batch.is_empty());
+        assert_eq!(most, 7, "all in one pass");
+        for id in 0..7 {
+            let got = &tokens[id];
+            assert!(
+                alone[id].starts_with(got),
+                "{model}: {got:?}, alone {:?}",
+                alone[id]
+            );
+            assert!(id == 4 || got.len() == alone[id].len());
+        }
+    }
+}
+
+/// Only its choice waits until the token before has been read.
+#[test]
+fn a_row_that_is_held_to_something_shares_the_pass() {
+    const CLOSE: u32 = 2;
+    let _mlx = mlx::exclusive();
+    for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
+        let subject = Subject::load(model);
+        let start = |id| {
+            let held = (id % 2 == 1).then(|| ThinkingBudget::new(5, (1, CLOSE), subject.vocabulary, true));
+            let asked = ValidRequest {
+                thinking: held,
+                ..request(id, sampling(id))
+            };
+            subject.start_with(id, asked)
+        };
+        let decode = |ids: &[u64]| {
+            let (mut batch, mut sequences) = (Batch::default(), Vec::new());
+            for id in ids {
+                let (sequence, first) = start(*id);
+                batch.join(vec![RequestId(*id)], first);
+                sequences.push(sequence);
+            }
+            let (mut tokens, mut passes) = (vec![Vec::new(); 4], Vec::new());
+            for _ in 0..40 {
+                for Landed { id, token, rows, .. } in batch.launch(&subject.model, &mut sequences).read() {
+                    // It may have ended with this token on its way.
+                    let Some(row) = sequences.iter_mut().find(|row| row.id() == id) else {
+                        continue;
+                    };
+                    let token = token.unwrap();
+                    tokens[id.0 as usize].push(token);
+                    passes.push(rows);
+                    let now = || Clock::System.instant();
+                    let done = row.take(token, None, rows, subject.prompter.tokenizer(), now);
+                    if done.unwrap().is_some() {
+                        sequences.retain(|row| row.id() != id);
+                    }
+                }
+                assert!(batch.launch_read(&subject.model, &mut sequences).is_empty());
+            }
+            assert!(batch.is_empty());
+            (tokens, passes)
+        };
+        let (together, passes) = decode(&[0, 1, 2, 3]);
+        assert!(
+            passes.iter().filter(|rows| **rows == 4).count() >= 4 * 5,
+            "{passes:?}"
+        );
+        for id in 0..4 {
+            let (alone, _) = decode(&[id]);
+            assert_eq!(together[id as usize], alone[id as usize], "{model}: {id}");
+            assert!(id % 2 == 0 || alone[id as usize].contains(&CLOSE));
+        }
+    }
+}
+
+/// A cache of another model's shape cannot be extended.
+#[test]
+fn a_row_that_fails_takes_no_other_along() {
+    let _mlx = mlx::exclusive();
+    let subject = Subject::load("examples/models/guide");
+    let (other, _) = Subject::load("e2e/fixtures/models/qwen3").start(0, sampling(0));
+    let mut other = Some(other);
+    let mut batch = Batch::default();
+    let (mut sequences, mut first) = (Vec::new(), Vec::new());
+    for id in 0..3 {
+        let (sequence, token) = subject.start(id, sampling(id));
+        first.push(token.tokens.item_exact::<u32>());
+        batch.join(vec![RequestId(id)], token);
+        sequences.push(sequence);
+    }
+    std::mem::swap(sequences[1].cache_mut(), other.take().expect("one").cache_mut());
+    let (mut failed, mut read) = (Vec::new(), vec![Vec::new(); 3]);
+    for _ in 0..40 {
+        for landed in batch.launch(&subject.model, &mut sequences).read() {
+            match landed.token {
+                Ok(token) => read[landed.id.0 as usize].push(token),
+                Err(err) => failed.push((landed.id, err.to_string())),
+            }
+        }
+        sequences.retain(|sequence| !failed.iter().any(|(id, _)| *id == sequence.id()));
+    }
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!(failed[0].0, RequestId(1));
+    for id in [0, 2] {
+        let (sequence, token) = subject.start(id, sampling(id));
+        let mut batch = Batch::default();
+        batch.join(vec![RequestId(id)], token);
+        let mut alone = vec![Vec::new(); 3];
+        run(&subject, &mut batch, &mut [sequence], &mut alone, 40);
+        assert_eq!(read[id as usize], alone[id as usize]);
+    }
+}
+
+#[test]
+fn prompts_that_are_read_together_lead_to_the_same_first_tokens() {
+    let _mlx = mlx::exclusive();
+    for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
+        let subject = Subject::load(model);
+        let alone: Vec<u32> = (0..7)
+            .map(|id| subject.start(id, sampling(id)).1.tokens.item_exact())
+            .collect();
+        let mut sequences: Vec<Sequence> = (0..7).map(|id| subject.sequence(id, sampling(id))).collect();
+        // Of the longer ones there is more.
+        let rows = sequences.iter_mut().map(|sequence| (sequence, 30));
+        let Prefill { outcomes, mut chosen } = Prefill::new(&subject.model, rows.collect());
+        let partly = outcomes
+            .iter()
+            .filter(|(_, outcome)| matches!(outcome, Ok(Prefilled::Partly)));
+        assert_eq!(partly.map(|(id, _)| id.0).collect::<Vec<_>>(), [3, 4, 5, 6]);
+        let rest = sequences.iter_mut().skip(3).map(|sequence| (sequence, 30));
+        chosen.extend(Prefill::new(&subject.model, rest.collect()).chosen);
+        let tokens = chosen.into_iter().flat_map(|(ids, choice)| {
+            let tokens: Vec<u32> = choice.tokens.to_vec_exact().unwrap();
+            ids.into_iter().map(|id| id.0).zip(tokens)
+        });
+        let tokens: Vec<(u64, u32)> = tokens.collect();
+        assert_eq!(tokens, (0..7).zip(alone).collect::<Vec<_>>(), "{model}");
+    }
+}
+
+/// A cache of another model's shape cannot be extended.
+#[test]
+fn a_prompt_that_fails_takes_no_other_along() {
+    let _mlx = mlx::exclusive();
+    let subject = Subject::load("examples/models/guide");
+    let mut sequences: Vec<Sequence> = (0..3).map(|id| subject.sequence(id, sampling(id))).collect();
+    let (mut other, _) = Subject::load("e2e/fixtures/models/qwen3").start(0, sampling(0));
+    std::mem::swap(sequences[1].cache_mut(), other.cache_mut());
+    let mut read = |tokens| {
+        let rows = sequences.iter_mut().map(|sequence| (sequence, tokens));
+        Prefill::new(&subject.model, rows.collect())
+    };
+    let together = read(1000);
+    let again = |(_, outcome): &(RequestId, _)| matches!(outcome, Ok(Prefilled::Again));
+    assert!(
+        together.chosen.is_empty() && together.outcomes.iter().all(again),
+        "{together:?}"
+    );
+    // Each by itself, from the beginning.
+    let alone = read(1000);
+    let tokens = alone
+        .chosen
+        .iter()
+        .map(|(ids, choice)| (ids[0], choice.tokens.item_exact()));
+    let expected = (0..3).map(|id| {
+        (
+            RequestId(id),
+            subject.start(id, sampling(id)).1.tokens.item_exact::<u32>(),
+        )
+    });
+    assert_eq!(tokens.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+}
+
+/// Also where its pass failed behind it, and it is read again.
+#[test]
+fn an_echo_is_told_once() {
+    let _mlx = mlx::exclusive();
+    let subject = Subject::load("examples/models/guide");
+    let (events_tx, mut events) = mpsc::channel(9);
+    let echo = PromptUse::Echo(Echo {
+        text: "abcde".to_owned(),
+        offsets: (0..5).collect(),
+    });
+    let asked = ValidRequest {
+        prompt_use: echo,
+        ..request(0, sampling(0))
+    };
+    let mut sequence = subject.sequence_for(0, asked, events_tx);
+    for _ in 0..2 {
+        assert!(sequence.end_prompt().unwrap().is_none());
+        sequence.begin_alone(&subject.model);
+    }
+    assert!(matches!(events.try_recv(), Ok(Event::Piece(piece)) if piece.text == "abcde"));
+    assert!(events.try_recv().is_err());
+}

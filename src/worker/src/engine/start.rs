@@ -1,0 +1,127 @@
+//! What the engine's thread needs before its first step: memory for caches, the model, and kernels that are loaded.
+
+use camino::Utf8Path;
+use tokio::sync::mpsc;
+
+use super::{Command, EngineConfig, EngineError};
+use crate::kv_budget::KvBudget;
+use crate::kv_memory::KvMemory;
+use crate::models::Decoder;
+use crate::prefix_cache::{BlockFiles, Cuts, Disk, OpenFilesError, PrefixCache, fingerprint};
+use crate::sequence::{StepError, token_row};
+use rooflet_api::wire::ModelInfo;
+use rooflet_artifact::model_dir::ModelDir;
+use rooflet_base::units::Bytes;
+use rooflet_host::Host;
+use rooflet_mlx::device;
+use rooflet_mlx::device::Backend;
+use rooflet_mlx::load::Weights;
+use rooflet_model::dimensions::KvBits;
+use rooflet_roofline::memory::{RUNTIME_OVERHEAD, allocatable};
+
+impl EngineConfig {
+    /// Shortens the context to what the memory can hold, so that a request that is accepted can be computed, and holds MLX to
+    /// that memory.
+    pub(super) fn kv_memory(
+        &self,
+        backend: Backend,
+        waker: mpsc::WeakSender<Command>,
+    ) -> Result<KvMemory, EngineError> {
+        let Self { model, prompter, .. } = self;
+        let limit = self.memory_limit.unwrap_or_else(|| {
+            device::own_memory(backend).unwrap_or_else(|| {
+                let memory = Host::Native.memory();
+                allocatable(memory.total, memory.working_set)
+            })
+        });
+        let element = backend.compute_type(model.shape.element);
+        let element_bits = 8 * element.bytes() as u32;
+        let bits = self.kv.map_or(KvBits::new(element_bits), |kv| {
+            kv.stored_bits(f64::from(element_bits))
+        });
+        let context = u32::try_from(prompter.context_tokens()).unwrap_or(u32::MAX);
+        let budget = KvBudget::new(limit, &model.shape, element, bits, context)
+            .map_err(|err| EngineError::NoRoom { err })?;
+        let longest = usize::try_from(budget.longest_request()).unwrap_or(usize::MAX);
+        if longest < prompter.context_tokens() {
+            tracing::warn!(
+                context_tokens = prompter.context_tokens(),
+                fitting_tokens = longest,
+                kv_bytes = budget.bytes().0,
+                "the context is shortened to what fits into memory"
+            );
+        }
+        prompter.limit_context(longest);
+        let most = budget.request_bytes(prompter.context_tokens()) * self.max_concurrency as u64;
+        let capacity = self.prefix_cache_memory.unwrap_or(Bytes(most));
+        let mut prefixes = PrefixCache::new(capacity, Cuts::of(&model.shape.config));
+        if let Some(files) = &self.prefix_files {
+            let (model, disk) = self
+                .open_files(&files.dir, backend, waker)
+                .map_err(|err| EngineError::PrefixFiles { err })?;
+            prefixes = prefixes.with_files(model, disk, files.limit);
+        }
+        device::limit_memory(backend, limit - RUNTIME_OVERHEAD).map_err(EngineError::Device)?;
+        Ok(KvMemory::new(budget, prefixes))
+    }
+
+    fn open_files(
+        &self,
+        dir: &Utf8Path,
+        backend: Backend,
+        waker: mpsc::WeakSender<Command>,
+    ) -> Result<(String, Disk), OpenFilesError> {
+        let model = &self.model;
+        let element = backend.compute_type(model.shape.element);
+        let engine = format!(
+            "{} {} {element:?} {:?} {}",
+            device::engine_version(),
+            backend.as_str(),
+            self.kv,
+            env!("CARGO_PKG_VERSION")
+        );
+        let model = fingerprint(model, &engine).map_err(|err| OpenFilesError::Model { err })?;
+        let files = BlockFiles::open(dir, model.clone(), self.clock.clone())?;
+        let wake = move || {
+            if let Some(commands) = waker.upgrade() {
+                // A queue that is full belongs to a thread that is awake.
+                drop(commands.try_send(Command::Wake));
+            }
+        };
+        let disk = Disk::spawn(files, wake).map_err(|err| OpenFilesError::Spawn { err })?;
+        Ok((model, disk))
+    }
+
+    /// Sizes are those in memory, which depend on the back end.
+    pub(super) fn model_info(&self, backend: Backend) -> ModelInfo {
+        let shape = &self.model.shape;
+        let element = backend.compute_type(shape.element);
+        ModelInfo {
+            architecture: shape.config.architecture.to_string(),
+            parameters: shape.parameters,
+            weights_bytes: shape.resident_bytes(element),
+            kv_bytes_per_token: shape.config.kv_bytes_per_token(element),
+            context_tokens: self.prompter.context_tokens() as u64,
+        }
+    }
+
+    pub(super) fn load(&self, backend: Backend) -> Result<Decoder, EngineError> {
+        let ModelDir {
+            shape, weight_files, ..
+        } = &self.model;
+        let load = || {
+            let mut weights = Weights::open(weight_files, backend.compute_type(shape.element))?;
+            Ok(Decoder::load(shape, &mut weights)?.with_kv(self.kv))
+        };
+        load().map_err(|err| EngineError::Load { err })
+    }
+}
+
+/// One prompt and one decode step, so that kernels are loaded before the first request.
+pub(super) fn warm(model: &Decoder) -> Result<(), StepError> {
+    let mut cache = model.new_cache();
+    for tokens in [&[0_u32, 0][..], &[0]] {
+        model.forward(&token_row(tokens), &mut cache)?.eval()?;
+    }
+    Ok(())
+}

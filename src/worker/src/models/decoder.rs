@@ -1,0 +1,319 @@
+//! A whole model: embedding, blocks, final norm and head.
+
+use mlx_rs::error::Result;
+use mlx_rs::ops::indexing::{TryIndexOp, take_axis};
+use mlx_rs::transforms::async_eval;
+use mlx_rs::{Array, Dtype};
+
+use super::block::Block;
+use super::cache::{KvCache, LayerCache, LayerRows, Part};
+use super::kernels::Kernels;
+use super::linear::{Embedding, Linear};
+use super::mask::Masks;
+use super::norm::RmsNorm;
+use super::rope::RotaryEmbedding;
+use rooflet_mlx::device::Backend;
+use rooflet_mlx::load::{LoadError, Weights, dtype};
+use rooflet_mlx::quantized::unpacks;
+use rooflet_model::checkpoint::ModelShape;
+use rooflet_model::model::{MixerConfig, Rope};
+use rooflet_roofline::kv_quantisation::KvQuantisation;
+
+/// A decoder-only language model with its weights.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    embedding: Embedding,
+    blocks: Vec<Block>,
+    norm: RmsNorm,
+    /// `None`: the embedding table is the head.
+    head: Option<Linear>,
+    /// What embeddings are multiplied with.
+    embedding_scale: Option<Array>,
+    keeps: Vec<Keeps>,
+    /// Of layers that keep all tokens.
+    kv: Option<KvQuantisation>,
+    backend: Backend,
+}
+
+/// Keeps the device at most one layer behind where a layer takes memory that the next one can have: what is only
+/// described, or submitted, has its memory all at once.
+#[derive(Debug)]
+struct LayerByLayer {
+    applies: bool,
+    before: Option<Array>,
+}
+
+impl LayerByLayer {
+    fn new(rows: i32, backend: Backend) -> Self {
+        Self {
+            applies: unpacks(rows, backend),
+            before: None,
+        }
+    }
+
+    /// A layer gives this.
+    fn gives(&mut self, x: &Array) -> Result<()> {
+        if self.applies {
+            async_eval([x])?;
+            if let Some(before) = self.before.replace(x.clone()) {
+                before.eval()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which hidden states of each sequence are asked for.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    Each,
+    Last,
+}
+
+/// What a layer keeps of a sequence.
+#[derive(Debug, Clone, Copy)]
+enum Keeps {
+    All,
+    Window(i32),
+    State,
+}
+
+impl Keeps {
+    fn of(mixer: &MixerConfig) -> Self {
+        match mixer {
+            MixerConfig::Attention(attention) => match attention.window {
+                Some(window) => Self::Window(window.cast_signed()),
+                None => Self::All,
+            },
+            MixerConfig::GatedDelta(_) => Self::State,
+        }
+    }
+}
+
+impl Decoder {
+    /// Builds the model and reads its weights, layer by layer, so that converted copies do not pile up.
+    pub(crate) fn load(shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
+        let config = &shape.config;
+        weights.arrange(&shape.sources);
+        let evaluate =
+            |arrays: Vec<&Array>| mlx_rs::transforms::eval(arrays).map_err(|err| LoadError::Evaluate { err });
+        let backend = Backend::current().map_err(|err| LoadError::Evaluate { err })?;
+        let embedding = Embedding::load("model.embed_tokens", shape, weights)?;
+        evaluate(embedding.arrays())?;
+        let mut rotations = Rotations::default();
+        let mut kernels = Kernels::new(backend, weights.compute());
+        let mut blocks = Vec::new();
+        for (index, layer) in config.layers.iter().enumerate() {
+            let rope = rotations.of(&layer.mixer, weights.compute());
+            let rope = rope.map_err(|err| LoadError::Evaluate { err })?;
+            let module = format!("model.layers.{index}");
+            let block = Block::load(&module, layer, rope, shape, weights, &mut kernels)?;
+            evaluate(block.arrays())?;
+            blocks.push(block);
+        }
+        let norm = RmsNorm::load("model.norm.weight", config, weights)?;
+        evaluate(vec![norm.array()])?;
+        let head = if shape.tied {
+            if weights.has("lm_head.weight") {
+                tracing::warn!(
+                    "lm_head.weight is not used: by config.json the embedding table is the head; if it is not, set \
+                     tie_word_embeddings to false there"
+                );
+            }
+            None
+        } else {
+            Some(Linear::load("lm_head", false, shape, weights)?)
+        };
+        evaluate(head.iter().flat_map(Linear::arrays).collect())?;
+        let embedding_scale = config
+            .scales_embeddings
+            .then(|| embedding_scale(shape, weights.compute()))
+            .transpose()
+            .map_err(|err| LoadError::Evaluate { err })?;
+        Ok(Self {
+            embedding,
+            blocks,
+            norm,
+            head,
+            embedding_scale,
+            keeps: config
+                .layers
+                .iter()
+                .map(|layer| Keeps::of(&layer.mixer))
+                .collect(),
+            kv: None,
+            backend,
+        })
+    }
+
+    /// With caches in few bits, or as they are.
+    pub(crate) fn with_kv(self, kv: Option<KvQuantisation>) -> Self {
+        Self { kv, ..self }
+    }
+
+    pub(crate) fn new_cache(&self) -> KvCache {
+        KvCache::new(self.keeps.iter().map(|keeps| match keeps {
+            Keeps::All => self.kv.map_or_else(LayerCache::full, LayerCache::quantised),
+            Keeps::Window(window) => LayerCache::window(*window),
+            Keeps::State => LayerCache::state(),
+        }))
+    }
+
+    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits of the last one, `[1, vocabulary]`,
+    /// in float32. Lazy: nothing is computed before the result is evaluated.
+    pub(crate) fn forward(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
+        let last = self.hidden_ends(tokens, &mut [(cache, tokens.dim(1))])?;
+        self.logits(&last)
+    }
+
+    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits after each of them, `[n, vocabulary]`, in
+    /// float32. Lazy.
+    pub(crate) fn forward_each(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
+        let x = self.hidden(tokens, cache)?;
+        self.logits(&x.reshape(&[tokens.dim(1), 1, x.dim(-1)])?)
+    }
+
+    /// Runs one token for each of several sequences, `tokens` being `[rows]`, and returns `[rows, vocabulary]` in
+    /// float32. Lazy. After an error, a cache cut to the length it had can be used again.
+    pub(crate) fn decode(&self, tokens: &Array, rows: &mut [&mut KvCache]) -> Result<Array> {
+        if let [cache] = rows {
+            return self.forward(&tokens.reshape(&[1, 1])?, cache);
+        }
+        let offsets: Vec<i32> = rows.iter().map(|cache| cache.offset()).collect();
+        let positions = Array::from_slice(&offsets, &[tokens.dim(0)]);
+        let mut x = self.embed(&tokens.expand_dims(-1)?)?;
+        let mut masks = Masks::default();
+        let mut one_by_one = LayerByLayer::new(tokens.dim(0), self.backend);
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let step = LayerRows::Many {
+                caches: rows.iter_mut().map(|cache| cache.layer_mut(layer)).collect(),
+                offsets: &offsets,
+                positions: &positions,
+            };
+            x = block.apply(&x, step, &mut masks)?;
+            one_by_one.gives(&x)?;
+        }
+        let logits = self.logits(&x)?;
+        for cache in rows {
+            cache.advance(1);
+        }
+        Ok(logits)
+    }
+
+    /// Runs `tokens` for the cache's sake only.
+    #[cfg(test)]
+    pub(crate) fn prefill(&self, tokens: &Array, cache: &mut KvCache) -> Result<()> {
+        self.hidden(tokens, cache)?;
+        mlx_rs::transforms::eval(cache.arrays())
+    }
+
+    fn embed(&self, tokens: &Array) -> Result<Array> {
+        let x = self.embedding.lookup(tokens)?;
+        match &self.embedding_scale {
+            Some(scale) => x.multiply(scale),
+            None => Ok(x),
+        }
+    }
+
+    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns each one's hidden state before the final norm,
+    /// `[1, n, hidden]`. Lazy.
+    pub(crate) fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
+        self.hidden_parts(tokens, &mut [(cache, tokens.dim(1))])
+    }
+
+    /// The same of `tokens` that are those of several sequences, one after the other: so many after what each cache
+    /// holds. Lazy, but for [`LayerByLayer`].
+    pub(crate) fn hidden_parts(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
+        self.run(tokens, parts, Asked::Each)
+    }
+
+    /// The same of the last token of each sequence, `[1, sequences, hidden]`. Of the last layer, that is all that is computed
+    /// besides what it keeps: no other token's hidden state is read any more.
+    pub(crate) fn hidden_ends(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
+        self.run(tokens, parts, Asked::Last)
+    }
+
+    fn run(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)], asked: Asked) -> Result<Array> {
+        let mut x = self.embed(tokens)?;
+        let mut masks = Masks::default();
+        let mut one_by_one = LayerByLayer::new(tokens.dim(1), self.backend);
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let of_layer = parts.iter_mut().map(|(cache, tokens)| Part {
+                offset: cache.offset(),
+                cache: cache.layer_mut(layer),
+                tokens: *tokens,
+            });
+            let of_layer = of_layer.collect();
+            let rows = match asked {
+                Asked::Last if layer + 1 == self.blocks.len() => LayerRows::Ends(of_layer),
+                Asked::Last | Asked::Each => LayerRows::Parts(of_layer),
+            };
+            x = block.apply(&x, rows, &mut masks)?;
+            one_by_one.gives(&x)?;
+        }
+        for (cache, tokens) in parts {
+            cache.advance(*tokens);
+        }
+        Ok(x)
+    }
+
+    /// The logits after some tokens, by their places in `hidden`, `[1, tokens, hidden]`: `[places, vocabulary]`. Lazy.
+    pub(crate) fn logits_after(&self, hidden: &Array, places: &[i32]) -> Result<Array> {
+        let count = i32::try_from(places.len()).expect("rows are few");
+        let places = Array::from_slice(places, &[count]);
+        let chosen = take_axis(hidden, places, 1)?;
+        self.logits(&chosen.reshape(&[count, 1, hidden.dim(-1)])?)
+    }
+
+    /// Hidden states behind the final norm.
+    pub(crate) fn normed(&self, hidden: &Array) -> Result<Array> {
+        self.norm.apply(hidden)
+    }
+
+    /// Of hidden states, `[rows, 1, hidden]`, in float32, `[rows, vocabulary]`.
+    pub(crate) fn logits(&self, last: &Array) -> Result<Array> {
+        let last = self.norm.apply(last)?;
+        let logits = match &self.head {
+            Some(head) => head.apply(&last)?,
+            None => self.embedding.as_head(&last)?,
+        };
+        logits.try_index((.., -1, ..))?.as_dtype(Dtype::Float32)
+    }
+}
+
+/// The root of the embeddings' width, rounded to the type that the checkpoint is stored in, as it was when the model was
+/// trained (transformers, `Gemma3TextScaledWordEmbedding`).
+fn embedding_scale(shape: &ModelShape, compute: Dtype) -> Result<Array> {
+    let root = f64::from(shape.config.dimensions.hidden).sqrt() as f32;
+    let scale = Array::from_f32(root)
+        .as_dtype(dtype(shape.element))?
+        .as_dtype(compute)?;
+    scale.eval()?;
+    Ok(scale)
+}
+
+/// Rotations by their parameters: layers with the same ones share a table.
+#[derive(Debug, Default)]
+struct Rotations {
+    known: Vec<(Rope, RotaryEmbedding)>,
+}
+
+impl Rotations {
+    fn of(&mut self, mixer: &MixerConfig, compute: Dtype) -> Result<Option<RotaryEmbedding>> {
+        let MixerConfig::Attention(attention) = mixer else {
+            return Ok(None);
+        };
+        let Some(rope) = &attention.rope else {
+            return Ok(None);
+        };
+        if let Some((_, rotary)) = self.known.iter().find(|(known, _)| known == rope) {
+            return Ok(Some(rotary.clone()));
+        }
+        let rotary = RotaryEmbedding::new(rope, attention.head_dim, compute)?;
+        self.known.push((rope.clone(), rotary.clone()));
+        Ok(Some(rotary))
+    }
+}
+
+#[cfg(test)]
+mod tests;

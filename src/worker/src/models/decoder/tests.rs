@@ -1,0 +1,371 @@
+use base64::Engine as _;
+use camino::Utf8PathBuf;
+use mlx_rs::ops::indexing::argmax_axis;
+
+use super::*;
+use rooflet_artifact::model_dir::ModelDir;
+use rooflet_mlx as mlx;
+use rooflet_mlx::device::Backend;
+use rooflet_model::dimensions::KvBits;
+use rooflet_model::model::FloatType;
+use rooflet_roofline::memory::cache_bytes;
+
+fn root() -> Utf8PathBuf {
+    Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn load(model: &str) -> Decoder {
+    let dir = ModelDir::inspect(&root().join(model)).unwrap();
+    let mut weights = Weights::open(&dir.weight_files, FloatType::F32).unwrap();
+    Decoder::load(&dir.shape, &mut weights).unwrap()
+}
+
+fn tokens(ids: &[u32]) -> Array {
+    Array::from_slice(ids, &[1, i32::try_from(ids.len()).unwrap()])
+}
+
+/// To the bit: float equality would take -0.0 for 0.0 and NaN for nothing.
+fn bits(logits: &Array) -> Vec<u32> {
+    logits
+        .to_vec_exact::<f32>()
+        .unwrap()
+        .into_iter()
+        .map(f32::to_bits)
+        .collect()
+}
+
+struct Case {
+    model: String,
+    prompt: Vec<u32>,
+    logits: Vec<u32>,
+    greedy: Vec<u32>,
+    last: Vec<u32>,
+}
+
+fn cases(file: &str) -> Vec<Case> {
+    let text = std::fs::read_to_string(root().join("e2e/fixtures").join(file)).unwrap();
+    let fixture: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let floats = |value: &serde_json::Value| -> Vec<u32> {
+        let bytes = base64::engine::general_purpose::STANDARD
+            .decode(value.as_str().unwrap_or_default())
+            .unwrap();
+        bytes
+            .chunks_exact(4)
+            .map(|four| u32::from_le_bytes(four.try_into().unwrap()))
+            .collect()
+    };
+    let cases = fixture["cases"].as_array().unwrap().iter();
+    cases
+        .map(|case| Case {
+            model: case["model"].as_str().unwrap().to_owned(),
+            prompt: serde_json::from_value(case["prompt"].clone()).unwrap(),
+            logits: floats(&case["logits"]),
+            greedy: serde_json::from_value(case["greedy"].clone()).unwrap(),
+            last: floats(&case["last"]),
+        })
+        .collect()
+}
+
+/// Of mlx-lm, on the same MLX.
+fn mlx_lm() -> Vec<Case> {
+    cases("logits.json")
+}
+
+/// Of transformers, in float32.
+fn transformers() -> Vec<Case> {
+    cases("reference.json")
+}
+
+/// The most that logits may differ from those of another program that adds the same numbers in another order.
+const REFERENCE_TOLERANCE: f32 = 1e-4;
+
+#[test]
+fn logits_are_those_of_transformers() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    for case in transformers() {
+        let model = load(&case.model);
+        let mut cache = model.new_cache();
+        let mut logits = model.forward(&tokens(&case.prompt), &mut cache).unwrap();
+        let ours = logits.to_vec_exact::<f32>().unwrap();
+        let theirs = case.logits.iter().map(|bits| f32::from_bits(*bits));
+        let most = ours
+            .iter()
+            .zip(theirs)
+            .map(|(ours, theirs)| (ours - theirs).abs());
+        let most = most.fold(0.0, f32::max);
+        let name = format!("{} after {} tokens", case.model, case.prompt.len());
+        assert!(most <= REFERENCE_TOLERANCE, "{name}: {most}");
+
+        let mut greedy = Vec::new();
+        for _ in 0..case.greedy.len() {
+            let token: u32 = argmax_axis(&logits, -1, false).unwrap().item_exact();
+            greedy.push(token);
+            logits = model.forward(&tokens(&[token]), &mut cache).unwrap();
+        }
+        assert_eq!(greedy, case.greedy, "{name}");
+    }
+}
+
+/// The reference's bits were made by the CPU back end.
+fn on_cpu() -> bool {
+    Backend::current().unwrap() == Backend::Cpu
+}
+
+#[test]
+fn logits_are_the_reference_s_to_the_bit() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    for case in mlx_lm() {
+        let model = load(&case.model);
+        let mut cache = model.new_cache();
+        let logits = model.forward(&tokens(&case.prompt), &mut cache).unwrap();
+        assert!(
+            bits(&logits) == case.logits,
+            "{} after {} tokens",
+            case.model,
+            case.prompt.len()
+        );
+
+        let mut logits = logits;
+        let mut greedy = Vec::new();
+        for step in 0..case.greedy.len() {
+            let token: u32 = argmax_axis(&logits, -1, false).unwrap().item_exact();
+            greedy.push(token);
+            if step + 1 < case.greedy.len() {
+                logits = model.forward(&tokens(&[token]), &mut cache).unwrap();
+            }
+        }
+        assert_eq!(greedy, case.greedy, "{}", case.model);
+        assert!(bits(&logits) == case.last, "{} after cached decoding", case.model);
+    }
+}
+
+#[test]
+fn prefill_in_chunks_gives_the_same_bits() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    for case in mlx_lm() {
+        let model = load(&case.model);
+        for chunk in [1, 7, 40] {
+            let mut cache = model.new_cache();
+            let (last, first) = case.prompt.split_last().unwrap();
+            for part in first.chunks(chunk) {
+                model.prefill(&tokens(part), &mut cache).unwrap();
+            }
+            let logits = model.forward(&tokens(&[*last]), &mut cache).unwrap();
+            assert!(
+                bits(&logits) == case.logits,
+                "{} in chunks of {chunk}",
+                case.model
+            );
+        }
+    }
+}
+
+#[test]
+fn a_cache_that_grows_many_times_loses_nothing() {
+    let _mlx = mlx::exclusive();
+    let model = load("e2e/fixtures/models/llama3");
+    let ids: Vec<u32> = (0..500).map(|index| 3 + index % 250).collect();
+    let mut whole = model.new_cache();
+    let expected = model.forward(&tokens(&ids), &mut whole).unwrap();
+    let mut grown = model.new_cache();
+    model.prefill(&tokens(&ids[..250]), &mut grown).unwrap();
+    let mut logits = None;
+    for id in &ids[250..] {
+        logits = Some(model.forward(&tokens(&[*id]), &mut grown).unwrap());
+    }
+    assert_eq!(grown.offset(), 500);
+    assert!(bits(&logits.unwrap()) == bits(&expected));
+}
+
+/// Of every architecture: what a cache takes is what is reserved for it, whatever the length of its chunks.
+#[test]
+fn caches_stay_within_what_is_reserved() {
+    let _mlx = mlx::exclusive();
+    for (name, bits) in [
+        ("gemma3", 32),
+        ("gpt-oss", 32),
+        ("mistral", 32),
+        ("qwen3", 32),
+        ("qwen3-next", 32),
+    ] {
+        let path = root().join("e2e/fixtures/models").join(name);
+        let shape = ModelDir::inspect(&path).unwrap().shape;
+        let model = load(path.as_str());
+        for chunk in [1, 100, 300] {
+            let mut cache = model.new_cache();
+            let ids: Vec<u32> = (0..600).map(|index| 3 + index % 250).collect();
+            for part in ids.chunks(chunk) {
+                model.prefill(&tokens(part), &mut cache).unwrap();
+                let held = u32::try_from(cache.offset()).unwrap();
+                let reserved = cache_bytes(&shape.config.dimensions, held, KvBits::new(bits));
+                assert!(
+                    cache.bytes() as u64 <= reserved.0,
+                    "{name}: {held} tokens in chunks of {chunk}"
+                );
+            }
+        }
+    }
+}
+
+/// As after a pass that failed: what it left in some layers must not be seen again.
+#[test]
+fn a_pass_that_is_taken_back_leaves_nothing() {
+    let _mlx = mlx::exclusive();
+    for name in ["gemma3", "gpt-oss", "llama3", "qwen3-next"] {
+        let model = load(&format!("e2e/fixtures/models/{name}"));
+        let mut cache = model.new_cache();
+        let prompt: Vec<u32> = (3..80).collect();
+        model.prefill(&tokens(&prompt), &mut cache).unwrap();
+        let held = cache.offset();
+        let other = model.forward(&tokens(&[200]), &mut cache).unwrap();
+        cache.truncate(held);
+        let again = model.forward(&tokens(&[7]), &mut cache).unwrap();
+        let mut fresh = model.new_cache();
+        model.prefill(&tokens(&prompt), &mut fresh).unwrap();
+        let expected = model.forward(&tokens(&[7]), &mut fresh).unwrap();
+        assert!(bits(&again) == bits(&expected), "{name}");
+        assert!(bits(&other) != bits(&expected), "{name}");
+    }
+}
+
+/// A constant of another type would turn all that follows into 32 bits: twice the cache, and slower.
+#[test]
+fn caches_hold_the_type_that_is_computed_in() {
+    let _mlx = mlx::exclusive();
+    let fixtures = root().join("e2e/fixtures/models");
+    for entry in fixtures.read_dir_utf8().unwrap() {
+        let path = entry.unwrap().into_path();
+        let dir = ModelDir::inspect(&path).unwrap();
+        let mut weights = Weights::open(&dir.weight_files, FloatType::BF16).unwrap();
+        let model = Decoder::load(&dir.shape, &mut weights).unwrap();
+        let mut cache = model.new_cache();
+        let prompt: Vec<u32> = (3..43).collect();
+        // Not evaluated: not all of it can be in half precision on a CPU.
+        model.forward(&tokens(&prompt), &mut cache).unwrap();
+        let logits = model.forward(&tokens(&[3]), &mut cache).unwrap();
+        assert_eq!(logits.dtype(), mlx_rs::Dtype::Float32);
+        // What decays is kept in 32 bits, and has four dimensions of which the first two are one row and its heads.
+        let (states, others): (Vec<&Array>, Vec<&Array>) = cache
+            .arrays()
+            .partition(|array| array.dtype() == mlx_rs::Dtype::Float32);
+        assert!(!others.is_empty(), "{path}");
+        let types: Vec<mlx_rs::Dtype> = others.iter().map(|array| array.dtype()).collect();
+        assert!(
+            types.iter().all(|dtype| *dtype == mlx_rs::Dtype::Bfloat16),
+            "{path}: {types:?}"
+        );
+        let linear = dir.shape.config.dimensions.linear_layers();
+        assert_eq!(states.len(), linear, "{path}");
+    }
+}
+
+/// One row of a batch, beside the same sequence alone.
+struct Row {
+    token: u32,
+    batched: KvCache,
+    alone: KvCache,
+}
+
+impl Row {
+    fn new(model: &Decoder, prompt: &[u32]) -> Self {
+        let (last, first) = prompt.split_last().unwrap();
+        let cache = || {
+            let mut cache = model.new_cache();
+            model.prefill(&tokens(first), &mut cache).unwrap();
+            cache
+        };
+        Self {
+            token: *last,
+            batched: cache(),
+            alone: cache(),
+        }
+    }
+}
+
+/// Rows of different lengths, one of which grows its cache on the way; one leaves and one joins.
+#[test]
+fn a_batch_gives_each_row_the_bits_it_has_alone() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    let mut models: Vec<String> = mlx_lm().into_iter().map(|case| case.model).collect();
+    models.dedup();
+    for name in models {
+        let model = load(&name);
+        let prompt = |tokens: u32| (0..tokens).map(|at| 3 + at * 7 % 250).collect::<Vec<u32>>();
+        let mut rows: Vec<Row> = [5, 253, 40, 1 + 8]
+            .map(|length| Row::new(&model, &prompt(length)))
+            .into();
+        for step in 0..8 {
+            match step {
+                3 => drop(rows.remove(0)),
+                5 => rows.push(Row::new(&model, &prompt(17))),
+                _ => {}
+            }
+            let inputs: Vec<u32> = rows.iter().map(|row| row.token).collect();
+            let mut caches: Vec<&mut KvCache> = rows.iter_mut().map(|row| &mut row.batched).collect();
+            let inputs = Array::from_slice(&inputs, &[i32::try_from(inputs.len()).unwrap()]);
+            let together = model.decode(&inputs, &mut caches).unwrap();
+            for (index, row) in rows.iter_mut().enumerate() {
+                let alone = model.forward(&tokens(&[row.token]), &mut row.alone).unwrap();
+                let own = together.try_index(i32::try_from(index).unwrap()).unwrap();
+                assert!(bits(&own) == bits(&alone), "{name}: row {index} in step {step}");
+                row.token = argmax_axis(&alone, -1, false).unwrap().item_exact();
+            }
+        }
+    }
+}
+
+/// Parts of prompts of different lengths, some after what their caches hold, beyond windows and where caches grow.
+#[test]
+fn a_pass_over_several_prompts_gives_each_the_bits_it_has_alone() {
+    let _mlx = mlx::exclusive();
+    if !on_cpu() {
+        return;
+    }
+    let mut models: Vec<String> = mlx_lm().into_iter().map(|case| case.model).collect();
+    models.dedup();
+    for name in models {
+        let model = load(&name);
+        let prompt = |seed: u32, tokens: u32| -> Vec<u32> {
+            (0..tokens).map(|at| 3 + (at * 7 + seed * 31) % 250).collect()
+        };
+        let prompts = [(0, 70), (1, 1), (2, 261), (3, 19)].map(|(seed, tokens)| prompt(seed, tokens));
+        let mut together: Vec<KvCache> = prompts.iter().map(|_| model.new_cache()).collect();
+        let mut alone: Vec<KvCache> = prompts.iter().map(|_| model.new_cache()).collect();
+        // A part of some, then the rest of all.
+        for parts in [[0..30, 0..0, 0..255, 0..0], [30..70, 0..1, 255..261, 0..19]] {
+            let going: Vec<usize> = (0..4).filter(|at| !parts[*at].is_empty()).collect();
+            let of = |at: usize| &prompts[at][parts[at].clone()];
+            let inputs: Vec<u32> = going.iter().flat_map(|at| of(*at)).copied().collect();
+            let rows = together.iter_mut().enumerate();
+            let rows = rows.filter(|(at, _)| going.contains(at));
+            let length = |at: usize| i32::try_from(parts[at].len()).unwrap();
+            let mut rows: Vec<_> = rows.map(|(at, cache)| (cache, length(at))).collect();
+            let ends = model.hidden_ends(&tokens(&inputs), &mut rows).unwrap();
+            for (place, at) in (0..).zip(going) {
+                let own = model.logits_after(&ends, &[place]).unwrap();
+                // Alone, with the hidden states of all tokens.
+                let hidden = model.hidden(&tokens(of(at)), &mut alone[at]).unwrap();
+                let expected = model.logits_after(&hidden, &[length(at) - 1]).unwrap();
+                assert!(bits(&own) == bits(&expected), "{name}: {} tokens", parts[at].end);
+            }
+        }
+        // What they left in their caches is the same, too.
+        for (together, alone) in together.iter_mut().zip(&mut alone) {
+            let next = |cache| bits(&model.forward(&tokens(&[9]), cache).unwrap());
+            assert_eq!(together.offset(), alone.offset());
+            assert!(next(together) == next(alone), "{name}: after the prompts");
+        }
+    }
+}

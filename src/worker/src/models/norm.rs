@@ -1,0 +1,46 @@
+//! RMS norm with a weight.
+
+use mlx_rs::Array;
+use mlx_rs::error::Result;
+use mlx_rs::fast::rms_norm;
+
+use rooflet_mlx::load::{LoadError, Weights};
+use rooflet_model::model::ModelConfig;
+
+/// RMS norm with a weight.
+#[derive(Debug)]
+pub(super) struct RmsNorm {
+    weight: Array,
+    eps: f32,
+}
+
+impl RmsNorm {
+    pub(super) fn load(
+        tensor: &str,
+        config: &ModelConfig,
+        weights: &mut Weights,
+    ) -> std::result::Result<Self, LoadError> {
+        let mut weight = weights.take(tensor)?;
+        if config.norm_adds_one {
+            weight = weights
+                .constant(1.0)
+                .and_then(|one| one.add(&weight))
+                .map_err(|err| LoadError::Convert {
+                    tensor: tensor.to_owned(),
+                    err,
+                })?;
+        }
+        Ok(Self {
+            weight,
+            eps: config.rms_norm_eps,
+        })
+    }
+
+    pub(super) fn apply(&self, x: &Array) -> Result<Array> {
+        rms_norm(x, Some(&self.weight), self.eps)
+    }
+
+    pub(super) fn array(&self) -> &Array {
+        &self.weight
+    }
+}

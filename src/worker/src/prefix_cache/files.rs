@@ -1,0 +1,282 @@
+//! The directory of block files: `xx/KEY.safetensors`, `xx` being the key's first byte. Written beside and renamed, so
+//! that no half of a file has a block's name; not synced, since a lost file costs a computation and a damaged one is
+//! seen when it is read, and put into `quarantine/`.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::time::SystemTime;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::block_file::{self, BlockFileError, BlockName, MAX_HEADER_BYTES, RawBlock};
+use super::key::BlockKey;
+use rooflet_base::clock::Clock;
+
+/// Left to everybody else on the same file system.
+const MIN_FREE_BYTES: u64 = rooflet_roofline::disk::LEFT_FREE.0;
+/// Damaged files that are kept for inspection.
+const MAX_QUARANTINED: usize = 8;
+
+const EXTENSION: &str = "safetensors";
+const UNFINISHED: &str = "tmp";
+const QUARANTINE: &str = "quarantine";
+const LOCK: &str = "lock";
+
+/// Why a directory cannot hold the files.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenFilesError {
+    #[error("prefix cache directory `{path}`")]
+    Io {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("prefix cache directory `{path}` is in use by another worker; give each one its own")]
+    InUse { path: Utf8PathBuf },
+    #[error("reading the model's files")]
+    Model {
+        #[source]
+        err: io::Error,
+    },
+    #[error("the thread for files cannot be started")]
+    Spawn {
+        #[source]
+        err: io::Error,
+    },
+}
+
+impl OpenFilesError {
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Io { .. } => "PrefixCacheUnusable",
+            Self::InUse { .. } => "PrefixCacheInUse",
+            Self::Model { .. } => "ReadFailed",
+            Self::Spawn { .. } => "EngineFailed",
+        }
+    }
+}
+
+/// Why a block could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadBlockError {
+    #[error("reading `{path}`")]
+    Io {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("`{path}`: {err}")]
+    Damaged { path: Utf8PathBuf, err: BlockFileError },
+}
+
+/// Why a block was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteBlockError {
+    #[error("writing `{path}`")]
+    Io {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("the block cannot be stored")]
+    Encode {
+        #[source]
+        err: BlockFileError,
+    },
+    #[error("less than {} MiB would be left free", MIN_FREE_BYTES >> 20)]
+    DiskFull,
+}
+
+/// A file that an earlier life has left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FoundFile {
+    pub(super) name: BlockName,
+    pub(super) bytes: u64,
+    pub(super) snapshot: bool,
+    pub(super) used: SystemTime,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct BlockFiles {
+    dir: Utf8PathBuf,
+    model: String,
+    clock: Clock,
+    /// Held as long as this lives.
+    _lock: File,
+}
+
+impl BlockFiles {
+    /// Makes the directory if there is none. `model` names the model and what computes with it.
+    pub(crate) fn open(dir: &Utf8Path, model: String, clock: Clock) -> Result<Self, OpenFilesError> {
+        let failed = |err| OpenFilesError::Io {
+            path: dir.to_owned(),
+            err,
+        };
+        make_dir(dir).map_err(failed)?;
+        let lock = private(&dir.join(LOCK)).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => {
+                return Err(OpenFilesError::InUse { path: dir.to_owned() });
+            }
+            Err(fs::TryLockError::Error(err)) => return Err(failed(err)),
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            model,
+            clock,
+            _lock: lock,
+        })
+    }
+
+    /// Every block there is, of this model or another, the least recently used first. What is no block, or unfinished,
+    /// is removed.
+    pub(super) fn scan(&self) -> Vec<FoundFile> {
+        let mut found = Vec::new();
+        let byte = |name: &str| name.len() == 2 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
+        for dir in entries(&self.dir).filter(|path| path.file_name().is_some_and(byte)) {
+            for path in entries(&dir) {
+                match describe(&path) {
+                    Ok(file) => found.push(file),
+                    Err(err) => {
+                        tracing::info!(%path, error = %err, "removing a file that is no block");
+                        drop(fs::remove_file(&path));
+                    }
+                }
+            }
+        }
+        found.sort_by_key(|file| file.used);
+        found
+    }
+
+    /// Reads a block into `buffer`, whatever that holds, and verifies it; one that is damaged is put aside, one that cannot
+    /// be read is removed.
+    pub(super) fn read(&self, key: BlockKey, mut buffer: Vec<u8>) -> Result<RawBlock, ReadBlockError> {
+        let path = self.path(key);
+        let failed = |err: io::Error| {
+            if err.kind() != io::ErrorKind::NotFound {
+                self.remove(key);
+            }
+            ReadBlockError::Io {
+                path: path.clone(),
+                err,
+            }
+        };
+        let mut file = File::open(&path).map_err(failed)?;
+        buffer.clear();
+        buffer.reserve(usize::try_from(file.metadata().map_err(failed)?.len()).unwrap_or(0));
+        file.read_to_end(&mut buffer).map_err(failed)?;
+        // So that it is one of the last to go after a restart; if that fails, it goes early.
+        drop(file.set_modified(SystemTime::from(self.clock.now())));
+        block_file::decode(buffer, &self.model, key).map_err(|err| {
+            self.quarantine(&path);
+            ReadBlockError::Damaged { path, err }
+        })
+    }
+
+    /// Returns the file's size.
+    pub(super) fn write(&self, name: BlockName, block: &RawBlock) -> Result<u64, WriteBlockError> {
+        let path = self.path(name.key());
+        let failed = |err| WriteBlockError::Io {
+            path: path.clone(),
+            err,
+        };
+        let bytes = block_file::encode(&name, block).map_err(|err| WriteBlockError::Encode { err })?;
+        let status = nix::sys::statvfs::statvfs(self.dir.as_std_path()).map_err(|err| failed(err.into()))?;
+        #[allow(clippy::unnecessary_cast, reason = "their width depends on the system")]
+        let free = status.blocks_available() as u64 * status.fragment_size() as u64;
+        if free.saturating_sub(bytes.len() as u64) < MIN_FREE_BYTES {
+            return Err(WriteBlockError::DiskFull);
+        }
+        let unfinished = path.with_extension(UNFINISHED);
+        let write = || {
+            make_dir(path.parent().unwrap_or(&self.dir))?;
+            let mut file = private(&unfinished)?;
+            file.write_all(&bytes)?;
+            fs::rename(&unfinished, &path)
+        };
+        write().map_err(|err| {
+            drop(fs::remove_file(&unfinished));
+            failed(err)
+        })?;
+        Ok(bytes.len() as u64)
+    }
+
+    pub(super) fn remove(&self, key: BlockKey) {
+        let path = self.path(key);
+        if let Err(err) = fs::remove_file(&path) {
+            tracing::warn!(%path, error = %err, "a block could not be removed");
+        }
+    }
+
+    /// From the hash alone: nothing that a request says becomes part of a path.
+    fn path(&self, key: BlockKey) -> Utf8PathBuf {
+        let name = key.to_string();
+        self.dir.join(&name[..2]).join(name).with_extension(EXTENSION)
+    }
+
+    fn quarantine(&self, path: &Utf8Path) {
+        let dir = self.dir.join(QUARANTINE);
+        let move_there = || {
+            make_dir(&dir)?;
+            if entries(&dir).count() >= MAX_QUARANTINED {
+                return fs::remove_file(path);
+            }
+            fs::rename(path, dir.join(path.file_name().unwrap_or(QUARANTINE)))
+        };
+        if let Err(err) = move_there() {
+            tracing::warn!(%path, error = %err, "a damaged block could not be put aside");
+        }
+    }
+}
+
+/// For this user only: tokens of prompts are in the files.
+fn make_dir(path: &Utf8Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn private(path: &Utf8Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+}
+
+fn entries(dir: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> + use<> {
+    let entries = dir.read_dir_utf8().into_iter().flatten();
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path().to_owned())
+}
+
+/// Reads the header only.
+fn describe(path: &Utf8Path) -> Result<FoundFile, String> {
+    let mut file = File::open(path).map_err(|err| err.to_string())?;
+    let metadata = file.metadata().map_err(|err| err.to_string())?;
+    let mut length = [0; size_of::<u64>()];
+    file.read_exact(&mut length).map_err(|err| err.to_string())?;
+    let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
+    if length > MAX_HEADER_BYTES {
+        return Err("its header is too long".to_owned());
+    }
+    let mut header = vec![0; length];
+    file.read_exact(&mut header).map_err(|err| err.to_string())?;
+    let label = block_file::decode_label(&header).map_err(|err| err.to_string())?;
+    let (name, snapshot) = (label.name, label.snapshot);
+    if path.file_name() != Some(&*format!("{}.{EXTENSION}", name.key())) {
+        return Err("it has another block's name".to_owned());
+    }
+    Ok(FoundFile {
+        name,
+        snapshot,
+        bytes: metadata.len(),
+        used: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! A model's chat templates, each with how the answers to its prompts are taken apart.
+
+use camino::Utf8Path;
+use serde_json::Value;
+
+use super::template_file::{Templates, load_templates};
+use super::{Chat, PromptError};
+use rooflet_inference_api::openai::message::text_of;
+use rooflet_inference_api::openai::request::PromptEnd;
+use rooflet_inference_api::openai::tools::Tools;
+use rooflet_text::answer::{AnswerShape, CallableTools};
+use rooflet_text::reasoning::ReasoningMarkers;
+use rooflet_text::template::ChatTemplate;
+use rooflet_text::tokenizer::Tokenizer;
+use rooflet_text::tool_calls::ToolFormat;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct ChatFormat {
+    pub(super) template: ChatTemplate,
+    reasoning: Option<ReasoningMarkers>,
+    tool_format: ToolFormat,
+}
+
+impl ChatFormat {
+    fn new(template: ChatTemplate, tokenizer: &Tokenizer) -> Self {
+        Self {
+            reasoning: ReasoningMarkers::of(template.source(), tokenizer),
+            tool_format: ToolFormat::of(template.source(), tokenizer),
+            template,
+        }
+    }
+
+    /// See [`glm`](rooflet_text::tool_calls::glm).
+    pub(super) fn writes_calls_as_metadata(&self) -> bool {
+        self.tool_format == ToolFormat::Glm
+    }
+
+    /// What may be in the answer to a conversation that was rendered as `prompt`.
+    pub(super) fn answer_shape(&self, prompt: &str, chat: Chat<'_>) -> AnswerShape {
+        let reasoning = self.reasoning.filter(|markers| !markers.closed_by(prompt));
+        let open = match chat.ending {
+            PromptEnd::OpenMessage => chat.messages.last().and_then(text_of),
+            PromptEnd::Message | PromptEnd::Answer => None,
+        };
+        let opened = |markers: &ReasoningMarkers| {
+            markers.opened_by(prompt) || open.is_some_and(|message| markers.left_open_in(message))
+        };
+        AnswerShape {
+            reasoning: reasoning.map(|markers| (markers, opened(&markers))),
+            tool_format: self.tool_format,
+            tools: chat.tools.map(|tools| CallableTools {
+                functions: tools.functions.clone().into(),
+                choice: tools.choice.clone(),
+                parallel: tools.parallel,
+            }),
+        }
+    }
+}
+
+/// All of a model's.
+#[derive(Debug)]
+pub(super) struct ChatFormats {
+    default: ChatFormat,
+    /// For conversations with tools, where they have a template of their own.
+    tool_use: Option<ChatFormat>,
+}
+
+impl ChatFormats {
+    /// `None`: the model is none for conversations.
+    pub(super) fn load(
+        dir: &Utf8Path,
+        tokenizer_config: Option<&Value>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Self>, PromptError> {
+        let templates = load_templates(dir, tokenizer_config)?;
+        Ok(templates.map(|Templates { default, tool_use }| Self {
+            default: ChatFormat::new(default, tokenizer),
+            tool_use: tool_use.map(|template| ChatFormat::new(template, tokenizer)),
+        }))
+    }
+
+    pub(super) fn of(&self, tools: Option<&Tools>) -> &ChatFormat {
+        match &self.tool_use {
+            Some(tool_use) if tools.is_some() => tool_use,
+            Some(_) | None => &self.default,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Zoned;
+    use serde_json::json;
+
+    use super::super::tests::edited;
+    use super::super::{Chat, Prompter, ValidChat};
+    use rooflet_inference_api::openai::request::ChatRequest;
+    use rooflet_text::answer::Part;
+    use rooflet_text::tool_calls::CallPart;
+
+    const TOOLS: &str = r#""tools": [{"type": "function", "function": {"name": "now", "parameters": {}}}]"#;
+
+    fn chat(prompter: &Prompter, messages: &str, tools: &str) -> (String, ValidChat) {
+        let body = format!(r#"{{"model": "m", "messages": {messages}{tools}}}"#);
+        let request = ChatRequest::parse(body.as_bytes()).unwrap();
+        let chat = prompter.chat(Chat::from(&request), &request.options, &Zoned::default());
+        let chat = chat.unwrap();
+        let text = prompter.tokenizer().decode_with_special(&chat.request.prompt);
+        (text.unwrap(), chat)
+    }
+
+    #[test]
+    fn conversations_with_tools_have_a_template_of_their_own() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] = json!([
+                {"name": "default", "template": "{{ messages[0].content }}"},
+                {"name": "tool_use", "template": "{{ tools[0].function.name }}?"}
+            ]);
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Hi"}]"#;
+        assert_eq!(chat(&prompter, messages, "").0, "Hi");
+        assert_eq!(chat(&prompter, messages, &format!(", {TOOLS}")).0, "now?");
+        let unused = format!(r#", {TOOLS}, "tool_choice": "none""#);
+        assert_eq!(chat(&prompter, messages, &unused).0, "Hi");
+    }
+
+    /// As Mistral's first models have it.
+    #[test]
+    fn tools_are_the_user_s_word_where_a_template_refuses_the_system_s() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] =
+                "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
+                {{ raise_exception('roles must alternate') }}{% endif %}[{{ m.content }}]{% endfor %}"
+                    .into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"}, {"role": "assistant", "content": "Why?"},
+            {"role": "user", "content": "So."}]"#;
+        let (prompt, _) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        assert!(prompt.starts_with("[You may call functions."), "{prompt}");
+        assert!(prompt.ends_with("</tool_call>\n\nNow?][Why?][So.]"), "{prompt}");
+    }
+
+    #[test]
+    fn a_call_that_must_come_is_never_content() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] = "{{ messages[-1].content }}{# tools </think> #}".into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"}]"#;
+        let begin = || {
+            let name = "now".to_owned();
+            Part::Call(CallPart::Begin { name })
+        };
+        let arguments = |json: &str| Part::Call(CallPart::Arguments(json.to_owned()));
+        let thought = || Part::Reasoning("Hm".to_owned());
+        // Of one function alone it is known, too, which must be called.
+        for choice in [
+            r#""required""#,
+            r#"{"type": "function", "function": {"name": "now"}}"#,
+        ] {
+            let extra = format!(r#", {TOOLS}, "tool_choice": {choice}"#);
+            let one = vec![begin()];
+            let cases = [
+                ("", one.clone()),
+                ("<tool_c", one.clone()),
+                ("<tool_call>\n{\"name\": \"no", one.clone()),
+                ("<think>Hm", vec![thought()]),
+                ("<think>Hm</think><tool", [vec![thought()], one].concat()),
+                (
+                    "<tool_call>\n{\"name\": \"now\", \"arguments\": {",
+                    vec![begin(), arguments("{")],
+                ),
+                (
+                    &format!("{CALL}\n<tool_call>\n{{\"na"),
+                    vec![begin(), arguments("{}")],
+                ),
+            ];
+            for (said, expected) in cases {
+                let (_, mut chat) = chat(&prompter, messages, &extra);
+                let mut parts = chat.answer.push(said, 1);
+                parts.extend(chat.answer.finish());
+                assert_eq!(parts, expected, "{said} of {choice}");
+            }
+        }
+        let (_, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        assert_eq!(chat.answer.push("<tool_c", 1), []);
+        assert_eq!(chat.answer.finish(), [Part::Content("<tool_c".to_owned())]);
+    }
+
+    #[test]
+    fn a_thought_that_was_begun_is_gone_on_with() {
+        let prompter = edited(|_, config| {
+            config["chat_template"] =
+                "{% for m in messages %}[{{ m.content }}]{% endfor %}{# </think> #}".into();
+        })
+        .unwrap();
+        let goes_on = r#", "continue_final_message": true"#;
+        for (said, thinks) in [
+            ("<think>\\nBecause", true),
+            ("<think>", true),
+            ("<think>a</think>b", false),
+            ("The mark <think> is", false),
+            ("a", false),
+        ] {
+            let messages = format!(
+                r#"[{{"role": "user", "content": "Why?"}}, {{"role": "assistant", "content": "{said}"}}]"#
+            );
+            let (_, mut chat) = chat(&prompter, &messages, goes_on);
+            let part = match thinks {
+                true => Part::Reasoning,
+                false => Part::Content,
+            };
+            let mut parts = chat.answer.push("so", 1);
+            parts.extend(chat.answer.finish());
+            assert_eq!(parts, [part("so".to_owned())], "{said}");
+        }
+    }
+
+    const CALL: &str = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+
+    #[test]
+    fn marks_of_a_vocabulary_do_not_matter_where_the_template_knows_no_tools() {
+        for mark in ["<|python_tag|>", "[TOOL_CALLS]"] {
+            let prompter = edited(|tokenizer, _| {
+                let added = json!({"id": 1024, "content": mark, "single_word": false, "lstrip": false,
+                                   "rstrip": false, "normalized": false, "special": true});
+                tokenizer["added_tokens"].as_array_mut().unwrap().push(added);
+            })
+            .unwrap();
+            let messages = r#"[{"role": "user", "content": "Now?"}]"#;
+            let (_, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+            chat.answer.push(CALL, 1);
+            chat.answer.finish();
+            assert!(chat.answer.has_whole_calls(), "{mark}");
+        }
+    }
+
+    /// Its template has no `tool_calls`: a call is a message with `metadata`, and its result an observation.
+    #[test]
+    fn calls_of_glm_4_are_messages() {
+        let file = concat!(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
+            "/e2e/fixtures/templates/glm4_0414.jinja"
+        );
+        let prompter = edited(|_, config| {
+            config["chat_template"] = std::fs::read_to_string(file).unwrap().into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{\"in\": \"UTC\"}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "09:05"}, {"role": "user", "content": "And now?"}]"#;
+        let (prompt, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        let turns = "<|user|>\nNow?<|assistant|>now \n{\"in\":\"UTC\"}<|observation|>\n09:05<|user|>\nAnd now?<|assistant|>";
+        assert!(prompt.ends_with(turns), "{prompt}");
+        let mut parts = chat.answer.push("now\n{\"in\": \"UTC\"}", 1);
+        parts.extend(chat.answer.finish());
+        assert!(chat.answer.has_whole_calls(), "{parts:?}");
+    }
+
+    /// DeepSeek's distilled models have marks of their own in vocabulary and template, which is told of no tools.
+    #[test]
+    fn calls_are_read_as_they_were_asked_for() {
+        let file = concat!(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
+            "/e2e/fixtures/templates/deepseek_r1_distill.jinja"
+        );
+        let prompter = edited(|_, config| {
+            config["chat_template"] = std::fs::read_to_string(file).unwrap().into();
+        })
+        .unwrap();
+        let messages = r#"[{"role": "user", "content": "Now?"},
+            {"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{\"in\": \"UTC\"}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "09:05"}, {"role": "user", "content": "And now?"}]"#;
+        let (prompt, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
+        assert!(prompt.contains("answer with its name"), "{prompt}");
+        assert!(
+            prompt
+                .contains("<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{\"in\": \"UTC\"}\n```"),
+            "{prompt}"
+        );
+        chat.answer.push(&format!("It is.\n</think>\n{CALL}"), 1);
+        chat.answer.finish();
+        assert!(chat.answer.has_whole_calls());
+    }
+}

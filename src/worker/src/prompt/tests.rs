@@ -1,0 +1,167 @@
+use camino::Utf8PathBuf;
+use serde_json::{Value, json};
+
+use super::*;
+use rooflet_inference_api::openai::error::ErrorCode;
+use rooflet_inference_api::openai::message;
+use rooflet_testing::TempDir;
+
+pub(super) fn prompter(context_tokens: usize) -> Prompter {
+    let dir = Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/models/guide");
+    let config = ModelConfig::parse(&std::fs::read_to_string(dir.join("config.json")).unwrap()).unwrap();
+    Prompter::load(&dir, &config, context_tokens).unwrap()
+}
+
+/// Of the example's model with other text files: its tokenizer.json and tokenizer_config.json.
+pub(super) fn edited(edit: impl FnOnce(&mut Value, &mut Value)) -> Result<Prompter, PromptError> {
+    let own = Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/models/guide");
+    let dir = TempDir::new();
+    let dir = dir.path();
+    let [mut tokenizer, mut config] = ["tokenizer.json", "tokenizer_config.json"]
+        .map(|file| serde_json::from_slice(&std::fs::read(own.join(file)).unwrap()).unwrap());
+    edit(&mut tokenizer, &mut config);
+    std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).unwrap();
+    let config = ModelConfig::parse(&std::fs::read_to_string(own.join("config.json")).unwrap()).unwrap();
+    Prompter::load(dir, &config, 1000)
+}
+
+fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError> {
+    let chat = Chat {
+        messages: &[message::user("What is rooflet?")],
+        variables: &Members::default(),
+        tools: None,
+        ending: PromptEnd::Answer,
+    };
+    prompter
+        .chat(chat, options, &Zoned::default())
+        .map(|chat| chat.request)
+}
+
+#[test]
+fn a_completion_ends_at_the_context_s_end() {
+    // The prompt has 12 tokens.
+    let options = |max_tokens| Options {
+        max_tokens,
+        ..Options::default()
+    };
+    assert_eq!(chat(&prompter(100), &options(None)).unwrap().max_tokens, 88);
+    assert_eq!(chat(&prompter(100), &options(Some(7))).unwrap().max_tokens, 7);
+    assert_eq!(chat(&prompter(100), &options(Some(500))).unwrap().max_tokens, 88);
+    assert_eq!(chat(&prompter(13), &options(Some(5))).unwrap().max_tokens, 1);
+    let err = chat(&prompter(12), &options(Some(5))).unwrap_err();
+    assert_eq!(
+        (err.status.as_u16(), err.code, err.param.as_deref()),
+        (400, Some(ErrorCode::ContextLengthExceeded), Some("messages"))
+    );
+}
+
+#[test]
+fn prompts_of_tokens_are_checked() {
+    let text = |prompt| prompter(100).text(&prompt, false, &Options::default());
+    assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().prompt, [5, 6]);
+    assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().max_tokens, 16);
+    for prompt in [
+        Prompt::Tokens(vec![]),
+        Prompt::Text(String::new()),
+        Prompt::Tokens(vec![1024]),
+    ] {
+        assert_eq!(
+            text(prompt.clone()).unwrap_err().param.as_deref(),
+            Some("prompt"),
+            "{prompt:?}"
+        );
+    }
+}
+
+/// As in Gemma 3's text models, whose tokenizer has the mark of an image behind the last row.
+#[test]
+fn a_token_without_weights_is_refused_where_a_request_has_it() {
+    let prompter = edited(|tokenizer, _| {
+        let added = json!({"id": 1024, "content": "<image>", "single_word": false, "lstrip": false,
+                           "rstrip": false, "normalized": false, "special": true});
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(added);
+    })
+    .unwrap();
+    let text = |text: &str| prompter.text(&Prompt::Text(text.to_owned()), false, &Options::default());
+    assert!(text("What is rooflet?").is_ok());
+    assert_eq!(
+        text("What is <image>?").unwrap_err().message,
+        "'prompt' names token 1024 (<image>), but the model's vocabulary ends at 1023."
+    );
+}
+
+/// What is far too long is not made tokens as a whole: that takes hundreds of bytes for each byte.
+#[test]
+fn a_text_that_is_plainly_too_long_is_refused_before_it_is_read_whole() {
+    let prompter = prompter(1000);
+    let said = |bytes: usize| {
+        let text = Prompt::Text("0,".repeat(bytes / 2));
+        let err = prompter.text(&text, false, &Options::default()).unwrap_err();
+        assert_eq!(err.code, Some(ErrorCode::ContextLengthExceeded));
+        err.overrun.unwrap()
+    };
+    let long = said(200_000);
+    assert!(long.is_whole && long.prompt_tokens > 10_000, "{long:?}");
+    let longer = said(2_000_000);
+    assert!(!longer.is_whole, "{longer:?}");
+    // It stops with the first piece.
+    assert!((1001..100_000).contains(&longer.prompt_tokens), "{longer:?}");
+    let err = ApiError::context_length_exceeded("prompt", longer, false);
+    assert!(
+        err.message.contains("your prompt has at least "),
+        "{}",
+        err.message
+    );
+}
+
+#[test]
+fn tokens_in_pieces_are_about_those_of_the_whole() {
+    let prompter = prompter(1000);
+    let text = "What is rooflet? \u{e9}".repeat(20_000);
+    let whole = prompter.tokenizer().encode_prompt(&text).unwrap().len();
+    let pieces = prompter.tokenizer().count_in_pieces(&text, usize::MAX).unwrap();
+    assert!(pieces.abs_diff(whole) < 100, "{pieces} of {whole}");
+}
+
+fn opened(prompter: &Prompter, said: &str) -> Result<String, ApiError> {
+    let chat = Chat {
+        messages: &[message::user("Say m."), message::said("assistant", said)],
+        variables: &Members::default(),
+        tools: None,
+        ending: PromptEnd::OpenMessage,
+    };
+    prompter.rendered(chat, &Zoned::default())
+}
+
+#[test]
+fn a_message_is_gone_on_with_where_it_ends() {
+    // Some of these are in what the template writes behind them.
+    let prompts = |template: Option<&str>| {
+        edited(|_, config| {
+            if let Some(template) = template {
+                config["chat_template"] = template.into();
+            }
+        })
+        .unwrap()
+    };
+    let (own, trims) = (
+        prompts(None),
+        prompts(Some(
+            "{% for m in messages %}<s>\n{{ m.content | trim }}</s>{% endfor %}",
+        )),
+    );
+    for said in ["<", "m", "en", "|", "im_end", "s>", "", "The m", " a\n b \n"] {
+        let text = opened(&own, said).unwrap();
+        assert!(
+            text.ends_with(&format!("<|im_start|>assistant\n{said}")),
+            "{text:?}"
+        );
+        let text = opened(&trims, said).unwrap();
+        assert_eq!(text, format!("<s>\nSay m.</s><s>\n{}", said.trim()));
+    }
+    let changes = prompts(Some("{% for m in messages %}{{ m.content | upper }}{% endfor %}"));
+    assert!(opened(&changes, "a").is_err());
+    let cuts = prompts(Some("{{ messages[-1].content.split('-')[-1] }}"));
+    assert!(opened(&cuts, "a-b").is_err());
+}

@@ -1,0 +1,348 @@
+//! What is asked of a prompt rather than of an answer: its logprobs, its tokens, its embedding; and the figures of it all.
+
+use base64::Engine as _;
+
+use super::*;
+use rooflet_testing::TempDir;
+
+const PROMPT: [u32; 40] = {
+    let mut prompt = [0; 40];
+    let mut at = 0;
+    while at < 40 {
+        prompt[at] = 70 + (at as u32 * 37) % 150;
+        at += 1;
+    }
+    prompt
+};
+
+async fn complete(worker: &Subject, extra: Value) -> Value {
+    let body = merged(
+        json!({"model": "tiny", "prompt": PROMPT[..], "temperature": 0, "max_tokens": 1}),
+        extra,
+    );
+    let answer = worker.post("/v1/completions", &body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()
+}
+
+fn list<'a>(choice: &'a Value, name: &str) -> &'a Vec<Value> {
+    choice["logprobs"][name].as_array().unwrap()
+}
+
+fn near(a: &Value, b: &Value) -> bool {
+    (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-4
+}
+
+/// What lm-eval's loglikelihood asks for.
+#[test]
+fn a_prompt_is_scored_as_if_each_token_were_an_answer() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let whole = complete(worker, json!({"echo": true, "logprobs": 5})).await;
+            let choice = &whole["choices"][0];
+            for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+                assert_eq!(list(choice, name).len(), 41, "{name}");
+            }
+            assert_eq!(list(choice, "token_logprobs")[0], json!(null));
+            assert_eq!(list(choice, "top_logprobs")[0], json!(null));
+            for at in [1, 2, 15, 16, 17, 33, 40] {
+                let alone = complete(worker, json!({"prompt": PROMPT[..at], "logprobs": 5})).await;
+                let expected = &list(&alone["choices"][0], "top_logprobs")[0];
+                let got = &list(choice, "top_logprobs")[at];
+                for token in expected.as_object().unwrap().keys() {
+                    assert!(near(&got[token], &expected[token]), "{at}: {got}, {expected}");
+                }
+                let own = list(choice, "tokens")[at].as_str().unwrap();
+                // A token that is no text by itself is written as its bytes.
+                let illegible = |token: &String| token.contains('\u{fffd}');
+                assert!(!got.as_object().unwrap().keys().any(illegible), "{at}: {got}");
+                assert_eq!(got[own], list(choice, "token_logprobs")[at]);
+            }
+            // As long as the prompt is known to the cache, too.
+            let again = complete(worker, json!({"echo": true, "logprobs": 5})).await;
+            assert_eq!(again["choices"], whole["choices"]);
+            // The prompt alone.
+            let none = complete(worker, json!({"echo": true, "logprobs": 5, "max_tokens": 0})).await;
+            assert_eq!(
+                list(&none["choices"][0], "token_logprobs")[..],
+                list(choice, "token_logprobs")[..40]
+            );
+            assert_eq!(none["choices"][0]["finish_reason"], "length");
+            assert_eq!(none["usage"]["completion_tokens"], 0);
+            assert_eq!(none["usage"]["total_tokens"], 40);
+        })
+    });
+}
+
+#[test]
+fn an_echo_is_the_prompt_before_the_answer() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let text = "Whät is\nrooflet?";
+            let bare = complete(worker, json!({"prompt": text, "max_tokens": 6})).await;
+            let expected = format!("{text}{}", bare["choices"][0]["text"].as_str().unwrap());
+            let asked = json!({"prompt": text, "max_tokens": 6, "echo": true, "logprobs": 0, "n": 2});
+            let whole = complete(worker, asked.clone()).await;
+            for choice in whole["choices"].as_array().unwrap() {
+                assert_eq!(choice["text"], expected);
+                let offsets = list(choice, "text_offset");
+                assert!(offsets.is_sorted_by_key(|offset| offset.as_u64().unwrap()));
+                for (token, offset) in list(choice, "tokens").iter().zip(offsets) {
+                    let rest: String = expected.chars().skip(offset.as_u64().unwrap() as usize).collect();
+                    let token = token.as_str().unwrap();
+                    let fits = token.starts_with("bytes:") || rest.starts_with(token);
+                    assert!(fits, "{token:?} at {offset} of {expected:?}");
+                }
+            }
+            assert_eq!(whole["usage"]["prompt_tokens"], bare["usage"]["prompt_tokens"]);
+            let stream = merged(asked, json!({"model": "tiny", "temperature": 0, "stream": true}));
+            let mut texts = [String::new(), String::new()];
+            let mut logprobs = [Vec::new(), Vec::new()];
+            for event in worker.post("/v1/completions", &stream).await.events() {
+                let choice = &event["choices"][0];
+                let index = choice["index"].as_u64().unwrap() as usize;
+                texts[index].push_str(choice["text"].as_str().unwrap());
+                logprobs[index].extend(
+                    choice["logprobs"]["token_logprobs"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .cloned(),
+                );
+            }
+            assert_eq!(texts, [expected.clone(), expected.clone()]);
+            assert_eq!(&logprobs[1], list(&whole["choices"][1], "token_logprobs"));
+            let tokens = complete(worker, json!({"echo": true, "max_tokens": 0})).await;
+            let decoded = worker.app.prompter.tokenizer().decode(&PROMPT).unwrap();
+            assert_eq!(tokens["choices"][0]["text"], decoded);
+            assert_eq!(tokens["choices"][0]["logprobs"], json!(null));
+
+            for wrong in [
+                json!({"max_tokens": 0}),
+                json!({"echo": "yes"}),
+                json!({"suffix": "x"}),
+                json!({"best_of": 2}),
+            ] {
+                let body = merged(json!({"model": "tiny", "prompt": "a"}), wrong.clone());
+                let refused = worker.post("/v1/completions", &body).await;
+                let param = wrong.as_object().unwrap().keys().next().unwrap();
+                assert_eq!(
+                    (refused.status.as_u16(), refused.json()["error"]["param"].clone()),
+                    (400, json!(param))
+                );
+            }
+        })
+    });
+}
+
+#[test]
+fn tokens_are_told_as_vllm_tells_them() {
+    let config = WorkerConfig {
+        model: root().join("examples/models/guide"),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async {
+            let post = async |path: &str, body: Value| {
+                let answer = worker.post(path, &body).await;
+                assert_eq!(answer.status, 200, "{}", answer.body);
+                answer.json()
+            };
+            let text = "Hello, wörld!";
+            let whole = post("/tokenize", json!({"prompt": text, "return_token_strs": true})).await;
+            assert_eq!(whole["count"], whole["tokens"].as_array().unwrap().len());
+            assert_eq!(whole["count"], whole["token_strs"].as_array().unwrap().len());
+            assert_eq!(whole["max_model_len"], worker.app.prompter.context_tokens());
+            let back = post("/detokenize", json!({"model": "tiny", "tokens": whole["tokens"]})).await;
+            assert_eq!(back, json!({"prompt": text}));
+            assert_eq!(
+                post("/tokenize", json!({"prompt": text})).await["token_strs"],
+                json!(null)
+            );
+
+            let messages = json!([{"role": "user", "content": "What is rooflet?"}]);
+            let chat = post("/tokenize", json!({"model": "tiny", "messages": messages})).await;
+            let usage = worker
+                .chat(json!({"messages": messages, "max_tokens": 1}))
+                .await
+                .json()["usage"]
+                .clone();
+            assert_eq!(chat["count"], usage["prompt_tokens"]);
+            let bare = json!({"messages": messages, "add_generation_prompt": false});
+            assert!(post("/tokenize", bare).await["count"].as_u64() < chat["count"].as_u64());
+
+            for (path, body, param) in [
+                ("/tokenize", json!({}), "prompt"),
+                ("/tokenize", json!({"prompt": "0,".repeat(1 << 20)}), "prompt"),
+                ("/tokenize", json!({"prompt": 5}), "prompt"),
+                (
+                    "/tokenize",
+                    json!({"prompt": "a", "messages": messages}),
+                    "prompt",
+                ),
+                ("/tokenize", json!({"prompt": "a", "more": 1}), "more"),
+                ("/detokenize", json!({"tokens": [-1]}), "tokens"),
+                ("/detokenize", json!({}), "tokens"),
+            ] {
+                let refused = worker.post(path, &body).await;
+                assert_eq!(
+                    (refused.status.as_u16(), refused.json()["error"]["param"].clone()),
+                    (400, json!(param)),
+                    "{body}"
+                );
+            }
+            let unknown = worker
+                .post("/tokenize", &json!({"model": "other", "prompt": "a"}))
+                .await;
+            assert_eq!(unknown.status, 404);
+        })
+    });
+}
+
+/// A scripted model's hidden states are its tokens' own axes, so that a mean counts tokens.
+#[test]
+fn an_embedding_is_the_mean_of_hidden_states() {
+    let dir = TempDir::new();
+    let script = script::Script::new(&[(&[b"a", b"b", b"c"], true)]);
+    script.write(dir.path());
+    let config = WorkerConfig {
+        model: dir.path().to_owned(),
+        context_tokens: Some(2048),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async {
+            let body = json!({"model": "tiny", "input": [[2, 3, 2, 4], [3]], "encoding_format": "float"});
+            let answer = worker.post("/v1/embeddings", &body).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            let whole = answer.json();
+            assert_eq!(whole["object"], "list");
+            assert_eq!(whole["model"], "tiny");
+            assert_eq!(whole["usage"], json!({"prompt_tokens": 5, "total_tokens": 5}));
+            let vector = |index: usize| -> Vec<f64> {
+                let entry = &whole["data"][index];
+                assert_eq!(
+                    (&entry["object"], &entry["index"]),
+                    (&json!("embedding"), &json!(index))
+                );
+                serde_json::from_value(entry["embedding"].clone()).unwrap()
+            };
+            let expect = |vector: &[f64], counts: &[(usize, f64)]| {
+                let length = counts.iter().map(|(_, count)| count * count).sum::<f64>().sqrt();
+                for (axis, value) in vector.iter().enumerate() {
+                    let count = counts
+                        .iter()
+                        .find(|(token, _)| *token == axis)
+                        .map_or(0.0, |(_, count)| *count);
+                    assert!((value - count / length).abs() < 1e-6, "{axis}: {value}");
+                }
+            };
+            expect(&vector(0), &[(2, 2.0), (3, 1.0), (4, 1.0)]);
+            expect(&vector(1), &[(3, 1.0)]);
+            // Several chunks of prompt, and more inputs than go to the engine at once.
+            let long: Vec<u32> = (0..1500).map(|at| 2 + at % 3).collect();
+            let many = json!({"model": "tiny", "input": vec![long; 20]});
+            let many = worker.post("/v1/embeddings", &many).await.json();
+            assert_eq!(many["data"].as_array().unwrap().len(), 20);
+            let last: Vec<f64> = serde_json::from_value(many["data"][19]["embedding"].clone()).unwrap();
+            expect(&last, &[(2, 1.0), (3, 1.0), (4, 1.0)]);
+
+            let base64 = merged(body, json!({"encoding_format": "base64"}));
+            let base64 = worker.post("/v1/embeddings", &base64).await.json();
+            let bytes = base64["data"][0]["embedding"].as_str().unwrap();
+            let bytes = base64::engine::general_purpose::STANDARD.decode(bytes).unwrap();
+            let floats: Vec<f64> = bytes
+                .chunks(4)
+                .map(|four| f64::from(f32::from_le_bytes(four.try_into().unwrap())))
+                .collect();
+            for (a, b) in floats.iter().zip(vector(0)) {
+                assert!((a - b).abs() < 1e-7);
+            }
+
+            for (wrong, param) in [
+                (json!({"input": []}), "input"),
+                (json!({"input": ""}), "input"),
+                (json!({"input": null}), "input"),
+                (json!({"input": [9999]}), "input"),
+                (json!({"input": vec![2; 2049]}), "input"),
+                (json!({"input": "a", "dimensions": 5}), "dimensions"),
+                (
+                    json!({"input": "a", "encoding_format": "int8"}),
+                    "encoding_format",
+                ),
+            ] {
+                let body = merged(json!({"model": "tiny"}), wrong.clone());
+                let refused = worker.post("/v1/embeddings", &body).await;
+                assert_eq!(
+                    (refused.status.as_u16(), refused.json()["error"]["param"].clone()),
+                    (400, json!(param)),
+                    "{wrong}"
+                );
+            }
+            assert_eq!(worker.status().await.measured.samples, 0, "nothing was decoded");
+            let metrics = worker.send("GET", "/metrics", "").await.body;
+            let none = "rooflet_worker_time_to_first_token_seconds_count 0";
+            assert!(metrics.lines().any(|line| line == none), "{metrics}");
+        })
+    });
+}
+
+#[test]
+fn figures_have_vllm_s_names_too() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            worker.chat(json!({"max_tokens": 5})).await;
+            let metrics = worker.send("GET", "/metrics", "").await.body;
+            for line in [
+                "vllm:num_requests_running{model_name=\"tiny\"} 0",
+                "vllm:num_requests_waiting{model_name=\"tiny\"} 0",
+                "vllm:generation_tokens_total{model_name=\"tiny\"} 5",
+                "vllm:request_success_total{finished_reason=\"length\",model_name=\"tiny\"} 1",
+                "vllm:time_to_first_token_seconds_count{model_name=\"tiny\"} 1",
+                "vllm:inter_token_latency_seconds_count{model_name=\"tiny\"} 4",
+                "vllm:time_per_output_token_seconds_count{model_name=\"tiny\"} 4",
+                "vllm:request_time_per_output_token_seconds_count{model_name=\"tiny\"} 1",
+                "vllm:e2e_request_latency_seconds_count{model_name=\"tiny\"} 1",
+                "vllm:e2e_request_latency_seconds_bucket{model_name=\"tiny\",le=\"81.92\"} 1",
+                "vllm:prefix_cache_hits_total{model_name=\"tiny\"} 0",
+            ] {
+                assert!(metrics.lines().any(|own| own == line), "{line}: {metrics}");
+            }
+            let usage = ["kv", "gpu"].map(|name| {
+                batching::value(
+                    &metrics,
+                    &format!("vllm:{name}_cache_usage_perc{{model_name=\"tiny\"}}"),
+                )
+            });
+            assert_eq!(usage[0], usage[1]);
+        })
+    });
+}
+
+#[test]
+fn what_the_document_describes_is_there() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let document = worker.send("GET", "/openapi.json", "").await;
+            assert_eq!(document.headers["content-type"], "application/json");
+            for (path, methods) in document.json()["paths"].as_object().unwrap() {
+                for method in methods.as_object().unwrap().keys() {
+                    let path = path.replace("{model}", "tiny");
+                    let answer = worker.send(&method.to_uppercase(), &path, "{}").await;
+                    let expected = match method.as_str() {
+                        _ if path.contains("{response_id}") => 404,
+                        "get" => 200,
+                        _ => 400,
+                    };
+                    assert!(!answer.body.contains("unknown_url"), "{method} {path}");
+                    assert_eq!(
+                        answer.status.as_u16(),
+                        expected,
+                        "{method} {path}: {}",
+                        answer.body
+                    );
+                }
+            }
+        })
+    });
+}
