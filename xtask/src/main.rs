@@ -12,6 +12,7 @@ mod generate;
 mod setup;
 mod simulate;
 mod soak;
+mod structure;
 mod test;
 mod up;
 
@@ -38,6 +39,7 @@ usage: cargo xtask VERB
   generate              write manifests/ anew from the types
   fit-roofline          find the predictor's constants anew from measurements; a minute
   bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench-roofline`
+  structure             check layers, circles, sizes and public items of the source tree
   check-macos           clippy over the code as a Mac compiles it
 ";
 
@@ -63,6 +65,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
         ["simulate", args @ ..] => simulate::run(args).map(|outcome| report(&outcome)),
         ["soak", args @ ..] => soak::run(args).map(|outcome| report(&outcome)),
+        ["structure"] => structure::run().map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
         ["bench-roofline", args @ ..] => match bench_roofline::run(args)? {},
         ["help" | "-h" | "--help"] => {

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     check_macos,
     console::{self, Outcome, Stopwatch},
-    faults, setup,
+    faults, setup, structure,
 };
 
 struct Check {
@@ -30,6 +30,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "fmt",
         run: || cargo("fmt --all --check"),
+    },
+    Check {
+        name: "structure",
+        run: structure::run,
     },
     Check {
         name: "clippy",
@@ -113,7 +117,7 @@ fn line(name: &str, outcome: &Outcome, elapsed: Duration) -> String {
         Outcome::Skipped(reason) => ("skipped", reason.as_str()),
         Outcome::Failed(reason) => ("FAILED", reason.as_str()),
     };
-    format!("{name:<8} {word:<8} {:>6.1}s  {detail}", elapsed.as_secs_f64())
+    format!("{name:<9} {word:<8} {:>6.1}s  {detail}", elapsed.as_secs_f64())
         .trim_end()
         .to_owned()
 }
@@ -202,11 +206,11 @@ mod tests {
         let skipped = Outcome::Skipped("no target".into());
         assert_eq!(
             line("macos", &skipped, Duration::from_millis(1250)),
-            "macos    skipped     1.2s  no target"
+            "macos     skipped     1.2s  no target"
         );
         assert_eq!(
             line("fmt", &Outcome::Passed, Duration::ZERO),
-            "fmt      ok          0.0s"
+            "fmt       ok          0.0s"
         );
     }
 }

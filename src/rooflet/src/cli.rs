@@ -7,16 +7,13 @@ mod bench_roofline;
 mod claim;
 mod cordon;
 mod crd;
-mod digits;
 mod drain;
 mod events;
+mod failure;
 mod fit;
-mod fit_roofline;
-mod html;
 mod join;
 mod logs;
 mod objects;
-mod output;
 mod plan;
 #[cfg(feature = "mlx")]
 mod probe;
@@ -46,8 +43,9 @@ use rooflet_client::KubeconfigSource;
 use rooflet_host::Host;
 use rooflet_process::open_files;
 use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
-use rooflet_telemetry::logging as telemetry;
-use rooflet_telemetry::logging::LogFormat;
+use rooflet_telemetry::logging::{self, LogFormat};
+
+pub(crate) use self::failure::Failure;
 
 /// Where the API server listens unless told otherwise.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7443";
@@ -103,9 +101,6 @@ enum Command {
     /// Answer as a worker of a simulated machine would. Agents of `server --simulate` start these.
     #[command(hide = true)]
     SimulatedWorker(simulated_worker::Args),
-    /// Fit the predictor's constants anew, in the repository.
-    #[command(hide = true)]
-    FitRoofline(fit_roofline::Args),
     /// Measure this machine's memory bandwidth through the engine.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
@@ -123,31 +118,6 @@ enum Command {
     Crd(crd::Args),
     /// Print the version.
     Version(version::Args),
-}
-
-/// A failed command: what to tell the user, and the exit code.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) status: ExitStatus,
-    pub(crate) error: anyhow::Error,
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self {
-            status: ExitStatus::Failure,
-            error: error.into(),
-        }
-    }
-}
-
-impl Failure {
-    pub(crate) fn new(status: ExitStatus, error: impl Into<anyhow::Error>) -> Self {
-        Self {
-            status,
-            error: error.into(),
-        }
-    }
 }
 
 /// Runs the command line `args` (the program's name first) to its end. Errors are told on standard error; the exit codes
@@ -168,7 +138,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
-    let filtered = telemetry::init(cli.log_format, "info,kube_client=off");
+    let filtered = logging::init(cli.log_format, "info,kube_client=off");
     let filtered = filtered.map_err(|err| Failure::new(ExitStatus::Usage, err));
     open_files::raise_limit();
     let done = filtered.and_then(|()| execute(cli.command));
@@ -227,7 +197,6 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Drain(args) => block_on(drain::run(args)),
         Command::Rebalance(args) => block_on(rebalance::run(args)),
         Command::Rollout(args) => block_on(rollout::run(args)),
-        Command::FitRoofline(args) => fit_roofline::run(&args),
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),
         #[cfg(feature = "mlx")]

@@ -9,7 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use sysinfo::System;
 
 use self::models::{SHAPES, Shape};
-use super::digits::three_digits;
+use super::ui::digits::three_digits;
 use super::{Failure, fit, ui};
 use crate::node::shutdown;
 use rooflet_api::wire::ProbeReport;

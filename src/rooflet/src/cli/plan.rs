@@ -15,7 +15,7 @@ use kube::api::ListParams;
 use serde_json::Value;
 
 use super::fit::model;
-use super::output::Output;
+use super::ui::output::Output;
 use super::{Failure, block_on, objects};
 use rooflet_api::v1alpha1::{
     CapacityPlanSpec, DemandSpec, FleetNode, MacSpec, ModelReplica, OfferSpec, PlanFleetSpec, PlanVerdict,

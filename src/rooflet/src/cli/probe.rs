@@ -12,7 +12,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 
 use self::roofline::Roofline;
-use super::output::Output;
+use super::ui::output::Output;
 use super::{Failure, ui};
 use rooflet_api::v1alpha1::DiskFigure;
 use rooflet_api::wire::{ProbeReport, ProbedMachine};

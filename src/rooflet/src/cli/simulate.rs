@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use camino::Utf8PathBuf;
 use serde::Serialize;
 
-use super::output::Output;
+use super::ui::output::Output;
 use super::{Failure, ui};
 use rooflet_base::error::ExitStatus;
 use rooflet_simulation as simulation;

@@ -1,6 +1,9 @@
 //! The only code that prints. What may be piped goes to standard output, everything else to standard error.
 //! Messages that cannot be written, because nobody reads them any more or the disk is full, are dropped.
 
+pub(crate) mod digits;
+pub(crate) mod html;
+pub(crate) mod output;
 mod table;
 
 pub(super) use table::Table;

@@ -5,10 +5,10 @@ use jiff::Timestamp;
 use super::table::{few_rounds, label, notes};
 use super::{Cell, Report};
 use crate::benchmark::{CellReport, Metric};
-use crate::cli::html;
-use crate::cli::html::{Anchor, Drawing, escaped};
+use crate::cli::ui::html;
+use crate::cli::ui::html::{Anchor, Drawing, escaped};
 
-const STYLE: &str = include_str!("../html.css");
+const STYLE: &str = include_str!("../ui/html.css");
 /// Nothing may be loaded, whatever a name says.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 

@@ -9,7 +9,7 @@ use sysinfo::System;
 
 use super::models::SHAPES;
 use super::{Args, PROMPT_TOKENS, written};
-use crate::cli::digits::three_digits;
+use crate::cli::ui::digits::three_digits;
 use crate::cli::{Failure, ui};
 use rooflet_base::clock::Clock;
 use rooflet_roofline::probing::spread;

@@ -10,13 +10,13 @@ mod tests;
 use jiff::Timestamp;
 
 use super::table::what_ifs;
-use crate::cli::digits::{amount, number};
-use crate::cli::html::{Anchor, Drawing, escaped};
+use crate::cli::ui::digits::{amount, number};
+use crate::cli::ui::html::{Anchor, Drawing, escaped};
 use colors::Colors;
 use rooflet_api::v1alpha1::{PlanHeadroom, PlanVerdict};
 use rooflet_base::units::Bytes;
 
-const STYLE: &str = include_str!("../html.css");
+const STYLE: &str = include_str!("../ui/html.css");
 /// Nothing may be loaded, whatever a name says.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 

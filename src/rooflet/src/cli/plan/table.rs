@@ -1,7 +1,7 @@
 //! A plan's answer as text for a terminal.
 
-use crate::cli::digits::{amount, number};
 use crate::cli::ui::Table;
+use crate::cli::ui::digits::{amount, number};
 use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanNodeLoss, PlanPurchase, PlanVerdict};
 use rooflet_base::units::{Bytes, BytesPerSecond};
 

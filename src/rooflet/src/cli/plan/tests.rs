@@ -127,8 +127,8 @@ fn a_wrong_flag_is_named_with_what_would_be_right() {
         assert_eq!(failure.status, ExitStatus::Usage, "{flag}: {message}");
         assert!(message.contains(told), "{flag}: {message}");
     }
-    let failure =
-        run_with(&["--model=examples/models/guide", "--context=8192"]).expect_err("too long a context");
+    let guide = format!("--model={}/examples/models/guide", rooflet_testing::repository());
+    let failure = run_with(&[&guide, "--context=8192"]).expect_err("too long a context");
     let message = format!("{:#}", failure.error);
     assert!(
         message.contains("--context: 8192 tokens") && message.contains("contexts of up to 4096"),

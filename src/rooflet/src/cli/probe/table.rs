@@ -1,7 +1,7 @@
 //! The report for people: the figures in groups, and what is to be said about them.
 
-use crate::cli::digits::three_digits;
 use crate::cli::ui::Table;
+use crate::cli::ui::digits::three_digits;
 use rooflet_api::v1alpha1::{Figure, Measurements, PlausibilityVerdict, PowerSource, Spread, ThermalState};
 use rooflet_api::wire::ProbeReport;
 use rooflet_base::units::Bytes;

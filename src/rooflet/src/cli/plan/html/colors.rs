@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::cli::html::escaped;
+use crate::cli::ui::html::escaped;
 use rooflet_api::v1alpha1::PlanVerdict;
 
 /// Colours in report.css; the models beyond share a grey.

@@ -2,8 +2,8 @@
 //! row each; of many, the rows are the classes of node.
 
 use super::colors::{Colors, OTHERS};
-use crate::cli::digits::number;
-use crate::cli::html::{Anchor, Drawing, clipped};
+use crate::cli::ui::digits::number;
+use crate::cli::ui::html::{Anchor, Drawing, clipped};
 use rooflet_api::v1alpha1::{PlanClass, PlanReplica, PlanVerdict};
 use rooflet_base::units::Bytes;
 

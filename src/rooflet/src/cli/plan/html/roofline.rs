@@ -2,8 +2,8 @@
 //! are logarithmic, so the roof `tokens/s = bandwidth ÷ bytes per token` is a straight line; every model is a mark below it.
 
 use super::colors::Colors;
-use crate::cli::digits::number;
-use crate::cli::html::{Anchor, Drawing, clipped};
+use crate::cli::ui::digits::number;
+use crate::cli::ui::html::{Anchor, Drawing, clipped};
 use rooflet_api::v1alpha1::{PlanClass, PlanFit, PlanModel, PlanVerdict};
 use rooflet_base::units::BytesPerSecond;
 

@@ -2,8 +2,8 @@
 
 use super::super::table::{basket, still_carried};
 use super::colors::Colors;
-use crate::cli::digits::{amount, number};
-use crate::cli::html::{Cell, escaped, table};
+use crate::cli::ui::digits::{amount, number};
+use crate::cli::ui::html::{Cell, escaped, table};
 use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanVerdict};
 use rooflet_base::units::{Bytes, BytesPerSecond};
 

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::ui;
+use crate::cli::ui;
 use rooflet_base::yaml;
 
 /// How an answer is printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Output {
+pub(crate) enum Output {
     #[default]
     Table,
     Json,
@@ -16,7 +16,7 @@ pub(super) enum Output {
 
 impl Output {
     /// Prints `value`, or the table that people read instead.
-    pub(super) fn print<T: Serialize>(
+    pub(crate) fn print<T: Serialize>(
         self,
         value: &T,
         table: impl FnOnce() -> anyhow::Result<String>,

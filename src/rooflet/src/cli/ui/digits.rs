@@ -1,7 +1,7 @@
 //! How many digits of a figure are shown.
 
 /// Three significant digits: more would pretend.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let digits = if value == 0.0 {
         0
     } else {
@@ -11,7 +11,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// Money to the unit: 1998, not 2000.
-pub(super) fn amount(value: f64) -> String {
+pub(crate) fn amount(value: f64) -> String {
     short(&format!("{value:.2}")).to_owned()
 }
 
@@ -26,7 +26,7 @@ fn short(text: &str) -> &str {
 /// Three digits, zeros included, so that figures below one another have the same width; below 1 as many behind the point as
 /// `below_one` says.
 #[cfg(feature = "mlx")]
-pub(super) fn three_digits(value: f64, below_one: usize) -> String {
+pub(crate) fn three_digits(value: f64, below_one: usize) -> String {
     match value {
         _ if value >= 100.0 => format!("{value:.0}"),
         _ if value >= 10.0 => format!("{value:.1}"),

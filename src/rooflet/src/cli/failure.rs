@@ -1,0 +1,28 @@
+//! A command that failed.
+
+use rooflet_base::error::ExitStatus;
+
+/// A failed command: what to tell the user, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: ExitStatus,
+    pub(crate) error: anyhow::Error,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self {
+            status: ExitStatus::Failure,
+            error: error.into(),
+        }
+    }
+}
+
+impl Failure {
+    pub(crate) fn new(status: ExitStatus, error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            status,
+            error: error.into(),
+        }
+    }
+}

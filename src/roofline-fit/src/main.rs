@@ -1,0 +1,70 @@
+//! `cargo xtask fit-roofline`: fits the constants of the performance model and writes them, and the report on their errors, into
+//! the repository whose root is the only argument.
+
+use std::process::ExitCode;
+use std::{env, fs};
+
+use anyhow::{Context, Result, anyhow};
+use camino::{Utf8Path, Utf8PathBuf};
+
+const REPORT_FROM: &str = "<!-- from here written by `cargo xtask fit-roofline` -->";
+const REPORT_TO: &str = "<!-- to here -->";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            print(&format!("error: {err:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let root = env::args()
+        .nth(1)
+        .context("usage: rooflet-roofline-fit REPOSITORY")?;
+    let root = Utf8PathBuf::from(root);
+    let input = |name: &str| read(&root.join("src").join(name));
+    let fitted = rooflet_roofline_fit::run(
+        &input("roofline-fit/src/measurements.csv")?,
+        &input("model/src/shapes.json")?,
+        &input("roofline-fit/src/prior.json")?,
+    )
+    .map_err(|err| anyhow!(err))?;
+
+    write(
+        &root.join("src/roofline/src/predict/parameters.json"),
+        &fitted.parameters,
+    )?;
+    let page = root.join("docs/roofline.md");
+    let text = read(&page)?;
+    let replaced = text
+        .split_once(REPORT_FROM)
+        .and_then(|(before, rest)| Some((before, rest.split_once(REPORT_TO)?.1)))
+        .map(|(before, after)| format!("{before}{REPORT_FROM}\n\n{}\n{REPORT_TO}{after}", fitted.report))
+        .with_context(|| format!("{page} lacks the marks around its generated tables"))?;
+    write(&page, &replaced)?;
+    for (name, plot) in &fitted.plots {
+        write(&root.join("docs/roofline").join(name), plot)?;
+    }
+    Ok(())
+}
+
+fn read(path: &Utf8Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("reading {path}"))
+}
+
+fn write(path: &Utf8Path, text: &str) -> Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).with_context(|| format!("creating {directory}"))?;
+    }
+    fs::write(path, text).with_context(|| format!("writing {path}"))?;
+    print(path.as_str());
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "a developer's tool prints what it wrote")]
+fn print(line: &str) {
+    println!("{line}");
+}
