@@ -23,7 +23,7 @@ pub(crate) fn run() {
             let begin = Instant::now();
             let status = Command::new(rooflet())
                 .args(["fit", model, "--chip=Apple M4 Pro", "--memory=24Gi", "-o=json"])
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
                 .stdout(Stdio::null())
                 .status();
             assert!(status.is_ok_and(|status| status.success()), "{model}");

@@ -51,7 +51,9 @@ pub(crate) fn run() {
     let rounds = std::env::var(ROUNDS).map_or(7, |rounds| rounds.parse().expect("a number of rounds"));
     let scratch = Scratch::new();
     let given = std::env::var_os(MODEL).map(PathBuf::from);
-    let of = given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/guide"));
+    let of = given.unwrap_or_else(|| {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/models/guide")
+    });
     let model = endless(&of, scratch.path());
     let start: [&dyn Fn() -> Server; 2] = [&|| mlx_lm(&python, &model, scratch.path()), &|| worker(&model)];
     // For each server: what each round gave.

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
 
 fn test(name: &str) -> Command {
     let mut test = console::cargo();
-    test.args(["test", "--test", "e2e", "--", name, "--nocapture"]);
+    test.args(["test", "--workspace", "--test", "e2e", "--", name, "--nocapture"]);
     test
 }
 

@@ -19,6 +19,14 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
     };
     setup::run()?;
     let mut test = console::cargo();
-    test.args(["test", "--test", "e2e", "--", "soak::", "--nocapture"]);
+    test.args([
+        "test",
+        "--workspace",
+        "--test",
+        "e2e",
+        "--",
+        "soak::",
+        "--nocapture",
+    ]);
     console::run(test.env("ROOFLET_SOAK_REQUESTS", requests.to_string()))
 }

@@ -157,7 +157,7 @@ fn e2e() -> Result<Outcome> {
         Some(path) => println!("kubectl: {}", path.display()),
         None => println!("kubectl: not found on PATH, and KUBECTL is not set"),
     }
-    cargo("test --test e2e")
+    cargo("test --workspace --test e2e")
 }
 
 fn find_kubectl() -> Option<PathBuf> {

@@ -10,7 +10,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Root directory of the repository, for fixtures and examples.
 pub fn repository() -> &'static Utf8Path {
-    Utf8Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+    let package = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));
+    package
+        .ancestors()
+        .nth(2)
+        .expect("the package lies in src/testing")
 }
 
 /// Temporary directory that is deleted when the value is dropped.

@@ -39,7 +39,13 @@ pub(crate) fn rooflet() -> &'static str {
 
 /// A path below the repository's root.
 pub(crate) fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The package lies in src/rooflet.
+    let root = package
+        .ancestors()
+        .nth(2)
+        .expect("the package is two folders deep");
+    root.join(path)
 }
 
 /// Looks again and again until `look` finds something; panics with `what` and its last complaint once time is up.
