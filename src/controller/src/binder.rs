@@ -393,7 +393,7 @@ impl Reconciler for Binder {
         let instant = world.clock.instant();
         let wait = self.settling.wait(&deployments, &replicas, instant);
         if wait.is_some() {
-            pass.look_again(wait);
+            pass.requeue(wait);
             return pass;
         }
         let all: Vec<_> = replicas.iter().map(AsRef::as_ref).collect();

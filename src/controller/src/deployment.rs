@@ -4,40 +4,36 @@
 //! is then and what is told about it.
 
 mod admission;
-mod analysis;
 mod apply;
-mod conditions;
-mod counts;
-mod course;
-mod events;
-mod figures;
+mod bounds;
 mod idle;
 mod intents;
 mod maintenance;
-mod namesake;
+mod observed;
 mod ownership;
+mod pause_reason;
 mod plan;
 mod preparation;
+mod reasons;
 mod refused;
 mod replacement;
 mod replica;
 mod report;
 mod revision;
 mod rollout;
+mod rollout_context;
 mod selection;
-mod start;
+mod served_names;
 #[cfg(test)]
 mod tests;
 mod throughput;
-mod trial;
-mod view;
 
 pub(crate) use admission::HubAnswer;
 pub use admission::is_template_of;
 pub(super) use apply::DeploymentReconciler;
+pub(super) use bounds::Bounds;
 pub use intents::intents as deployment_intents;
-pub(super) use replica::{
-    NODE_NOT_READY, is_leaving, is_unplaceable, leaving_since, refusal, refused_recently,
-};
-pub(super) use rollout::Bounds;
+pub(super) use reasons::NODE_NOT_READY;
+pub(super) use replica::{is_leaving, is_unplaceable, leaving_since, refusal, refused_recently};
+
 pub(super) use throughput::{Chips, Floor, Throughput};

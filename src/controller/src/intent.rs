@@ -107,5 +107,5 @@ pub enum Intent {
 #[derive(Debug, Default, PartialEq)]
 pub struct Intents {
     pub writes: Vec<Intent>,
-    pub look_again_after: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }

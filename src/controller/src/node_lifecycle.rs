@@ -5,7 +5,9 @@ mod budgets;
 mod eviction;
 mod heard;
 mod intents;
+mod observed;
 mod plan;
+mod silence;
 mod skew;
 #[cfg(test)]
 mod tests;

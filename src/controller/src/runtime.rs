@@ -27,7 +27,7 @@ pub(super) trait Reconciler: Send + 'static {
 #[derive(Debug, Default)]
 pub(super) struct PassStatus {
     failures: Vec<ApiError>,
-    look_again_after: Option<Duration>,
+    requeue_after: Option<Duration>,
 }
 
 impl PassStatus {
@@ -36,8 +36,8 @@ impl PassStatus {
         outcome.map_err(|err| self.failures.push(err)).ok()
     }
 
-    pub(super) fn look_again(&mut self, after: Option<Duration>) {
-        self.look_again_after = self.look_again_after.into_iter().chain(after).min();
+    pub(super) fn requeue(&mut self, after: Option<Duration>) {
+        self.requeue_after = self.requeue_after.into_iter().chain(after).min();
     }
 }
 
@@ -105,7 +105,7 @@ pub(super) async fn run<R: Reconciler>(
             }
         } else {
             attempts.succeeded();
-            let wait = status.look_again_after.unwrap_or(R::RESYNC).min(R::RESYNC);
+            let wait = status.requeue_after.unwrap_or(R::RESYNC).min(R::RESYNC);
             tokio::select! {
                 () = stop.cancelled() => return,
                 // The sender lives as long as the caches that the reconciler reads.

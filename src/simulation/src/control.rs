@@ -211,7 +211,7 @@ impl Run<'_> {
         self.control.passes += 1;
         let Intents {
             writes,
-            look_again_after,
+            requeue_after,
         } = self.decide(of);
         let writes: Vec<_> = writes.into_iter().map(Write::Intent).collect();
         if writes.iter().any(Write::disrupts) && self.somebody_disrupts() {
@@ -231,7 +231,7 @@ impl Run<'_> {
             Loop::Binder => waiting.then_some(BINDER_RESYNC),
             Loop::NodeLifecycle => Some(NODE_MONITOR_PERIOD),
         };
-        if let Some(wait) = look_again_after.into_iter().chain(resync).min() {
+        if let Some(wait) = requeue_after.into_iter().chain(resync).min() {
             self.wake_loop(of, wait);
         }
         if writes.is_empty() {
@@ -306,7 +306,7 @@ impl Run<'_> {
             .wait(&snapshot.deployments, &snapshot.replicas, instant);
         if wait.is_some() && self.policy.settles() {
             return Intents {
-                look_again_after: wait,
+                requeue_after: wait,
                 ..Intents::default()
             };
         }

@@ -145,7 +145,7 @@ impl Reconciler for Autoscaler {
             self.memories.clear();
             return pass;
         }
-        pass.look_again(Some(PERIOD));
+        pass.requeue(Some(PERIOD));
         let leases = self.world.leases.list();
         let waiting = self
             .gateways

@@ -47,7 +47,7 @@ impl Autoscaling {
                 let replicas = decision.replicas;
                 intents.writes.push(Intent::Scale { of, replicas });
             }
-            intents.look_again_after = Some(PERIOD);
+            intents.requeue_after = Some(PERIOD);
             self.memories.insert(uid, memory);
         }
         intents

@@ -45,7 +45,7 @@ pub fn intents(fleet: &mut FollowedFleet, snapshot: &Snapshot, now: Timestamp) -
     }
     Intents {
         writes,
-        look_again_after: None,
+        requeue_after: None,
     }
 }
 

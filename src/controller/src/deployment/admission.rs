@@ -7,7 +7,8 @@ use kube::ResourceExt;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use rooflet_api::meta::TEMPLATE_HASH_LABEL;
+use super::reasons::{ASKING_HUB, PAUSED};
+use rooflet_api::meta::{ADMISSION_ANNOTATION, TEMPLATE_HASH_LABEL};
 use rooflet_api::v1alpha1::{
     ArtifactSpec, DEFAULT_CONTEXT_TOKENS, HubModel, ModelDeployment, ModelRevision, ModelRevisionSpec,
     ModelSource, ModelSpec, ServingSpec,
@@ -17,10 +18,6 @@ use rooflet_scheduler::Fleet;
 /// Letters and digits that spell no words and are told apart by eye; Kubernetes' own choice for such hashes.
 const HASH_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const HASH_CHARS: usize = 9;
-/// The hub has not answered yet.
-pub(super) const ASKING_HUB: &str = "AskingHub";
-/// Nothing is made of the template while `spec.paused` is true.
-pub(super) const PAUSED: &str = "Paused";
 /// Names in one message.
 const MAX_NAMED: usize = 8;
 
@@ -244,4 +241,9 @@ pub(super) fn named(mut names: Vec<String>) -> String {
         text.push_str(&format!(" and {more} more"));
     }
     text
+}
+
+/// Value of the annotation that overrides the admission of a deployment's replicas.
+pub(super) fn admission_annotation(object: &impl ResourceExt) -> Option<&str> {
+    object.annotations().get(ADMISSION_ANNOTATION).map(String::as_str)
 }

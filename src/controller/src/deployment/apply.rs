@@ -6,11 +6,12 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::admission::{HubAnswer, named};
-use super::namesake::ServedNames;
+use super::observed::Observed;
 use super::ownership::{Owned, adoption};
-use super::plan::{DeploymentPlan, Observed};
+use super::plan::DeploymentPlan;
 use super::revision::RevisionStep;
 use super::rollout::DeleteReason;
+use super::served_names::ServedNames;
 use crate::runtime::{PassStatus, Reconciler};
 use crate::world::World;
 use rooflet_api::meta::CHANGE_CAUSE_ANNOTATION;
@@ -28,7 +29,7 @@ impl DeploymentReconciler {
     }
 
     async fn apply(&self, deployment: &ModelDeployment, plan: DeploymentPlan<'_>, pass: &mut PassStatus) {
-        pass.look_again(plan.look_again_after);
+        pass.requeue(plan.requeue_after);
         for revision in &plan.prune {
             pass.note(self.world.delete(&self.world.revisions, *revision).await);
         }
@@ -186,7 +187,7 @@ impl Reconciler for DeploymentReconciler {
                 deployment,
                 revisions: revisions.of(deployment),
                 replicas: replicas.of(deployment),
-                strangers: revisions.strangers_beside(deployment),
+                foreign: revisions.foreign_beside(deployment),
                 namesake: names.older_than(deployment),
                 fleet: fleet.fleet(),
                 hub: None,
@@ -198,7 +199,7 @@ impl Reconciler for DeploymentReconciler {
                     false => {
                         let is_refused = |answer: &HubAnswer| observed.is_refused_with(answer);
                         let (answer, again) = self.world.hub.ask(&model, is_refused);
-                        pass.look_again(again);
+                        pass.requeue(again);
                         answer
                     }
                 });

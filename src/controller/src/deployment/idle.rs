@@ -73,7 +73,7 @@ impl InUse {
         })
     }
 
-    pub(super) fn look_again_after(&self, began: Timestamp, now: Timestamp) -> Duration {
+    pub(super) fn requeue_after(&self, began: Timestamp, now: Timestamp) -> Duration {
         let left = self.at_most.saturating_sub(since(now, began));
         self.soonest.map_or(left, |soonest| soonest.min(left))
     }

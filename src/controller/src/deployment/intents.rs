@@ -2,10 +2,11 @@
 
 use jiff::Timestamp;
 
-use super::namesake::ServedNames;
+use super::observed::Observed;
 use super::ownership::Owned;
-use super::plan::{DeploymentPlan, Observed};
+use super::plan::DeploymentPlan;
 use super::revision::RevisionStep;
+use super::served_names::ServedNames;
 use crate::intent::{Deletion, Intent, Intents, Snapshot, Version};
 use rooflet_scheduler::Fleet;
 
@@ -20,7 +21,7 @@ pub fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
             deployment,
             revisions: revisions.of(deployment),
             replicas: replicas.of(deployment),
-            strangers: revisions.strangers_beside(deployment),
+            foreign: revisions.foreign_beside(deployment),
             namesake: names.older_than(deployment),
             fleet,
             hub: None,
@@ -75,11 +76,7 @@ pub fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
             });
         }
         intents.writes.extend(writes);
-        intents.look_again_after = intents
-            .look_again_after
-            .into_iter()
-            .chain(plan.look_again_after)
-            .min();
+        intents.requeue_after = intents.requeue_after.into_iter().chain(plan.requeue_after).min();
     }
     intents
 }

@@ -18,7 +18,7 @@ type Place<'a> = (Option<&'a str>, &'a str);
 pub(super) struct Owned<'a, K> {
     by_controller: HashMap<&'a str, Vec<&'a K>>,
     orphans: HashMap<Place<'a>, Vec<&'a K>>,
-    strangers: HashMap<Option<&'a str>, Vec<&'a K>>,
+    foreign: HashMap<Option<&'a str>, Vec<&'a K>>,
 }
 
 impl<'a, K: Resource<DynamicType = ()>> Owned<'a, K> {
@@ -26,7 +26,7 @@ impl<'a, K: Resource<DynamicType = ()>> Owned<'a, K> {
         let mut owned = Self {
             by_controller: HashMap::new(),
             orphans: HashMap::new(),
-            strangers: HashMap::new(),
+            foreign: HashMap::new(),
         };
         for object in objects {
             let meta = object.meta();
@@ -45,7 +45,7 @@ impl<'a, K: Resource<DynamicType = ()>> Owned<'a, K> {
                 (Some(label), None) if is_free => {
                     owned.orphans.entry((namespace, label)).or_default().push(object);
                 }
-                (Some(_) | None, _) => owned.strangers.entry(namespace).or_default().push(object),
+                (Some(_) | None, _) => owned.foreign.entry(namespace).or_default().push(object),
             }
         }
         owned
@@ -70,10 +70,10 @@ impl<'a, K: Resource<DynamicType = ()>> Owned<'a, K> {
         self.orphans.get(&place).cloned().unwrap_or_default()
     }
 
-    /// What is beside the deployment and belongs to none, nor ever will.
-    pub(super) fn strangers_beside(&self, deployment: &'a ModelDeployment) -> Vec<&'a K> {
+    /// Objects in the deployment's namespace that belong to no deployment and cannot be adopted.
+    pub(super) fn foreign_beside(&self, deployment: &'a ModelDeployment) -> Vec<&'a K> {
         let namespace = deployment.metadata.namespace.as_deref();
-        self.strangers.get(&namespace).cloned().unwrap_or_default()
+        self.foreign.get(&namespace).cloned().unwrap_or_default()
     }
 }
 
@@ -135,10 +135,10 @@ mod tests {
         assert_eq!(names(owned.of(&guide)), ["own"]);
         assert_eq!(names(owned.orphans_of(&guide)), ["orphan"]);
         assert_eq!(
-            names(owned.strangers_beside(&guide)),
+            names(owned.foreign_beside(&guide)),
             ["of-another", "by-hand", "ending", "mirror"]
         );
-        assert!(owned.orphans_of(&elsewhere).is_empty() && owned.strangers_beside(&elsewhere).is_empty());
+        assert!(owned.orphans_of(&elsewhere).is_empty() && owned.foreign_beside(&elsewhere).is_empty());
         let mut deleted = guide.clone();
         deleted.metadata.deletion_timestamp = objects[5].metadata.deletion_timestamp.clone();
         assert!(owned.orphans_of(&deleted).is_empty());

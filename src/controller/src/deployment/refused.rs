@@ -1,15 +1,11 @@
 //! A template that no node can serve: since when, and how long that is waited for.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::admission::{Admission, Template};
-use super::conditions::{DEADLINE_EXCEEDED, Writer};
-use super::course::progress_deadline;
-use super::plan::Observed;
-use super::view::View;
-use rooflet_api::conditions::{Truth, condition_type, whole_seconds};
+use super::bounds::progress_deadline;
+use super::observed::Observed;
+use rooflet_api::conditions::whole_seconds;
 use rooflet_api::v1alpha1::RefusedTemplate;
 use rooflet_base::clock::since;
 
@@ -50,28 +46,5 @@ impl Observed<'_, '_> {
             }
             Admission::Refused { .. } | Admission::Admitted { .. } => None,
         }
-    }
-}
-
-impl View<'_> {
-    /// It comes forward as little as a replica that does not start, and has the same deadline.
-    pub(super) fn refused_template(
-        &self,
-        writer: &mut Writer,
-        reason: &str,
-        message: &str,
-    ) -> Option<Duration> {
-        let kind = condition_type::PROGRESSING;
-        let deadline = progress_deadline(&self.deployment.spec);
-        let left = self
-            .refused_since
-            .map(|at| deadline.saturating_sub(since(self.now, at)));
-        if left == Some(Duration::ZERO) {
-            let message = format!("no progress for {} s; {reason}: {message}", deadline.as_secs());
-            writer.set(kind, Truth::False, DEADLINE_EXCEEDED, message);
-            return None;
-        }
-        writer.set(kind, Truth::False, reason, message);
-        left
     }
 }

@@ -2,13 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::course::Hold;
+use super::admission::admission_annotation;
+use super::bounds::Bounds;
 use super::idle::InUse;
-use super::plan::{Observed, admission_annotation};
+use super::observed::Observed;
+use super::pause_reason::PauseReason;
 use super::preparation::{Preparation, asked};
 use super::replica::{is_ending, is_leaving, is_of, refusal, refused_recently};
 use super::revision::Current;
-use super::rollout::{Bounds, Course, DeleteReason, scale};
+use super::rollout::{DeleteReason, RolloutLimits, scale};
 use super::selection::Selection;
 use rooflet_api::meta::{ADMISSION_ANNOTATION, PREPARE_ANNOTATION};
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaSpec};
@@ -55,7 +57,7 @@ pub(super) struct Replacement<'a> {
     /// Nothing more can be replaced before these are in use no more.
     pub(super) in_use: Option<InUse>,
     /// Why else nothing more can be replaced.
-    pub(super) stopped_by: Option<Hold>,
+    pub(super) stopped_by: Option<PauseReason>,
 }
 
 impl<'a> Replacement<'a> {
@@ -64,7 +66,7 @@ impl<'a> Replacement<'a> {
         let Selection {
             current,
             stable,
-            standing,
+            rollout_state,
             floor,
             ..
         } = selection;
@@ -82,19 +84,19 @@ impl<'a> Replacement<'a> {
         let leaving = active.len() - remaining.len();
         let preparation = current
             .as_ref()
-            .filter(|_| standing.prepares)
+            .filter(|_| rollout_state.prepares)
             .and_then(|current| Preparation::of(current, observed.fleet));
-        let course = Course {
+        let limits = RolloutLimits {
             has_target: current.is_some(),
             stable: stable.as_ref().map(|stable| stable.name.as_str()),
-            extent: standing.extent,
+            extent: rollout_state.extent,
             floor: *floor,
             chips: observed.chips(),
-            idleness: standing.idleness,
+            idleness: rollout_state.idleness,
             preparation,
             leaving,
         };
-        let scaling = scale(&deployment.spec, course, &is_updated, &remaining, ending_old);
+        let scaling = scale(&deployment.spec, limits, &is_updated, &remaining, ending_old);
         let mut delete = scaling.delete;
         let created = scaling.create + scaling.create_stable;
         delete.extend(
@@ -122,9 +124,9 @@ impl<'a> Replacement<'a> {
         let refused: Vec<_> = refused.iter().filter(stays).copied().collect();
         let preparing = || {
             let waits = preparation.filter(|_| scaling.awaits_preparation)?;
-            Some(Hold::Preparing(waits.message(&scaling.unprepared)))
+            Some(PauseReason::Preparing(waits.message(&scaling.unprepared)))
         };
-        let stopped_by = preparing().or_else(|| Some(Hold::at_floor(scaling.at_floor?, *floor)));
+        let stopped_by = preparing().or_else(|| Some(PauseReason::at_floor(scaling.at_floor?, *floor)));
         Self {
             delete,
             create,

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
+use super::reasons::{NODE_NOT_READY, NOT_YET_SCHEDULED};
 use rooflet_api::conditions::{GOLDEN_PROMPT_FAILED, NODE_MEMORY_PRESSURE, condition_type, is_true};
 use rooflet_api::meta::REVISION_LABEL;
 use rooflet_api::v1alpha1::{ModelReplica, ReplicaPhase};
@@ -29,9 +30,6 @@ const ADMISSION_REFUSALS: [&str; 10] = [
 
 /// What a person should look at, although it is tried again.
 const FAULTS: [&str; 4] = [GOLDEN_PROMPT_FAILED, "DigestMismatch", "DiskFull", "WriteFailed"];
-
-/// The reason for a replica that the scheduler has not looked at yet.
-pub(super) const NOT_YET_SCHEDULED: &str = "WaitingForScheduler";
 
 pub(super) fn condition<'a>(replica: &'a ModelReplica, kind: &str) -> Option<&'a Condition> {
     let conditions = &replica.status.as_ref()?.conditions;
@@ -151,6 +149,3 @@ pub(super) fn trouble(replica: &ModelReplica) -> Option<Trouble> {
     }
     Some(trouble)
 }
-
-/// Reason of a replica's condition Ready while its node's agent does not report.
-pub(crate) const NODE_NOT_READY: &str = "NodeNotReady";

@@ -1,23 +1,33 @@
-//! What a pass tells of a deployment: its status, its events, and when there may be more to tell.
+//! Status, events and requeue time that a pass reports for a deployment.
+
+mod condition_writer;
+mod conditions;
+mod counts;
+mod events;
+mod figures;
+mod start;
+mod view;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::counts::counts;
-use super::course::{Hold, Standing};
-use super::events::events;
-use super::figures::figures;
+use self::counts::counts;
+use self::events::events;
+use self::figures::figures;
+use self::start::last_start;
+use self::view::View;
+use super::bounds::Bounds;
 use super::idle::InUse;
-use super::plan::Observed;
+use super::observed::Observed;
+use super::pause_reason::PauseReason;
 use super::replacement::Replacement;
 use super::replica::{REFUSAL_STANDS, is_of, is_ready, refused_recently};
-use super::rollout::{Bounds, Extent};
+use super::rollout::Extent;
+use super::rollout_context::RolloutState;
 use super::selection::Selection;
-use super::start::last_start;
 use super::throughput::{Throughput, rounded};
-use super::view::View;
 use rooflet_api::conditions::whole_seconds;
 use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelReplica, RolloutAbort, RolloutStatus, TrafficShare};
 use rooflet_base::clock::since;
@@ -28,8 +38,8 @@ use rooflet_scheduler::NodeState;
 pub(super) struct Report {
     pub(super) status: ModelDeploymentStatus,
     pub(super) events: Vec<(EventType, String, String)>,
-    /// When the plan may change although nothing else does.
-    pub(super) look_again_after: Option<Duration>,
+    /// Time until the plan may change without any other change.
+    pub(super) requeue_after: Option<Duration>,
 }
 
 impl Report {
@@ -39,10 +49,10 @@ impl Report {
         replacement: &Replacement<'a>,
     ) -> Self {
         let (deployment, now) = (observed.deployment, observed.now);
-        let standing = &selection.standing;
+        let rollout_state = &selection.rollout_state;
         let staying = replacement.staying();
-        let wait = IdleWait::new(standing, replacement, now);
-        let hold = hold(standing, replacement, &wait);
+        let wait = IdleWait::new(rollout_state, replacement, now);
+        let pause_reason = pause_reason(rollout_state, replacement, &wait);
         let view = View {
             deployment,
             admission: &selection.admission,
@@ -53,8 +63,8 @@ impl Report {
             is_current_wanted: selection.is_current_wanted,
             namesake: observed.namesake,
             refused_since: selection.refused_template.as_ref().map(|refused| refused.since.0),
-            hold: hold.as_ref(),
-            is_canary: standing.weight.is_some(),
+            pause_reason: pause_reason.as_ref(),
+            is_canary: rollout_state.weight.is_some(),
             aborted: aborted(selection),
             updated: &replacement.updated,
             old: &replacement.old,
@@ -64,7 +74,7 @@ impl Report {
             refused: &replacement.refused,
             figures: figures(&staying),
             on_simulated: observed.on_simulated(&staying),
-            progressed_at: standing.progressed_at(selection.progressed_at),
+            progressed_at: rollout_state.progressed_at(selection.progressed_at),
             now,
         };
         let outcome = view.conditions();
@@ -76,7 +86,7 @@ impl Report {
         let status = ModelDeploymentStatus {
             conditions: outcome.conditions,
             last_start: last_start(last_known, &deployment.spec.model.source, &staying),
-            traffic: observed.traffic(standing, &staying),
+            traffic: observed.traffic(rollout_state, &staying),
             rollout: rollout(observed, selection, replacement, &wait, &view),
             ..counts(&view, &replacement.updated, &replacement.old)
         };
@@ -84,30 +94,30 @@ impl Report {
             let refusal = refused_recently(replica, now)?;
             Some(REFUSAL_STANDS.saturating_sub(since(now, refusal.last_transition_time.0)))
         });
-        let look_again_after = asked_again
-            .chain(outcome.look_again_after)
-            .chain(standing.look_again_after)
-            .chain(wait.look_again_after(now))
+        let requeue_after = asked_again
+            .chain(outcome.requeue_after)
+            .chain(rollout_state.requeue_after)
+            .chain(wait.requeue_after(now))
             .min();
         Self {
             status,
             events,
-            look_again_after,
+            requeue_after,
         }
     }
 }
 
-/// Replicas in use that keep others from coming, and since when.
+/// Wait for replicas that are in use.
 struct IdleWait {
     in_use: Option<InUse>,
-    /// Stays from pass to pass until something was replaced.
+    /// Start of the wait. Kept from pass to pass until a replica is replaced.
     began: Option<Time>,
 }
 
 impl IdleWait {
-    fn new(standing: &Standing, replacement: &Replacement<'_>, now: Timestamp) -> Self {
+    fn new(rollout_state: &RolloutState, replacement: &Replacement<'_>, now: Timestamp) -> Self {
         let in_use = replacement.in_use.clone();
-        let before = standing.status.idle_wait_started_at.clone();
+        let before = rollout_state.status.idle_wait_started_at.clone();
         let before = before.filter(|_| !replacement.has_replaced());
         let begins = || in_use.as_ref().map(|_| Time(whole_seconds(now)));
         Self {
@@ -116,33 +126,44 @@ impl IdleWait {
         }
     }
 
-    fn hold(&self) -> Option<Hold> {
+    fn pause_reason(&self) -> Option<PauseReason> {
         let (in_use, began) = (self.in_use.clone()?, self.began.as_ref()?);
-        Some(Hold::WaitingForIdle(in_use, began.0))
+        Some(PauseReason::WaitingForIdle(in_use, began.0))
     }
 
-    fn look_again_after(&self, now: Timestamp) -> Option<Duration> {
+    fn requeue_after(&self, now: Timestamp) -> Option<Duration> {
         let (in_use, began) = (self.in_use.as_ref()?, self.began.as_ref()?);
-        Some(in_use.look_again_after(began.0, now))
+        Some(in_use.requeue_after(began.0, now))
     }
 }
 
-/// Why nothing is replaced for now.
-fn hold(standing: &Standing, replacement: &Replacement<'_>, wait: &IdleWait) -> Option<Hold> {
+/// Reason why the rollout pauses.
+fn pause_reason(
+    rollout_state: &RolloutState,
+    replacement: &Replacement<'_>,
+    wait: &IdleWait,
+) -> Option<PauseReason> {
     // What goes because it is not wanted any more waits for no window.
-    let is_moot = |hold: &Hold| replacement.is_all_new() && matches!(hold, Hold::OutsideMaintenanceWindow(_));
-    standing
-        .hold
+    let is_moot = |pause_reason: &PauseReason| {
+        replacement.is_all_new() && matches!(pause_reason, PauseReason::OutsideMaintenanceWindow(_))
+    };
+    rollout_state
+        .pause_reason
         .clone()
-        .filter(|hold| !is_moot(hold))
-        .or_else(|| wait.hold())
+        .filter(|reason| !is_moot(reason))
+        .or_else(|| wait.pause_reason())
         .or_else(|| replacement.stopped_by.clone())
 }
 
 /// Why the template's revision was given up, unless a later template is what is told of.
 fn aborted<'s>(selection: &'s Selection<'_>) -> Option<&'s RolloutAbort> {
     let is_told = selection.refused_template.is_none() || selection.given_up.is_some();
-    selection.standing.status.aborted.as_ref().filter(|_| is_told)
+    selection
+        .rollout_state
+        .status
+        .aborted
+        .as_ref()
+        .filter(|_| is_told)
 }
 
 /// How the rollout stands after the pass.
@@ -159,7 +180,7 @@ fn rollout(
         idle_wait_started_at: wait.began.clone(),
         refused: selection.refused_template.clone(),
         predicted_tokens_per_second: (throughput > 0.0).then_some(throughput),
-        ..selection.standing.status.clone()
+        ..selection.rollout_state.status.clone()
     };
     if view.rollout_is_complete() {
         rollout.stable_revision = selection.current_name().map(str::to_owned);
@@ -173,7 +194,7 @@ fn rollout(
 }
 
 impl<'a> Observed<'a, '_> {
-    /// One that answers from a node whose chip is simulated.
+    /// Returns a ready replica on a node with a simulated chip.
     fn on_simulated(&self, staying: &[&'a ModelReplica]) -> Option<&'a ModelReplica> {
         let is_simulated = |replica: &ModelReplica| {
             let node = replica.spec.node_name.as_deref();
@@ -185,17 +206,18 @@ impl<'a> Observed<'a, '_> {
     }
 
     /// Empty unless a canary is under way: then what the new revision gets, and the rest for the stable one.
-    fn traffic(&self, standing: &Standing, staying: &[&ModelReplica]) -> Vec<TrafficShare> {
+    fn traffic(&self, rollout_state: &RolloutState, staying: &[&ModelReplica]) -> Vec<TrafficShare> {
         let RolloutStatus {
             stable_revision,
             revision,
             ..
-        } = &standing.status;
-        let (Some(weight), Some(stable), Some(canary)) = (standing.weight, stable_revision, revision) else {
+        } = &rollout_state.status;
+        let (Some(weight), Some(stable), Some(canary)) = (rollout_state.weight, stable_revision, revision)
+        else {
             return Vec::new();
         };
         let canaries: Vec<_> = staying.iter().filter(|replica| is_of(replica, canary)).collect();
-        if standing.extent == Extent::All && canaries.is_empty() {
+        if rollout_state.extent == Extent::All && canaries.is_empty() {
             return Vec::new();
         }
         let ready = canaries.iter().filter(|replica| is_ready(replica)).count();

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
+use super::admission::admission_annotation;
 use super::admission::{Admission, HubAnswer, Template, admit};
-use super::course::Hold;
-use super::plan::{Observed, admission_annotation};
+use super::observed::Observed;
+use super::pause_reason::PauseReason;
 use super::replica::is_of;
 use rooflet_api::meta::{
     ADMISSION_ANNOTATION, CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL, REVISION_LABEL, TEMPLATE_HASH_LABEL,
@@ -160,13 +161,13 @@ impl<'a> Observed<'a, '_> {
         }
     }
 
-    /// Of the template's new revision: another one for each that a stranger has taken.
+    /// Name of a new revision of the template. Names of foreign revisions are taken.
     pub(super) fn revision_name(&self, template: &Template) -> String {
         let deployment = self.deployment.name_any();
         let name = |collisions| format!("{deployment}-{}", template.hash_after(collisions));
-        let is_taken = |name: &String| self.strangers.iter().any(|stranger| stranger.name_any() == *name);
+        let is_taken = |name: &String| self.foreign.iter().any(|foreign| foreign.name_any() == *name);
         let free = (0..).map(name).find(|name| !is_taken(name));
-        free.expect("there are more names than strangers")
+        free.expect("there are more names than foreign")
     }
 
     /// The revision that was last rolled out on all replicas, if it still exists.
@@ -200,8 +201,8 @@ impl<'a> Observed<'a, '_> {
 
 impl<'a> Current<'a> {
     /// It would replace what nobody can hold against the floor.
-    pub(super) fn blind(&self) -> Hold {
-        Hold::ThroughputFloor(format!(
+    pub(super) fn blind(&self) -> PauseReason {
+        PauseReason::ThroughputFloor(format!(
             "revision {} ({}) is held: spec.strategy.rollingUpdate.minThroughput is set, and nobody can predict what the replicas that answer decode; wait until their nodes' probes have ended, or leave minThroughput out",
             self.number, self.name
         ))

@@ -6,10 +6,11 @@ use std::cmp::Reverse;
 
 use kube::ResourceExt;
 
+use super::bounds::Bounds;
 use super::idle::{Idleness, InUse};
 use super::preparation::Preparation;
 use super::replica::{is_of, is_ready, is_unplaceable};
-use super::throughput::{Chips, Floor, Throughput};
+use super::throughput::{AtFloor, Chips, Floor, Throughput};
 use rooflet_api::v1alpha1::{ModelDeploymentSpec, ModelReplica, StrategyType};
 
 /// Replicas created in one pass; the next pass goes on.
@@ -44,65 +45,6 @@ pub(super) enum DeleteReason {
     Refused,
 }
 
-/// The replacement that the floor forbids, in predicted tokens per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct AtFloor {
-    pub(super) now: f64,
-    /// What would be left without the replica that is missed least.
-    pub(super) would_leave: f64,
-}
-
-/// What `spec.strategy` and `spec.replicas` come to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    pub(crate) wanted: usize,
-    pub(crate) min_available: usize,
-    pub(crate) max_total: usize,
-}
-
-impl Bounds {
-    pub(crate) fn of(spec: &ModelDeploymentSpec) -> Self {
-        let wanted = usize::try_from(spec.replicas).unwrap_or(0);
-        match spec.strategy.kind {
-            StrategyType::Recreate => Self {
-                wanted,
-                min_available: 0,
-                max_total: wanted,
-            },
-            StrategyType::RollingUpdate | StrategyType::Canary => {
-                let rolling = spec.strategy.rolling_update.clone().unwrap_or_default();
-                let surge = rolling.max_surge.of_rounded_up(wanted);
-                let mut unavailable = rolling.max_unavailable.of_rounded_down(wanted);
-                if surge == 0 && unavailable == 0 {
-                    // Percentages of few may both come to nothing; then nothing could ever be replaced.
-                    unavailable = 1;
-                }
-                Self {
-                    wanted,
-                    min_available: wanted.saturating_sub(unavailable),
-                    max_total: wanted.saturating_add(surge),
-                }
-            }
-        }
-    }
-
-    /// How many replicas may be there beyond the wanted number.
-    pub(super) fn surge(self) -> usize {
-        self.max_total.saturating_sub(self.wanted)
-    }
-
-    /// How many of the new revision carry `weight` percent: at least one, and one of the stable revision beside them.
-    pub(super) fn canaries(self, weight: u8) -> usize {
-        let share = self.wanted.saturating_mul(usize::from(weight)).div_ceil(100);
-        match (weight, self.wanted) {
-            (0, _) | (_, 0) => 0,
-            (100.., _) => self.wanted,
-            (_, 1) => 1,
-            (_, wanted) => share.clamp(1, wanted - 1),
-        }
-    }
-}
-
 /// How far replicas may be replaced in this pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
@@ -114,9 +56,9 @@ pub(super) enum Extent {
     Held,
 }
 
-/// What replicas are replaced by, and how far.
+/// Limits for replacing replicas in this pass.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Course<'a> {
+pub(super) struct RolloutLimits<'a> {
     /// Whether there is a revision that replicas should be of.
     pub(super) has_target: bool,
     /// The one they were of when all were of one, if it is another.
@@ -132,7 +74,7 @@ pub(super) struct Course<'a> {
     pub(super) preparation: Option<Preparation<'a>>,
 }
 
-impl Course<'_> {
+impl RolloutLimits<'_> {
     fn may_go(&self, replica: &ModelReplica) -> bool {
         let is_idle = |idleness: Idleness| idleness.is_idle(replica);
         !is_ready(replica) || self.idleness.is_none_or(is_idle)
@@ -153,15 +95,15 @@ impl Course<'_> {
 /// `is_new` tells what is of the target revision and may stay where it is. `active` are the replicas that are neither ending nor refused; `ending_old` how many of old revisions are ending.
 pub(super) fn scale<'a>(
     spec: &ModelDeploymentSpec,
-    course: Course<'_>,
+    limits: RolloutLimits<'_>,
     is_new: &dyn Fn(&ModelReplica) -> bool,
     active: &[&'a ModelReplica],
     ending_old: usize,
 ) -> Scaling<'a> {
     let mut bounds = Bounds::of(spec);
-    bounds.max_total = bounds.max_total.saturating_sub(course.leaving).max(bounds.wanted);
+    bounds.max_total = bounds.max_total.saturating_sub(limits.leaving).max(bounds.wanted);
     let (new, old): (Vec<_>, Vec<_>) = active.iter().copied().partition(|replica| is_new(replica));
-    let mut scaling = match (course.has_target, course.extent) {
+    let mut scaling = match (limits.has_target, limits.extent) {
         // There is nothing to roll out to, so what runs stays.
         (false, _) => Scaling {
             create: 0,
@@ -170,18 +112,18 @@ pub(super) fn scale<'a>(
         (true, Extent::Held) => {
             // Beside a lone replica a canary needs no surge.
             let is_beside = spec.strategy.kind == StrategyType::Canary && bounds.wanted == 1;
-            let beside = usize::from(is_beside).saturating_sub(course.leaving);
-            hold(bounds, bounds.surge().max(beside), course, new, old)
+            let beside = usize::from(is_beside).saturating_sub(limits.leaving);
+            hold(bounds, bounds.surge().max(beside), limits, new, old)
         }
         (true, Extent::Canary(weight)) => {
             let goal = Goal::of_canary(bounds, weight, &new);
-            replace(bounds, goal, course, new, old)
+            replace(bounds, goal, limits, new, old)
         }
         (true, Extent::All) => match spec.strategy.kind {
             StrategyType::RollingUpdate | StrategyType::Canary => {
-                replace(bounds, Goal::all(bounds), course, new, old)
+                replace(bounds, Goal::all(bounds), limits, new, old)
             }
-            StrategyType::Recreate => recreate(bounds, course, new, old, ending_old),
+            StrategyType::Recreate => recreate(bounds, limits, new, old, ending_old),
         },
     };
     scaling.create = scaling.create.min(MAX_CREATED_AT_ONCE);
@@ -226,7 +168,7 @@ fn just_scale(bounds: Bounds, replicas: Vec<&ModelReplica>) -> Scaling<'_> {
 fn hold<'a>(
     bounds: Bounds,
     surge: usize,
-    course: Course<'_>,
+    limits: RolloutLimits<'_>,
     new: Vec<&'a ModelReplica>,
     old: Vec<&'a ModelReplica>,
 ) -> Scaling<'a> {
@@ -246,7 +188,7 @@ fn hold<'a>(
         delete.push((replica, DeleteReason::Surplus));
     }
     let missing = bounds.wanted.saturating_sub(total);
-    let (create, create_stable) = match course.stable {
+    let (create, create_stable) = match limits.stable {
         Some(_) => (0, missing),
         None => (missing, 0),
     };
@@ -260,7 +202,7 @@ fn hold<'a>(
 
 fn recreate<'a>(
     bounds: Bounds,
-    course: Course<'_>,
+    limits: RolloutLimits<'_>,
     new: Vec<&'a ModelReplica>,
     old: Vec<&'a ModelReplica>,
     ending_old: usize,
@@ -269,7 +211,7 @@ fn recreate<'a>(
     if !old.is_empty() || ending_old > 0 {
         scaling.create = 0;
     }
-    let unprepared = old.iter().copied().filter(|replica| !course.is_prepared(replica));
+    let unprepared = old.iter().copied().filter(|replica| !limits.is_prepared(replica));
     scaling.unprepared = unprepared.collect();
     scaling.awaits_preparation = !scaling.unprepared.is_empty();
     if scaling.awaits_preparation {
@@ -278,9 +220,9 @@ fn recreate<'a>(
     let used: Vec<_> = old
         .iter()
         .copied()
-        .filter(|replica| !course.may_go(replica))
+        .filter(|replica| !limits.may_go(replica))
         .collect();
-    scaling.in_use = course.in_use(&used);
+    scaling.in_use = limits.in_use(&used);
     if scaling.in_use.is_some() {
         // All go at once or none does.
         return scaling;
@@ -330,7 +272,7 @@ impl Goal {
 fn replace<'a>(
     bounds: Bounds,
     goal: Goal,
-    course: Course<'_>,
+    limits: RolloutLimits<'_>,
     new: Vec<&'a ModelReplica>,
     old: Vec<&'a ModelReplica>,
 ) -> Scaling<'a> {
@@ -343,7 +285,7 @@ fn replace<'a>(
     new.retain(|replica| !is_gone(&delete, replica));
     let (stable, outdated): (Vec<_>, Vec<_>) = old
         .into_iter()
-        .partition(|replica| course.stable.is_some_and(|revision| is_of(replica, revision)));
+        .partition(|replica| limits.stable.is_some_and(|revision| is_of(replica, revision)));
 
     // Beyond the goal: what may go as far as what is left is enough.
     let mut excess = [
@@ -360,7 +302,7 @@ fn replace<'a>(
         })
         .collect();
     let rank = |replica: &ModelReplica| {
-        let is_used = !course.may_go(replica);
+        let is_used = !limits.may_go(replica);
         (replica.spec.node_name.is_some(), is_ready(replica), is_used)
     };
     candidates.sort_by_key(|(_, replica)| rank(replica));
@@ -368,7 +310,7 @@ fn replace<'a>(
     let all = || new.iter().chain(&stable).chain(&outdated).copied();
     let new_unavailable = new.iter().filter(|replica| !is_ready(replica)).count();
     let mut ready = all().filter(|replica| is_ready(replica)).count();
-    let mut throughput = Throughput::of(course.chips, all());
+    let mut throughput = Throughput::of(limits.chips, all());
     // New ones that are not available yet are counted on: while they come, nothing more may go.
     let mut may_go = all()
         .count()
@@ -385,7 +327,7 @@ fn replace<'a>(
                 continue;
             }
             let (now, left) = (throughput.total(), throughput.total_without(replica));
-            if !course.floor.holds(left) && left < now {
+            if !limits.floor.holds(left) && left < now {
                 let nearest = at_floor.map_or(f64::NEG_INFINITY, |at| at.would_leave);
                 at_floor = Some(AtFloor {
                     now,
@@ -393,11 +335,11 @@ fn replace<'a>(
                 });
                 continue;
             }
-            if ready <= bounds.wanted && !course.is_prepared(replica) {
+            if ready <= bounds.wanted && !limits.is_prepared(replica) {
                 unprepared.push(replica);
                 continue;
             }
-            if !course.may_go(replica) {
+            if !limits.may_go(replica) {
                 used.push(replica);
                 continue;
             }
@@ -415,7 +357,7 @@ fn replace<'a>(
     };
     let (new_left, stable_left) = (left(&new), left(&stable));
     // A canary beside a lone replica waits while another one is beside it, in place of one that leaves.
-    let beside = (goal.new + goal.stable).saturating_sub(course.leaving);
+    let beside = (goal.new + goal.stable).saturating_sub(limits.leaving);
     let max_total = bounds.max_total.max(beside);
     let room = max_total.saturating_sub(new_left + stable_left + left(&outdated));
     let create_stable = goal.stable.saturating_sub(stable_left).min(room);
@@ -427,7 +369,7 @@ fn replace<'a>(
         create,
         create_stable,
         at_floor: at_floor.filter(|_| nothing_comes && used.is_empty() && unprepared.is_empty()),
-        in_use: course.in_use(&used).filter(|_| nothing_comes),
+        in_use: limits.in_use(&used).filter(|_| nothing_comes),
         awaits_preparation: nothing_comes && !unprepared.is_empty(),
         unprepared,
         delete,

@@ -1,17 +1,20 @@
 //! Which revision a deployment's replicas should be of, and how far they may be replaced in this pass.
 
+mod dry_run;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ObjectMeta;
 
+use self::dry_run::{DryRun, Outcome};
 use super::admission::{Admission, Template, admit, named};
-use super::analysis::Yardstick;
-use super::course::{Hold, Situation, Standing};
-use super::plan::Observed;
+use super::observed::Observed;
+use super::pause_reason::PauseReason;
 use super::replica::is_of;
 use super::revision::{Current, RevisionStep};
+use super::rollout_context::analysis::Baseline;
+use super::rollout_context::{RolloutContext, RolloutState};
 use super::throughput::{Floor, Throughput};
-use super::trial::{Outcome, Trial};
 use rooflet_api::conditions::condition_type;
 use rooflet_api::v1alpha1::{ModelReplica, ModelRevision, RefusedTemplate, RolloutStatus};
 use rooflet_scheduler::{ReplicaKey, ReplicaRequest};
@@ -31,7 +34,7 @@ pub(super) struct Selection<'a> {
     pub(super) refused_template: Option<RefusedTemplate>,
     /// Why that is waited for no longer.
     pub(super) given_up: Option<String>,
-    pub(super) standing: Standing,
+    pub(super) rollout_state: RolloutState,
     pub(super) floor: Floor,
     /// When a revision or a replica last came forward.
     pub(super) progressed_at: Option<Timestamp>,
@@ -69,8 +72,8 @@ impl<'a> Selection<'a> {
         let is_change = stable_name != wanted_name;
         let is_outdated =
             |replica: &ModelReplica| is_change && !is_new(replica) || observed.is_misplaced(replica);
-        let yardstick = |node: &str| observed.yardstick(stable.as_ref()?, wanted.as_ref()?, node);
-        let standing = Situation {
+        let baseline = |node: &str| observed.baseline(stable.as_ref()?, wanted.as_ref()?, node);
+        let rollout_state = RolloutContext {
             deployment,
             wanted: wanted_name.or_else(|| Some(refused_template.as_ref()?.revision.as_str())),
             stable: stable_name,
@@ -79,13 +82,13 @@ impl<'a> Selection<'a> {
             refusal: refusal.as_ref(),
             given_up: given_up.as_deref(),
             is_replacing: stable.is_some() && active.iter().any(|replica| is_outdated(replica)),
-            yardstick: &yardstick,
+            baseline: &baseline,
             now: observed.now,
         }
         .assess();
 
         // Where the wanted revision was given up, the stable one is what replicas should be of.
-        let (current, is_current_wanted) = match standing.status.aborted {
+        let (current, is_current_wanted) = match rollout_state.status.aborted {
             Some(_) => (stable.clone(), false),
             None => (wanted, is_template),
         };
@@ -99,7 +102,7 @@ impl<'a> Selection<'a> {
             stable,
             refused_template,
             given_up,
-            standing,
+            rollout_state,
             floor,
             progressed_at,
         }
@@ -129,7 +132,7 @@ impl Observed<'_, '_> {
         stable: Option<&str>,
         floor: Floor,
         active: &[&ModelReplica],
-    ) -> Option<Hold> {
+    ) -> Option<PauseReason> {
         let is_begun = active.iter().any(|replica| is_of(replica, &wanted.name));
         if floor == Floor::default() || is_begun {
             return None;
@@ -139,7 +142,7 @@ impl Observed<'_, '_> {
         for replica in self.replicas.iter().filter(|replica| !is_tried(replica)) {
             fleet.remove_replica(&ReplicaKey::of(*replica));
         }
-        let outcome = Trial {
+        let outcome = DryRun {
             deployment: self.deployment,
             stable,
             wanted: &wanted.name,
@@ -149,7 +152,7 @@ impl Observed<'_, '_> {
             replicas: active.iter().map(|replica| (*replica).clone()).collect(),
             outcome: Outcome::default(),
         }
-        .play();
+        .run();
         let at = outcome.at_floor?;
         let mut why = match outcome.placed {
             0 => "before any replica is replaced".to_owned(),
@@ -173,7 +176,7 @@ impl Observed<'_, '_> {
         if let Some((unplaced, reason)) = outcome.unplaced {
             why.push_str(&format!("; {unplaced} would find no node: {reason}"));
         }
-        Some(Hold::ThroughputFloor(format!(
+        Some(PauseReason::ThroughputFloor(format!(
             "revision {} ({}) is not begun: {why}; spec.strategy.rollingUpdate.minThroughput holds {:.1}; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on",
             wanted.number,
             wanted.name,
@@ -182,14 +185,14 @@ impl Observed<'_, '_> {
     }
 
     /// How much faster than `wanted` the stable revision is predicted to be on the node.
-    fn yardstick(&self, stable: &Current<'_>, wanted: &Current<'_>, node: &str) -> Option<Yardstick> {
+    fn baseline(&self, stable: &Current<'_>, wanted: &Current<'_>, node: &str) -> Option<Baseline> {
         let node = self.fleet.node(node)?;
         let speed = |revision: &Current<'_>| {
             let request = ReplicaRequest::new(&revision.replica(self.deployment));
             node.speed_alone(&request)
         };
         let (theirs, ours) = (speed(stable)?, speed(wanted)?);
-        Some(Yardstick {
+        Some(Baseline {
             decode: theirs.decode.p50 / ours.decode.p50,
             first_token: theirs.first_token.p50 / ours.first_token.p50,
         })
@@ -225,7 +228,7 @@ impl Observed<'_, '_> {
         let conditions = &self.deployment.status.as_ref()?.conditions;
         let is_progressing = |condition: &&Condition| condition.type_ == condition_type::PROGRESSING;
         let progressing = conditions.iter().find(is_progressing)?;
-        if Hold::is_told_by(&progressing.reason) {
+        if PauseReason::is_reason(&progressing.reason) {
             return Some(self.now);
         }
         (progressing.status == "True").then_some(progressing.last_transition_time.0)

@@ -14,10 +14,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::admission::HubAnswer;
-use super::plan::{DeploymentPlan, Observed};
+use super::bounds::Bounds;
+use super::observed::Observed;
+use super::plan::DeploymentPlan;
 use super::replica::is_ready;
 use super::revision::RevisionStep;
-use super::rollout::{Bounds, DeleteReason};
+use super::rollout::DeleteReason;
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::meta::{ADMISSION_ANNOTATION, CHANGE_CAUSE_ANNOTATION, SIMULATED_LABEL};
 use rooflet_api::v1alpha1::*;
@@ -33,7 +35,7 @@ struct Scene {
     revisions: Vec<ModelRevision>,
     replicas: Vec<ModelReplica>,
     /// Revisions of nobody.
-    strangers: Vec<ModelRevision>,
+    foreign: Vec<ModelRevision>,
     /// An older deployment of the same served name.
     namesake: Option<&'static str>,
     models: Vec<NodeModel>,
@@ -60,7 +62,7 @@ impl Scene {
             deployment,
             revisions: Vec::new(),
             replicas: Vec::new(),
-            strangers: Vec::new(),
+            foreign: Vec::new(),
             namesake: None,
             models: vec![model],
             hub: None,
@@ -100,7 +102,7 @@ impl Scene {
             deployment: &self.deployment,
             revisions: self.revisions.iter().collect(),
             replicas: self.replicas.iter().collect(),
-            strangers: self.strangers.iter().collect(),
+            foreign: self.foreign.iter().collect(),
             namesake: self.namesake,
             fleet: &fleet,
             hub: self.hub.clone(),
@@ -592,15 +594,15 @@ fn what_is_said_of_a_template_is_told_of_its_revision() {
 fn a_taken_name_gives_the_revision_another_one() {
     let mut scene = Scene::new(json!({}));
     scene.step();
-    scene.strangers = std::mem::take(&mut scene.revisions);
+    scene.foreign = std::mem::take(&mut scene.revisions);
     scene.replicas.clear();
-    let taken = scene.strangers[0].name_any();
+    let taken = scene.foreign[0].name_any();
     assert_eq!(scene.step(), "revision 1 +1");
     let revision = &scene.revisions[0];
     assert_ne!(revision.name_any(), taken);
     assert_eq!(
         revision.labels(),
-        scene.strangers[0].labels(),
+        scene.foreign[0].labels(),
         "it is found by its hash"
     );
     // The same name again if the first answer was lost, and none when it is there.

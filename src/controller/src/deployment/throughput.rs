@@ -168,6 +168,14 @@ impl Floor {
     }
 }
 
+/// Replacement that the throughput floor forbids, in predicted tokens per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct AtFloor {
+    pub(super) now: f64,
+    /// Throughput without the replica that contributes least.
+    pub(super) would_leave: f64,
+}
+
 fn asked(deployment: &ModelDeployment) -> Option<CountOrPercent> {
     let spec = &deployment.spec;
     let least = spec.strategy.rolling_update.as_ref()?.min_throughput;

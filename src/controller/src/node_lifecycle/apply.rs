@@ -7,7 +7,8 @@ use std::time::Duration;
 use kube::ResourceExt;
 
 use super::heard::{Heard, Heartbeats};
-use super::plan::{NodePlan, Observed, Step};
+use super::observed::Observed;
+use super::plan::{NodePlan, Step};
 use crate::runtime::{PassStatus, Reconciler};
 use crate::world::World;
 use rooflet_api::meta::{LEASE_NAMESPACE, REPLICA_FINALIZER, lease_name};
@@ -209,7 +210,7 @@ impl Reconciler for NodeLifecycle {
             seen_again = Seen::of(&self.world);
             plan = seen_again.plan(&self.world, heard);
         }
-        pass.look_again(plan.look_again_after);
+        pass.requeue(plan.requeue_after);
         for step in plan.steps {
             pass.note(self.apply(step).await);
         }

@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::budgets::{Budgets, is_serving};
-use super::plan::{Observed, known_silent_for};
+use super::observed::Observed;
+use super::silence::known_silent_for;
 use crate::deployment::{Chips, Floor, Throughput, leaving_since};
 use rooflet_api::conditions::{AGENT_STOPPED, condition_type};
 use rooflet_api::meta::{LEASE_DURATION, MOVE_ANNOTATION};
@@ -68,18 +69,18 @@ pub(super) struct Evictions<'p, 'a> {
     /// Most nodes are silent.
     is_disrupted: bool,
     /// When time alone changes the answer.
-    pub(super) look_again_after: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
 }
 
 impl<'p, 'a> Evictions<'p, 'a> {
-    pub(super) fn new(observed: &'p Observed<'a>, is_disrupted: bool) -> Self {
+    pub(super) fn new(observed: &'p Observed<'a>) -> Self {
         Self {
             observed,
             budgets: None,
             fleet: None,
             gone: BTreeSet::new(),
-            is_disrupted,
-            look_again_after: None,
+            is_disrupted: observed.is_disrupted(),
+            requeue_after: None,
         }
     }
 
@@ -167,7 +168,7 @@ impl<'p, 'a> Evictions<'p, 'a> {
             (None, None) => causes.into_iter().next(),
         };
         for wait in waits {
-            self.look_again(wait);
+            self.requeue(wait);
         }
         cause
     }
@@ -204,7 +205,7 @@ impl<'p, 'a> Evictions<'p, 'a> {
             },
         };
         if is_first && self.budgets().ask(replica) {
-            self.look_again(left);
+            self.requeue(left);
             let why = match elsewhere {
                 Some(elsewhere) => format!("its replacement comes first, and {elsewhere} has room for it"),
                 None => "its replacement does not answer requests yet".to_owned(),
@@ -278,8 +279,8 @@ impl<'p, 'a> Evictions<'p, 'a> {
             .get_or_insert_with(|| Budgets::new(&observed.deployments, &observed.replicas))
     }
 
-    fn look_again(&mut self, after: Duration) {
-        self.look_again_after = Some(self.look_again_after.map_or(after, |before| before.min(after)));
+    fn requeue(&mut self, after: Duration) {
+        self.requeue_after = Some(self.requeue_after.map_or(after, |before| before.min(after)));
     }
 
     /// The node that would take another one like it; the place is kept.

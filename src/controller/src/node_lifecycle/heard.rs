@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
-use super::plan::is_known_silent;
+use super::silence::is_known_silent;
 use rooflet_api::meta::{LEASE_DURATION, lease_name};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, Taint, TaintEffect};
 use rooflet_scheduler::taints_of;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::heard::Heard;
-use super::plan::{NodePlan, Observed, Step};
+use super::observed::Observed;
+use super::plan::{NodePlan, Step};
 use crate::intent::{Deletion, Intent, Intents, Snapshot, Version};
 
 /// What the node lifecycle would write, by what is heard of the nodes.
@@ -42,6 +43,6 @@ pub fn intents(snapshot: &Snapshot, heard: Heard, now: Timestamp) -> Intents {
     });
     Intents {
         writes: writes.collect(),
-        look_again_after: plan.look_again_after,
+        requeue_after: plan.requeue_after,
     }
 }

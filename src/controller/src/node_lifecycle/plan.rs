@@ -10,40 +10,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::eviction::{Eviction, Evictions};
-use super::heard::Heard;
+use super::observed::Observed;
+use super::silence::NODE_SILENT;
 use super::skew::{Skew, skew};
 use crate::deployment::{NODE_NOT_READY, is_leaving};
 use rooflet_api::conditions::{Truth, condition_type, is_true, set_condition};
 use rooflet_api::meta::{DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, REPLICA_FINALIZER};
-use rooflet_api::v1alpha1::{FleetNode, FleetNodeStatus, ModelDeployment, ModelReplica, ModelReplicaStatus};
-use rooflet_base::clock::since;
+use rooflet_api::v1alpha1::{FleetNode, FleetNodeStatus, ModelReplica, ModelReplicaStatus};
 use rooflet_scheduler::ReplicaKey;
 
 /// A FleetNode that is missing may be registered again within this time.
 pub(super) const MISSING_GRACE: Duration = Duration::from_secs(10);
-/// So many silent nodes, and such a share of all in percent, are a disruption: Kubernetes' figures.
-const DISRUPTION_NODES: usize = 3;
-const DISRUPTION_PERCENT: usize = 55;
-/// Reason of the condition Ready of a node that is silent.
-pub(super) const NODE_SILENT: &str = "NodeStatusUnknown";
-
-/// What a plan is made from.
-pub(super) struct Observed<'a> {
-    pub(super) nodes: Vec<&'a FleetNode>,
-    pub(super) replicas: Vec<&'a ModelReplica>,
-    pub(super) deployments: Vec<&'a ModelDeployment>,
-    pub(super) heard: Heard,
-    /// The replicas of any so many nodes are to find room on the others.
-    pub(super) reserve_node_failures: usize,
-    /// Of this control plane.
-    pub(super) version: &'a str,
-    pub(super) now: Timestamp,
-}
-
 /// One thing to do.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step<'a> {
@@ -92,7 +72,7 @@ pub(super) enum Step<'a> {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct NodePlan<'a> {
     pub(super) steps: Vec<Step<'a>>,
-    pub(super) look_again_after: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
 }
 
 impl<'a> NodePlan<'a> {
@@ -150,10 +130,10 @@ impl<'a> NodePlan<'a> {
         }
     }
 
-    fn look_again(&mut self, after: Duration) {
+    fn requeue(&mut self, after: Duration) {
         // A little late rather than a little early: then it is time.
         let after = after + Duration::from_millis(100);
-        self.look_again_after = Some(self.look_again_after.map_or(after, |before| before.min(after)));
+        self.requeue_after = Some(self.requeue_after.map_or(after, |before| before.min(after)));
     }
 
     fn silent_nodes(&mut self, observed: &Observed<'a>) {
@@ -165,7 +145,7 @@ impl<'a> NodePlan<'a> {
                 .copied()
                 .unwrap_or_default();
             if silence < LEASE_DURATION {
-                self.look_again(LEASE_DURATION - silence);
+                self.requeue(LEASE_DURATION - silence);
                 continue;
             }
             let mut status = node.status.clone().unwrap_or_default();
@@ -226,7 +206,7 @@ impl<'a> NodePlan<'a> {
             .iter()
             .filter_map(|node| Some((node.metadata.name.as_deref()?, *node)))
             .collect();
-        let mut evictions = Evictions::new(observed, is_disrupted(observed));
+        let mut evictions = Evictions::new(observed);
         let mut left: BTreeMap<&str, Vec<Left>> = BTreeMap::new();
         for replica in &observed.replicas {
             let bound = replica.spec.node_name.as_deref();
@@ -258,8 +238,8 @@ impl<'a> NodePlan<'a> {
                 Eviction::No => self.leaving(observed, replica, None),
             }
         }
-        if let Some(after) = evictions.look_again_after {
-            self.look_again(after);
+        if let Some(after) = evictions.requeue_after {
+            self.requeue(after);
         }
         for node in &observed.nodes {
             let left = node.metadata.name.as_deref().and_then(|name| left.remove(name));
@@ -350,7 +330,7 @@ impl<'a> NodePlan<'a> {
             };
             let missing = observed.heard.missing.get(node).copied().unwrap_or_default();
             if missing < MISSING_GRACE {
-                self.look_again(MISSING_GRACE - missing);
+                self.requeue(MISSING_GRACE - missing);
                 continue;
             }
             let held = replica.finalizers().iter().any(|name| name == REPLICA_FINALIZER);
@@ -381,29 +361,4 @@ fn is_replaceable(replica: &ModelReplica) -> bool {
     replica.metadata.deletion_timestamp.is_none()
         && replica.labels().contains_key(DEPLOYMENT_LABEL)
         && !replica.annotations().contains_key(MIRROR_ANNOTATION)
-}
-
-/// For how long the node has been known to be silent.
-pub(super) fn known_silent_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
-    let conditions = &node.status.as_ref()?.conditions;
-    let ready = conditions
-        .iter()
-        .find(|condition| condition.type_ == condition_type::READY)?;
-    (ready.reason == NODE_SILENT).then(|| since(now, ready.last_transition_time.0))
-}
-
-/// Most of the nodes are silent.
-fn is_disrupted(observed: &Observed<'_>) -> bool {
-    let silence = observed.heard.silence.values();
-    let silent = silence.filter(|silence| **silence >= LEASE_DURATION).count();
-    silent >= DISRUPTION_NODES && silent * 100 >= observed.nodes.len() * DISRUPTION_PERCENT
-}
-
-/// Its silence is told already.
-pub(super) fn is_known_silent(node: &FleetNode) -> bool {
-    let conditions = node.status.as_ref().map(|status| &status.conditions);
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == condition_type::READY && condition.reason == NODE_SILENT)
 }

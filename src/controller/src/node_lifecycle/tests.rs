@@ -6,7 +6,9 @@ use kube::ResourceExt;
 
 use super::eviction::{EVICT_AFTER, EVICT_AFTER_DISRUPTION};
 use super::heard::Heard;
-use super::plan::{MISSING_GRACE, NODE_SILENT, NodePlan, Observed, Step};
+use super::observed::Observed;
+use super::plan::{MISSING_GRACE, NodePlan, Step};
+use super::silence::NODE_SILENT;
 use rooflet_api::conditions::{AGENT_STOPPED, Truth, condition_type, set_condition};
 use rooflet_api::meta::{
     DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, MOVE_ANNOTATION, REPLICA_FINALIZER,
@@ -414,7 +416,7 @@ fn it_looks_again_when_a_lease_may_have_expired() {
         version: "0.3.0",
         now: at(NOW),
     });
-    let wait = plan.look_again_after.expect("a lease may expire");
+    let wait = plan.requeue_after.expect("a lease may expire");
     assert!(
         wait >= Duration::from_secs(10) && wait < Duration::from_secs(11),
         "{wait:?}"
@@ -470,7 +472,7 @@ fn it_looks_again_when_a_toleration_ends() {
         version: "0.3.0",
         now: at(NOW),
     });
-    let wait = plan.look_again_after.expect("a toleration ends");
+    let wait = plan.requeue_after.expect("a toleration ends");
     let expect = Duration::from_secs(40);
     assert!(
         wait >= expect.min(LEASE_DURATION) && wait < expect + Duration::from_secs(1),

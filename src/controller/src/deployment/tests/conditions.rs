@@ -138,7 +138,7 @@ fn a_rollout_without_progress_says_so_after_the_deadline() {
     scene.step();
     scene.step();
     scene.check_condition_begins(condition_type::PROGRESSING, "True RollingOut");
-    let wait = scene.plan(|plan| plan.look_again_after).expect("it looks again");
+    let wait = scene.plan(|plan| plan.requeue_after).expect("it looks again");
     scene.second += i64::try_from(wait.as_secs()).expect("small");
     scene.step();
     scene.check_condition_begins(

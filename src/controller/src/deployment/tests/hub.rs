@@ -28,7 +28,7 @@ fn asked(scene: &Scene) -> bool {
         deployment: &scene.deployment,
         revisions: scene.revisions.iter().collect(),
         replicas: Vec::new(),
-        strangers: Vec::new(),
+        foreign: Vec::new(),
         namesake: None,
         fleet: &fleet,
         hub: None,

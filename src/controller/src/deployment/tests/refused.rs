@@ -9,7 +9,7 @@ fn a_template_that_stays_refused_misses_the_deadline() {
         Scene::new(json!({ "model": { "source": "local://gide" }, "progressDeadlineSeconds": 5 }));
     let why = "spec.model.source: no node has a directory `gide` in its --model-dir; on mini there are local://guide";
     assert_eq!(
-        scene.plan(|plan| plan.look_again_after.map(|after| after.as_secs())),
+        scene.plan(|plan| plan.requeue_after.map(|after| after.as_secs())),
         Some(5)
     );
     scene.step();

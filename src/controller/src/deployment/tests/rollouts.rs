@@ -226,7 +226,7 @@ fn a_canary_goes_from_step_to_step() {
         condition_type::PROGRESSING,
         "Unknown CanaryPaused: step 2 of 4 of the canary: waits 300 s",
     );
-    let again = scene.plan(|plan| plan.look_again_after);
+    let again = scene.plan(|plan| plan.requeue_after);
     assert_eq!(again, Some(std::time::Duration::from_secs(299)));
     scene.second += 299;
     assert_eq!(scene.step(), "-r3(outdated) +1");

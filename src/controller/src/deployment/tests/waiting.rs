@@ -19,8 +19,8 @@ impl Scene {
         });
     }
 
-    fn look_again_after(&self) -> Option<u64> {
-        self.plan(|plan| plan.look_again_after.map(|after| after.as_secs()))
+    fn requeue_after(&self) -> Option<u64> {
+        self.plan(|plan| plan.requeue_after.map(|after| after.as_secs()))
     }
 }
 
@@ -40,7 +40,7 @@ fn a_rollout_waits_for_its_window_and_stops_with_it() {
         condition_type::PROGRESSING,
         &format!("Unknown OutsideMaintenanceWindow: {WAITS}"),
     );
-    assert_eq!(scene.look_again_after(), Some(23 * 3600 - 1));
+    assert_eq!(scene.requeue_after(), Some(23 * 3600 - 1));
     // What is only scaled waits for no window; the revision that has proved itself is taken.
     scene.change(json!({ "replicas": 3 }));
     assert_eq!(scene.step(), "+1");
@@ -139,9 +139,9 @@ fn a_replica_in_use_stays_until_it_is_idle() {
         ),
     );
     assert_eq!(scene.rollout().idle_wait_started_at, Some(Time(began)));
-    assert_eq!(scene.look_again_after(), Some(599));
+    assert_eq!(scene.requeue_after(), Some(599));
     scene.use_it("r1", false);
-    assert_eq!(scene.look_again_after(), Some(30));
+    assert_eq!(scene.requeue_after(), Some(30));
     scene.second += 29;
     assert_eq!(scene.step(), "");
     assert_eq!(scene.step(), "-r1(outdated) +1");

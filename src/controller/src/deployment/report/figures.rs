@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::replica::is_ready;
+use crate::deployment::replica::is_ready;
 use rooflet_api::v1alpha1::{MeasuredSpeed, ModelReplica, Percentiles, PredictedSpeed, SpeedWorking};
 
 /// Requests from which a measured median is held against its prediction.

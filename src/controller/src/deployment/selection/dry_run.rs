@@ -1,24 +1,24 @@
-//! A rollout played on a copy of the fleet before it is begun: every state that it would pass through, by the rules that
-//! govern it when it is under way. What is made in the trial answers at once, if a node takes it.
+//! Dry run of a rollout on a copy of the fleet before the rollout starts. It passes through every state with the rules of
+//! a real rollout. A replica of the dry run is ready as soon as a node accepts it.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::replica::is_of;
-use super::rollout::{AtFloor, Course, Extent, scale};
-use super::throughput::{Chips, Floor, Throughput, predicted};
+use crate::deployment::replica::is_of;
+use crate::deployment::rollout::{Extent, RolloutLimits, scale};
+use crate::deployment::throughput::{AtFloor, Chips, Floor, Throughput, predicted};
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::v1alpha1::{
     AdmissionStatus, ModelDeployment, ModelReplica, Percentiles, SpeedWorking, StrategyType,
 };
 use rooflet_scheduler::{Fleet, ReplicaKey, ReplicaRequest, bind_all, decide_all};
 
-/// Passes for each replica, after which a trial is given up; two are enough.
+/// Limit of passes per replica. A dry run usually needs two.
 const PASSES_PER_REPLICA: usize = 8;
 
-/// What is to be tried.
-pub(super) struct Trial<'t> {
+/// Input and state of a dry run.
+pub(super) struct DryRun<'t> {
     pub(super) deployment: &'t ModelDeployment,
     pub(super) stable: Option<&'t str>,
     pub(super) wanted: &'t str,
@@ -31,7 +31,7 @@ pub(super) struct Trial<'t> {
     pub(super) outcome: Outcome,
 }
 
-/// How far it came.
+/// Result of a dry run.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     /// Where the floor forbids to go on; `None`: it ends well, or nobody can tell.
@@ -45,8 +45,8 @@ pub(super) struct Outcome {
     pub(super) unplaced: Option<(usize, String)>,
 }
 
-impl Trial<'_> {
-    pub(super) fn play(mut self) -> Outcome {
+impl DryRun<'_> {
+    pub(super) fn run(mut self) -> Outcome {
         let spec = &self.deployment.spec;
         let steps = match (&spec.strategy.canary, spec.strategy.kind) {
             (Some(canary), StrategyType::Canary) => canary.steps.as_slice(),
@@ -77,7 +77,7 @@ impl Trial<'_> {
     fn pass(&mut self, extent: Extent) -> bool {
         let placed = self.place();
         let all: Vec<&ModelReplica> = self.replicas.iter().collect();
-        let course = Course {
+        let limits = RolloutLimits {
             has_target: true,
             stable: self.stable,
             extent,
@@ -88,7 +88,7 @@ impl Trial<'_> {
             preparation: None,
         };
         let is_new = |replica: &ModelReplica| is_of(replica, self.wanted);
-        let scaling = scale(&self.deployment.spec, course, &is_new, &all, 0);
+        let scaling = scale(&self.deployment.spec, limits, &is_new, &all, 0);
         self.outcome.at_floor = scaling.at_floor;
         let gone: BTreeSet<ReplicaKey> = scaling
             .delete

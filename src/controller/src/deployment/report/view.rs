@@ -1,37 +1,37 @@
-//! What is known of a deployment's replicas once the plan is carried out: what its conditions and numbers are told from.
+//! State of a deployment's replicas after the plan's writes: the input of its conditions and counts.
 
 use jiff::Timestamp;
 
-use super::admission::Admission;
-use super::course::Hold;
 use super::figures::Figures;
-use super::replica::{Trouble, is_ready, trouble};
-use super::rollout::Bounds;
+use crate::deployment::admission::Admission;
+use crate::deployment::bounds::Bounds;
+use crate::deployment::pause_reason::PauseReason;
+use crate::deployment::replica::{Trouble, is_ready, trouble};
 use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica, RolloutAbort};
 
 /// See the module.
 pub(super) struct View<'a> {
     pub(super) deployment: &'a ModelDeployment,
     pub(super) admission: &'a Admission,
-    /// The revision that replicas should be of, and its number; `None` while there is none.
+    /// Target revision and its number.
     pub(super) current: Option<(&'a str, i64)>,
-    /// Whether `current` is what the spec asks for now.
+    /// Whether `current` is the revision of the current template.
     pub(super) is_current_wanted: bool,
-    /// Since when the template is refused, where that is to come to an end.
+    /// Start of the template's refusal, if the refusal has a deadline.
     pub(super) refused_since: Option<Timestamp>,
-    /// The older deployment that is served under the same name.
+    /// Older deployment with the same served name.
     pub(super) namesake: Option<&'a str>,
-    /// Why nothing is replaced for now.
-    pub(super) hold: Option<&'a Hold>,
+    /// Reason why the rollout pauses.
+    pub(super) pause_reason: Option<&'a PauseReason>,
     /// A canary is between its first and its last step.
     pub(super) is_canary: bool,
-    /// Why the template's revision was given up; `current` is then the one before.
+    /// Reason why the rollout was aborted. `current` is then the previous revision.
     pub(super) aborted: Option<&'a RolloutAbort>,
-    /// Replicas that stay and are of `current`.
+    /// Remaining replicas of `current`.
     pub(super) updated: &'a [&'a ModelReplica],
-    /// Replicas that stay and are not.
+    /// Remaining replicas of other revisions.
     pub(super) old: &'a [&'a ModelReplica],
-    /// Replicas that are there beyond the wanted number until their replacements have come.
+    /// Number of replicas beyond the wanted number that leave once their replacements are ready.
     pub(super) leaving: usize,
     /// Replicas of `current` that are created now.
     pub(super) created: usize,
@@ -40,9 +40,9 @@ pub(super) struct View<'a> {
     /// Replicas that their node refused.
     pub(super) refused: &'a [&'a ModelReplica],
     pub(super) figures: Figures,
-    /// One that answers from a node whose chip is simulated.
+    /// A ready replica on a node with a simulated chip.
     pub(super) on_simulated: Option<&'a ModelReplica>,
-    /// When something last came forward.
+    /// Time of the last progress.
     pub(super) progressed_at: Option<Timestamp>,
     pub(super) now: Timestamp,
 }

@@ -1,4 +1,6 @@
-//! How a rollout stands before anything is done in a pass: to which revision, how far, and what it waits for.
+//! State of a rollout at the start of a pass: its target revision, its extent, and the reason for a pause.
+
+pub(super) mod analysis;
 
 use std::time::Duration;
 
@@ -6,91 +8,87 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::analysis::{Analysis, Side, Yardstick, analyse, lags};
-use super::conditions::DEADLINE_EXCEEDED;
-use super::idle::{Idleness, InUse};
-use super::maintenance::{Closed, Maintenance};
+use self::analysis::{Analysis, Baseline, Side, analyse, lags};
+use super::bounds::{Bounds, progress_deadline};
+use super::idle::Idleness;
+use super::maintenance::Maintenance;
+use super::pause_reason::PauseReason;
+use super::reasons::DEADLINE_EXCEEDED;
 use super::replica::{condition, is_of, is_ready};
-use super::rollout::{AtFloor, Bounds, Extent};
-use super::throughput::Floor;
-use rooflet_api::conditions::{GOLDEN_PROMPT_FAILED, Truth, condition_type, whole_seconds};
+use super::rollout::Extent;
+use rooflet_api::conditions::{GOLDEN_PROMPT_FAILED, condition_type, whole_seconds};
 use rooflet_api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
 use rooflet_api::v1alpha1::{
-    AnalysisStep, CanaryStep, Inconclusive, ModelDeployment, ModelDeploymentSpec, ModelReplica, RolloutAbort,
-    RolloutStatus, StrategyType,
+    AnalysisStep, CanaryStep, Inconclusive, ModelDeployment, ModelReplica, RolloutAbort, RolloutStatus,
+    StrategyType,
 };
 use rooflet_base::clock::since;
 use rooflet_base::quantity;
 
-/// What ends a promotion's text where all steps are meant.
+/// Step of the promote annotation that skips all remaining steps.
 const FULL: &str = "full";
 
-/// How long nothing may come forward.
-pub(super) fn progress_deadline(spec: &ModelDeploymentSpec) -> Duration {
-    Duration::from_secs(u64::try_from(spec.progress_deadline_seconds).unwrap_or(0))
-}
-
-/// What is known of a rollout.
+/// Rollout context: the input of [`RolloutContext::assess`].
 #[derive(Clone, Copy)]
-pub(super) struct Situation<'a> {
+pub(super) struct RolloutContext<'a> {
     pub(super) deployment: &'a ModelDeployment,
-    /// The revision of the template, if there is one already or will be.
+    /// Revision of the current template, if it exists or is created in this pass.
     pub(super) wanted: Option<&'a str>,
-    /// The revision that was last rolled out, if it still exists.
+    /// Revision of the last complete rollout, if it still exists.
     pub(super) stable: Option<&'a str>,
-    /// Replicas that are neither ending nor refused.
+    /// Replicas that are neither terminating nor refused.
     pub(super) active: &'a [&'a ModelReplica],
-    /// When a revision or a replica last came forward.
+    /// Time of the last progress of a revision or a replica.
     pub(super) progressed_at: Option<Timestamp>,
-    /// Why the wanted revision may not be begun with.
-    pub(super) refusal: Option<&'a Hold>,
-    /// Why it is to be given up, where that is known before anything is made of it.
+    /// Reason why the rollout of the wanted revision must not start.
+    pub(super) refusal: Option<&'a PauseReason>,
+    /// Reason to abort the wanted revision before its revision object exists.
     pub(super) given_up: Option<&'a str>,
-    /// Whether a replica is of another revision than the wanted one, or where it may not be.
+    /// Whether a replica has another revision than the wanted one, or runs on a node that its placement excludes.
     pub(super) is_replacing: bool,
-    /// What a replica of the wanted revision on a node is held against.
-    pub(super) yardstick: &'a dyn Fn(&str) -> Option<Yardstick>,
+    /// Baseline for a replica of the wanted revision on the named node.
+    pub(super) baseline: &'a dyn Fn(&str) -> Option<Baseline>,
     pub(super) now: Timestamp,
 }
 
-/// How it goes on.
+/// Rollout state of this pass.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Standing {
+pub(super) struct RolloutState {
     pub(super) status: RolloutStatus,
     pub(super) extent: Extent,
-    pub(super) hold: Option<Hold>,
-    /// What the new revision gets of the requests while a canary is under way, in percent.
+    pub(super) pause_reason: Option<PauseReason>,
+    /// Share of the requests for the new revision while a canary is in progress, in percent.
     pub(super) weight: Option<u8>,
-    /// What is ready is replaced only when it is idle.
+    /// If set, only idle replicas are replaced.
     pub(super) idleness: Option<Idleness>,
-    /// What follows is downloaded before.
+    /// Whether nodes download the new model before their replicas are replaced.
     pub(super) prepares: bool,
-    /// When it may go on although nothing else happens.
-    pub(super) look_again_after: Option<Duration>,
+    /// Time until the rollout may continue without any other change.
+    pub(super) requeue_after: Option<Duration>,
 }
 
-impl Standing {
+impl RolloutState {
     fn new(status: RolloutStatus, extent: Extent) -> Self {
         Self {
             status,
             extent,
-            hold: None,
+            pause_reason: None,
             weight: None,
             idleness: None,
             prepares: false,
-            look_again_after: None,
+            requeue_after: None,
         }
     }
 
-    fn held(status: RolloutStatus, hold: Hold, weight: Option<u8>) -> Self {
+    fn paused(status: RolloutStatus, pause_reason: PauseReason, weight: Option<u8>) -> Self {
         Self {
-            hold: Some(hold),
+            pause_reason: Some(pause_reason),
             weight,
             ..Self::new(status, Extent::Held)
         }
     }
 
-    /// When anything last came forward, the rollout's own steps included.
+    /// Time of the last progress, including the steps of the rollout itself.
     pub(super) fn progressed_at(&self, replicas: Option<Timestamp>) -> Option<Timestamp> {
         let RolloutStatus {
             started_at,
@@ -108,162 +106,23 @@ impl Standing {
     }
 }
 
-/// Why nothing is replaced for now. None of these is a lack of progress.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Hold {
-    Paused,
-    CanaryPaused {
-        step: usize,
-        steps: usize,
-        seconds: Option<u64>,
-    },
-    /// Not enough requests to tell; until when that is waited for.
-    Analysing {
-        step: usize,
-        steps: usize,
-        missing: String,
-        until: Timestamp,
-    },
-    /// There were not enough in time.
-    Inconclusive {
-        step: usize,
-        steps: usize,
-        missing: String,
-    },
-    /// No maintenance window is open.
-    OutsideMaintenanceWindow(Closed),
-    /// The next replicas are in use; since when that keeps them.
-    WaitingForIdle(InUse, Timestamp),
-    /// The nodes of the next replicas download what follows.
-    Preparing(String),
-    /// The plan is worse than what must be held, or no replica can be spared.
-    ThroughputFloor(String),
-    /// What was replaced so far is far slower than it should be.
-    SlowerThanPredicted(String),
-}
-
-/// What becomes of a canary's step.
+/// Result of a canary step.
 enum Next {
-    /// The next one follows; with what an analysis has shown.
+    /// The step is complete. Contains the result of its analysis.
     Done(Option<String>),
-    /// Why it goes no further, where there is something to say, and when to look again.
-    Hold(Option<Hold>, Option<Duration>),
-    /// Its analysis failed: why.
+    /// The step waits. Contains the reason to report and the requeue time.
+    Pause(Option<PauseReason>, Option<Duration>),
+    /// The analysis failed, for this reason.
     Abort(String),
 }
 
-impl Hold {
-    pub(super) fn at_floor(at: AtFloor, floor: Floor) -> Self {
-        Self::ThroughputFloor(format!(
-            "no replica can be replaced: {:.1} tokens/s are predicted now, without the next one {:.1}, and spec.strategy.rollingUpdate.minThroughput holds {:.1}; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on",
-            at.now,
-            at.would_leave,
-            floor.tokens_per_second()
-        ))
-    }
-
-    /// Whether the condition Progressing told so of a hold: the time until now was no lack of progress.
-    pub(super) fn is_told_by(reason: &str) -> bool {
-        [
-            "Paused",
-            "CanaryPaused",
-            "Analysing",
-            "AnalysisInconclusive",
-            "OutsideMaintenanceWindow",
-            "WaitingForIdle",
-            "Preparing",
-            "ThroughputFloor",
-            "SlowerThanPredicted",
-        ]
-        .contains(&reason)
-    }
-
-    pub(super) fn truth(&self) -> Truth {
-        match self {
-            Self::Paused
-            | Self::CanaryPaused { .. }
-            | Self::Inconclusive { .. }
-            | Self::OutsideMaintenanceWindow(_)
-            | Self::WaitingForIdle(..) => Truth::Unknown,
-            Self::Analysing { .. } | Self::Preparing(_) => Truth::True,
-            Self::ThroughputFloor(_) | Self::SlowerThanPredicted(_) => Truth::False,
-        }
-    }
-
-    pub(super) fn reason(&self) -> &'static str {
-        match self {
-            Self::Paused => "Paused",
-            Self::CanaryPaused { .. } => "CanaryPaused",
-            Self::Analysing { .. } => "Analysing",
-            Self::Inconclusive { .. } => "AnalysisInconclusive",
-            Self::OutsideMaintenanceWindow(_) => "OutsideMaintenanceWindow",
-            Self::WaitingForIdle(..) => "WaitingForIdle",
-            Self::Preparing(_) => "Preparing",
-            Self::ThroughputFloor(_) => "ThroughputFloor",
-            Self::SlowerThanPredicted(_) => "SlowerThanPredicted",
-        }
-    }
-
-    pub(super) fn message(&self, deployment: &str) -> String {
-        match self {
-            Self::Paused => "spec.paused: changes of the template are not rolled out".to_owned(),
-            Self::CanaryPaused {
-                step,
-                steps,
-                seconds: Some(seconds),
-            } => format!("step {} of {steps} of the canary: waits {seconds} s", step + 1),
-            Self::CanaryPaused {
-                step,
-                steps,
-                seconds: None,
-            } => format!(
-                "step {} of {steps} of the canary: waits for `rooflet rollout promote mdep/{deployment}`",
-                step + 1
-            ),
-            Self::Analysing {
-                step,
-                steps,
-                missing,
-                until,
-            } => format!(
-                "step {} of {steps} of the canary: {missing}; waits until {until}",
-                step + 1
-            ),
-            Self::Inconclusive { step, steps, missing } => format!(
-                "step {} of {steps} of the canary: too few requests to tell, {missing}; waits for more or for `rooflet rollout promote mdep/{deployment}`",
-                step + 1
-            ),
-            Self::OutsideMaintenanceWindow(Closed { opens, problem }) => {
-                let when = match opens {
-                    Some(opens) => {
-                        format!("no replica is replaced before {opens}, when a maintenance window opens")
-                    }
-                    None => {
-                        "no replica is replaced, because no maintenance window can be understood".to_owned()
-                    }
-                };
-                let told = problem
-                    .iter()
-                    .map(|problem| format!("; {problem}"))
-                    .collect::<String>();
-                format!("{when}{told}; `rooflet rollout promote --full mdep/{deployment}` goes on now")
-            }
-            Self::WaitingForIdle(in_use, began) => in_use.message(*began),
-            Self::ThroughputFloor(message) | Self::Preparing(message) => message.clone(),
-            Self::SlowerThanPredicted(why) => format!(
-                "no more replicas are replaced: {why}; `rooflet rollout undo mdep/{deployment}` goes back, `rooflet rollout promote --full mdep/{deployment}` goes on"
-            ),
-        }
-    }
-}
-
-impl Situation<'_> {
-    pub(super) fn assess(self) -> Standing {
+impl RolloutContext<'_> {
+    pub(super) fn assess(self) -> RolloutState {
         let spec = &self.deployment.spec;
         let mut status = self.deployment.status.clone().unwrap_or_default().rollout;
         status.stable_revision = self.stable.map(str::to_owned);
         let Some(wanted) = self.wanted else {
-            return Standing::new(status, Extent::All);
+            return RolloutState::new(status, Extent::All);
         };
         if status.revision.as_deref() != Some(wanted) {
             status = RolloutStatus {
@@ -299,52 +158,52 @@ impl Situation<'_> {
             .filter(|step| *step < steps.len())
             .map(|step| weight_at(steps, step));
         if status.aborted.is_some() {
-            return Standing {
+            return RolloutState {
                 weight: Some(0),
-                ..Standing::new(status, Extent::All)
+                ..RolloutState::new(status, Extent::All)
             };
         }
         if spec.paused {
-            return Standing::held(status, Hold::Paused, weight);
+            return RolloutState::paused(status, PauseReason::Paused, weight);
         }
-        let standing = match self.refusal {
-            Some(refusal) if is_change => Standing::held(status, refusal.clone(), weight),
+        let rollout_state = match self.refusal {
+            Some(refusal) if is_change => RolloutState::paused(status, refusal.clone(), weight),
             _ if is_change && !steps.is_empty() => self.canary(steps, wanted, status),
             Some(_) | None => match self.lag(wanted).filter(|_| is_change && self.is_replacing) {
-                Some(why) => Standing::held(status, Hold::SlowerThanPredicted(why), weight),
-                None => Standing::new(status, Extent::All),
+                Some(why) => RolloutState::paused(status, PauseReason::SlowerThanPredicted(why), weight),
+                None => RolloutState::new(status, Extent::All),
             },
         };
         // Going back waits for nothing, nor does who was told to go on.
-        if standing.status.aborted.is_some() || self.promoted(wanted) == Some(usize::MAX) {
-            return standing;
+        if rollout_state.status.aborted.is_some() || self.promoted(wanted) == Some(usize::MAX) {
+            return rollout_state;
         }
-        self.when_convenient(standing)
+        self.when_convenient(rollout_state)
     }
 
-    /// Holds back what would replace replicas at the wrong time, or one that is in use.
-    fn when_convenient(&self, mut standing: Standing) -> Standing {
+    /// Pauses the rollout outside maintenance windows, and keeps replicas that are in use.
+    fn when_convenient(&self, mut rollout_state: RolloutState) -> RolloutState {
         let strategy = &self.deployment.spec.strategy;
         if !self.is_replacing {
-            return standing;
+            return rollout_state;
         }
-        standing.prepares = true;
+        rollout_state.prepares = true;
         let maintenance = Maintenance::at(&strategy.maintenance_windows, self.now);
         let changes = maintenance.changes_after(self.now);
-        standing.look_again_after = standing.look_again_after.into_iter().chain(changes).min();
+        rollout_state.requeue_after = rollout_state.requeue_after.into_iter().chain(changes).min();
         if let Maintenance::Closed(closed) = maintenance {
-            standing.extent = Extent::Held;
-            standing
-                .hold
-                .get_or_insert(Hold::OutsideMaintenanceWindow(closed));
+            rollout_state.extent = Extent::Held;
+            rollout_state
+                .pause_reason
+                .get_or_insert(PauseReason::OutsideMaintenanceWindow(closed));
         }
-        let waited_since = standing.status.idle_wait_started_at.as_ref();
-        standing.idleness = Idleness::of(strategy, self.now)
+        let waited_since = rollout_state.status.idle_wait_started_at.as_ref();
+        rollout_state.idleness = Idleness::of(strategy, self.now)
             .filter(|idleness| waited_since.is_none_or(|began| idleness.left(began.0).is_some()));
-        standing
+        rollout_state
     }
 
-    /// Whether the wanted revision is to be given up, and why.
+    /// Reason to abort the rollout of the wanted revision.
     fn abort(&self, wanted: &str, status: &RolloutStatus) -> Option<RolloutAbort> {
         let spec = &self.deployment.spec;
         let abort = |reason: &str, message: String| {
@@ -367,7 +226,7 @@ impl Situation<'_> {
             return abort(DEADLINE_EXCEEDED, why.to_owned());
         }
         let deadline = progress_deadline(spec);
-        let progressed_at = Standing::new(status.clone(), Extent::All).progressed_at(self.progressed_at);
+        let progressed_at = RolloutState::new(status.clone(), Extent::All).progressed_at(self.progressed_at);
         let is_closed = || {
             let windows = &spec.strategy.maintenance_windows;
             self.is_replacing && matches!(Maintenance::at(windows, self.now), Maintenance::Closed(_))
@@ -407,10 +266,10 @@ impl Situation<'_> {
     }
 
     /// Takes as many steps as are done.
-    fn canary(&self, steps: &[CanaryStep], wanted: &str, mut status: RolloutStatus) -> Standing {
+    fn canary(&self, steps: &[CanaryStep], wanted: &str, mut status: RolloutStatus) -> RolloutState {
         let (mut index, mut began) = self.step(wanted).unwrap_or((0, self.now));
         let promoted = self.promoted(wanted);
-        let (mut hold, mut look_again_after) = (None, None);
+        let (mut pause_reason, mut requeue_after) = (None, None);
         while let Some(step) = steps.get(index) {
             let is_promoted = promoted.is_some_and(|until| index <= until);
             let next = match is_promoted {
@@ -419,8 +278,8 @@ impl Situation<'_> {
             };
             match next {
                 Next::Done(analysis) => status.analysis = analysis.or(status.analysis.take()),
-                Next::Hold(why, after) => {
-                    (hold, look_again_after) = (why, after);
+                Next::Pause(why, after) => {
+                    (pause_reason, requeue_after) = (why, after);
                     break;
                 }
                 Next::Abort(why) => return self.failed(why, status),
@@ -432,18 +291,18 @@ impl Situation<'_> {
         status.step = i32::try_from(index).ok();
         status.step_started_at = Some(Time(whole_seconds(began)));
         let is_under_way = index < steps.len();
-        Standing {
+        RolloutState {
             status,
             extent: if is_under_way {
                 Extent::Canary(weight)
             } else {
                 Extent::All
             },
-            hold,
+            pause_reason,
             weight: is_under_way.then_some(weight),
             idleness: None,
             prepares: false,
-            look_again_after,
+            requeue_after,
         }
     }
 
@@ -458,18 +317,18 @@ impl Situation<'_> {
         if let Some(weight) = step.set_weight
             && !self.carries(wanted, weight)
         {
-            return Next::Hold(None, None);
+            return Next::Pause(None, None);
         }
         if let Some(pause) = &step.pause {
             let lasts = pause.duration.as_deref().and_then(quantity::parse_duration);
             let left = lasts.map(|lasts| lasts.saturating_sub(since(self.now, began)));
             if left != Some(Duration::ZERO) {
-                let paused = Hold::CanaryPaused {
+                let paused = PauseReason::CanaryPaused {
                     step: index,
                     steps,
                     seconds: lasts.map(|lasts| lasts.as_secs()),
                 };
-                return Next::Hold(Some(paused), left);
+                return Next::Pause(Some(paused), left);
             }
         }
         let Some(analysis) = &step.analysis else {
@@ -486,26 +345,26 @@ impl Situation<'_> {
             .checked_add(lasts.unwrap_or_default())
             .unwrap_or(Timestamp::MAX);
         if self.now < until {
-            let analysing = Hold::Analysing {
+            let analysing = PauseReason::Analysing {
                 step,
                 steps,
                 missing,
                 until,
             };
-            return Next::Hold(Some(analysing), Some(since(until, self.now)));
+            return Next::Pause(Some(analysing), Some(since(until, self.now)));
         }
         match analysis.if_inconclusive {
             Inconclusive::Promote if self.answers_golden_prompts(wanted) => Next::Done(Some(format!(
                 "inconclusive: {missing}; the golden prompts were answered"
             ))),
             Inconclusive::Promote | Inconclusive::Pause => {
-                Next::Hold(Some(Hold::Inconclusive { step, steps, missing }), None)
+                Next::Pause(Some(PauseReason::Inconclusive { step, steps, missing }), None)
             }
         }
     }
 
     /// The canary is given up by its analysis.
-    fn failed(&self, why: String, mut status: RolloutStatus) -> Standing {
+    fn failed(&self, why: String, mut status: RolloutStatus) -> RolloutState {
         status.analysis = Some(why.clone());
         status.step = None;
         status.step_started_at = None;
@@ -514,9 +373,9 @@ impl Situation<'_> {
             message: why,
             at: Time(whole_seconds(self.now)),
         });
-        Standing {
+        RolloutState {
             weight: Some(0),
-            ..Standing::new(status, Extent::All)
+            ..RolloutState::new(status, Extent::All)
         }
     }
 
@@ -539,9 +398,9 @@ impl Situation<'_> {
         let of = |revision| self.of(revision);
         let canary = Side::of(&of(wanted), |replica| {
             let node = replica.spec.node_name.as_deref()?;
-            (self.yardstick)(node)
+            (self.baseline)(node)
         });
-        let stable = Side::of(&of(self.stable.unwrap_or_default()), |_| Some(Yardstick::OWN));
+        let stable = Side::of(&of(self.stable.unwrap_or_default()), |_| Some(Baseline::OWN));
         analyse(step, canary, stable)
     }
 

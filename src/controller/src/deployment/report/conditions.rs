@@ -2,31 +2,27 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
-use super::admission::{ASKING_HUB, Admission, PAUSED};
-use super::course::progress_deadline;
+use super::condition_writer::ConditionWriter;
 use super::figures::{Comparison, Figures};
-use super::replica::{NOT_YET_SCHEDULED, Trouble, condition, trouble};
-use super::rollout::Bounds;
 use super::view::View;
-use rooflet_api::conditions::{
-    ADMISSION_OVERRIDDEN, OVERCOMMITTED, SIMULATED_CHIP, Truth, condition_type, set_condition,
+use crate::deployment::admission::{Admission, named};
+use crate::deployment::bounds::{Bounds, progress_deadline};
+use crate::deployment::reasons::{
+    ASKING_HUB, DEADLINE_EXCEEDED, DESPITE_THE_NUMBERS, NO_REPLICAS, NOT_YET_SCHEDULED, PAUSED, ROLLED_BACK,
+    ROLLOUT_COMPLETE, SLOWER_THAN_PREDICTED,
 };
+use crate::deployment::replica::{Trouble, condition, trouble};
+use crate::deployment::served_names::served_name;
+use rooflet_api::conditions::{SIMULATED_CHIP, Truth, condition_type};
 use rooflet_api::v1alpha1::{ModelReplica, ObjectivesSpec, RolloutAbort};
 use rooflet_base::clock::since;
 use rooflet_base::quantity;
 
 /// Replicas whose troubles one message tells.
 const MAX_TOLD: usize = 3;
-/// What ends the sentence of a rollout that is done; also how the next pass knows that it was.
-pub(super) const ROLLOUT_COMPLETE: &str = "RolloutComplete";
-pub(super) const NO_REPLICAS: &str = "NoReplicas";
-pub(super) const ROLLED_BACK: &str = "RolledBack";
-pub(super) const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
-
 /// What the autoscaler writes, and nobody keeps up to date without it.
 const OF_AUTOSCALING: [&str; 3] = [
     condition_type::ABLE_TO_SCALE,
@@ -34,19 +30,16 @@ const OF_AUTOSCALING: [&str; 3] = [
     condition_type::SCALING_LIMITED,
 ];
 
-/// Reasons of a replica that is admitted although the numbers speak against it.
-pub(super) const DESPITE_THE_NUMBERS: [&str; 2] = [ADMISSION_OVERRIDDEN, OVERCOMMITTED];
-
 /// The conditions, and when they have to be looked at again if nothing happens.
 pub(super) struct Outcome {
     pub(super) conditions: Vec<Condition>,
-    pub(super) look_again_after: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
 }
 
 impl View<'_> {
     pub(super) fn conditions(&self) -> Outcome {
         let status = self.deployment.status.clone().unwrap_or_default();
-        let mut writer = Writer {
+        let mut writer = ConditionWriter {
             conditions: status.conditions,
             generation: self.deployment.metadata.generation,
             now: self.now,
@@ -60,7 +53,7 @@ impl View<'_> {
         self.admitted(&mut writer);
         self.scheduled(&mut writer);
         self.artifacts_ready(&mut writer);
-        let look_again_after = self.progressing(&mut writer);
+        let requeue_after = self.progressing(&mut writer);
         self.available(&mut writer);
         self.is_ready(&mut writer);
         self.objectives_met(&mut writer);
@@ -69,11 +62,11 @@ impl View<'_> {
         self.name_shared(&mut writer);
         Outcome {
             conditions: writer.conditions,
-            look_again_after,
+            requeue_after,
         }
     }
 
-    fn admitted(&self, writer: &mut Writer) {
+    fn admitted(&self, writer: &mut ConditionWriter) {
         if let Admission::Refused { reason, message } = self.admission {
             let truth = match *reason {
                 ASKING_HUB | PAUSED => Truth::Unknown,
@@ -112,7 +105,7 @@ impl View<'_> {
         }
     }
 
-    fn scheduled(&self, writer: &mut Writer) {
+    fn scheduled(&self, writer: &mut ConditionWriter) {
         let unplaced: Vec<_> = self
             .staying()
             .filter(|replica| replica.spec.node_name.is_none())
@@ -135,7 +128,7 @@ impl View<'_> {
                 writer.set(
                     kind,
                     Truth::False,
-                    "NoReplicas",
+                    NO_REPLICAS,
                     "there is no replica to place yet",
                 );
             }
@@ -143,7 +136,7 @@ impl View<'_> {
         }
     }
 
-    fn artifacts_ready(&self, writer: &mut Writer) {
+    fn artifacts_ready(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::ARTIFACTS_READY;
         let reports: Vec<_> = self
             .staying()
@@ -168,7 +161,7 @@ impl View<'_> {
         }
     }
 
-    fn progressing(&self, writer: &mut Writer) -> Option<Duration> {
+    fn progressing(&self, writer: &mut ConditionWriter) -> Option<Duration> {
         let kind = condition_type::PROGRESSING;
         let before = writer
             .get(kind)
@@ -199,8 +192,8 @@ impl View<'_> {
             let message = format!("revision {number} stays, because the new template is refused: {message}");
             return self.refused_template(writer, reason, &message);
         }
-        if let Some(hold) = self.hold {
-            let mut message = hold.message(&self.deployment.name_any());
+        if let Some(pause_reason) = self.pause_reason {
+            let mut message = pause_reason.message(&self.deployment.name_any());
             let surge = self.total().saturating_sub(self.bounds().wanted + self.leaving);
             if surge > 0 {
                 let stay = replicas(
@@ -210,7 +203,7 @@ impl View<'_> {
                 );
                 message.push_str(&format!("; {stay} until it goes on or is taken back"));
             }
-            writer.set(kind, hold.truth(), hold.reason(), message);
+            writer.set(kind, pause_reason.truth(), pause_reason.reason(), message);
             return None;
         }
         let done = format!("revision {number} ({revision}) is rolled out");
@@ -245,7 +238,7 @@ impl View<'_> {
         Some(deadline - idle)
     }
 
-    fn available(&self, writer: &mut Writer) {
+    fn available(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::AVAILABLE;
         let Bounds {
             wanted,
@@ -270,7 +263,7 @@ impl View<'_> {
         }
     }
 
-    fn is_ready(&self, writer: &mut Writer) {
+    fn is_ready(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::READY;
         let wanted = self.bounds().wanted;
         let ready = self.ready();
@@ -311,7 +304,7 @@ impl View<'_> {
         writer.set(kind, Truth::False, reason, message);
     }
 
-    fn objectives_met(&self, writer: &mut Writer) {
+    fn objectives_met(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::OBJECTIVES_MET;
         let objectives = &self.deployment.spec.objectives;
         if objectives.is_empty() {
@@ -331,7 +324,7 @@ impl View<'_> {
         writer.set(kind, truth, reason, message);
     }
 
-    fn prediction_accurate(&self, writer: &mut Writer) {
+    fn prediction_accurate(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::PREDICTION_ACCURATE;
         let compared: Vec<_> = self
             .staying()
@@ -350,7 +343,7 @@ impl View<'_> {
                 writer.set(kind, Truth::Unknown, SIMULATED_CHIP, message);
                 return;
             }
-            // Nothing is said where there is nothing to say, but what was said is not left standing.
+            // Nothing is said where there is nothing to say, but what was said is not left rollout_state.
             if writer.get(kind).is_some() {
                 let message = "no replica has answered enough requests to tell";
                 writer.set(kind, Truth::Unknown, "NotMeasured", message);
@@ -361,13 +354,13 @@ impl View<'_> {
         if told.is_accurate() {
             writer.set(kind, Truth::True, "AsPredicted", message);
         } else if told.is_slower() {
-            writer.set(kind, Truth::False, "SlowerThanPredicted", message);
+            writer.set(kind, Truth::False, SLOWER_THAN_PREDICTED, message);
         } else {
             writer.set(kind, Truth::False, "FasterThanPredicted", message);
         }
     }
 
-    fn degraded(&self, writer: &mut Writer) {
+    fn degraded(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::DEGRADED;
         let fault = self.troubles().into_iter().find(|(_, trouble)| trouble.is_fault);
         match fault {
@@ -379,6 +372,39 @@ impl View<'_> {
         }
     }
 
+    /// Reports a refused template. It has the same deadline as a replica that does not start.
+    fn refused_template(
+        &self,
+        writer: &mut ConditionWriter,
+        reason: &str,
+        message: &str,
+    ) -> Option<Duration> {
+        let kind = condition_type::PROGRESSING;
+        let deadline = progress_deadline(&self.deployment.spec);
+        let left = self
+            .refused_since
+            .map(|at| deadline.saturating_sub(since(self.now, at)));
+        if left == Some(Duration::ZERO) {
+            let message = format!("no progress for {} s; {reason}: {message}", deadline.as_secs());
+            writer.set(kind, Truth::False, DEADLINE_EXCEEDED, message);
+            return None;
+        }
+        writer.set(kind, Truth::False, reason, message);
+        left
+    }
+    fn name_shared(&self, writer: &mut ConditionWriter) {
+        let kind = condition_type::NAME_SHARED;
+        let Some(older) = self.namesake else {
+            writer.conditions.retain(|condition| condition.type_ != kind);
+            return;
+        };
+        let message = format!(
+            "the older deployment {older} is served as `{}`, too: gateways give requests for it to replicas of either; set spec.serving.name of {} to another name",
+            served_name(self.deployment),
+            self.deployment.name_any()
+        );
+        writer.set(kind, Truth::True, "ServedNameShared", message);
+    }
     /// How many replicas have which trouble.
     fn trouble_reasons(&self) -> String {
         let mut counts: Vec<(String, usize)> = Vec::new();
@@ -427,7 +453,7 @@ impl View<'_> {
         let mut texts: Vec<_> = told
             .into_iter()
             .take(MAX_TOLD)
-            .map(|Told { text, names, .. }| format!("{}: {text}", super::admission::named(names)))
+            .map(|Told { text, names, .. }| format!("{}: {text}", named(names)))
             .collect();
         if more > 0 {
             texts.push(format!("and {more} more"));
@@ -507,29 +533,5 @@ fn replicas(count: usize, plural: &str, singular: &str) -> String {
     match count {
         1 => format!("1 replica {singular}"),
         _ => format!("{count} replicas {plural}"),
-    }
-}
-
-pub(super) struct Writer {
-    pub(super) conditions: Vec<Condition>,
-    generation: Option<i64>,
-    now: Timestamp,
-}
-
-impl Writer {
-    fn get(&self, kind: &str) -> Option<&Condition> {
-        self.conditions.iter().find(|condition| condition.type_ == kind)
-    }
-
-    pub(super) fn set(&mut self, kind: &str, truth: Truth, reason: &str, message: impl Into<String>) {
-        set_condition(
-            &mut self.conditions,
-            kind,
-            truth,
-            reason,
-            message,
-            self.generation,
-            self.now,
-        );
     }
 }

@@ -2,8 +2,8 @@
 
 use kube::ResourceExt;
 
-use super::replica::is_ready;
 use super::view::View;
+use crate::deployment::replica::is_ready;
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelReplica, RolloutStatus};
 

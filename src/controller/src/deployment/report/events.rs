@@ -4,28 +4,31 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::conditions::{DEADLINE_EXCEEDED, DESPITE_THE_NUMBERS, NO_REPLICAS, ROLLED_BACK, ROLLOUT_COMPLETE};
-use super::replica::NOT_YET_SCHEDULED;
+use crate::deployment::reasons::{
+    ANALYSIS_INCONCLUSIVE, CANARY_PAUSED, DEADLINE_EXCEEDED, DESPITE_THE_NUMBERS, NO_REPLICAS,
+    NOT_YET_SCHEDULED, OUTSIDE_MAINTENANCE_WINDOW, PAUSED, PREPARING, ROLLED_BACK, ROLLOUT_COMPLETE,
+    SLOWER_THAN_PREDICTED, THROUGHPUT_FLOOR, WAITING_FOR_IDLE,
+};
 use rooflet_api::conditions::condition_type;
 use rooflet_client::EventType;
 
 /// Reasons of the condition Progressing at which nothing is wrong, and that a user may wait for.
 const TOLD_PROGRESS: [&str; 7] = [
     ROLLOUT_COMPLETE,
-    "Paused",
-    "CanaryPaused",
-    "AnalysisInconclusive",
-    "OutsideMaintenanceWindow",
-    "WaitingForIdle",
-    "Preparing",
+    PAUSED,
+    CANARY_PAUSED,
+    ANALYSIS_INCONCLUSIVE,
+    OUTSIDE_MAINTENANCE_WINDOW,
+    WAITING_FOR_IDLE,
+    PREPARING,
 ];
 
 /// Those at which a person must look.
 const STOPPED: [&str; 4] = [
     DEADLINE_EXCEEDED,
     ROLLED_BACK,
-    "ThroughputFloor",
-    "SlowerThanPredicted",
+    THROUGHPUT_FLOOR,
+    SLOWER_THAN_PREDICTED,
 ];
 
 /// What changed between two lists of conditions, as far as it is worth an event.

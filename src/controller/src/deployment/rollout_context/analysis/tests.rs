@@ -269,17 +269,17 @@ fn replica(decode: (f64, f64), first_token: (f64, f64)) -> ModelReplica {
 
 #[test]
 fn another_chip_speaks_neither_for_nor_against_a_revision() {
-    let max = Side::of(&[&replica((80.0, 80.0), (0.1, 0.1))], |_| Some(Yardstick::OWN));
+    let max = Side::of(&[&replica((80.0, 80.0), (0.1, 0.1))], |_| Some(Baseline::OWN));
     let step = AnalysisStep {
         min_measured_percent: Some(90),
         ..AnalysisStep::default()
     };
     // On a chip of a quarter of the bandwidth it is as fast as the stable revision would be there.
     let air = replica((20.0, 20.0), (0.4, 0.4));
-    let canary = Side::of(&[&air], |_| Some(Yardstick::OWN));
+    let canary = Side::of(&[&air], |_| Some(Baseline::OWN));
     assert_eq!(failed(&step, canary, max), "");
     // A larger model is as fast as is predicted of it, and so slower than the stable revision would be.
-    let larger = Yardstick {
+    let larger = Baseline {
         decode: 2.0,
         first_token: 0.5,
     };
@@ -291,8 +291,8 @@ fn another_chip_speaks_neither_for_nor_against_a_revision() {
     );
     // On a faster chip a revision that does not reach its prediction is found out.
     let slow = replica((60.0, 80.0), (0.1, 0.1));
-    let canary = Side::of(&[&slow], |_| Some(Yardstick::OWN));
-    let air = Side::of(&[&air], |_| Some(Yardstick::OWN));
+    let canary = Side::of(&[&slow], |_| Some(Baseline::OWN));
+    let air = Side::of(&[&air], |_| Some(Baseline::OWN));
     assert_eq!(
         failed(&step, canary, air),
         "75 % of the tokens/s that the stable revision is predicted to have there, which itself has 100 %, 75 % of the predicted tokens/s"

@@ -4,11 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
 
-use super::conditions::Writer;
-use super::view::View;
-use rooflet_api::conditions::{Truth, condition_type};
 use rooflet_api::v1alpha1::ModelDeployment;
 
 /// The oldest deployment of each namespace and served name.
@@ -40,7 +36,7 @@ fn place(deployment: &ModelDeployment) -> (Option<&str>, &str) {
     (deployment.metadata.namespace.as_deref(), served_name(deployment))
 }
 
-fn served_name(deployment: &ModelDeployment) -> &str {
+pub(super) fn served_name(deployment: &ModelDeployment) -> &str {
     let given = deployment.spec.serving.name.as_deref();
     given.or(deployment.metadata.name.as_deref()).unwrap_or_default()
 }
@@ -49,22 +45,6 @@ fn served_name(deployment: &ModelDeployment) -> &str {
 fn age(deployment: &ModelDeployment) -> (Option<&Time>, Option<&str>) {
     let metadata = &deployment.metadata;
     (metadata.creation_timestamp.as_ref(), metadata.name.as_deref())
-}
-
-impl View<'_> {
-    pub(super) fn name_shared(&self, writer: &mut Writer) {
-        let kind = condition_type::NAME_SHARED;
-        let Some(older) = self.namesake else {
-            writer.conditions.retain(|condition| condition.type_ != kind);
-            return;
-        };
-        let message = format!(
-            "the older deployment {older} is served as `{}`, too: gateways give requests for it to replicas of either; set spec.serving.name of {} to another name",
-            served_name(self.deployment),
-            self.deployment.name_any()
-        );
-        writer.set(kind, Truth::True, "ServedNameShared", message);
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! How long the last start of a deployment's replicas took, from their conditions.
 
-use super::replica::condition;
+use crate::deployment::replica::condition;
 use rooflet_api::conditions::condition_type;
 use rooflet_api::v1alpha1::{LastStart, ModelReplica};
 use rooflet_base::clock::since;

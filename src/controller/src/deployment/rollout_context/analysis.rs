@@ -113,12 +113,12 @@ impl Estimate {
 /// What the stable revision is predicted to do on a node over what a replica's own revision is: its decode speed, and the
 /// time until its first token. 1 for replicas of the stable revision.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Yardstick {
-    pub(super) decode: f64,
-    pub(super) first_token: f64,
+pub(in crate::deployment) struct Baseline {
+    pub(in crate::deployment) decode: f64,
+    pub(in crate::deployment) first_token: f64,
 }
 
-impl Yardstick {
+impl Baseline {
     pub(super) const OWN: Self = Self {
         decode: 1.0,
         first_token: 1.0,
@@ -182,10 +182,10 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// `yardstick` tells of each replica's node.
+    /// `baseline` tells of each replica's node.
     pub(super) fn of(
         replicas: &[&ModelReplica],
-        yardstick: impl Fn(&ModelReplica) -> Option<Yardstick>,
+        baseline: impl Fn(&ModelReplica) -> Option<Baseline>,
     ) -> Self {
         let mut side = Self::default();
         let (mut decode, mut first_token, mut accuracy) = (Vec::new(), Vec::new(), Vec::new());
@@ -199,20 +199,20 @@ impl Side {
             let Some(measured) = &status.measured else {
                 continue;
             };
-            let yardstick = yardstick(replica);
+            let baseline = baseline(replica);
             let predicted = measured.predicted.as_ref();
             let estimate = |sample: &Option<Sample>| sample.as_ref().and_then(Estimate::of);
             if let Some(estimate) = estimate(&measured.tokens_per_second_sample) {
                 let own = predicted.map(|predicted| predicted.tokens_per_second.p50);
-                let expected = own.zip(yardstick).map(|(own, yardstick)| own * yardstick.decode);
+                let expected = own.zip(baseline).map(|(own, baseline)| own * baseline.decode);
                 decode.push((estimate, expected));
                 accuracy.extend(is_positive(own).map(|own| estimate.over(own)));
             }
             if let Some(estimate) = estimate(&measured.time_to_first_token_sample) {
                 let own = predicted.map(|predicted| predicted.time_to_first_token_seconds.p50);
                 let expected = own
-                    .zip(yardstick)
-                    .map(|(own, yardstick)| own * yardstick.first_token);
+                    .zip(baseline)
+                    .map(|(own, baseline)| own * baseline.first_token);
                 first_token.push((estimate, expected));
             }
         }

@@ -1,0 +1,30 @@
+//! Condition and event reasons that several files of the deployment controller use.
+
+use rooflet_api::conditions::{ADMISSION_OVERRIDDEN, OVERCOMMITTED};
+
+/// The hub has not answered yet.
+pub(super) const ASKING_HUB: &str = "AskingHub";
+/// The controller makes no revision while `spec.paused` is true.
+pub(super) const PAUSED: &str = "Paused";
+/// The scheduler has not processed the replica yet.
+pub(super) const NOT_YET_SCHEDULED: &str = "WaitingForScheduler";
+/// Reason of a replica's condition Ready while its node's agent does not report.
+pub(crate) const NODE_NOT_READY: &str = "NodeNotReady";
+
+/// Reason of Progressing for a complete rollout. The next pass recognises a complete rollout by this reason.
+pub(super) const ROLLOUT_COMPLETE: &str = "RolloutComplete";
+pub(super) const NO_REPLICAS: &str = "NoReplicas";
+pub(super) const ROLLED_BACK: &str = "RolledBack";
+pub(super) const DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+
+pub(super) const CANARY_PAUSED: &str = "CanaryPaused";
+pub(super) const ANALYSING: &str = "Analysing";
+pub(super) const ANALYSIS_INCONCLUSIVE: &str = "AnalysisInconclusive";
+pub(super) const OUTSIDE_MAINTENANCE_WINDOW: &str = "OutsideMaintenanceWindow";
+pub(super) const WAITING_FOR_IDLE: &str = "WaitingForIdle";
+pub(super) const PREPARING: &str = "Preparing";
+pub(super) const THROUGHPUT_FLOOR: &str = "ThroughputFloor";
+pub(super) const SLOWER_THAN_PREDICTED: &str = "SlowerThanPredicted";
+
+/// Reasons of a replica that is admitted although the prediction advises against it.
+pub(super) const DESPITE_THE_NUMBERS: [&str; 2] = [ADMISSION_OVERRIDDEN, OVERCOMMITTED];
