@@ -3,8 +3,9 @@
 //! Every binding is decided on what the one before has left, and is refused by the server if the replica has changed
 //! since it was read.
 
-mod intents;
+pub(crate) mod binding;
 mod settling;
+mod writes;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,13 +16,14 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::deployment::refused_recently;
+use super::executor::Executor;
+use super::intent::{Intent, Snapshot, Version};
 use super::node_lifecycle::{left_node, moves_to};
 use super::runtime::{PassStatus, Reconciler};
 use super::world::World;
 use rooflet_api::conditions::{Truth, condition_type, is_true, set_condition};
-use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REPLICA_FINALIZER, REVISION_LABEL};
+use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REVISION_LABEL};
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaStatus};
-use rooflet_client::{ApiError, EventType};
 use rooflet_scheduler::{Decision, Fleet, Preemption, ReplicaKey, ReplicaRequest, decide_all, is_waited_for};
 
 /// Replicas that may make others leave in one pass; the next pass goes on.
@@ -31,8 +33,9 @@ const MAX_BINDINGS_IN_FLIGHT: usize = 16;
 /// Victims that are named in one message.
 const MAX_NAMED: usize = 5;
 
-pub use intents::{bound as bound_status, intents as binding_intents, rival as rival_intents};
+pub use binding::bound_status;
 pub use settling::Settling;
+pub use writes::{intents as binding_intents, rival as rival_intents};
 
 /// One thing to do for one replica.
 #[derive(Debug, PartialEq)]
@@ -235,26 +238,11 @@ fn confirmation(replica: &ModelReplica, now: Timestamp) -> Option<Step<'_>> {
     {
         return None;
     }
-    let status = scheduled(replica, node, now);
+    let status = bound_status(replica, node, now);
     Some(Step::Confirm {
         replica,
         status: Box::new(status),
     })
-}
-
-fn scheduled(replica: &ModelReplica, node: &str, now: Timestamp) -> ModelReplicaStatus {
-    let mut status = replica.status.clone().unwrap_or_default();
-    status.nominated_node_name = None;
-    set_condition(
-        &mut status.conditions,
-        condition_type::SCHEDULED,
-        Truth::True,
-        "Assigned",
-        format!("assigned to {node}"),
-        replica.metadata.generation,
-        now,
-    );
-    status
 }
 
 /// Nodes that refused a sibling of the same revision a short time ago.
@@ -274,8 +262,8 @@ fn refusals(replica: &ModelReplica, refused: &[&ModelReplica], now: Timestamp) -
 pub(super) struct Binder {
     world: World,
     settling: Settling,
-    /// Bindings that failed, as far as anybody heard: until they are read they may hold a node's memory.
-    unclear: Vec<ModelReplica>,
+    /// Replicas whose binding was not confirmed. A replica may hold a node's memory until the binder reads it again.
+    unclear: Vec<Version>,
 }
 
 impl Binder {
@@ -284,85 +272,6 @@ impl Binder {
             world,
             settling: Settling::default(),
             unclear: Vec::new(),
-        }
-    }
-}
-
-async fn bind(world: &World, replica: &ModelReplica, node: &str, message: String) -> Result<(), ApiError> {
-    let mut finalizers = replica.finalizers().to_vec();
-    if !finalizers.iter().any(|finalizer| finalizer == REPLICA_FINALIZER) {
-        finalizers.push(REPLICA_FINALIZER.to_owned());
-    }
-    // The finalizer comes with the node: from here on only its agent can tell when the memory is free again.
-    let patch = serde_json::json!({
-        "metadata": {
-            "resourceVersion": replica.metadata.resource_version,
-            "finalizers": finalizers,
-        },
-        "spec": { "nodeName": node },
-    });
-    let bound = world.patch(&world.replicas, replica, &patch).await?;
-    world
-        .recorder
-        .publish(replica, EventType::Normal, "Scheduled", message);
-    let status = scheduled(&bound, node, world.clock.now());
-    world.status(&world.replicas, &bound, &status).await?;
-    Ok(())
-}
-
-/// The nomination is written first: what leaves must not be taken by another.
-async fn preempt(
-    world: &World,
-    replica: &ModelReplica,
-    status: &ModelReplicaStatus,
-    victims: &[&ModelReplica],
-    message: String,
-) -> Result<(), ApiError> {
-    world.status(&world.replicas, replica, status).await?;
-    world
-        .recorder
-        .publish(replica, EventType::Normal, "Preempting", message);
-    for victim in victims {
-        world.delete(&world.replicas, *victim).await?;
-        let message = format!(
-            "Preempted by {} of priority {}, which has no room elsewhere",
-            ReplicaKey::of(replica),
-            replica.spec.priority
-        );
-        world
-            .recorder
-            .publish(*victim, EventType::Warning, "Preempted", message);
-    }
-    Ok(())
-}
-
-async fn apply(world: &World, step: Step<'_>) -> Result<(), ApiError> {
-    match step {
-        Step::Bind {
-            replica,
-            node,
-            message,
-        } => bind(world, replica, &node, message).await,
-        Step::Preempt {
-            replica,
-            status,
-            victims,
-            message,
-        } => preempt(world, replica, &status, &victims, message).await,
-        Step::Report {
-            replica,
-            status,
-            message,
-        } => {
-            if world.status(&world.replicas, replica, &status).await? {
-                let recorder = &world.recorder;
-                recorder.publish(replica, EventType::Warning, "FailedScheduling", message);
-            }
-            Ok(())
-        }
-        Step::Confirm { replica, status } => {
-            world.status(&world.replicas, replica, &status).await?;
-            Ok(())
         }
     }
 }
@@ -397,23 +306,30 @@ impl Reconciler for Binder {
             return pass;
         }
         let all: Vec<_> = replicas.iter().map(AsRef::as_ref).collect();
-        let steps = fleet.trial(|fleet| plan(fleet, &all, now));
+        let batches = fleet.trial(|fleet| writes::batches(plan(fleet, &all, now)));
         drop(fleet);
-        let writes: Vec<_> = steps
+        let snapshot = Snapshot {
+            replicas,
+            ..Snapshot::default()
+        };
+        let snapshot = &snapshot;
+        let executions: Vec<_> = batches
             .into_iter()
-            .map(|step| {
-                let binds = match &step {
-                    Step::Bind { replica, .. } => Some(*replica),
-                    Step::Preempt { .. } | Step::Report { .. } | Step::Confirm { .. } => None,
-                };
-                apply(world, step).map(move |outcome| (binds, outcome)).boxed()
+            .map(|batch| {
+                let bound = batch.iter().find_map(|write| match &write.intent {
+                    Intent::Bind { of, .. } => Some(of.clone()),
+                    _ => None,
+                });
+                let execution = async move { (bound, Executor::new(world, snapshot).run(batch).await) };
+                execution.boxed()
             })
             .collect();
-        let mut outcomes = futures::stream::iter(writes).buffer_unordered(MAX_BINDINGS_IN_FLIGHT);
-        while let Some((binds, outcome)) = outcomes.next().await {
-            if pass.note(outcome).is_none() {
-                self.unclear.extend(binds.cloned());
+        let mut executed = futures::stream::iter(executions).buffer_unordered(MAX_BINDINGS_IN_FLIGHT);
+        while let Some((bound, failures)) = executed.next().await {
+            if !failures.is_empty() {
+                self.unclear.extend(bound);
             }
+            pass.note_failures(failures);
         }
         pass
     }

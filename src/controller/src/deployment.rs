@@ -1,13 +1,11 @@
 //! ModelDeployment → ModelRevision → ModelReplicas.
 //!
-//! [`plan`] decides, [`apply`] writes. A plan is a value: which revision, which replicas come and go, what the status
-//! is then and what is told about it.
+//! [`plan`] decides, [`writes`] yields the writes of the plan in order, and [`reconciler`] executes them. A plan is a
+//! value: the revision, the replicas to create and delete, the new status and its events.
 
 mod admission;
-mod apply;
 mod bounds;
 mod idle;
-mod intents;
 mod maintenance;
 mod observed;
 mod ownership;
@@ -15,6 +13,7 @@ mod pause_reason;
 mod plan;
 mod preparation;
 mod reasons;
+mod reconciler;
 mod refused;
 mod replacement;
 mod replica;
@@ -27,13 +26,14 @@ mod served_names;
 #[cfg(test)]
 mod tests;
 mod throughput;
+mod writes;
 
 pub(crate) use admission::HubAnswer;
 pub use admission::is_template_of;
-pub(super) use apply::DeploymentReconciler;
 pub(super) use bounds::Bounds;
-pub use intents::intents as deployment_intents;
 pub(super) use reasons::NODE_NOT_READY;
+pub(super) use reconciler::DeploymentReconciler;
 pub(super) use replica::{is_leaving, is_unplaceable, leaving_since, refusal, refused_recently};
+pub use writes::intents as deployment_intents;
 
 pub(super) use throughput::{Chips, Floor, Throughput};

@@ -36,7 +36,8 @@ impl<K: Resource> Seen<K> {
     }
 }
 
-fn name<K: Resource>(object: &K) -> (Option<&str>, Option<&str>) {
+/// Sort key of the caches' lists.
+pub(super) fn name<K: Resource>(object: &K) -> (Option<&str>, Option<&str>) {
     let meta = object.meta();
     (meta.namespace.as_deref(), meta.name.as_deref())
 }

@@ -1,8 +1,11 @@
-//! What reconcilers would write, as values: the same plans, with the writes told instead of done.
+//! Writes of a reconciler's pass, as values.
 //!
-//! The simulation carries intents out over a modelled store, where writes are delayed, refused and lost. A plan borrows
-//! what it was made from; an intent owns what it needs, because by the time it is carried out the world has moved on.
+//! Every plan yields an ordered list of [`PlannedWrite`]s. Two executors exist: the controller sends the list to the API
+//! server, and the simulation applies the list to a modelled store, where writes are delayed, rejected and lost. Neither
+//! executor adds a write or decides which write comes next. A write owns its data, because the observed objects may be
+//! gone when the executor reaches it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +16,7 @@ use rooflet_api::v1alpha1::{
     FleetNode, FleetNodeStatus, ModelDeployment, ModelDeploymentStatus, ModelReplica, ModelReplicaStatus,
     ModelRevision,
 };
+use rooflet_client::EventType;
 
 /// What the reconcilers' caches hold at the start of a pass, ordered by namespace and name.
 #[derive(Debug, Clone, Default)]
@@ -64,18 +68,34 @@ pub enum Intent {
         of: Version,
         revision: i64,
     },
+    /// Sets the annotation that records the cause of the revision.
+    SetChangeCause {
+        of: Version,
+        cause: String,
+    },
+    /// No write: the server confirms that the deployment exists and is not being deleted. Adoptions depend on the answer.
+    ConfirmDeployment {
+        of: Version,
+    },
+    /// A merge patch that adds the deployment as the controller of an orphan, rejected if the orphan has changed.
+    AdoptRevision {
+        of: Version,
+        patch: Value,
+    },
+    AdoptReplica {
+        of: Version,
+        patch: Value,
+    },
     DeleteReplica {
         of: Version,
         why: Deletion,
     },
-    /// Only if the revision before it could be written.
     CreateReplica(Box<ModelReplica>),
     /// A merge patch that needs no certain version.
     AmendReplica {
         of: Version,
         patch: Value,
     },
-    /// The last write for its deployment.
     DeploymentStatus {
         of: Version,
         status: Box<ModelDeploymentStatus>,
@@ -86,6 +106,11 @@ pub enum Intent {
         replicas: i32,
     },
     Bind {
+        of: Version,
+        node: String,
+    },
+    /// Reports the binding in the status of the replica that the server returned for [`Intent::Bind`].
+    ConfirmBinding {
         of: Version,
         node: String,
     },
@@ -103,9 +128,135 @@ pub enum Intent {
     },
 }
 
-/// What one pass would write, in order, and when time alone calls for the next one.
+impl Intent {
+    /// Whether the write deletes a replica that counts against its deployment's bounds.
+    pub fn disrupts(&self) -> bool {
+        matches!(
+            self,
+            Self::DeleteReplica {
+                why: Deletion::Deployment | Deletion::Eviction,
+                ..
+            }
+        )
+    }
+}
+
+/// Writes that depend on one another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Batch(String);
+
+impl Batch {
+    /// Returns the batch of the writes for `object`.
+    pub fn of<K: Resource>(object: &K) -> Self {
+        Self(object.uid().unwrap_or_default())
+    }
+}
+
+/// Relation of a write to the other writes of its batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Dependency {
+    /// The write belongs to no batch.
+    #[default]
+    None,
+    /// The write is always executed. If it fails, the dependent writes after it are skipped.
+    Prerequisite(Batch),
+    /// The write is executed only if no earlier write of its batch has failed. If it fails, the dependent writes after it
+    /// are skipped.
+    Dependent(Batch),
+}
+
+impl Dependency {
+    /// Returns the batch whose dependent writes are skipped if this write fails.
+    pub fn batch(&self) -> Option<&Batch> {
+        match self {
+            Self::None => None,
+            Self::Prerequisite(batch) | Self::Dependent(batch) => Some(batch),
+        }
+    }
+}
+
+/// Batches of which a write has failed.
+#[derive(Debug, Clone, Default)]
+pub struct FailedBatches(BTreeSet<Batch>);
+
+impl FailedBatches {
+    /// Records that a write with this dependency has failed.
+    pub fn record(&mut self, dependency: &Dependency) {
+        self.0.extend(dependency.batch().cloned());
+    }
+
+    /// Whether a write with this dependency must not be executed.
+    pub fn skip(&self, dependency: &Dependency) -> bool {
+        match dependency {
+            Dependency::None | Dependency::Prerequisite(_) => false,
+            Dependency::Dependent(batch) => self.0.contains(batch),
+        }
+    }
+}
+
+/// Object that an event regards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Regarding {
+    Node(Version),
+    Deployment(Version),
+    Replica(Version),
+}
+
+/// Result of a write that an event reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmitOn {
+    /// The write succeeded, even if it changed nothing.
+    Success,
+    /// The write changed the object.
+    Change,
+    /// The write created an object. The name of the object follows the message.
+    Creation,
+}
+
+/// Event that reports a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedEvent {
+    pub regarding: Regarding,
+    pub kind: EventType,
+    pub reason: String,
+    pub message: String,
+    pub on: EmitOn,
+}
+
+/// One write of a pass, with the events that report it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedWrite {
+    pub intent: Intent,
+    pub dependency: Dependency,
+    pub events: Vec<PlannedEvent>,
+}
+
+impl PlannedWrite {
+    pub(crate) fn with_event(mut self, event: PlannedEvent) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    pub(crate) fn after(mut self, dependency: Dependency) -> Self {
+        self.dependency = dependency;
+        self
+    }
+}
+
+impl From<Intent> for PlannedWrite {
+    /// A write that belongs to no batch and emits no event.
+    fn from(intent: Intent) -> Self {
+        Self {
+            intent,
+            dependency: Dependency::None,
+            events: Vec::new(),
+        }
+    }
+}
+
+/// Ordered writes of one pass, and the time until the next pass if nothing changes.
 #[derive(Debug, Default, PartialEq)]
 pub struct Intents {
-    pub writes: Vec<Intent>,
+    pub writes: Vec<PlannedWrite>,
     pub requeue_after: Option<Duration>,
 }

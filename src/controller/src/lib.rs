@@ -9,6 +9,7 @@ mod binder;
 mod capacity_plan;
 mod claim;
 mod deployment;
+mod executor;
 #[cfg(test)]
 mod fixture;
 mod fleet;

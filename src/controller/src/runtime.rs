@@ -36,6 +36,11 @@ impl PassStatus {
         outcome.map_err(|err| self.failures.push(err)).ok()
     }
 
+    /// Notes failures of writes; the pass goes on.
+    pub(super) fn note_failures(&mut self, failures: Vec<ApiError>) {
+        self.failures.extend(failures);
+    }
+
     pub(super) fn requeue(&mut self, after: Option<Duration>) {
         self.requeue_after = self.requeue_after.into_iter().chain(after).min();
     }

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 
 use super::fleet::SharedFleet;
 use super::hub::Hub;
+use super::intent::Version;
 use rooflet_api::meta::{GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
 use rooflet_api::v1alpha1::{
     CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
@@ -134,11 +135,13 @@ impl World {
 
     /// Takes over the object as the server has it, whatever the watch shows: what was asked for without an answer may have
     /// been done. One that is gone is the watch's to tell.
-    pub(super) async fn read_anew<K>(&self, cache: &Cache<K>, object: &K) -> Result<(), ApiError>
+    pub(super) async fn read_anew<K>(&self, cache: &Cache<K>, of: &Version) -> Result<(), ApiError>
     where
         K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>,
     {
-        let found = self.api::<K>(object.meta()).get_opt(&object.name_any()).await?;
+        let namespace = of.namespace.as_deref().unwrap_or_default();
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        let found = api.get_opt(&of.name).await?;
         if let Some(found) = found {
             cache.wrote(found);
         }

@@ -1,15 +1,18 @@
 //! What a write of the controller does at the server, and what the answer means for the pass that made it.
 
 use kube::ResourceExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::event::{Answer, Loop, Write};
 use super::planted::Bug;
 use super::run::Run;
 use super::store::{Object, Refusal, Stored};
-use rooflet_api::meta::REPLICA_FINALIZER;
+use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, REPLICA_FINALIZER};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
 use rooflet_controller::bound_status;
-use rooflet_controller::intent::{Deletion, Intent, Version};
+use rooflet_controller::intent::{Deletion, FailedBatches, Intent, Version};
 
 impl Run<'_> {
     /// Carries a write out at the server.
@@ -22,7 +25,7 @@ impl Run<'_> {
         let answer = match write {
             Write::Register(node) => done(store.create(node.as_ref().clone(), now)),
             Write::LetGo { of } => done(store.update::<ModelReplica>(of, true, let_go)),
-            Write::Intent(intent) => match intent {
+            Write::Intent(intent, _) => match intent {
                 Intent::CreateRevision(revision) => done(store.create(revision.as_ref().clone(), now)),
                 Intent::CreateReplica(replica) => done(store.create(replica.as_ref().clone(), now)),
                 Intent::DeleteRevision(of) => done(store.delete::<ModelRevision>(of, now)),
@@ -34,15 +37,26 @@ impl Run<'_> {
                 Intent::RenumberRevision { of, revision } => {
                     done(store.update::<ModelRevision>(of, true, |found| found.spec.revision = *revision))
                 }
-                Intent::AmendReplica { of, patch } => {
-                    done(store.update::<ModelReplica>(of, false, |found| {
-                        let mut value =
-                            serde_json::to_value(&*found).expect("an object has only string keys");
-                        json_patch::merge(&mut value, patch);
-                        if let Ok(amended) = serde_json::from_value(value) {
-                            *found = amended;
-                        }
+                Intent::SetChangeCause { of, cause } => {
+                    done(store.update::<ModelRevision>(of, true, |found| {
+                        let cause = (CHANGE_CAUSE_ANNOTATION.to_owned(), cause.clone());
+                        found.annotations_mut().extend([cause]);
                     }))
+                }
+                Intent::ConfirmDeployment { of } => match store.get::<ModelDeployment>(of) {
+                    Some(found) if found.metadata.deletion_timestamp.is_none() => {
+                        Answer::Done(Object::Deployment(found))
+                    }
+                    Some(_) | None => Answer::Refused(Refusal::NotFound),
+                },
+                Intent::AdoptRevision { of, patch } => {
+                    done(store.update::<ModelRevision>(of, true, |found| merge(found, patch)))
+                }
+                Intent::AdoptReplica { of, patch } => {
+                    done(store.update::<ModelReplica>(of, true, |found| merge(found, patch)))
+                }
+                Intent::AmendReplica { of, patch } => {
+                    done(store.update::<ModelReplica>(of, false, |found| merge(found, patch)))
                 }
                 Intent::Bind { of, node } => done(store.update::<ModelReplica>(of, alone, |found| {
                     found.spec.node_name = Some(node.clone());
@@ -51,6 +65,11 @@ impl Run<'_> {
                         finalizers.push(REPLICA_FINALIZER.to_owned());
                     }
                 })),
+                Intent::ConfirmBinding { of, node } => {
+                    done(store.update::<ModelReplica>(of, exact, |found| {
+                        found.status = Some(bound_status(found, node, now));
+                    }))
+                }
                 Intent::Scale { of, replicas } => done(store.update::<ModelDeployment>(of, true, |found| {
                     found.spec.replicas = *replicas;
                 })),
@@ -83,7 +102,7 @@ impl Run<'_> {
                 },
             },
         };
-        if let Write::Intent(intent) = write {
+        if let Write::Intent(intent, _) = write {
             if let (
                 Intent::DeleteReplica {
                     why: Deletion::Eviction,
@@ -99,67 +118,99 @@ impl Run<'_> {
         answer
     }
 
-    /// What the answer means for the rest of the pass.
+    /// Applies the answer to the rest of the pass.
     pub(super) fn control_answered(&mut self, of: Loop, write: &Write, answer: &Answer) {
-        let Write::Intent(intent) = write else { return };
-        let bound_at = self.clock();
+        let Write::Intent(intent, dependency) = write else {
+            return;
+        };
+        let result = result(intent, answer);
+        let binds_twice = self.planted.has(Bug::DoubleBind)
+            && matches!((intent, answer), (Intent::Bind { .. }, Answer::Lost));
         let writer = self.control.writer(of);
+        if result != WriteResult::Done {
+            let mut failed = FailedBatches::default();
+            failed.record(dependency);
+            writer.queue.retain(|write| match write {
+                Write::Intent(_, dependency) => !failed.skip(dependency),
+                Write::Register(_) | Write::LetGo { .. } => true,
+            });
+        }
+        writer.failed |= result == WriteResult::Failed && !binds_twice;
         match (intent, answer) {
-            (Intent::Bind { node, .. }, Answer::Done(Object::Replica(bound))) => {
-                let status = Box::new(bound_status(bound, node, bound_at));
-                let of = Version::of(bound.as_ref());
-                writer
-                    .queue
-                    .push_front(Write::Intent(Intent::ReplicaStatus { of, status }));
+            // The next write of the same pass is based on the version that the server returned.
+            (Intent::Bind { .. }, Answer::Done(Object::Replica(bound))) => {
+                if let Some(Write::Intent(Intent::ConfirmBinding { of, .. }, _)) = writer.queue.front_mut()
+                    && Some(&of.uid) == bound.metadata.uid.as_ref()
+                {
+                    *of = Version::of(bound.as_ref());
+                }
             }
-            // The scaling that follows is of what the status was just written to.
             (Intent::DeploymentStatus { .. }, Answer::Done(Object::Deployment(written))) => {
-                if let Some(Write::Intent(Intent::Scale { of, .. })) = writer.queue.front_mut()
+                if let Some(Write::Intent(Intent::Scale { of, .. }, _)) = writer.queue.front_mut()
                     && Some(&of.uid) == written.metadata.uid.as_ref()
                 {
                     *of = Version::of(written.as_ref());
                 }
             }
-            (_, Answer::Done(_)) => {}
-            // Somebody else has deleted it.
+            // Another writer has deleted the object.
             (
                 Intent::DeleteReplica { of, .. } | Intent::DeleteRevision(of) | Intent::ReleaseReplica { of },
                 Answer::Refused(Refusal::NotFound),
             ) => self.control.view.forget(of),
-            // What is left of this deployment's creations rested on it; a deployment's writes end with its status.
-            (
-                Intent::CreateRevision(_)
-                | Intent::CreateReplica(_)
-                | Intent::DeleteReplica {
-                    why: Deletion::Deployment,
-                    ..
-                },
-                _,
-            ) => {
-                writer.failed = true;
-                let mut this_deployment = true;
-                writer.queue.retain(|write| {
-                    this_deployment &= !matches!(write, Write::Intent(Intent::DeploymentStatus { .. }));
-                    !(this_deployment && matches!(write, Write::Intent(Intent::CreateReplica(_))))
-                });
-            }
-            (Intent::Bind { of: replica, node }, Answer::Lost) if self.planted.has(Bug::DoubleBind) => {
+            (Intent::Bind { of: replica, node }, Answer::Lost) if binds_twice => {
                 let others = self.control.view.snapshot().nodes;
                 let other = others
                     .iter()
                     .map(|other| other.name_any())
                     .find(|other| other != node);
-                let (of_replica, writer) = (replica.clone(), self.control.writer(of));
-                writer
-                    .queue
-                    .extend(other.map(|node| Write::Intent(Intent::Bind { of: of_replica, node })));
+                let (replica, writer) = (replica.clone(), self.control.writer(of));
+                if let Some(node) = other {
+                    let of = replica.clone();
+                    let confirmed = Intent::ConfirmBinding {
+                        of: of.clone(),
+                        node: node.clone(),
+                    };
+                    let writes = [Intent::Bind { of, node }, confirmed];
+                    writer.queue.extend(writes.map(Write::from));
+                }
             }
-            (Intent::Bind { of: replica, .. }, Answer::Refused(_) | Answer::Lost) => {
-                writer.failed = true;
-                self.control.unclear.push(replica.clone());
-            }
-            (_, Answer::Refused(_) | Answer::Lost) => writer.failed = true,
+            (
+                Intent::Bind { of: replica, .. } | Intent::ConfirmBinding { of: replica, .. },
+                Answer::Refused(_) | Answer::Lost,
+            ) => self.control.unclear.push(replica.clone()),
+            (_, Answer::Done(_) | Answer::Refused(_) | Answer::Lost) => {}
         }
+    }
+}
+
+/// What an answer means for the pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WriteResult {
+    Done,
+    /// Not a failure, but the dependent writes are skipped.
+    Absent,
+    Failed,
+}
+
+fn result(intent: &Intent, answer: &Answer) -> WriteResult {
+    match (intent, answer) {
+        (_, Answer::Done(_))
+        // Another writer has deleted the object.
+        | (
+            Intent::DeleteReplica { .. } | Intent::DeleteRevision(_) | Intent::ReleaseReplica { .. },
+            Answer::Refused(Refusal::NotFound),
+        ) => WriteResult::Done,
+        (Intent::ConfirmDeployment { .. }, Answer::Refused(Refusal::NotFound)) => WriteResult::Absent,
+        (_, Answer::Refused(_) | Answer::Lost) => WriteResult::Failed,
+    }
+}
+
+/// Applies a merge patch. The modelled server sets the version of the object.
+fn merge<K: Serialize + DeserializeOwned>(object: &mut K, patch: &Value) {
+    let mut value = serde_json::to_value(&*object).expect("an object has only string keys");
+    json_patch::merge(&mut value, patch);
+    if let Ok(merged) = serde_json::from_value(value) {
+        *object = merged;
     }
 }
 

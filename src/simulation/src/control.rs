@@ -213,7 +213,7 @@ impl Run<'_> {
             writes,
             requeue_after,
         } = self.decide(of);
-        let writes: Vec<_> = writes.into_iter().map(Write::Intent).collect();
+        let writes: Vec<_> = writes.into_iter().map(Write::from).collect();
         if writes.iter().any(Write::disrupts) && self.somebody_disrupts() {
             // As the real ones do: only one at a time takes replicas away, and looks again before.
             self.control.writer(of).dirty = true;
@@ -398,7 +398,7 @@ impl Run<'_> {
         if self.planted.has(Bug::SilentStaysReady) {
             intents
                 .writes
-                .retain(|write| !matches!(write, Intent::ReplicaStatus { .. }));
+                .retain(|write| !matches!(write.intent, Intent::ReplicaStatus { .. }));
         }
         let silent: Vec<_> = snapshot
             .nodes
@@ -419,8 +419,9 @@ impl Run<'_> {
                 .iter()
                 .filter(theirs)
                 .filter(|replica| replica.metadata.deletion_timestamp.is_some());
-            intents.writes.extend(held.map(|replica| Intent::ReleaseReplica {
-                of: Version::of(replica.as_ref()),
+            intents.writes.extend(held.map(|replica| {
+                let of = Version::of(replica.as_ref());
+                Intent::ReleaseReplica { of }.into()
             }));
         }
         if self.planted.has(Bug::EvictedAtOnce) {
@@ -429,9 +430,9 @@ impl Run<'_> {
                 .iter()
                 .filter(theirs)
                 .filter(|replica| replica.metadata.deletion_timestamp.is_none());
-            intents.writes.extend(left.map(|replica| Intent::DeleteReplica {
-                of: Version::of(replica.as_ref()),
-                why: Deletion::Eviction,
+            intents.writes.extend(left.map(|replica| {
+                let (of, why) = (Version::of(replica.as_ref()), Deletion::Eviction);
+                Intent::DeleteReplica { of, why }.into()
             }));
         }
         intents

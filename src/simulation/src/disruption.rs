@@ -64,7 +64,7 @@ pub(super) struct Taken {
 impl Taken {
     /// What a write would take away within a deployment's bounds.
     pub(super) fn by(run: &Run<'_>, write: &Write) -> Option<Self> {
-        let Write::Intent(Intent::DeleteReplica { of, why }) = write else {
+        let Write::Intent(Intent::DeleteReplica { of, why }, _) = write else {
             return None;
         };
         let replica = run.store.get::<ModelReplica>(of)?;

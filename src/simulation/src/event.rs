@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::store::{Kind, Object, Refusal};
 use rooflet_agent::replica::ReplicaKey;
 use rooflet_api::v1alpha1::FleetNode;
-use rooflet_controller::intent::{Deletion, Intent, Version};
+use rooflet_controller::intent::{Dependency, Intent, PlannedWrite, Version};
 
 /// One reconciler of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) enum Actor {
 /// One write on its way.
 #[derive(Debug, Clone)]
 pub(super) enum Write {
-    Intent(Intent),
+    Intent(Intent, Dependency),
     Register(Box<FleetNode>),
     /// The agent's: nothing of it runs any more.
     LetGo {
@@ -59,13 +59,23 @@ pub(super) enum Write {
 impl Write {
     /// Whether it takes a replica away of which a deployment may miss only so many.
     pub(super) fn disrupts(&self) -> bool {
-        matches!(
-            self,
-            Self::Intent(Intent::DeleteReplica {
-                why: Deletion::Deployment | Deletion::Eviction,
-                ..
-            })
-        )
+        match self {
+            Self::Intent(intent, _) => intent.disrupts(),
+            Self::Register(_) | Self::LetGo { .. } => false,
+        }
+    }
+}
+
+impl From<PlannedWrite> for Write {
+    /// Events are not simulated.
+    fn from(planned: PlannedWrite) -> Self {
+        Self::Intent(planned.intent, planned.dependency)
+    }
+}
+
+impl From<Intent> for Write {
+    fn from(intent: Intent) -> Self {
+        Self::Intent(intent, Dependency::None)
     }
 }
 

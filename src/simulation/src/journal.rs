@@ -31,18 +31,23 @@ pub(super) fn told_write(write: &Write, answer: &Answer) -> String {
     let kind = match write {
         Write::Register(_) => "Register".to_owned(),
         Write::LetGo { of } => format!("LetGo {}", of.name),
-        Write::Intent(intent) => match intent {
+        Write::Intent(intent, _) => match intent {
             Intent::DeleteRevision(of) => format!("DeleteRevision {}", of.name),
             Intent::CreateRevision(_) => "CreateRevision".to_owned(),
             Intent::RenumberRevision { of, revision } => {
                 format!("RenumberRevision {} to {revision}", of.name)
             }
+            Intent::SetChangeCause { of, .. } => format!("SetChangeCause {}", of.name),
+            Intent::ConfirmDeployment { of } => format!("ConfirmDeployment {}", of.name),
+            Intent::AdoptRevision { of, .. } => format!("AdoptRevision {}", of.name),
+            Intent::AdoptReplica { of, .. } => format!("AdoptReplica {}", of.name),
             Intent::DeleteReplica { of, why } => format!("DeleteReplica {} ({why:?})", of.name),
             Intent::CreateReplica(_) => "CreateReplica".to_owned(),
             Intent::AmendReplica { of, .. } => format!("AmendReplica {}", of.name),
             Intent::DeploymentStatus { of, .. } => format!("DeploymentStatus {}", of.name),
             Intent::Scale { of, replicas } => format!("Scale {} to {replicas}", of.name),
             Intent::Bind { of, node } => format!("Bind {} to {node}", of.name),
+            Intent::ConfirmBinding { of, node } => format!("ConfirmBinding {} to {node}", of.name),
             Intent::ReplicaStatus { of, .. } => format!("ReplicaStatus {}", of.name),
             Intent::NodeStatus { of, .. } => format!("NodeStatus {}", of.name),
             Intent::ReleaseReplica { of } => format!("ReleaseReplica {}", of.name),

@@ -60,7 +60,7 @@ impl Run<'_> {
                 Loop::ALL
                     .into_iter()
                     .flat_map(|of| self.decide(of).writes)
-                    .map(Write::Intent),
+                    .map(Write::from),
             );
             std::mem::swap(&mut self.control, &mut woken);
             for write in refused {

@@ -97,13 +97,13 @@ impl Run<'_> {
             return answer;
         }
         match write {
-            Write::Intent(Intent::CreateReplica(_)) => self.rules.creations_lost += 1,
-            Write::Intent(Intent::DeleteReplica { .. }) => {
+            Write::Intent(Intent::CreateReplica(_), _) => self.rules.creations_lost += 1,
+            Write::Intent(Intent::DeleteReplica { .. }, _) => {
                 if let Object::Replica(replica) = object {
                     self.note_missed(replica);
                 }
             }
-            Write::Intent(_) | Write::Register(_) | Write::LetGo { .. } => {}
+            Write::Intent(..) | Write::Register(_) | Write::LetGo { .. } => {}
         }
         Answer::Lost
     }

@@ -152,7 +152,7 @@ impl Run<'_> {
                 && (self.planted.has(Bug::GenerationUnchecked) || !report.is_outdated(&object))
             {
                 let status = Box::new(report.status.clone());
-                writes.push(Write::Intent(Intent::ReplicaStatus { of, status }));
+                writes.push(Intent::ReplicaStatus { of, status }.into());
             }
         }
         writes
@@ -204,10 +204,13 @@ impl Run<'_> {
         if previous == status {
             return Vec::new();
         }
-        vec![Write::Intent(Intent::NodeStatus {
-            of,
-            status: Box::new(status),
-        })]
+        vec![
+            Intent::NodeStatus {
+                of,
+                status: Box::new(status),
+            }
+            .into(),
+        ]
     }
 }
 

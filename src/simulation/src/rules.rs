@@ -511,7 +511,7 @@ impl Run<'_> {
             (Loop::Binder, self.policy.bind(&mut fleet, &snapshot, now)),
         ] {
             if let Some(write) = intents.writes.first() {
-                let message = format!("{of:?} would still write {write:?}");
+                let message = format!("{of:?} would still write {:?}", write.intent);
                 self.break_rule(
                     "a second reconcile changes nothing",
                     message.chars().take(400).collect(),

@@ -495,7 +495,7 @@ impl<'a> Run<'a> {
         }
         let created = matches!(
             (&*write, &answer),
-            (Write::Intent(Intent::CreateReplica(_)), Answer::Done(_))
+            (Write::Intent(Intent::CreateReplica(_), _), Answer::Done(_))
         );
         if created && (is_lost || self.life(actor) != life) {
             self.rules.creations_lost += 1;

@@ -1,0 +1,138 @@
+//! Writes of one pass of the node lifecycle.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::heard::Heard;
+use super::observed::Observed;
+use super::plan::{NodePlan, Step};
+use crate::intent::{
+    Deletion, EmitOn, Intent, Intents, PlannedEvent, PlannedWrite, Regarding, Snapshot, Version,
+};
+use rooflet_api::v1alpha1::{FleetNode, FleetNodeStatus, ModelReplica, ModelReplicaStatus};
+use rooflet_client::EventType;
+
+/// Returns the writes of one pass without a reserve for node failures.
+pub fn intents(snapshot: &Snapshot, heard: Heard, now: Timestamp) -> Intents {
+    intents_with_reserve(snapshot, heard, 0, now)
+}
+
+/// Returns the writes of one pass.
+pub(super) fn intents_with_reserve(
+    snapshot: &Snapshot,
+    heard: Heard,
+    reserve_node_failures: usize,
+    now: Timestamp,
+) -> Intents {
+    let plan = NodePlan::new(&Observed {
+        nodes: snapshot.nodes.iter().map(Arc::as_ref).collect(),
+        replicas: snapshot.replicas.iter().map(Arc::as_ref).collect(),
+        deployments: snapshot.deployments.iter().map(Arc::as_ref).collect(),
+        heard,
+        reserve_node_failures,
+        version: env!("CARGO_PKG_VERSION"),
+        now,
+    });
+    Intents {
+        writes: plan.steps.into_iter().map(write).collect(),
+        requeue_after: plan.requeue_after,
+    }
+}
+
+fn write(step: Step<'_>) -> PlannedWrite {
+    match step {
+        Step::NodeSilent {
+            node,
+            status,
+            message,
+        } => node_status(node, status).with_event(of_node(node, EventType::Warning, "NodeNotReady", message)),
+        Step::ReplicaNotReady { replica, status } => {
+            let node = replica.spec.node_name.as_deref().unwrap_or_default();
+            let message = format!("{node} does not report: no requests are sent there");
+            let event = of_replica(replica, EventType::Warning, "NodeNotReady", message);
+            replica_status(replica, status).with_event(event)
+        }
+        Step::NodeDrained {
+            node,
+            status,
+            drained,
+        } => {
+            let message = "no replica is left".to_owned();
+            let event = drained.then(|| of_node(node, EventType::Normal, "Drained", message));
+            with_events(node_status(node, status), event)
+        }
+        Step::NodeSkewed {
+            node,
+            status,
+            message,
+        } => {
+            let event = message.map(|message| of_node(node, EventType::Warning, "VersionSkew", message));
+            with_events(node_status(node, status), event)
+        }
+        Step::ReplicaLeaving {
+            replica,
+            status,
+            cause,
+        } => {
+            let event = cause.map(|cause| {
+                let message = format!("{cause}: its replacement comes first");
+                of_replica(replica, EventType::Normal, "ReplacementRequested", message)
+            });
+            with_events(replica_status(replica, status), event)
+        }
+        Step::Evict { replica, message } => {
+            let (of, why) = (Version::of(replica), Deletion::Eviction);
+            let message = format!("Evicted: {message}");
+            PlannedWrite::from(Intent::DeleteReplica { of, why }).with_event(of_replica(
+                replica,
+                EventType::Warning,
+                "Evicted",
+                message,
+            ))
+        }
+        Step::Release { replica, message } => {
+            let of = Version::of(replica);
+            let message = format!("Released: {message}");
+            PlannedWrite::from(Intent::ReleaseReplica { of }).with_event(of_replica(
+                replica,
+                EventType::Warning,
+                "NodeDeleted",
+                message,
+            ))
+        }
+    }
+}
+
+fn node_status(node: &FleetNode, status: Box<FleetNodeStatus>) -> PlannedWrite {
+    let of = Version::of(node);
+    Intent::NodeStatus { of, status }.into()
+}
+
+fn replica_status(replica: &ModelReplica, status: Box<ModelReplicaStatus>) -> PlannedWrite {
+    let of = Version::of(replica);
+    Intent::ReplicaStatus { of, status }.into()
+}
+
+fn with_events(mut write: PlannedWrite, events: Option<PlannedEvent>) -> PlannedWrite {
+    write.events.extend(events);
+    write
+}
+
+fn of_node(node: &FleetNode, kind: EventType, reason: &str, message: String) -> PlannedEvent {
+    event(Regarding::Node(Version::of(node)), kind, reason, message)
+}
+
+fn of_replica(replica: &ModelReplica, kind: EventType, reason: &str, message: String) -> PlannedEvent {
+    event(Regarding::Replica(Version::of(replica)), kind, reason, message)
+}
+
+fn event(regarding: Regarding, kind: EventType, reason: &str, message: String) -> PlannedEvent {
+    PlannedEvent {
+        regarding,
+        kind,
+        reason: reason.to_owned(),
+        message,
+        on: EmitOn::Change,
+    }
+}
