@@ -9,7 +9,7 @@ use super::event::{Answer, Loop, Write};
 use super::planted::Bug;
 use super::run::Run;
 use super::store::{Object, Refusal, Stored};
-use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, REPLICA_FINALIZER};
+use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL, REPLICA_FINALIZER, REVISION_LABEL};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
 use rooflet_controller::bound_status;
 use rooflet_controller::intent::{Deletion, FailedBatches, Intent, Version};
@@ -116,6 +116,23 @@ impl Run<'_> {
             self.check_intent(intent, &answer);
         }
         answer
+    }
+
+    /// The revision of a new replica exists, unless its deployment is gone.
+    pub(super) fn check_created(&mut self, replica: &ModelReplica) {
+        let label = |name: &str| replica.labels().get(name).cloned().unwrap_or_default();
+        let namespace = replica.namespace();
+        let revision = (namespace.clone(), label(REVISION_LABEL));
+        let deployment = (namespace, label(DEPLOYMENT_LABEL));
+        let is_orphaned = !self.store.deployments.contains_key(&deployment);
+        if !self.store.revisions.contains_key(&revision) && !is_orphaned && !self.rules.by_former_leader {
+            let message = format!(
+                "{} is created without its revision {}",
+                replica.name_any(),
+                revision.1
+            );
+            self.break_rule("a replica is created after its revision", message);
+        }
     }
 
     /// Applies the answer to the rest of the pass.

@@ -1,5 +1,6 @@
 //! What people change, and what the API server does after them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -7,8 +8,10 @@ use kube::ResourceExt;
 use super::event::Event;
 use super::run::Run;
 use super::scenario::ChangeWhat;
+use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
 use rooflet_controller::intent::Version;
+use rooflet_controller::is_template_of;
 
 /// What the API server could not do is tried again after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -50,9 +53,65 @@ impl Run<'_> {
                 self.change_node(&node, |node| node.spec.unschedulable = cordoned);
             }
             ChangeWhat::Drain { node, drain } => self.change_node(&node, |node| node.spec.drain = drain),
+            ChangeWhat::Orphan { deployment } => self.orphan(&deployment),
+            ChangeWhat::Annotate {
+                deployment,
+                key,
+                value,
+            } => {
+                if let Some(found) = self.store.deployments.get(&namespaced(&deployment)).cloned() {
+                    let of = Version::of(found.as_ref());
+                    let annotated = self.store.update::<ModelDeployment>(&of, false, |found| {
+                        found.annotations_mut().insert(key, value);
+                    });
+                    debug_assert!(annotated.is_ok(), "it was just found");
+                }
+            }
             ChangeWhat::Taint { node, taints } => self.change_node(&node, |node| node.spec.taints = taints),
         }
         self.told(self.store.newest());
+    }
+
+    /// The revision of a deployment's template records the deployment's change cause.
+    pub(super) fn check_change_causes(&mut self) {
+        let cause =
+            |annotations: &BTreeMap<String, String>| annotations.get(CHANGE_CAUSE_ANNOTATION).cloned();
+        let deployments: Vec<_> = self.store.deployments.values().cloned().collect();
+        for deployment in &deployments {
+            let Some(wanted) = cause(deployment.annotations()) else {
+                continue;
+            };
+            let mut revisions = self.store.revisions.values();
+            let revision = revisions.find(|revision| is_template_of(deployment, revision));
+            if revision.is_some_and(|revision| cause(revision.annotations()) != Some(wanted.clone())) {
+                let message = format!(
+                    "the revision of {} has no cause `{wanted}`",
+                    deployment.name_any()
+                );
+                self.break_rule("a revision records its change cause", message);
+            }
+        }
+    }
+
+    /// Removes the controller of the deployment's revisions and replicas.
+    fn orphan(&mut self, deployment: &str) {
+        let carries = |labels: &BTreeMap<String, String>| {
+            labels.get(DEPLOYMENT_LABEL).map(String::as_str) == Some(deployment)
+        };
+        let revisions: Vec<_> = self.store.revisions.values().cloned().collect();
+        for revision in revisions.iter().filter(|one| carries(one.labels())) {
+            let of = Version::of(revision.as_ref());
+            drop(self.store.update::<ModelRevision>(&of, false, |found| {
+                found.metadata.owner_references = None;
+            }));
+        }
+        let replicas: Vec<_> = self.store.replicas.values().cloned().collect();
+        for replica in replicas.iter().filter(|one| carries(one.labels())) {
+            let of = Version::of(replica.as_ref());
+            drop(self.store.update::<ModelReplica>(&of, false, |found| {
+                found.metadata.owner_references = None;
+            }));
+        }
     }
 
     fn change_node(&mut self, name: &str, change: impl FnOnce(&mut FleetNode)) {

@@ -392,6 +392,9 @@ impl Run<'_> {
 
     /// A reconciler has written.
     pub(super) fn check_intent(&mut self, intent: &Intent, answer: &Answer) {
+        if let (Intent::CreateReplica(_), Answer::Done(Object::Replica(replica))) = (intent, answer) {
+            self.check_created(replica);
+        }
         let (
             Intent::DeleteReplica {
                 of,
@@ -473,6 +476,7 @@ impl Run<'_> {
                 self.break_rule("it heals without a person", message);
             }
         }
+        self.check_change_causes();
         self.check_settled();
     }
 

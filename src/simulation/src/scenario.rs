@@ -198,6 +198,19 @@ pub enum ChangeWhat {
         node: String,
         taints: Vec<Taint>,
     },
+    /// The revisions and replicas of a deployment lose their controller, as after `kubectl delete --cascade=orphan` and a new
+    /// deployment of the same name. Not part of a scenario file.
+    #[serde(skip)]
+    Orphan {
+        deployment: String,
+    },
+    /// Sets an annotation of a deployment. Not part of a scenario file.
+    #[serde(skip)]
+    Annotate {
+        deployment: String,
+        key: String,
+        value: String,
+    },
 }
 
 /// How long messages take.
@@ -303,7 +316,9 @@ impl Scenario {
                     json_patch::merge(&mut next, spec);
                     checked_spec(&schema, &field, deployment, next)?;
                 }
-                ChangeWhat::Delete { deployment } => drop(self.deployment(deployment, &field)?),
+                ChangeWhat::Delete { deployment }
+                | ChangeWhat::Orphan { deployment }
+                | ChangeWhat::Annotate { deployment, .. } => drop(self.deployment(deployment, &field)?),
                 ChangeWhat::Cordon { node, .. }
                 | ChangeWhat::Drain { node, .. }
                 | ChangeWhat::Taint { node, .. } => self.node(node, &field)?,
@@ -404,7 +419,9 @@ impl Scenario {
             ChangeWhat::Delete { .. }
             | ChangeWhat::Cordon { .. }
             | ChangeWhat::Drain { .. }
-            | ChangeWhat::Taint { .. } => None,
+            | ChangeWhat::Taint { .. }
+            | ChangeWhat::Orphan { .. }
+            | ChangeWhat::Annotate { .. } => None,
         });
         self.deployments
             .iter()

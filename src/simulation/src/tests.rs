@@ -1,6 +1,8 @@
 use super::fault::FaultSpec;
 use super::planted::{Bug, Planted};
+use super::scenario::{ChangeAt, ChangeWhat};
 use super::*;
+use rooflet_api::meta::CHANGE_CAUSE_ANNOTATION;
 
 const DAY: &str = include_str!("../../../examples/simulation/day.yaml");
 const AUTOSCALING: &str = include_str!("../../../examples/simulation/autoscaling.yaml");
@@ -103,6 +105,50 @@ fn a_lone_replica_leaves_a_drained_node_without_a_gap_where_one_more_is_allowed(
         );
         // Where it was, and at least one node later.
         assert!(outcome.control.placements >= 2, "{surge}: {:?}", outcome.control);
+    }
+}
+
+/// The lone replica with changes that no scenario file can contain, and a fleet that must heal.
+fn lone_with(changes: impl IntoIterator<Item = ChangeWhat>) -> Scenario {
+    let mut scenario = Scenario::parse(&(LONE.to_owned() + "mustHeal: true\n")).unwrap();
+    scenario.changes = changes
+        .into_iter()
+        .map(|what| ChangeAt {
+            at: Duration::from_secs(300),
+            what,
+        })
+        .collect();
+    scenario
+}
+
+#[test]
+fn a_deployment_adopts_orphans_instead_of_replacing_them() {
+    let deployment = "small".to_owned();
+    let outcome = run(&lone_with([ChangeWhat::Orphan { deployment }]), 1);
+    assert_eq!(outcome.violation, None);
+    assert_eq!(outcome.control.placements, 1, "{:?}", outcome.control);
+    let small = &outcome.deployments[0];
+    assert!(small.ready_at_end == 1 && outcome.demand[0].dropped.is_empty());
+}
+
+#[test]
+fn a_later_change_cause_is_recorded_on_the_revision() {
+    let cause = ChangeWhat::Annotate {
+        deployment: "small".to_owned(),
+        key: CHANGE_CAUSE_ANNOTATION.to_owned(),
+        value: "smaller model".to_owned(),
+    };
+    assert_eq!(run(&lone_with([cause]), 1).violation, None);
+}
+
+#[test]
+fn replicas_wait_for_a_revision_that_could_not_be_written() {
+    let lost = "faults:\n  - {at: 0s, for: 2m, lostWrites: {share: 0.7}}\n";
+    let scenario = Scenario::parse(&(LONE.to_owned() + lost)).unwrap();
+    for seed in 1..=20 {
+        let outcome = run(&scenario, seed);
+        assert_eq!(outcome.violation, None, "seed {seed}");
+        assert_eq!(outcome.deployments[0].ready_at_end, 1, "seed {seed}");
     }
 }
 
