@@ -1,5 +1,7 @@
 //! What this node's own requests teach about its speed: kept in the state directory, published in `FleetNode.status`.
 
+mod company;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,10 +9,10 @@ use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
-use super::company::Company;
-use super::node_status::show_engine;
+use self::company::Company;
 use super::replica::ReplicaKey;
 use super::state::{StateDir, read_json};
+use crate::node::hardware::show_engine;
 use rooflet_api::v1alpha1 as api;
 use rooflet_api::wire::{EngineInfo, RequestCounts, WorkerStatus};
 use rooflet_base::error::Chain;

@@ -8,10 +8,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::AgentConfig;
-use super::node::NodeReporter;
-use super::report::Reporter;
-use super::sync::Reports;
+use crate::config::AgentConfig;
+use crate::node::reporter::NodeReporter;
+use crate::replica::reporter::Reporter;
+use crate::reports::Reports;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
@@ -71,7 +71,7 @@ impl ControlPlane {
             written_tx,
         };
         tasks.spawn_detached(reporter.run(tasks.stop_token()));
-        tasks.spawn_detached(node.clone().renew(tasks.stop_token()));
+        tasks.spawn_detached(node.lease.clone().renew(tasks.stop_token()));
         // The node is reported as it is until the agent stops, and then once more by the farewell.
         tasks.spawn_detached(node.clone().report(stopping.clone()));
         Farewell {

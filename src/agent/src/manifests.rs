@@ -15,7 +15,7 @@ use super::replica::ReplicaKey;
 
 /// What the directory says at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ManifestSet {
+pub(crate) struct ManifestSet {
     /// By key, with the file each came from.
     pub replicas: BTreeMap<ReplicaKey, (String, Manifest)>,
     /// Sorted by file and line.

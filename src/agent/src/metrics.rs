@@ -1,6 +1,6 @@
 //! The agent's metrics.
 
-use super::sync::Reports;
+use crate::reports::Reports;
 use rooflet_api::v1alpha1::ReplicaPhase;
 use rooflet_base::metrics::{IntCounter, IntGauge, IntGaugeVec, Opts, Registry, Result};
 
@@ -18,7 +18,7 @@ const PHASES: [ReplicaPhase; 8] = [
 
 /// Clones are the same metrics.
 #[derive(Debug, Clone)]
-pub struct AgentMetrics {
+pub(crate) struct AgentMetrics {
     replicas: IntGaugeVec,
     reserved_bytes: IntGauge,
     starts: IntCounter,
@@ -26,7 +26,7 @@ pub struct AgentMetrics {
 }
 
 impl AgentMetrics {
-    pub fn register(registry: &Registry) -> Result<Self> {
+    pub(crate) fn register(registry: &Registry) -> Result<Self> {
         let opts = Opts::new("rooflet_agent_replicas", "Replicas on this node, by phase.");
         let metrics = Self {
             replicas: IntGaugeVec::new(opts, &["phase"])?,
@@ -44,16 +44,16 @@ impl AgentMetrics {
         Ok(metrics)
     }
 
-    pub fn started(&self) {
+    pub(crate) fn started(&self) {
         self.starts.inc();
     }
 
-    pub fn manifest_problems(&self, count: usize) {
+    pub(crate) fn manifest_problems(&self, count: usize) {
         self.manifest_problems
             .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    pub fn observe(&self, reports: &Reports) {
+    pub(crate) fn observe(&self, reports: &Reports) {
         for phase in PHASES {
             let count = reports
                 .replicas

@@ -1,14 +1,19 @@
 //! What the agent knows of the models on its disk: sizes for admission and for `FleetNode.status.models`, read from
 //! headers and read again only when a file has changed.
 
+pub(crate) mod pulls;
+mod servable;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::pulls::{Looked, Pulls, Trouble};
-use rooflet_api::v1alpha1::{DEFAULT_CONTEXT_TOKENS, DownloadSpeed, HubModel, ModelSource, NodeModel};
+use self::pulls::{Looked, Pulls};
+pub(crate) use self::servable::{ASKING_HUB, PendingPull, Trouble};
+pub use self::servable::{ComputeType, ModelProblem, ServableModel};
+use rooflet_api::v1alpha1::{DownloadSpeed, HubModel, ModelSource, NodeModel};
 use rooflet_artifact::hub;
 use rooflet_artifact::hub::Survey;
 use rooflet_artifact::model_dir;
@@ -20,104 +25,9 @@ use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::dimensions::KvBits;
 use rooflet_model::facts::ModelFacts;
 use rooflet_model::model::FloatType;
-use rooflet_roofline::kv_quantisation::{KvQuantisation, KvQuantisationError};
+use rooflet_roofline::kv_quantisation::KvQuantisation;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::ModelCost;
-
-/// The hub has not said yet what a model is.
-pub const ASKING_HUB: &str = "AskingHub";
-
-/// A model that can be served.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ServableModel {
-    pub path: Utf8PathBuf,
-    pub fingerprint: u64,
-    pub architecture: &'static str,
-    pub served: Arc<ServedModel>,
-    pub max_context_tokens: u32,
-    /// Why its KV cache cannot be kept in few bits.
-    pub unquantisable: Option<KvQuantisationError>,
-    /// What is still to be downloaded; `None`: it is here.
-    pub pull: Option<PendingPull>,
-}
-
-/// A model that is not here yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PendingPull {
-    /// With its commit.
-    pub model: HubModel,
-    /// Of all its files, and what of that is on the disk.
-    pub bytes: Bytes,
-    pub done: Bytes,
-    /// Why its download does not go on for now.
-    pub trouble: Option<Trouble>,
-}
-
-impl PendingPull {
-    pub fn missing(&self) -> Bytes {
-        self.bytes - self.done
-    }
-}
-
-impl ServableModel {
-    /// The same with a KV cache of so many bits, where it can be had; where not, admission refuses it.
-    pub fn with_kv_bits(self, bits: Option<u32>) -> Self {
-        let served = ServedModel::clone(&self.served).with_kv_bits(bits);
-        match (served, &self.unquantisable) {
-            (Ok(served), None) => Self {
-                served: Arc::new(served),
-                ..self
-            },
-            (Ok(_), Some(_)) | (Err(_), _) => self,
-        }
-    }
-
-    /// The context that is reserved: what is asked for, else the model's own maximum within the default's bound.
-    pub fn context_tokens(&self, asked: Option<u32>) -> u32 {
-        asked.unwrap_or_else(|| self.max_context_tokens.min(DEFAULT_CONTEXT_TOKENS))
-    }
-}
-
-/// Why a model cannot be served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelProblem {
-    pub reason: &'static str,
-    /// Names the file and the fix.
-    pub message: String,
-    /// It may pass by itself: nobody is asked to do anything yet.
-    pub is_passing: bool,
-}
-
-impl ModelProblem {
-    /// One that stays until somebody does something.
-    pub fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-            is_passing: false,
-        }
-    }
-}
-
-/// The element type that the engine computes in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ComputeType {
-    /// As the files hold it.
-    Stored,
-    /// MLX's CPU back end computes in 32 bits, whatever the files hold.
-    Float32,
-}
-
-impl ComputeType {
-    /// By the engine's device (`cpu`, `metal`, `cuda`); the larger one while the device is not known.
-    pub fn of_device(device: Option<&str>) -> Self {
-        match device {
-            Some("metal" | "cuda") => Self::Stored,
-            None if cfg!(target_os = "macos") => Self::Stored,
-            Some(_) | None => Self::Float32,
-        }
-    }
-}
 
 /// The models of one node, with what was found out about them.
 pub struct Models {

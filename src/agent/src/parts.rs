@@ -6,9 +6,10 @@ use camino::Utf8Path;
 use jiff::Timestamp;
 
 use super::models::{ComputeType, Models};
-use super::probe::{ProbeState, ProbeStep, Prober};
-use super::pulls::Pulls;
-use super::{Agent, SimulatedEngine, SimulatedMachine};
+use crate::agent::Agent;
+use crate::config::{SimulatedEngine, SimulatedMachine};
+use crate::models::pulls::Pulls;
+use crate::node::probe::{ProbeState, ProbeStep, Prober};
 use rooflet_artifact::ModelDirectory;
 use rooflet_base::task::Tasks;
 use rooflet_client::Changes;
@@ -168,8 +169,8 @@ mod tests {
 
     use camino::Utf8PathBuf;
 
-    use super::super::AgentConfig;
     use super::*;
+    use crate::config::AgentConfig;
     use rooflet_base::clock::{Clock, ManualClock};
     use rooflet_base::units::Bytes;
     use rooflet_host::{FakeHost, Host};

@@ -1,12 +1,15 @@
 //! What the agent calls a replica: its key, what its worker is started with, and where it was asked for.
 
+mod report;
+pub(crate) mod reporter;
+
 use std::fmt;
 
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
-use super::state::Record;
+pub use self::report::Report;
 use rooflet_api::meta::{MIRROR_ANNOTATION, PREPARE_ANNOTATION};
 use rooflet_api::v1alpha1::{
     GoldenPrompt, HubModel, KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError,
@@ -127,19 +130,6 @@ pub struct DesiredReplica {
 }
 
 impl DesiredReplica {
-    /// What was wanted when the agent last knew.
-    pub fn remembered(record: &Record) -> Self {
-        Self {
-            uid: record.uid.clone(),
-            generation: record.generation,
-            origin: record.origin.clone(),
-            spec: record.spec.clone(),
-            terms: record.terms.clone(),
-            next: None,
-            deleting: false,
-        }
-    }
-
     pub fn of(replica: &ModelReplica) -> Self {
         let spec = &replica.spec;
         Self {
@@ -167,6 +157,16 @@ impl DesiredReplica {
             deleting: replica.metadata.deletion_timestamp.is_some(),
         }
     }
+}
+
+/// A worker said that its model can never be served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BadModel {
+    pub fingerprint: u64,
+    pub at: Timestamp,
+    pub reason: String,
+    pub message: String,
 }
 
 /// What stands for the uid of a replica that no API server knows.

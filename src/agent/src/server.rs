@@ -21,13 +21,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::AgentConfig;
-use super::in_flight::InFlight;
 use super::manifests::ManifestSet;
-use super::pacing::Pacing;
 use super::replica::ReplicaKey;
-use super::sync::Reports;
 use super::workers::{Endpoint, Endpoints};
+use crate::config::AgentConfig;
+use crate::reports::Reports;
+use crate::workers::in_flight::InFlight;
+use crate::workers::pacing::Pacing;
 use rooflet_api::wire::{CHIP_SHARE_HEADER, KEEPER_HEADER, behind_proxy};
 use rooflet_base::error::Chain;
 use rooflet_base::latest::Latest;

@@ -4,24 +4,23 @@
 //! listen in `run/`, or under `/tmp` where that path would be too long for a socket. What they store of prompts is in
 //! `kv/`; see `prefix_files`. Models that were downloaded are in `models/`; see `artifact`.
 
+mod record;
+
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-use super::golden::Golden;
-use super::replica::{Origin, ReplicaKey, ReplicaSpec, Terms};
-use super::sync::plan::BadModel;
-use rooflet_api::v1alpha1::Termination;
+pub use self::record::Record;
+pub(crate) use self::record::WorkerRecord;
+use crate::replica::ReplicaKey;
 use rooflet_base::error::Chain;
 use rooflet_base::file::{if_there, replace};
-use rooflet_process::ProcessId;
 use rooflet_process::logs::Log;
 
 /// `sockaddr_un` has room for 104 bytes on macOS and 108 on Linux, the closing zero included.
@@ -61,69 +60,6 @@ impl OpenStateError {
             Self::Unusable { .. } | Self::Foreign { .. } => false,
         }
     }
-}
-
-/// What is kept of one replica.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Record {
-    pub key: ReplicaKey,
-    pub uid: String,
-    pub generation: i64,
-    pub origin: Origin,
-    pub spec: ReplicaSpec,
-    /// As they are now, also while the worker runs. Nothing in the record of an older agent.
-    #[serde(default)]
-    pub terms: Terms,
-    #[serde(default)]
-    pub restarts: i32,
-    /// The worker ended by itself, so that its next start is a restart.
-    #[serde(default)]
-    pub ended_by_itself: bool,
-    /// It was stopped because the machine's owner needs its memory, and has not started again.
-    #[serde(default)]
-    pub gave_way: bool,
-    /// In a row.
-    #[serde(default)]
-    pub failures: u32,
-    #[serde(default)]
-    pub backoff_until: Option<Timestamp>,
-    #[serde(default)]
-    pub bad_model: Option<BadModel>,
-    #[serde(default)]
-    pub last_termination: Option<Termination>,
-    /// Written before the process is started, with its identity added afterwards.
-    #[serde(default)]
-    pub worker: Option<WorkerRecord>,
-}
-
-/// What is kept of a running worker.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WorkerRecord {
-    pub process: Option<ProcessId>,
-    pub started: Timestamp,
-    pub reserved_bytes: u64,
-    /// The reservation's working, for the condition's message.
-    pub reservation: String,
-    pub model_path: Utf8PathBuf,
-    pub fingerprint: u64,
-    /// What it was started with; empty in the record of an older agent.
-    #[serde(default)]
-    pub engine: String,
-    pub context_tokens: u32,
-    /// What its longest answer may take.
-    #[serde(default)]
-    pub answer_seconds: u64,
-    /// Where it stores prefixes, if it does.
-    #[serde(default)]
-    pub prefix_dir: Option<Utf8PathBuf>,
-    /// How much of them.
-    #[serde(default)]
-    pub prefix_bytes: u64,
-    /// What it has still to answer before it counts as ready.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub golden: Option<Golden>,
 }
 
 /// The state directory, locked.
@@ -333,6 +269,7 @@ fn digest(bytes: &[u8]) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::replica::{Origin, ReplicaSpec, Terms};
     use rooflet_testing::TempDir;
 
     pub(crate) fn record(name: &str) -> Record {

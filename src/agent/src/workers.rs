@@ -1,6 +1,13 @@
 //! The workers of this node: started, watched, adopted after a restart of the agent, stopped. Carries plans out and
 //! tells what is there; decides nothing.
 
+pub(crate) mod backoff;
+pub(crate) mod golden;
+pub(crate) mod in_flight;
+mod monitor;
+pub(crate) mod pacing;
+mod prefix_files;
+pub(crate) mod quarantine;
 mod record;
 mod slot;
 
@@ -14,14 +21,14 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use self::monitor::Monitor;
+use self::pacing::Pacing;
+use self::prefix_files::PrefixFiles;
 pub use self::record::first_record;
 use self::slot::{Slot, Stopping, Worker};
-use super::monitor::Monitor;
-use super::pacing::Pacing;
-use super::prefix_files::{self, PrefixFiles};
 use super::replica::{DesiredReplica, ReplicaKey, ReplicaSpec, rfc3339};
 use super::state::{Record, ReplicaDir, StateDir};
-use super::sync::plan::{Seen, Start, StopCause};
+use crate::sync::{Seen, Start, StopCause};
 use rooflet_api::v1alpha1::Termination;
 use rooflet_api::wire::{RequestCounts, WorkerStatus};
 use rooflet_base::clock::Clock;

@@ -14,17 +14,13 @@ use super::planted::Bug;
 use super::run::{Run, Writer};
 use super::view::View;
 use super::worker::Worker;
-use rooflet_agent::LEASE_PERIOD;
 use rooflet_agent::models::ModelProblem;
-use rooflet_agent::pressure;
-use rooflet_agent::pressure::{MemoryWatch, Pressure};
+use rooflet_agent::node::pressure::{self, MemoryWatch, Pressure};
 use rooflet_agent::replica::{DesiredReplica, ReplicaKey};
 use rooflet_agent::state::Record;
-use rooflet_agent::sync::Reports;
-use rooflet_agent::sync::plan::{
-    Desired, Observed, Seen, Start, Step, StopCause, SyncPlan, Wanted, WorkerState,
-};
+use rooflet_agent::sync::{Desired, Observed, Seen, Start, Step, StopCause, SyncPlan, Wanted, WorkerState};
 use rooflet_agent::workers::{Progress, first_record};
+use rooflet_agent::{LEASE_PERIOD, Reports};
 use rooflet_api::v1alpha1::{ModelReplicaStatus, ModelSource};
 use rooflet_base::clock::since;
 use rooflet_base::units::Bytes;
@@ -421,7 +417,7 @@ impl Run<'_> {
             state
                 .records
                 .values()
-                .map(|record| (record.key.clone(), wanted(DesiredReplica::remembered(record))))
+                .map(|record| (record.key.clone(), wanted(record.desired())))
                 .collect()
         };
         Desired {

@@ -10,12 +10,12 @@ use super::event::{Actor, Event, Write};
 use super::node::DISK;
 use super::planted::Bug;
 use super::run::Run;
-use rooflet_agent::node_status::{NodeFacts, node_status};
-use rooflet_agent::probe::ProbeState;
-use rooflet_agent::replica::{DesiredReplica, ReplicaKey};
-use rooflet_agent::sync::plan::{Desired, Observed, Step, SyncPlan, Wanted, WorkerState, demand};
-use rooflet_agent::sync::status::{Facts, replica_status};
-use rooflet_agent::sync::{Report, Reports};
+use rooflet_agent::Reports;
+use rooflet_agent::node::{NodeFacts, ProbeState, node_status};
+use rooflet_agent::replica::{DesiredReplica, ReplicaKey, Report};
+use rooflet_agent::sync::{
+    Desired, Facts, Observed, Step, SyncPlan, Wanted, WorkerState, demand, replica_status,
+};
 use rooflet_api::conditions::condition_type;
 use rooflet_api::meta::REPLICA_FINALIZER;
 use rooflet_api::v1alpha1::{

@@ -16,7 +16,7 @@ use super::run::Run;
 use super::scenario::{duration_text, show};
 use super::store::{Change, Object};
 use rooflet_agent::replica::ReplicaKey;
-use rooflet_agent::sync::plan::StopCause;
+use rooflet_agent::sync::StopCause;
 use rooflet_agent::workers::GRACE;
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::meta::{DEPLOYMENT_LABEL, REPLICA_FINALIZER, TEMPLATE_HASH_LABEL};

@@ -12,7 +12,7 @@ use super::random;
 use super::run::Run;
 use rooflet_agent::models::ServableModel;
 use rooflet_agent::replica::{ReplicaKey, rfc3339};
-use rooflet_agent::sync::plan::{ANSWER_GRACE, Start, StopCause};
+use rooflet_agent::sync::{ANSWER_GRACE, Start, StopCause};
 use rooflet_agent::workers::{DRAIN_NOTICE, GRACE, GRACE_MARGIN};
 use rooflet_api::v1alpha1::{ModelSource, Termination};
 use rooflet_api::wire::{

@@ -20,7 +20,7 @@ const DEFAULT_NAMESPACE: &str = "default";
 
 /// One ModelDeployment of the manifest directory, as the one replica that runs of it here.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     pub key: ReplicaKey,
     pub spec: ReplicaSpec,
     pub terms: Terms,
@@ -29,7 +29,7 @@ pub struct Manifest {
 /// What is wrong with a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ManifestProblem {
+pub(crate) struct ManifestProblem {
     pub file: String,
     /// Counted from one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::SyncLoop;
-use super::plan::{Desired, Observed, Wanted};
+use super::desired::{Desired, Wanted};
+use super::observed::Observed;
+use super::sync_loop::SyncLoop;
 use crate::models::ASKING_HUB;
 use crate::replica::{DesiredReplica, ReplicaKey};
 use rooflet_api::v1alpha1::{HubModel, ModelSource};

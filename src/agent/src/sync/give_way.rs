@@ -1,7 +1,8 @@
 //! Who gives its memory back when the machine's owner needs it. Pure.
 
-use super::plan::{Desired, Observed, WorkerState};
-use crate::pressure::Pressure;
+use super::desired::Desired;
+use super::observed::{Observed, WorkerState};
+use crate::node::pressure::Pressure;
 use crate::replica::ReplicaKey;
 use rooflet_base::units::Bytes;
 

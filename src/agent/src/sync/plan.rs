@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use camino::Utf8PathBuf;
 use k8s_openapi::jiff::Timestamp;
 
+use super::desired::{Desired, Wanted};
 use super::give_way;
-use crate::models::{ModelProblem, PendingPull, ServableModel};
-use crate::pressure::Pressure;
-use crate::replica::{DesiredReplica, ReplicaKey, ReplicaSpec};
+use super::observed::{Observed, Seen, WorkerState};
+use super::step::{Ground, Refusal, Start, Step, StopCause, Wait};
+use crate::models::{PendingPull, ServableModel};
+use crate::node::pressure::Pressure;
+use crate::replica::{BadModel, DesiredReplica, ReplicaKey};
 use rooflet_api::conditions::NODE_MEMORY_PRESSURE;
 use rooflet_api::v1alpha1::AdmissionStatus;
 use rooflet_base::clock::since;
@@ -19,205 +21,13 @@ use rooflet_roofline::admission::{
     Ask, Commitment, Objectives, Suggestion, Supply, Verdict, shorter, suggestions,
 };
 use rooflet_roofline::disk::{DiskDemand, NodeDisk};
-use rooflet_roofline::memory::{Demand, Held, MemoryRefusal, NodeMemory, Reservation};
-use rooflet_roofline::predict::calibration::Calibration;
-use rooflet_roofline::predict::{Engine, Hardware, Parameters};
+use rooflet_roofline::memory::{Demand, Held, MemoryRefusal, NodeMemory};
+use rooflet_roofline::predict::{Engine, Parameters};
 use rooflet_roofline::published::admission_status;
 
 /// A model that its worker found unservable is tried again after this time even if no file has changed: the fault may
 /// have been the worker's.
-pub const BAD_MODEL_RETRY: Duration = Duration::from_secs(5 * 60);
-
-/// What should run on this node.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Desired {
-    pub replicas: BTreeMap<ReplicaKey, Wanted>,
-    /// The agent is stopping and takes its workers along.
-    pub stopping: bool,
-}
-
-/// One replica, and what is known of its model.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
-    pub replica: DesiredReplica,
-    pub model: Result<ServableModel, ModelProblem>,
-}
-
-/// What is on this node.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Observed {
-    pub replicas: BTreeMap<ReplicaKey, Seen>,
-    pub memory: NodeMemory,
-    /// What replicas that were told how much may store on the disk together.
-    pub disk_limit: Bytes,
-    /// What the speed of models can be predicted from, if anything can.
-    pub hardware: Option<Hardware>,
-    /// What runs here have taught about it.
-    pub calibrations: Vec<Calibration>,
-    /// By fingerprint, models that took the machine down, and what is to be said of them.
-    pub quarantined: BTreeMap<u64, String>,
-    /// Memory of workers that are gone, which the kernel did not give back.
-    pub stranded: Option<Bytes>,
-    /// The bandwidth probe is running and wants the machine for itself.
-    pub probing: bool,
-    /// Whether the machine's owner needs its memory back.
-    pub pressure: Pressure,
-    /// How much would have to be given back.
-    pub shortfall: Bytes,
-    /// What is to stay free beside one that has given way and comes back.
-    pub relapse: Bytes,
-}
-
-impl Observed {
-    /// Disk of everything that has a process.
-    pub(super) fn promised_disk(&self) -> Bytes {
-        let running = self
-            .replicas
-            .values()
-            .filter(|seen| seen.worker != WorkerState::None);
-        running.map(|seen| seen.spec.disk()).sum()
-    }
-}
-
-/// One replica as the agent last acted on it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
-    pub uid: String,
-    pub generation: i64,
-    pub spec: ReplicaSpec,
-    pub worker: WorkerState,
-    pub held: Held,
-    /// Requests under way or waiting, as its worker last said.
-    pub requests: u64,
-    /// It was stopped for the machine's owner.
-    pub gave_way: bool,
-    /// No start before this.
-    pub backoff_until: Option<Timestamp>,
-    pub bad_model: Option<BadModel>,
-}
-
-/// Whether a replica has a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkerState {
-    None,
-    Running,
-    /// It runs and has not answered for too long.
-    Unresponsive,
-    Stopping,
-    /// It should have ended long ago: a driver may hold it.
-    Stuck,
-}
-
-/// A worker said that its model can never be served.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct BadModel {
-    pub fingerprint: u64,
-    pub at: Timestamp,
-    pub reason: String,
-    pub message: String,
-}
-
-/// What to do about one replica.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Step {
-    /// It would be started if its model were here.
-    Pull(Start),
-    Start(Start),
-    Stop(StopCause),
-    /// It runs as it should.
-    Keep,
-    /// Its process is on its way out.
-    AwaitStop,
-    /// It would be started, only not now.
-    Wait(Wait),
-    /// It cannot be started as things are. Decided afresh in every pass.
-    Refuse(Refusal),
-    /// Nothing of it runs and nobody wants it: forget it, and let its object go.
-    Release,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Start {
-    pub path: Utf8PathBuf,
-    pub fingerprint: u64,
-    pub context_tokens: u32,
-    pub reservation: Reservation,
-    pub admission: Box<AdmissionStatus>,
-}
-
-/// What a planned stop waits at most for requests that are under way, unless the agent was told otherwise.
-pub const ANSWER_GRACE: Duration = Duration::from_secs(300);
-/// No answer is waited for longer.
-const LONGEST_ANSWER: Duration = Duration::from_secs(3600);
-
-impl Start {
-    /// What its longest answer may take: the whole context at the slow end of the prediction, all streams busy.
-    pub fn longest_answer(&self) -> Duration {
-        let speed = self.admission.speed.as_ref();
-        longest_answer(
-            self.context_tokens,
-            speed.map(|speed| speed.tokens_per_second.p10),
-        )
-    }
-}
-
-fn longest_answer(context_tokens: u32, tokens_per_second: Option<f64>) -> Duration {
-    let rate = tokens_per_second.filter(|rate| *rate > 0.0);
-    rate.map_or(LONGEST_ANSWER, |rate| {
-        let seconds = f64::from(context_tokens) / rate;
-        Duration::from_secs_f64(seconds.min(LONGEST_ANSWER.as_secs_f64()))
-    })
-}
-
-/// Why a running worker is stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopCause {
-    /// Its object is being deleted, or its manifest is gone.
-    Deleted,
-    /// Another object has taken its name, or its manifest has changed.
-    Replaced,
-    /// It does not answer any more.
-    Unresponsive,
-    /// The agent is stopping.
-    AgentStopping,
-    /// The machine's owner needs its memory.
-    MemoryPressure,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wait {
-    BackOff {
-        until: Timestamp,
-    },
-    /// It is not known yet what its model is.
-    Artifacts(ModelProblem),
-    /// The node is being measured.
-    Probing,
-    /// What is wanted is older than what was acted on.
-    Stale,
-    AgentStopping,
-}
-
-/// Why a replica is not started, as its conditions say it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Refusal {
-    pub ground: Ground,
-    pub reason: String,
-    pub message: String,
-    /// The numbers, where it was a question of numbers.
-    pub admission: Option<Box<AdmissionStatus>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ground {
-    /// Something about the model's files.
-    Artifacts,
-    /// It can never run here as it is.
-    Never,
-    /// It may run here later.
-    NotNow,
-}
+pub(super) const BAD_MODEL_RETRY: Duration = Duration::from_secs(5 * 60);
 
 /// See [`Step`].
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -12,13 +12,15 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::super::step::longest_answer;
 use super::*;
-use crate::models::ASKING_HUB;
-use crate::replica::{Origin, Terms};
+use crate::models::{ASKING_HUB, ModelProblem};
+use crate::replica::{Origin, ReplicaSpec, Terms};
 use rooflet_api::v1alpha1::{ContextWorking, DiskWorking, KvCacheSpec, ObjectivesSpec};
 use rooflet_roofline::chip;
 use rooflet_roofline::kv_quantisation::KvQuantisationError;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, ServedModel};
+use rooflet_roofline::predict::Hardware;
 
 const FINGERPRINT: u64 = 7;
 

@@ -8,71 +8,25 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use tracing::info;
 
-use super::plan::{Desired, Ground, Observed, Refusal, Step, SyncPlan, Wanted, WorkerState, demand};
+use super::desired::{Desired, Wanted};
+use super::observed::{Observed, WorkerState};
+use super::plan::{SyncPlan, demand};
 use super::said::{Said, throttle};
 use super::status::{Facts, Happening, happenings, replica_status};
-use super::{Displaced, SyncLoop};
+use super::step::{Ground, Refusal, Step};
+use super::sync_loop::{Displaced, SyncLoop};
 use crate::models::ModelProblem;
-use crate::pressure::Pressure;
-use crate::replica::{DesiredReplica, Origin, ReplicaKey, is_mirror};
+use crate::replica::{DesiredReplica, Origin, ReplicaKey, Report, is_mirror};
+use crate::reports::Reports;
 use crate::workers::Progress;
 use rooflet_api::conditions::condition_type;
-use rooflet_api::v1alpha1::{Calibration, DownloadSpeed, ModelReplica, ModelReplicaStatus, NodeModel};
-use rooflet_api::wire::EngineInfo;
-use rooflet_base::units::Bytes;
+use rooflet_api::v1alpha1::{ModelReplica, NodeModel};
 use rooflet_client::{Cache, EventType};
 use rooflet_roofline::memory::Reservation;
 use rooflet_roofline::published::publish_calibration;
 
 /// The model directory is listed again after this time.
 const LIST_MODELS: Duration = Duration::from_secs(5);
-
-/// What the agent knows of its node and its replicas after a pass.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Reports {
-    pub replicas: BTreeMap<ReplicaKey, Report>,
-    /// Replicas of the API server that do not run here, because a manifest's has their key.
-    pub displaced: BTreeMap<ReplicaKey, Report>,
-    pub models: Vec<NodeModel>,
-    /// Why the model directory cannot be listed.
-    pub models_problem: Option<ModelProblem>,
-    /// What its requests have taught about its speed.
-    pub calibrations: Vec<Calibration>,
-    /// Promised to replicas.
-    pub reserved: Bytes,
-    /// What replicas that were told how much may store on the disk together.
-    pub disk_limit: Option<Bytes>,
-    /// How fast models were downloaded.
-    pub download: Option<DownloadSpeed>,
-    /// What a worker says of its engine.
-    pub engine: Option<EngineInfo>,
-    /// The share of the chip's time that is promised to replicas, 0 to 1.
-    pub promised_share: f64,
-    /// No worker runs.
-    pub idle: bool,
-    /// Whether the machine's owner needs its memory back.
-    pub pressure: Pressure,
-    /// The pass knew that the probe wants the machine, and started nothing.
-    pub probing: bool,
-}
-
-/// What is to be said of one replica.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Report {
-    pub replica: DesiredReplica,
-    pub status: ModelReplicaStatus,
-    /// Nothing of it runs any more and it is being deleted: its finalizer may go.
-    pub release: bool,
-}
-
-impl Report {
-    /// It was made before the object became what it is now; the next pass makes another one. Written nevertheless, it
-    /// would undo what was said of a higher generation.
-    pub fn is_outdated(&self, object: &ModelReplica) -> bool {
-        let made_for = self.status.observed_generation;
-        made_for.is_some() && made_for < object.metadata.generation
-    }
-}
 
 impl SyncLoop {
     pub(super) fn report(

@@ -9,7 +9,7 @@ const MEASURED_PERIOD: Duration = Duration::from_secs(10);
 
 /// The status that was last made for a replica.
 #[derive(Debug, Clone)]
-pub struct Said {
+pub(crate) struct Said {
     pub(super) status: ModelReplicaStatus,
     /// When what is measured was last made anew.
     pub(super) measured_at: Instant,

@@ -5,10 +5,10 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use super::plan::{Ground, Refusal, Start, Step, StopCause, Wait};
-use crate::backoff;
+use super::step::{Ground, Refusal, Start, Step, StopCause, Wait};
 use crate::models::{ASKING_HUB, PendingPull};
 use crate::workers::Progress;
+use crate::workers::backoff;
 use rooflet_api::conditions::{
     ADMISSION_OVERRIDDEN, GOLDEN_PROMPT_FAILED, OVERCOMMITTED, Truth, condition_type, is_true, set_condition,
     whole_seconds,
@@ -504,14 +504,14 @@ fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {
 
 /// Something to tell of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Happening {
+pub(super) struct Happening {
     pub kind: EventType,
     pub reason: String,
     pub message: String,
 }
 
 /// The events of a change of status.
-pub fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatus) -> Vec<Happening> {
+pub(super) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatus) -> Vec<Happening> {
     let mut told = Vec::new();
     let mut tell = |kind, reason: &str, message: &str| {
         told.push(Happening {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::models::ModelProblem;
-use crate::pulls::Trouble;
-use crate::sync::plan::Start;
+use crate::models::Trouble;
+use crate::sync::Start;
 use rooflet_api::v1alpha1::Termination;
 use rooflet_api::wire::{EngineInfo, EngineMemory, ModelInfo, RequestCounts};
 use rooflet_roofline::memory::{Demand, MemoryRefusal, Reservation, ServedModel};

@@ -7,12 +7,13 @@ use camino::Utf8Path;
 
 use super::*;
 use crate::manifests::Manifest;
-use crate::pressure::Pressure;
-use crate::probe::ProbeState;
-use crate::pulls::Pulls;
+use crate::models::pulls::Pulls;
+use crate::node::pressure::Pressure;
+use crate::node::probe::ProbeState;
 use crate::replica::ReplicaSpec;
 use crate::replica::Terms;
 use crate::state::StateDir;
+use crate::sync::plan::BAD_MODEL_RETRY;
 use crate::workers::WorkerCommand;
 use rooflet_api::v1alpha1::{Chip, ObjectivesSpec, ReplicaPhase};
 use rooflet_artifact::ModelDirectory;
@@ -310,7 +311,7 @@ async fn a_bad_model_is_not_started_again_and_again() {
         condition.message.clone()
     };
     assert_eq!(message(&scene), "model.safetensors is cut short");
-    scene.time.advance(plan::BAD_MODEL_RETRY - Duration::from_secs(1));
+    scene.time.advance(BAD_MODEL_RETRY - Duration::from_secs(1));
     scene.until("a=Failed/CorruptWeights/0").await;
     scene.time.advance(Duration::from_secs(1));
     scene.until("a=Failed/CorruptWeights/1").await;
@@ -380,7 +381,7 @@ async fn what_was_promised_outlives_the_agent() {
     };
     let remembered = |scene: &Scene| {
         let record = scene.sync.workers.records().next().unwrap();
-        DesiredReplica::remembered(record).terms
+        record.desired().terms
     };
     scene.want_on(&[("a", promised(1.0))]);
     scene.until("a=Loading/Starting/0").await;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use crate::backoff;
-use crate::golden::Golden;
-use crate::prefix_files::PrefixFiles;
 use crate::replica::{DesiredReplica, ReplicaKey};
 use crate::state::{Record, WorkerRecord};
-use crate::sync::plan::Start;
+use crate::sync::Start;
+use crate::workers::backoff;
+use crate::workers::golden::Golden;
+use crate::workers::prefix_files::PrefixFiles;
 use rooflet_api::v1alpha1::Termination;
 
 pub fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {

@@ -7,10 +7,10 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{Endpoint, Progress};
-use crate::monitor::Contact;
-use crate::replica::rfc3339;
+use crate::replica::{BadModel, rfc3339};
 use crate::state::{Record, ReplicaDir, read_json};
-use crate::sync::plan::{BadModel, Seen, StopCause, WorkerState};
+use crate::sync::{Seen, StopCause, WorkerState};
+use crate::workers::monitor::Contact;
 use rooflet_api::v1alpha1::Termination;
 use rooflet_api::wire::{TerminationMessage, WorkerPhase};
 use rooflet_base::clock::since;

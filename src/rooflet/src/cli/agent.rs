@@ -9,7 +9,7 @@ use kube::Client;
 
 use super::Failure;
 use crate::node::{listeners, shutdown};
-use rooflet_agent::sync::plan::ANSWER_GRACE;
+use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::workers::GRACE;
 use rooflet_agent::{Agent, AgentConfig, NodeCredentials, QuietHours, SimulatedMachine, StartAgentError};
 use rooflet_artifact::remote::HubAccess;

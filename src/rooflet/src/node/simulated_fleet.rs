@@ -10,7 +10,7 @@ use tracing::info;
 
 use super::cable::{self, Cable};
 use super::simulated_mac::{self, Cables, SimulatedMac};
-use rooflet_agent::sync::plan::ANSWER_GRACE;
+use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::{AgentConfig, SimulatedEngine, SimulatedMachine, StartAgentError};
 use rooflet_base::task::Tasks;
 use rooflet_client::{ConnectError, KubeconfigSource, connect, connect_via};

@@ -133,8 +133,8 @@ impl Lives {
         );
         let stop = life.stop_token();
         life.spawn_detached(async move {
-            if let Err(why) = agent.run(Some(client), listener, stop).await {
-                error!(node, why, "a simulated agent has ended");
+            if let Err(err) = agent.run(Some(client), listener, stop).await {
+                error!(node, why = err.to_string(), "a simulated agent has ended");
             }
         });
         self.life = Some(life);

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::cli::{Failure, default_data_dir, ui};
 use rooflet_agent::calibrator::kept;
 use rooflet_agent::models::ComputeType;
-use rooflet_agent::probe::last_report;
+use rooflet_agent::node::last_report;
 use rooflet_api::v1alpha1::{Chip, PlausibilityVerdict, Probe};
 use rooflet_api::wire::ProbeReport;
 use rooflet_base::clock::Clock;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use super::replica::ReplicaKey;
+use crate::replica::ReplicaKey;
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use rooflet_roofline::admission::BEST_EFFORT_SHARE;
@@ -89,7 +89,7 @@ impl Pacing {
     }
 
     /// Hears when shares may have become smaller. When they become larger is found by asking.
-    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed_tx.subscribe()
     }
 

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::golden::{self, Golden, GoldenState};
 use super::pacing::Pacing;
-use super::replica::ReplicaKey;
+use crate::replica::ReplicaKey;
 use rooflet_api::wire::{CHIP_SHARE_HEADER, WorkerPhase, WorkerStatus};
 use rooflet_base::clock::Clock;
 use rooflet_base::latest::Latest;

@@ -7,13 +7,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::sync::Reports;
+use crate::reports::Reports;
 use rooflet_base::error::Chain;
 use rooflet_base::latest::LatestSeen;
 use rooflet_host as host;
 
 /// Follows the reports until `stop`: from the first worker's start to the last one's end the machine stays awake.
-pub(super) async fn while_serving(mut reports_rx: watch::Receiver<Arc<Reports>>, stop: CancellationToken) {
+pub(crate) async fn while_serving(mut reports_rx: watch::Receiver<Arc<Reports>>, stop: CancellationToken) {
     let Some(command) = host::keep_awake() else {
         return;
     };

@@ -11,7 +11,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::state::StateDir;
+use super::Trouble;
+use crate::state::StateDir;
 use rooflet_api::v1alpha1::{DownloadSpeed, HubModel};
 use rooflet_artifact::Downloads;
 use rooflet_artifact::hub::{Survey, survey};
@@ -56,15 +57,6 @@ pub enum Looked {
     },
     /// Nothing is known of it.
     Unknown(Trouble),
-}
-
-/// What went wrong with a model, and is tried again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    pub reason: &'static str,
-    pub message: String,
-    /// It may pass by itself.
-    pub is_passing: bool,
 }
 
 /// The agent's downloads.

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::state::{StateDir, read_json};
-use super::sync::Reports;
+use crate::reports::Reports;
+use crate::state::{StateDir, read_json};
 use rooflet_api::wire::ProbeReport;
 use rooflet_base::clock::{Clock, since};
 use rooflet_base::error::Chain;
@@ -103,7 +103,7 @@ pub fn last_report(state_dir: &Utf8Path) -> Option<ProbeReport> {
 }
 
 /// See the module.
-pub struct Prober {
+pub(crate) struct Prober {
     pub state: Arc<StateDir>,
     /// The command of the child.
     pub program: Utf8PathBuf,
@@ -138,7 +138,7 @@ enum ProbeError {
 impl Prober {
     /// The figure of an earlier life, fresh or old, if it was measured under these conditions. To be asked before anything
     /// is started.
-    pub fn remembered(state: &StateDir, conditions: &str) -> Option<Measured> {
+    pub(crate) fn remembered(state: &StateDir, conditions: &str) -> Option<Measured> {
         let kept: Kept = state.read(FILE).ok().flatten()?;
         (kept.conditions == conditions).then(|| Measured {
             report: Box::new(kept.report),
@@ -147,7 +147,7 @@ impl Prober {
     }
 
     /// Measures when there is no good figure and the node is idle, until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -2,63 +2,15 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::node_conditions::{Stated, conditions};
-use super::probe::{Measured, ProbeState};
-use super::sync::Reports;
+use super::conditions::{Stated, conditions};
+use super::facts::NodeFacts;
+use super::hardware::{published_probe, show_engine};
 use rooflet_api::conditions::set_condition;
-use rooflet_api::v1alpha1::{
-    Basis, Chip, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, Probe, Resources,
-};
-use rooflet_api::wire::EngineInfo;
+use rooflet_api::v1alpha1::{Basis, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, Resources};
 use rooflet_base::quantity::format_bytes;
 use rooflet_base::units::{Bytes, BytesPerSecond};
-use rooflet_host::{Disk, Identity, Memory, Power, Presence};
 use rooflet_roofline::chip;
 use rooflet_roofline::memory::allocatable;
-use rooflet_roofline::predict::Hardware;
-use rooflet_roofline::published;
-
-/// What a node's status is made from.
-#[derive(Debug, Clone)]
-pub struct NodeFacts<'a> {
-    pub identity: &'a Identity,
-    pub machine_id: &'a str,
-    pub memory: Memory,
-    pub disk: Option<Disk>,
-    pub power: Power,
-    pub presence: Presence,
-    /// Wired memory that did not come back after the last worker, where the system tells.
-    pub stranded: Option<Bytes>,
-    /// It is a time of day at which the machine is not to serve.
-    pub quiet: bool,
-    pub endpoint: &'a str,
-    pub probe: &'a ProbeState,
-    pub reports: &'a Reports,
-    pub generation: Option<i64>,
-    /// The agent is stopping: nothing new should come here.
-    pub stopping: bool,
-}
-
-/// What the speed of models on this node can be predicted from, if anything can: as who reads its status at this time
-/// has it.
-pub fn node_hardware(chip: &Chip, memory: Bytes, probe: &ProbeState, now: Timestamp) -> Option<Hardware> {
-    let is_expired = |last: &Measured| last.fresh_for(now).is_zero();
-    let expired = probe.last.as_ref().is_some_and(is_expired);
-    published::hardware_of(chip, Some(memory), published_probe(probe).as_ref(), expired)
-}
-
-fn published_probe(state: &ProbeState) -> Option<Probe> {
-    let Measured { report, duration } = state.last.as_ref()?;
-    Some(Probe {
-        basis: Basis::Measured,
-        measurements: report.measurements.clone(),
-        plausibility: Some(report.plausibility.clone()),
-        engine: show_engine(&report.engine),
-        measured_at: report.measured_at.clone(),
-        expires_at: Some(report.expires_at.clone()),
-        duration_seconds: duration.as_secs_f64(),
-    })
-}
 
 /// The next status. Conditions of other writers stay.
 pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Timestamp) -> FleetNodeStatus {
@@ -135,10 +87,6 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
     next
 }
 
-pub fn show_engine(engine: &EngineInfo) -> String {
-    format!("{} {} ({})", engine.name, engine.version, engine.device)
-}
-
 /// Measured / data sheet, without a blank, so that a column of `kubectl get` stays one word.
 fn measured_of_spec(measured: Option<BytesPerSecond>, spec: Option<BytesPerSecond>) -> String {
     match (measured.map(gigabytes_per_second), spec.map(gigabytes_per_second)) {
@@ -168,14 +116,18 @@ fn gibibytes(Bytes(bytes): Bytes) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::node_conditions::{PRESENT_WITHIN, freshness};
-    use super::super::pressure::Pressure;
-    use super::super::probe::ProbeStep;
     use super::*;
+    use crate::node::conditions::{PRESENT_WITHIN, freshness};
+    use crate::node::hardware::node_hardware;
+    use crate::node::pressure::Pressure;
+    use crate::node::probe::ProbeStep;
+    use crate::node::probe::{Measured, ProbeState};
+    use crate::reports::Reports;
     use rooflet_api::conditions::{PROBE_EXPIRED, Truth};
-    use rooflet_api::v1alpha1::{Figure, Measurements, Plausibility, PowerSource, ThermalState};
-    use rooflet_api::wire::{ProbeReport, ProbedMachine};
-    use rooflet_host::{FakeHost, Host};
+    use rooflet_api::v1alpha1::{Chip, Figure, Measurements, Plausibility, PowerSource, ThermalState};
+    use rooflet_api::wire::{EngineInfo, ProbeReport, ProbedMachine};
+    use rooflet_host::{Disk, FakeHost, Host, Power, Presence};
+    use rooflet_roofline::predict::Hardware;
 
     fn report(measured_at: &str) -> ProbeReport {
         let figure = |rate| Figure {

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::response::Response;
 use http_body_util::BodyExt;
 
-use super::replica::ReplicaKey;
+use crate::replica::ReplicaKey;
 use rooflet_api::wire::RUNNING_HEADER;
 use rooflet_base::mutex::lock;
 
@@ -17,13 +17,13 @@ pub(crate) struct InFlight(Arc<Mutex<BTreeMap<ReplicaKey, u64>>>);
 
 /// One request; over when dropped.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(crate) struct Flight {
     all: InFlight,
     key: ReplicaKey,
 }
 
 impl InFlight {
-    pub(super) fn begin(&self, key: &ReplicaKey) -> Flight {
+    pub(crate) fn begin(&self, key: &ReplicaKey) -> Flight {
         self.change(key, |count| count.saturating_add(1));
         Flight {
             all: self.clone(),
@@ -50,7 +50,7 @@ impl InFlight {
 
 impl Flight {
     /// Says on the answer how many there are, and ends with it.
-    pub(super) fn land_with(self, response: Response) -> Response {
+    pub(crate) fn land_with(self, response: Response) -> Response {
         let (mut parts, body) = response.into_parts();
         parts
             .headers

@@ -12,8 +12,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use k8s_openapi::jiff::Timestamp;
 use tracing::{info, warn};
 
-use super::replica::ReplicaKey;
-use super::state::identifier;
+use crate::replica::ReplicaKey;
+use crate::state::identifier;
 use rooflet_api::v1alpha1::KvCacheSpec;
 use rooflet_base::clock::since;
 use rooflet_base::file::directories;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
-use super::state::StateDir;
+use crate::state::StateDir;
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
 use rooflet_base::units::Bytes;
@@ -24,7 +24,7 @@ const FILE: &str = "wired.json";
 
 /// Remembers what was wired before anything was served.
 #[derive(Debug, Clone, Default)]
-pub(super) struct WiredMemory {
+pub(crate) struct WiredMemory {
     /// What was wired last before workers ran: other programs wire and free, too.
     baseline: Option<Bytes>,
     /// Workers have run, and what they had wired has not come back yet, as far as is known.
@@ -40,7 +40,7 @@ pub(super) struct WiredMemory {
 /// What outlives the agent while workers run: what was wired before them is not to be seen again until they are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Remembered {
+pub(crate) struct Remembered {
     /// Memory is wired afresh with every start of the machine.
     boot_id: String,
     baseline_bytes: u64,
@@ -55,7 +55,7 @@ pub(super) struct Remembered {
 
 impl WiredMemory {
     /// Goes on from what an earlier life of the agent has seen, if the machine has been up since.
-    pub(super) fn resume(remembered: Option<Remembered>, boot_id: &str) -> Self {
+    pub(crate) fn resume(remembered: Option<Remembered>, boot_id: &str) -> Self {
         match remembered {
             Some(known) if known.boot_id == boot_id && known.served => Self {
                 baseline: Some(Bytes(known.baseline_bytes)),
@@ -70,7 +70,7 @@ impl WiredMemory {
     }
 
     /// For the agent's next life; `None` while there is nothing to come back.
-    pub(super) fn remember(&self, boot_id: &str) -> Option<Remembered> {
+    pub(crate) fn remember(&self, boot_id: &str) -> Option<Remembered> {
         self.served.then_some(Remembered {
             boot_id: boot_id.to_owned(),
             baseline_bytes: self.baseline?.0,
@@ -81,12 +81,12 @@ impl WiredMemory {
     }
 
     /// Workers that could hold so much were killed or crashed.
-    pub(super) fn lose(&mut self, held: Bytes) {
+    pub(crate) fn lose(&mut self, held: Bytes) {
         self.lost += held;
     }
 
     /// `wired` is what is wired now; `idle` that no worker runs. Returns what has not come back.
-    pub(super) fn observe(&mut self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
+    pub(crate) fn observe(&mut self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
         if !idle {
             self.served = true;
             self.idle_since = None;
@@ -114,7 +114,7 @@ impl WiredMemory {
 
 /// The same, kept in the agent's state directory. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct WiredWatch {
+pub(crate) struct WiredWatch {
     state: Arc<StateDir>,
     /// `None` where the machine does not tell one start from another.
     boot_id: Option<String>,
@@ -123,7 +123,7 @@ pub(super) struct WiredWatch {
 
 impl WiredWatch {
     /// Goes on from what is on disk.
-    pub(super) fn load(state: Arc<StateDir>, boot_id: Option<String>) -> Self {
+    pub(crate) fn load(state: Arc<StateDir>, boot_id: Option<String>) -> Self {
         let remembered = state.read::<Option<Remembered>>(FILE).unwrap_or_else(|err| {
             // It is learned anew.
             warn!(error = %Chain(&err), "what memory was wired before cannot be read");
@@ -141,12 +141,12 @@ impl WiredWatch {
     }
 
     /// See [`WiredMemory::observe`].
-    pub(super) fn look(&self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
+    pub(crate) fn look(&self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
         self.change(|memory| memory.observe(wired, idle, now))
     }
 
     /// See [`WiredMemory::lose`].
-    pub(super) fn lose(&self, held: Bytes) {
+    pub(crate) fn lose(&self, held: Bytes) {
         if held > Bytes::ZERO {
             self.change(|memory| memory.lose(held));
         }

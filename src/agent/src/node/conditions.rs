@@ -5,10 +5,10 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
-use super::node_status::NodeFacts;
+use super::facts::NodeFacts;
 use super::pressure::Pressure;
 use super::probe::{ProbeState, ProbeStep};
-use super::replica::rfc3339;
+use crate::replica::rfc3339;
 use rooflet_api::conditions::{AGENT_STOPPED, PROBE_EXPIRED, SIMULATED_CHIP, Truth, condition_type, is_true};
 use rooflet_api::v1alpha1::{PlausibilityVerdict, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
@@ -17,14 +17,14 @@ use rooflet_base::units::Bytes;
 const LOW_PERCENT: u64 = 5;
 
 /// Who touched the machine within this time is there.
-pub(super) const PRESENT_WITHIN: Duration = Duration::from_secs(5 * 60);
+pub(crate) const PRESENT_WITHIN: Duration = Duration::from_secs(5 * 60);
 
 /// One condition as it is now.
-pub(super) struct Stated<'a> {
-    pub(super) kind: &'static str,
-    pub(super) truth: Truth,
-    pub(super) reason: &'a str,
-    pub(super) message: String,
+pub(crate) struct Stated<'a> {
+    pub(crate) kind: &'static str,
+    pub(crate) truth: Truth,
+    pub(crate) reason: &'a str,
+    pub(crate) message: String,
 }
 
 impl<'a> Stated<'a> {
@@ -47,7 +47,7 @@ impl<'a> Stated<'a> {
 }
 
 /// All that can be said, in the order in which it is shown.
-pub(super) fn conditions<'a>(
+pub(crate) fn conditions<'a>(
     facts: &NodeFacts<'a>,
     before: &[Condition],
     now: Timestamp,
@@ -213,7 +213,7 @@ fn probe_fresh<'a>(facts: &NodeFacts<'a>, now: Timestamp) -> Stated<'a> {
     Stated::new(condition_type::PROBE_FRESH, truth, reason, message)
 }
 
-pub(super) fn freshness(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, String) {
+pub(crate) fn freshness(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, String) {
     match (&probe.step, &probe.last) {
         (ProbeStep::Simulated, _) => (
             Truth::False,

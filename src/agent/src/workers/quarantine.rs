@@ -11,8 +11,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::replica::rfc3339;
-use super::state::{Record, StateDir};
+use crate::replica::rfc3339;
+use crate::state::{Record, StateDir};
 use rooflet_base::error::Chain;
 use rooflet_host::{Host, PanicReport};
 
@@ -21,7 +21,7 @@ const FILE: &str = "quarantine.json";
 
 /// Looks for panics since the workers were started of which there are records, and returns by fingerprint what is to be said
 /// of models that must not be started here with this engine.
-pub(super) fn look(
+pub(crate) fn look(
     state: &StateDir,
     host: &Host,
     engine: &str,
@@ -60,7 +60,7 @@ pub(super) fn look(
 /// One model under suspicion, with what it ran on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Suspect {
+pub(crate) struct Suspect {
     fingerprint: u64,
     model_path: Utf8PathBuf,
     /// Empty in what an older agent has noted, which says nothing of any engine.
@@ -73,12 +73,12 @@ pub(super) struct Suspect {
 
 /// All that were ever found, as the state directory keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Quarantine(Vec<Suspect>);
+pub(crate) struct Quarantine(Vec<Suspect>);
 
 impl Quarantine {
     /// Adds the models whose workers ran when the GPU's drivers panicked, each with its engine; where a record does not say
     /// which, `engine`. Whether anything is new.
-    pub(super) fn add(&mut self, reports: &[PanicReport], records: &[Record], engine: &str) -> bool {
+    pub(crate) fn add(&mut self, reports: &[PanicReport], records: &[Record], engine: &str) -> bool {
         let before = self.0.len();
         for report in reports.iter().filter(|report| report.by_gpu) {
             let ran = records
@@ -106,7 +106,7 @@ impl Quarantine {
     }
 
     /// By fingerprint, what is to be said of the models that are not started with this engine on this system.
-    pub(super) fn applies(&self, engine: &str, os_build: &str) -> BTreeMap<u64, String> {
+    pub(crate) fn applies(&self, engine: &str, os_build: &str) -> BTreeMap<u64, String> {
         let applies = |suspect: &&Suspect| suspect.engine == engine && suspect.os_build == os_build;
         let said = |suspect: &Suspect| {
             let message = format!(

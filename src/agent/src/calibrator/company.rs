@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use super::replica::ReplicaKey;
+use crate::replica::ReplicaKey;
 use rooflet_api::wire::RequestCounts;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Company {
+pub(crate) struct Company {
     workers: BTreeMap<ReplicaKey, Seen>,
 }
 
@@ -23,7 +23,7 @@ struct Seen {
 
 impl Company {
     /// All workers as they are now. Those that are not named are gone.
-    pub(super) fn look(&mut self, now: &BTreeMap<ReplicaKey, RequestCounts>) {
+    pub(crate) fn look(&mut self, now: &BTreeMap<ReplicaKey, RequestCounts>) {
         let is_busy = |key: &ReplicaKey, counts: &RequestCounts| {
             let before = self.workers.get(key).map_or(0, |seen| seen.completed);
             counts.running > 0 || counts.completed != before
@@ -60,7 +60,7 @@ impl Company {
     }
 
     /// Whether the last `requests` that this worker completed had the chip to themselves.
-    pub(super) fn spared(&self, key: &ReplicaKey, requests: u64) -> bool {
+    pub(crate) fn spared(&self, key: &ReplicaKey, requests: u64) -> bool {
         self.workers.get(key).is_none_or(|seen| {
             seen.shared_until == 0 || seen.completed.saturating_sub(seen.shared_until) >= requests
         })

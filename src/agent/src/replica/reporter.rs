@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::replica::{Origin, ReplicaKey, is_mirror};
-use super::sync::{Report, Reports};
+use crate::replica::Report;
+use crate::replica::{Origin, ReplicaKey, is_mirror};
+use crate::reports::Reports;
 use rooflet_api::meta::{MIRROR_ANNOTATION, REPLICA_FINALIZER};
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaSpec, ModelSpec, PlacementSpec, ServingSpec};
 use rooflet_base::error::Chain;
@@ -234,6 +235,6 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
 
 /// Whether a mirror shows what runs.
 fn shows(object: &ModelReplica, report: &Report) -> bool {
-    let shown = super::replica::DesiredReplica::of(object);
+    let shown = crate::replica::DesiredReplica::of(object);
     shown.spec == report.replica.spec && shown.terms.objectives == report.replica.terms.objectives
 }

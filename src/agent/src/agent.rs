@@ -1,0 +1,417 @@
+//! The agent itself: its directories, and the start of its tasks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::Utf8PathBuf;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::calibrator::Calibrator;
+use crate::config::AgentConfig;
+use crate::control_plane::{ControlPlane, Farewell};
+use crate::manifests::{self, ManifestSet, OpenManifestsError, Parser};
+use crate::metrics::AgentMetrics;
+use crate::node::awake;
+use crate::node::holder::{Holder, TakenError};
+use crate::node::lease::{NodeLease, lease_of};
+use crate::node::pressure::MemoryWatch;
+use crate::node::probe::{ProbeState, Prober};
+use crate::node::reporter::NodeReporter;
+use crate::node::wired::WiredWatch;
+use crate::parts::{Measuring, Parts};
+use crate::reports::Reports;
+use crate::running::{RunAgentError, Running};
+use crate::server::{self, App};
+use crate::state::{OpenStateError, StateDir};
+use crate::sync::{Sources, SyncLoop};
+use crate::workers::in_flight::InFlight;
+use crate::workers::quarantine;
+use crate::workers::{WorkerCommand, Workers};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::Chain;
+use rooflet_base::metrics::Registry;
+use rooflet_base::task::Tasks;
+use rooflet_client::{Changes, Recorder};
+use rooflet_host::{Host, Identity};
+use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
+
+/// How long the API server may take to tell whose the node's name is.
+const CHECK_NAME: Duration = Duration::from_secs(5);
+
+/// Why an agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartAgentError {
+    #[error(transparent)]
+    State(#[from] OpenStateError),
+    #[error(transparent)]
+    Manifests(#[from] OpenManifestsError),
+    #[error("the model directory `{path}` cannot be read: create it, or name another one with --model-dir")]
+    ModelDir {
+        path: Utf8PathBuf,
+        #[source]
+        err: io::Error,
+    },
+    #[error("registering metrics")]
+    Metrics(#[from] rooflet_base::metrics::Error),
+}
+
+/// An agent that is ready to run: its directories are there and its own.
+pub struct Agent {
+    pub(crate) config: AgentConfig,
+    host: Host,
+    pub(crate) clock: Clock,
+    pub(crate) state: Arc<StateDir>,
+    pub(crate) identity: Identity,
+    pub(crate) holder: Holder,
+    registry: Registry,
+    metrics: AgentMetrics,
+}
+
+impl Agent {
+    /// Checks everything that can be wrong before anything is started.
+    pub fn new(config: AgentConfig, host: Host, clock: Clock) -> Result<Self, StartAgentError> {
+        if let Some(path) = &config.model_dir {
+            path.read_dir_utf8().map_err(|err| StartAgentError::ModelDir {
+                path: path.clone(),
+                err,
+            })?;
+        }
+        if let Some(path) = &config.manifest_dir {
+            manifests::check_readable(path)?;
+        }
+        let state = Arc::new(StateDir::open(&config.state_dir)?);
+        let identity = host.identity();
+        let holder = Holder {
+            node: config.node_name.clone(),
+            machine_id: machine_id(&state, &identity),
+            state_dir: state.path().to_owned(),
+        };
+        let registry = Registry::new();
+        let metrics = AgentMetrics::register(&registry)?;
+        Ok(Self {
+            config,
+            host,
+            clock,
+            state,
+            identity,
+            holder,
+            registry,
+            metrics,
+        })
+    }
+
+    /// Refuses to run beside another agent of the same node, as far as the API server tells: two would start the same
+    /// replicas. Where it does not answer, the agent goes on with what it was last told.
+    pub async fn check_name(&self, client: &Client) -> Result<(), TakenError> {
+        let lease = lease_of(client, &self.holder.node);
+        match tokio::time::timeout(CHECK_NAME, lease).await {
+            Ok(Ok(Some(Lease { spec: Some(spec), .. }))) => self.holder.check(&spec, self.clock.now()),
+            Ok(Ok(_) | Err(_)) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Runs until `stop`, then drains and stops its workers. `client` is the API server, if there is one.
+    pub async fn run(
+        self,
+        client: Option<Client>,
+        listener: TcpListener,
+        stop: CancellationToken,
+    ) -> Result<(), RunAgentError> {
+        self.keep_node_name();
+        self.start(client, listener).until(stop).await
+    }
+
+    fn keep_node_name(&self) {
+        let node = &self.config.node_name;
+        match self.state.keep_node_name(node) {
+            Ok(None) => {}
+            Ok(Some(before)) => warn!(
+                node,
+                before,
+                "this machine's node has another name: delete the FleetNode that it was, or go back to that --node-name"
+            ),
+            Err(err) => warn!(error = %Chain(&err), "the node's name could not be kept"),
+        }
+    }
+
+    /// Adopts the workers of the agent's last life and starts every task.
+    fn start(self, client: Option<Client>, listener: TcpListener) -> Running {
+        let tasks = Tasks::new();
+        let changes = Changes::new();
+        let proxy = Proxy::new();
+        let mut parts = Parts::of(&self, &tasks, &changes);
+        // By the records as the last life left them.
+        let quarantined = self.quarantined(&parts);
+        let workers = self.adopt_workers(&parts, &tasks, &changes, &proxy);
+        let must_probe = parts.must_probe(self.clock.now());
+        let manifests_rx = self.watch_manifests(&workers, &tasks, &changes);
+        let (probe_tx, probe_rx) = watch::channel(mem::take(&mut parts.probe));
+        // Held back from the start if there is something to measure and nothing running: the first pass must not
+        // start a worker just before the probe asks for the machine.
+        let (probing_tx, probing_rx) = watch::channel(must_probe && workers.is_idle());
+        let (reports_tx, reports_rx) = watch::channel(Arc::<Reports>::default());
+        let control_plane =
+            client.map(|client| ControlPlane::open(client, &tasks, &self.clock, &self.config, &changes));
+        let shared = Shared {
+            tasks,
+            changes,
+            proxy,
+            manifests_rx,
+            probe_rx,
+            reports_rx,
+            wired: WiredWatch::load(self.state.clone(), self.host.boot_id()),
+        };
+
+        if let Some(measuring) = parts.measuring.take() {
+            self.spawn_prober(&shared, measuring, probing_tx, probe_tx);
+        }
+        if parts.stays_awake {
+            let awake = awake::while_serving(shared.reports_rx.clone(), shared.tasks.stop_token());
+            shared.tasks.spawn_detached(awake);
+        }
+        self.serve(&shared, &workers, listener);
+        let outputs = SyncOutputs {
+            reports_tx,
+            recorder: control_plane.as_ref().map(|side| side.recorder.clone()),
+        };
+        let sources = Sources {
+            api: control_plane.as_ref().map(|side| side.replicas.clone()),
+            manifests: shared.manifests_rx.clone(),
+            probing: probing_rx,
+            probe: shared.probe_rx.clone(),
+        };
+        let sync = self.sync_loop(&shared, parts, workers, quarantined, sources, outputs);
+        let stopping = CancellationToken::new();
+        let synced = spawn_sync(&shared.tasks, sync, stopping.clone(), self.config.keep_workers);
+        let farewell = control_plane.map(|side| self.report(&shared, side, &stopping));
+        info!(
+            node = self.config.node_name,
+            endpoint = self.config.endpoint,
+            "the agent runs"
+        );
+        Running {
+            tasks: shared.tasks,
+            stopping,
+            synced,
+            farewell,
+            _state: self.state,
+        }
+    }
+
+    fn quarantined(&self, parts: &Parts) -> BTreeMap<u64, String> {
+        let (os_build, now) = (&self.identity.os_build, self.clock.now());
+        quarantine::look(&self.state, &self.host, &parts.engine, os_build, now)
+    }
+
+    fn adopt_workers(&self, parts: &Parts, tasks: &Tasks, changes: &Changes, proxy: &Proxy) -> Workers {
+        let command = WorkerCommand {
+            program: self.config.program.clone(),
+            engine: parts.engine.clone(),
+            arguments: parts.worker.clone(),
+            grace: self.config.grace,
+            answer_grace: self.config.answer_grace,
+        };
+        Workers::adopt(
+            self.state.clone(),
+            command,
+            tasks.clone(),
+            self.clock.clone(),
+            changes.clone(),
+            proxy.clone(),
+            self.host.clone(),
+        )
+    }
+
+    fn watch_manifests(
+        &self,
+        workers: &Workers,
+        tasks: &Tasks,
+        changes: &Changes,
+    ) -> Option<watch::Receiver<Arc<ManifestSet>>> {
+        let path = self.config.manifest_dir.clone()?;
+        let parser = Parser::new(&self.config.node_name);
+        Some(manifests::watch(
+            tasks,
+            path,
+            parser,
+            workers.records(),
+            changes.clone(),
+        ))
+    }
+
+    fn spawn_prober(
+        &self,
+        shared: &Shared,
+        measuring: Measuring,
+        probing_tx: watch::Sender<bool>,
+        state_tx: watch::Sender<ProbeState>,
+    ) {
+        let prober = Prober {
+            state: self.state.clone(),
+            program: self.config.program.clone(),
+            arguments: measuring.arguments,
+            sustained: measuring.sustained,
+            conditions: measuring.conditions,
+            clock: self.clock.clone(),
+            changes: shared.changes.clone(),
+            reports_rx: shared.reports_rx.clone(),
+            probing_tx,
+            state_tx,
+        };
+        let stop = shared.tasks.stop_token();
+        shared.tasks.spawn_detached(prober.run(stop));
+    }
+
+    /// Starts the HTTP server.
+    fn serve(&self, shared: &Shared, workers: &Workers, listener: TcpListener) {
+        let app = App {
+            node: self.config.node_name.as_str().into(),
+            endpoints_rx: workers.endpoints(),
+            reports_rx: shared.reports_rx.clone(),
+            manifests_rx: shared.manifests_rx.clone(),
+            proxy: shared.proxy.clone(),
+            body_room: BodyRoom::new(MAX_KEPT_BODY_BYTES),
+            registry: self.registry.clone(),
+            turn: Arc::default(),
+            in_flight: InFlight::default(),
+            pacing: workers.pacing().clone(),
+            stop: shared.tasks.stop_token(),
+        };
+        server::serve(&shared.tasks, listener, app, &self.config);
+    }
+
+    fn sync_loop(
+        &self,
+        shared: &Shared,
+        parts: Parts,
+        workers: Workers,
+        quarantined: BTreeMap<u64, String>,
+        sources: Sources,
+        outputs: SyncOutputs,
+    ) -> SyncLoop {
+        let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
+        SyncLoop {
+            node: self.config.node_name.clone(),
+            host: self.host.clone(),
+            chip: self.identity.chip.clone(),
+            computes_here: parts.computes_here,
+            quarantined,
+            wired: shared.wired.clone(),
+            clock: self.clock.clone(),
+            sources,
+            memory_watch,
+            workers,
+            models: parts.models,
+            used_models: None,
+            prepared: BTreeMap::new(),
+            calibrator: Calibrator::new(self.state.clone()),
+            recorder: outputs.recorder,
+            metrics: self.metrics.clone(),
+            changes: shared.changes.clone(),
+            reports_tx: outputs.reports_tx,
+            said: BTreeMap::new(),
+            listed: None,
+        }
+    }
+
+    /// Starts the tasks that report to the API server.
+    fn report(&self, shared: &Shared, side: ControlPlane, stopping: &CancellationToken) -> Farewell {
+        let lease = NodeLease {
+            client: side.client.clone(),
+            node: self.config.node_name.clone(),
+            holder: self.holder.clone(),
+            is_held: Arc::default(),
+            clock: self.clock.clone(),
+            cache: side.nodes.clone(),
+            changes: shared.changes.clone(),
+        };
+        let node = NodeReporter {
+            client: side.client.clone(),
+            name: self.config.node_name.clone(),
+            host: self.host.clone(),
+            identity: self.identity.clone(),
+            lease,
+            state_path: self.config.state_dir.clone(),
+            endpoint: self.config.endpoint.clone(),
+            quiet_hours: self.config.quiet_hours.clone(),
+            wired: shared.wired.clone(),
+            simulated: self.config.simulated.clone(),
+            clock: self.clock.clone(),
+            cache: side.nodes.clone(),
+            changes: shared.changes.clone(),
+            recorder: side.recorder.clone(),
+            reports_rx: shared.reports_rx.clone(),
+            probe_rx: shared.probe_rx.clone(),
+        };
+        let reports_rx = shared.reports_rx.clone();
+        side.report(
+            &shared.tasks,
+            &self.config,
+            node,
+            &shared.changes,
+            reports_rx,
+            stopping,
+        )
+    }
+}
+
+/// What the tasks of one agent share.
+struct Shared {
+    tasks: Tasks,
+    changes: Changes,
+    proxy: Proxy,
+    manifests_rx: Option<watch::Receiver<Arc<ManifestSet>>>,
+    probe_rx: watch::Receiver<ProbeState>,
+    reports_rx: watch::Receiver<Arc<Reports>>,
+    wired: WiredWatch,
+}
+
+/// Where the sync loop reports to.
+struct SyncOutputs {
+    reports_tx: watch::Sender<Arc<Reports>>,
+    /// `None` without an API server.
+    recorder: Option<Recorder>,
+}
+
+/// Runs the loop until `stopping`; what is returned hears when the last worker is gone.
+fn spawn_sync(
+    tasks: &Tasks,
+    sync: SyncLoop,
+    stopping: CancellationToken,
+    keep_workers: bool,
+) -> oneshot::Receiver<()> {
+    let (done_tx, done_rx) = oneshot::channel();
+    tasks.spawn::<String>("sync", move |_| {
+        Box::pin(async move {
+            sync.run(stopping, keep_workers).await;
+            // Nobody waits any more if the agent is ending for another reason.
+            let _ = done_tx.send(());
+            Ok(())
+        })
+    });
+    done_rx
+}
+
+/// The machine's own id; where it has none, one that is made up once and kept.
+fn machine_id(state: &StateDir, identity: &Identity) -> String {
+    const FILE: &str = "machine-id.json";
+    if let Some(id) = &identity.machine_id {
+        return id.clone();
+    }
+    if let Ok(Some(id)) = state.read::<String>(FILE) {
+        return id;
+    }
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    if let Err(err) = state.write(FILE, &id) {
+        warn!(error = %Chain(&err), "the made-up machine id could not be kept");
+    }
+    id
+}

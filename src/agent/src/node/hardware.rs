@@ -1,0 +1,41 @@
+//! What predictions for this node are made from: its chip and what the probe measured. Pure.
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::probe::{Measured, ProbeState};
+use rooflet_api::v1alpha1::{Basis, Chip, Probe};
+use rooflet_api::wire::EngineInfo;
+use rooflet_base::units::Bytes;
+use rooflet_roofline::predict::Hardware;
+use rooflet_roofline::published;
+
+/// What the speed of models on this node can be predicted from, if anything can: as who reads its status at this time
+/// has it.
+pub(crate) fn node_hardware(
+    chip: &Chip,
+    memory: Bytes,
+    probe: &ProbeState,
+    now: Timestamp,
+) -> Option<Hardware> {
+    let is_expired = |last: &Measured| last.fresh_for(now).is_zero();
+    let expired = probe.last.as_ref().is_some_and(is_expired);
+    published::hardware_of(chip, Some(memory), published_probe(probe).as_ref(), expired)
+}
+
+pub(super) fn published_probe(state: &ProbeState) -> Option<Probe> {
+    let Measured { report, duration } = state.last.as_ref()?;
+    Some(Probe {
+        basis: Basis::Measured,
+        measurements: report.measurements.clone(),
+        plausibility: Some(report.plausibility.clone()),
+        engine: show_engine(&report.engine),
+        measured_at: report.measured_at.clone(),
+        expires_at: Some(report.expires_at.clone()),
+        duration_seconds: duration.as_secs_f64(),
+    })
+}
+
+/// Returns the name, version and device of an engine, such as `mlx 0.32.2 (metal)`.
+pub(crate) fn show_engine(engine: &EngineInfo) -> String {
+    format!("{} {} ({})", engine.name, engine.version, engine.device)
+}

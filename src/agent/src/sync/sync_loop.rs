@@ -1,0 +1,321 @@
+//! The loop itself: one pass after every change, and one every ten seconds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use camino::Utf8PathBuf;
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::desired::{Desired, Wanted};
+use super::observed::Observed;
+use super::plan::SyncPlan;
+use super::said::Said;
+use super::step::Step;
+use crate::calibrator::Calibrator;
+use crate::manifests::ManifestSet;
+use crate::metrics::AgentMetrics;
+use crate::models::{ComputeType, ModelProblem, Models};
+use crate::node::hardware::node_hardware;
+use crate::node::pressure::{self, MemoryWatch};
+use crate::node::probe::ProbeState;
+use crate::node::wired::WiredWatch;
+use crate::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror};
+use crate::reports::Reports;
+use crate::workers::Workers;
+use rooflet_api::v1alpha1::{Chip, HubModel, ModelReplica, NodeModel};
+use rooflet_base::clock::Clock;
+use rooflet_base::latest::Latest;
+use rooflet_base::units::Bytes;
+use rooflet_client::{Cache, Changes, Recorder};
+use rooflet_host::Host;
+use rooflet_roofline::memory::{NodeMemory, allocatable};
+
+/// A pass is made after this time even if nothing has changed.
+const RESYNC: Duration = Duration::from_secs(10);
+
+/// A replica of the API server whose key a manifest's replica has.
+#[derive(Debug)]
+pub(super) struct Displaced {
+    pub(super) key: ReplicaKey,
+    pub(super) replica: DesiredReplica,
+    /// The manifest.
+    pub(super) file: String,
+}
+
+/// Where wishes come from.
+pub(crate) struct Sources {
+    /// Replicas bound to this node; `None` for an agent without an API server.
+    pub api: Option<Cache<ModelReplica>>,
+    pub manifests: Option<watch::Receiver<Arc<ManifestSet>>>,
+    /// Whether the bandwidth probe is running.
+    pub probing: watch::Receiver<bool>,
+    /// What was measured.
+    pub probe: watch::Receiver<ProbeState>,
+}
+
+/// See the module.
+pub(crate) struct SyncLoop {
+    pub node: String,
+    pub host: Host,
+    pub chip: Chip,
+    /// Its workers compute on that chip: what they are measured to do can be held against what is predicted of it.
+    pub computes_here: bool,
+    /// By fingerprint, models that took the machine down, and what is to be said of them.
+    pub quarantined: BTreeMap<u64, String>,
+    pub wired: WiredWatch,
+    pub clock: Clock,
+    pub sources: Sources,
+    pub workers: Workers,
+    pub models: Models,
+    /// Directories of the models that replicas needed in the last pass, if there was one.
+    pub used_models: Option<BTreeSet<Utf8PathBuf>>,
+    /// Models that are downloaded for what follows, and what was last said to be wrong with them.
+    pub prepared: BTreeMap<HubModel, Option<&'static str>>,
+    pub calibrator: Calibrator,
+    pub memory_watch: MemoryWatch,
+    pub recorder: Option<Recorder>,
+    pub metrics: AgentMetrics,
+    pub changes: Changes,
+    pub reports_tx: watch::Sender<Arc<Reports>>,
+    /// By key and uid: a manifest's replica may have displaced one of the same key.
+    pub said: BTreeMap<(ReplicaKey, String), Said>,
+    pub listed: Option<(Instant, Vec<NodeModel>, Option<ModelProblem>)>,
+}
+
+/// What runs, with the share of the chip's time that is promised to those with objectives.
+fn promises(desired: &Desired, plan: &SyncPlan) -> BTreeMap<ReplicaKey, Option<f64>> {
+    let running = plan.standing.iter().map(|(key, status)| {
+        let wanted = desired.replicas.get(key);
+        let has_objectives = wanted.is_some_and(|wanted| wanted.replica.terms.is_promised());
+        let share = status.chip_time_percent / 100.0;
+        (key.clone(), has_objectives.then_some(share))
+    });
+    running.collect()
+}
+
+impl SyncLoop {
+    /// Runs until `stop`. Then stops all workers, unless they are to be kept for the agent's next life.
+    pub(crate) async fn run(mut self, stop: CancellationToken, keep_workers: bool) {
+        let mut changed_rx = self.changes.subscribe();
+        loop {
+            let stopping = stop.is_cancelled();
+            if stopping && keep_workers {
+                return;
+            }
+            changed_rx.mark_unchanged();
+            let deadline = self.pass(stopping);
+            if stopping && self.workers.is_idle() {
+                return;
+            }
+            let wait = deadline.map_or(RESYNC, |at| until(self.clock.now(), at).min(RESYNC));
+            tokio::select! {
+                () = stop.cancelled(), if !stopping => {
+                    info!("stopping the workers");
+                    self.workers.hurry();
+                }
+                _ = changed_rx.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// One pass. Returns when time alone calls for the next one.
+    fn pass(&mut self, stopping: bool) -> Option<Timestamp> {
+        let now = self.clock.now();
+        let observed = self.observe();
+        let (desired, displaced) = self.desired(stopping);
+        let plan = SyncPlan::new(&desired, &observed, now);
+        let released = self.carry_out(&desired, &plan);
+        self.prepare(&desired, &observed);
+        if self.computes_here {
+            self.workers.pacing().promise(promises(&desired, &plan));
+        }
+        let displaced = self.report_displaced(displaced, now);
+        self.report(&desired, &plan, &released, displaced, &observed, now);
+        self.workers.publish();
+        let progress = self.models.look_again().map(|wait| now + wait);
+        plan.next_deadline().into_iter().chain(progress).min()
+    }
+
+    fn observe(&mut self) -> Observed {
+        if let Some(engine) = self.workers.engine() {
+            self.models
+                .set_compute(ComputeType::of_device(Some(&engine.device)));
+        }
+        let memory = self.host.memory();
+        let instant = self.clock.instant();
+        let pressure = self.memory_watch.observe(&memory, instant);
+        let now = self.clock.now();
+        let probe = self.sources.probe.latest();
+        let hardware = node_hardware(&self.chip, memory.total, &probe, now);
+        let probed = probe.last.map(|last| last.report.engine);
+        let engine = self.workers.engine().or(probed);
+        let calibrations = match engine.as_ref().zip(hardware).filter(|_| self.computes_here) {
+            Some((engine, hardware)) => self.calibrator.current(engine, hardware).to_vec(),
+            None => Vec::new(),
+        };
+        let replicas = self.workers.observe();
+        self.wired.lose(self.workers.take_lost());
+        Observed {
+            replicas,
+            memory: NodeMemory {
+                allocatable: allocatable(memory.total, memory.working_set),
+                available: memory.available - pressure::margin(memory.total),
+            },
+            disk_limit: self
+                .workers
+                .disk_limit(|| self.models.unused(self.used_models.as_ref())),
+            hardware,
+            calibrations,
+            quarantined: self.quarantined.clone(),
+            stranded: self.stranded(),
+            probing: self.sources.probing.latest(),
+            pressure,
+            shortfall: pressure::shortfall(&memory),
+            relapse: pressure::relapse(memory.total),
+        }
+    }
+
+    /// Wired memory that did not come back.
+    fn stranded(&self) -> Option<Bytes> {
+        let wired = self.host.wired()?;
+        self.wired
+            .look(wired, self.workers.is_idle(), self.clock.instant())
+    }
+
+    /// What is wanted, and what would be if no manifest stood in its way.
+    fn desired(&mut self, stopping: bool) -> (Desired, Vec<Displaced>) {
+        let mut displaced = Vec::new();
+        let mut wishes: BTreeMap<ReplicaKey, DesiredReplica> = BTreeMap::new();
+        match &self.sources.api {
+            Some(cache) if cache.is_synced() => {
+                for replica in cache.list() {
+                    if replica.spec.node_name.as_deref() == Some(self.node.as_str()) && !is_mirror(&replica) {
+                        wishes.insert(ReplicaKey::of(&replica), DesiredReplica::of(&replica));
+                    }
+                }
+                // It is there, and a newer version has written what this one cannot read: what it last wanted stands.
+                for unreadable in cache.unreadable() {
+                    let key = ReplicaKey::new(unreadable.namespace.unwrap_or_default(), unreadable.name);
+                    let known = self
+                        .workers
+                        .records()
+                        .find(|record| record.key == key && record.uid == unreadable.uid);
+                    if let Some(record) = known {
+                        wishes.entry(key).or_insert_with(|| record.desired());
+                    }
+                }
+            }
+            // The server has not been heard yet: what it last wanted stands.
+            Some(_) => wishes.extend(
+                self.workers
+                    .records()
+                    .filter(|record| record.origin == Origin::Api)
+                    .map(|record| (record.key.clone(), record.desired())),
+            ),
+            None => {}
+        }
+        if let Some(manifests) = &self.sources.manifests {
+            let manifests = manifests.latest();
+            self.metrics.manifest_problems(manifests.problems.len());
+            for (key, (file, manifest)) in &manifests.replicas {
+                let replica = DesiredReplica {
+                    uid: MANIFEST_UID.to_owned(),
+                    generation: 0,
+                    origin: Origin::Manifest(file.clone()),
+                    spec: manifest.spec.clone(),
+                    terms: manifest.terms.clone(),
+                    next: None,
+                    deleting: false,
+                };
+                if let Some(replica) = wishes.insert(key.clone(), replica) {
+                    displaced.push(Displaced {
+                        key: key.clone(),
+                        replica,
+                        file: file.clone(),
+                    });
+                }
+            }
+        }
+        let replicas = wishes
+            .into_iter()
+            .map(|(key, replica)| {
+                let model = match replica.spec.source() {
+                    Ok(source) => {
+                        let model = self.models.inspect(&source);
+                        model.map(|model| model.with_kv_bits(replica.spec.kv_bits()))
+                    }
+                    Err(err) => Err(ModelProblem::lasting("InvalidSource", err.to_string())),
+                };
+                (key, Wanted { replica, model })
+            })
+            .collect();
+        (Desired { replicas, stopping }, displaced)
+    }
+
+    /// Directories of the models that are wanted, those among them that nothing can be told of for now.
+    fn used(&self, desired: &Desired) -> BTreeSet<Utf8PathBuf> {
+        let wanted = desired.replicas.values();
+        let path = |Wanted { replica, model }: &Wanted| match model {
+            Ok(model) => Some(model.path.clone()),
+            Err(_) => self.models.downloaded_to(&replica.spec.source().ok()?),
+        };
+        wanted.filter_map(path).collect()
+    }
+
+    /// Does what the plan says. Returns the replicas whose worker has ended for good in this pass.
+    fn carry_out(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
+        let mut released = Vec::new();
+        let used = self.used(desired);
+        for (key, wanted) in &desired.replicas {
+            self.workers.remember(key, &wanted.replica);
+        }
+        for (key, step) in &plan.steps {
+            match step {
+                Step::Pull(_) => {
+                    if let Some(wanted) = desired.replicas.get(key)
+                        && let Ok(source) = wanted.replica.spec.source()
+                        && let Some(pull) = wanted.model.as_ref().ok().and_then(|model| model.pull.as_ref())
+                    {
+                        let missing = self.workers.missing_disk(pull.missing());
+                        self.models.pull(&source, &used, missing);
+                    }
+                }
+                Step::Start(start) => {
+                    if let Some(wanted) = desired.replicas.get(key) {
+                        self.models.touch(&start.path);
+                        self.metrics.started();
+                        self.workers.start(key, &wanted.replica, start);
+                        // A worker that could not be started is looked at again at once.
+                        self.changes.mark();
+                    }
+                }
+                Step::Stop(cause) => self.workers.stop(key, *cause),
+                Step::Release => {
+                    if self.workers.progress(key).is_some() {
+                        self.workers.release(key);
+                        released.push(key.clone());
+                    }
+                }
+                Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
+            }
+        }
+        if plan.hurry {
+            self.workers.hurry();
+        }
+        self.used_models = Some(used);
+        released
+    }
+}
+
+fn until(now: Timestamp, at: Timestamp) -> Duration {
+    rooflet_base::clock::since(at, now)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
