@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Dispatcher;
-use super::table::RoutingTable;
+use crate::routing::table::RoutingTable;
 use rooflet_api::meta::{DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
 use rooflet_api::wire::Demand;
 use rooflet_base::clock::Clock;
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::GatewayMetrics;
-    use crate::table::Model;
+    use crate::routing::table::Model;
     use rooflet_base::metrics::Registry;
 
     /// What the first write is answered with; the others succeed.

@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::ask::{Ask, Work};
-use super::health::Fault;
-use super::length::Length;
 use super::queue::Slip;
 use super::state::{Grant, ModelKey, Queued, Refusal, State};
-use super::table::{Model, RoutingTable};
+use crate::request::ask::{Ask, Work};
+use crate::routing::health::Fault;
+use crate::routing::length::Length;
+use crate::routing::table::{Model, RoutingTable};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
 
 /// A replica that a request was given.
@@ -130,7 +130,7 @@ impl Desk {
         let Ok(model) = self.table.find(model) else {
             return Vec::new();
         };
-        let given = |replica: &super::table::Replica| Given {
+        let given = |replica: &crate::routing::table::Replica| Given {
             model: model.key(),
             namespace: replica.target.namespace.clone(),
             replica: replica.target.replica.clone(),

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot, watch};
 
-use super::ask::Ask;
-use super::health::Fault;
-use super::length::Length;
 use super::metrics::GatewayMetrics;
 use super::queue::Slip;
 use super::state::{Grant, ModelKey, Queued, Refusal, State};
-use super::table::{Model, Replica, RoutingTable};
+use crate::request::ask::Ask;
+use crate::routing::health::Fault;
+use crate::routing::length::Length;
+use crate::routing::table::{Model, Replica, RoutingTable};
 use rooflet_base::clock::Clock;
 use rooflet_base::latest::{Latest, LatestSeen};
 use rooflet_base::mutex::lock;
@@ -323,8 +323,8 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimate::Speed;
-    use crate::table::Target;
+    use crate::routing::estimate::Speed;
+    use crate::routing::table::Target;
     use rooflet_api::v1alpha1::ModelReplicaStatus;
     use rooflet_base::clock::ManualClock;
     use rooflet_base::metrics::Registry;

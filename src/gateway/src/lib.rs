@@ -5,27 +5,18 @@
 //! priority and fair between clients. What it knows last goes on serving while the API server is away. Of prompts it
 //! keeps hashes, and logs none.
 
-mod affinity;
-mod answer;
-mod ask;
-mod choice;
 mod demand;
 mod desk;
 mod dispatch;
-mod early;
-mod estimate;
-mod health;
-mod incoming;
-mod length;
+mod headers;
 mod metrics;
-mod outcome;
 mod queue;
-mod refusal;
+mod request;
+mod response;
 mod routes;
+mod routing;
 mod server;
-mod starts;
 mod state;
-mod table;
 #[cfg(test)]
 mod tests;
 
@@ -53,7 +44,7 @@ pub use routes::MAX_TRIES;
 use demand::DemandReporter;
 use metrics::GatewayMetrics;
 use routes::Gateway;
-use table::RoutingTable;
+use routing::table::RoutingTable;
 
 /// Serves on `listener` until `tasks` stop.
 pub fn serve(

@@ -15,20 +15,21 @@ use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
-use super::answer::{Begun, begin};
-use super::ask::Ask;
 use super::dispatch::{Dispatcher, Place};
-use super::early::{self, HEAD_AFTER};
-use super::health::Fault;
-use super::incoming::Incoming;
+use super::headers;
 use super::metrics::GatewayMetrics;
-use super::outcome::{
+use super::state::{ModelKey, Refusal};
+use crate::request::ask::Ask;
+use crate::request::incoming::Incoming;
+use crate::response::answer::{Begun, begin};
+use crate::response::early::{self, HEAD_AFTER};
+use crate::response::outcome::{
     Answered, Missed, MissedReason, NoAnswer, another_may_do_better, had_the_request, is_final,
 };
-use super::refusal;
-use super::state::{ModelKey, Refusal};
-use super::table::{Model, RoutingTable, Target};
-use rooflet_api::wire::{KEEPER_HEADER, RUNNING_HEADER, keeper_of};
+use crate::response::refusal;
+use crate::routing::health::Fault;
+use crate::routing::table::{Model, RoutingTable, Target};
+use rooflet_api::wire::keeper_of;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::latest::Latest;
@@ -36,12 +37,12 @@ use rooflet_base::metrics::{Registry, render};
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 use rooflet_inference_api::openai::error::ErrorCode;
-use rooflet_inference_api::openai::kept::{Kept, RESPONSES_PATH};
+use rooflet_inference_api::openai::kept::Kept;
 use rooflet_inference_api::openai::models;
 use rooflet_inference_api::openai::routes::operation;
 use rooflet_proxy::{BodyRoom, ForwardError, PeekError, Proxy, peek_model};
 use rooflet_telemetry::trace;
-use rooflet_telemetry::trace::{OpenSpan, SpanKind, TRACEPARENT, TraceContext, Tracer};
+use rooflet_telemetry::trace::{OpenSpan, SpanKind, TraceContext, Tracer};
 
 /// Replicas one request is tried on before it waits for a better moment.
 pub const MAX_TRIES: usize = 3;
@@ -447,7 +448,7 @@ impl Gateway {
     ) -> Result<Answered, Missed> {
         let target = &place.replica.target;
         let replica = format!("{}/{}", target.namespace, target.replica);
-        let headers = incoming.headers(&replica, queued);
+        let headers = headers::of_response(&replica, queued, incoming.fallback.as_ref());
         let span = incoming.span.as_ref().map(|span| {
             let span = span.child(incoming.parts.method.as_str(), SpanKind::Client);
             span.set("rooflet.replica", replica.as_str());
@@ -480,9 +481,7 @@ impl Gateway {
         match outcome {
             Ok((mut parts, body)) => {
                 // It is between the agent and us.
-                let running = parts.headers.remove(RUNNING_HEADER);
-                let running = running.and_then(|count| count.to_str().ok()?.parse().ok());
-                if let Some(count) = running {
+                if let Some(count) = headers::take_running(&mut parts.headers) {
                     place.running(count);
                 }
                 parts.headers.extend(headers);
@@ -537,15 +536,8 @@ impl Gateway {
     ) -> Result<Response, ForwardError> {
         let path = path_of(&place.replica.target, &incoming.parts.uri);
         let mut request = incoming.again();
-        if incoming.parts.uri.path() == RESPONSES_PATH
-            && let Ok(keeper) = HeaderValue::from_str(&format!("{:016x}", place.replica.id))
-        {
-            request.headers_mut().insert(KEEPER_HEADER, keeper);
-        }
-        // Without a span of ours, the client's own context passes as it came.
-        if let Some(context) = context {
-            request.headers_mut().insert(TRACEPARENT, context.to_header());
-        }
+        let asked = incoming.parts.uri.path();
+        headers::set_for_agent(request.headers_mut(), asked, place.replica.id, context);
         self.proxy.forward(request, &place.replica.upstream, &path).await
     }
 

@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use self::replica::{Flight, ReplicaState};
-use super::affinity::PrefixMemory;
-use super::ask::Ask;
-use super::choice::{Candidate, Shares, Wishes, choose, share_of};
-use super::estimate::Estimate;
-use super::health::{Fault, Standing};
-use super::length::Length;
 use super::queue::{FairQueue, Pushed, Slip};
-use super::starts::{By, Expected, Starts};
-use super::table::{Model, Replica, RoutingTable};
+use crate::request::ask::Ask;
+use crate::routing::affinity::PrefixMemory;
+use crate::routing::choice::{Candidate, Shares, Wishes, choose, share_of};
+use crate::routing::estimate::Estimate;
+use crate::routing::health::{Fault, Standing};
+use crate::routing::length::Length;
+use crate::routing::starts::{By, Expected, Starts};
+use crate::routing::table::{Model, Replica, RoutingTable};
 use rooflet_api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use rooflet_roofline::predict::Basis;
 

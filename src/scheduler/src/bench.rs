@@ -1,8 +1,8 @@
 //! A large fleet of published Macs and models, for benchmarks of the scheduler alone.
 
-use super::bind::{bind_all, decide_all};
 use super::fleet::Fleet;
 use super::request::{ReplicaKey, ReplicaRequest};
+use crate::placement::bind::{bind_all, decide_all};
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::v1alpha1::{
     Calibration, FleetNode, FleetNodeSpec, FleetNodeStatus, ModelSource, NodeModel, PlacementSpec,
@@ -79,7 +79,7 @@ impl PlacementTrial {
     pub fn place_all(&mut self) -> PlacementCount {
         let waiting = std::mem::take(&mut self.waiting);
         bind_all(&waiting, &mut self.fleet);
-        let over = |node: &&super::node::NodeState| {
+        let over = |node: &&crate::fleet::node::NodeState| {
             let share: f64 = node.commitments().iter().map(|one| one.share).sum();
             node.load.reserved > node.allocatable || share > 1.0 + 1e-6
         };

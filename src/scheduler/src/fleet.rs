@@ -1,13 +1,16 @@
 //! The fleet as the scheduler sees it, kept up to date object by object.
 
+pub(crate) mod machine;
+pub(crate) mod node;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kube::ResourceExt;
 
-use super::machine::{Fits, Machines, Offer};
-use super::node::{Claim, Copies, Load, NodeFacts, NodeState, Resident};
-use super::ranking::Ranking;
 use super::request::{ReplicaKey, ReplicaRequest};
+use crate::fleet::machine::{Fits, Machines, Offer};
+use crate::fleet::node::{Claim, Copies, Load, NodeFacts, NodeState, Resident};
+use crate::placement::ranking::Ranking;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
 
 /// Changes that are remembered for rankings to catch up; beyond them they are made anew.

@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::bind::{bind_all, decide_all, place};
 use super::fleet::Fleet;
-use super::rebalance::rebalance;
 use super::request::{ReplicaKey, ReplicaRequest};
+use crate::placement::bind::{bind_all, decide_all, place};
+use crate::placement::rebalance::rebalance;
 use fixture::{lines, node, replica, set_ready};
 use rooflet_api::v1alpha1::*;
 use rooflet_base::units::Bytes;

@@ -1,5 +1,7 @@
 //! Why a replica has no node, told for all nodes together, by class of node.
 
+mod remedy;
+
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -7,12 +9,13 @@ use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
 
-use super::filter::{Rejection, rejections};
-use super::machine::Fits;
-use super::node::NodeState;
-use super::remedy::{Case, Cases, remedies};
 use super::request::ReplicaRequest;
-use super::topology::Domains;
+use crate::fleet::machine::Fits;
+use crate::fleet::node::NodeState;
+use crate::placement::filter::rejections;
+use crate::placement::rejection::Rejection;
+use crate::placement::topology::Domains;
+use crate::unschedulable::remedy::{Case, Cases, remedies};
 
 /// Classes of nodes that are told, and their reasons in all; nodes of the others are counted together.
 const MAX_CLASSES: usize = 6;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::ask::Ask;
-use crate::estimate::{Estimate, Experience, Load};
-use crate::health::Health;
-use crate::length::Length;
+use crate::request::ask::Ask;
+use crate::routing::estimate::{Estimate, Experience, Load};
+use crate::routing::health::Health;
+use crate::routing::length::Length;
 
 /// How long what was seen of other gateways' requests counts: about as long as an answer takes.
 pub(super) const OTHERS_STAND: Duration = Duration::from_secs(10);

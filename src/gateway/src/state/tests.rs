@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::replica::OTHERS_STAND;
 use super::*;
-use crate::estimate::{Load, Speed};
-use crate::table::Target;
+use crate::routing::estimate::{Load, Speed};
+use crate::routing::table::Target;
 use rooflet_api::v1alpha1::ModelReplicaStatus;
 use rooflet_base::clock::{Clock, ManualClock};
 use rooflet_proxy::Upstream;
@@ -280,7 +280,7 @@ fn a_queue_is_as_long_as_its_replicas_work_off_unless_they_were_too_few() {
     assert_eq!(taken, 1);
 
     let said = Model {
-        routing: crate::table::Routing {
+        routing: crate::routing::table::Routing {
             max_queued: Some(20),
             ..Default::default()
         },

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::{Grant, State, in_traffic};
-use crate::health::Standing;
-use crate::table::{Model, Replica};
+use crate::routing::health::Standing;
+use crate::routing::table::{Model, Replica};
 
 impl<W> State<W> {
     /// The next one that waits and has a replica now.

@@ -2,7 +2,7 @@
 //! nothing is ever promised twice.
 
 use super::*;
-use crate::node::NodeState;
+use crate::fleet::node::NodeState;
 
 /// Something that happens to a fleet of five nodes. Numbers choose nodes and replicas.
 #[derive(Debug, Clone)]

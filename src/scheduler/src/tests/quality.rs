@@ -1,7 +1,7 @@
 //! How near decisions come to the best there are, on instances small enough to try everything.
 
 use super::*;
-use crate::filter::filter;
+use crate::placement::filter::filter;
 
 const NODES: [&str; 5] = [
     "chip=M4 mem=10",

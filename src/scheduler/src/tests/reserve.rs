@@ -2,8 +2,8 @@
 
 use super::check_with_reserve;
 use super::fixture::{lines, node, replica};
-use crate::bind::{bind_all, decide_all, place};
 use crate::fleet::Fleet;
+use crate::placement::bind::{bind_all, decide_all, place};
 use crate::request::ReplicaRequest;
 
 /// Two replicas of 3 GiB fit on each.

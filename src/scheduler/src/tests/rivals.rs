@@ -1,7 +1,7 @@
 //! What others would choose.
 
 use super::*;
-use crate::rival::Rival;
+use crate::placement::rival::Rival;
 
 const FLEET: &str = "a chip=M4_Max/40 mem=40 model=guide:4; b chip=M4 mem=10 model=guide:4; \
                      c chip=M4_Pro/20 mem=10 model=guide:4; d chip=M4 mem=3 model=guide:4";

@@ -2,8 +2,8 @@
 
 use super::check;
 use super::fixture::{lines, node, replica};
-use crate::bind::place;
 use crate::fleet::Fleet;
+use crate::placement::bind::place;
 use crate::request::ReplicaRequest;
 
 fn said(nodes: &str, replicas: &str) -> String {

@@ -1,0 +1,370 @@
+//! Nodes on which a model would run alike are one machine, and what a request takes of a machine is computed once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Index;
+use std::sync::Arc;
+
+use crate::placement::rejection::Rejection;
+use crate::request::ReplicaRequest;
+use rooflet_api::v1alpha1::{ArtifactSpec, ModelSource, NodeModel};
+use rooflet_base::units::Bytes;
+use rooflet_roofline::admission::Appraisal;
+use rooflet_roofline::memory::ServedModel;
+use rooflet_roofline::predict::calibration::Calibration;
+use rooflet_roofline::predict::{Hardware, Parameters};
+
+/// Kinds of requests whose figures are kept. A fleet serves fewer models than that; those of deployments that are gone
+/// are forgotten when it is reached.
+const MAX_ASKS: usize = 4096;
+
+/// What of a node decides how a model runs there with nothing beside it.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Machine {
+    /// What its speed can be predicted from, if anything can.
+    pub(crate) hardware: Option<Hardware>,
+    /// What runs on it have taught about its speed.
+    pub(crate) calibrations: Vec<Calibration>,
+    pub(crate) models: Vec<NodeModel>,
+}
+
+impl Machine {
+    pub(crate) fn model(&self, name: &str) -> Option<&NodeModel> {
+        self.models.iter().find(|model| model.name == name)
+    }
+
+    /// The model as it is here, else as it would come.
+    pub(crate) fn model_of<'a>(&'a self, request: &'a ReplicaRequest) -> Option<&'a NodeModel> {
+        let here = self.model(&request.source.as_ref()?.listed_as()?);
+        here.or(request.artifact.as_deref().map(|artifact| &artifact.model))
+    }
+
+    /// Equal for equal machines, and rarely for others.
+    fn print(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match self.hardware {
+            Some(Hardware::Chip(chip)) => std::ptr::from_ref(chip).hash(&mut hasher),
+            Some(Hardware::Measured(machine)) => machine.read.to_bits().hash(&mut hasher),
+            None => {}
+        }
+        self.calibrations.len().hash(&mut hasher);
+        for model in &self.models {
+            (&model.name, model.weights_bytes).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn fit(&self, request: &ReplicaRequest) -> Fit {
+        let never = |rejection| Fit {
+            obstacle: Some(rejection),
+            ..Fit::default()
+        };
+        let Some(source) = &request.source else {
+            return never(Rejection::ModelNotServable {
+                problem: "its source is not one that this version serves".to_owned(),
+            });
+        };
+        // Only the agent sees what lies at a path.
+        let Some(name) = source.listed_as() else {
+            return Fit::default();
+        };
+        let (model, download) = match (self.model(&name), &request.artifact) {
+            (Some(model), _) => (model, Bytes::ZERO),
+            (None, Some(artifact)) => (&artifact.model, Bytes(artifact.download_bytes)),
+            (None, None) => {
+                return never(Rejection::ModelMissing {
+                    model: name.into_owned(),
+                });
+            }
+        };
+        if let Some(problem) = &model.problem {
+            return never(Rejection::ModelNotServable {
+                problem: problem.clone(),
+            });
+        }
+        let served = match ServedModel::published(model) {
+            Ok(served) => served,
+            Err(err) => {
+                return never(Rejection::ModelNotServable {
+                    problem: err.to_string(),
+                });
+            }
+        };
+        let served = match served.with_kv_bits(request.kv_bits) {
+            Ok(served) => served,
+            Err(err) => {
+                return never(Rejection::ModelNotServable {
+                    problem: err.to_string(),
+                });
+            }
+        };
+        let ask = request.ask(model, &served, download);
+        let model_max_tokens = model.max_context_tokens;
+        let too_long = model_max_tokens > 0
+            && request
+                .context_tokens
+                .is_some_and(|tokens| tokens > model_max_tokens);
+        Fit {
+            appraisal: Some(Appraisal::new(
+                &ask,
+                self.hardware,
+                &self.calibrations,
+                Parameters::built_in(),
+            )),
+            obstacle: too_long.then_some(Rejection::ContextTooLong { model_max_tokens }),
+            download,
+        }
+    }
+}
+
+/// What a kind of request takes of a machine.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Fit {
+    /// `None` where only the agent can tell, and where it cannot be served.
+    pub(crate) appraisal: Option<Appraisal>,
+    /// Why it never runs there, whatever else does.
+    pub(crate) obstacle: Option<Rejection>,
+    /// What of its model has to be downloaded.
+    pub(crate) download: Bytes,
+}
+
+/// One model over all machines: how many have it, and with which contexts.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Offer {
+    /// Machines on which it can be served, by the tokens of context that it was made for there; 0 where that is not known.
+    contexts: BTreeMap<u32, usize>,
+    /// Machines on which it cannot.
+    broken: usize,
+}
+
+impl Offer {
+    pub fn is_servable(&self) -> bool {
+        !self.contexts.is_empty()
+    }
+
+    /// The shortest and the longest context of those that can serve it, where known.
+    pub fn contexts(&self) -> Option<(u32, u32)> {
+        let mut known = self.contexts.keys().copied().filter(|tokens| *tokens > 0);
+        let shortest = known.next()?;
+        Some((shortest, known.next_back().unwrap_or(shortest)))
+    }
+
+    fn count(&mut self, model: &NodeModel) -> &mut usize {
+        match model.problem {
+            None => self.contexts.entry(model.max_context_tokens).or_default(),
+            Some(_) => &mut self.broken,
+        }
+    }
+
+    fn add(&mut self, model: &NodeModel) {
+        *self.count(model) += 1;
+    }
+
+    fn remove(&mut self, model: &NodeModel) {
+        *self.count(model) -= 1;
+        self.contexts.retain(|_, machines| *machines > 0);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.contexts.is_empty() && self.broken == 0
+    }
+}
+
+/// What of a request decides what it takes of a machine; figures by their bits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Ask {
+    source: Option<ModelSource>,
+    /// Replicas that somebody else than our controller has made may say anything of the same source.
+    artifact: Option<Arc<ArtifactSpec>>,
+    context_tokens: Option<u32>,
+    max_concurrency: u32,
+    kv_bits: Option<u32>,
+    disk: Bytes,
+    decode: Option<u64>,
+    first_token: Option<(u64, Option<u32>)>,
+}
+
+impl From<&ReplicaRequest> for Ask {
+    fn from(request: &ReplicaRequest) -> Self {
+        let objectives = request.objectives;
+        Self {
+            source: request.source.clone(),
+            artifact: request.artifact.clone(),
+            context_tokens: request.context_tokens,
+            max_concurrency: request.max_concurrency,
+            kv_bits: request.kv_bits,
+            disk: request.disk,
+            decode: objectives.decode.map(f64::to_bits),
+            first_token: objectives
+                .first_token
+                .map(|objective| (objective.max_seconds.to_bits(), objective.prompt_tokens)),
+        }
+    }
+}
+
+/// The kinds of requests and machines, each once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Machines {
+    asks: BTreeMap<Ask, usize>,
+    entries: Vec<Entry>,
+    by_print: HashMap<u64, Vec<usize>>,
+    unused: Vec<usize>,
+    /// By the model's name.
+    offers: HashMap<String, Offer>,
+    /// Counts machines that came.
+    entered: u64,
+    /// The number that had come when each kind of request was computed for all of them.
+    complete: Vec<Option<u64>>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    machine: Arc<Machine>,
+    print: u64,
+    nodes: usize,
+    /// By kind of request.
+    fits: Vec<Option<Fit>>,
+}
+
+impl Machines {
+    /// The place of a machine, until [`Machines::leave`].
+    pub(crate) fn enter(&mut self, machine: Machine) -> (usize, Arc<Machine>) {
+        let print = machine.print();
+        let alike = self.by_print.entry(print).or_default();
+        if let Some(id) = alike
+            .iter()
+            .copied()
+            .find(|id| *self.entries[*id].machine == machine)
+        {
+            let entry = &mut self.entries[id];
+            entry.nodes += 1;
+            return (id, entry.machine.clone());
+        }
+        self.entered += 1;
+        for model in first_of_each_name(&machine.models) {
+            self.offers.entry(model.name.clone()).or_default().add(model);
+        }
+        let entry = Entry {
+            machine: Arc::new(machine),
+            print,
+            nodes: 1,
+            fits: Vec::new(),
+        };
+        let machine = entry.machine.clone();
+        let id = match self.unused.pop() {
+            Some(id) => {
+                self.entries[id] = entry;
+                id
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() - 1
+            }
+        };
+        alike.push(id);
+        (id, machine)
+    }
+
+    pub(crate) fn leave(&mut self, id: usize) {
+        let entry = &mut self.entries[id];
+        entry.nodes -= 1;
+        if entry.nodes > 0 {
+            return;
+        }
+        entry.fits = Vec::new();
+        let print = entry.print;
+        for model in first_of_each_name(&entry.machine.models) {
+            if let Some(offer) = self.offers.get_mut(&model.name) {
+                offer.remove(model);
+                if offer.is_empty() {
+                    self.offers.remove(&model.name);
+                }
+            }
+        }
+        if let Some(alike) = self.by_print.get_mut(&print) {
+            alike.retain(|known| *known != id);
+            if alike.is_empty() {
+                self.by_print.remove(&print);
+            }
+        }
+        self.unused.push(id);
+    }
+
+    pub(crate) fn offer(&self, model: &str) -> Option<&Offer> {
+        self.offers.get(model)
+    }
+
+    fn ask(&mut self, request: &ReplicaRequest) -> usize {
+        let ask = Ask::from(request);
+        if let Some(id) = self.asks.get(&ask) {
+            return *id;
+        }
+        if self.asks.len() >= MAX_ASKS {
+            self.asks.clear();
+            self.complete.clear();
+            for entry in &mut self.entries {
+                entry.fits.clear();
+            }
+        }
+        let id = self.asks.len();
+        self.asks.insert(ask, id);
+        id
+    }
+
+    /// What the request takes of one machine.
+    pub(crate) fn fit(&mut self, id: usize, request: &ReplicaRequest) -> &Fit {
+        let ask = self.ask(request);
+        self.entries[id].fit(ask, request)
+    }
+
+    /// What the request takes of each machine.
+    pub(crate) fn fits(&mut self, request: &ReplicaRequest) -> Fits<'_> {
+        let ask = self.ask(request);
+        if self.complete.len() <= ask {
+            self.complete.resize(ask + 1, None);
+        }
+        if self.complete[ask] != Some(self.entered) {
+            for entry in &mut self.entries {
+                entry.fit(ask, request);
+            }
+            self.complete[ask] = Some(self.entered);
+        }
+        Fits {
+            entries: &self.entries,
+            ask,
+        }
+    }
+}
+
+/// As [`Machine::model`] finds them.
+fn first_of_each_name(models: &[NodeModel]) -> impl Iterator<Item = &NodeModel> {
+    let is_first = |(at, model): &(usize, &NodeModel)| {
+        let before = &models[..*at];
+        before.iter().all(|other| other.name != model.name)
+    };
+    models.iter().enumerate().filter(is_first).map(|(_, model)| model)
+}
+
+/// What one request takes of each machine, by the machine's place.
+pub(crate) struct Fits<'a> {
+    entries: &'a [Entry],
+    ask: usize,
+}
+
+impl Index<usize> for Fits<'_> {
+    type Output = Fit;
+
+    fn index(&self, id: usize) -> &Fit {
+        let fit = self.entries[id].fits[self.ask].as_ref();
+        fit.expect("`Machines::fits` has computed it for every machine")
+    }
+}
+
+impl Entry {
+    fn fit(&mut self, ask: usize, request: &ReplicaRequest) -> &Fit {
+        if self.fits.len() <= ask {
+            self.fits.resize(ask + 1, None);
+        }
+        self.fits[ask].get_or_insert_with(|| self.machine.fit(request))
+    }
+}

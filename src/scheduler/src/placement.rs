@@ -1,0 +1,15 @@
+//! One replica to one node: filter, score and bind, and everything that moves replicas between nodes.
+
+pub(crate) mod bind;
+pub(crate) mod filter;
+pub(crate) mod outlook;
+pub(crate) mod preempt;
+pub(crate) mod ranking;
+pub(crate) mod rebalance;
+pub(crate) mod rejection;
+mod repair;
+pub(crate) mod reserve;
+pub(crate) mod rival;
+mod room;
+pub(crate) mod score;
+pub(crate) mod topology;

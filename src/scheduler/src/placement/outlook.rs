@@ -1,0 +1,41 @@
+//! How fast replicas of a deployment would be on a node, beside what it has.
+
+use crate::fleet::node::NodeState;
+use crate::request::{ReplicaKey, ReplicaRequest};
+use rooflet_base::units::Bytes;
+use rooflet_roofline::admission::{Appraisal, Speed};
+use rooflet_roofline::predict::Parameters;
+
+impl NodeState {
+    /// How fast the request would be with the chip to itself; `None` where that cannot be told.
+    pub fn speed_alone(&self, request: &ReplicaRequest) -> Option<Speed> {
+        let model = self.machine.model_of(request)?;
+        let served = request.served(model)?;
+        let ask = request.ask(model, &served, Bytes::ZERO);
+        let machine = &self.machine;
+        let parameters = Parameters::built_in();
+        Appraisal::new(&ask, machine.hardware, &machine.calibrations, parameters).speed
+    }
+
+    /// The part of the chip's time that so many replicas of a deployment have together while all others there are busy:
+    /// with objectives what was promised to no other, else their part of what objectives leave.
+    pub fn left_to(&self, deployment: &ReplicaKey, has_objectives: bool, count: u32) -> f64 {
+        let (mut promised, mut best_effort, mut others) = (0.0, 0.0, 0);
+        for (request, share) in self.taken() {
+            if request.deployment.as_ref() == Some(deployment) {
+                continue;
+            }
+            if request.has_objectives() {
+                promised += share;
+            } else {
+                best_effort += share;
+                others += 1;
+            }
+        }
+        let left = match has_objectives {
+            true => 1.0 - promised - best_effort,
+            false => (1.0 - promised) * f64::from(count) / f64::from((count + others).max(1)),
+        };
+        left.max(0.0)
+    }
+}

@@ -1,0 +1,247 @@
+//! Which of the nodes that can take a replica should. Integers, so that equal nodes are equal.
+
+use std::fmt;
+
+use super::filter::reluctance;
+use crate::fleet::machine::Fit;
+use crate::fleet::node::{Copies, Load, NodeState};
+use crate::request::ReplicaRequest;
+use rooflet_api::v1alpha1::{AntiAffinity, PlacementStrategy};
+use rooflet_base::units::Bytes;
+use rooflet_roofline::memory::RUNTIME_OVERHEAD;
+
+/// Lower is better. Fields compare top to bottom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PlacementScore {
+    /// By how much its domain would exceed the spread's bound.
+    pub(crate) excess: u32,
+    /// Taints of effect PreferNoSchedule that are not tolerated.
+    pub(crate) unwelcome: u32,
+    /// Replicas of the same deployment on the node: one machine's failure should not take all of them. What a rollout
+    /// replaces will be gone, so that those of the same revision come first.
+    pub(crate) copies: Copies,
+    pub(crate) terms: Terms,
+    /// The node's place, so that equal nodes are taken in order of name.
+    pub(crate) at: usize,
+}
+
+/// What the strategy looks at, the most important first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Terms {
+    SloSlack {
+        /// Percent of slack that the objectives of all replicas on the node lose, the new one's included: slack is the part
+        /// of its time that a replica does not need for its objective. Whole percents: predictions know no more.
+        slack_lost: i64,
+        loading: Loading,
+        memory_left: Bytes,
+    },
+    BinPack {
+        /// Whether nothing else is there.
+        unused: bool,
+        /// Percent of memory or of the chip's time, whichever is less, that is left.
+        left: i64,
+        loading: Loading,
+        memory_left: Bytes,
+    },
+    Spread {
+        /// Percent of memory or of the chip's time, whichever is more, that is then used.
+        used: i64,
+        replicas: usize,
+        loading: Loading,
+    },
+    Fastest {
+        /// Microseconds that a token of one stream takes in the time that is left; the most there is where nobody can tell.
+        token_micros: i64,
+        slack_lost: i64,
+        loading: Loading,
+        memory_left: Bytes,
+    },
+}
+
+/// How soon the weights are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Loading {
+    /// Another replica of the node holds the model in memory.
+    Loaded,
+    Read {
+        /// A power of two that it takes at most: disks that differ by less do not outweigh what comes after.
+        within_seconds: u32,
+        /// By published figures: the node's own disk, or its line, was not measured.
+        nominal: bool,
+        /// They have to be downloaded first.
+        download: bool,
+    },
+    /// Only its agent sees what there is to read.
+    Unknown,
+}
+
+impl PlacementScore {
+    pub(crate) fn new(request: &ReplicaRequest, at: usize, node: &NodeState, fit: &Fit, load: &Load) -> Self {
+        let copies = match request.anti_affinity() {
+            AntiAffinity::Preferred | AntiAffinity::Required => node.copies_of(request),
+            AntiAffinity::Ignored => Copies::default(),
+        };
+        Self {
+            excess: 0,
+            unwelcome: reluctance(request, node),
+            copies,
+            terms: Terms::new(request, node, fit, load),
+            at,
+        }
+    }
+
+    /// Its columns, for people.
+    pub(crate) fn columns(&self) -> String {
+        let mut text = String::new();
+        for (count, what) in [
+            (self.excess, "beyond maxSkew"),
+            (self.unwelcome, "unwelcome taints"),
+            (self.copies.same, "of the same deployment there"),
+            (self.copies.others, "of another revision there"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!("{count} {what}, "));
+            }
+        }
+        format!("{text}{}", self.terms)
+    }
+}
+
+impl Terms {
+    fn new(request: &ReplicaRequest, node: &NodeState, fit: &Fit, load: &Load) -> Self {
+        let appraisal = fit.appraisal.as_ref();
+        let needed = appraisal.map_or(RUNTIME_OVERHEAD, |appraisal| appraisal.reservation.total());
+        let memory_left = load.free(node.allocatable) - needed;
+        let share = appraisal.map_or(0.0, |appraisal| appraisal.share);
+        let part_left = || {
+            let memory = memory_left.0 as f64 / node.allocatable.0.max(1) as f64;
+            (memory, (load.free_share() - share).max(0.0))
+        };
+        let has_objectives = request.has_objectives();
+        let slack_lost = || percent(load.pressure_with(share, has_objectives) - load.pressure);
+        let loading = Loading::new(request, node, fit);
+        match request.placement.strategy {
+            PlacementStrategy::SloSlack => Self::SloSlack {
+                slack_lost: slack_lost(),
+                loading,
+                memory_left,
+            },
+            PlacementStrategy::BinPack => {
+                let (memory, time) = part_left();
+                Self::BinPack {
+                    unused: load.is_empty(),
+                    left: percent(memory.min(time)),
+                    loading,
+                    memory_left,
+                }
+            }
+            PlacementStrategy::Spread => {
+                let (memory, time) = part_left();
+                Self::Spread {
+                    used: percent(1.0 - memory.min(time)),
+                    replicas: node.residents.len(),
+                    loading,
+                }
+            }
+            PlacementStrategy::Fastest => {
+                let rate = appraisal
+                    .and_then(|appraisal| appraisal.speed)
+                    .map(|speed| speed.decode.p50 * load.left(has_objectives))
+                    .filter(|rate| *rate > 0.0);
+                Self::Fastest {
+                    token_micros: rate.map_or(i64::MAX, |rate| (1e6 / rate).round() as i64),
+                    slack_lost: slack_lost(),
+                    loading,
+                    memory_left,
+                }
+            }
+        }
+    }
+}
+
+impl Loading {
+    fn new(request: &ReplicaRequest, node: &NodeState, fit: &Fit) -> Self {
+        let Some(arrival) = node.arrival(request, fit) else {
+            return Self::Loaded;
+        };
+        match fit.appraisal {
+            Some(_) => Self::Read {
+                within_seconds: (arrival.seconds().ceil() as u32)
+                    .clamp(1, 1 << 31)
+                    .next_power_of_two(),
+                nominal: arrival.is_nominal(),
+                download: arrival.download.is_some(),
+            },
+            None => Self::Unknown,
+        }
+    }
+}
+
+fn percent(part: f64) -> i64 {
+    (part * 100.0).round() as i64
+}
+
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SloSlack {
+                slack_lost,
+                loading,
+                memory_left,
+            } => {
+                write!(f, "{slack_lost} % slack lost, {loading}, {memory_left} left free")
+            }
+            Self::BinPack {
+                unused,
+                left,
+                loading,
+                memory_left,
+            } => {
+                let used = if *unused { "unused" } else { "used" };
+                write!(f, "{used}, {left} % left, {loading}, {memory_left} left free")
+            }
+            Self::Spread {
+                used,
+                replicas,
+                loading,
+            } => write!(f, "{used} % used, {replicas} replicas, {loading}"),
+            Self::Fastest {
+                token_micros,
+                slack_lost,
+                loading,
+                memory_left,
+            } => {
+                match *token_micros {
+                    i64::MAX => f.write_str("speed unknown")?,
+                    micros => write!(f, "{:.1} tokens/s", 1e6 / micros.max(1) as f64)?,
+                }
+                write!(
+                    f,
+                    ", {slack_lost} % slack lost, {loading}, {memory_left} left free"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for Loading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loaded => f.write_str("model loaded"),
+            Self::Read {
+                within_seconds,
+                nominal,
+                download,
+            } => {
+                let (how, nominal) = match (download, nominal) {
+                    (true, true) => ("downloaded and read", " by a nominal line or disk"),
+                    (true, false) => ("downloaded and read", ""),
+                    (false, true) => ("read", " by a nominal disk"),
+                    (false, false) => ("read", ""),
+                };
+                write!(f, "weights {how} within {within_seconds} s{nominal}")
+            }
+            Self::Unknown => f.write_str("time to load unknown"),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! What would give a replica a node: changes that a person can make, the least first. Each is tried before it is told.
+
+use std::collections::BTreeMap;
+
+use crate::fleet::node::{Load, NodeState, as_sold};
+use crate::placement::filter::{repelled_by, written};
+use crate::placement::rejection::Rejection;
+use crate::request::ReplicaRequest;
+use crate::taints::condition_behind;
+use crate::unschedulable::Search;
+use rooflet_api::meta::AGENT_LABELS;
+use rooflet_api::v1alpha1::{ModelSource, NodeModel};
+use rooflet_base::units::Bytes;
+use rooflet_roofline::admission::{Appraisal, Verdict, shorter, suggestions};
+use rooflet_roofline::chip;
+use rooflet_roofline::memory::allocatable;
+use rooflet_roofline::predict::{Hardware, Parameters};
+
+/// Remedies that are told, and kinds of nodes for which one is looked for.
+const MAX_REMEDIES: usize = 3;
+const MAX_TRIED: usize = 6;
+
+/// The [`effort`] of making others leave a node.
+const LEAVING: u32 = 8;
+
+/// How much is asked of a person, more for what costs the fleet or its users more: a command, then a rule of the
+/// deployment, what it serves, files to be copied, a machine to be looked after. Those of one node sum up.
+fn effort(rejection: &Rejection) -> u32 {
+    match rejection {
+        Rejection::Cordoned => 1,
+        Rejection::Taint { .. } | Rejection::NodeSelector | Rejection::TopologyKeyMissing { .. } => 2,
+        Rejection::AntiAffinity | Rejection::Skew { .. } => 3,
+        Rejection::ContextTooLong { .. }
+        | Rejection::Memory { .. }
+        | Rejection::Disk { .. }
+        | Rejection::Speed { .. } => 4,
+        Rejection::ModelMissing { .. } | Rejection::ModelNotServable { .. } => 5,
+        Rejection::NotReady { .. } | Rejection::Refused { .. } => 6,
+        Rejection::FailureReserve { .. } => LEAVING,
+    }
+}
+
+/// Nodes against which the same kinds of things stand, and of each kind the one that comes nearest.
+#[derive(Default)]
+pub(crate) struct Cases(BTreeMap<u32, Case>);
+
+pub(crate) struct Case {
+    at: usize,
+    /// A bit for each kind of rejection.
+    kinds: u32,
+    effort: u32,
+    /// More is nearer.
+    margin: f64,
+}
+
+impl Case {
+    pub(crate) fn new(node: &NodeState, at: usize, request: &ReplicaRequest) -> Self {
+        Self {
+            at,
+            kinds: 0,
+            effort: 0,
+            margin: node.load_for(request).free(node.allocatable).0 as f64,
+        }
+    }
+
+    pub(crate) fn add(&mut self, rejection: &Rejection) {
+        self.kinds |= 1 << rejection.rank();
+        self.effort += effort(rejection);
+        if matches!(rejection, Rejection::Disk { .. } | Rejection::Speed { .. }) {
+            self.margin = rejection.margin();
+        }
+    }
+}
+
+impl Cases {
+    pub(crate) fn enter(&mut self, case: Case) {
+        match self.0.get(&case.kinds) {
+            Some(known) if known.margin >= case.margin => {}
+            Some(_) | None => drop(self.0.insert(case.kinds, case)),
+        }
+    }
+}
+
+/// The least changes of which each would do, everything else as it is.
+pub(crate) fn remedies(search: &Search<'_>, cases: &Cases) -> Vec<String> {
+    let request = search.request;
+    let model = search.nodes.iter().find_map(|node| {
+        let model = node.machine.model_of(request)?;
+        request.served(model).is_some().then_some(model)
+    });
+    let doctor = Doctor { search, model };
+    let mut cases: Vec<&Case> = cases.0.values().collect();
+    cases.sort_by_key(|case| (case.effort, case.at));
+    let mut found: Vec<(u32, String)> = cases
+        .into_iter()
+        .take(MAX_TRIED)
+        .filter_map(|case| doctor.cure(case.at))
+        .collect();
+    found.sort();
+    found.truncate(MAX_REMEDIES);
+    let mut texts: Vec<_> = found.into_iter().map(|(_, text)| text).collect();
+    if !doctor.could_ever_hold() {
+        texts.extend(doctor.purchase());
+    }
+    texts
+}
+
+struct Doctor<'a> {
+    search: &'a Search<'a>,
+    /// Some node's copy of the model that can be served, if there is one.
+    model: Option<&'a NodeModel>,
+}
+
+impl Doctor<'_> {
+    /// Everything that has to change for the node at this place. `None`: that cannot be told.
+    fn cure(&self, at: usize) -> Option<(u32, String)> {
+        let search = self.search;
+        let node = &search.nodes[at];
+        let objection = search.domains.and_then(|domains| domains.against(at));
+        let mut all = Vec::new();
+        search.against(at, objection, |rejection| all.push(rejection));
+        let mut longest = None;
+        let mut sum = 0;
+        let mut changes = Vec::new();
+        for rejection in &all {
+            match rejection {
+                Rejection::ContextTooLong { model_max_tokens } => longest = Some(*model_max_tokens),
+                Rejection::Memory { needed: None, .. } => return None,
+                Rejection::Memory { .. } | Rejection::Disk { .. } | Rejection::Speed { .. } => {}
+                Rejection::NotReady { .. }
+                | Rejection::Cordoned
+                | Rejection::Taint { .. }
+                | Rejection::NodeSelector
+                | Rejection::ModelMissing { .. }
+                | Rejection::ModelNotServable { .. }
+                | Rejection::TopologyKeyMissing { .. }
+                | Rejection::Refused { .. }
+                | Rejection::AntiAffinity
+                | Rejection::Skew { .. }
+                | Rejection::FailureReserve { .. } => {
+                    changes.push(self.change(rejection, node, at)?);
+                    sum += effort(rejection);
+                }
+            }
+        }
+        let (effort, served) = self.room(node, longest)?;
+        sum += effort;
+        changes.extend(served);
+        Some((sum, changes.join(", and ")))
+    }
+
+    /// What ends one rejection other than for want of room.
+    fn change(&self, rejection: &Rejection, node: &NodeState, at: usize) -> Option<String> {
+        let (request, name) = (self.search.request, &node.name);
+        Some(match rejection {
+            Rejection::NotReady { reason } => format!("get {name} ready ({reason})"),
+            Rejection::Cordoned if node.draining => format!("end the drain (`rooflet uncordon {name}`)"),
+            Rejection::Cordoned => format!("`rooflet uncordon {name}`"),
+            Rejection::Taint { .. } => {
+                let taints: Vec<_> = repelled_by(request, node).map(written).collect();
+                let ends = match repelled_by(request, node).find_map(condition_behind) {
+                    Some(condition) => format!("wait until {condition} of {name} ends"),
+                    None => format!("take it off {name}"),
+                };
+                format!(
+                    "tolerate {} (spec.placement.tolerations) or {ends}",
+                    taints.join(" and ")
+                )
+            }
+            Rejection::NodeSelector => {
+                let selector = &request.placement.node_selector;
+                let differs = |(key, value): &(&String, &String)| node.labels.get(*key) != Some(*value);
+                let missing: Vec<_> = selector.iter().filter(differs).collect();
+                let has_all = |node: &NodeState| node.is_selected(&request.placement);
+                let nobody = match self.search.nodes.iter().any(has_all) {
+                    true => "",
+                    false => ", which no node matches",
+                };
+                // What its agent has set it sets again.
+                if missing
+                    .iter()
+                    .any(|(key, _)| AGENT_LABELS.contains(&key.as_str()))
+                {
+                    return Some(format!("another spec.placement.nodeSelector{nobody}"));
+                }
+                let other = missing.iter().any(|(key, _)| node.labels.contains_key(*key));
+                let overwrite = if other { " --overwrite" } else { "" };
+                let missing: Vec<_> = missing
+                    .iter()
+                    .map(|(key, value)| format!("{key}={value}"))
+                    .collect();
+                format!(
+                    "`kubectl label mac {name} {}{overwrite}`, or another spec.placement.nodeSelector{nobody}",
+                    missing.join(" ")
+                )
+            }
+            Rejection::ModelMissing { model } => {
+                format!("put the model `{model}` under {name}'s --model-dir")
+            }
+            Rejection::ModelNotServable { problem } => {
+                let Some(ModelSource::Local(model)) = &request.source else {
+                    return None;
+                };
+                // Else it is not the files.
+                node.machine.model(model)?.problem.as_ref()?;
+                format!("mend the model `{model}` on {name}: {problem}")
+            }
+            Rejection::TopologyKeyMissing { key } => format!("give {name} a label {key}"),
+            Rejection::AntiAffinity => "spec.placement.antiAffinity: Preferred".to_owned(),
+            Rejection::Skew { .. } => {
+                let skew = self.search.domains?.skew_with(at)?;
+                format!("spec.placement.spread.maxSkew: {skew}, or whenUnsatisfiable: ScheduleAnyway")
+            }
+            Rejection::FailureReserve { .. } => {
+                "a node more, or a smaller --reserve-node-failures".to_owned()
+            }
+            // Told with what would make room; and what the agent has against it only the agent can tell.
+            Rejection::ContextTooLong { .. }
+            | Rejection::Memory { .. }
+            | Rejection::Disk { .. }
+            | Rejection::Speed { .. }
+            | Rejection::Refused { .. } => return None,
+        })
+    }
+
+    /// What the replica has to do without so that the node has memory and time for it, or what has to leave: an effort
+    /// and the change, if it takes one. `longest`: what the model allows of the context that is asked for.
+    fn room(&self, node: &NodeState, longest: Option<u32>) -> Option<(u32, Option<String>)> {
+        let request = self.search.request;
+        let load = node.load_for(request);
+        let Some(name) = request.source.as_ref()?.listed_as() else {
+            return Some((0, None));
+        };
+        let here = node.machine.model(&name);
+        let download = match (here, &request.artifact) {
+            (None, Some(artifact)) => Bytes(artifact.download_bytes),
+            (Some(_), _) | (None, None) => Bytes::ZERO,
+        };
+        let copy = here.filter(|model| request.served(model).is_some());
+        // What it takes is known when the files are there.
+        let Some(model) = copy.or(self.model) else {
+            return Some((0, None));
+        };
+        let served = request.served(model)?;
+        let ask = request.ask(model, &served, download);
+        let parameters = Parameters::built_in();
+        let serving = effort(&Rejection::ContextTooLong { model_max_tokens: 0 });
+        if let Some(longest) = longest {
+            let found = node.with_supply(&load, |supply| shorter(&ask, longest, supply, parameters))?;
+            return Some((serving, Some(found.to_string())));
+        }
+        let admits = |load: &Load| {
+            let forced = request.overridden && load.undetermined == 0;
+            forced || node.with_supply(load, |supply| Verdict::new(&ask, supply, parameters).admitted())
+        };
+        if admits(&load) {
+            return Some((0, None));
+        }
+        let found = node.with_supply(&load, |supply| suggestions(&ask, supply, parameters));
+        let found: Vec<_> = found.iter().map(ToString::to_string).collect();
+        if !found.is_empty() {
+            return Some((serving, Some(format!("{} for {}", found.join(" or "), node.name))));
+        }
+        if load.is_empty() || !admits(&Load::default()) {
+            return None;
+        }
+        let fewer = format!("fewer other replicas on {}", node.name);
+        Some((LEAVING, Some(fewer)))
+    }
+
+    /// Whether a node that there is has what it takes, be it that other replicas have it now.
+    fn could_ever_hold(&self) -> bool {
+        let Search {
+            request, nodes, fits, ..
+        } = self.search;
+        let needed = |model: &NodeModel| {
+            let served = request.served(model)?;
+            let appraisal = Appraisal::new(
+                &request.ask(model, &served, Bytes::ZERO),
+                None,
+                &[],
+                Parameters::built_in(),
+            );
+            Some(appraisal.reservation.total())
+        };
+        let elsewhere = self.model.and_then(needed);
+        nodes.iter().any(|node| match &fits[node.machine_id].appraisal {
+            Some(appraisal) => appraisal.could_fit(node.allocatable),
+            None => elsewhere.is_none_or(|needed| needed <= node.allocatable),
+        })
+    }
+
+    /// The least Mac that would do.
+    fn purchase(&self) -> Option<String> {
+        let request = self.search.request;
+        let model = self.model?;
+        let served = request.served(model)?;
+        let ask = request.ask(model, &served, Bytes::ZERO);
+        let least = chip::catalogue().iter();
+        let mut holds = false;
+        let least = least.filter_map(|chip| {
+            let hardware = Some(Hardware::Chip(chip));
+            let appraisal = Appraisal::new(&ask, hardware, &[], Parameters::built_in());
+            let needed = appraisal.reservation.total();
+            holds |= chip
+                .memory
+                .iter()
+                .any(|memory| needed <= allocatable(*memory, None));
+            let fits = |memory: &Bytes| appraisal.could_fit(allocatable(*memory, None));
+            let memory = chip.memory.iter().copied().filter(fits).min()?;
+            Some((memory, chip))
+        });
+        let least = least.min_by(|(memory, chip), (other_memory, other)| {
+            let by_bandwidth = chip.bandwidth.0.total_cmp(&other.bandwidth.0);
+            memory.cmp(other_memory).then(by_bandwidth)
+        });
+        Some(match least {
+            Some((memory, chip)) if request.has_objectives() => {
+                format!("a Mac with at least {}, such as {chip}", as_sold(memory))
+            }
+            Some((memory, _)) => format!("a Mac with at least {}", as_sold(memory)),
+            None if holds => "lower spec.objectives: no Mac that is made reaches these".to_owned(),
+            None => "a smaller model: no Mac that is made holds this one as it is to be served".to_owned(),
+        })
+    }
+}
