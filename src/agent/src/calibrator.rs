@@ -45,7 +45,7 @@ pub fn kept(state_dir: &Utf8Path, engine: &EngineInfo, hardware: Hardware) -> Ve
 }
 
 /// See the module.
-pub struct Calibrator {
+pub(crate) struct Calibrator {
     state: Arc<StateDir>,
     subject: String,
     calibrations: Vec<Calibration>,
@@ -56,7 +56,7 @@ pub struct Calibrator {
 
 impl Calibrator {
     /// With what earlier lives have learned.
-    pub fn new(state: Arc<StateDir>) -> Self {
+    pub(crate) fn new(state: Arc<StateDir>) -> Self {
         let kept: Kept = match state.read(FILE) {
             Ok(kept) => kept.unwrap_or_default(),
             Err(err) => {
@@ -74,18 +74,18 @@ impl Calibrator {
     }
 
     /// All workers of the node as they are now, before what any of them measured is used.
-    pub fn look(&mut self, workers: &BTreeMap<ReplicaKey, RequestCounts>) {
+    pub(crate) fn look(&mut self, workers: &BTreeMap<ReplicaKey, RequestCounts>) {
         self.company.look(workers);
     }
 
     /// Whether what a worker measured is of requests that shared the chip with none of another worker. What others move at the
     /// same time is in no prediction, so nothing is learned from the rest, and no prediction held against them.
-    pub fn is_undisturbed(&self, key: &ReplicaKey, status: &WorkerStatus) -> bool {
+    pub(crate) fn is_undisturbed(&self, key: &ReplicaKey, status: &WorkerStatus) -> bool {
         self.company.spared(key, status.measured.samples)
     }
 
     /// What corrects predictions from `hardware` with this engine.
-    pub fn current(&self, engine: &EngineInfo, hardware: Hardware) -> &[Calibration] {
+    pub(crate) fn current(&self, engine: &EngineInfo, hardware: Hardware) -> &[Calibration] {
         if self.subject == subject(engine, hardware) {
             &self.calibrations
         } else {
@@ -94,7 +94,7 @@ impl Calibrator {
     }
 
     /// Learns from a worker's requests, each of which counts once.
-    pub fn observe(
+    pub(crate) fn observe(
         &mut self,
         key: &ReplicaKey,
         status: &WorkerStatus,
@@ -138,7 +138,7 @@ impl Calibrator {
     }
 
     /// Replicas that are gone need not be remembered.
-    pub fn retain(&mut self, is_wanted: impl Fn(&ReplicaKey) -> bool) {
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&ReplicaKey) -> bool) {
         self.counted.retain(|key, _| is_wanted(key));
     }
 

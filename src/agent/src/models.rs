@@ -30,7 +30,7 @@ use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::ModelCost;
 
 /// The models of one node, with what was found out about them.
-pub struct Models {
+pub(crate) struct Models {
     directory: ModelDirectory,
     compute: ComputeType,
     known: BTreeMap<ModelSource, Known>,
@@ -57,7 +57,7 @@ struct Offered {
 }
 
 impl Models {
-    pub fn new(directory: ModelDirectory, compute: ComputeType) -> Self {
+    pub(crate) fn new(directory: ModelDirectory, compute: ComputeType) -> Self {
         Self {
             directory,
             compute,
@@ -69,7 +69,7 @@ impl Models {
     }
 
     /// The same, with models of a hub.
-    pub fn with_pulls(self, pulls: Pulls) -> Self {
+    pub(crate) fn with_pulls(self, pulls: Pulls) -> Self {
         Self {
             directory: self.directory.with_downloads(pulls.downloads().clone()),
             pulls: Some(pulls),
@@ -78,7 +78,7 @@ impl Models {
     }
 
     /// The models of a machine that has no disk.
-    pub fn simulated(models: BTreeMap<String, ServableModel>) -> Self {
+    pub(crate) fn simulated(models: BTreeMap<String, ServableModel>) -> Self {
         Self {
             simulated: Some(models),
             ..Self::new(ModelDirectory::new(None), ComputeType::Stored)
@@ -86,7 +86,7 @@ impl Models {
     }
 
     /// Forgets what depends on the element type, if that turns out to be another one.
-    pub fn set_compute(&mut self, compute: ComputeType) {
+    pub(crate) fn set_compute(&mut self, compute: ComputeType) {
         if self.compute != compute {
             self.compute = compute;
             self.known.clear();
@@ -95,7 +95,7 @@ impl Models {
     }
 
     /// Finds and inspects a model. Reads headers only, and only if a file has changed.
-    pub fn inspect(&mut self, source: &ModelSource) -> Result<ServableModel, ModelProblem> {
+    pub(crate) fn inspect(&mut self, source: &ModelSource) -> Result<ServableModel, ModelProblem> {
         if let Some(models) = &self.simulated {
             let found = match source {
                 ModelSource::Local(name) => models.get(name),
@@ -146,7 +146,7 @@ impl Models {
     }
 
     /// Where the model is that was downloaded, or is on its way: also while nothing else is known of it.
-    pub fn downloaded_to(&self, source: &ModelSource) -> Option<Utf8PathBuf> {
+    pub(crate) fn downloaded_to(&self, source: &ModelSource) -> Option<Utf8PathBuf> {
         match (source, &self.pulls) {
             (ModelSource::Hub(model), Some(pulls)) => {
                 let downloads = pulls.downloads();
@@ -157,7 +157,7 @@ impl Models {
     }
 
     /// What was downloaded of models whose directories are none of `used`; nothing while that is not known.
-    pub fn unused(&self, used: Option<&BTreeSet<Utf8PathBuf>>) -> Bytes {
+    pub(crate) fn unused(&self, used: Option<&BTreeSet<Utf8PathBuf>>) -> Bytes {
         let downloads = self.pulls.as_ref().map(Pulls::downloads);
         downloads
             .zip(used)
@@ -165,14 +165,14 @@ impl Models {
     }
 
     /// Downloads a model; `missing` bytes are made free for it before, of models that are none of `used`.
-    pub fn pull(&mut self, source: &ModelSource, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
+    pub(crate) fn pull(&mut self, source: &ModelSource, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
         if let (ModelSource::Hub(model), Some(pulls)) = (source, &mut self.pulls) {
             pulls.start(model, used, missing);
         }
     }
 
     /// Stops downloads that none of these replicas needs.
-    pub fn retain_pulls(&mut self, wanted: &BTreeSet<HubModel>) {
+    pub(crate) fn retain_pulls(&mut self, wanted: &BTreeSet<HubModel>) {
         self.offered.retain(|model, _| wanted.contains(model));
         if let Some(pulls) = &mut self.pulls {
             pulls.retain(wanted);
@@ -180,18 +180,18 @@ impl Models {
     }
 
     /// A worker is started with the model in this directory.
-    pub fn touch(&self, path: &Utf8Path) {
+    pub(crate) fn touch(&self, path: &Utf8Path) {
         if let Some(pulls) = &self.pulls {
             pulls.downloads().touch(path);
         }
     }
 
-    pub fn download_speed(&self) -> Option<DownloadSpeed> {
+    pub(crate) fn download_speed(&self) -> Option<DownloadSpeed> {
         self.pulls.as_ref()?.speed()
     }
 
     /// When downloads are to be looked at although nothing has changed.
-    pub fn look_again(&self) -> Option<Duration> {
+    pub(crate) fn look_again(&self) -> Option<Duration> {
         self.pulls.as_ref()?.look_again()
     }
 
@@ -251,7 +251,7 @@ impl Models {
     }
 
     /// Everything in the model directory and what was downloaded, servable or not.
-    pub fn list(&mut self) -> Result<Vec<NodeModel>, ModelProblem> {
+    pub(crate) fn list(&mut self) -> Result<Vec<NodeModel>, ModelProblem> {
         if let Some(models) = &self.simulated {
             let publish = |(name, model): (&String, &ServableModel)| {
                 let architecture = model.architecture.to_owned();

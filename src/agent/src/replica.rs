@@ -110,7 +110,7 @@ pub struct Terms {
 
 impl Terms {
     /// Somebody counts on a speed.
-    pub fn is_promised(&self) -> bool {
+    pub(crate) fn is_promised(&self) -> bool {
         !self.objectives.is_empty()
     }
 }
@@ -170,10 +170,10 @@ pub struct BadModel {
 }
 
 /// What stands for the uid of a replica that no API server knows.
-pub const MANIFEST_UID: &str = "manifest";
+pub(crate) const MANIFEST_UID: &str = "manifest";
 
 /// Whether a ModelReplica only shows what an agent runs from its manifest directory.
-pub fn is_mirror(replica: &ModelReplica) -> bool {
+pub(crate) fn is_mirror(replica: &ModelReplica) -> bool {
     replica.annotations().contains_key(MIRROR_ANNOTATION)
 }
 

@@ -112,7 +112,7 @@ impl StateDir {
     }
 
     /// Where workers listen; every one of them has a path below it on its command line.
-    pub fn sockets(&self) -> &Utf8Path {
+    pub(crate) fn sockets(&self) -> &Utf8Path {
         &self.sockets
     }
 
@@ -126,7 +126,7 @@ impl StateDir {
         self.path.join("models")
     }
 
-    pub fn replica(&self, key: &ReplicaKey) -> ReplicaDir {
+    pub(crate) fn replica(&self, key: &ReplicaKey) -> ReplicaDir {
         let id = identifier(key);
         ReplicaDir {
             path: self.path.join("replicas").join(&id),
@@ -177,37 +177,37 @@ impl StateDir {
 
 /// The part of the state directory that belongs to one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReplicaDir {
+pub(crate) struct ReplicaDir {
     path: Utf8PathBuf,
     socket: Utf8PathBuf,
 }
 
 impl ReplicaDir {
-    pub fn socket(&self) -> &Utf8Path {
+    pub(crate) fn socket(&self) -> &Utf8Path {
         &self.socket
     }
 
-    pub fn log(&self) -> Log {
+    pub(crate) fn log(&self) -> Log {
         Log::new(self.path.join("worker.log"))
     }
 
     /// Where a worker says why it ends.
-    pub fn termination_message(&self) -> Utf8PathBuf {
+    pub(crate) fn termination_message(&self) -> Utf8PathBuf {
         self.path.join("termination.json")
     }
 
-    pub fn save(&self, record: &Record) -> io::Result<()> {
+    pub(crate) fn save(&self, record: &Record) -> io::Result<()> {
         make_private(&self.path)?;
         write_json(&self.path.join("record.json"), record)
     }
 
     /// Removes what a worker leaves behind, before the next one starts.
-    pub fn clear(&self) -> io::Result<()> {
+    pub(crate) fn clear(&self) -> io::Result<()> {
         if_there(fs::remove_file(&self.socket))?;
         if_there(fs::remove_file(self.termination_message())).map(drop)
     }
 
-    pub fn remove(&self) -> io::Result<()> {
+    pub(crate) fn remove(&self) -> io::Result<()> {
         if_there(fs::remove_file(&self.socket))?;
         if_there(fs::remove_dir_all(&self.path)).map(drop)
     }
@@ -219,7 +219,7 @@ pub fn node_name_in(state_dir: &Utf8Path) -> io::Result<Option<String>> {
 }
 
 /// Reads a small JSON file; `None` if it is not there.
-pub fn read_json<T: DeserializeOwned>(path: &Utf8Path) -> io::Result<Option<T>> {
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Utf8Path) -> io::Result<Option<T>> {
     let Some(metadata) = if_there(fs::metadata(path))? else {
         return Ok(None);
     };

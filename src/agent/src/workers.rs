@@ -53,7 +53,7 @@ pub const GRACE: Duration = Duration::from_secs(30);
 pub const GRACE_MARGIN: Duration = Duration::from_secs(3);
 
 /// A worker that does not answer gets no more than this to end.
-pub const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(5);
+pub(crate) const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(5);
 
 /// A process that survived SIGKILL (a driver may hold it) is tried again after this time.
 const STOP_RETRY: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ const DISK_LOOK: Duration = Duration::from_secs(10);
 
 /// How the agent starts workers.
 #[derive(Debug, Clone)]
-pub struct WorkerCommand {
+pub(crate) struct WorkerCommand {
     /// This binary.
     pub program: Utf8PathBuf,
     /// The engine in it, for quarantine: what it does to the machine may be mended in another version.
@@ -78,7 +78,7 @@ pub struct WorkerCommand {
 
 /// What the agent's HTTP server needs to know of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     pub serving_name: String,
     pub log: Log,
     /// Where its worker listens, if there is one.
@@ -90,7 +90,7 @@ pub struct Endpoint {
 }
 
 /// All replicas of the node, as the HTTP server sees them.
-pub type Endpoints = Arc<BTreeMap<ReplicaKey, Endpoint>>;
+pub(crate) type Endpoints = Arc<BTreeMap<ReplicaKey, Endpoint>>;
 
 /// One replica for the status, beside what the plan saw.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,7 +108,7 @@ pub struct Progress {
 }
 
 /// See the module.
-pub struct Workers {
+pub(crate) struct Workers {
     state: Arc<StateDir>,
     command: WorkerCommand,
     tasks: Tasks,
@@ -127,7 +127,7 @@ pub struct Workers {
 
 impl Workers {
     /// Takes over what an earlier life of the agent left running, and ends what it cannot account for.
-    pub fn adopt(
+    pub(crate) fn adopt(
         state: Arc<StateDir>,
         command: WorkerCommand,
         tasks: Tasks,
@@ -221,22 +221,22 @@ impl Workers {
     }
 
     /// Who takes how much of the chip's time.
-    pub fn pacing(&self) -> &Pacing {
+    pub(crate) fn pacing(&self) -> &Pacing {
         &self.pacing
     }
 
     /// For the HTTP server.
-    pub fn endpoints(&self) -> watch::Receiver<Endpoints> {
+    pub(crate) fn endpoints(&self) -> watch::Receiver<Endpoints> {
         self.endpoints_tx.subscribe()
     }
 
     /// Records of all replicas: what was wanted when the agent last knew.
-    pub fn records(&self) -> impl Iterator<Item = &Record> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = &Record> {
         self.slots.values().map(|slot| &slot.record)
     }
 
     /// Keeps what is wanted of a replica besides its specification for the agent's next life.
-    pub fn remember(&mut self, key: &ReplicaKey, replica: &DesiredReplica) {
+    pub(crate) fn remember(&mut self, key: &ReplicaKey, replica: &DesiredReplica) {
         if let Some(slot) = self.slots.get_mut(key)
             && slot.record.uid == replica.uid
             && slot.record.terms != replica.terms
@@ -247,12 +247,12 @@ impl Workers {
     }
 
     /// Whether any worker runs.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.slots.values().all(|slot| slot.worker.is_none())
     }
 
     /// The device the engine runs on, if a worker has said.
-    pub fn engine(&self) -> Option<rooflet_api::wire::EngineInfo> {
+    pub(crate) fn engine(&self) -> Option<rooflet_api::wire::EngineInfo> {
         let workers = self.slots.values().filter_map(|slot| slot.worker.as_ref());
         workers
             .filter_map(|worker| worker.contact_rx.latest().status)
@@ -261,7 +261,7 @@ impl Workers {
     }
 
     /// What is there now. Takes note of workers that have ended, and keeps logs within bounds.
-    pub fn observe(&mut self) -> BTreeMap<ReplicaKey, Seen> {
+    pub(crate) fn observe(&mut self) -> BTreeMap<ReplicaKey, Seen> {
         let (now, instant) = (self.clock.now(), self.clock.instant());
         for slot in self.slots.values_mut() {
             self.lost += slot.take_note(now, instant).unwrap_or_default();
@@ -276,17 +276,17 @@ impl Workers {
     }
 
     /// What workers could hold that were killed or crashed since this was last asked.
-    pub fn take_lost(&mut self) -> Bytes {
+    pub(crate) fn take_lost(&mut self) -> Bytes {
         std::mem::take(&mut self.lost)
     }
 
     /// Everything but what the plan needs.
-    pub fn progress(&self, key: &ReplicaKey) -> Option<Progress> {
+    pub(crate) fn progress(&self, key: &ReplicaKey) -> Option<Progress> {
         self.slots.get(key).map(Slot::progress)
     }
 
     /// What each worker is doing, as far as it was heard.
-    pub fn requests(&self) -> BTreeMap<ReplicaKey, RequestCounts> {
+    pub(crate) fn requests(&self) -> BTreeMap<ReplicaKey, RequestCounts> {
         let heard = self.slots.iter().filter_map(|(key, slot)| {
             let status = slot.progress().status?;
             Some((key.clone(), status.requests))
@@ -294,7 +294,7 @@ impl Workers {
         heard.collect()
     }
 
-    pub fn start(&mut self, key: &ReplicaKey, replica: &DesiredReplica, start: &Start) {
+    pub(crate) fn start(&mut self, key: &ReplicaKey, replica: &DesiredReplica, start: &Start) {
         let now = self.clock.now();
         let dir = self.state.replica(key);
         let mut slot = match self.slots.remove(key) {
@@ -345,7 +345,7 @@ impl Workers {
 
     /// What replicas that were told how much may store on the disk together; see [`disk::limit`]. What was stored for
     /// workers that are gone counts as free, and so do `unused` bytes of models that were downloaded: both make room.
-    pub fn disk_limit(&mut self, unused: impl FnOnce() -> Bytes) -> Bytes {
+    pub(crate) fn disk_limit(&mut self, unused: impl FnOnce() -> Bytes) -> Bytes {
         let now = self.clock.instant();
         let known = self.disk_limit;
         if let Some((_, limit)) = known.filter(|(looked, _)| now - *looked < DISK_LOOK) {
@@ -377,7 +377,7 @@ impl Workers {
     }
 
     /// What would have to be removed for so many bytes more beside what is promised.
-    pub fn missing_disk(&self, wanted: Bytes) -> Bytes {
+    pub(crate) fn missing_disk(&self, wanted: Bytes) -> Bytes {
         let records = self.slots.values().filter_map(|slot| slot.record.worker.as_ref());
         let kept: Bytes = records
             .filter_map(|worker| worker.prefix_dir.as_deref())
@@ -464,7 +464,7 @@ impl Workers {
         spawn(&self.tasks, &command).map_err(|err| (err.reason(), Chain(&err).to_string()))
     }
 
-    pub fn stop(&mut self, key: &ReplicaKey, cause: StopCause) {
+    pub(crate) fn stop(&mut self, key: &ReplicaKey, cause: StopCause) {
         let answer_grace = self
             .slots
             .get(key)
@@ -516,7 +516,7 @@ impl Workers {
     }
 
     /// The agent stops, or memory is needed: what is stopping already gets no more time than what stops for that.
-    pub fn hurry(&mut self) {
+    pub(crate) fn hurry(&mut self) {
         let grace = self.command.grace + GRACE_MARGIN;
         let latest = self.clock.instant() + grace;
         for (key, slot) in &mut self.slots {
@@ -546,7 +546,7 @@ impl Workers {
     }
 
     /// Forgets a replica that has no worker, with its log.
-    pub fn release(&mut self, key: &ReplicaKey) {
+    pub(crate) fn release(&mut self, key: &ReplicaKey) {
         if self.slots.get(key).is_some_and(|slot| slot.worker.is_none()) {
             let slot = self.slots.remove(key);
             if let Some(Err(err)) = slot.map(|slot| slot.dir.remove()) {
@@ -556,7 +556,7 @@ impl Workers {
     }
 
     /// Shows the HTTP server what is there.
-    pub fn publish(&self) {
+    pub(crate) fn publish(&self) {
         let next: BTreeMap<_, _> = self
             .slots
             .iter()

@@ -107,9 +107,9 @@ pub async fn survey(model: &HubModel, hub: &HubAccess) -> Result<Survey, ReadRem
     let remote_model = RemoteModel::Hub(pinned.clone());
     let checkpoint = Remote::new(&remote_model, hub)?.checkpoint().await?;
     let files =
-        needed(listing.siblings, &checkpoint.tensors).map_err(|name| ReadRemoteError::InvalidListing {
+        needed(listing.siblings, &checkpoint.tensors).map_err(|err| ReadRemoteError::InvalidListing {
             url: url.to_string(),
-            problem: format!("it does not say how large {name} is"),
+            problem: err.to_string(),
         })?;
     Ok(Survey {
         model: pinned,
@@ -118,8 +118,15 @@ pub async fn survey(model: &HubModel, hub: &HubAccess) -> Result<Survey, ReadRem
     })
 }
 
-/// What of a repository a worker reads. The name of a file whose size is not told is an error.
-fn needed(siblings: Vec<Sibling>, tensors: &Known) -> Result<Vec<HubFile>, String> {
+/// A hub lists a file without its size.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it does not say how large {file} is")]
+struct UnknownSizeError {
+    file: String,
+}
+
+/// What of a repository a worker reads.
+fn needed(siblings: Vec<Sibling>, tensors: &Known) -> Result<Vec<HubFile>, UnknownSizeError> {
     let is_weights = |name: &str| match tensors {
         Known::Headers(tensors) => tensors.iter().any(|(_, tensor)| tensor.file == name),
         Known::Index(index) => index.files.contains(name),
@@ -136,7 +143,7 @@ fn needed(siblings: Vec<Sibling>, tensors: &Known) -> Result<Vec<HubFile>, Strin
     for file in siblings.into_iter().filter(wanted) {
         let size = file.lfs.as_ref().map(|lfs| lfs.size).or(file.size);
         let Some(bytes) = size else {
-            return Err(file.rfilename);
+            return Err(UnknownSizeError { file: file.rfilename });
         };
         files.push(HubFile {
             name: file.rfilename,

@@ -19,7 +19,7 @@ pub use self::downloads::Downloads;
 use rooflet_api::v1alpha1::{HubModel, ModelSource};
 
 /// Directories that are listed; the rest is not shown, but found by name all the same.
-pub const MAX_LISTED_MODELS: usize = 256;
+pub(crate) const MAX_LISTED_MODELS: usize = 256;
 
 /// Files looked at in one model directory. The largest published models have a few hundred.
 const MAX_FILES: usize = 4096;

@@ -21,5 +21,5 @@ mod verdict;
 mod working;
 
 pub use question::Question;
-pub use spec::{PlanError, WantedModel, current_fleet, question};
+pub use spec::{LoadModelError, PlanError, WantedModel, current_fleet, question};
 pub use verdict::answer;

@@ -45,7 +45,7 @@ const MEASURED: usize = 8;
 
 /// What is known of a model that is not here.
 #[derive(Debug, Clone)]
-pub enum Looked {
+pub(crate) enum Looked {
     /// The hub has not answered yet.
     Asked,
     Known {
@@ -60,7 +60,7 @@ pub enum Looked {
 }
 
 /// The agent's downloads.
-pub struct Pulls {
+pub(crate) struct Pulls {
     hub: HubAccess,
     downloads: Downloads,
     state: Arc<StateDir>,
@@ -114,7 +114,7 @@ impl Shared {
 }
 
 impl Pulls {
-    pub fn new(hub: HubAccess, state: &Arc<StateDir>, tasks: &Tasks, clock: Clock, changes: Changes) -> Self {
+    pub(crate) fn new(hub: HubAccess, state: &Arc<StateDir>, tasks: &Tasks, clock: Clock, changes: Changes) -> Self {
         let speeds = state.read(FILE).ok().flatten().unwrap_or_default();
         Self {
             hub,
@@ -129,12 +129,12 @@ impl Pulls {
         }
     }
 
-    pub fn downloads(&self) -> &Downloads {
+    pub(crate) fn downloads(&self) -> &Downloads {
         &self.downloads
     }
 
     /// What is known of a model that is not here. The first look asks the hub.
-    pub fn look(&mut self, model: &HubModel) -> Looked {
+    pub(crate) fn look(&mut self, model: &HubModel) -> Looked {
         let known = match self.known.get(model) {
             Some(known) => known,
             None => {
@@ -171,7 +171,7 @@ impl Pulls {
 
     /// Begins to download a model that is known, unless that is under way. `missing` bytes are made free before, of models
     /// whose directories are none of `used`.
-    pub fn start(&mut self, model: &HubModel, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
+    pub(crate) fn start(&mut self, model: &HubModel, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
         let Some(known) = self.known.get_mut(model).filter(|known| !known.is_under_way()) else {
             return;
         };
@@ -211,25 +211,25 @@ impl Pulls {
     }
 
     /// Forgets a model that is here, unless its download is about to say so itself.
-    pub fn forget(&mut self, model: &HubModel) {
+    pub(crate) fn forget(&mut self, model: &HubModel) {
         if self.known.get(model).is_some_and(|known| !known.is_under_way()) {
             self.known.remove(model);
         }
     }
 
     /// Stops what nobody wants any more, and forgets it: who wants it again asks anew.
-    pub fn retain(&mut self, wanted: &BTreeSet<HubModel>) {
+    pub(crate) fn retain(&mut self, wanted: &BTreeSet<HubModel>) {
         self.known.retain(|model, _| wanted.contains(model));
     }
 
     /// When progress is to be looked at although nothing has changed.
-    pub fn look_again(&self) -> Option<Duration> {
+    pub(crate) fn look_again(&self) -> Option<Duration> {
         let mut known = self.known.values();
         known.any(Known::is_under_way).then_some(LOOK_AGAIN)
     }
 
     /// How fast models came lately; `None` where none did.
-    pub fn speed(&self) -> Option<DownloadSpeed> {
+    pub(crate) fn speed(&self) -> Option<DownloadSpeed> {
         let speeds = lock(&self.speeds);
         Some(DownloadSpeed {
             median_bytes_per_second: median(speeds.iter().copied())?.round(),

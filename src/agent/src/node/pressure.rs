@@ -19,7 +19,7 @@ const CALM: u64 = 8;
 /// Low memory counts when it has lasted so long.
 const LOW_FOR: Duration = Duration::from_secs(20);
 /// It is over when it has been so for so long; kubelet's `--eviction-pressure-transition-period`.
-pub const CALM_FOR: Duration = Duration::from_secs(5 * 60);
+pub(crate) const CALM_FOR: Duration = Duration::from_secs(5 * 60);
 
 /// How things stand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ pub enum Pressure {
 
 impl Pressure {
     /// Memory has to be given back.
-    pub fn presses(self) -> bool {
+    pub(crate) fn presses(self) -> bool {
         self >= Self::Low
     }
 }

@@ -81,7 +81,7 @@ impl Measured {
     }
 
     /// For how long it is still fresh.
-    pub fn fresh_for(&self, now: Timestamp) -> Duration {
+    pub(crate) fn fresh_for(&self, now: Timestamp) -> Duration {
         PROBE_FRESH_FOR.saturating_sub(since(now, self.measured_at()))
     }
 }

@@ -47,6 +47,19 @@ impl GoldenState {
     }
 }
 
+/// Why the worker's response to a golden prompt fails. No variant holds text of the prompt or of the response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum GoldenPromptError {
+    #[error("the worker answered with HTTP status {0}")]
+    Status(u16),
+    #[error("the answer does not contain what spec.strategy.goldenPrompts expects")]
+    Lacks,
+    #[error("the answer is not the one that spec.strategy.goldenPrompts expects")]
+    Differs,
+    #[error("the answer is empty")]
+    Empty,
+}
+
 /// Asks for every answer. `None` when the worker could not be asked, which is no answer.
 pub(crate) async fn ask(golden: &Golden, proxy: &Proxy, upstream: &Upstream) -> Option<GoldenState> {
     for (index, prompt) in golden.prompts.iter().enumerate() {
@@ -69,7 +82,7 @@ async fn answer(
     prompt: &GoldenPrompt,
     proxy: &Proxy,
     upstream: &Upstream,
-) -> Option<Result<String, String>> {
+) -> Option<Result<String, GoldenPromptError>> {
     let body = json!({
         "model": model,
         "messages": [{ "role": "user", "content": prompt.prompt }],
@@ -95,10 +108,7 @@ async fn answer(
         return None;
     }
     if !status.is_success() {
-        return Some(Err(format!(
-            "the worker answered with HTTP status {}",
-            status.as_u16()
-        )));
+        return Some(Err(GoldenPromptError::Status(status.as_u16())));
     }
     let parsed: Value = serde_json::from_slice(&bytes).ok()?;
     let text = parsed["choices"][0]["message"]["content"].as_str();
@@ -106,18 +116,18 @@ async fn answer(
 }
 
 /// Whether an answer is what was expected.
-fn judge(expect: &Expectation, answer: &str) -> Result<(), String> {
+fn judge(expect: &Expectation, answer: &str) -> Result<(), GoldenPromptError> {
     let Expectation { contains, equals } = expect;
     let lacks = contains.as_ref().is_some_and(|wanted| !answer.contains(wanted));
     let differs = equals
         .as_ref()
         .is_some_and(|wanted| answer.trim() != wanted.trim());
     if lacks {
-        Err("the answer does not contain what spec.strategy.goldenPrompts expects".to_owned())
+        Err(GoldenPromptError::Lacks)
     } else if differs {
-        Err("the answer is not the one that spec.strategy.goldenPrompts expects".to_owned())
+        Err(GoldenPromptError::Differs)
     } else if answer.trim().is_empty() {
-        Err("the answer is empty".to_owned())
+        Err(GoldenPromptError::Empty)
     } else {
         Ok(())
     }
@@ -141,7 +151,7 @@ mod tests {
             (expect(None, Some("Paris")), "Paris, my secret"),
             (expect(None, None), " \n"),
         ] {
-            let told = judge(&expect, answer).unwrap_err();
+            let told = judge(&expect, answer).unwrap_err().to_string();
             assert!(!told.contains("secret") && !told.contains("Paris"), "{told}");
         }
     }

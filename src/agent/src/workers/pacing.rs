@@ -35,14 +35,14 @@ impl Member {
 
 /// See the module. Clones share the members.
 #[derive(Debug, Clone)]
-pub struct Pacing {
+pub(crate) struct Pacing {
     clock: Clock,
     members: Arc<Mutex<BTreeMap<ReplicaKey, Member>>>,
     changed_tx: watch::Sender<()>,
 }
 
 impl Pacing {
-    pub fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
             members: Arc::default(),
@@ -51,7 +51,7 @@ impl Pacing {
     }
 
     /// All replicas that run, with what was promised to those that have objectives.
-    pub fn promise(&self, promises: BTreeMap<ReplicaKey, Option<f64>>) {
+    pub(crate) fn promise(&self, promises: BTreeMap<ReplicaKey, Option<f64>>) {
         let mut members = self.lock();
         let next: BTreeMap<_, _> = promises
             .into_iter()
@@ -67,7 +67,7 @@ impl Pacing {
     }
 
     /// The replica has requests.
-    pub fn is_asked(&self, key: &ReplicaKey) {
+    pub(crate) fn is_asked(&self, key: &ReplicaKey) {
         let now = self.clock.instant();
         if let Some(member) = self.lock().get_mut(key) {
             let was_busy = member.is_busy(now);
@@ -79,7 +79,7 @@ impl Pacing {
     }
 
     /// The share of the chip's time that the replica's worker may take now.
-    pub fn share(&self, key: &ReplicaKey) -> f64 {
+    pub(crate) fn share(&self, key: &ReplicaKey) -> f64 {
         let now = self.clock.instant();
         let members = self.lock();
         let limited = members.get(key).is_some_and(|member| member.promised.is_none());

@@ -45,5 +45,6 @@ fn a_node_needs_what_a_worker_reads_and_nothing_else() {
         ]
     );
     let nameless = listing(r#"{"sha": "c0", "siblings": [{"rfilename": "config.json"}]}"#);
-    assert_eq!(needed(nameless, &Known::Nothing), Err("config.json".to_owned()));
+    let unknown = needed(nameless, &Known::Nothing).unwrap_err();
+    assert_eq!(unknown.file, "config.json");
 }

@@ -24,10 +24,10 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::ApiError;
 use rooflet_model::dimensions::KvBits;
-use rooflet_model::weights::{UnknownWeightFormat, WeightFormat};
+use rooflet_model::weights::WeightFormat;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_scheduler::capacity;
-use rooflet_scheduler::capacity::{PlanError, WantedModel};
+use rooflet_scheduler::capacity::{LoadModelError, PlanError, WantedModel};
 
 /// Tell whether Macs carry a demand, how far, what breaks first, and what to buy.
 ///
@@ -250,27 +250,22 @@ async fn fleet(kubeconfig: Option<Utf8PathBuf>) -> Result<(Vec<FleetNode>, Vec<M
 
 /// What `rooflet fit` reads: paths, FILE.json#NAME and remote models. Names are known to the planner itself, and
 /// `local://` is on nodes.
-fn load(demand: &DemandSpec) -> Option<Result<WantedModel, String>> {
+fn load(demand: &DemandSpec) -> Option<Result<WantedModel, LoadModelError>> {
     let text = &demand.model;
     let path = text.contains('#') || text.contains('/') || Utf8Path::new(text).exists();
     if text.starts_with("local://") || !path {
         return None;
     }
-    let load = || -> Result<WantedModel, String> {
+    let load = || -> Result<WantedModel, LoadModelError> {
         let format: Option<WeightFormat> = match &demand.quantization {
-            Some(format) => Some(
-                format
-                    .parse()
-                    .map_err(|err: UnknownWeightFormat| err.to_string())?,
-            ),
+            Some(format) => Some(format.parse()?),
             None => None,
         };
-        let model = model::load(text, format).map_err(|failure| format!("{:#}", failure.error))?;
-        let cost = model.facts.cost().ok_or_else(|| {
-            format!(
-                "`{}` is of a family that is not known here, so its speed cannot be told",
-                model.name
-            )
+        let model = model::load(text, format)
+            .map_err(|failure| LoadModelError::Unreadable(format!("{:#}", failure.error)))?;
+        let cost = model.facts.cost();
+        let cost = cost.ok_or_else(|| LoadModelError::UnknownFamily {
+            name: model.name.clone(),
         })?;
         Ok(WantedModel {
             served: ServedModel {

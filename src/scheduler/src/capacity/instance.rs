@@ -186,6 +186,26 @@ pub(super) struct Placement {
     pub(super) groups: Vec<Group>,
 }
 
+/// How a placement contradicts its instance.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(super) enum InvalidPlacement {
+    #[error("{0:?} has a model twice or out of order")]
+    ModelOrder(Group),
+    #[error("{0:?} does not fit")]
+    DoesNotFit(Group),
+    #[error("{group:?}: {load} of {room} at {limit:?}")]
+    Overload {
+        group: Group,
+        load: f64,
+        room: f64,
+        limit: Limit,
+    },
+    #[error("class {class}: {used} nodes used")]
+    TooManyNodes { class: usize, used: u32 },
+    #[error("model {model}: {replicas} replicas")]
+    TooFewReplicas { model: usize, replicas: u32 },
+}
+
 /// Nodes of one class that run the same models.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Group {
@@ -345,17 +365,17 @@ impl Placement {
     }
 
     /// Says what is wrong with it, if anything: the verdict must agree with its own working.
-    pub(super) fn check(&self, instance: &Instance) -> Result<(), String> {
+    pub(super) fn check(&self, instance: &Instance) -> Result<(), InvalidPlacement> {
         let mut used = vec![0u32; instance.classes.len()];
         for group in &self.groups {
             used[group.class] += group.nodes;
             let models = group.models();
             if models.windows(2).any(|pair| pair[0] >= pair[1]) {
-                return Err(format!("{group:?} has a model twice or out of order"));
+                return Err(InvalidPlacement::ModelOrder(group.clone()));
             }
             let rows = instance
                 .node_rows(group.class, &models)
-                .ok_or_else(|| format!("{group:?} does not fit"))?;
+                .ok_or_else(|| InvalidPlacement::DoesNotFit(group.clone()))?;
             for row in rows {
                 let load: f64 = row
                     .terms
@@ -364,18 +384,26 @@ impl Placement {
                     .map(|(t, share)| t * share.rate)
                     .sum();
                 if load > row.room * (1.0 + TOLERANCE) + TOLERANCE {
-                    return Err(format!("{group:?}: {load} of {} at {:?}", row.room, row.limit));
+                    return Err(InvalidPlacement::Overload {
+                        group: group.clone(),
+                        load,
+                        room: row.room,
+                        limit: row.limit,
+                    });
                 }
             }
         }
         for (class, used) in used.iter().enumerate() {
             if *used > instance.classes[class].nodes {
-                return Err(format!("class {class}: {used} nodes used"));
+                return Err(InvalidPlacement::TooManyNodes { class, used: *used });
             }
         }
         for (model, load) in instance.models.iter().enumerate() {
             if self.replicas(model) < load.min_replicas {
-                return Err(format!("model {model}: {} replicas", self.replicas(model)));
+                return Err(InvalidPlacement::TooFewReplicas {
+                    model,
+                    replicas: self.replicas(model),
+                });
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use rooflet_base::units::{Bytes, BytesPerSecond};
 use rooflet_model::dimensions::KvBits;
 use rooflet_model::library;
 use rooflet_model::library::LibraryError;
-use rooflet_model::weights::{WeightFormat, Weights};
+use rooflet_model::weights::{UnknownWeightFormat, WeightFormat, Weights};
 use rooflet_roofline::admission::Objectives;
 use rooflet_roofline::chip;
 use rooflet_roofline::chip::ChipVariant;
@@ -57,13 +57,25 @@ pub struct WantedModel {
     pub longest_context: Option<u32>,
 }
 
+/// Why a model that is neither known by name nor on a node cannot be planned with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadModelError {
+    #[error(transparent)]
+    WeightFormat(#[from] UnknownWeightFormat),
+    /// The causes of the failure, in one line.
+    #[error("{0}")]
+    Unreadable(String),
+    #[error("`{name}` is of a family that is not known here, so its speed cannot be told")]
+    UnknownFamily { name: String },
+}
+
 /// The question that `spec` asks, of the Macs it lists or else of `current`. `load` finds models that are neither
 /// known by name nor on a node; it gives `None` for what is no place to load from.
 pub fn question(
     spec: &CapacityPlanSpec,
     current: Vec<NodeClass>,
     nodes: &[FleetNode],
-    load: &dyn Fn(&DemandSpec) -> Option<Result<WantedModel, String>>,
+    load: &dyn Fn(&DemandSpec) -> Option<Result<WantedModel, LoadModelError>>,
 ) -> Result<Question, PlanError> {
     if spec.demand.is_empty() {
         return Err(wrong(
@@ -144,7 +156,7 @@ fn planned(
     demand: &DemandSpec,
     field: &str,
     nodes: &[FleetNode],
-    load: &dyn Fn(&DemandSpec) -> Option<Result<WantedModel, String>>,
+    load: &dyn Fn(&DemandSpec) -> Option<Result<WantedModel, LoadModelError>>,
 ) -> Result<PlannedModel, PlanError> {
     let at = |name: &str| format!("{field}.{name}");
     for (name, tokens) in [
