@@ -27,6 +27,9 @@ const MAX_CRATE_LINES: usize = 25_000;
 /// Most Rust files in one folder.
 const MAX_FOLDER_FILES: usize = 25;
 
+/// Faults of today, each to be mended. A fault that is not listed fails the check, and so does a listed one that is gone.
+const KNOWN: &[&str] = &[];
+
 pub(crate) fn run() -> Result<Outcome> {
     let root = console::root();
     let crates = Crate::all(&root.join("src"))?;
@@ -41,6 +44,10 @@ pub(crate) fn run() -> Result<Outcome> {
     faults.extend(metrics::faults(&page, &crates));
     let users = Crate::sources(&root.join("e2e"))?;
     faults.extend(surface::faults(&crates, &users));
+    let (known, new): (Vec<_>, Vec<_>) = faults.into_iter().partition(|fault| KNOWN.contains(&fault.as_str()));
+    let mended = KNOWN.iter().filter(|fault| !known.iter().any(|found| found == *fault));
+    let mut faults = new;
+    faults.extend(mended.map(|fault| format!("xtask/src/structure.rs: remove from KNOWN what is mended: {fault}")));
     for fault in &faults {
         println!("{fault}");
     }

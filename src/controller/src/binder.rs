@@ -316,9 +316,12 @@ impl Reconciler for Binder {
         let executions: Vec<_> = batches
             .into_iter()
             .map(|batch| {
-                let bound = batch.iter().find_map(|write| match &write.intent {
-                    Intent::Bind { of, .. } => Some(of.clone()),
-                    _ => None,
+                let bound = batch.iter().find_map(|write| {
+                    if let Intent::Bind { of, .. } = &write.intent {
+                        Some(of.clone())
+                    } else {
+                        None
+                    }
                 });
                 let execution = async move { (bound, Executor::new(world, snapshot).run(batch).await) };
                 execution.boxed()

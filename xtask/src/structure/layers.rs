@@ -20,7 +20,6 @@ const KEPT_BEHIND: &[(&str, &str)] = &[
     ("serde-saphyr", "base"),
     ("prometheus", "base"),
     ("redb", "store"),
-    ("clap", "rooflet"),
 ];
 
 pub(super) fn faults(map: &str, crates: &[Crate]) -> Result<Vec<String>> {
