@@ -44,10 +44,16 @@ pub(crate) fn run() -> Result<Outcome> {
     faults.extend(metrics::faults(&page, &crates));
     let users = Crate::sources(&root.join("e2e"))?;
     faults.extend(surface::faults(&crates, &users));
-    let (known, new): (Vec<_>, Vec<_>) = faults.into_iter().partition(|fault| KNOWN.contains(&fault.as_str()));
-    let mended = KNOWN.iter().filter(|fault| !known.iter().any(|found| found == *fault));
+    let (known, new): (Vec<_>, Vec<_>) = faults
+        .into_iter()
+        .partition(|fault| KNOWN.contains(&fault.as_str()));
+    let mended = KNOWN
+        .iter()
+        .filter(|fault| !known.iter().any(|found| found == *fault));
     let mut faults = new;
-    faults.extend(mended.map(|fault| format!("xtask/src/structure.rs: remove from KNOWN what is mended: {fault}")));
+    faults.extend(
+        mended.map(|fault| format!("xtask/src/structure.rs: remove from KNOWN what is mended: {fault}")),
+    );
     for fault in &faults {
         println!("{fault}");
     }

@@ -339,7 +339,7 @@ fn since(timestamp: &str, now: Timestamp) -> String {
 }
 
 /// Two to three significant figures of a duration: `5s`, `3m20s`, `5h`, `3d4h`, `2y`.
-pub fn human_duration(seconds: i64) -> String {
+pub(crate) fn human_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
     const DAY: i64 = 24 * HOUR;

@@ -133,12 +133,12 @@ impl ApiError {
     }
 
     /// A path that no group serves. Clients read the plain text as "the server could not find the requested resource".
-    pub fn no_route() -> Self {
+    pub(crate) fn no_route() -> Self {
         Self::plain(StatusCode::NOT_FOUND, Reason::NotFound, "404 page not found\n")
     }
 
     /// A method that a built-in path does not know.
-    pub fn plain_method_not_allowed() -> Self {
+    pub(crate) fn plain_method_not_allowed() -> Self {
         Self::plain(
             StatusCode::METHOD_NOT_ALLOWED,
             Reason::MethodNotAllowed,
@@ -147,7 +147,7 @@ impl ApiError {
     }
 
     /// All places for requests are taken.
-    pub fn too_many_requests() -> Self {
+    pub(crate) fn too_many_requests() -> Self {
         let mut err = Self::plain(
             StatusCode::TOO_MANY_REQUESTS,
             Reason::TooManyRequests,
@@ -161,7 +161,7 @@ impl ApiError {
     }
 
     /// A resource that a served group does not have.
-    pub fn resource_not_served() -> Self {
+    pub(crate) fn resource_not_served() -> Self {
         let message = "the server could not find the requested resource".to_owned();
         Self::new(
             StatusCode::NOT_FOUND,
@@ -181,7 +181,7 @@ impl ApiError {
         )
     }
 
-    pub fn already_exists(resource: &GroupResource, name: &str, is_being_deleted: bool) -> Self {
+    pub(crate) fn already_exists(resource: &GroupResource, name: &str, is_being_deleted: bool) -> Self {
         let prefix = if is_being_deleted {
             "object is being deleted: "
         } else {
@@ -197,7 +197,7 @@ impl ApiError {
     }
 
     /// All attempts to find a free name for `metadata.generateName` failed.
-    pub fn generated_name_taken(resource: &GroupResource, name: &str) -> Self {
+    pub(crate) fn generated_name_taken(resource: &GroupResource, name: &str) -> Self {
         let message = format!(
             "{resource} {name:?} already exists, the server was not able to generate a unique name for the object"
         );
@@ -231,14 +231,14 @@ impl ApiError {
     }
 
     /// The object was prepared by a definition that is not in force any more.
-    pub fn definition_changed(resource: &GroupResource) -> Self {
+    pub(crate) fn definition_changed(resource: &GroupResource) -> Self {
         let message = format!("the definition of {resource} changed meanwhile; please try again");
         let mut err = Self::new(StatusCode::CONFLICT, Reason::Conflict, message, None);
         err.0.definition_changed = true;
         err
     }
 
-    pub fn is_definition_change(&self) -> bool {
+    pub(crate) fn is_definition_change(&self) -> bool {
         self.0.definition_changed
     }
 
@@ -269,7 +269,7 @@ impl ApiError {
     }
 
     /// A JSON patch that does not apply.
-    pub fn patch_does_not_apply() -> Self {
+    pub(crate) fn patch_does_not_apply() -> Self {
         let message = "the server rejected our request due to an error in our request".to_owned();
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -279,11 +279,11 @@ impl ApiError {
         )
     }
 
-    pub fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, Reason::BadRequest, message.into(), None)
     }
 
-    pub fn unauthorized() -> Self {
+    pub(crate) fn unauthorized() -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
             Reason::Unauthorized,
@@ -309,7 +309,7 @@ impl ApiError {
         )
     }
 
-    pub fn namespace_terminating(resource: &GroupResource, name: &str, namespace: &str) -> Self {
+    pub(crate) fn namespace_terminating(resource: &GroupResource, name: &str, namespace: &str) -> Self {
         let why =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
         let mut err = Self::forbidden(resource, name, &why);
@@ -333,7 +333,7 @@ impl ApiError {
         )
     }
 
-    pub fn not_acceptable(accepted: &[&str]) -> Self {
+    pub(crate) fn not_acceptable(accepted: &[&str]) -> Self {
         let message = format!(
             "only the following media types are accepted: {}",
             accepted.join(", ")
@@ -341,11 +341,11 @@ impl ApiError {
         Self::new(StatusCode::NOT_ACCEPTABLE, Reason::NotAcceptable, message, None)
     }
 
-    pub fn not_acceptable_because(message: String) -> Self {
+    pub(crate) fn not_acceptable_because(message: String) -> Self {
         Self::new(StatusCode::NOT_ACCEPTABLE, Reason::NotAcceptable, message, None)
     }
 
-    pub fn unsupported_media_type(accepted: &[&str]) -> Self {
+    pub(crate) fn unsupported_media_type(accepted: &[&str]) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
             accepted.join(", ")
@@ -372,12 +372,12 @@ impl ApiError {
         Self::new(StatusCode::GONE, Reason::Expired, message, None)
     }
 
-    pub fn with_continue(mut self, token: String) -> Self {
+    pub(crate) fn with_continue(mut self, token: String) -> Self {
         self.0.continue_token = Some(token);
         self
     }
 
-    pub fn too_large_resource_version(asked: u64, current: u64) -> Self {
+    pub(crate) fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let details = Details {
             causes: vec![Cause {
                 reason: "ResourceVersionTooLarge".to_owned(),
@@ -396,7 +396,7 @@ impl ApiError {
         )
     }
 
-    pub fn internal(why: impl fmt::Display) -> Self {
+    pub(crate) fn internal(why: impl fmt::Display) -> Self {
         let cause = Cause {
             reason: String::new(),
             message: why.to_string(),
@@ -416,7 +416,7 @@ impl ApiError {
     }
 
     /// An error that a real server passes on without a reason, as 500.
-    pub fn untyped(message: impl Into<String>) -> Self {
+    pub(crate) fn untyped(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             Reason::Unknown,
@@ -450,7 +450,7 @@ impl ApiError {
     }
 
     /// The Status object.
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let mut metadata = Map::new();
         if let Some(token) = &self.0.continue_token {
             metadata.insert("continue".to_owned(), Value::from(token.as_str()));

@@ -21,7 +21,7 @@ impl Backoff {
     }
 
     /// The wait after one more failure.
-    pub fn next_wait(&mut self) -> Duration {
+    pub(crate) fn next_wait(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         wait_after(self.failures).mul_f64(rand::rng().random_range(0.75..=1.0))
     }

@@ -109,7 +109,7 @@ impl KvBits {
 }
 
 /// Width of the short convolution before a gated delta layer, in tokens.
-pub const CONVOLUTION_WIDTH: u32 = 4;
+pub(crate) const CONVOLUTION_WIDTH: u32 = 4;
 
 /// For products: numbers that make no model make one that is too large for everything, and no error of arithmetic.
 fn wide(size: u32) -> Saturating<u64> {
@@ -256,7 +256,7 @@ impl Attention {
 
 impl FeedForward {
     /// Weights that every token uses: the dense block, or router and shared expert.
-    pub fn shared_parameters(&self, hidden: u32) -> u64 {
+    pub(crate) fn shared_parameters(&self, hidden: u32) -> u64 {
         let d = wide(hidden);
         let parameters = match *self {
             Self::Dense {
@@ -296,7 +296,7 @@ impl FeedForward {
 
 /// Of `experts`, how many `batch` tokens touch on average when each chooses `active` at random:
 /// `E·(1 − (1 − k/E)^B)`.
-pub fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
+pub(crate) fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
     let experts_f = f64::from(experts);
     let share = f64::from(active.min(experts)) / experts_f.max(1.0);
     experts_f * (1.0 - (1.0 - share).powi(i32::try_from(batch).unwrap_or(i32::MAX)))
@@ -370,7 +370,7 @@ impl ModelDimensions {
     }
 
     /// Of the routed experts' weights, the share that a step of `batch` tokens reads.
-    pub fn touched_expert_share(&self, batch: u32) -> f64 {
+    pub(crate) fn touched_expert_share(&self, batch: u32) -> f64 {
         let (mut touched, mut all) = (0.0, 0.0);
         for layer in &self.layers {
             let Some((experts, active)) = layer.feed_forward.routing() else {

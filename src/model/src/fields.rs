@@ -13,7 +13,7 @@ pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 const MAX_DIMENSION: u64 = 1 << 24;
 
 /// The largest published models have a thousandth of these weights; with more of them sums of products would overflow.
-pub const MAX_PARAMETERS: f64 = 1e15;
+pub(crate) const MAX_PARAMETERS: f64 = 1e15;
 
 /// Why a field cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum FieldError {
 }
 
 /// Parses the text of `config.json` into its top-level object.
-pub fn parse_object(text: &str) -> Result<Map<String, Value>, FieldError> {
+pub(crate) fn parse_object(text: &str) -> Result<Map<String, Value>, FieldError> {
     match serde_json::from_str(text).map_err(|err| FieldError::InvalidJson { err })? {
         Value::Object(map) => Ok(map),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
@@ -65,7 +65,7 @@ pub struct Section<'a> {
 }
 
 impl Section<'_> {
-    pub fn as_fields(&self) -> Fields<'_> {
+    pub(crate) fn as_fields(&self) -> Fields<'_> {
         Fields {
             map: self.map,
             path: &self.path,
@@ -156,7 +156,7 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    pub fn optional_bool(&self, field: &str) -> Result<Option<bool>, FieldError> {
+    pub(crate) fn optional_bool(&self, field: &str) -> Result<Option<bool>, FieldError> {
         self.present(field)
             .map(|value| {
                 value
@@ -170,7 +170,7 @@ impl<'a> Fields<'a> {
         self.optional_dimension(field)?.ok_or_else(|| self.missing(field))
     }
 
-    pub fn optional_dimension(&self, field: &str) -> Result<Option<u32>, FieldError> {
+    pub(crate) fn optional_dimension(&self, field: &str) -> Result<Option<u32>, FieldError> {
         self.present(field)
             .map(|value| {
                 value
@@ -182,12 +182,12 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    pub fn positive_float(&self, field: &str) -> Result<f32, FieldError> {
+    pub(crate) fn positive_float(&self, field: &str) -> Result<f32, FieldError> {
         self.optional_positive_float(field)?
             .ok_or_else(|| self.missing(field))
     }
 
-    pub fn optional_positive_float(&self, field: &str) -> Result<Option<f32>, FieldError> {
+    pub(crate) fn optional_positive_float(&self, field: &str) -> Result<Option<f32>, FieldError> {
         self.present(field)
             .map(|value| {
                 value
@@ -199,7 +199,7 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    pub fn optional_number(&self, field: &str) -> Result<Option<f64>, FieldError> {
+    pub(crate) fn optional_number(&self, field: &str) -> Result<Option<f64>, FieldError> {
         self.present(field)
             .map(|value| {
                 value
@@ -211,7 +211,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of numbers above 0.
-    pub fn positive_floats(&self, field: &str) -> Result<Vec<f32>, FieldError> {
+    pub(crate) fn positive_floats(&self, field: &str) -> Result<Vec<f32>, FieldError> {
         let value = self.present(field).ok_or_else(|| self.missing(field))?;
         let number = |value: &Value| {
             let number = value.as_f64().map(|number| number as f32);

@@ -19,7 +19,8 @@ pub use layer::{
 };
 use layer_reader::{LayerReader, parse_activation};
 pub use quantization::QuantizationMode;
-pub use quantization::{Quantization, QuantizationScheme, text_name};
+pub(crate) use quantization::text_name;
+pub use quantization::{Quantization, QuantizationScheme};
 pub use rope::{Rope, RopeScaling};
 
 /// A parsed, supported `config.json`.

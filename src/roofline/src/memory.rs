@@ -16,7 +16,7 @@ pub const RUNTIME_OVERHEAD: Bytes = Bytes(500_000_000);
 
 /// Intermediate results of one prefill step, per token and hidden dimension; about so many. The rows of logits that are kept
 /// (one per stream) are below the headroom.
-pub const ACTIVATION_BYTES_PER_ELEMENT: u64 = 40;
+pub(crate) const ACTIVATION_BYTES_PER_ELEMENT: u64 = 40;
 
 /// The most tokens that the engine prefills in one step.
 pub const PREFILL_STEP_TOKENS: u64 = 2048;

@@ -155,7 +155,7 @@ impl Interval {
     }
 
     /// With an independent uncertainty beside its own; its half-width is a logarithm.
-    pub fn widened(self, log: f64) -> Self {
+    pub(crate) fn widened(self, log: f64) -> Self {
         let distance = |value: f64| (value / self.p50).ln().abs();
         Self::around(
             self.p50,

@@ -444,7 +444,7 @@ impl Scenario {
     }
 
     /// Names of all Macs, class by class.
-    pub fn node_names(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn node_names(&self) -> impl Iterator<Item = String> {
         let classes = self.fleet.macs.iter();
         classes.flat_map(|mac| (1..=mac.count).map(move |number| format!("{}-{number}", class_name(mac))))
     }

@@ -11,7 +11,7 @@ pub struct Revision(pub u64);
 
 impl Revision {
     /// What an empty store answers. Not 0: clients read a resourceVersion of 0 as "any".
-    pub const INITIAL: Self = Self(1);
+    pub(crate) const INITIAL: Self = Self(1);
 
     pub(super) fn next(self) -> Self {
         Self(self.0 + 1)

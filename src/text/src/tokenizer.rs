@@ -142,12 +142,12 @@ impl Tokenizer {
     }
 
     /// Whether text is the concatenation of [`Self::token_bytes`].
-    pub fn is_byte_level(&self) -> bool {
+    pub(crate) fn is_byte_level(&self) -> bool {
         self.byte_of.is_some()
     }
 
     /// What a token of a byte-level tokenizer stands for; nothing for a special token.
-    pub fn token_bytes(&self, token: u32) -> Vec<u8> {
+    pub(crate) fn token_bytes(&self, token: u32) -> Vec<u8> {
         let Some(byte_of) = &self.byte_of else {
             return Vec::new();
         };
@@ -261,17 +261,17 @@ impl Tokenizer {
     }
 
     /// The byte that a token is written for, where the decoder puts bytes together to characters.
-    pub fn fallback_byte(&self, token: u32) -> Option<u8> {
+    pub(crate) fn fallback_byte(&self, token: u32) -> Option<u8> {
         let text = self.has_byte_fallback.then(|| self.inner.id_to_token(token))?;
         fallback_byte(&text?)
     }
 
-    pub fn is_special(&self, token: u32) -> bool {
+    pub(crate) fn is_special(&self, token: u32) -> bool {
         self.special_ids.contains(&token)
     }
 
     /// Whether [`Self::spelled`] is what a token adds to a text.
-    pub fn spells_text(&self) -> bool {
+    pub(crate) fn spells_text(&self) -> bool {
         self.is_byte_level() || self.has_metaspace || self.has_byte_fallback
     }
 

@@ -113,6 +113,14 @@ fn declarations(tokens: &[Token], into: &mut BTreeSet<String>) {
             into.extend(words.map(|token| token.text.clone()));
             continue;
         }
+        // Under another name it is exported, too.
+        if is_pub && tokens.get(at + 1).is_some_and(|next| next.is("use")) {
+            let tree = tokens[at..].iter().take_while(|token| !token.is(";"));
+            let tree: Vec<_> = tree.collect();
+            let renamed = tree.windows(2).filter(|pair| pair[1].is("as"));
+            into.extend(renamed.map(|pair| pair[0].text.clone()));
+            continue;
+        }
         let is_type = token.is("type") && at > 0 && !tokens[at - 1].is("pub");
         if !is_pub && !token.is("impl") && !is_type {
             continue;

@@ -114,7 +114,13 @@ impl Shared {
 }
 
 impl Pulls {
-    pub(crate) fn new(hub: HubAccess, state: &Arc<StateDir>, tasks: &Tasks, clock: Clock, changes: Changes) -> Self {
+    pub(crate) fn new(
+        hub: HubAccess,
+        state: &Arc<StateDir>,
+        tasks: &Tasks,
+        clock: Clock,
+        changes: Changes,
+    ) -> Self {
         let speeds = state.read(FILE).ok().flatten().unwrap_or_default();
         Self {
             hub,

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::schema::strict::NESTING_MAX;
 
 /// Most operations of one patch: the limit of a real server.
-pub const OPERATIONS_MAX: usize = 10_000;
+pub(crate) const OPERATIONS_MAX: usize = 10_000;
 
 /// Most bytes `copy` operations of one patch may add: a few doublings would fill the memory.
 const COPIED_BYTES_MAX: usize = 3 << 20;

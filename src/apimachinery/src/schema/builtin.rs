@@ -44,7 +44,7 @@ fn key(group: &str, version: &str, kind: &str) -> String {
 }
 
 /// The name of a built-in kind's definition, e.g. `io.k8s.api.core.v1.ConfigMap`.
-pub fn definition_name(group: &str, version: &str, kind: &str) -> Option<&'static str> {
+pub(crate) fn definition_name(group: &str, version: &str, kind: &str) -> Option<&'static str> {
     CATALOGUE
         .kinds
         .get(&key(group, version, kind))

@@ -103,7 +103,7 @@ impl FieldError {
     }
 
     /// `Invalid` without the value: used where it would be a whole object.
-    pub fn invalid_omitted(field: impl Into<String>, detail: &str) -> Self {
+    pub(crate) fn invalid_omitted(field: impl Into<String>, detail: &str) -> Self {
         Self::bare(CauseReason::Invalid, field, detail)
     }
 
@@ -111,7 +111,7 @@ impl FieldError {
         Self::invalid(field, &Value::from(value), detail)
     }
 
-    pub fn type_invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
+    pub(crate) fn type_invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
         Self::shown(CauseReason::TypeInvalid, field, value, detail)
     }
 
@@ -120,7 +120,7 @@ impl FieldError {
     }
 
     /// `Duplicate` without the value.
-    pub fn duplicate_omitted(field: impl Into<String>) -> Self {
+    pub(crate) fn duplicate_omitted(field: impl Into<String>) -> Self {
         Self::bare(CauseReason::Duplicate, field, "")
     }
 
@@ -150,7 +150,7 @@ impl FieldError {
         )
     }
 
-    pub fn too_many(field: impl Into<String>, actual: usize, max: u64) -> Self {
+    pub(crate) fn too_many(field: impl Into<String>, actual: usize, max: u64) -> Self {
         let unit = if max == 1 { "item" } else { "items" };
         let detail = format!("must have at most {max} {unit}");
         Self::shown(CauseReason::TooMany, field, &Value::from(actual), &detail)

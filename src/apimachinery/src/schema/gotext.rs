@@ -37,7 +37,7 @@ fn push_escaped(out: &mut String, escape: std::fmt::Arguments<'_>) {
 }
 
 /// How `field.Error` shows the offending value.
-pub fn bad_value(value: &Value) -> String {
+pub(crate) fn bad_value(value: &Value) -> String {
     match value {
         Value::Bool(flag) => flag.to_string(),
         Value::Number(number) => self::number(number),

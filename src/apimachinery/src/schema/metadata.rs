@@ -354,7 +354,7 @@ enum Shape {
 }
 
 /// Checks that metadata can be decoded at all; the error is the decoder's text.
-pub fn check_types(metadata: &Value) -> Result<(), String> {
+pub(crate) fn check_types(metadata: &Value) -> Result<(), String> {
     let Some(fields) = metadata.as_object() else {
         if metadata.is_null() {
             return Ok(());

@@ -73,7 +73,7 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
 }
 
 /// RFC 1035 label: kinds (in lower case), plurals and short names of CRDs.
-pub fn dns_1035_label(text: &str) -> Vec<String> {
+pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS_LABEL_BYTES_MAX {
         errors.push(too_long(DNS_LABEL_BYTES_MAX));
@@ -89,7 +89,7 @@ pub fn dns_1035_label(text: &str) -> Vec<String> {
 }
 
 /// A path segment: RBAC names.
-pub fn path_segment(text: &str) -> Vec<String> {
+pub(crate) fn path_segment(text: &str) -> Vec<String> {
     match text {
         "." => return vec!["may not be '.'".to_owned()],
         ".." => return vec!["may not be '..'".to_owned()],

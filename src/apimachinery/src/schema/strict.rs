@@ -143,7 +143,7 @@ impl<'de> Visitor<'de> for Read<'_> {
 
 /// Deepest nesting of an object: what is stored must be readable again, and JSON parsers stop at 128 levels, of which
 /// lists and watch events need some for themselves.
-pub const NESTING_MAX: usize = 100;
+pub(crate) const NESTING_MAX: usize = 100;
 
 /// Most duplicate fields that are listed before a body is refused outright.
 const DUPLICATES_MAX: usize = 100;

@@ -115,7 +115,7 @@ impl ApiError {
         Self::invalid(ErrorCode::UnsupportedParameter, param, message.into())
     }
 
-    pub fn unknown_parameter(param: &str) -> Self {
+    pub(crate) fn unknown_parameter(param: &str) -> Self {
         Self::invalid(
             ErrorCode::UnknownParameter,
             param,
@@ -168,7 +168,7 @@ impl ApiError {
     }
 
     /// In OpenAI's words, and what helps.
-    pub fn previous_response_not_found(id: &str) -> Self {
+    pub(crate) fn previous_response_not_found(id: &str) -> Self {
         Self::invalid(
             ErrorCode::PreviousResponseNotFound,
             "previous_response_id",
@@ -180,7 +180,7 @@ impl ApiError {
     }
 
     /// `param` names the item that refers to it.
-    pub fn item_not_found(param: &str, id: &str) -> Self {
+    pub(crate) fn item_not_found(param: &str, id: &str) -> Self {
         Self::invalid_value(
             param,
             format!(
@@ -221,7 +221,7 @@ impl ApiError {
     }
 
     /// A page of somebody's that is not to ask.
-    pub fn origin_not_allowed(origin: &str) -> Self {
+    pub(crate) fn origin_not_allowed(origin: &str) -> Self {
         Self::new(
             StatusCode::FORBIDDEN,
             ErrorType::InvalidRequest,
@@ -234,7 +234,7 @@ impl ApiError {
     }
 
     /// A name that is not this machine's.
-    pub fn host_not_allowed(host: &str) -> Self {
+    pub(crate) fn host_not_allowed(host: &str) -> Self {
         Self::new(
             StatusCode::FORBIDDEN,
             ErrorType::InvalidRequest,
@@ -247,7 +247,7 @@ impl ApiError {
         )
     }
 
-    pub fn request_timeout(silent: std::time::Duration) -> Self {
+    pub(crate) fn request_timeout(silent: std::time::Duration) -> Self {
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
             ErrorType::InvalidRequest,
@@ -268,7 +268,7 @@ impl ApiError {
         )
     }
 
-    pub fn unsupported_encoding(encoding: &str) -> Self {
+    pub(crate) fn unsupported_encoding(encoding: &str) -> Self {
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ErrorType::InvalidRequest,

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::pages::PageRules;
 
 /// OpenAI's; clients may bring their own.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Anthropic's name of the same, which its clients read.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 

@@ -25,7 +25,7 @@ pub fn text_of(message: &Json) -> Option<&str> {
 }
 
 /// The answer to an earlier call.
-pub fn call_result(call_id: &str, text: &str) -> Json {
+pub(crate) fn call_result(call_id: &str, text: &str) -> Json {
     Json::Object(Members::new([
         ("role", "tool".into()),
         ("tool_call_id", call_id.into()),
@@ -82,7 +82,7 @@ impl AssistantTurn {
 }
 
 /// Whether the last message is text of the assistant's, which could be gone on with.
-pub fn ends_with_assistant(messages: &[Json]) -> bool {
+pub(crate) fn ends_with_assistant(messages: &[Json]) -> bool {
     let text = |message: &Json, name: &str| message.get(name).and_then(Json::as_str).map(str::to_owned);
     messages.last().is_some_and(|message| {
         text(message, "role").as_deref() == Some("assistant")

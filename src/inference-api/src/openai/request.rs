@@ -63,7 +63,7 @@ pub struct TextRequest {
 const SERVED: &[&str] = &["model", "n"];
 
 /// Accounting and caching hints: they do not change the answer.
-pub const WITHOUT_EFFECT: &[&str] = &[
+pub(crate) const WITHOUT_EFFECT: &[&str] = &[
     "user",
     "metadata",
     "store",
@@ -260,7 +260,7 @@ fn exact<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Json, A::Error> {
 }
 
 /// What changes nothing has the type that OpenAI gives it all the same: a client that is wrong should hear so.
-pub fn check_hints(fields: &Fields) -> Result<(), ApiError> {
+pub(crate) fn check_hints(fields: &Fields) -> Result<(), ApiError> {
     for name in WITHOUT_EFFECT {
         match *name {
             "store" => drop(fields.boolean(name)?),
@@ -359,7 +359,7 @@ fn parse_continues(fields: &Fields, messages: &[Json]) -> Result<bool, ApiError>
     }
 }
 
-pub fn parse_model(fields: &Fields) -> Result<String, ApiError> {
+pub(crate) fn parse_model(fields: &Fields) -> Result<String, ApiError> {
     let model = fields.text("model")?.filter(|model| !model.is_empty());
     Ok(model.ok_or_else(|| ApiError::missing("model"))?.to_owned())
 }

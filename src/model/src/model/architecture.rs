@@ -76,7 +76,7 @@ impl Architecture {
     }
 
     /// Whether checkpoints come with layers that predict further tokens, for speculation only.
-    pub fn predicts(self) -> bool {
+    pub(crate) fn predicts(self) -> bool {
         match self {
             Self::Glm4Moe | Self::Qwen35 | Self::Qwen35Moe | Self::Qwen3Next => true,
             Self::Gemma3Text

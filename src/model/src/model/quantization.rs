@@ -145,7 +145,7 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
 }
 
 /// The name that a tensor or module of the text model has by itself, where it is nested in a model that also sees.
-pub fn text_name(name: &str) -> String {
+pub(crate) fn text_name(name: &str) -> String {
     match name.strip_prefix("model.language_model.") {
         Some(rest) => format!("model.{rest}"),
         None => name.strip_prefix("language_model.").unwrap_or(name).to_owned(),

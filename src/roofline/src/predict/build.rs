@@ -66,7 +66,7 @@ impl EngineBuild {
     }
 
     /// What it ran most likely had its floats made float16.
-    pub fn is_of_float16(&self) -> bool {
+    pub(crate) fn is_of_float16(&self) -> bool {
         self.float16
     }
 

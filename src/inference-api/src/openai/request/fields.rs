@@ -41,7 +41,7 @@ impl Fields {
     }
 
     /// Refuses parameters that nobody knows, and what is known and not served unless it is at a value that asks for nothing.
-    pub fn check_names(
+    pub(crate) fn check_names(
         &self,
         served: &[&[&str]],
         unserved: &[&str],

@@ -24,10 +24,10 @@ pub(super) fn of_chat(fields: &Fields) -> Result<Option<usize>, ApiError> {
 }
 
 /// What `include` of `/v1/responses` has to ask for them.
-pub const INCLUDED: &str = "message.output_text.logprobs";
+pub(crate) const INCLUDED: &str = "message.output_text.logprobs";
 
 /// A name in a list, and a number.
-pub fn of_responses(fields: &Fields) -> Result<Option<usize>, ApiError> {
+pub(crate) fn of_responses(fields: &Fields) -> Result<Option<usize>, ApiError> {
     let listed = fields.get("include").and_then(Value::as_array);
     let wanted = listed.is_some_and(|names| names.iter().any(|name| name.as_str() == Some(INCLUDED)));
     let top = fields.integer("top_logprobs", 0, MAX_OF_CHAT)?;

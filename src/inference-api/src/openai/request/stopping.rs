@@ -60,7 +60,7 @@ impl Stopping {
 }
 
 /// A string or a list of strings.
-pub fn parse_strings(fields: &Fields, name: &str, most: usize) -> Result<Vec<String>, ApiError> {
+pub(crate) fn parse_strings(fields: &Fields, name: &str, most: usize) -> Result<Vec<String>, ApiError> {
     let expected = format!(
         "a string or a list of at most {most} strings, none empty or longer than {MAX_STOP_BYTES} bytes"
     );

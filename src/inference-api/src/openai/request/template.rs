@@ -25,7 +25,7 @@ const RESERVED: &[&str] = &[
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
 
 /// The template's variables. What `chat_template_kwargs` says goes before the same in other words.
-pub fn parse_variables(kwargs: Option<Json>, fields: &Fields) -> Result<Members, ApiError> {
+pub(crate) fn parse_variables(kwargs: Option<Json>, fields: &Fields) -> Result<Members, ApiError> {
     let mut variables = match kwargs {
         None | Some(Json::Null) => Members::default(),
         Some(Json::Object(members)) => members,
