@@ -317,11 +317,10 @@ impl Reconciler for Binder {
             .into_iter()
             .map(|batch| {
                 let bound = batch.iter().find_map(|write| {
-                    if let Intent::Bind { of, .. } = &write.intent {
-                        Some(of.clone())
-                    } else {
-                        None
-                    }
+                    let Intent::Bind { of, .. } = &write.intent else {
+                        return None;
+                    };
+                    Some(of.clone())
                 });
                 let execution = async move { (bound, Executor::new(world, snapshot).run(batch).await) };
                 execution.boxed()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::weekly::{moments, time_of_day, time_zone};
+use crate::weekly::{UnknownTimeZone, moments, time_of_day, time_zone};
 use rooflet_api::v1alpha1::MaintenanceWindow;
 use rooflet_base::clock::since;
 use rooflet_base::quantity::parse_duration;
@@ -70,16 +70,26 @@ impl Maintenance {
     }
 }
 
-/// From when until when it is open, about `now`; or its field that is wrong, and why.
+/// Invalid field of a maintenance window.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum WindowError {
+    #[error("timeZone: {0}")]
+    TimeZone(#[from] UnknownTimeZone),
+    #[error("start: `{0}` is not HH:MM")]
+    Start(String),
+    #[error("duration: `{0}` is no duration such as 90m")]
+    Duration(String),
+}
+
+/// Returns the start and the end of the window's openings around `now`.
 fn openings_around(
     window: &MaintenanceWindow,
     now: Timestamp,
-) -> Result<Vec<(Timestamp, Timestamp)>, String> {
-    let zone = time_zone(window.time_zone.as_deref()).map_err(|err| format!("timeZone: {err}"))?;
-    let start =
-        time_of_day(&window.start).ok_or_else(|| format!("start: `{}` is not HH:MM", window.start))?;
-    let duration = parse_duration(&window.duration)
-        .ok_or_else(|| format!("duration: `{}` is no duration such as 90m", window.duration))?;
+) -> Result<Vec<(Timestamp, Timestamp)>, WindowError> {
+    let zone = time_zone(window.time_zone.as_deref())?;
+    let start = time_of_day(&window.start).ok_or_else(|| WindowError::Start(window.start.clone()))?;
+    let duration =
+        parse_duration(&window.duration).ok_or_else(|| WindowError::Duration(window.duration.clone()))?;
     let until = |from: Timestamp| from.checked_add(duration).unwrap_or(Timestamp::MAX);
     let openings = moments(&window.days, start, &zone, now).into_iter();
     Ok(openings.map(|from| (from, until(from))).collect())

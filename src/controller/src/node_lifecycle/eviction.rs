@@ -284,7 +284,7 @@ impl<'p, 'a> Evictions<'p, 'a> {
     }
 
     /// The node that would take another one like it; the place is kept.
-    fn place_elsewhere(&mut self, replica: &ModelReplica) -> Result<String, String> {
+    fn place_elsewhere(&mut self, replica: &ModelReplica) -> Result<String, NoPlace> {
         let request = ReplicaRequest {
             refused: left_node(replica).into_iter().collect(),
             nominated: moves_to(replica).map(str::to_owned),
@@ -293,8 +293,8 @@ impl<'p, 'a> Evictions<'p, 'a> {
         let decision = bind_all([&request], self.fleet()).pop();
         match decision.map(|decision| decision.outcome) {
             Some(Ok(placement)) => Ok(placement.node().to_owned()),
-            Some(Err(unschedulable)) => Err(unschedulable.to_string()),
-            None => Err("nothing was decided".to_owned()),
+            Some(Err(unschedulable)) => Err(NoPlace::Unschedulable(unschedulable.to_string())),
+            None => Err(NoPlace::Undecided),
         }
     }
 
@@ -328,7 +328,16 @@ fn stopped_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
     (ready.reason == AGENT_STOPPED).then(|| since(now, ready.last_transition_time.0))
 }
 
-fn no_room(why: &str) -> Eviction {
+/// Reason why no other node takes a replica.
+#[derive(Debug, thiserror::Error)]
+enum NoPlace {
+    #[error("{0}")]
+    Unschedulable(String),
+    #[error("nothing was decided")]
+    Undecided,
+}
+
+fn no_room(why: &NoPlace) -> Eviction {
     Eviction::NotYet(format!("no other node takes it: {why}"))
 }
 

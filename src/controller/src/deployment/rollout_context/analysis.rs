@@ -323,7 +323,7 @@ impl Comparison {
                 }
                 self.said.push(text);
             }
-            Err(why) => self.missing.push(why),
+            Err(why) => self.missing.push(why.to_string()),
         }
     }
 }
@@ -390,8 +390,23 @@ fn percent(share: f64) -> f64 {
     share * 100.0
 }
 
-/// What is to be said of a figure and whether the canary is worse, or what is missing to tell.
-type Judged = Result<(String, bool), String>;
+/// Text that reports a figure, and whether the canary is worse.
+type Judged = Result<(String, bool), TooFewSamples>;
+
+/// Figure that has too few samples for a decision.
+#[derive(Debug, thiserror::Error)]
+enum TooFewSamples {
+    #[error("{canary} of {ENOUGH_FOR_A_MEDIAN} {samples} by the canary, {stable} by the stable revision")]
+    Compared {
+        canary: u64,
+        samples: &'static str,
+        stable: u64,
+    },
+    #[error(
+        "{canary} of {ENOUGH_FOR_A_MEDIAN} decode speeds of the canary for which something was predicted"
+    )]
+    Predicted { canary: u64 },
+}
 
 fn compare(
     figure: &Compared,
@@ -409,12 +424,11 @@ fn compare(
             };
             Ok((words(ours.median, theirs.median), is_worse(ours, theirs)))
         }
-        None => Err(format!(
-            "{} of {ENOUGH_FOR_A_MEDIAN} {} by the canary, {} by the stable revision",
-            canary.count(),
-            figure.samples,
-            stable.count()
-        )),
+        None => Err(TooFewSamples::Compared {
+            canary: canary.count(),
+            samples: figure.samples,
+            stable: stable.count(),
+        }),
     }
 }
 
@@ -427,10 +441,9 @@ fn accuracy(canary: Side, least: u32, level: Level) -> Judged {
             let text = format!("{reached:.0} % of the predicted tokens/s");
             Ok((text, bound.exceeds(1.0, accuracy, level.of_bounds)))
         }
-        None => Err(format!(
-            "{} of {ENOUGH_FOR_A_MEDIAN} decode speeds of the canary for which something was predicted",
-            canary.accuracy.map_or(0, |accuracy| accuracy.count)
-        )),
+        None => Err(TooFewSamples::Predicted {
+            canary: canary.accuracy.map_or(0, |accuracy| accuracy.count),
+        }),
     }
 }
 
