@@ -3,7 +3,7 @@
 //! and Gomory, 1961).
 
 use super::instance::{Group, Instance, MAX_FACTOR, Placement, Share};
-use super::linear::{LinearProgram, Outcome, Solution};
+use super::linear::{LinearProgram, NoOptimum, Solution};
 
 /// More patterns than this are not listed: the question counts as large.
 const MAX_PATTERNS: usize = 64;
@@ -305,9 +305,9 @@ pub(super) fn solve(instance: &Instance, goal: Goal, known: Option<(Placement, f
             }
         }
         let solution = match program.solve() {
-            Outcome::Optimal(solution) => solution,
-            Outcome::Infeasible => continue,
-            Outcome::Unbounded | Outcome::Unfinished => {
+            Ok(solution) => solution,
+            Err(NoOptimum::Infeasible) => continue,
+            Err(NoOptimum::Unbounded | NoOptimum::Unknown) => {
                 given_up = given_up.max(branch.worth);
                 continue;
             }

@@ -6,7 +6,7 @@
 //! whole, and on no node the counts of what fits together exceed 1.
 
 use super::instance::{Instance, MAX_FACTOR};
-use super::linear::{LinearProgram, NoOptimum, Optimum, Outcome};
+use super::linear::{LinearProgram, NoOptimum, Optimum};
 
 /// Orders of the dual feasible functions that are used.
 const ORDERS: [u32; 5] = [1, 2, 3, 4, 5];
@@ -19,31 +19,34 @@ enum Ask {
 }
 
 /// No placement answers more than this many times the demand; 0 where not even the replicas fit.
-/// `None`: the program was given up.
+/// `None`: the solver failed.
 pub(super) fn most_demand(instance: &Instance) -> Option<f64> {
     match relaxed(instance, Ask::Factor).program.solve() {
-        Outcome::Optimal(solution) => Some(solution.value),
-        Outcome::Infeasible => Some(0.0),
-        Outcome::Unbounded | Outcome::Unfinished => None,
+        Ok(solution) => Some(solution.value),
+        Err(NoOptimum::Infeasible) => Some(0.0),
+        Err(NoOptimum::Unbounded | NoOptimum::Unknown) => None,
     }
 }
 
 /// The least price of nodes that carry a demand. What it takes to find that is done once, however often it is asked.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct LeastPrice {
     optimum: Optimum,
-    /// Rows of the models' demands; those of the classes' nodes are the first.
-    coverage: Vec<usize>,
+    /// Row with the least factor of the demand. The rows of the classes' nodes are the first.
+    least_factor: usize,
     classes: usize,
 }
 
 impl LeastPrice {
     /// Infeasible: not even all nodes carry the demand.
     pub(super) fn new(instance: &Instance) -> Result<Self, NoOptimum> {
-        let Relaxed { program, coverage } = relaxed(instance, Ask::Price);
+        let Relaxed {
+            program,
+            factor_limit,
+        } = relaxed(instance, Ask::Price);
         Ok(Self {
-            optimum: Optimum::new(&program)?,
-            coverage,
+            optimum: Optimum::new(program)?,
+            least_factor: factor_limit,
             classes: instance.classes.len(),
         })
     }
@@ -51,10 +54,10 @@ impl LeastPrice {
     /// The same with so many nodes of each class to choose from, and so many times the demand.
     pub(super) fn with(&self, nodes: &[u32], times: f64) -> Result<Self, NoOptimum> {
         let nodes = nodes.iter().map(|nodes| f64::from(*nodes)).enumerate();
-        let demands = self.coverage.iter().map(|row| (*row, -times));
+        let limits = nodes.chain([(self.least_factor, -times)]);
         Ok(Self {
-            optimum: self.optimum.with_limits(nodes.chain(demands))?,
-            coverage: self.coverage.clone(),
+            optimum: self.optimum.with_limits(limits)?,
+            least_factor: self.least_factor,
             classes: self.classes,
         })
     }
@@ -66,10 +69,10 @@ impl LeastPrice {
     }
 }
 
-/// A program, and which of its rows say that a model is answered.
+/// A program, and which of its rows limits the factor of the demand.
 struct Relaxed {
     program: LinearProgram,
-    coverage: Vec<usize>,
+    factor_limit: usize,
 }
 
 /// Variables, in this order: nodes used of each class; then, for each model and class where it can run, replicas that
@@ -149,27 +152,24 @@ fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
             }
         }
     }
+    let factor_limit = program.rows.len();
     let factor = match ask {
         Ask::Factor => {
             let factor = program.variable(1.0);
             program.at_most(vec![(factor, 1.0)], MAX_FACTOR);
-            Some(factor)
+            factor
         }
-        Ask::Price => None,
+        Ask::Price => {
+            let factor = program.variable(0.0);
+            program.at_least(vec![(factor, 1.0)], 1.0);
+            factor
+        }
     };
-    let mut answered = Vec::new();
     for (model, load) in instance.models.iter().enumerate() {
         if load.rate > 0.0 {
             let mut terms = std::mem::take(&mut coverage[model]);
-            let least = match factor {
-                Some(factor) => {
-                    terms.push((factor, -1.0));
-                    0.0
-                }
-                None => 1.0,
-            };
-            answered.push(program.rows.len());
-            program.at_least(terms, least);
+            terms.push((factor, -1.0));
+            program.at_least(terms, 0.0);
         }
         if load.min_replicas > 0 {
             program.at_least(std::mem::take(&mut replicas[model]), f64::from(load.min_replicas));
@@ -177,7 +177,7 @@ fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
     }
     Relaxed {
         program,
-        coverage: answered,
+        factor_limit,
     }
 }
 

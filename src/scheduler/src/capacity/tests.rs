@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::exact::{self, Goal, Search};
 use super::instance::{ClassSupply, Group, Instance, MAX_FACTOR, ModelLoad, Need, Placement, Share};
-use super::linear::{LinearProgram, Outcome};
+use super::linear::LinearProgram;
 use super::relaxation::LeastPrice;
 use super::shop::Shop;
 use super::{greedy, relaxation, search};
@@ -124,10 +124,7 @@ fn loads(instance: &Instance, contents: &[(usize, &Vec<usize>)]) -> Option<f64> 
         terms[0].1 = -load.rate;
         program.at_least(terms, 0.0);
     }
-    match program.solve() {
-        Outcome::Optimal(solution) => Some(solution.value),
-        other @ (Outcome::Infeasible | Outcome::Unbounded | Outcome::Unfinished) => panic!("{other:?}"),
-    }
+    Some(program.solve().unwrap().value)
 }
 
 fn close(a: f64, b: f64) -> bool {
