@@ -1,9 +1,16 @@
-//! The node agent: one per machine. It registers the machine, runs the replicas bound to it (and those of its manifest
-//! directory), each in a worker process of its own, and tells the API server how they fare.
+//! The node agent, one per machine.
 //!
-//! Tasks: the sync loop, the reporter of replicas, the reporter of the node, the Lease, the bandwidth probe, the reader
-//! of the manifest directory, the HTTP server, one monitor per worker. Nothing of it waits for the API server: with the
-//! control plane down the agent keeps running what it was last told, its own restarts included.
+//! The agent registers the machine, runs the replicas that are bound to it and those of its manifest directory, each in a worker
+//! process of its own, and reports their state to the API server.
+//!
+//! Tasks: the sync loop, the reporters of replicas and of the node, the Lease, the bandwidth probe, the reader of the manifest
+//! directory, the HTTP server, and one monitor per worker.
+//!
+//! Invariants:
+//! - No task waits for the API server. While the control plane is away, the agent keeps running the last known replicas, across
+//!   its own restarts too.
+//! - The agent never binds a replica to a node. It repeats admission with live memory before it starts a worker.
+//! - A replica's finalizer is removed only after its worker process has exited.
 
 mod agent;
 pub mod calibrator;

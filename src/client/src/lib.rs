@@ -1,8 +1,9 @@
-//! The one client path to the Kubernetes API, ours or a real cluster's: nothing above this module can tell which.
+//! The only client path to the Kubernetes API, embedded or real: code above this crate cannot tell which server answers.
 //!
-//! Owns how a kubeconfig becomes a client, local copies of kinds that a watch keeps fresh ([`Cache`]), how status is
-//! written ([`patch_status`]), how events are published ([`Recorder`]) and how one of several controllers leads
-//! ([`Elector`]).
+//! The crate turns a kubeconfig into a client, keeps local copies of kinds fresh through watches ([`Cache`]), writes status
+//! ([`patch_status`]), publishes events ([`Recorder`]) and elects a leader ([`Elector`]).
+//!
+//! Invariant: an event that arrives twice or late never replaces a newer version of an object in a cache.
 
 mod attempts;
 mod backoff;

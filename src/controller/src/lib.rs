@@ -1,8 +1,13 @@
-//! The controllers: ModelDeployments become bound ModelReplicas, nodes that fall silent are noticed, and
-//! PerformanceClaims are judged.
+//! The controllers: ModelDeployments become bound ModelReplicas, silent nodes are detected, CapacityPlans and PerformanceClaims are
+//! evaluated.
 //!
-//! They talk to the API server only, ours or a real Kubernetes. One of several processes leads. Each reconciler reads
-//! caches, plans as a pure function and applies the plan; all run in the loop of [`runtime`].
+//! Each reconciler reads caches, plans as a pure function and executes the plan; all of them run in the loop of `runtime`. One of
+//! several controller processes leads.
+//!
+//! Invariants:
+//! - The controllers reach the API server through [`rooflet_client`] only, so the embedded server and a real Kubernetes are alike.
+//! - Only the binder writes `spec.nodeName` of a replica.
+//! - A second pass over unchanged objects writes nothing.
 
 mod autoscaler;
 mod binder;

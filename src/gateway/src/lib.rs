@@ -1,9 +1,13 @@
 //! The gateway: one OpenAI URL for all models of the fleet.
 //!
-//! It watches ModelReplicas, FleetNodes and ModelDeployments, routes each request by its `model` to the ready replica
-//! that should finish it first, and passes the answer through as it comes. Where all are busy, requests wait here, by
-//! priority and fair between clients. What it knows last goes on serving while the API server is away. Of prompts it
-//! keeps hashes, and logs none.
+//! The gateway watches ModelReplicas, FleetNodes and ModelDeployments. It routes each request by its `model` to the ready replica with
+//! the earliest predicted finish time and forwards the response as a stream. If all replicas are busy, requests wait in a queue, by
+//! priority and fair between clients.
+//!
+//! Invariants:
+//! - While the API server is away, the gateway keeps serving with the last known routing table.
+//! - A request is retried on another replica only before the first token of its response.
+//! - Prompts are kept as hashes only, and never logged.
 
 mod demand;
 mod desk;

@@ -1,6 +1,6 @@
-//! The machine the agent runs on: who it is, what memory and disk it has. Read-only.
+//! Facts about the machine: identity, memory, disk, power, presence of a user. Read-only.
 //!
-//! [`Host::Native`] asks the operating system; [`Host::Fake`] is a machine made of values, for tests and simulated fleets.
+//! [`Host::Native`] asks the operating system. [`Host::Fake`] is a machine made of values, for tests and simulated fleets.
 
 pub mod disk;
 mod fake;

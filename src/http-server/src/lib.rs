@@ -1,4 +1,8 @@
-//! Connections to every server of this binary: how many there may be, how long one may say nothing, an orderly end.
+//! Connections of every HTTP server in the binary: how many are open, how long a peer may be silent, and an orderly shutdown.
+//!
+//! Invariants:
+//! - A connection that sends or reads nothing for the limit is closed.
+//! - On shutdown no new connection is accepted, and in-flight responses may finish until the deadline.
 
 mod stall;
 mod unread;

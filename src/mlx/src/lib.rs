@@ -1,6 +1,8 @@
-//! MLX, the inference engine: which device it runs on, weights from files, and what this machine can do.
+//! MLX, the inference engine: devices, weights from files, rooflet's own kernels, and the bandwidth probe.
 //!
-//! One thread owns every MLX object and makes every MLX call; see `worker/engine`.
+//! Invariants:
+//! - No other crate depends on `mlx-rs` or `mlx-sys`.
+//! - One thread of a process owns every MLX object and makes every MLX call.
 
 pub mod device;
 pub mod gate;

@@ -1,10 +1,10 @@
-//! Who the API server is and who may speak to it: its certificate authority, serving certificate,
-//! bearer token, and the kubeconfig that hands a client all three; the authorities of users' and of nodes' certificates, and
-//! the requests that they sign.
+//! Identity of the API server and of its clients: certificate authorities, serving certificates, tokens and kubeconfig files.
 //!
-//! Owns the files of one directory, all of them their owner's alone and each written whole or not at
-//! all: `ca.pem`, `client-ca.pem` and `node-ca.pem` (key and certificate each) and `token`. Serving certificates are made anew at each
-//! start, and while running before they expire; they lie nowhere.
+//! The crate owns the files of one directory: `ca.pem`, `client-ca.pem` and `node-ca.pem` (key and certificate each) and `token`.
+//!
+//! Invariants:
+//! - Files are readable by their owner only, and each is written completely or not at all.
+//! - Serving certificates lie in memory only. They are created at each start and renewed before they expire.
 
 mod authority;
 mod authority_hash;

@@ -1,7 +1,9 @@
-//! Child processes that outlive their parent if they must: started in a group of their own, recognised again after
-//! the parent's restart, stopped with SIGTERM and, as the last step, SIGKILL to the whole group. And their logs.
+//! Child processes that can outlive their parent, and their logs.
 //!
-//! Knows nothing of models: the agent decides what runs and when it stops.
+//! A child starts in a process group of its own, is recognised after the parent's restart, and is stopped with SIGTERM, then with
+//! SIGKILL to the whole group.
+//!
+//! Invariant: the crate knows nothing of models. The agent decides what runs and when it stops.
 
 mod identity;
 pub mod logs;

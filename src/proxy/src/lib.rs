@@ -1,8 +1,11 @@
-//! A streaming HTTP/1.1 reverse proxy: the gateway reaches agents with it, an agent its workers.
+//! A streaming HTTP/1.1 reverse proxy: the gateway reaches agents with it, and an agent reaches its workers.
 //!
-//! In: a request and where it should go. Out: the upstream's response, its body not yet read. Nothing is buffered but
-//! what the sockets hold. Dropping the response, or the future that waits for it, closes the upstream's connection:
-//! so a client that goes away cancels its work at the worker. Connections are kept and used again.
+//! Input: a request and its destination. Output: the upstream response, with its body not yet read.
+//!
+//! Invariants:
+//! - Nothing is buffered beyond the sockets.
+//! - Dropping the response, or the future that waits for it, closes the upstream connection, so a client that disconnects cancels
+//!   its work at the worker.
 
 mod connect;
 mod headers;

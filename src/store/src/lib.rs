@@ -1,11 +1,12 @@
-//! The durable, revisioned key-value store: JSON bytes in, JSON bytes out, after kine's model.
+//! A durable, revisioned key-value store for JSON bytes, after the model of kine.
 //!
-//! Owns the store file. One append log with a global revision lies on disk; the present and a
-//! bounded stretch of history lie in memory, and all reads are answered from there. Writes go
-//! through one writer thread, which is also the only task: it decides them in order, makes a batch
-//! durable with one sync, and only then answers, shows it to readers and hands it to watchers.
+//! The store owns one file: an append log with a global revision. The current state and a bounded history lie in memory and answer all
+//! reads. One writer thread decides writes in order, makes a batch durable with one sync, and only then answers and notifies watchers.
 //!
-//! It knows nothing of what the JSON says: names, namespaces and kinds are its callers' business.
+//! Invariants:
+//! - An acknowledged write survives a kill and a power failure.
+//! - A revision is never assigned twice. A watch never skips, repeats or reorders an event.
+//! - The store does not interpret the JSON: names, namespaces and kinds are the caller's business.
 
 mod disk;
 mod error;

@@ -1,6 +1,7 @@
-//! Text in and out of tokens: tokenizer, incremental detokenisation, chat templates, stop strings,
-//! and what is in an answer: reasoning, content, tool calls. Pure: built from
-//! bytes that others have read; the only time it knows is handed in.
+//! Text to tokens and back: tokenizer, incremental detokenisation, chat templates, stop strings, grammars, and the parts of an answer
+//! (reasoning, content, tool calls).
+//!
+//! Invariant: the crate is pure. It works on bytes that the caller has read, and receives the time as a value.
 
 pub mod answer;
 pub mod detokenizer;

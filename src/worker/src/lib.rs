@@ -1,7 +1,12 @@
-//! A worker: one model behind an OpenAI-compatible HTTP server, in a process of its own.
+//! The worker: one model behind an OpenAI-compatible HTTP server, in a process of its own.
 //!
-//! Inputs: a model directory and an address. Tasks: the engine's thread and the HTTP server. It ends when it is told
-//! to, after the requests under way, or when the engine does.
+//! Inputs: a model directory and an address. Tasks: the engine thread and the HTTP server. The process ends on request, after the
+//! in-flight requests have finished, or when the engine fails.
+//!
+//! Invariants:
+//! - One thread owns every MLX object and makes every MLX call.
+//! - The result of a request does not depend on the other requests of its batch.
+//! - `max_tokens`, context limits, stop strings and cancellation always hold, and usage is always reported.
 
 mod adjustment;
 mod allowance;
