@@ -1,16 +1,13 @@
 //! The outcome as one HTML file: times to the first token over the length of prompts, and all figures.
 
 use jiff::Timestamp;
+use maud::{Markup, html};
 
 use super::table::{few_rounds, label, notes};
 use super::{Cell, Report};
 use crate::benchmark::{CellReport, Metric};
-use crate::cli::ui::html;
-use crate::cli::ui::html::{Anchor, Drawing, escaped};
-
-const STYLE: &str = include_str!("../ui/html.css");
-/// Nothing may be loaded, whatever a name says.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+use crate::cli::ui::html as ui;
+use crate::cli::ui::html::{Anchor, Drawing, page, table};
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 330.0;
@@ -19,56 +16,47 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 40.0;
 
+const PLOTS: [(Metric, &str); 3] = [
+    (
+        Metric::TimeToFirstTokenSeconds,
+        "Time to the first token, seconds",
+    ),
+    (
+        Metric::DecodeTokensPerSecond,
+        "Decoding, tokens per second and stream",
+    ),
+    (
+        Metric::ThroughputTokensPerSecond,
+        "Throughput of all streams, tokens per second",
+    ),
+];
+
 pub(super) fn report(report: &Report, now: Timestamp) -> String {
-    let names: Vec<String> = report.targets.iter().map(|target| target.name.clone()).collect();
+    let names: Vec<&str> = report.targets.iter().map(|target| target.name.as_str()).collect();
     let title = format!("Benchmark of {}", names.join(" and "));
-    let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <div class=\"eyebrow\"><span>{machine}, {date}, rooflet {version}</span></div>\n<h1>{title}</h1>\n",
-        title = escaped(&title),
-        machine = escaped(&report.machine),
-        date = now.strftime("%-d %B %Y"),
-        version = report.rooflet,
-    );
-    for (metric, heading) in [
-        (
-            Metric::TimeToFirstTokenSeconds,
-            "Time to the first token, seconds",
-        ),
-        (
-            Metric::DecodeTokensPerSecond,
-            "Decoding, tokens per second and stream",
-        ),
-        (
-            Metric::ThroughputTokensPerSecond,
-            "Throughput of all streams, tokens per second",
-        ),
-    ] {
-        let plot = plot(report, metric, heading);
-        if !plot.is_empty() {
-            out += &format!("<h2>{heading}</h2>\n{plot}");
-        }
-    }
-    let few = few_rounds(report).unwrap_or_default();
-    out += &format!(
-        "<h2>All figures</h2>\n<p class=\"note\">Medians with their 95 % confidence intervals. {few}</p>\n"
-    );
-    out += &figures(report);
     let notes = notes(report);
-    if !notes.is_empty() {
-        let lines: Vec<String> = notes
-            .lines()
-            .map(|line| format!("<li>{}</li>", escaped(line)))
-            .collect();
-        out += &format!(
-            "<h2>What speaks against figures</h2>\n<ul>\n{}\n</ul>\n",
-            lines.join("\n")
-        );
-    }
-    out + "</main>\n</body>\n</html>\n"
+    let body = html! {
+        div class="eyebrow" {
+            span { (report.machine) ", " (now.strftime("%-d %B %Y").to_string()) ", rooflet " (report.rooflet) }
+        }
+        h1 { (title) }
+        @for (metric, heading) in PLOTS {
+            @if let Some(plot) = plot(report, metric, heading) {
+                h2 { (heading) }
+                (plot)
+            }
+        }
+        h2 { "All figures" }
+        p class="note" {
+            "Medians with their 95 % confidence intervals. " (few_rounds(report).unwrap_or_default())
+        }
+        (figures(report))
+        @if !notes.is_empty() {
+            h2 { "What speaks against figures" }
+            ul { @for line in notes.lines() { li { (line) } } }
+        }
+    };
+    page(&title, body)
 }
 
 /// One line of a plot: a target in a state at a concurrency.
@@ -108,13 +96,14 @@ fn line_name(report: &Report, cell: &Cell, at: usize) -> String {
     format!("{target}{} × {}", cell.state, cell.concurrency)
 }
 
-/// Both axes logarithmic: prompts and times span orders of magnitude.
-fn plot(report: &Report, metric: Metric, heading: &str) -> String {
+/// Returns a plot with two logarithmic axes, because prompts and times span orders of magnitude. `None` if there is no
+/// figure.
+fn plot(report: &Report, metric: Metric, heading: &str) -> Option<Markup> {
     let lines = lines(report, metric);
     let all = || lines.iter().flat_map(|line| line.points.iter().copied());
     let positive = all().filter(|(_, value)| *value > 0.0).count();
     if positive == 0 {
-        return String::new();
+        return None;
     }
     let bounds = |of: fn((f64, f64)) -> f64| {
         let values = all().map(of);
@@ -164,19 +153,14 @@ fn plot(report: &Report, metric: Metric, heading: &str) -> String {
             drawing.dot(&class, (x(*context), y(*value)), &told);
         }
     }
-    let names: Vec<String> = lines
-        .iter()
-        .enumerate()
-        .map(|(at, line)| {
-            format!(
-                "<span><i class=\"m{}\"></i>{}</span>",
-                at % 8,
-                escaped(&line.name)
-            )
-        })
-        .collect();
-    let plot = drawing.finish(heading);
-    format!("<div class=\"legend\">{}</div>\n{plot}", names.concat())
+    Some(html! {
+        div class="legend" {
+            @for (at, line) in lines.iter().enumerate() {
+                span { i class={ "m" (at % 8) } {} (line.name) }
+            }
+        }
+        (drawing.finish(heading))
+    })
 }
 
 /// 1, 2 and 5 times powers of ten within a range.
@@ -189,7 +173,7 @@ fn ticks((low, high): (f64, f64)) -> Vec<f64> {
         .collect()
 }
 
-fn figures(report: &Report) -> String {
+fn figures(report: &Report) -> Markup {
     let shown = |cell: &CellReport, at: usize, metric, digits: usize| {
         cell.targets[at]
             .metrics
@@ -205,17 +189,17 @@ fn figures(report: &Report) -> String {
     let rows = report.cells.iter().flat_map(|cell| {
         (0..cell.targets.len()).map(move |at| {
             vec![
-                html::Cell::text(format!("{}", cell.cell.context_tokens)),
-                html::Cell::text(line_name(report, &cell.cell, at)),
-                html::Cell::text(if cell.cell.streaming { "stream" } else { "whole" }),
-                html::Cell::figure(shown(cell, at, Metric::TimeToFirstTokenSeconds, 4)),
-                html::Cell::figure(shown(cell, at, Metric::DecodeTokensPerSecond, 1)),
-                html::Cell::figure(shown(cell, at, Metric::ThroughputTokensPerSecond, 1)),
-                html::Cell::figure(shown(cell, at, Metric::TotalSeconds, 3)),
+                ui::Cell::text(format!("{}", cell.cell.context_tokens)),
+                ui::Cell::text(line_name(report, &cell.cell, at)),
+                ui::Cell::text(if cell.cell.streaming { "stream" } else { "whole" }),
+                ui::Cell::figure(shown(cell, at, Metric::TimeToFirstTokenSeconds, 4)),
+                ui::Cell::figure(shown(cell, at, Metric::DecodeTokensPerSecond, 1)),
+                ui::Cell::figure(shown(cell, at, Metric::ThroughputTokensPerSecond, 1)),
+                ui::Cell::figure(shown(cell, at, Metric::TotalSeconds, 3)),
             ]
         })
     });
-    html::table(
+    table(
         &[
             "prompt, tokens",
             "target, cache × at a time",

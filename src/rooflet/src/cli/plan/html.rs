@@ -8,64 +8,56 @@ mod sections;
 mod tests;
 
 use jiff::Timestamp;
+use maud::{Markup, html};
 
 use super::table::what_ifs;
 use crate::cli::ui::digits::{amount, number};
-use crate::cli::ui::html::{Anchor, Drawing, escaped};
+use crate::cli::ui::html::{Anchor, Drawing, page};
 use colors::Colors;
 use rooflet_api::v1alpha1::{PlanHeadroom, PlanVerdict};
 use rooflet_base::units::Bytes;
 
-const STYLE: &str = include_str!("../ui/html.css");
-/// Nothing may be loaded, whatever a name says.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-
-/// The whole file. `now` is the date it bears.
+/// Returns the whole file. `now` is the date on it.
 pub(super) fn report(verdict: &PlanVerdict, now: Timestamp) -> String {
     let colors = Colors::new(verdict);
     let headline = headline(verdict);
-    let mut out = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>Capacity plan: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        escaped(&headline)
-    );
     let (class, badge) = if verdict.feasible {
         ("good", "It fits")
     } else {
         ("bad", "It does not fit")
     };
-    out += &format!(
-        "<div class=\"eyebrow\"><span class=\"badge {class}\">{badge}</span><span>Capacity plan, {}</span></div>\n\
-         <h1>{}</h1>\n<p class=\"lead\">{}</p>\n",
-        now.strftime("%-d %B %Y"),
-        escaped(&headline),
-        escaped(&verdict.summary)
-    );
-    out += &tiles(verdict);
-    out += &sections::purchase(verdict);
-    out += &sections::obstacles(verdict);
-    out += &headroom(verdict);
-    out += &sections::demand(verdict, &colors);
-    let map = placement::map(verdict, &colors);
-    if !map.is_empty() {
-        out += "<h2>Where everything goes</h2>\n";
-        out += &colors.legend();
-        out += &map;
-        out += &sections::placements(verdict);
-    }
-    out += &sections::breaks_first(verdict);
-    let panels = roofline::panels(verdict, &colors);
-    if !panels.is_empty() {
-        out += "<h2>How fast each kind of node is</h2>\n<p class=\"note\">The line is what its memory allows: bandwidth ÷ bytes \
-                that a token moves. A dot is a model as predicted with a full context, its bar from the 10th to the 90th percentile; \
-                a red dash is its objective. What counts for the plan is the lower end of the bar.</p>\n";
-        out += &panels;
-    }
-    out += &sections::losses(verdict);
-    out += &footer(verdict);
-    out + "</main>\n</body>\n</html>\n"
+    let body = html! {
+        div class="eyebrow" {
+            span class={ "badge " (class) } { (badge) }
+            span { "Capacity plan, " (now.strftime("%-d %B %Y").to_string()) }
+        }
+        h1 { (headline) }
+        p class="lead" { (verdict.summary) }
+        (tiles(verdict))
+        (sections::purchase(verdict))
+        (sections::obstacles(verdict))
+        (headroom(verdict))
+        (sections::demand(verdict, &colors))
+        @if let Some(map) = placement::map(verdict, &colors) {
+            h2 { "Where everything goes" }
+            (colors.legend())
+            (map)
+            (sections::placements(verdict))
+        }
+        (sections::breaks_first(verdict))
+        @if let Some(panels) = roofline::panels(verdict, &colors) {
+            h2 { "How fast each kind of node is" }
+            p class="note" {
+                "The line is what its memory allows: bandwidth ÷ bytes that a token moves. A dot is a model as \
+                 predicted with a full context, its bar from the 10th to the 90th percentile; a red dash is its \
+                 objective. What counts for the plan is the lower end of the bar."
+            }
+            (panels)
+        }
+        (sections::losses(verdict))
+        (footer(verdict))
+    };
+    page(&format!("Capacity plan: {headline}"), body)
 }
 
 /// The answer for someone who reads one line.
@@ -111,15 +103,12 @@ fn headline(verdict: &PlanVerdict) -> String {
     }
 }
 
-fn tiles(verdict: &PlanVerdict) -> String {
+fn tiles(verdict: &PlanVerdict) -> Markup {
     let tile = |value: &str, class: &str, label: &str| {
-        format!(
-            "<div class=\"tile\"><b class=\"{class}\">{}</b><span>{}</span></div>\n",
-            escaped(value),
-            escaped(label)
-        )
+        html! {
+            div class="tile" { b class=(class) { (value) } span { (label) } }
+        }
     };
-    let mut out = String::from("<div class=\"tiles\">\n");
     let class = if verdict.feasible { "good" } else { "bad" };
     let bound = if verdict.proven {
         "of the demand carried (proven)".to_owned()
@@ -129,38 +118,33 @@ fn tiles(verdict: &PlanVerdict) -> String {
             number(verdict.demand_factor_bound)
         )
     };
-    out += &tile(&format!("{} ×", number(verdict.demand_factor)), class, &bound);
-    out += &tile(
-        verdict.binding.as_deref().unwrap_or("nothing"),
-        "",
-        "runs out first",
-    );
-    if verdict.feasible {
-        let (class, text) = if verdict.survives_node_loss {
-            ("good", "yes")
-        } else {
-            ("warn", "no")
-        };
-        out += &tile(text, class, "survives the loss of any one Mac");
+    let (survival_class, survives) = if verdict.survives_node_loss {
+        ("good", "yes")
+    } else {
+        ("warn", "no")
+    };
+    html! {
+        div class="tiles" {
+            (tile(&format!("{} ×", number(verdict.demand_factor)), class, &bound))
+            (tile(verdict.binding.as_deref().unwrap_or("nothing"), "", "runs out first"))
+            @if verdict.feasible {
+                (tile(survives, survival_class, "survives the loss of any one Mac"))
+            }
+            (tile(&format!("{} of {}", verdict.nodes_used, verdict.nodes), "", "Macs are used"))
+            @if let Some(price) = verdict.price {
+                (tile(&amount(price), "", "price of all"))
+            }
+            @if let Some(watts) = verdict.watts {
+                (tile(&format!("{} W", number(watts)), "", "power of all"))
+            }
+        }
     }
-    out += &tile(
-        &format!("{} of {}", verdict.nodes_used, verdict.nodes),
-        "",
-        "Macs are used",
-    );
-    if let Some(price) = verdict.price {
-        out += &tile(&amount(price), "", "price of all");
-    }
-    if let Some(watts) = verdict.watts {
-        out += &tile(&format!("{} W", number(watts)), "", "power of all");
-    }
-    out + "</div>\n"
 }
 
 /// Three bars: memory, chip time, tokens per second.
-fn headroom(verdict: &PlanVerdict) -> String {
+fn headroom(verdict: &PlanVerdict) -> Markup {
     if verdict.nodes == 0 {
-        return String::new();
+        return html! {};
     }
     let PlanHeadroom {
         memory_used_bytes,
@@ -202,25 +186,28 @@ fn headroom(verdict: &PlanVerdict) -> String {
     bar(2.0, "Answer tokens/s", share, &figures);
     let limit = LEFT + BAR * busy_limit_percent / 100.0;
     drawing.line("limit", (limit, 37.0), (limit, 63.0));
-    format!(
-        "<h2>How much is used</h2>\n{}<p>{}</p>\n",
-        drawing.finish("Memory, chip time and tokens per second in use"),
-        escaped(what_ifs(verdict).trim_end())
-    )
+    html! {
+        h2 { "How much is used" }
+        (drawing.finish("Memory, chip time and tokens per second in use"))
+        p { (what_ifs(verdict).trim_end()) }
+    }
 }
 
-fn footer(verdict: &PlanVerdict) -> String {
+fn footer(verdict: &PlanVerdict) -> Markup {
     let nominal = verdict.classes.iter().any(|class| class.basis == "Nominal");
-    let basis = if nominal {
-        "Some speeds rest on data sheets (Nominal), not on measurements: a probe of the machine makes them better known. "
-    } else {
-        ""
-    };
-    format!(
-        "<footer class=\"note\"><p>{basis}Every model is judged by its pessimistic end: the 10th percentile of its decode \
-         speed and the 90th of its time to the first token, with all streams at full context. Bursts beyond random arrivals, cached \
-         prompts, downloads, loading and the network are not modelled; the limit on the time of a chip leaves room for them. \
-         Prices and watts are those that were given.</p>\n<p>Made by rooflet {}. docs/planning.md has the formulas.</p></footer>\n",
-        env!("CARGO_PKG_VERSION")
-    )
+    html! {
+        footer class="note" {
+            p {
+                @if nominal {
+                    "Some speeds rest on data sheets (Nominal), not on measurements: a probe of the machine makes \
+                     them better known. "
+                }
+                "Every model is judged by its pessimistic end: the 10th percentile of its decode speed and the 90th \
+                 of its time to the first token, with all streams at full context. Bursts beyond random arrivals, \
+                 cached prompts, downloads, loading and the network are not modelled; the limit on the time of a \
+                 chip leaves room for them. Prices and watts are those that were given."
+            }
+            p { "Made by rooflet " (env!("CARGO_PKG_VERSION")) ". docs/planning.md has the formulas." }
+        }
+    }
 }

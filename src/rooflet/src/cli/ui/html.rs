@@ -1,99 +1,109 @@
-//! HTML and SVG as text: everything that a user wrote goes through [`escaped`].
+//! HTML pages with tables and SVG drawings. maud escapes every text that is spliced into markup.
 
-use std::fmt::Write;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// Text that stands for itself in elements and in quoted attributes. Control characters become `�`.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c if c.is_control() => out.push('\u{fffd}'),
-            c => out.push(c),
+const STYLE: &str = include_str!("html.css");
+/// Content security policy: the page loads nothing and runs no script, whatever names it contains.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
+/// Returns a complete page. Control characters in its texts become `�`; markup of ours has none.
+pub(crate) fn page(title: &str, body: Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (printable(title)) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { main { (PreEscaped(printable(&body.into_string()))) } }
         }
-    }
-    out
+    };
+    page.into_string()
+}
+
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// One cell of a table.
 pub(crate) struct Cell {
-    class: &'static str,
-    html: String,
+    class: Option<&'static str>,
+    content: Markup,
 }
 
 impl Cell {
-    /// A name, by itself on its line.
+    /// Cell with a name, by itself on its line.
     pub(crate) fn name(text: &str) -> Self {
-        Self {
-            class: "name",
-            html: escaped(text),
-        }
+        Self::new(Some("name"), text)
     }
 
     pub(crate) fn text(text: impl AsRef<str>) -> Self {
-        Self {
-            class: "",
-            html: escaped(text.as_ref()),
-        }
+        Self::new(None, text)
     }
 
-    /// A word or two that stay on one line.
+    /// Cell with one or two words that stay on one line.
     pub(crate) fn short(text: &str) -> Self {
-        Self {
-            class: "w",
-            html: escaped(text),
-        }
+        Self::new(Some("w"), text)
     }
 
-    /// A figure; figures of a column stand under one another.
+    /// Cell with a figure. The figures of a column are aligned.
     pub(crate) fn figure(text: impl AsRef<str>) -> Self {
-        Self {
-            class: "n",
-            html: escaped(text.as_ref()),
-        }
+        Self::new(Some("n"), text)
     }
 
-    /// Markup of ours.
-    pub(crate) fn markup(html: String) -> Self {
-        Self { class: "", html }
+    pub(crate) fn markup(content: Markup) -> Self {
+        Self { class: None, content }
+    }
+
+    fn new(class: Option<&'static str>, text: impl AsRef<str>) -> Self {
+        Self {
+            class,
+            content: html! { (text.as_ref()) },
+        }
     }
 }
 
-/// A table. Headings that begin with `#` are those of figures.
-pub(crate) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> String {
-    let mut out = String::from("<div class=\"scroll\"><table>\n<thead><tr>");
-    for heading in headings {
-        out += &match heading.strip_prefix('#') {
-            Some(heading) => format!("<th class=\"n\">{}</th>", escaped(heading)),
-            None => format!("<th>{}</th>", escaped(heading)),
-        };
-    }
-    out += "</tr></thead>\n<tbody>\n";
-    for row in rows {
-        out += "<tr>";
-        for Cell { class, html } in row {
-            match class {
-                "" => push(&mut out, format_args!("<td>{html}</td>")),
-                class => push(&mut out, format_args!("<td class=\"{class}\">{html}</td>")),
+/// Returns a table. A heading that begins with `#` belongs to a column of figures.
+pub(crate) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<Cell>>) -> Markup {
+    html! {
+        div class="scroll" {
+            table {
+                thead {
+                    tr {
+                        @for heading in headings {
+                            @if let Some(heading) = heading.strip_prefix('#') {
+                                th class="n" { (heading) }
+                            } @else {
+                                th { (heading) }
+                            }
+                        }
+                    }
+                }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            @for Cell { class, content } in row {
+                                td class=[class] { (content) }
+                            }
+                        }
+                    }
+                }
             }
         }
-        out += "</tr>\n";
     }
-    out + "</tbody>\n</table></div>\n"
 }
 
-/// A drawing with its own coordinates.
+/// An SVG drawing with its own coordinates.
 pub(crate) struct Drawing {
     width: f64,
     height: f64,
-    body: String,
+    shapes: Vec<Markup>,
 }
 
-/// Where a text stands relative to its point.
+/// Position of a text relative to its point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Anchor {
     Start,
@@ -106,41 +116,33 @@ impl Drawing {
         Self {
             width,
             height,
-            body: String::new(),
+            shapes: Vec::new(),
         }
     }
 
-    /// A rectangle with what a pointer over it is told.
-    pub(crate) fn rect(&mut self, class: &str, (x, y, width, height): (f64, f64, f64, f64), told: &str) {
+    /// Adds a rectangle with a tooltip.
+    pub(crate) fn rect(&mut self, class: &str, (x, y, width, height): (f64, f64, f64, f64), tooltip: &str) {
         if width <= 0.0 {
             return;
         }
-        let told = escaped(told);
-        push(
-            &mut self.body,
-            format_args!(
-                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" rx=\"2\"><title>{told}</title></rect>\n"
-            ),
-        );
+        self.shapes.push(html! {
+            rect class=(class) x=(tenths(x)) y=(tenths(y)) width=(tenths(width)) height=(tenths(height)) rx="2" {
+                title { (tooltip) }
+            }
+        });
     }
 
     pub(crate) fn line(&mut self, class: &str, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
-        push(
-            &mut self.body,
-            format_args!(
-                "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n"
-            ),
-        );
+        self.shapes.push(html! {
+            line class=(class) x1=(tenths(x1)) y1=(tenths(y1)) x2=(tenths(x2)) y2=(tenths(y2)) {}
+        });
     }
 
-    pub(crate) fn dot(&mut self, class: &str, (x, y): (f64, f64), told: &str) {
-        let told = escaped(told);
-        push(
-            &mut self.body,
-            format_args!(
-                "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{told}</title></circle>\n"
-            ),
-        );
+    /// Adds a dot with a tooltip.
+    pub(crate) fn dot(&mut self, class: &str, (x, y): (f64, f64), tooltip: &str) {
+        self.shapes.push(html! {
+            circle class=(class) cx=(tenths(x)) cy=(tenths(y)) r="5" { title { (tooltip) } }
+        });
     }
 
     pub(crate) fn text(&mut self, class: &str, (x, y): (f64, f64), anchor: Anchor, text: &str) {
@@ -149,23 +151,24 @@ impl Drawing {
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
-        let text = escaped(text);
-        push(
-            &mut self.body,
-            format_args!(
-                "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>\n"
-            ),
-        );
+        self.shapes.push(html! {
+            text class=(class) x=(tenths(x)) y=(tenths(y)) text-anchor=(anchor) { (text) }
+        });
     }
 
-    /// `label` says in words what is drawn.
-    pub(crate) fn finish(self, label: &str) -> String {
-        let Self { width, height, body } = self;
-        let label = escaped(label);
-        format!(
-            "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"{label}\">\n{body}</svg>\n"
-        )
+    /// Returns the drawing. `label` describes it for screen readers.
+    pub(crate) fn finish(self, label: &str) -> Markup {
+        let view = format!("0 0 {:.0} {:.0}", self.width, self.height);
+        html! {
+            svg viewBox=(view) role="img" aria-label=(label) {
+                @for shape in &self.shapes { (shape) }
+            }
+        }
     }
+}
+
+fn tenths(value: f64) -> String {
+    format!("{value:.1}")
 }
 
 /// At most so many characters, with `…` where there were more.
@@ -178,21 +181,21 @@ pub(crate) fn clipped(text: &str, most: usize) -> String {
     short
 }
 
-fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
-    out.write_fmt(text).expect("writing into a String cannot fail");
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_users_wrote_cannot_become_markup() {
-        assert_eq!(
-            escaped("<script>alert(\"1\" & '2')</script>\n\0"),
-            "&lt;script&gt;alert(&quot;1&quot; &amp; &#39;2&#39;)&lt;/script&gt;\u{fffd}\u{fffd}"
+    fn user_text_cannot_become_markup() {
+        let text = "<script>alert(\"1\" & '2')</script>\n\0";
+        let page = page(text, html! { p title=(text) { (text) } });
+        let escaped = "&lt;script&gt;alert(&quot;1&quot; &amp; '2')&lt;/script&gt;\u{fffd}\u{fffd}";
+        assert!(page.contains(&format!("<title>{escaped}</title>")), "{page}");
+        assert!(
+            page.contains(&format!("<p title=\"{escaped}\">{escaped}</p>")),
+            "{page}"
         );
-        let table = table(&["<b>"], [vec![Cell::text("<i>"), Cell::name("\"x\"")]]);
+        let table = table(&["<b>"], [vec![Cell::text("<i>"), Cell::name("\"x\"")]]).into_string();
         assert!(
             !table.contains("<b>") && !table.contains("<i>") && !table.contains("\"x\""),
             "{table}"

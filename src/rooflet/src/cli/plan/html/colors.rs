@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::cli::ui::html::escaped;
+use maud::{Markup, html};
+
 use rooflet_api::v1alpha1::PlanVerdict;
 
 /// Colours in report.css; the models beyond share a grey.
@@ -47,17 +48,16 @@ impl<'a> Colors<'a> {
         position.unwrap_or(self.legend.len())
     }
 
-    pub(super) fn legend(&self) -> String {
-        let mut out = String::from("<div class=\"legend\">");
-        for (model, class) in &self.legend {
-            out += &format!("<span><i class=\"{class}\"></i>{}</span>", escaped(model));
+    pub(super) fn legend(&self) -> Markup {
+        html! {
+            div class="legend" {
+                @for (model, class) in &self.legend {
+                    span { i class=(class) {} (model) }
+                }
+                @if self.others > 0 {
+                    span { i class=(OTHERS) {} (self.others) " other models" }
+                }
+            }
         }
-        if self.others > 0 {
-            out += &format!(
-                "<span><i class=\"{OTHERS}\"></i>{} other models</span>",
-                self.others
-            );
-        }
-        out + "</div>\n"
     }
 }

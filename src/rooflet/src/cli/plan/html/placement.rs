@@ -1,6 +1,8 @@
 //! The placement map: what is in the memory of each kind of node, and what its chip spends its time on. Few kinds get a
 //! row each; of many, the rows are the classes of node.
 
+use maud::Markup;
+
 use super::colors::{Colors, OTHERS};
 use crate::cli::ui::digits::number;
 use crate::cli::ui::html::{Anchor, Drawing, clipped};
@@ -32,11 +34,11 @@ struct Part<'a> {
     busy_percent: f64,
 }
 
-/// The drawing, or nothing where there is no class of node.
-pub(super) fn map(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
+/// Returns the drawing; `None` if there is no class of node.
+pub(super) fn map(verdict: &PlanVerdict, colors: &Colors<'_>) -> Option<Markup> {
     let rows = rows(verdict, colors);
     if rows.is_empty() {
-        return String::new();
+        return None;
     }
     let height = TOP + ROW * rows.len() as f64 + 22.0;
     let mut drawing = Drawing::new(WIDTH, height);
@@ -62,7 +64,7 @@ pub(super) fn map(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
         Anchor::Start,
         "memory (thick), time of the chip (thin; red: the most allowed)",
     );
-    drawing.finish("Placement map: memory and chip time of each kind of node, by model")
+    Some(drawing.finish("Placement map: memory and chip time of each kind of node, by model"))
 }
 
 fn draw(drawing: &mut Drawing, row: &Row<'_>, y: f64, colors: &Colors<'_>) {

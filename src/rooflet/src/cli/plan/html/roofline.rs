@@ -1,6 +1,8 @@
 //! The roofline of each class of node, for decoding: a token cannot come faster than memory moves its bytes. Both axes
 //! are logarithmic, so the roof `tokens/s = bandwidth ÷ bytes per token` is a straight line; every model is a mark below it.
 
+use maud::{Markup, html};
+
 use super::colors::Colors;
 use crate::cli::ui::digits::number;
 use crate::cli::ui::html::{Anchor, Drawing, clipped};
@@ -68,8 +70,8 @@ impl Axis {
     }
 }
 
-/// One panel for each class of node that has a mark, on the same axes.
-pub(super) fn panels(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
+/// Returns one panel for each class of node that has a mark, on the same axes; `None` if no class has one.
+pub(super) fn panels(verdict: &PlanVerdict, colors: &Colors<'_>) -> Option<Markup> {
     let mut classes: Vec<(&PlanClass, Vec<Mark<'_>>)> = verdict
         .classes
         .iter()
@@ -95,18 +97,15 @@ pub(super) fn panels(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
             ]
         })
         .chain(roofs);
-    let (Some(bytes), Some(tokens)) = (bytes, Axis::around(tokens, 1.25)) else {
-        return String::new();
-    };
-    let mut out = String::from("<div class=\"panels\">\n");
-    for (class, marks) in &classes {
-        out += &panel(class, marks, bytes, tokens, colors);
-    }
-    out += "</div>\n";
-    if left_out > 0 {
-        out += &format!("<p class=\"note\">{left_out} more classes of node are in the tables.</p>\n");
-    }
-    out
+    let (bytes, tokens) = (bytes?, Axis::around(tokens, 1.25)?);
+    Some(html! {
+        div class="panels" {
+            @for (class, marks) in &classes { (panel(class, marks, bytes, tokens, colors)) }
+        }
+        @if left_out > 0 {
+            p class="note" { (left_out) " more classes of node are in the tables." }
+        }
+    })
 }
 
 /// The models that the placement has on `class`, or all that it could have where it has none.
@@ -131,7 +130,7 @@ fn marks<'a>(verdict: &'a PlanVerdict, class: &PlanClass) -> Vec<Mark<'a>> {
     verdict.models.iter().filter_map(mark).collect()
 }
 
-fn panel(class: &PlanClass, marks: &[Mark<'_>], bytes: Axis, tokens: Axis, colors: &Colors<'_>) -> String {
+fn panel(class: &PlanClass, marks: &[Mark<'_>], bytes: Axis, tokens: Axis, colors: &Colors<'_>) -> Markup {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let x = |value: f64| LEFT + (right - LEFT) * bytes.at(value);
     let y = |value: f64| bottom - (bottom - TOP) * tokens.at(value);

@@ -1,9 +1,11 @@
 //! The tables of the report.
 
+use maud::{Markup, html};
+
 use super::super::table::{basket, still_carried};
 use super::colors::Colors;
 use crate::cli::ui::digits::{amount, number};
-use crate::cli::ui::html::{Cell, escaped, table};
+use crate::cli::ui::html::{Cell, table};
 use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanVerdict};
 use rooflet_base::units::{Bytes, BytesPerSecond};
 
@@ -12,14 +14,15 @@ const OPEN_ROWS: usize = 25;
 /// Reasons and changes that are told per model that does not fit.
 const REASONS_TOLD: usize = 3;
 
-pub(super) fn purchase(verdict: &PlanVerdict) -> String {
+pub(super) fn purchase(verdict: &PlanVerdict) -> Markup {
     let Some(purchase) = &verdict.purchase else {
-        return String::new();
+        return html! {};
     };
-    let mut out = String::from("<h2>What to buy</h2>\n");
     let Some(best) = &purchase.best else {
-        let why = escaped(purchase.shortfall.as_deref().unwrap_or_default());
-        return out + &format!("<div class=\"card\">{why}</div>\n");
+        return html! {
+            h2 { "What to buy" }
+            div class="card" { (purchase.shortfall.as_deref().unwrap_or_default()) }
+        };
     };
     let what = if purchase.minimises == "Price" {
         "The least price"
@@ -38,64 +41,64 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> String {
             "The Macs there are carry the demand".to_owned(),
         )
     } else {
-        (escaped(&basket(best)), format!("{what}{found}; {proof}"))
+        (basket(best), format!("{what}{found}; {proof}"))
     };
-    out += &format!(
-        "<div class=\"card\"><b>{basket}</b><p>{why}. Then the fleet carries {} times the demand, and the loss of one Mac {}.</p></div>\n",
-        number(best.demand_factor),
-        if best.survives_node_loss {
-            "is survived"
-        } else {
-            "is not survived"
+    let fate = if best.survives_node_loss {
+        "is survived"
+    } else {
+        "is not survived"
+    };
+    let row = |other: &PlanBasket| {
+        let items = other
+            .items
+            .iter()
+            .map(|item| format!("{} × {}", item.count, item.name));
+        vec![
+            Cell::name(&items.collect::<Vec<_>>().join(", ")),
+            Cell::figure(other.price.map_or("–".to_owned(), amount)),
+            Cell::figure(other.watts.map_or("–".to_owned(), number)),
+            Cell::figure(format!("{} ×", number(other.demand_factor))),
+            Cell::text(if other.survives_node_loss { "yes" } else { "no" }),
+        ]
+    };
+    let headings = [
+        "Purchase",
+        "#Price",
+        "#Watts",
+        "#Demand carried",
+        "Survives the loss of one Mac",
+    ];
+    html! {
+        h2 { "What to buy" }
+        div class="card" {
+            b { (basket) }
+            p {
+                (why) ". Then the fleet carries " (number(best.demand_factor))
+                " times the demand, and the loss of one Mac " (fate) "."
+            }
         }
-    );
-    if !purchase.alternatives.is_empty() {
-        let row = |other: &PlanBasket| {
-            let items = other
-                .items
-                .iter()
-                .map(|item| format!("{} × {}", item.count, item.name));
-            vec![
-                Cell::name(&items.collect::<Vec<_>>().join(", ")),
-                Cell::figure(other.price.map_or("–".to_owned(), amount)),
-                Cell::figure(other.watts.map_or("–".to_owned(), number)),
-                Cell::figure(format!("{} ×", number(other.demand_factor))),
-                Cell::text(if other.survives_node_loss { "yes" } else { "no" }),
-            ]
-        };
-        let rows = std::iter::once(best).chain(&purchase.alternatives).map(row);
-        out += &table(
-            &[
-                "Purchase",
-                "#Price",
-                "#Watts",
-                "#Demand carried",
-                "Survives the loss of one Mac",
-            ],
-            rows,
-        );
+        @if !purchase.alternatives.is_empty() {
+            (table(&headings, std::iter::once(best).chain(&purchase.alternatives).map(row)))
+        }
     }
-    out
 }
 
 /// Of models that no node can serve: why, and what would change that.
-pub(super) fn obstacles(verdict: &PlanVerdict) -> String {
+pub(super) fn obstacles(verdict: &PlanVerdict) -> Markup {
     if verdict.unservable.is_empty() {
-        return String::new();
+        return html! {};
     }
     let stuck = verdict
         .models
         .iter()
         .filter(|model| verdict.unservable.contains(&model.name));
     let list = |texts: Vec<&String>| {
-        let items: Vec<_> = texts
-            .iter()
-            .map(|text| format!("<li>{}</li>", escaped(text)))
-            .collect();
-        if items.is_empty() {
-            "–".to_owned()
-        } else {
-            format!("<ul>{}</ul>", items.join(""))
+        html! {
+            @if texts.is_empty() {
+                "–"
+            } @else {
+                ul { @for text in texts { li { (text) } } }
+            }
         }
     };
     let row = |model: &PlanModel| {
@@ -114,14 +117,13 @@ pub(super) fn obstacles(verdict: &PlanVerdict) -> String {
             Cell::markup(list(changes)),
         ]
     };
-    "<h2>What cannot be served</h2>\n".to_owned()
-        + &table(
-            &["Model", "Why not", "Each of these alone would help"],
-            stuck.map(row),
-        )
+    html! {
+        h2 { "What cannot be served" }
+        (table(&["Model", "Why not", "Each of these alone would help"], stuck.map(row)))
+    }
 }
 
-pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
+pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> Markup {
     let row = |model: &PlanModel| {
         let fit = usual(verdict, model);
         let speed = fit.and_then(|fit| fit.tokens_per_second);
@@ -132,11 +134,7 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
             (false, false) => ("warn", "in part"),
         };
         vec![
-            Cell::markup(format!(
-                "<i class=\"dot {}\"></i>{}",
-                colors.of(&model.name),
-                escaped(&model.name)
-            )),
+            Cell::markup(html! { i class={ "dot " (colors.of(&model.name)) } {} (model.name) }),
             Cell::figure(number(model.requests_per_second)),
             Cell::figure(format!("{} + {}", model.prompt_tokens, model.answer_tokens)),
             Cell::figure(model.replicas.to_string()),
@@ -156,7 +154,7 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
                     .objective_first_token_seconds
                     .map_or("–".to_owned(), |time| format!("≤ {} s", number(time))),
             ),
-            Cell::markup(format!("<span class=\"{class} w\">{served}</span>")),
+            Cell::markup(html! { span class={ (class) " w" } { (served) } }),
         ]
     };
     let headings = [
@@ -176,15 +174,17 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> String {
     let mut models: Vec<&PlanModel> = verdict.models.iter().collect();
     models
         .sort_by(|a, b| (a.served.cmp(&b.served)).then(b.tokens_per_second.total_cmp(&a.tokens_per_second)));
-    let total: f64 = models.iter().map(|model| model.tokens_per_second).sum();
-    format!(
-        "<h2>The demand</h2>\n<p class=\"note\">{} models, {} requests and {} answer tokens per second in all. Speeds of a stream: median \
-         (10th to 90th percentile), all streams busy at full context. First token: of the average prompt, 90th percentile, without waiting.</p>\n{}",
-        models.len(),
-        number(models.iter().map(|model| model.requests_per_second).sum()),
-        number(total),
-        folded(&headings, models.into_iter().map(row).collect(), "models")
-    )
+    let requests: f64 = models.iter().map(|model| model.requests_per_second).sum();
+    let tokens: f64 = models.iter().map(|model| model.tokens_per_second).sum();
+    html! {
+        h2 { "The demand" }
+        p class="note" {
+            (models.len()) " models, " (number(requests)) " requests and " (number(tokens))
+            " answer tokens per second in all. Speeds of a stream: median (10th to 90th percentile), all streams busy \
+             at full context. First token: of the average prompt, 90th percentile, without waiting."
+        }
+        (folded(&headings, models.into_iter().map(row).collect(), "models"))
+    }
 }
 
 /// The class of node that runs most of a model's replicas; else one that could.
@@ -200,7 +200,7 @@ fn usual<'a>(verdict: &PlanVerdict, model: &'a PlanModel) -> Option<&'a PlanFit>
     fits.rev().max_by_key(|fit| nodes(fit))
 }
 
-pub(super) fn placements(verdict: &PlanVerdict) -> String {
+pub(super) fn placements(verdict: &PlanVerdict) -> Markup {
     let rows = verdict.placements.iter().flat_map(|placement| {
         placement
             .replicas
@@ -230,15 +230,14 @@ pub(super) fn placements(verdict: &PlanVerdict) -> String {
         "#Time of the chip",
         "#Mean first token",
     ];
-    format!(
-        "<details><summary>Every replica with its load</summary>\n{}</details>\n",
-        table(&headings, rows)
-    )
+    html! {
+        details { summary { "Every replica with its load" } (table(&headings, rows)) }
+    }
 }
 
-pub(super) fn breaks_first(verdict: &PlanVerdict) -> String {
+pub(super) fn breaks_first(verdict: &PlanVerdict) -> Markup {
     if verdict.classes.is_empty() {
-        return String::new();
+        return html! {};
     }
     let rows = verdict
         .classes
@@ -278,25 +277,25 @@ pub(super) fn breaks_first(verdict: &PlanVerdict) -> String {
         "Runs out first",
         "#At demand",
     ];
-    format!(
-        "<h2>What breaks first</h2>\n<p class=\"note\">As the demand grows, split as in the placement above. Promised: the largest share of a \
-         chip's time that is kept for objectives.</p>\n{}",
-        table(&headings, rows)
-    )
+    html! {
+        h2 { "What breaks first" }
+        p class="note" {
+            "As the demand grows, split as in the placement above. Promised: the largest share of a chip's time that \
+             is kept for objectives."
+        }
+        (table(&headings, rows))
+    }
 }
 
-pub(super) fn losses(verdict: &PlanVerdict) -> String {
+pub(super) fn losses(verdict: &PlanVerdict) -> Markup {
     if verdict.node_losses.is_empty() {
-        return String::new();
+        return html! {};
     }
     let rows = verdict.node_losses.iter().map(|loss| {
         let class = if loss.survives { "good" } else { "warn" };
         vec![
             Cell::name(&loss.class),
-            Cell::markup(format!(
-                "<span class=\"{class}\">{}</span>",
-                escaped(&still_carried(loss))
-            )),
+            Cell::markup(html! { span class=(class) { (still_carried(loss)) } }),
             Cell::text(if loss.interrupted.is_empty() {
                 "–".to_owned()
             } else {
@@ -309,19 +308,23 @@ pub(super) fn losses(verdict: &PlanVerdict) -> String {
         "The others still carry the demand",
         "Not answered until its only replica has moved",
     ];
-    format!("<h2>If one Mac is lost</h2>\n{}", table(&headings, rows))
+    html! {
+        h2 { "If one Mac is lost" }
+        (table(&headings, rows))
+    }
 }
 
-/// A table of which a few rows stand open.
-fn folded(headings: &[&str], mut rows: Vec<Vec<Cell>>, what: &str) -> String {
+/// Returns a table whose rows beyond the first [`OPEN_ROWS`] are collapsed.
+fn folded(headings: &[&str], mut rows: Vec<Vec<Cell>>, what: &str) -> Markup {
     if rows.len() <= OPEN_ROWS + 5 {
         return table(headings, rows);
     }
     let rest = rows.split_off(OPEN_ROWS);
-    let count = rest.len();
-    format!(
-        "{}<details><summary>{count} more {what}</summary>\n{}</details>\n",
-        table(headings, rows),
-        table(headings, rest)
-    )
+    html! {
+        (table(headings, rows))
+        details {
+            summary { (rest.len()) " more " (what) }
+            (table(headings, rest))
+        }
+    }
 }
