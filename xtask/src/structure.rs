@@ -29,16 +29,12 @@ const MAX_FOLDER_FILES: usize = 25;
 
 /// Faults of today, each to be mended. A fault that is not listed fails the check, and so does a listed one that is gone.
 const KNOWN: &[&str] = &[
-    "src/worker/Cargo.toml: only `mlx` depends on mlx-rs",
     "5 files import one another in a circle: src/apimachinery/src/schema/cel.rs, src/apimachinery/src/schema/correlate.rs, src/apimachinery/src/schema/field_path.rs, src/apimachinery/src/schema/format.rs, src/apimachinery/src/schema/node.rs",
     "src/apiserver/src: 39 files; group them by noun above 25",
     "3 files import one another in a circle: src/apiserver/src/builtin.rs, src/apiserver/src/crd.rs, src/apiserver/src/resource.rs",
     "6 files import one another in a circle: src/apiserver/src/csr.rs, src/apiserver/src/engine/create.rs, src/apiserver/src/engine/scale.rs, src/apiserver/src/engine/update.rs, src/apiserver/src/engine/validate.rs, src/apiserver/src/engine.rs",
-    "3 files import one another in a circle: src/mlx/src/device.rs, src/mlx/src/quantized.rs, src/mlx/src/sys.rs",
-    "4 files import one another in a circle: src/roofline/src/predict/decode.rs, src/roofline/src/predict/parameters.rs, src/roofline/src/predict/prefill.rs, src/roofline/src/predict/spread.rs",
     "src/simulation/src: 30 files; group them by noun above 25",
     "10 files import one another in a circle: src/simulation/src/control.rs, src/simulation/src/disorder.rs, src/simulation/src/disruption.rs, src/simulation/src/gateway.rs, src/simulation/src/leaders.rs, src/simulation/src/node.rs, src/simulation/src/outcome.rs, src/simulation/src/rules.rs, src/simulation/src/run.rs, src/simulation/src/worker.rs",
-    "4 files import one another in a circle: src/text/src/answer.rs, src/text/src/harmony.rs, src/text/src/tool_calls/kimi.rs, src/text/src/tool_calls.rs",
     "src/worker/src: 36 files; group them by noun above 25",
     "3 files import one another in a circle: src/worker/src/batch.rs, src/worker/src/reading.rs, src/worker/src/sequence.rs",
     "9 files import one another in a circle: src/worker/src/completions.rs, src/worker/src/embeddings.rs, src/worker/src/messages.rs, src/worker/src/responses.rs, src/worker/src/server.rs, src/worker/src/spans.rs, src/worker/src/stream/chunks.rs, src/worker/src/stream.rs, src/worker/src/tokenize.rs",

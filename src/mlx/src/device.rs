@@ -2,18 +2,10 @@
 
 use mlx_rs::{Device, DeviceType, memory};
 
+use super::backend::Backend;
 use super::sys;
 use rooflet_api::wire::{EngineInfo, EngineMemory};
 use rooflet_base::units::Bytes;
-use rooflet_model::model::FloatType;
-
-/// MLX's back ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backend {
-    Cpu,
-    Metal,
-    Cuda,
-}
 
 impl Backend {
     /// The back end of MLX's default device: the GPU where there is one.
@@ -23,22 +15,6 @@ impl Backend {
             DeviceType::Gpu if sys::cuda_is_available() => Self::Cuda,
             DeviceType::Gpu => Self::Metal,
         })
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Metal => "metal",
-            Self::Cuda => "cuda",
-        }
-    }
-
-    /// The element type to compute in. On the CPU half precision is emulated, dozens of times slower.
-    pub fn compute_type(self, stored: FloatType) -> FloatType {
-        match self {
-            Self::Cpu => FloatType::F32,
-            Self::Metal | Self::Cuda => stored,
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
 
-use super::device::Backend;
+use super::backend::Backend;
 use super::kernel::{Kernel, LANES, Launch, Source};
 use rooflet_model::model::Activation;
 

@@ -8,7 +8,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{concatenate, split_equal};
 use mlx_rs::{Array, Dtype};
 
-use super::device::Backend;
+use super::backend::Backend;
 use super::kernel::{Kernel, LANES, Launch, Source};
 
 /// The most rows that are computed in one launch, which has a state for each of them, needed or not.

@@ -7,7 +7,7 @@ use std::ffi::{CString, c_char};
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
 
-use super::device::Backend;
+use super::backend::Backend;
 
 /// Threads that compute in step and add up in one operation: a SIMD group of Metal's, a warp of CUDA's.
 pub(super) const LANES: i32 = 32;

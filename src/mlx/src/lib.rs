@@ -4,6 +4,7 @@
 //! - No other crate depends on `mlx-rs` or `mlx-sys`.
 //! - One thread of a process owns every MLX object and makes every MLX call.
 
+pub mod backend;
 pub mod device;
 pub mod gate;
 pub mod gated_delta;
@@ -13,6 +14,8 @@ pub mod probe;
 pub mod quantized;
 mod sys;
 
+/// The bindings themselves. Other crates reach them through this re-export, so that one crate decides their version.
+pub use mlx_rs;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, Dtype};
 

@@ -11,7 +11,7 @@ use mlx_rs::error::Result;
 use mlx_rs::ops::indexing::{TryIndexOp, take_axis};
 use mlx_rs::ops::{concatenate, matmul, pad, split_at_indices, swap_axes};
 
-use super::device::Backend;
+use super::backend::Backend;
 use super::sys;
 use rooflet_model::model::{QuantizationMode, QuantizationScheme};
 

@@ -9,6 +9,7 @@ mod machine;
 pub mod parameters;
 pub mod prefill;
 pub mod spread;
+mod step_work;
 
 use crate::chip::ChipVariant;
 pub use build::EngineBuild;

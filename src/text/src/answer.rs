@@ -6,18 +6,11 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 
 use super::harmony::HarmonyParser;
+pub use super::part::Part;
 use super::reasoning::{self, ReasoningMarkers, ReasoningSplitter};
 use super::tool_calls::begun::begun;
 use super::tool_calls::{self, CallPart, Format, ToolCallScanner, ToolFormat, kimi};
 use rooflet_inference_api::openai::tools::{Function, ToolChoice};
-
-/// A piece of an answer; texts are not empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
-    Reasoning(String),
-    Content(String),
-    Call(CallPart),
-}
 
 /// What may be in an answer beside content.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,19 +1,13 @@
 //! The harmony format (gpt-oss): an answer is a row of messages, each on a channel. `analysis` is reasoning, `final` the
 //! answer, and a message `to=functions.NAME` a tool call.
 
-use super::answer::Part;
+pub(super) mod markers;
+
+use self::markers::{CALL, CHANNEL, END, MESSAGE, RETURN, START};
 use super::markers::held_from;
+use super::part::Part;
 use super::tool_calls::CallPart;
 
-const START: &str = "<|start|>";
-const CHANNEL: &str = "<|channel|>";
-const CONSTRAIN: &str = "<|constrain|>";
-const MESSAGE: &str = "<|message|>";
-const END: &str = "<|end|>";
-const CALL: &str = "<|call|>";
-const RETURN: &str = "<|return|>";
-/// `<|call|>` and `<|return|>` end the text and are not seen where the model's files say so.
-pub(super) const MARKERS: &[&str] = &[START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN];
 const ENDS: [&str; 4] = [END, CALL, RETURN, START];
 
 /// Reads one completion, which begins behind `<|start|>assistant`.

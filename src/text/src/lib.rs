@@ -8,6 +8,7 @@ pub mod detokenizer;
 pub mod grammar;
 mod harmony;
 mod markers;
+mod part;
 pub mod reasoning;
 pub mod stop;
 pub mod template;

@@ -97,7 +97,7 @@ impl ToolFormat {
             Self::DeepSeek { .. } => deepseek::MARKERS,
             Self::Kimi => kimi::MARKERS,
             Self::Glm => &[],
-            Self::Harmony => super::harmony::MARKERS,
+            Self::Harmony => super::harmony::markers::MARKERS,
         }
     }
 }

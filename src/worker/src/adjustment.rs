@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::ops::{self, concatenate, select, split_equal};
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
+use rooflet_mlx::mlx_rs::ops::{self, concatenate, select, split_equal};
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use super::sampler::{column, indices};
 

@@ -4,10 +4,10 @@
 //! guessed ahead: one pass then chooses what follows each token of the guess, and what was chosen after a wrong one is
 //! dropped. Each token is chosen as it would have been by itself.
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::concatenate;
-use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::{Array, transforms};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::concatenate;
+use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
+use rooflet_mlx::mlx_rs::{Array, transforms};
 
 use super::choice::Choice;
 use super::logprobs::{Logprobs, TokenLogprobs};

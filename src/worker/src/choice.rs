@@ -1,8 +1,8 @@
 //! The next tokens of all rows of a pass, chosen on the device, with what is computed beside them.
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::select;
-use mlx_rs::{Array, transforms};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::select;
+use rooflet_mlx::mlx_rs::{Array, transforms};
 
 use super::adjustment::{Adjusted, Adjustment};
 use super::logprobs::Logprobs;

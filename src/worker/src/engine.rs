@@ -57,7 +57,7 @@ pub enum EngineError {
     #[error("the engine failed while warming up: {0}")]
     Warm(StepError),
     #[error("the engine's device cannot be used: {0}")]
-    Device(mlx_rs::error::Exception),
+    Device(rooflet_mlx::mlx_rs::error::Exception),
     #[error("the engine's device computes nothing any more, which only another process mends: {err}")]
     DeviceLost { err: String },
     #[error("the engine panicked: {0}")]

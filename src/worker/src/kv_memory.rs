@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::error::Result;
 
 use super::kv_budget::KvBudget;
 use super::metrics::KvUse;

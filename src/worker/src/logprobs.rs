@@ -1,10 +1,10 @@
 //! How probable tokens were, as the model has it: before temperature, penalties, bias and limits. Computed on the device
 //! beside the tokens themselves, for the rows that ask for it.
 
-use mlx_rs::Array;
-use mlx_rs::error::Result;
-use mlx_rs::ops::argsort_axis;
-use mlx_rs::ops::indexing::{TryIndexOp, take_axis};
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::argsort_axis;
+use rooflet_mlx::mlx_rs::ops::indexing::{TryIndexOp, take_axis};
 
 use super::sampler::indices;
 

@@ -1,8 +1,8 @@
 //! Reading prompts: one pass over the next tokens of several takes the weights from memory once for all of them. Each
 //! sequence attends to its own tokens only; after the last of them its first token is chosen.
 
-use mlx_rs::ops::indexing::TryIndexOp as _;
-use mlx_rs::transforms;
+use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp as _;
+use rooflet_mlx::mlx_rs::transforms;
 
 use super::choice::Choice;
 use super::event::Done;

@@ -25,8 +25,8 @@ mod read_pace;
 mod tree;
 
 use camino::Utf8PathBuf;
-use mlx_rs::error::Result;
-use mlx_rs::{Array, transforms};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::{Array, transforms};
 
 pub(crate) use self::disk::Disk;
 use self::disk_tier::Files;

@@ -1,9 +1,9 @@
 //! What is gathered of a prompt while it is read, besides keys and values: how probable its own tokens were, or the mean
 //! of its hidden states. Either needs every token to be computed.
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp;
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use super::event::{Event, Piece, Score};
 use super::logprobs::{Logprobs, TokenLogprobs};

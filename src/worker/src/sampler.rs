@@ -5,10 +5,10 @@
 //! A row's random number comes from its seed and step alone, and rows are computed independently: equal requests with
 //! equal seeds give equal text, whatever else is running.
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::{argmax_axis, take_axis};
-use mlx_rs::ops::{argsort_axis, concatenate, select, softmax_axis};
-use mlx_rs::{Array, ops};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::indexing::{argmax_axis, take_axis};
+use rooflet_mlx::mlx_rs::ops::{argsort_axis, concatenate, select, softmax_axis};
+use rooflet_mlx::mlx_rs::{Array, ops};
 
 use super::adjustment::{Adjustment, Penalties};
 use rooflet_text::grammar::mask::Mask;

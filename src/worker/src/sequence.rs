@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mlx_rs::{Array, transforms};
+use rooflet_mlx::mlx_rs::{Array, transforms};
 use tokio::sync::mpsc;
 
 use super::adjustment::{Adjustment, Penalties};
@@ -53,7 +53,7 @@ impl Job {
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     #[error("the engine failed on this request: {0}")]
-    Engine(mlx_rs::error::Exception),
+    Engine(rooflet_mlx::mlx_rs::error::Exception),
     #[error("the engine's token cannot be read: {0}")]
     Read(String),
     #[error("the tokenizer failed on this request: {0}")]
@@ -62,8 +62,8 @@ pub enum StepError {
     Constraint(#[from] ConstraintError),
 }
 
-impl From<mlx_rs::error::Exception> for StepError {
-    fn from(err: mlx_rs::error::Exception) -> Self {
+impl From<rooflet_mlx::mlx_rs::error::Exception> for StepError {
+    fn from(err: rooflet_mlx::mlx_rs::error::Exception) -> Self {
         Self::Engine(err)
     }
 }

@@ -11,7 +11,7 @@ use mlx_rs::{Array, random};
 use super::plan::{MIN_BUFFERS, Plan};
 use super::quantized::element;
 use super::sampling::Sampler;
-use crate::device::Backend;
+use crate::backend::Backend;
 use rooflet_api::v1alpha1::{AttentionFigure, LayerFigure};
 use rooflet_roofline::probing;
 use rooflet_roofline::probing::rate;

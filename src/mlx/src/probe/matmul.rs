@@ -8,7 +8,7 @@ use mlx_rs::transforms::eval;
 use super::plan::Plan;
 use super::quantized::{Quantized, element, rows};
 use super::sampling::Sampler;
-use crate::device::Backend;
+use crate::backend::Backend;
 use rooflet_api::v1alpha1::Spread;
 use rooflet_roofline::probing::rate;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::sampling::Sampling;
-use crate::device::Backend;
+use crate::backend::Backend;
 use rooflet_base::units::Bytes;
 
 /// Distinct buffers used in turn, at least: a byte is then out of every cache before it is read again.

@@ -9,7 +9,7 @@ use mlx_rs::{Array, random};
 
 use super::plan::{MIN_BUFFERS, Plan};
 use super::sampling::Sampler;
-use crate::device::Backend;
+use crate::backend::Backend;
 use crate::load::dtype;
 use rooflet_api::v1alpha1::{Figure, QuantizedFigure, Spread};
 use rooflet_model::model::FloatType;

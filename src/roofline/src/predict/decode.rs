@@ -15,14 +15,12 @@
 use super::build::EngineBuild;
 use super::parameters::{DecodeParameters, EngineDecode, Packing, PrefillParameters, release_factor};
 use super::prefill::PrefillWork;
+pub use super::step_work::StepWork;
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::chip::{ChipTier, ChipVariant};
-use rooflet_model::dimensions::Attention;
 
 /// How sharply memory and arithmetic time combine.
 const OVERLAP_POWER: i32 = 4;
-/// A linear layer reads its state and writes it back.
-const STATE_PASSES: f64 = 2.0;
 
 /// Speed of decoding, with what it rests on.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,95 +70,6 @@ impl StepTime {
         } else {
             Constraint::Bandwidth
         }
-    }
-}
-
-/// What one step moves and computes, whatever runs it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepWork {
-    pub batch: f64,
-    /// Bytes: weights that every step reads, of chosen experts, of the KV caches, of linear layers' states.
-    pub dense: f64,
-    pub experts: f64,
-    pub kv: f64,
-    /// Bytes of the KV caches, counted once for every query head that looks at them.
-    pub attended: f64,
-    pub states: f64,
-    /// Weights that one token multiplies with, in 10⁹.
-    pub active_billions: f64,
-    pub bits_per_weight: f64,
-    pub super_blocks: bool,
-    pub native_floats: bool,
-    pub hidden: f64,
-    /// Query heads that share a key head, on average.
-    pub queries_per_key: f64,
-    /// Layers, and those of them that are of a kind.
-    pub layers: f64,
-    /// All layers of a model where some have a sliding window: those families also have more norms, soft caps or sinks.
-    pub windowed_layers: f64,
-    pub expert_layers: f64,
-    pub linear_layers: f64,
-}
-
-impl StepWork {
-    pub fn new(model: &ModelCost, workload: Workload) -> Self {
-        let dimensions = &model.dimensions;
-        let batch = workload.batch.max(1);
-        let sequences = f64::from(batch);
-        let dense = model.weights.every_step.0 as f64;
-        let mut work = Self {
-            batch: sequences,
-            dense,
-            experts: (model.weights.streamed(dimensions, batch).0 as f64 - dense).max(0.0),
-            kv: 0.0,
-            attended: 0.0,
-            states: 0.0,
-            active_billions: dimensions.active_parameters() as f64 / 1e9,
-            bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
-                / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
-            super_blocks: model.weights.super_blocks,
-            native_floats: model.weights.native_floats,
-            hidden: f64::from(dimensions.hidden),
-            queries_per_key: 0.0,
-            layers: dimensions.layers.len() as f64,
-            windowed_layers: 0.0,
-            expert_layers: dimensions.expert_layers() as f64,
-            linear_layers: dimensions.linear_layers() as f64,
-        };
-        for layer in &dimensions.layers {
-            let bytes = layer
-                .attention
-                .kv_read_bytes(workload.context_tokens, workload.kv_bits)
-                .0 as f64
-                * sequences;
-            match layer.attention {
-                Attention::GatedDelta { .. } => work.states += STATE_PASSES * bytes,
-                Attention::Grouped {
-                    window,
-                    heads,
-                    kv_heads,
-                    ..
-                } => {
-                    let queries = f64::from(heads) / f64::from(kv_heads.max(1));
-                    work.kv += bytes;
-                    work.attended += bytes * queries;
-                    work.queries_per_key += queries / work.layers;
-                    if window.is_some() {
-                        work.windowed_layers = work.layers;
-                    }
-                }
-                Attention::Latent { heads, .. } => {
-                    work.kv += bytes;
-                    work.attended += bytes * f64::from(heads);
-                    work.queries_per_key += f64::from(heads) / work.layers;
-                }
-            }
-        }
-        work
-    }
-
-    fn bytes(&self) -> f64 {
-        self.dense + self.experts + self.kv + self.states
     }
 }
 

@@ -1,9 +1,10 @@
 //! A machine whose engine was probed: its own figures stand in for the data sheet's, at η = 1, and nothing fitted on
 //! other machines is needed for a plain model. So it serves any back end, CPU and CUDA too.
 
-use super::decode::{StepTime, StepWork};
+use super::decode::StepTime;
 use super::parameters::{DecodeParameters, EnginePrefill};
 use super::prefill::{PrefillTime, PrefillWork};
+use super::step_work::StepWork;
 use rooflet_api::v1alpha1::{AttentionFigure, Measurements, Spread};
 
 /// Batches that a probe measures besides single vectors, at most.

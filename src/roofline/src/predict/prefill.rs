@@ -10,8 +10,8 @@
 //! most models are published for MLX. Constants and their fit: docs/roofline.md.
 
 use super::build::EngineBuild;
-use super::decode::StepWork;
 use super::parameters::{EnginePrefill, Packing, PrefillParameters, release_factor};
+use super::step_work::StepWork;
 use super::{Basis, Constraint, Engine, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::chip::ChipVariant;
 use rooflet_model::dimensions::Attention;

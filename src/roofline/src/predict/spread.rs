@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Engine;
 use super::build::EngineBuild;
-use super::decode::StepWork;
 use super::parameters::DecodeParameters;
+use super::step_work::StepWork;
 use crate::chip::{ChipTier, ChipVariant};
 
 /// Below this many active weights, in 10⁹, launches rule and errors are larger.

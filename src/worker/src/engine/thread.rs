@@ -24,8 +24,8 @@ use crate::state::{EngineState, Sample};
 use rooflet_api::wire::WorkerPhase;
 use rooflet_base::units::Bytes;
 use rooflet_inference_api::openai::response::FinishReason;
+use rooflet_mlx::backend::Backend;
 use rooflet_mlx::device;
-use rooflet_mlx::device::Backend;
 
 /// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to all that
 /// the worker may use.
@@ -169,7 +169,7 @@ impl EngineThread {
 
     fn rest(&self, kv: &KvMemory) {
         // What the last requests used is of no use to the next ones, whose sizes differ.
-        drop(mlx_rs::memory::clear_cache());
+        drop(rooflet_mlx::mlx_rs::memory::clear_cache());
         self.state.set_memory(device::memory());
         self.tell_load(kv);
         self.state.set_idle();
@@ -508,7 +508,7 @@ impl EngineThread {
 
     fn housekeep(&self, steps: u64) {
         if steps.is_multiple_of(STEPS_PER_CACHE_CLEARING) {
-            drop(mlx_rs::memory::clear_cache());
+            drop(rooflet_mlx::mlx_rs::memory::clear_cache());
         }
         if steps.is_multiple_of(STEPS_PER_MEMORY_READING) {
             self.state.set_memory(device::memory());

@@ -4,14 +4,14 @@
 
 use std::ops::Range;
 
-use mlx_rs::Array;
-use mlx_rs::error::Result;
-use mlx_rs::fast::scaled_dot_product_attention;
-use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::ops::{concatenate, pad, split_at_indices};
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::fast::scaled_dot_product_attention;
+use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp;
+use rooflet_mlx::mlx_rs::ops::{concatenate, pad, split_at_indices};
 
 use super::mask::Masks;
-use rooflet_mlx::device::Backend;
+use rooflet_mlx::backend::Backend;
 use rooflet_roofline::memory::{FUSED_HEAD_DIMS, scored_at_once};
 
 /// How many tokens' scores of so many heads against `keys` may be in memory.

@@ -1,8 +1,8 @@
 //! Softmax attention with grouped queries over a sequence's cache.
 
-use mlx_rs::Array;
-use mlx_rs::error::Result;
-use mlx_rs::ops::{concatenate, sigmoid, split_at_indices, split_equal};
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::{concatenate, sigmoid, split_at_indices, split_equal};
 
 use super::attend::{self, Floats};
 use super::cache::{self, Held, LayerRows, Part, QuantisedAttention as _};
@@ -10,7 +10,7 @@ use super::linear::Linear;
 use super::mask::Masks;
 use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
-use rooflet_mlx::device::Backend;
+use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::model::{AttentionConfig, QueryKeyNorm};

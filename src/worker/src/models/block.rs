@@ -1,9 +1,9 @@
 //! One decoder block: attention and a feed-forward part, each normalised before or after it, or both, and added to the
 //! stream.
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::add;
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::add;
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use super::attention::Attention;
 use super::cache::LayerRows;
@@ -130,7 +130,7 @@ impl Block {
             .as_dtype(Dtype::Float32)?
             .add(change.as_dtype(Dtype::Float32)?)?;
         let bounds = (Array::from_f32(-F16_MAX), Array::from_f32(F16_MAX));
-        mlx_rs::ops::clip(sum, (&bounds.0, &bounds.1))?.as_dtype(Dtype::Float16)
+        rooflet_mlx::mlx_rs::ops::clip(sum, (&bounds.0, &bounds.1))?.as_dtype(Dtype::Float16)
     }
 
     pub(super) fn arrays(&self) -> Vec<&Array> {

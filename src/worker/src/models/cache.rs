@@ -9,10 +9,10 @@ mod recurrent;
 use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
-use mlx_rs::Array;
-use mlx_rs::error::{Exception, Result};
-use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp, take_axis};
-use mlx_rs::ops::{concatenate, split_at_indices, zeros_dtype};
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::error::{Exception, Result};
+use rooflet_mlx::mlx_rs::ops::indexing::{Ellipsis, TryIndexOp, take_axis};
+use rooflet_mlx::mlx_rs::ops::{concatenate, split_at_indices, zeros_dtype};
 
 use rooflet_mlx::gated_delta::State;
 use rooflet_mlx::put_tokens;

@@ -1,9 +1,9 @@
 //! A whole model: embedding, blocks, final norm and head.
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::{TryIndexOp, take_axis};
-use mlx_rs::transforms::async_eval;
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::indexing::{TryIndexOp, take_axis};
+use rooflet_mlx::mlx_rs::transforms::async_eval;
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use super::block::Block;
 use super::cache::{KvCache, LayerCache, LayerRows, Part};
@@ -12,7 +12,7 @@ use super::linear::{Embedding, Linear};
 use super::mask::Masks;
 use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
-use rooflet_mlx::device::Backend;
+use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::{LoadError, Weights, dtype};
 use rooflet_mlx::quantized::unpacks;
 use rooflet_model::checkpoint::ModelShape;
@@ -95,8 +95,9 @@ impl Decoder {
     pub(crate) fn load(shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
         let config = &shape.config;
         weights.arrange(&shape.sources);
-        let evaluate =
-            |arrays: Vec<&Array>| mlx_rs::transforms::eval(arrays).map_err(|err| LoadError::Evaluate { err });
+        let evaluate = |arrays: Vec<&Array>| {
+            rooflet_mlx::mlx_rs::transforms::eval(arrays).map_err(|err| LoadError::Evaluate { err })
+        };
         let backend = Backend::current().map_err(|err| LoadError::Evaluate { err })?;
         let embedding = Embedding::load("model.embed_tokens", shape, weights)?;
         evaluate(embedding.arrays())?;
@@ -204,7 +205,7 @@ impl Decoder {
     #[cfg(test)]
     pub(crate) fn prefill(&self, tokens: &Array, cache: &mut KvCache) -> Result<()> {
         self.hidden(tokens, cache)?;
-        mlx_rs::transforms::eval(cache.arrays())
+        rooflet_mlx::mlx_rs::transforms::eval(cache.arrays())
     }
 
     fn embed(&self, tokens: &Array) -> Result<Array> {

@@ -1,10 +1,12 @@
 //! Mixtures of experts: a router chooses some of many gated blocks for each token.
 
-use mlx_rs::Array;
-use mlx_rs::Dtype;
-use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp, put_along_axis, take_along_axis, take_axis, topk_axis};
-use mlx_rs::ops::{
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::Dtype;
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::indexing::{
+    Ellipsis, TryIndexOp, put_along_axis, take_along_axis, take_axis, topk_axis,
+};
+use rooflet_mlx::mlx_rs::ops::{
     add, argpartition_axis, argsort, divide, expand_dims_axes, multiply, sigmoid, softmax_axis, sum_axis,
 };
 

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::{add, clip, minimum, multiply, power, sigmoid, split_equal, tanh};
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::{add, clip, minimum, multiply, power, sigmoid, split_equal, tanh};
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use super::experts::Experts;
 use super::kernels::{Kernels, alike, numbers};

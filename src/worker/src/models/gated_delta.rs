@@ -6,19 +6,19 @@ mod rule;
 
 use std::rc::Rc;
 
-use mlx_rs::error::Result;
-use mlx_rs::fast::rms_norm;
-use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::ops::{
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::fast::rms_norm;
+use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp;
+use rooflet_mlx::mlx_rs::ops::{
     add, concatenate, conv1d, exp, logaddexp, multiply, sigmoid, split_at_indices, zeros_dtype,
 };
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use super::cache::{self, LayerCache, LayerRows, Part};
 use super::kernels::Kernels;
 use super::linear::Linear;
 use super::norm::RmsNorm;
-use rooflet_mlx::device::Backend;
+use rooflet_mlx::backend::Backend;
 use rooflet_mlx::gated_delta::{Constants, Dimensions, GatedDeltaKernels, State, Tokens};
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;

@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
-use mlx_rs::error::{Exception, Result};
-use mlx_rs::ops::{abs, max, mean, subtract};
-use mlx_rs::{Array, Dtype, random};
+use rooflet_mlx::mlx_rs::error::{Exception, Result};
+use rooflet_mlx::mlx_rs::ops::{abs, max, mean, subtract};
+use rooflet_mlx::mlx_rs::{Array, Dtype, random};
 
-use rooflet_mlx::device::Backend;
+use rooflet_mlx::backend::Backend;
 use rooflet_mlx::gate::GateKernel;
 use rooflet_mlx::gated_delta::{Dimensions, GatedDeltaKernels};
 use rooflet_model::model::Activation;

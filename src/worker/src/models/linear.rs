@@ -1,11 +1,11 @@
 //! Matrices: linear layers, stacks of them for experts, and the embedding table; in floats or quantised.
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::ops::{add, addmm, gather_mm, matmul, swap_axes};
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
+use rooflet_mlx::mlx_rs::ops::{add, addmm, gather_mm, matmul, swap_axes};
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 
-use rooflet_mlx::device::Backend;
+use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_mlx::quantized::QuantizedMatrix;
 use rooflet_model::checkpoint::{MatrixStorage, ModelShape};

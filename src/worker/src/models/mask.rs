@@ -1,8 +1,8 @@
 //! Which keys a query may attend to, for passes over several tokens of one sequence.
 
-use mlx_rs::error::Result;
-use mlx_rs::fast::ScaledDotProductAttentionMask;
-use mlx_rs::{Array, ops};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::fast::ScaledDotProductAttentionMask;
+use rooflet_mlx::mlx_rs::{Array, ops};
 
 /// The masks of one pass: layers with the same window share one.
 #[derive(Debug, Default)]

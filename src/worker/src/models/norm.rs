@@ -1,8 +1,8 @@
 //! RMS norm with a weight.
 
-use mlx_rs::Array;
-use mlx_rs::error::Result;
-use mlx_rs::fast::rms_norm;
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::fast::rms_norm;
 
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::model::ModelConfig;

@@ -1,7 +1,7 @@
 //! Rotary position embedding, with all scalings of the models that this engine runs.
 
-use mlx_rs::error::Result;
-use mlx_rs::{Array, Dtype, fast, ops};
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::{Array, Dtype, fast, ops};
 
 use rooflet_model::model::{Rope, RopeScaling};
 

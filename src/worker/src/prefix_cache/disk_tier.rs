@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::error::Result;
 
 use super::block_file::BlockName;
 use super::disk::{Disk, News, Report};

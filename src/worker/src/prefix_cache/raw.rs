@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use mlx_rs::error::{Exception, Result};
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::error::{Exception, Result};
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 use safetensors::Dtype as RawDtype;
 
 use super::block_file::{RawBlock, RawTensor};

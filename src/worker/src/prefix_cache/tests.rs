@@ -1,15 +1,15 @@
 use std::ops::Range;
 
 use camino::Utf8PathBuf;
-use mlx_rs::Array;
-use mlx_rs::ops::indexing::argmax_axis;
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::ops::indexing::argmax_axis;
 
 use super::*;
 use crate::models::Decoder;
 use crate::sequence::token_row;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_mlx as mlx;
-use rooflet_mlx::device::Backend;
+use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::Weights;
 use rooflet_model::model::FloatType;
 

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use mlx_rs::Array;
-use mlx_rs::error::{Exception, Result};
-use mlx_rs::ops::{concatenate, zeros_dtype};
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::error::{Exception, Result};
+use rooflet_mlx::mlx_rs::ops::{concatenate, zeros_dtype};
 
 use super::{length, tokens};
 use rooflet_roofline::memory::CACHE_STEP_TOKENS;

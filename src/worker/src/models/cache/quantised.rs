@@ -1,9 +1,9 @@
 //! Keys and values of a layer in few bits: groups of each head's elements with a scale and a bias, as MLX quantises
 //! matrices. Attention multiplies with them as they are, so that a step reads fewer bytes.
 
-use mlx_rs::Array;
-use mlx_rs::error::{Exception, Result};
-use mlx_rs::ops::{arange, quantize, quantized_matmul, select, softmax_axis};
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::error::{Exception, Result};
+use rooflet_mlx::mlx_rs::ops::{arange, quantize, quantized_matmul, select, softmax_axis};
 
 use super::super::attend::{in_parts, tokens_at_once};
 use rooflet_roofline::kv_quantisation::KvQuantisation;
@@ -86,16 +86,16 @@ fn attend_at_once(
 #[cfg(test)]
 mod tests {
     use camino::{Utf8Path, Utf8PathBuf};
-    use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
-    use mlx_rs::ops::dequantize;
-    use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
+    use rooflet_mlx::mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
+    use rooflet_mlx::mlx_rs::ops::dequantize;
+    use rooflet_mlx::mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
 
     use super::*;
     use crate::models::{Decoder, KvCache};
     use crate::sequence::token_row;
     use rooflet_artifact::model_dir::ModelDir;
     use rooflet_mlx as mlx;
-    use rooflet_mlx::device::Backend;
+    use rooflet_mlx::backend::Backend;
     use rooflet_mlx::load::Weights;
     use rooflet_model::model::FloatType;
     use rooflet_testing::TempDir;

@@ -1,7 +1,7 @@
 //! The state of one sequence in one layer that keeps no tokens: it has taken all of them in.
 
-use mlx_rs::Array;
-use mlx_rs::error::{Exception, Result};
+use rooflet_mlx::mlx_rs::Array;
+use rooflet_mlx::mlx_rs::error::{Exception, Result};
 
 use rooflet_mlx::gated_delta::State;
 

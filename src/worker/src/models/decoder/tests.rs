@@ -1,11 +1,11 @@
 use base64::Engine as _;
 use camino::Utf8PathBuf;
-use mlx_rs::ops::indexing::argmax_axis;
+use rooflet_mlx::mlx_rs::ops::indexing::argmax_axis;
 
 use super::*;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_mlx as mlx;
-use rooflet_mlx::device::Backend;
+use rooflet_mlx::backend::Backend;
 use rooflet_model::dimensions::KvBits;
 use rooflet_model::model::FloatType;
 use rooflet_roofline::memory::cache_bytes;
@@ -252,15 +252,17 @@ fn caches_hold_the_type_that_is_computed_in() {
         // Not evaluated: not all of it can be in half precision on a CPU.
         model.forward(&tokens(&prompt), &mut cache).unwrap();
         let logits = model.forward(&tokens(&[3]), &mut cache).unwrap();
-        assert_eq!(logits.dtype(), mlx_rs::Dtype::Float32);
+        assert_eq!(logits.dtype(), rooflet_mlx::mlx_rs::Dtype::Float32);
         // What decays is kept in 32 bits, and has four dimensions of which the first two are one row and its heads.
         let (states, others): (Vec<&Array>, Vec<&Array>) = cache
             .arrays()
-            .partition(|array| array.dtype() == mlx_rs::Dtype::Float32);
+            .partition(|array| array.dtype() == rooflet_mlx::mlx_rs::Dtype::Float32);
         assert!(!others.is_empty(), "{path}");
-        let types: Vec<mlx_rs::Dtype> = others.iter().map(|array| array.dtype()).collect();
+        let types: Vec<rooflet_mlx::mlx_rs::Dtype> = others.iter().map(|array| array.dtype()).collect();
         assert!(
-            types.iter().all(|dtype| *dtype == mlx_rs::Dtype::Bfloat16),
+            types
+                .iter()
+                .all(|dtype| *dtype == rooflet_mlx::mlx_rs::Dtype::Bfloat16),
             "{path}: {types:?}"
         );
         let linear = dir.shape.config.dimensions.linear_layers();

@@ -1,8 +1,8 @@
 //! The kernels beside the operations that they stand for.
 
-use mlx_rs::Dtype;
-use mlx_rs::error::Result;
-use mlx_rs::transforms::eval;
+use rooflet_mlx::mlx_rs::Dtype;
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::transforms::eval;
 
 use super::super::kernels::{alike, numbers};
 use super::{GatedDelta, Projected};

@@ -1,12 +1,12 @@
 //! The gated delta rule itself (Gated DeltaNet, arXiv:2412.06464): a memory `S`, `[value_dim, key_dim]` for each head, that
 //! every token fades, corrects and reads: `S ← αS + β(v − αSk)kᵀ`, then `o = Sq`. Token by token, or many tokens at once.
 
-use mlx_rs::error::Result;
-use mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
-use mlx_rs::ops::{
+use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
+use rooflet_mlx::mlx_rs::ops::{
     add, arange, concatenate, cumsum, exp, matmul, multiply, pad, select, stack, subtract, sum_axis,
 };
-use mlx_rs::{Array, Dtype};
+use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 /// Tokens that are solved for together.
 const CHUNK_TOKENS: i32 = 64;
@@ -165,15 +165,15 @@ impl Masks {
 
 #[cfg(test)]
 mod tests {
-    use mlx_rs::fast::rms_norm;
     use proptest::prelude::*;
+    use rooflet_mlx::mlx_rs::fast::rms_norm;
 
     use super::*;
 
     /// Numbers between -1 and 1 that follow from the seed.
     fn numbers(seed: u64, shape: &[i32]) -> Array {
-        let key = mlx_rs::random::key(seed).expect("a key");
-        mlx_rs::random::uniform::<_, f32>(-1.0, 1.0, shape, &key).expect("numbers")
+        let key = rooflet_mlx::mlx_rs::random::key(seed).expect("a key");
+        rooflet_mlx::mlx_rs::random::uniform::<_, f32>(-1.0, 1.0, shape, &key).expect("numbers")
     }
 
     fn largest_difference(a: &Array, b: &Array) -> f32 {

@@ -1,4 +1,4 @@
-use mlx_rs::Array;
+use rooflet_mlx::mlx_rs::Array;
 
 use super::*;
 use crate::prefix_cache::block_file::RawBlock;
@@ -36,9 +36,9 @@ fn blocks_become_bytes_and_come_back() {
         });
     }
     for dtype in [
-        mlx_rs::Dtype::Float32,
-        mlx_rs::Dtype::Float16,
-        mlx_rs::Dtype::Bfloat16,
+        rooflet_mlx::mlx_rs::Dtype::Float32,
+        rooflet_mlx::mlx_rs::Dtype::Float16,
+        rooflet_mlx::mlx_rs::Dtype::Bfloat16,
     ] {
         let array = |from: i32| {
             let numbers: Vec<f32> = (from..from + 24).map(|number| number as f32 / 7.0).collect();
@@ -60,7 +60,7 @@ fn blocks_become_bytes_and_come_back() {
 
 /// Two and a half megabytes for 256 tokens.
 fn large_block() -> KvBlock {
-    let half = || mlx_rs::ops::ones::<f32>(&[1, 1, 256, 1280]).unwrap();
+    let half = || rooflet_mlx::mlx_rs::ops::ones::<f32>(&[1, 1, 256, 1280]).unwrap();
     KvBlock::alone(vec![(half(), half())], None)
 }
 
@@ -235,8 +235,8 @@ fn a_snapshot_that_comes_while_its_block_is_copied_is_not_in_the_file() {
     let tokens: Vec<u32> = (0..256).map(|at| 9 + at % 7).collect();
     let root = BlockKey::root("m", "");
     let with = |snapshot: bool| {
-        let half = || mlx_rs::ops::ones::<f32>(&[1, 1, 256, 1280]).unwrap();
-        let state = || mlx_rs::ops::ones::<f32>(&[1, 4]).unwrap();
+        let half = || rooflet_mlx::mlx_rs::ops::ones::<f32>(&[1, 1, 256, 1280]).unwrap();
+        let state = || rooflet_mlx::mlx_rs::ops::ones::<f32>(&[1, 4]).unwrap();
         let block = KvBlock::alone(vec![(half(), half())], snapshot.then(|| vec![(state(), state())]));
         let size = Stored {
             bytes: block.bytes(),
