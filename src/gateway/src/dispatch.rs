@@ -92,7 +92,16 @@ impl Dispatcher {
             }
             let mut changed = std::pin::pin!(table_rx.changed());
             loop {
+                // Asked for before places are handed out, so that a pause that ends in between is noticed by one of the two.
                 let after = self.lock().look_again_after(self.now());
+                let waited_for: Vec<ModelKey> = {
+                    let state = self.lock();
+                    let waited_for = state.waiting().filter(|(_, waiting)| *waiting > 0);
+                    waited_for.map(|(key, _)| key.clone()).collect()
+                };
+                for key in waited_for {
+                    self.hand_out(&key);
+                }
                 let pause = async {
                     match after {
                         Some(after) => tokio::time::sleep(after).await,
