@@ -27,7 +27,7 @@ use rooflet_api::v1alpha1::*;
 use rooflet_api::wire::KEEPER_HEADER;
 use rooflet_inference_api::openai::pages::{AllowedOrigins, PageRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
-use rooflet_telemetry::meter::{Instrument, Meter};
+use rooflet_telemetry::recorder::Recorder;
 use rooflet_testing::within;
 
 /// `namespace/name serves=NAME wanted=1 says=text-with-dashes has=CONDITION=STATUS waits=TIME queue=N falls-back-to=NAME
@@ -175,7 +175,7 @@ struct Scene {
     gateway: Arc<Gateway>,
     url: Upstream,
     table_tx: watch::Sender<Option<Arc<RoutingTable>>>,
-    meter: Meter,
+    recorder: Recorder,
 }
 
 impl Scene {
@@ -184,8 +184,8 @@ impl Scene {
         let (table_tx, table_rx) = watch::channel(None);
         let registry = Registry::new();
         let metrics = GatewayMetrics::register(&registry).expect("a fresh registry");
-        let meter = Meter::default();
-        let tracer = Tracer::new(None, Some(meter.clone()), Clock::System);
+        let recorder = Recorder::default();
+        let tracer = recorder.measuring_tracer(Clock::System);
         let room = BodyRoom::new(MAX_KEPT_BODY_BYTES);
         let gateway = Gateway::new(table_rx, room, Clock::System, metrics, registry);
         let gateway = Arc::new(gateway.with_tracer(tracer));
@@ -197,7 +197,7 @@ impl Scene {
             gateway,
             url,
             table_tx,
-            meter,
+            recorder,
         }
     }
 
@@ -561,12 +561,11 @@ async fn requests_whose_clients_leave_are_counted_as_cancelled() {
         assert!(metrics.contains(line), "{metrics}");
     }
     assert!(!metrics.contains("2xx"), "{metrics}");
-    let durations = &scene.meter.measured()[&Instrument::RequestDuration];
-    let told: Vec<_> = durations
+    let durations = scene.recorder.measured("gen_ai.server.request.duration");
+    let counts = durations
         .iter()
-        .map(|(attributes, histogram)| (attributes.last().cloned(), histogram.counts.iter().sum::<u64>()))
-        .collect();
-    assert_eq!(told, [(Some(("error.type", "cancelled".to_owned())), 3)]);
+        .map(|measured| (measured.attributes.split(' ').next(), measured.count));
+    assert_eq!(counts.collect::<Vec<_>>(), [(Some("cancelled"), 3)]);
 }
 
 #[tokio::test]

@@ -6,4 +6,6 @@ pub mod logging;
 pub mod meter;
 #[cfg(feature = "otlp")]
 pub mod otlp;
+#[cfg(any(test, feature = "recorder"))]
+pub mod recorder;
 pub mod trace;

@@ -20,6 +20,10 @@ const KEPT_BEHIND: &[(&str, &str)] = &[
     ("serde-saphyr", "base"),
     ("prometheus", "base"),
     ("redb", "store"),
+    ("opentelemetry", "telemetry"),
+    ("opentelemetry_sdk", "telemetry"),
+    ("opentelemetry-otlp", "telemetry"),
+    ("tracing-subscriber", "telemetry"),
 ];
 
 pub(super) fn faults(map: &str, crates: &[Crate]) -> Result<Vec<String>> {

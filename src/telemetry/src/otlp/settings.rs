@@ -1,14 +1,14 @@
-//! What the standard variables say. Those of one signal go before those of all.
+//! Settings of the exporters, from the standard variables. A signal's own variable overrides the one for all signals.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry_sdk::trace::Sampler;
 use reqwest::Url;
 
-use crate::trace::Sampler;
 use rooflet_base::percent;
 
-/// What is exported, by the names that its variables have.
+/// Names of a signal's variables.
 #[derive(Debug)]
 struct Signal {
     path: &'static str,
@@ -37,37 +37,44 @@ const METRICS: Signal = Signal {
     timeout: "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT",
 };
 
-/// Where a signal goes, and from whom.
+/// Encoding of an export request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Json,
+    Protobuf,
+}
+
+/// Collector of a signal, and the resource attributes of this process.
 #[derive(Debug, PartialEq)]
 pub(super) struct Destination {
     pub(super) endpoint: Url,
+    pub(super) encoding: Encoding,
     pub(super) headers: HeaderMap,
     pub(super) timeout: Duration,
-    /// Who we are.
     pub(super) resource: Vec<(String, String)>,
 }
 
-/// How spans are exported.
-#[derive(Debug, PartialEq)]
+/// Settings of the span exporter.
+#[derive(Debug)]
 pub(super) struct TraceSettings {
     pub(super) destination: Destination,
     pub(super) sampler: Sampler,
-    /// Spans that may wait.
+    /// Capacity of the queue. Further spans are dropped.
     pub(super) queue_spans: usize,
-    /// Spans that go together.
+    /// Maximum number of spans in a batch.
     pub(super) batch_spans: usize,
-    /// The longest that one waits for others to go with.
+    /// Maximum delay before a batch is exported.
     pub(super) delay: Duration,
 }
 
-/// How measurements are exported.
+/// Settings of the metric exporter.
 #[derive(Debug, PartialEq)]
 pub(super) struct MetricSettings {
     pub(super) destination: Destination,
     pub(super) interval: Duration,
 }
 
-/// A variable that cannot be followed.
+/// Unsupported value of a variable.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}: `{value}` is not {expected}")]
 pub(super) struct SettingsError {
@@ -77,7 +84,7 @@ pub(super) struct SettingsError {
 }
 
 impl TraceSettings {
-    /// `None` where no traces are wanted.
+    /// Returns `None` if traces are not exported.
     pub(super) fn read(
         service: &str,
         lookup: impl Fn(&str) -> Option<String>,
@@ -98,7 +105,7 @@ impl TraceSettings {
 }
 
 impl MetricSettings {
-    /// `None` where no metrics are wanted.
+    /// Returns `None` if metrics are not exported.
     pub(super) fn read(
         service: &str,
         lookup: impl Fn(&str) -> Option<String>,
@@ -110,7 +117,7 @@ impl MetricSettings {
         if let Some((variable, value)) = text("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE")
             && !value.eq_ignore_ascii_case("cumulative")
         {
-            let expected = "cumulative, which is all that is told here";
+            let expected = "cumulative, the only supported temporality";
             return Err(SettingsError {
                 variable,
                 value,
@@ -140,16 +147,7 @@ impl Destination {
             return Ok(None);
         };
         let endpoint = endpoint_url(signal, variable, &value)?;
-        if let Some((variable, value)) = any(signal.protocol, "OTEL_EXPORTER_OTLP_PROTOCOL")
-            && value != "http/json"
-        {
-            let expected = "http/json, which is all that is spoken here";
-            return Err(SettingsError {
-                variable,
-                value,
-                expected,
-            });
-        }
+        let encoding = encoding(any(signal.protocol, "OTEL_EXPORTER_OTLP_PROTOCOL"))?;
         let mut resource = vec![
             ("service.name".to_owned(), service.to_owned()),
             ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
@@ -165,6 +163,7 @@ impl Destination {
         let headers = any(signal.headers, "OTEL_EXPORTER_OTLP_HEADERS");
         Ok(Some(Self {
             endpoint,
+            encoding,
             headers: headers.map_or(Ok(HeaderMap::new()), |(variable, value)| {
                 header_map(variable, &value)
             })?,
@@ -176,15 +175,15 @@ impl Destination {
 
 const ENDPOINT_OF_ALL: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
-/// A variable that is set, and its value.
+/// Name and value of a variable that is set.
 type Variable = (&'static str, String);
 
-/// An empty one is as good as none, says the standard.
+/// Returns a variable unless it is empty: the standard treats empty variables as unset.
 fn variable(lookup: &impl Fn(&str) -> Option<String>, name: &'static str) -> Option<Variable> {
     Some((name, lookup(name).filter(|text| !text.trim().is_empty())?))
 }
 
-/// The endpoint of all signals has a path of its own for each.
+/// Appends the signal's path to the endpoint for all signals.
 fn endpoint_url(signal: &Signal, variable: &'static str, value: &str) -> Result<Url, SettingsError> {
     let url = match variable {
         ENDPOINT_OF_ALL => format!("{}/{}", value.trim().trim_end_matches('/'), signal.path),
@@ -200,35 +199,31 @@ fn endpoint_url(signal: &Signal, variable: &'static str, value: &str) -> Result<
         })
 }
 
-fn sampler(name: Option<Variable>, share: Option<Variable>) -> Result<Sampler, SettingsError> {
+fn encoding(variable: Option<Variable>) -> Result<Encoding, SettingsError> {
+    let Some((variable, value)) = variable else {
+        return Ok(Encoding::Json);
+    };
+    match value.as_str() {
+        "http/json" => Ok(Encoding::Json),
+        "http/protobuf" => Ok(Encoding::Protobuf),
+        _ => Err(SettingsError {
+            variable,
+            value,
+            expected: "http/json or http/protobuf",
+        }),
+    }
+}
+
+fn sampler(name: Option<Variable>, ratio: Option<Variable>) -> Result<Sampler, SettingsError> {
     let Some((variable, value)) = name else {
-        return Ok(Sampler {
-            share: 1.0,
-            asks_caller: true,
-        });
+        return Ok(Sampler::ParentBased(Box::new(Sampler::AlwaysOn)));
     };
-    let (kind, asks_caller) = match value.strip_prefix("parentbased_") {
-        Some(kind) => (kind, true),
-        None => (value.as_str(), false),
-    };
-    let share = match kind {
-        "always_on" => 1.0,
-        "always_off" => 0.0,
-        "traceidratio" => match share {
-            None => 1.0,
-            Some((variable, value)) => {
-                let share = value.trim().parse().ok();
-                share
-                    .filter(|share| (0.0..=1.0).contains(share))
-                    .ok_or(SettingsError {
-                        variable,
-                        value,
-                        expected: "a number from 0 to 1",
-                    })?
-            }
-        },
+    let root = match value.strip_prefix("parentbased_").unwrap_or(&value) {
+        "always_on" => Sampler::AlwaysOn,
+        "always_off" => Sampler::AlwaysOff,
+        "traceidratio" => Sampler::TraceIdRatioBased(sampling_ratio(ratio)?),
         _ => {
-            let expected = "always_on, always_off, traceidratio, or one of them behind parentbased_";
+            let expected = "always_on, always_off, traceidratio, or one of these after parentbased_";
             return Err(SettingsError {
                 variable,
                 value,
@@ -236,14 +231,31 @@ fn sampler(name: Option<Variable>, share: Option<Variable>) -> Result<Sampler, S
             });
         }
     };
-    Ok(Sampler { share, asks_caller })
+    Ok(match value.starts_with("parentbased_") {
+        true => Sampler::ParentBased(Box::new(root)),
+        false => root,
+    })
+}
+
+/// Share of sampled traces, from 0 to 1; 1 if unset.
+fn sampling_ratio(variable: Option<Variable>) -> Result<f64, SettingsError> {
+    let Some((variable, value)) = variable else {
+        return Ok(1.0);
+    };
+    let ratio = value.trim().parse().ok();
+    let ratio = ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or(SettingsError {
+        variable,
+        value,
+        expected: "a number from 0 to 1",
+    })
 }
 
 fn number(variable: Option<Variable>, default: usize) -> Result<usize, SettingsError> {
     let Some((variable, value)) = variable else {
         return Ok(default);
     };
-    // More would be memory, not patience.
+    // Bounds the memory of the span queue.
     let number = value.trim().parse().ok().filter(|number| *number <= 1_000_000);
     number.ok_or(SettingsError {
         variable,
@@ -256,11 +268,11 @@ fn milliseconds(variable: Option<Variable>, default: usize) -> Result<Duration, 
     number(variable, default).map(|number| Duration::from_millis(number as u64))
 }
 
-/// `name=value,name=value`, escaped as in W3C Baggage.
+/// Parses `name=value,name=value` with the percent-encoding of W3C Baggage.
 fn pairs(variable: &'static str, value: &str) -> Result<Vec<(String, String)>, SettingsError> {
     let invalid = || SettingsError {
         variable,
-        // It may be a secret.
+        // The value may be a secret.
         value: "…".to_owned(),
         expected: "a list such as name=value,name=value",
     };
@@ -315,19 +327,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_exported_unasked() {
-        assert_eq!(read(&[]), Ok(None));
-        assert_eq!(read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]), Ok(None));
+    fn exports_nothing_without_an_endpoint_or_when_disabled() {
+        assert!(read(&[]).unwrap().is_none());
+        assert!(read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]).unwrap().is_none());
         for off in [("OTEL_SDK_DISABLED", "TRUE"), ("OTEL_TRACES_EXPORTER", "none")] {
-            assert_eq!(
-                read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"), off]),
-                Ok(None)
-            );
+            let settings = read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"), off]);
+            assert!(settings.unwrap().is_none(), "{off:?}");
         }
     }
 
     #[test]
-    fn each_signal_is_exported_or_not_on_its_own() {
+    fn configures_each_signal_independently() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
         let off = ("OTEL_METRICS_EXPORTER", "none");
         assert_eq!(read_metrics(&[endpoint, off]), Ok(None));
@@ -352,7 +362,7 @@ mod tests {
 
     /// The examples of the OTLP exporter's specification.
     #[test]
-    fn the_endpoint_of_all_signals_has_a_path_for_each() {
+    fn appends_the_signal_path_to_the_common_endpoint() {
         let endpoint =
             |variables: &[(&str, &str)]| read(variables).unwrap().unwrap().destination.endpoint.to_string();
         let all = (
@@ -368,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_followed() {
+    fn reads_all_supported_variables() {
         let settings = read(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b, x-tenant=7"),
@@ -381,18 +391,17 @@ mod tests {
             ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
             ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
             ("OTEL_BSP_MAX_QUEUE_SIZE", "10"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
         ])
         .unwrap()
         .unwrap();
         assert_eq!(settings.destination.headers["api-key"], "a b");
         assert_eq!(settings.destination.headers["x-tenant"], "7");
         assert_eq!(settings.destination.timeout, Duration::from_millis(2500));
+        assert_eq!(settings.destination.encoding, Encoding::Protobuf);
         assert_eq!(
-            settings.sampler,
-            Sampler {
-                share: 0.25,
-                asks_caller: true
-            }
+            format!("{:?}", settings.sampler),
+            "ParentBased(TraceIdRatioBased(0.25))"
         );
         assert_eq!((settings.queue_spans, settings.batch_spans), (10, 10));
         let value = |name: &str| {
@@ -410,13 +419,14 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_cannot_be_followed_is_named() {
+    fn error_names_the_variable_and_hides_secrets() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
         for (name, value) in [
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "c:4318"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
             ("OTEL_TRACES_SAMPLER", "sometimes"),
+            ("OTEL_TRACES_SAMPLER", "parentbased_"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "secret"),
             ("OTEL_BSP_MAX_QUEUE_SIZE", "-1"),
         ] {
@@ -425,7 +435,7 @@ mod tests {
             assert!(!message.contains("secret"), "{message}");
         }
         for (name, value) in [
-            ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/xml"),
             ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "1m"),
         ] {

@@ -1,30 +1,18 @@
 //! Spans of requests, as they leave the worker.
 
-use tokio::sync::mpsc;
-
 use super::*;
-use rooflet_telemetry::meter::{Instrument, Meter};
-use rooflet_telemetry::trace::{Sampler, Span, SpanKind, SpanQueue, Tracer, Value as Attribute};
+use rooflet_telemetry::recorder::{Measured, Recorder, SpanData, attribute, count, failed, value};
+use rooflet_telemetry::trace::{SpanKind, Value as Attribute};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-fn traced() -> (WorkerConfig, mpsc::Receiver<Span>) {
-    let (spans_tx, spans_rx) = mpsc::channel(100);
-    let sampler = Sampler {
-        share: 0.0,
-        asks_caller: true,
-    };
-    let queue = SpanQueue {
-        spans_tx,
-        lost: Arc::default(),
-        sampler,
-    };
-    let tracer = Tracer::new(Some(queue), None, Clock::System);
-    let config = WorkerConfig { tracer, ..config() };
-    (config, spans_rx)
+fn traced() -> (WorkerConfig, Recorder) {
+    let recorder = Recorder::of_sampled_callers();
+    let tracer = recorder.tracer(Clock::System);
+    (WorkerConfig { tracer, ..config() }, recorder)
 }
 
-/// Sent by a caller whose trace is collected.
+/// Posts a request of a sampled trace.
 async fn post(subject: &Subject, path: &str, body: &Value) -> Answer {
     let mut stream = TcpStream::connect(&subject.address).await.unwrap();
     let body = body.to_string();
@@ -37,68 +25,56 @@ async fn post(subject: &Subject, path: &str, body: &Value) -> Answer {
     read_answer(stream).await
 }
 
-/// The spans of one request; its own is the last.
-async fn spans(spans_rx: &mut mpsc::Receiver<Span>) -> Vec<Span> {
-    let mut spans = Vec::new();
-    loop {
-        let span = tokio::time::timeout(DEADLINE, spans_rx.recv()).await;
-        let span = span.expect("in time").expect("the worker is there");
-        let is_last = span.kind == SpanKind::Server;
-        spans.push(span);
-        if is_last {
-            return spans;
+/// Waits for the spans of one request; the server span ends last.
+async fn spans(recorder: &Recorder) -> Vec<SpanData> {
+    let ended = async {
+        let mut spans = Vec::new();
+        while spans
+            .last()
+            .is_none_or(|span: &SpanData| span.span_kind != SpanKind::Server)
+        {
+            tokio::task::yield_now().await;
+            spans.extend(recorder.take_spans());
         }
-    }
-}
-
-fn attribute<'a>(span: &'a Span, name: &str) -> Option<&'a Attribute> {
-    let mut all = span.attributes.iter();
-    all.find(|(known, _)| *known == name).map(|(_, value)| value)
+        spans
+    };
+    tokio::time::timeout(DEADLINE, ended).await.expect("in time")
 }
 
 #[test]
-fn a_request_has_a_span_and_what_the_engine_did_its_children() {
-    let (config, mut spans_rx) = traced();
+fn request_has_a_span_with_children_for_engine_phases() {
+    let (config, recorder) = traced();
     with_worker(config, move |subject| {
         Box::pin(async move {
             for stream in [false, true] {
                 let body = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello ".repeat(60)}],
                                   "max_tokens": 5, "top_p": 0.9, "n": 2, "ignore_eos": true, "stream": stream});
                 assert_eq!(post(subject, "/v1/chat/completions", &body).await.status, 200);
-                let spans = spans(&mut spans_rx).await;
-                let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
+                let spans = spans(&recorder).await;
+                let names: Vec<&str> = spans.iter().map(|span| span.name.as_ref()).collect();
                 let of_one = ["queue", "prefill", "decode"];
                 assert_eq!(names, [&of_one[..], &of_one, &["chat tiny"]].concat());
                 let root = &spans[6];
-                assert_eq!(root.context.trace.to_string(), TRACE);
-                assert_eq!(root.parent.unwrap().to_string(), "b7ad6b7169203331");
+                assert_eq!(root.span_context.trace_id().to_string(), TRACE);
+                assert_eq!(root.parent_span_id.to_string(), "b7ad6b7169203331");
                 for child in &spans[..6] {
                     assert_eq!(
-                        (child.context.trace, child.parent),
-                        (root.context.trace, Some(root.context.span))
+                        (child.span_context.trace_id(), child.parent_span_id),
+                        (root.span_context.trace_id(), root.span_context.span_id())
                     );
-                    assert!(root.begin_nanos <= child.begin_nanos + 1_000_000);
-                    assert!(child.begin_nanos <= child.end_nanos && child.end_nanos <= root.end_nanos);
+                    assert!(root.start_time <= child.start_time + Duration::from_millis(1));
+                    assert!(child.start_time <= child.end_time && child.end_time <= root.end_time);
                 }
-                assert_eq!(spans[0].end_nanos / 1_000_000, spans[1].begin_nanos / 1_000_000);
-                assert_eq!(attribute(root, "gen_ai.operation.name"), Some(&"chat".into()));
-                assert_eq!(
-                    attribute(root, "gen_ai.request.max_tokens"),
-                    Some(&5_usize.into())
-                );
+                assert_eq!(spans[0].end_time, spans[1].start_time);
+                assert_eq!(attribute(root, "gen_ai.operation.name"), Some(value("chat")));
+                assert_eq!(attribute(root, "gen_ai.request.max_tokens"), Some(value(5_usize)));
                 assert_eq!(
                     attribute(root, "gen_ai.request.temperature"),
                     None,
                     "it named none"
                 );
-                assert_eq!(
-                    attribute(root, "gen_ai.request.top_p"),
-                    Some(&Attribute::Float(0.9))
-                );
-                let read = |name| match attribute(root, name) {
-                    Some(Attribute::Int(tokens)) => *tokens,
-                    other => panic!("{other:?}"),
-                };
+                assert_eq!(attribute(root, "gen_ai.request.top_p"), Some(value(0.9)));
+                let read = |name| count(root, name).expect("a count");
                 let (cached, prompt) = (
                     read("gen_ai.usage.cache_read.input_tokens"),
                     read("gen_ai.usage.input_tokens"),
@@ -108,19 +84,19 @@ fn a_request_has_a_span_and_what_the_engine_did_its_children() {
                 assert_eq!(cached > 0, stream);
                 assert_eq!(
                     attribute(root, "gen_ai.usage.output_tokens"),
-                    Some(&10_usize.into())
+                    Some(value(10_usize))
                 );
-                assert_eq!(
-                    attribute(root, "http.response.status_code"),
-                    Some(&200_u16.into())
-                );
+                assert_eq!(attribute(root, "http.response.status_code"), Some(value(200_u16)));
                 let reasons = Attribute::Texts(vec!["length".to_owned(), "length".to_owned()]);
-                assert_eq!(attribute(root, "gen_ai.response.finish_reasons"), Some(&reasons));
-                assert!(!root.failed);
+                assert_eq!(
+                    attribute(root, "gen_ai.response.finish_reasons"),
+                    Some(value(reasons))
+                );
+                assert!(!failed(root));
             }
             let embed = json!({"model": "tiny", "input": "Hello"});
             assert_eq!(post(subject, "/v1/embeddings", &embed).await.status, 200);
-            let embedded = spans(&mut spans_rx).await;
+            let embedded = spans(&recorder).await;
             let root = embedded.last().unwrap();
             for answers in [
                 "gen_ai.request.max_tokens",
@@ -132,22 +108,22 @@ fn a_request_has_a_span_and_what_the_engine_did_its_children() {
             }
             let wrong = json!({"model": "tiny", "messages": []});
             assert_eq!(post(subject, "/v1/chat/completions", &wrong).await.status, 400);
-            let spans = spans(&mut spans_rx).await;
+            let spans = spans(&recorder).await;
             assert_eq!(spans.len(), 1, "the engine never heard of it");
-            assert_eq!(attribute(&spans[0], "error.type"), Some(&"400".into()));
-            assert!(!spans[0].failed, "it was the client's");
+            assert_eq!(attribute(&spans[0], "error.type"), Some(value("400")));
+            assert!(!failed(&spans[0]), "client errors do not fail the span");
 
             // Without a caller that collects, this sampler takes none.
             assert_eq!(subject.chat(json!({})).await.status, 200);
-            assert!(spans_rx.try_recv().is_err());
+            assert!(recorder.take_spans().is_empty());
         })
     });
 }
 
 #[test]
-fn requests_are_measured_as_the_conventions_say() {
-    let meter = Meter::default();
-    let tracer = Tracer::new(None, Some(meter.clone()), Clock::System);
+fn measures_requests_by_the_semantic_conventions() {
+    let recorder = Recorder::default();
+    let tracer = recorder.measuring_tracer(Clock::System);
     with_worker(WorkerConfig { tracer, ..config() }, move |subject| {
         Box::pin(async move {
             let two = json!({"n": 2, "max_tokens": 5, "temperature": 0, "ignore_eos": true});
@@ -155,51 +131,53 @@ fn requests_are_measured_as_the_conventions_say() {
             assert_eq!(answer.status, 200);
             assert_eq!(subject.chat(json!({"max_tokens": -1})).await.status, 400);
             let both = async {
-                // A request's span goes with its last completion, which may be after its answer.
+                // A request's span ends with its last completion, which may be after its answer.
                 loop {
-                    let measured = meter.measured();
-                    let requests = measured.get(&Instrument::RequestDuration);
-                    if requests.is_some_and(|requests| requests.len() == 2) {
-                        break measured;
+                    let durations = recorder.measured("gen_ai.server.request.duration");
+                    if durations.len() == 2 {
+                        break durations;
                     }
                     tokio::task::yield_now().await;
                 }
             };
-            let measured = tokio::time::timeout(DEADLINE, both).await.expect("in time");
-            let sums = |instrument: Instrument| -> Vec<(String, u64, f64)> {
-                let histograms = measured[&instrument].iter();
-                let sums = histograms.map(|(attributes, histogram)| {
-                    let values: Vec<&str> = attributes.iter().map(|(_, value)| value.as_str()).collect();
-                    (values.join(" "), histogram.counts.iter().sum(), histogram.sum)
-                });
-                sums.collect()
-            };
-            let durations = sums(Instrument::RequestDuration);
+            let durations = tokio::time::timeout(DEADLINE, both).await.expect("in time");
+            let counts = durations
+                .iter()
+                .map(|measured| (measured.attributes.as_str(), measured.count));
             assert_eq!(
-                (durations[0].0.as_str(), durations[0].1),
-                ("chat rooflet tiny", 1)
+                counts.collect::<Vec<_>>(),
+                [("400 chat rooflet tiny", 1), ("chat rooflet tiny", 1)]
             );
-            assert_eq!(
-                (durations[1].0.as_str(), durations[1].1),
-                ("chat rooflet tiny 400", 1)
-            );
-            for instrument in [Instrument::TimeToFirstToken, Instrument::TimePerOutputToken] {
-                let [(of, count, sum)] = &sums(instrument)[..] else {
-                    panic!("{measured:?}");
+            for name in [
+                "gen_ai.server.time_to_first_token",
+                "gen_ai.server.time_per_output_token",
+            ] {
+                let [measured] = &recorder.measured(name)[..] else {
+                    panic!("{name}");
                 };
                 assert_eq!(
-                    (of.as_str(), *count),
+                    (measured.attributes.as_str(), measured.count),
                     ("chat rooflet tiny", 2),
                     "one for each choice"
                 );
-                assert!(*sum > 0.0 && *sum < 2.0 * durations[0].2, "{measured:?}");
+                assert!(
+                    measured.sum > 0.0 && measured.sum < 2.0 * durations[1].sum,
+                    "{measured:?}"
+                );
             }
+            let usage = |attributes: &str, sum: f64| Measured {
+                attributes: attributes.to_owned(),
+                count: 1,
+                sum,
+            };
             let prompt = answer.json()["usage"]["prompt_tokens"].as_f64().unwrap();
-            let usage = [
-                ("chat rooflet tiny input".to_owned(), 1, prompt),
-                ("chat rooflet tiny output".to_owned(), 1, 10.0),
-            ];
-            assert_eq!(sums(Instrument::TokenUsage), usage);
+            assert_eq!(
+                recorder.measured("gen_ai.client.token.usage"),
+                [
+                    usage("chat rooflet tiny input", prompt),
+                    usage("chat rooflet tiny output", 10.0)
+                ]
+            );
         })
     });
 }
