@@ -44,15 +44,15 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Canary, canary: {steps: [{setWeight: 5, pause: {}}]}}}",
-            "a step has exactly one of setWeight, pause and analysis",
+            "exactly one of setWeight, pause and analysis must be set",
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Canary, canary: {steps: [{pause: {}}, {analysis: {}}]}}}",
-            "put it after a setWeight below 100 and before setWeight: 100",
+            "it must follow a setWeight below 100 and precede setWeight: 100",
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Canary, canary: {steps: [{setWeight: 50}, {setWeight: 100}, {analysis: {}}]}}}",
-            "put it after a setWeight below 100 and before setWeight: 100",
+            "it must follow a setWeight below 100 and precede setWeight: 100",
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Recreate, rollingUpdate: {maxSurge: 1}}}",
@@ -60,11 +60,11 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 0}}}",
-            "maxUnavailable and maxSurge may not both be 0",
+            "maxUnavailable and maxSurge must not both be 0",
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {rollingUpdate: {maxSurge: '0%', maxUnavailable: 0}}}",
-            "maxUnavailable and maxSurge may not both be 0",
+            "maxUnavailable and maxSurge must not both be 0",
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {rollingUpdate: {maxSurge: 'half'}}}",
@@ -76,7 +76,7 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
         ),
         (
             "spec: {model: {source: 'local://guide'}, serving: {contextTokens: 512}, objectives: {timeToFirstToken: {max: 1s, atPromptTokens: 600}}}",
-            "may not be above spec.serving.contextTokens",
+            "must be less than or equal to spec.serving.contextTokens",
         ),
         (
             "spec: {model: {source: 'local://guide'}, placement: {tolerations: [{value: x}]}}",

@@ -1,92 +1,94 @@
-//! Condition types, reasons, and how a condition changes.
+//! Condition types, reasons, and updates of conditions.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Condition types of all kinds. One list, so that a word means the same everywhere.
+/// Condition types of all kinds, so that a type has the same meaning in every kind.
 pub mod condition_type {
-    /// The model can be served: its source resolves and its shape is one the engine knows.
+    /// The model can be served: its source resolves and the engine supports its architecture.
     pub const ADMITTED: &str = "Admitted";
-    /// Every wanted replica has a node.
+    /// Every desired replica is scheduled.
     pub const SCHEDULED: &str = "Scheduled";
-    /// The model's files are on the node and whole.
+    /// The model's files are complete on the node.
     pub const ARTIFACTS_READY: &str = "ArtifactsReady";
     /// The worker has the weights in memory.
     pub const LOADED: &str = "Loaded";
-    /// Requests are answered.
+    /// Requests are served.
     pub const READY: &str = "Ready";
-    /// A rollout is under way or has ended well.
+    /// A rollout is in progress or has completed.
     pub const PROGRESSING: &str = "Progressing";
     /// Enough replicas are ready.
     pub const AVAILABLE: &str = "Available";
-    /// Something is wrong although requests may still be answered.
+    /// A problem exists, although requests may still be served.
     pub const DEGRADED: &str = "Degraded";
-    /// Another deployment of the namespace is served under the same name.
+    /// Another deployment of the namespace has the same served name.
     pub const NAME_SHARED: &str = "NameShared";
-    /// Measured speed holds what `spec.objectives` asks for.
+    /// The measured speed meets `spec.objectives`.
     pub const OBJECTIVES_MET: &str = "ObjectivesMet";
-    /// Measured speed lies within the interval that was predicted for requests like those measured.
+    /// The measured speed is within the predicted interval.
     pub const PREDICTION_ACCURATE: &str = "PredictionAccurate";
     /// The autoscaler may change the number of replicas.
     pub const ABLE_TO_SCALE: &str = "AbleToScale";
-    /// The autoscaler has a figure to follow.
+    /// The autoscaler has a value of its metric.
     pub const SCALING_ACTIVE: &str = "ScalingActive";
-    /// A bound keeps the autoscaler from the number that is called for.
+    /// A minimum or maximum limits the number of replicas.
     pub const SCALING_LIMITED: &str = "ScalingLimited";
-    /// A published claim was checked and no fault found.
+    /// A published claim was checked without findings.
     pub const PLAUSIBLE: &str = "Plausible";
     /// The node's free memory is low.
     pub const MEMORY_PRESSURE: &str = "MemoryPressure";
     /// The disk with the models is nearly full.
     pub const DISK_PRESSURE: &str = "DiskPressure";
-    /// The machine is hot enough to be slowed down.
+    /// The machine is throttled because of heat.
     pub const THERMAL_PRESSURE: &str = "ThermalPressure";
     /// The machine runs on its battery.
     pub const ON_BATTERY: &str = "OnBattery";
     /// The machine's lid is closed.
     pub const LID_CLOSED: &str = "LidClosed";
-    /// Somebody uses the machine.
+    /// A person uses the machine.
     pub const USER_PRESENT: &str = "UserPresent";
-    /// It is a time of day at which the machine is not to serve.
+    /// The current time is within the node's quiet hours.
     pub const QUIET_HOURS: &str = "QuietHours";
-    /// Memory of workers that are gone is still wired in the kernel.
+    /// The kernel still wires memory of workers that have exited.
     pub const WIRED_MEMORY_LEAKED: &str = "WiredMemoryLeaked";
-    /// Only a restart helps the machine.
+    /// The machine must be restarted.
     pub const REBOOT_REQUIRED: &str = "RebootRequired";
-    /// The replica is to leave its node, and its replacement comes first.
+    /// The replica will be evicted after its replacement is ready.
     pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
-    /// No replica is left on a node that is being drained.
+    /// A drained node has no replicas.
     pub const DRAINED: &str = "Drained";
-    /// The agent's version and the control plane's are further apart than is tried.
+    /// The versions of agent and control plane differ by more than is tested.
     pub const VERSION_SKEW: &str = "VersionSkew";
-    /// The node's bandwidth figure is measured and not too old.
+    /// The node's bandwidth was measured recently.
     pub const PROBE_FRESH: &str = "ProbeFresh";
-    /// The machines of a CapacityPlan carry its demand.
+    /// The machines of a CapacityPlan satisfy its demand.
     pub const FEASIBLE: &str = "Feasible";
 }
 
-/// The reason of a node's Ready condition: its agent was stopped in order, and its workers with it.
+/// Reason of a node's Ready condition: its agent and workers were shut down.
 pub const AGENT_STOPPED: &str = "AgentStopped";
-/// Reason of [`condition_type::PROBE_FRESH`]: the figures are too old to be sure of.
+/// Reason of [`condition_type::PROBE_FRESH`]: the figures are outdated.
 pub const PROBE_EXPIRED: &str = "Expired";
 
-/// Reason of [`condition_type::PROBE_FRESH`] and [`condition_type::PREDICTION_ACCURATE`]: the node's machine does not exist,
-/// so that nothing that is measured there tells how fast it is.
+/// Reason of [`condition_type::PROBE_FRESH`] and [`condition_type::PREDICTION_ACCURATE`]: the node is
+/// simulated, so its measurements are not real speeds.
 pub const SIMULATED_CHIP: &str = "SimulatedChip";
 
-/// Reason of [`condition_type::ADMITTED`], and of an event: `rooflet.dev/admission` let in what the numbers speak against.
+/// Reason of [`condition_type::ADMITTED`], and of an event: `rooflet.dev/admission` admitted a replica that does not
+/// fit.
 pub const ADMISSION_OVERRIDDEN: &str = "AdmissionOverridden";
 
-/// Reason of [`condition_type::ADMITTED`], and of an event: it runs, and its node cannot hold what is promised any more.
+/// Reason of [`condition_type::ADMITTED`], and of an event: the replica runs, but its node can no longer satisfy all
+/// reservations.
 pub const OVERCOMMITTED: &str = "Overcommitted";
 
-/// Reason of a replica's [`condition_type::ADMITTED`]: it was stopped because the machine's owner needs its memory.
+/// Reason of a replica's [`condition_type::ADMITTED`]: it was stopped because of memory pressure.
 pub const NODE_MEMORY_PRESSURE: &str = "NodeMemoryPressure";
 
-/// Reason of a replica's [`condition_type::READY`]: its worker runs and did not answer as it has to.
+/// Reason of a replica's [`condition_type::READY`]: its worker failed a golden prompt.
 pub const GOLDEN_PROMPT_FAILED: &str = "GoldenPromptFailed";
 
-/// Three-valued truth of a condition.
+/// Status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truth {
     True,
@@ -110,7 +112,7 @@ impl From<bool> for Truth {
     }
 }
 
-/// Sets the condition of type `kind`; `lastTransitionTime` moves only when the status does. Says whether anything changed.
+/// Sets the condition of type `kind`; `lastTransitionTime` changes only with the status. Returns whether anything changed.
 pub fn set_condition(
     conditions: &mut Vec<Condition>,
     kind: &str,
@@ -145,14 +147,14 @@ pub fn set_condition(
     }
 }
 
-/// Whether the condition of type `kind` is there and `True`.
+/// Returns whether the condition of type `kind` exists and is `True`.
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     conditions
         .iter()
         .any(|condition| condition.type_ == kind && condition.status == "True")
 }
 
-/// metav1.Time has whole seconds on the wire; keeping more would make every comparison with a read object differ.
+/// Truncates to whole seconds, as metav1.Time does on the wire. Otherwise objects would differ from their stored form.
 pub fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
@@ -163,7 +165,7 @@ mod tests {
     use rooflet_base::clock::at;
 
     #[test]
-    fn the_transition_time_moves_only_with_the_status() {
+    fn transition_time_changes_only_with_the_status() {
         let mut conditions = Vec::new();
         assert!(set_condition(
             &mut conditions,

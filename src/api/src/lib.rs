@@ -1,5 +1,6 @@
-//! The vocabulary: group `rooflet.dev`, version `v1alpha1`. Data only; what the words mean is in the doc comments,
-//! which `kubectl explain` shows.
+//! Kinds of the API group `rooflet.dev`, version `v1alpha1`, and documents that rooflet processes exchange.
+//!
+//! Invariant: data types only, no I/O and no decisions. `kubectl explain` shows the doc comments of the kinds.
 
 pub mod conditions;
 pub mod crd;
@@ -7,7 +8,7 @@ pub mod meta;
 pub mod v1alpha1;
 pub mod wire;
 
-/// The API group of every kind of ours.
+/// API group of all rooflet kinds.
 pub const GROUP: &str = "rooflet.dev";
-/// The only version served so far.
+/// Only served version.
 pub const VERSION: &str = "v1alpha1";

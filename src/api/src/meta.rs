@@ -1,66 +1,66 @@
-//! Labels, annotations, finalizers and owner references that rooflet puts on objects, and the Leases of nodes.
+//! Labels, annotations, finalizers, owner references and Lease names.
 
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 
-/// On FleetNodes: the machine is simulated, and nothing that is measured there is its speed.
+/// Label of FleetNodes without a real machine. Their measurements are not real speeds.
 pub const SIMULATED_LABEL: &str = "rooflet.dev/simulated";
 pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 pub const OS_LABEL: &str = "kubernetes.io/os";
 pub const ARCH_LABEL: &str = "kubernetes.io/arch";
 pub const CHIP_LABEL: &str = "rooflet.dev/chip";
 
-/// Of a node, those that its agent sets, again and again.
+/// Labels of a node that its agent maintains.
 pub const AGENT_LABELS: [&str; 5] = [SIMULATED_LABEL, HOSTNAME_LABEL, OS_LABEL, ARCH_LABEL, CHIP_LABEL];
 
-/// On revisions and replicas: the ModelDeployment they belong to.
+/// Label of revisions and replicas: name of their ModelDeployment.
 pub const DEPLOYMENT_LABEL: &str = "rooflet.dev/deployment";
-/// On replicas: the ModelRevision they were made from.
+/// Label of replicas: name of their ModelRevision.
 pub const REVISION_LABEL: &str = "rooflet.dev/revision";
-/// On revisions: a hash of the template, so that an unchanged template is found again.
+/// Label of revisions: hash of the template, used to find an unchanged template.
 pub const TEMPLATE_HASH_LABEL: &str = "rooflet.dev/template-hash";
-/// On replicas that an agent mirrors from its `--manifest-dir`; like `kubernetes.io/config.mirror` on pods.
+/// Annotation of replicas that an agent mirrors from its `--manifest-dir`, like `kubernetes.io/config.mirror` of Pods.
 pub const MIRROR_ANNOTATION: &str = "rooflet.dev/config.mirror";
-/// On deployments and their replicas: with the value `warn`, what admission has against it is told and not enforced.
+/// Annotation of deployments and their replicas. With the value `warn`, admission reports its reasons but does not reject.
 pub const ADMISSION_ANNOTATION: &str = "rooflet.dev/admission";
-/// See [`ADMISSION_ANNOTATION`].
+/// Value of [`ADMISSION_ANNOTATION`].
 pub const ADMISSION_WARN: &str = "warn";
-/// On deployments and their revisions: what a user says of a change; kubectl's own.
+/// Annotation of deployments and revisions: the user's description of a change, as written by kubectl.
 pub const CHANGE_CAUSE_ANNOTATION: &str = "kubernetes.io/change-cause";
-/// On deployments: `REVISION/STEP` ends that step of that revision's canary, `REVISION/full` all that are left.
+/// Annotation of deployments: `REVISION/STEP` completes this step of the revision's canary, `REVISION/full` all remaining steps.
 pub const PROMOTE_ANNOTATION: &str = "rooflet.dev/promote";
-/// On deployments: the ModelRevision whose rollout is given up.
+/// Annotation of deployments: name of the ModelRevision whose rollout is aborted.
 pub const ABORT_ANNOTATION: &str = "rooflet.dev/abort";
-/// On replicas: the FleetNode to which it is to move. It leaves its node as if that were drained, and the scheduler puts its
-/// replacement there if it fits, and in no case where it was.
+/// Annotation of replicas: name of the FleetNode to which the replica moves. It is evicted as in a drain. The scheduler places its
+/// replacement on that node if it fits, and never on the previous node.
 pub const MOVE_ANNOTATION: &str = "rooflet.dev/move-to";
-/// On a replica that is to be replaced in place: a model, `hf://OWNER/NAME@COMMIT`, that its agent downloads meanwhile.
+/// Annotation of a replica that will be replaced in place: model `hf://OWNER/NAME@COMMIT` that its agent downloads in advance.
 pub const PREPARE_ANNOTATION: &str = "rooflet.dev/prepare";
-/// On a replica being deleted until its agent has stopped the worker and the memory is free again.
+/// Finalizer of replicas. The agent removes it after the worker has stopped and its memory is free.
 pub const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
-/// Where node leases live; exists on every Kubernetes cluster.
+/// Namespace of node Leases; exists on every Kubernetes cluster.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
-/// A node whose Lease was not renewed for so long is lost.
+/// Time without renewal of its Lease after which a node is lost.
 pub const LEASE_DURATION: Duration = Duration::from_secs(40);
 
-/// How the names of gateways' Leases begin.
+/// Prefix of the names of gateway Leases.
 pub const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";
-/// On a gateway's Lease: what waits in it, as JSON, for the autoscaler.
+/// Annotation of gateway Leases: queued requests as JSON, for the autoscaler.
 pub const DEMAND_ANNOTATION: &str = "rooflet.dev/demand";
 
-/// The name of a node's Lease. The prefix keeps it apart from the lease of a Kubernetes Node of the same name.
+/// Returns the name of a node's Lease. The prefix avoids conflicts with the Lease of a Kubernetes Node of the same name.
 pub fn lease_name(node: &str) -> String {
     format!("fleetnode-{node}")
 }
 
-/// A reference that makes `owner` the controller of what carries it: deleting the owner deletes the dependent.
+/// Returns an owner reference that makes `owner` the controller: deleting the owner deletes the dependent.
 ///
-/// `None` if `owner` was never stored and so has no uid.
+/// Returns `None` if `owner` was never stored and has no UID.
 pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> Option<OwnerReference> {
     let mut reference = owner.controller_owner_ref(&())?;
-    // `kubectl delete --cascade=foreground` then waits until the dependent is gone.
+    // Makes `kubectl delete --cascade=foreground` wait for the dependent's deletion.
     reference.block_owner_deletion = Some(true);
     Some(reference)
 }

@@ -1,4 +1,4 @@
-//! `rooflet.dev/v1alpha1`: one file per kind, and the parts that several kinds share.
+//! `rooflet.dev/v1alpha1`: one file per kind, and shared parts.
 #![expect(
     unreachable_pub,
     reason = "the derive KubeSchema copies each struct into a function, where no `pub` is reachable"

@@ -1,7 +1,6 @@
-//! What worker, agent and gateway say to each other: JSON documents in camelCase, each field's unit in its
-//! name. Owns the shapes only: no I/O, no policy.
+//! JSON documents that worker, agent and gateway exchange. Field names contain the unit. Data types only.
 //!
-//! Readers accept unknown fields, so that an agent may be one release behind its workers.
+//! Readers accept unknown fields, so that an agent may be one release older than its workers.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::v1alpha1::{Chip, Measurements, Plausibility, Sample};
 
-/// `GET /status` of a worker.
+/// Response of a worker to `GET /status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerStatus {
     pub phase: WorkerPhase,
     pub engine: EngineInfo,
-    /// Absent until the model directory has been inspected.
+    /// Unset until the worker has inspected the model directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<ModelInfo>,
     pub memory: EngineMemory,
@@ -24,42 +23,42 @@ pub struct WorkerStatus {
     pub measured: MeasuredSpeed,
 }
 
-/// How far a worker has come.
+/// Phase of a worker's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkerPhase {
-    /// Reading and evaluating weights.
+    /// The worker loads the weights.
     Loading,
-    /// Running one forward pass, so that the first request does not pay for it.
+    /// The worker runs one forward pass, so that the first request is not delayed.
     Warming,
-    /// Serving.
+    /// The worker serves requests.
     Ready,
 }
 
-/// The engine that runs the model.
+/// Inference engine that runs the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineInfo {
-    /// `mlx`.
+    /// Name of the engine: `mlx`.
     pub name: String,
     pub version: String,
-    /// `cpu`, `metal` or `cuda`.
+    /// Device: `cpu`, `metal` or `cuda`.
     pub device: String,
 }
 
-/// The loaded model, with exact sizes from its files.
+/// Loaded model, with exact sizes from its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelInfo {
     pub architecture: String,
-    /// Weights counted one by one; packed quantised weights are counted unpacked.
+    /// Number of weights. Packed quantised weights count individually.
     pub parameters: u64,
     pub weights_bytes: u64,
     pub kv_bytes_per_token: u64,
-    /// Longest prompt plus completion that this worker accepts.
+    /// Maximum tokens of prompt and completion together.
     pub context_tokens: u64,
 }
 
-/// The engine's allocator.
+/// Memory of the engine's allocator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EngineMemory {
@@ -68,89 +67,89 @@ pub struct EngineMemory {
     pub cache_bytes: u64,
 }
 
-/// Requests seen by a worker since it started.
+/// Requests of a worker since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestCounts {
     pub running: u64,
     pub queued: u64,
     pub completed: u64,
-    /// Ended by an engine error. Refused and cancelled requests are not failures.
+    /// Requests that failed with an engine error. Rejected and cancelled requests are not failures.
     pub failed: u64,
 }
 
-/// Speeds seen by recent requests; absent until there was one.
+/// Measured speed of recent requests. Unset before the first request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MeasuredSpeed {
-    /// Per stream, median over recent requests.
+    /// Median of recent requests, per stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_tokens_per_second: Option<f64>,
-    /// Median over recent requests, queueing included.
+    /// Median of recent requests, including queueing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_to_first_token_seconds: Option<f64>,
-    /// Sequences that shared the engine with such a request, itself included.
+    /// Mean number of sequences in the engine during such a request, including itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<f64>,
-    /// Median length of the prompts.
+    /// Median prompt length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<f64>,
-    /// Median number of tokens in the cache while they were answered.
+    /// Median number of tokens in the KV cache during generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<f64>,
-    /// How many requests the medians rest on.
+    /// Number of requests in the medians.
     pub samples: u64,
-    /// How fast prompts are read: of requests that had the engine to themselves, and of whose prompts nothing was cached.
+    /// Prefill speed of uncached requests that used the engine alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<MeasuredPrefill>,
-    /// How `decode_tokens_per_second` is spread.
+    /// Distribution of `decode_tokens_per_second`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode_tokens_per_second_sample: Option<Sample>,
-    /// How `time_to_first_token_seconds` is spread, and on how many requests that rests.
+    /// Distribution of `time_to_first_token_seconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_to_first_token_seconds_sample: Option<Sample>,
 }
 
-/// Prompts that an engine read with nothing else to do.
+/// Measured prefill of requests that used the engine alone.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MeasuredPrefill {
-    /// Median over these requests, from a request's turn to its first token.
+    /// Median time from the start of the prefill to the first token.
     pub seconds: f64,
-    /// Median length of their prompts.
+    /// Median prompt length.
     pub prompt_tokens: f64,
-    /// How many there are.
+    /// Number of requests.
     pub samples: u64,
 }
 
-/// On an agent's answer for a replica: how many requests that replica has from all gateways, this one included. A
-/// gateway learns from it of the requests that others have sent.
+/// Response header of an agent for a replica: number of in-flight requests of all gateways, including the requesting one. Gateways
+/// use it to consider each other's requests.
 pub const RUNNING_HEADER: &str = "x-rooflet-running";
 
-/// On an agent's `GET /status` of a worker: the share of the chip's time that it may take from now on, above 0 and up to 1. It holds for some
-/// seconds.
+/// Request header of an agent's `GET /status` to a worker: maximum share of the chip's time, greater than 0 and at most 1. It is valid
+/// for some seconds.
 pub const CHIP_SHARE_HEADER: &str = "x-rooflet-chip-share";
 
-/// On a gateway's request for a response: by what the gateway knows the replica, 16 hexadecimal digits. They become a
-/// part of the response's id, by which any gateway finds the replica that keeps it.
+/// Request header of a gateway for `/v1/responses`: replica id, 16 hexadecimal digits. The worker includes it in the response's id, so
+/// that every gateway finds the replica that stores the response.
 pub const KEEPER_HEADER: &str = "x-rooflet-keeper";
 
-/// By what gateways know a replica: the same in every gateway and agent of one build.
+/// Returns the id by which gateways identify a replica. It is equal in all gateways and agents of a build.
 pub fn replica_id(namespace: &str, name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (namespace, name).hash(&mut hasher);
     hasher.finish()
 }
 
-/// What follows `/replicas/NAMESPACE/NAME/proxy` in a URL of an agent, as it was written: what an extractor gives is decoded.
+/// Returns the path after `/replicas/NAMESPACE/NAME/proxy` in a URL of an agent, with its original percent-encoding.
 pub fn behind_proxy(path: &str) -> Option<&str> {
     let replica = path.strip_prefix("/replicas/")?;
     let behind = replica.splitn(3, '/').nth(2)?.strip_prefix("proxy")?;
     behind.starts_with('/').then_some(behind)
 }
 
-/// The replica that keeps a response, or an item of one, as a gateway knows it; 0 where no gateway was asked. `None`: no id
-/// of ours.
+/// Returns the id of the replica that stores a response or an item; 0 if the request did not come through a gateway. `None` for ids
+/// of another format.
 pub fn keeper_of(id: &str) -> Option<u64> {
     let (_, digits) = id.split_once('_')?;
     let digits = digits.get(..16)?;
@@ -158,24 +157,24 @@ pub fn keeper_of(id: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok().filter(|_| plain)
 }
 
-/// What waits in a gateway, in an annotation of its Lease.
+/// Queued requests of a gateway, reported in an annotation of its Lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Demand {
-    /// The most requests that waited since the last report, by namespace and served name; only models that are autoscaled.
+    /// Maximum number of queued requests since the last report, by namespace and served name, for autoscaled models.
     pub waiting: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// Why a worker ended, written to `--termination-message-path` and to stderr before it exits.
+/// Reason of a worker's exit, written to `--termination-message-path` and to stderr.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminationMessage {
-    /// CamelCase, fit for a condition's reason.
+    /// Reason in CamelCase, as in conditions.
     pub reason: String,
     pub message: String,
 }
 
-/// What `rooflet probe -o json` prints: measured figures of this machine, made by the engine's own kernels.
+/// Output of `rooflet probe -o json`: measurements of this machine with the engine's own kernels.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReport {
@@ -184,13 +183,13 @@ pub struct ProbeReport {
     #[serde(flatten)]
     pub measurements: Measurements,
     pub plausibility: Plausibility,
-    /// RFC 3339.
+    /// Time of the measurement, in RFC 3339.
     pub measured_at: String,
-    /// RFC 3339. The driver, the system or the cooling may have changed by then.
+    /// Time after which the figures are outdated, in RFC 3339.
     pub expires_at: String,
 }
 
-/// What a probe's figures belong to; on another machine or system they are worth nothing.
+/// Machine and system of a probe. The figures are not valid on others.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbedMachine {
@@ -198,7 +197,7 @@ pub struct ProbedMachine {
     pub memory_bytes: u64,
     pub operating_system: String,
     pub os_build: String,
-    /// From the chip's data sheet, where the chip is a known one and this is no virtual machine.
+    /// Bandwidth of the chip's data sheet. Unset for unknown chips and virtual machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_bytes_per_second: Option<f64>,
 }
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_gets_the_path_behind_its_own_whatever_it_is_called() {
+    fn proxied_path_keeps_its_encoding_for_any_replica_name() {
         for (path, expect) in [
             (
                 "/replicas/default/guide/proxy/v1/models/a%2Fb",
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_tells_who_keeps_it() {
+    fn response_id_contains_the_replica_id() {
         assert_eq!(keeper_of("resp_00000000000000ffabc"), Some(255));
         assert_eq!(keeper_of("resp_ffffffffffffffff"), Some(u64::MAX));
         assert_eq!(keeper_of("msg_00000000000000ffabc"), Some(255));
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_reads_as_documented() {
+    fn parses_the_documented_status() {
         let text = json!({
             "phase": "Ready",
             "engine": {"name": "mlx", "version": "0.32.2", "device": "cpu"},
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loading_worker_needs_no_model() {
+    fn status_of_a_loading_worker_has_no_model() {
         let status: WorkerStatus = serde_json::from_value(json!({
             "phase": "Loading",
             "engine": {"name": "mlx", "version": "0.32.2", "device": "cpu"},

@@ -1,4 +1,4 @@
-//! How many replicas a ModelDeployment has by itself.
+//! Autoscaling of a ModelDeployment.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,31 +6,31 @@ use serde::{Deserialize, Serialize};
 
 use rooflet_base::quantity::DURATION_PATTERN;
 
-/// Lets the controller choose `spec.replicas`, as a HorizontalPodAutoscaler does: leave `replicas` out of the manifest
-/// then, or every `kubectl apply` sets it back.
+/// Autoscaling: the controller sets `spec.replicas`, like a HorizontalPodAutoscaler. Omit `replicas` in the manifest; otherwise
+/// every `kubectl apply` resets it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.minReplicas <= self.maxReplicas").message("minReplicas may not be above maxReplicas"))]
+#[x_kube(validation = Rule::new("self.minReplicas <= self.maxReplicas").message("minReplicas must be less than or equal to maxReplicas"))]
 pub struct AutoscalingSpec {
-    /// The fewest replicas. With 0, the last one goes when there was no request for scaleToZeroAfter; the next
-    /// request is held by the gateway until one is there again.
+    /// Minimum number of replicas. With 0, the last replica is removed after scaleToZeroAfter without requests. The gateway queues
+    /// the next request until a replica is ready.
     #[serde(default = "default_min_replicas")]
     #[schemars(range(min = 0, max = 10_000))]
     pub min_replicas: i32,
-    /// The most replicas.
+    /// Maximum number of replicas.
     #[schemars(range(min = 1, max = 10_000))]
     pub max_replicas: i32,
-    /// What the number follows.
+    /// Metric that determines the number of replicas.
     #[serde(default)]
     pub metric: AutoscalingMetric,
-    /// How fast the number follows.
+    /// Speed of scaling.
     #[serde(default)]
     pub behavior: AutoscalingBehavior,
-    /// How long there must have been no request before the last replica goes, as a Go-style duration; default 10m.
+    /// Time without requests before the last replica is removed, as a Go duration. Default: 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub scale_to_zero_after: Option<String>,
-    /// Times of the week with more replicas at the least.
+    /// Times of the week with a higher minimum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub schedules: Vec<AutoscalingSchedule>,
@@ -40,13 +40,13 @@ fn default_min_replicas() -> i32 {
     1
 }
 
-/// What the number of replicas follows.
+/// Metric that determines the number of replicas.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.type != 'TimeToFirstToken' || has(self.target)").message("target, in seconds, is needed for TimeToFirstToken").field_path(".target"))]
+#[x_kube(validation = Rule::new("self.type != 'TimeToFirstToken' || has(self.target)").message("target (seconds) is required for TimeToFirstToken").field_path(".target"))]
 pub struct AutoscalingMetric {
-    /// Concurrency counts requests that are answered or wait, QueueLength only those that wait, TimeToFirstToken is
-    /// what the replicas measure.
+    /// Concurrency counts in-flight and queued requests. QueueLength counts queued requests. TimeToFirstToken is measured by the
+    /// replicas.
     #[serde(default, rename = "type")]
     pub kind: AutoscalingMetricType,
     /// Requests per replica, or seconds. Default for Concurrency: three quarters of serving.maxConcurrency; for
@@ -56,7 +56,7 @@ pub struct AutoscalingMetric {
     pub target: Option<f64>,
 }
 
-/// The metrics that can be followed.
+/// Type of a metric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AutoscalingMetricType {
     #[default]
@@ -65,52 +65,52 @@ pub enum AutoscalingMetricType {
     TimeToFirstToken,
 }
 
-/// How fast the number of replicas follows.
+/// Speed of scaling.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalingBehavior {
-    /// Upwards.
+    /// Rules for scaling up.
     #[serde(default)]
     pub scale_up: ScalingRules,
-    /// Downwards.
+    /// Rules for scaling down.
     #[serde(default)]
     pub scale_down: ScalingRules,
 }
 
-/// One direction.
+/// Rules for one direction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingRules {
-    /// Seconds for which a change must have been called for all the time. Default: 0 upwards, 300 downwards.
+    /// Seconds during which the metric must continuously require the change. Default: 0 for scaling up, 300 for scaling down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub stabilization_window_seconds: Option<u32>,
 }
 
-/// A time of the week with more replicas.
+/// Time of the week with a higher minimum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalingSchedule {
-    /// The days on which it begins. Default: all.
+    /// Days on which the schedule starts. Default: every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 7))]
     pub days: Vec<Weekday>,
-    /// When it begins, as HH:MM.
+    /// Start time, as HH:MM.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub from: String,
-    /// When it ends, as HH:MM; at or before `from`: on the next day.
+    /// End time, as HH:MM. If it is not after `from`, the schedule ends on the next day.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub to: String,
-    /// An IANA name such as Europe/Berlin. Default: UTC.
+    /// IANA time zone such as Europe/Berlin. Default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
-    /// The fewest replicas in that time, within maxReplicas.
+    /// Minimum number of replicas during the schedule, limited by maxReplicas.
     #[schemars(range(min = 0, max = 10_000))]
     pub min_replicas: i32,
 }
 
-/// A day of the week.
+/// Day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Weekday {
     Mon,

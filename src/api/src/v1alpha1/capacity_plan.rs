@@ -1,4 +1,4 @@
-//! CapacityPlan: what a fleet could carry, as a question and its answer. Nothing else changes because of it.
+//! CapacityPlan: what-if question about capacity, and its answer.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DEFAULT_MAX_CONCURRENCY, ObjectivesSpec, PlanVerdict};
 
-/// A question about capacity: models and how they are used, against machines that are there or might be.
+/// Question about capacity: a demand for models against existing or hypothetical machines.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[expect(
     clippy::duplicated_attributes,
@@ -23,24 +23,24 @@ use super::{DEFAULT_MAX_CONCURRENCY, ObjectivesSpec, PlanVerdict};
     namespaced,
     status = "CapacityPlanStatus",
     derive = "PartialEq",
-    doc = "CapacityPlan asks whether machines can carry a demand. The controller answers in its status and changes nothing else.",
+    doc = "CapacityPlan asks whether machines satisfy a demand. The controller writes the answer to the status and changes nothing else.",
     printcolumn(
         name = "Feasible",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Feasible\")].status",
-        description = "Whether the machines carry the demand."
+        description = "Whether the machines satisfy the demand."
     ),
     printcolumn(
         name = "Binding",
         type_ = "string",
         json_path = ".status.binding",
-        description = "What runs out first, and the multiple of the demand at which it does."
+        description = "First exhausted resource, and the multiple of the demand at which it is exhausted."
     ),
     printcolumn(
         name = "Nodes",
         type_ = "string",
         json_path = ".status.nodes",
-        description = "Nodes that are used / nodes there are."
+        description = "Used nodes / all nodes."
     ),
     printcolumn(
         name = "Age",
@@ -52,23 +52,23 @@ use super::{DEFAULT_MAX_CONCURRENCY, ObjectivesSpec, PlanVerdict};
         name = "Survives-Loss",
         type_ = "boolean",
         json_path = ".status.verdict.survivesNodeLoss",
-        description = "Whether the demand is still carried when any one node is lost.",
+        description = "Whether the machines satisfy the demand after the loss of any one node.",
         priority = 1
     )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityPlanSpec {
-    /// Models, and how much they are used.
+    /// Models and their use.
     #[schemars(length(min = 1, max = 200))]
     pub demand: Vec<DemandSpec>,
-    /// The machines. Default: the FleetNodes there are, as if nothing ran on them.
+    /// Machines. Default: the existing FleetNodes without their replicas.
     #[serde(default, skip_serializing_if = "PlanFleetSpec::is_empty")]
     pub fleet: PlanFleetSpec,
-    /// The largest share of its time that a node may be busy, in percent. What is left keeps queues short.
+    /// Maximum utilization of a node, in percent. The rest keeps queues short.
     #[serde(default = "default_max_utilization")]
     #[schemars(range(min = 1, max = 100))]
     pub max_utilization_percent: u32,
-    /// What could be bought; the answer then holds the least that has to be.
+    /// Machines that can be bought. The answer then contains the smallest sufficient purchase.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub catalogue: Vec<OfferSpec>,
@@ -78,23 +78,24 @@ fn default_max_utilization() -> u32 {
     DEFAULT_MAX_UTILIZATION_PERCENT
 }
 
-/// Busier than this, a node's queue grows out of proportion: at 80 % a request waits on average as long as two further
-/// ones take (M/D/1), at 90 % as long as four and a half.
+/// Default of `maxUtilizationPercent`. At 80 % utilization, a request waits on average for 2 service times (M/D/1 queue); at 90 %,
+/// for 4.5.
 pub const DEFAULT_MAX_UTILIZATION_PERCENT: u32 = 80;
 
-/// One model and its use.
+/// Model and its use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DemandSpec {
-    /// What the answer calls it. Default: the model.
+    /// Name in the answer. Default: the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub name: Option<String>,
-    /// The model: a published one by its name, such as `qwen3-8b` with `quantization` or `Qwen3-8B-4bit`; or
-    /// `local://NAME`, a directory that some node has, or `hf://OWNER/NAME`, which some node has downloaded. `rooflet plan` asks the hub itself, and reads directories and config.json files, too.
+    /// Model: the name of a published model (`qwen3-8b` with `quantization`, or `Qwen3-8B-4bit`), `local://NAME` (a directory of some
+    /// node) or `hf://OWNER/NAME` (downloaded by some node). `rooflet plan` also accepts other hub models, directories and
+    /// config.json files.
     #[schemars(length(min = 1, max = 1024))]
     pub model: String,
-    /// Format of the weights where the model does not say it, such as mlx4, mlx8 or bf16.
+    /// Format of the weights, such as mlx4, mlx8 or bf16, if the model name does not include it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub quantization: Option<String>,
@@ -102,32 +103,32 @@ pub struct DemandSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 32))]
     pub kv_bits: Option<u32>,
-    /// What a replica may store on its node's disk, as `kvCache.diskSize` of a ModelDeployment. Default: nothing is promised.
+    /// Reserved disk space of a replica, as `kvCache.diskSize` of a ModelDeployment. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub disk_size: Option<String>,
-    /// Requests that arrive per second, over the whole fleet; 0: the model has to be there, nothing more.
+    /// Arriving requests per second in the whole fleet. 0 requires only that the model is available.
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub requests_per_second: f64,
-    /// Tokens of a prompt, on average.
+    /// Average tokens of a prompt.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub prompt_tokens: u32,
-    /// Tokens of an answer, on average.
+    /// Average tokens of an answer.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub answer_tokens: u32,
-    /// Tokens that one request may have, prompt and answer together. Default: the sum of the averages.
+    /// Maximum tokens of a request, prompt and answer together. Default: the sum of the averages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub context_tokens: Option<u32>,
-    /// Requests that one replica serves at the same time.
+    /// Maximum number of concurrent requests of a replica.
     #[serde(default = "default_max_concurrency")]
     #[schemars(range(min = 1, max = 1024))]
     pub max_concurrency: u32,
-    /// Nodes that must have the model at least.
+    /// Minimum number of nodes with the model.
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 1, max = 10_000))]
     pub replicas: u32,
-    /// Speed that every replica must hold.
+    /// Required speed of every replica.
     #[serde(default, skip_serializing_if = "ObjectivesSpec::is_empty")]
     pub objectives: ObjectivesSpec,
 }
@@ -140,16 +141,16 @@ fn default_replicas() -> u32 {
     1
 }
 
-/// Machines that are there, or might be.
+/// Existing or hypothetical machines.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.macs) || size(self.macs) == 0 || !has(self.besideRunning) || !self.besideRunning").message("besideRunning speaks of the FleetNodes there are; leave it out where macs lists the machines"))]
+#[x_kube(validation = Rule::new("!has(self.macs) || size(self.macs) == 0 || !has(self.besideRunning) || !self.besideRunning").message("besideRunning applies to existing FleetNodes; it must not be set together with macs"))]
 pub struct PlanFleetSpec {
-    /// Macs by their data sheet. Empty: the FleetNodes there are.
+    /// Hypothetical Macs, by their data sheets. If empty, the existing FleetNodes are used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub macs: Vec<MacSpec>,
-    /// Leave to the replicas that run now what they have reserved, and plan with the rest.
+    /// If true, the reservations of existing replicas stay and only the rest is available to the plan.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside_running: bool,
 }
@@ -160,37 +161,37 @@ impl PlanFleetSpec {
     }
 }
 
-/// Macs that are alike.
+/// Equal Macs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MacSpec {
-    /// What the answer calls them. Default: chip and memory.
+    /// Name in the answer. Default: chip and memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub name: Option<String>,
-    /// The chip, such as `M4 Pro`.
+    /// Chip, such as `M4 Pro`.
     #[schemars(length(min = 1, max = 63))]
     pub chip: String,
-    /// GPU cores, where the chip comes with several counts. Default: the largest of that bandwidth.
+    /// Number of GPU cores, if the chip has several variants. Default: the largest variant with that bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub gpu_cores: Option<u32>,
     /// Memory, such as `24Gi`.
     #[schemars(length(min = 1, max = 32))]
     pub memory: String,
-    /// What replicas may store on the disk of each, such as `200Gi`. Absent: it is not counted.
+    /// Disk space for replicas on each Mac, such as `200Gi`. If unset, disk space is not considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub disk: Option<String>,
-    /// How many.
+    /// Number of Macs.
     #[serde(default = "default_count")]
     #[schemars(range(min = 0, max = 10_000))]
     pub count: u32,
-    /// Price of one, in whatever currency all prices are.
+    /// Price of one Mac. All prices must have the same currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
     pub price: Option<f64>,
-    /// Power that one draws while it serves.
+    /// Power of one Mac under load, in watts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
     pub watts: Option<f64>,
@@ -200,59 +201,59 @@ fn default_count() -> u32 {
     1
 }
 
-/// Macs that could be bought.
+/// Macs that can be bought.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OfferSpec {
-    /// What the answer calls them. Default: chip and memory.
+    /// Name in the answer. Default: chip and memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub name: Option<String>,
-    /// The chip, such as `M4 Pro`.
+    /// Chip, such as `M4 Pro`.
     #[schemars(length(min = 1, max = 63))]
     pub chip: String,
-    /// GPU cores, where the chip comes with several counts. Default: the largest of that bandwidth.
+    /// Number of GPU cores, if the chip has several variants. Default: the largest variant with that bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub gpu_cores: Option<u32>,
     /// Memory, such as `24Gi`.
     #[schemars(length(min = 1, max = 32))]
     pub memory: String,
-    /// What replicas may store on the disk of each, such as `200Gi`. Absent: it is not counted.
+    /// Disk space for replicas on each Mac, such as `200Gi`. If unset, disk space is not considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub disk: Option<String>,
-    /// How many could be had at most. Absent: as many as it takes; the search tries up to 10000.
+    /// Maximum number of Macs. If unset, up to 10000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub available: Option<u32>,
-    /// Price of one. Where any offer has none, the fewest Macs are sought instead of the least price.
+    /// Price of one Mac. If any offer has no price, the number of Macs is minimized instead of the price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
     pub price: Option<f64>,
-    /// Power that one draws while it serves.
+    /// Power of one Mac under load, in watts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
     pub watts: Option<f64>,
 }
 
-/// The answer.
+/// Answer to the question.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CapacityPlanStatus {
-    /// The generation of the spec this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What runs out first, and the multiple of the demand at which it does.
+    /// First exhausted resource, and the multiple of the demand at which it is exhausted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// Nodes that are used / nodes there are.
+    /// Used nodes / all nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<String>,
-    /// The whole answer, with its working.
+    /// Complete answer with its calculation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<PlanVerdict>,
-    /// Ready (the question was understood and answered), Feasible.
+    /// Ready (the question was answered), Feasible.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -263,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_needs_little_and_refuses_what_it_does_not_know() {
+    fn plan_has_defaults_and_rejects_unknown_fields() {
         let spec: CapacityPlanSpec = rooflet_base::yaml::from_str(
             "demand: [{model: qwen3-8b, quantization: mlx4, requestsPerSecond: 0.5, promptTokens: 900, answerTokens: 300}]",
         )

@@ -1,4 +1,4 @@
-//! A number, or a percentage of another: Kubernetes' int-or-string where it stands for an amount.
+//! Number or percentage: int-or-string of Kubernetes for amounts.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,20 +6,20 @@ use std::fmt;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// `3` or `25%`.
+/// Amount such as `3` or `25%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountOrPercent {
     Count(u32),
     Percent(u32),
 }
 
-/// No sign, no leading zeros, at most four digits.
+/// Pattern of percentages: no sign, no leading zeros, at most four digits.
 const PERCENT_PATTERN: &str = "^(0|[1-9][0-9]{0,3})%$";
 
 impl CountOrPercent {
     pub const ZERO: Self = Self::Count(0);
 
-    /// So many of `whole`, a broken one counted as a whole one: as Kubernetes rounds maxSurge.
+    /// Returns the amount of `whole`, rounded up as Kubernetes rounds maxSurge.
     pub fn of_rounded_up(self, whole: usize) -> usize {
         match self {
             Self::Count(count) => count as usize,
@@ -27,7 +27,7 @@ impl CountOrPercent {
         }
     }
 
-    /// So many of `whole`, a broken one not counted: as Kubernetes rounds maxUnavailable.
+    /// Returns the amount of `whole`, rounded down as Kubernetes rounds maxUnavailable.
     pub fn of_rounded_down(self, whole: usize) -> usize {
         match self {
             Self::Count(count) => count as usize,
@@ -103,11 +103,11 @@ impl JsonSchema for CountOrPercent {
         true
     }
 
-    /// The pattern holds for texts and the bounds for numbers, as in Kubernetes' own uses of int-or-string.
+    /// The pattern applies to texts and the bounds to numbers, as in Kubernetes' own int-or-string fields.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "x-kubernetes-int-or-string": true,
-            // Said, because kube takes it for true. Null then means the default, as everywhere.
+            // Explicit because kube's default is true. Null then selects the default, as in other fields.
             "nullable": false,
             "pattern": PERCENT_PATTERN,
             "minimum": 0,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_percentages_parse_and_print() {
+    fn counts_and_percentages_round_trip() {
         for (value, expect) in [
             (json!(0), CountOrPercent::Count(0)),
             (json!(3), CountOrPercent::Count(3)),
@@ -148,9 +148,9 @@ mod tests {
         }
     }
 
-    /// The numbers of Kubernetes' own documentation and tests of Deployments: 25 % of 10 and of 3.
+    /// Figures from Kubernetes' documentation and tests of Deployments: 25 % of 10 and of 3.
     #[test]
-    fn percentages_round_as_kubernetes_does() {
+    fn percentages_round_like_kubernetes() {
         let quarter = CountOrPercent::Percent(25);
         assert_eq!((quarter.of_rounded_up(10), quarter.of_rounded_down(10)), (3, 2));
         assert_eq!((quarter.of_rounded_up(3), quarter.of_rounded_down(3)), (1, 0));

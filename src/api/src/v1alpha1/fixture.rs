@@ -1,4 +1,4 @@
-//! Objects for tests: each has the least that its kind needs, in the namespace `default`, and what the test says beside it.
+//! Minimal objects for tests, in the namespace `default`.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{ModelDeployment, ModelReplica, ModelRevision};
 
 impl ModelDeployment {
-    /// Of `local://guide`. `spec` is a merge patch.
+    /// Returns a deployment of `local://guide`. `spec` is a merge patch.
     pub fn test(name: &str, spec: Value) -> Self {
         let least = json!({ "model": { "source": "local://guide" } });
         let mut deployment = Self::new(name, merged(least, spec));
@@ -16,7 +16,7 @@ impl ModelDeployment {
 }
 
 impl ModelReplica {
-    /// Of `local://guide`, for one short request. `spec` is a merge patch.
+    /// Returns a replica of `local://guide` for one short request. `spec` is a merge patch.
     pub fn test(name: &str, spec: Value) -> Self {
         let least = json!({
             "model": { "source": "local://guide" },
@@ -29,7 +29,7 @@ impl ModelReplica {
 }
 
 impl ModelRevision {
-    /// The first one of `local://guide`. `spec` is a merge patch.
+    /// Returns the first revision of `local://guide`. `spec` is a merge patch.
     pub fn test(name: &str, spec: Value) -> Self {
         let least = json!({ "revision": 1, "model": { "source": "local://guide" }, "serving": {} });
         let mut revision = Self::new(name, merged(least, spec));

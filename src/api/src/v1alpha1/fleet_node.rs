@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Basis, Probe, TaintEffect};
 
-/// One machine of the fleet: what its chip is, what was measured there, what is free.
+/// Machine of the fleet: chip, measured speed, free capacity.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[expect(
     clippy::duplicated_attributes,
@@ -23,18 +23,18 @@ use super::{Basis, Probe, TaintEffect};
     category = "rooflet",
     status = "FleetNodeStatus",
     derive = "PartialEq",
-    doc = "FleetNode is one machine of the fleet. Its agent registers it and reports what the chip is, what was measured and what is free.",
+    doc = "FleetNode is one machine of the fleet. Its agent registers it and reports the chip, measured bandwidth and free capacity.",
     printcolumn(
         name = "Chip",
         type_ = "string",
         json_path = ".status.chip.name",
-        description = "The chip as it names itself."
+        description = "Name of the chip."
     ),
     printcolumn(
         name = "Memory",
         type_ = "string",
         json_path = ".status.summary.memory",
-        description = "Memory models may use / all memory."
+        description = "Allocatable memory / total memory."
     ),
     printcolumn(
         name = "Bandwidth(M/Spec)",
@@ -46,13 +46,13 @@ use super::{Basis, Probe, TaintEffect};
         name = "Free-Mem",
         type_ = "string",
         json_path = ".status.summary.freeMemory",
-        description = "Memory no replica holds or has reserved."
+        description = "Memory that no replica uses or has reserved."
     ),
     printcolumn(
         name = "Free-BW",
         type_ = "string",
         json_path = ".status.summary.freeBandwidth",
-        description = "Measured bandwidth promised to no replica."
+        description = "Measured bandwidth that no replica has reserved."
     ),
     printcolumn(
         name = "Replicas",
@@ -64,19 +64,19 @@ use super::{Basis, Probe, TaintEffect};
         name = "Ready",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",
-        description = "Whether the agent reports and can serve."
+        description = "Whether the agent sends heartbeats and can serve models."
     ),
     printcolumn(
         name = "Age",
         type_ = "date",
         json_path = ".metadata.creationTimestamp",
-        description = "Time since it joined."
+        description = "Time since the node joined."
     ),
     printcolumn(
         name = "Cordoned",
         type_ = "boolean",
         json_path = ".spec.unschedulable",
-        description = "Whether new replicas are kept away.",
+        description = "Whether the node is cordoned.",
         priority = 1
     ),
     printcolumn(
@@ -104,126 +104,126 @@ use super::{Basis, Probe, TaintEffect};
         name = "Endpoint",
         type_ = "string",
         json_path = ".status.endpoint",
-        description = "Where the gateway reaches the agent.",
+        description = "URL of the agent.",
         priority = 1
     )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct FleetNodeSpec {
-    /// While true, no new replica is placed on the node (cordoned).
+    /// If true, the node is cordoned: no new replica is scheduled on it.
     #[serde(default)]
     pub unschedulable: bool,
-    /// While true, the node is cordoned and its replicas are moved to other nodes that have room, one after the other where
-    /// their deployments' `maxUnavailable` asks for it. The condition Drained tells how far that is.
+    /// If true, the node is cordoned and its replicas move to other nodes that have room, within `maxUnavailable` of their
+    /// deployments. The condition Drained reports the progress.
     #[serde(default, skip_serializing_if = "is_false")]
     pub drain: bool,
-    /// Keep away models that do not tolerate them.
+    /// Taints that repel models without a matching toleration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
 }
 
-/// A mark that keeps models away which do not tolerate it; Kubernetes' own rules.
+/// Taint that repels models without a matching toleration. Semantics of Kubernetes taints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Taint {
-    /// The taint's name.
+    /// Key of the taint.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
-    /// Compared with a toleration's value.
+    /// Value that tolerations with operator Equal must have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// What happens to models that do not tolerate it.
+    /// Effect on replicas without a matching toleration.
     pub effect: TaintEffect,
 }
 
-/// What the agent says of its machine.
+/// Observed state of a FleetNode, reported by its agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FleetNodeStatus {
-    /// The generation of the spec this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The chip.
+    /// Chip of the machine.
     pub chip: Chip,
-    /// What the chip's maker says of it. Absent where the chip is not known, and in virtual machines.
+    /// Data sheet of the chip. Unset for unknown chips and in virtual machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_sheet: Option<DataSheet>,
     /// Software and identity of the machine.
     pub node_info: NodeInfo,
-    /// All there is.
+    /// Total resources of the machine.
     pub capacity: Resources,
-    /// What models may use.
+    /// Resources that models may use.
     pub allocatable: Resources,
-    /// What was measured through the engine. Absent until the first probe has ended.
+    /// Measurements through the engine. Unset until the first probe has completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
-    /// What real requests on this node have taught about its speed, with its present engine. Corrects predictions.
+    /// Measured speed of real requests on this node with the current engine. Corrects predictions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calibrations: Vec<Calibration>,
-    /// The figures above as short texts, for the columns of `kubectl get`.
+    /// Figures as short texts for the columns of `kubectl get`.
     pub summary: NodeSummary,
-    /// Base URL where the agent takes requests for its replicas.
+    /// Base URL at which the agent accepts requests for its replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// How fast the node downloaded models. Absent until it has.
+    /// Download speed. Unset until the node has downloaded a model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub download: Option<DownloadSpeed>,
-    /// Models in the agent's `--model-dir`, and those that were downloaded.
+    /// Models in the agent's `--model-dir`, and downloaded models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<NodeModel>,
-    /// Replicas on the node.
+    /// Number of replicas on the node.
     pub replicas: i32,
     /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent, QuietHours, ProbeFresh, Drained.
-    /// Those that speak against the node act as taints of their own: see docs/nodes.md.
+    /// Some conditions taint the node: see docs/nodes.md.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// The chip as the machine names it.
+/// Chip of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Chip {
     /// Brand string, such as `Apple M4 Pro`.
     pub name: String,
-    /// GPU cores, where the machine tells.
+    /// Number of GPU cores, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_cores: Option<u32>,
-    /// CPU cores.
+    /// Number of CPU cores.
     pub cpu_cores: u32,
-    /// The machine's model, such as `Mac16,10`.
+    /// Model identifier of the machine, such as `Mac16,10`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_model: Option<String>,
-    /// True where the machine is not a bare-metal Apple Silicon Mac: it may serve, for development, and never
-    /// counts as the chip it may claim to be.
+    /// True if the machine is not a physical Apple Silicon Mac. It can serve models for development, but data sheets and
+    /// purchases ignore it.
     pub development: bool,
 }
 
-/// Measured against predicted speed of models stored alike.
+/// Ratios of measured to predicted speed for models with the same weight format.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Calibration {
-    /// Whole bits of a weight: 4 for weights in 4 bits with their scales.
+    /// Bits of a weight without scales, such as 4.
     pub weight_bits: u32,
-    /// Natural logarithm of measured over predicted time per token of the last runs, the oldest first. A run is the median over requests that
-    /// no other run counts.
+    /// Natural logarithm of (measured / predicted time per token) of the last runs, oldest first. A run is the median over several
+    /// requests; each request belongs to one run.
     pub log_time_ratios: Vec<f64>,
-    /// The same of the time to the first token of requests that had the engine to themselves, without what they waited.
+    /// Natural logarithm of (measured / predicted time to first token), for requests that used the engine alone, without queueing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_first_token_ratios: Vec<f64>,
 }
 
-/// What a chip's maker says of it. Nothing of it was measured.
+/// Data sheet of a chip. Nothing in it was measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataSheet {
-    /// Nominal.
+    /// Always Nominal.
     pub basis: Basis,
     /// Peak memory bandwidth.
     pub memory_bytes_per_second: f64,
-    /// Who says so.
+    /// Source of the figure.
     pub source: String,
-    /// Where sources disagree.
+    /// Note for disagreeing sources.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
@@ -232,156 +232,156 @@ pub struct DataSheet {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeInfo {
-    /// Stays the same across restarts and reinstalls of the agent.
+    /// Identifier that is stable across restarts and reinstallations of the agent.
     pub machine_id: String,
-    /// Such as `macOS 26.4.1` or `Debian GNU/Linux 12`.
+    /// Operating system, such as `macOS 26.4.1` or `Debian GNU/Linux 12`.
     pub operating_system: String,
     /// Build of the operating system.
     pub os_build: String,
-    /// Such as `arm64`.
+    /// CPU architecture, such as `arm64`.
     pub architecture: String,
-    /// The agent's version.
+    /// Version of the agent.
     pub agent_version: String,
     /// Inference engine, its version and device, such as `mlx 0.32.2 (metal)`.
     pub engine: String,
 }
 
-/// Amounts of what models consume.
+/// Amounts of resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Resources {
     /// Memory, as a quantity.
     pub memory: String,
-    /// Memory bandwidth per second, as a quantity of bytes. Absent until it was measured.
+    /// Memory bandwidth in bytes per second, as a quantity. Unset until it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bandwidth: Option<String>,
-    /// The disk with the agent's files, as a quantity; of what is allocatable, what replicas with a
-    /// spec.serving.kvCache.diskSize may store together, in whole gibibytes. Absent where nobody can tell.
+    /// Disk with the agent's files, as a quantity. In `allocatable`: space for all replicas with spec.serving.kvCache.diskSize, in
+    /// whole GiB. Unset if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
 }
 
-/// Short texts for columns.
+/// Texts for the columns of `kubectl get`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSummary {
-    /// Memory models may use / all memory.
+    /// Allocatable memory / total memory.
     pub memory: String,
-    /// Measured bandwidth / data-sheet bandwidth; `-` where there is none.
+    /// Measured bandwidth / data-sheet bandwidth; `-` for a missing figure.
     pub bandwidth: String,
-    /// Memory that no replica holds or has reserved.
+    /// Memory that no replica uses or has reserved.
     pub free_memory: String,
-    /// Measured bandwidth that was promised to no replica; `-` where nothing was measured.
+    /// Measured bandwidth that no replica has reserved; `-` if nothing was measured.
     pub free_bandwidth: String,
 }
 
-/// A model directory on the node.
+/// Model on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeModel {
-    /// Name of the directory; `local://NAME` finds it. Of a model that was downloaded its source, `hf://OWNER/NAME@COMMIT`.
+    /// NAME of `local://NAME`, or the source `hf://OWNER/NAME@COMMIT` of a downloaded model.
     pub name: String,
     /// `model_type` of its config.json.
     pub architecture: String,
     /// Bytes of its weights in memory.
     pub weights_bytes: u64,
-    /// Bytes that one more token adds to the KV cache of one stream, while no window of the model is full.
+    /// KV cache bytes of one token, before any sliding window is full.
     pub kv_bytes_per_token: u64,
-    /// Bytes of intermediate results while a long prompt is read.
+    /// Bytes of intermediate results during prefill.
     pub activation_bytes: u64,
-    /// What memory and speed depend on. Absent where the directory cannot be served.
+    /// Dimensions that determine memory and speed. Unset if the model cannot be served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<ModelCost>,
-    /// The longest context the model was made for, in tokens.
+    /// Maximum context length of the model, in tokens.
     pub max_context_tokens: u32,
-    /// Why the directory cannot be served; absent where it can.
+    /// Reason why the model cannot be served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// How fast a node downloaded models from their hub.
+/// Download speed of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DownloadSpeed {
-    /// Bytes per second, the median of the last downloads.
+    /// Median bytes per second of the last downloads.
     pub median_bytes_per_second: f64,
-    /// How many that is of; one that broke off and went on counts twice.
+    /// Number of downloads in the median. A resumed download counts twice.
     pub downloads: u32,
 }
 
-/// The sizes of a model that its memory and speed follow from.
+/// Dimensions of a model that determine its memory and speed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModelCost {
     /// Bytes of weights that every decode step reads: attention, dense blocks, shared experts and output head.
     pub every_step_bytes: u64,
-    /// Bytes of all routed experts; a step reads those it chooses.
+    /// Bytes of all routed experts. A step reads only the selected experts.
     pub expert_bytes: u64,
-    /// Bytes that are held and that no decode step reads: an untied embedding table, towers for images.
+    /// Bytes in memory that no decode step reads, such as an untied embedding table or an image encoder.
     pub idle_bytes: u64,
     /// Bits of one element of the KV cache on this node.
     pub kv_element_bits: u32,
     /// Width of the residual stream.
     pub hidden_size: u32,
-    /// Tokens in the vocabulary.
+    /// Size of the vocabulary, in tokens.
     pub vocabulary_size: u32,
-    /// Whether the output head is the embedding table.
+    /// True if the output head shares the embedding table.
     pub tied_embeddings: bool,
-    /// Whether floats are of a type that every GPU computes with, float16 or float32; bfloat16 is emulated before M3.
+    /// True if all GPUs support the float type natively (float16, float32). bfloat16 is emulated before M3.
     #[serde(skip_serializing_if = "is_false")]
     pub native_floats: bool,
-    /// A second table of embeddings, with a vector per token and layer.
+    /// Second embedding table, with one vector per token and layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_layer_inputs: Option<PerLayerInputs>,
-    /// Layers, equal ones together.
+    /// Groups of equal layers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerGroup>,
 }
 
-/// Dimensions of a table of embeddings that every layer mixes in.
+/// Dimensions of an embedding table that every layer uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PerLayerInputs {
-    /// Tokens in the table.
+    /// Number of tokens in the table.
     pub vocabulary_size: u32,
     /// Width of a vector.
     pub width: u32,
 }
 
-/// The most layers of a model that are computed with; none that was published has a tenth of them.
+/// Maximum number of layers of a model. Published models have less than a tenth.
 pub const MAX_LAYERS: u32 = 10_000;
 
 /// Layers of the same dimensions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LayerGroup {
-    /// How many; of all groups of a model together at most 10 000.
+    /// Number of layers. All groups of a model together have at most 10,000.
     #[schemars(range(max = MAX_LAYERS))]
     pub count: u32,
-    /// How they mix tokens.
+    /// Attention of the layers.
     pub attention: LayerAttention,
-    /// How they transform each token.
+    /// Feed-forward block of the layers.
     pub feed_forward: LayerFeedForward,
 }
 
-/// Dimensions of a layer's attention. Which fields are set depends on `type`.
+/// Dimensions of a layer's attention. The set fields depend on `type`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LayerAttention {
-    /// Grouped: softmax attention. Latent: multi-head latent attention. GatedDelta: linear attention with a state.
+    /// Grouped: softmax attention. Latent: multi-head latent attention. GatedDelta: linear attention with a recurrent state.
     #[serde(rename = "type")]
     pub kind: AttentionType,
-    /// Query heads; value heads of GatedDelta.
+    /// Number of query heads (GatedDelta: value heads).
     pub heads: u32,
-    /// KV heads; key heads of GatedDelta.
+    /// Number of KV heads (GatedDelta: key heads).
     #[serde(skip_serializing_if = "is_zero")]
     pub kv_heads: u32,
-    /// Width of a head; of a key head of GatedDelta; of a key's part without position of Latent.
+    /// Width of a head (GatedDelta: of a key head; Latent: of the key part without position).
     pub head_dim: u32,
-    /// Width of a value head, where it is another one.
+    /// Width of a value head, if it differs.
     #[serde(skip_serializing_if = "is_zero")]
     pub value_dim: u32,
-    /// Tokens that are attended to and kept, where not all are.
+    /// Length of the sliding window, in tokens; 0 without one.
     #[serde(skip_serializing_if = "is_zero")]
     pub window_tokens: u32,
     /// Rank of compressed keys and values.
@@ -390,16 +390,16 @@ pub struct LayerAttention {
     /// Rank of compressed queries.
     #[serde(skip_serializing_if = "is_zero")]
     pub query_rank: u32,
-    /// Width of a key's part with position.
+    /// Width of the key part with position.
     #[serde(skip_serializing_if = "is_zero")]
     pub rope_dim: u32,
-    /// Whether a gate multiplies the output.
+    /// True if a gate multiplies the output.
     #[serde(skip_serializing_if = "is_false")]
     pub output_gate: bool,
-    /// Whether one projection makes keys and values.
+    /// True if keys and values come from one projection.
     #[serde(skip_serializing_if = "is_false")]
     pub keys_are_values: bool,
-    /// Whether the layer attends to the cache of an earlier one and has none of its own.
+    /// True if the layer uses the KV cache of an earlier layer instead of its own.
     #[serde(skip_serializing_if = "is_false")]
     pub shares_cache: bool,
 }
@@ -419,15 +419,15 @@ pub enum AttentionType {
 pub struct LayerFeedForward {
     /// Width of the dense block, or of one expert.
     pub intermediate_size: u32,
-    /// Matrices of the block: 3 with a gate, else 2.
+    /// Number of matrices: 3 with a gate, otherwise 2.
     pub matrices: u32,
-    /// Routed experts; 0 in a dense block.
+    /// Number of routed experts; 0 in a dense block.
     #[serde(skip_serializing_if = "is_zero")]
     pub experts: u32,
-    /// Of them, those that one token uses.
+    /// Number of experts per token.
     #[serde(skip_serializing_if = "is_zero")]
     pub active_experts: u32,
-    /// Width of all shared experts together.
+    /// Total width of the shared experts.
     #[serde(skip_serializing_if = "is_zero")]
     pub shared_intermediate_size: u32,
 }

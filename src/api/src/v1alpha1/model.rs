@@ -1,4 +1,4 @@
-//! What deployments, revisions and replicas say alike about a model: source, serving, objectives, placement.
+//! Parts that deployments, revisions and replicas share: model source, serving, objectives, placement.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,37 +14,37 @@ use rooflet_base::quantity;
 use rooflet_base::quantity::{DURATION_PATTERN, ParseQuantityError};
 use rooflet_base::units::Bytes;
 
-/// Streams a replica serves at once when nothing else is asked for.
+/// Default of `serving.maxConcurrency`: streams that a replica serves at the same time.
 pub const DEFAULT_MAX_CONCURRENCY: u32 = 4;
 
-/// Requests that wait for each that is answered at the same time, where nothing else is said: whoever comes last waits for
-/// about as many answers, which is as long as clients wait.
+/// Default number of queued requests per concurrent stream. The last request in the queue waits for about as many answers,
+/// which is as long as clients usually wait.
 pub const DEFAULT_QUEUED_PER_STREAM: u32 = 8;
-/// The longest context that is reserved when nothing else is asked for, in tokens.
+/// Maximum default of `serving.contextTokens`, in tokens.
 pub const DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.revision) || self.source.startsWith('hf://')").message("only models of a hub (source: hf://OWNER/NAME) have revisions; leave it out").field_path(".revision"))]
+#[x_kube(validation = Rule::new("!has(self.revision) || self.source.startsWith('hf://')").message("may only be set for models of a hub (source: hf://OWNER/NAME)").field_path(".revision"))]
 pub struct ModelSpec {
-    /// Where the model's files are: `hf://OWNER/NAME` is a repository of the hub, which nodes download;
-    /// `local://NAME` the directory NAME under the agent's `--model-dir`; `file:///ABSOLUTE/PATH` a directory on the
-    /// node. It holds `config.json`, `tokenizer.json` and `*.safetensors` as published for MLX.
+    /// Location of the model's files: `hf://OWNER/NAME` is a repository of the hub, which nodes download. `local://NAME` is the
+    /// directory NAME under the agent's `--model-dir`. `file:///ABSOLUTE/PATH` is a directory on the node. The directory
+    /// contains `config.json`, `tokenizer.json` and `*.safetensors` as published for MLX.
     #[schemars(length(min = 1, max = 1024))]
-    #[x_kube(validation = Rule::new(r"self.matches('^hf://[A-Za-z0-9_-][A-Za-z0-9._-]*/[A-Za-z0-9_-][A-Za-z0-9._-]*$') || self.matches('^local://[A-Za-z0-9][A-Za-z0-9._-]*$') || self.matches('^file:///.+')").message("must be hf://OWNER/NAME (a revision goes into spec.model.revision), local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; other sources are not served by this version"))]
+    #[x_kube(validation = Rule::new(r"self.matches('^hf://[A-Za-z0-9_-][A-Za-z0-9._-]*/[A-Za-z0-9_-][A-Za-z0-9._-]*$') || self.matches('^local://[A-Za-z0-9][A-Za-z0-9._-]*$') || self.matches('^file:///.+')").message("must be hf://OWNER/NAME (a revision goes into spec.model.revision), local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; this version supports no other sources"))]
     pub source: String,
-    /// Of a model of a hub: its branch, tag or commit. A ModelRevision has the commit that it was then. Default: main.
+    /// Branch, tag or commit of a model of a hub. The ModelRevision contains the resolved commit. Default: main.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
     pub revision: Option<String>,
 }
 
 impl ModelSpec {
-    /// The source with its revision.
+    /// Parses the source and its revision.
     ///
     /// # Errors
-    /// The text is no source.
+    /// The text is not a model source.
     pub fn parse(&self) -> Result<ModelSource, ParseModelSourceError> {
         let source = self.source.parse()?;
         Ok(match source {
@@ -56,7 +56,7 @@ impl ModelSpec {
         })
     }
 
-    /// The reverse of [`ModelSpec::text`].
+    /// Inverse of [`ModelSpec::text`].
     pub fn of_text(text: &str) -> Self {
         let (source, revision) = match text.split_once('@') {
             Some((source, revision)) if text.starts_with(HUB_SCHEME) => (source, Some(revision.to_owned())),
@@ -68,20 +68,20 @@ impl ModelSpec {
         }
     }
 
-    /// Source and revision in one text, as [`ModelSource`] is written.
+    /// Returns source and revision as one text, in the form of [`ModelSource`].
     pub fn text(&self) -> String {
         self.parse()
             .map_or_else(|_| self.source.clone(), |source| source.to_string())
     }
 }
 
-/// What a model of a hub is, as its repository told before anything was downloaded.
+/// Facts about a model of a hub, read from its repository before the download.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ArtifactSpec {
-    /// Bytes of its files, which a node that has none of them downloads.
+    /// Bytes that a node without the model downloads.
     pub download_bytes: u64,
-    /// What memory and speed follow from, and the name by which nodes list it.
+    /// Dimensions that determine memory and speed, and the name under which nodes list the model.
     pub model: NodeModel,
 }
 
@@ -97,7 +97,7 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// How FleetNodes name it among their models; `None`: only its agent sees what is there.
+    /// Name under which FleetNodes list the model. `None` for files that only the node's agent can read.
     pub fn listed_as(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Local(name) => Some(name.into()),
@@ -107,24 +107,24 @@ impl ModelSource {
     }
 }
 
-/// A model in a repository of a hub: `hf://OWNER/NAME`, or `hf://OWNER/NAME@REVISION`.
+/// Model in a repository of a hub: `hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HubModel {
     pub owner: String,
     pub name: String,
-    /// A branch, a tag or a commit; `None`: `main`.
+    /// Branch, tag or commit. `None` is `main`.
     pub revision: Option<String>,
 }
 
-/// How sources of hubs begin.
+/// Scheme of hub sources.
 const HUB_SCHEME: &str = "hf://";
 
-/// Why a text names no model of a hub.
+/// Reason why a text is not a hub model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseHubModelError {
     #[error("a model on the hub is hf://OWNER/NAME or hf://OWNER/NAME@REVISION")]
     Form,
-    #[error("after @ a branch, a tag or a commit is expected")]
+    #[error("a branch, tag or commit must follow @")]
     Revision,
 }
 
@@ -166,7 +166,7 @@ impl fmt::Display for HubModel {
     }
 }
 
-/// Why a text is not a model source.
+/// Reason why a text is not a model source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "spec.model.source: `{0}` must be hf://OWNER/NAME, local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH"
@@ -209,61 +209,59 @@ impl fmt::Display for ModelSource {
     }
 }
 
-/// How the model is offered to clients.
+/// Settings for clients of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServingSpec {
-    /// The name clients put into `model`. Default: the deployment's name.
+    /// Model name in client requests. Default: name of the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
-    /// Tokens of prompt and answer together that one request may have; a longer request is refused, never cut.
-    /// Default: the model's own maximum, at most 32768.
+    /// Maximum tokens of a request, prompt and answer together. Longer requests are rejected, never truncated.
+    /// Default: the model's own maximum, but at most 32768.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub context_tokens: Option<u32>,
-    /// Requests served at the same time by one replica; memory for all of them at full context is reserved.
+    /// Maximum number of requests that a replica serves at the same time. Memory is reserved for all of them at full context.
     #[serde(default = "default_max_concurrency")]
     #[schemars(range(min = 1, max = 1024))]
     pub max_concurrency: u32,
-    /// How the keys and values of tokens are kept.
+    /// Format and disk storage of the KV cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<KvCacheSpec>,
-    /// The most tokens that are guessed ahead from what followed the same tokens earlier in a text, to be checked in one
-    /// pass: faster for answers that repeat their prompt, the same tokens in any case. Only while a replica answers one
-    /// request alone, and not for models with sliding windows or recurrent states. Default: none are.
+    /// Maximum number of draft tokens by prompt lookup: tokens that followed the same text earlier in the request are verified in
+    /// one pass. Answers that repeat their prompt become faster; the generated tokens stay the same. Active only while a replica
+    /// serves a single request. Not supported for models with sliding windows or recurrent state. Default: no draft tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub prompt_lookup_tokens: Option<u32>,
 }
 
-/// Keys and values of tokens that were computed.
+/// Settings of the KV cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KvCacheSpec {
-    /// Bits of one element: 8 and 4 take about a half and a third of the memory of 16, so that more and longer requests
-    /// fit, at some loss of precision. Not for models with sliding windows or attention sinks. Default: 16, or whatever
-    /// the model is computed in.
+    /// Bits of one element. 8 and 4 need about a half and a third of the memory of 16, at some loss of precision. Not supported
+    /// for models with sliding windows or attention sinks. Default: the precision in which the model is computed, usually 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = [4, 8, 16]))]
     pub bits: Option<u32>,
-    /// The most that each replica stores of them on its node's disk, such as 16Gi, so that a worker that takes another's
-    /// place finds them again. It is promised: a replica goes where its node has so much. "0" stores nothing: tokens of
-    /// prompts are in the files. Default: a tenth of what is free there and promised to no replica, at most 8Gi; nothing where
-    /// that is less than 20Gi.
+    /// Disk space for cached prefixes of each replica, such as 16Gi. A restarted worker reads them again. The space is reserved: the
+    /// scheduler considers only nodes that have it. "0" stores nothing; the files contain tokens of prompts. Default: a tenth
+    /// of the unreserved free space, at most 8Gi; nothing if less than 20Gi is unreserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"))]
     pub disk_size: Option<String>,
 }
 
 impl KvCacheSpec {
-    /// What each replica may store, where that is said.
+    /// Returns the parsed `disk_size`, if it is set.
     pub fn disk_bytes(&self) -> Option<Bytes> {
         match quantity::parse_bytes(self.disk_size.as_deref()?) {
             Ok(bytes) => Some(bytes),
-            // No node has so much, and the scheduler says so.
+            // No node has that much disk; the scheduler reports it.
             Err(ParseQuantityError::TooLarge(_)) => Some(Bytes(u64::MAX)),
-            // The schema lets only quantities through.
+            // The schema rejects other texts.
             Err(ParseQuantityError::Malformed(_) | ParseQuantityError::Negative(_)) => None,
         }
     }
@@ -273,7 +271,7 @@ fn default_max_concurrency() -> u32 {
     DEFAULT_MAX_CONCURRENCY
 }
 
-/// The same as an empty object: it is the schema's default of `spec.serving`.
+/// Equals an empty object, which is the schema's default of `spec.serving`.
 impl Default for ServingSpec {
     fn default() -> Self {
         Self {
@@ -286,16 +284,15 @@ impl Default for ServingSpec {
     }
 }
 
-/// Speed that is held on to.
+/// Required speed of the replicas.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectivesSpec {
-    /// Tokens per second each stream should get while it is being answered. Compared with what the replicas measure;
-    /// the condition ObjectivesMet tells the outcome.
+    /// Minimum decode tokens/s of each stream. The condition ObjectivesMet compares it with the measured speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001))]
     pub decode_tokens_per_second: Option<f64>,
-    /// How long a client may wait for the first token.
+    /// Maximum time to first token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_to_first_token: Option<TimeToFirstTokenObjective>,
 }
@@ -306,40 +303,39 @@ impl ObjectivesSpec {
     }
 }
 
-/// A bound on the time to the first token.
+/// Maximum time to first token for a given prompt length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.max.matches('[1-9]')").message("must be above 0").field_path(".max"))]
+#[x_kube(validation = Rule::new("self.max.matches('[1-9]')").message("must be greater than 0").field_path(".max"))]
 pub struct TimeToFirstTokenObjective {
-    /// The longest wait, above 0, as a Go-style duration such as `3s` or `1m30s`.
+    /// Maximum time, greater than 0, as a Go duration such as `3s` or `1m30s`.
     #[schemars(length(max = 32), regex(pattern = DURATION_PATTERN))]
     pub max: String,
-    /// The length of the prompt, in tokens, for which the bound holds: at most `contextTokens`, where that is said.
+    /// Prompt length in tokens to which the maximum applies. Must not exceed `contextTokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub at_prompt_tokens: Option<u32>,
 }
 
-/// Which nodes may serve the model.
+/// Constraints and preferences for the choice of nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementSpec {
-    /// Labels a FleetNode must carry, all of them.
+    /// Labels that a FleetNode must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub node_selector: BTreeMap<String, String>,
-    /// Taints of nodes that do not keep the model away.
+    /// Taints that the model tolerates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub tolerations: Vec<Toleration>,
-    /// What makes one node better than another of those that can serve it.
+    /// Strategy that ranks the nodes that can serve the model.
     #[serde(default, skip_serializing_if = "is_default")]
     pub strategy: PlacementStrategy,
-    /// How evenly the deployment's replicas are spread over zones, racks or whatever a label of the nodes names.
+    /// Spread of the replicas over zones, racks or another topology domain that a node label defines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<TopologySpread>,
-    /// Whether replicas of the deployment keep off one another's nodes. Default: Preferred; with strategy BinPack:
-    /// Ignored.
+    /// True if replicas of the deployment avoid sharing nodes. Default: Preferred; Ignored with strategy BinPack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anti_affinity: Option<AntiAffinity>,
 }
@@ -354,33 +350,33 @@ impl PlacementSpec {
     }
 }
 
-/// What makes one node better than another.
+/// Strategy that ranks nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PlacementStrategy {
-    /// What leaves most room between objectives and predicted speed, for all replicas on the node; then a node that
-    /// holds the model in memory; then the smallest room that fits.
+    /// Prefers the node with the largest margin between objectives and predicted speed of all its replicas, then nodes
+    /// that already hold the model in memory, then the node with the least free memory.
     #[default]
     SloSlack,
-    /// As few nodes as possible.
+    /// Uses as few nodes as possible.
     BinPack,
-    /// The node that is used least.
+    /// Prefers the least used node.
     Spread,
-    /// The node that is predicted to answer fastest, with what runs there.
+    /// Prefers the node with the highest predicted speed, beside its present replicas.
     Fastest,
 }
 
-/// A bound on how unevenly replicas may be spread; Kubernetes' own rules for topology spread constraints.
+/// Limit for the uneven spread of replicas. Semantics of Kubernetes topology spread constraints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TopologySpread {
-    /// The label of nodes whose values are the domains. `kubernetes.io/hostname` is every node for itself.
+    /// Node label whose values are the domains. With `kubernetes.io/hostname`, every node is a domain.
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: String,
-    /// How many replicas a domain may have more than the one with the fewest.
+    /// Maximum difference between a domain's replica count and the smallest count of all domains.
     #[serde(default = "default_max_skew")]
     #[schemars(range(min = 1))]
     pub max_skew: i32,
-    /// What happens where that cannot be kept.
+    /// Action if the limit cannot be met.
     #[serde(default)]
     pub when_unsatisfiable: WhenUnsatisfiable,
 }
@@ -389,55 +385,55 @@ fn default_max_skew() -> i32 {
     1
 }
 
-/// How much a bound binds.
+/// Action if a spread limit cannot be met.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WhenUnsatisfiable {
-    /// The replica waits.
+    /// The replica stays unscheduled.
     #[default]
     DoNotSchedule,
-    /// The replica is placed where the bound is exceeded least.
+    /// The scheduler prefers nodes that exceed the limit least.
     ScheduleAnyway,
 }
 
-/// Whether replicas of one deployment keep off one another's nodes.
+/// Whether replicas of a deployment may share a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AntiAffinity {
-    /// They share a node only where no other one has room.
+    /// Replicas share a node only if no other node has room.
     Preferred,
-    /// They never share a node; what finds none waits.
+    /// Replicas never share a node. Replicas without a node stay Pending.
     Required,
-    /// They share nodes freely.
+    /// Replicas may share nodes.
     Ignored,
 }
 
-/// A taint that does not matter to this model; Kubernetes' own rules.
+/// Toleration of a taint. Semantics of Kubernetes tolerations.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')").message("effect must be 'NoExecute' when tolerationSeconds is set").field_path(".effect"))]
 #[x_kube(validation = Rule::new("self.operator == 'Exists' || (has(self.key) && optional.ofNonZeroValue(self.key).hasValue())").message("operator must be Exists when `key` is empty, which means \"match all values and all keys\"").field_path(".operator"))]
 #[x_kube(validation = Rule::new("self.operator != 'Exists' || !has(self.value) || !optional.ofNonZeroValue(self.value).hasValue()").message("value must be empty when `operator` is 'Exists'").field_path(".operator"))]
 pub struct Toleration {
-    /// The taint's key. Empty with operator Exists: every taint.
+    /// Key of the taint. Empty with operator Exists matches every taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub key: Option<String>,
-    /// Equal (default) compares the value, Exists does not.
+    /// Equal (default) compares the value; Exists ignores it.
     #[serde(default)]
     pub operator: TolerationOperator,
-    /// The taint's value, for Equal.
+    /// Value of the taint, for operator Equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub value: Option<String>,
-    /// The taint's effect. Absent: every effect.
+    /// Effect of the taint. If unset, all effects match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
-    /// How long a replica stays on a node after the taint has come, for effect NoExecute. Absent: for good; 0 or less:
-    /// not at all.
+    /// For effect NoExecute, seconds that a replica stays on a node after the taint was added. If unset, the replica stays; 0 or
+    /// less evicts it immediately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }
 
-/// How a toleration compares.
+/// Comparison of a toleration with a taint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TolerationOperator {
     #[default]
@@ -445,14 +441,14 @@ pub enum TolerationOperator {
     Exists,
 }
 
-/// What a taint does to models that do not tolerate it.
+/// Effect of a taint on replicas without a matching toleration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
-    /// No new replica is placed on the node.
+    /// No new replica is scheduled on the node.
     NoSchedule,
-    /// The node is taken only when no other fits.
+    /// The node is used only if no other node fits.
     PreferNoSchedule,
-    /// Replicas already there leave as well.
+    /// In addition, existing replicas are evicted.
     NoExecute,
 }
 
@@ -461,7 +457,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_parse_and_print() {
+    fn sources_parse_and_print_round_trip() {
         for text in [
             "local://guide",
             "local://Qwen3-8B_4bit.v2",
@@ -490,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_counted_is_not_taken_for_the_default() {
+    fn disk_size_beyond_u64_is_not_the_default() {
         let bytes = |size: &str| {
             let disk_size = Some(size.to_owned());
             let spec = KvCacheSpec {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{ArtifactSpec, GoldenPrompt, ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
 use rooflet_base::quantile::{nearest, sorted};
 
-/// One copy of a model on one node: what a Pod is to a Deployment.
+/// Copy of a model on one node, comparable to a Pod.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[expect(
     clippy::duplicated_attributes,
@@ -26,37 +26,37 @@ use rooflet_base::quantile::{nearest, sorted};
     namespaced,
     status = "ModelReplicaStatus",
     derive = "PartialEq",
-    doc = "ModelReplica is one copy of a model on one node. The controller creates it, the scheduler writes spec.nodeName, the node's agent runs it.",
+    doc = "ModelReplica is one copy of a model on one node. The controller creates it, the scheduler sets spec.nodeName, and the agent of the node runs it.",
     selectable = ".spec.nodeName",
     printcolumn(
         name = "Model",
         type_ = "string",
         json_path = ".spec.serving.name",
-        description = "The name clients use."
+        description = "Served model name."
     ),
     printcolumn(
         name = "Phase",
         type_ = "string",
         json_path = ".status.phase",
-        description = "Where it is between Pending and Ready."
+        description = "Phase of the replica's lifecycle."
     ),
     printcolumn(
         name = "Ready",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",
-        description = "Whether it answers requests."
+        description = "Whether the replica serves requests."
     ),
     printcolumn(
         name = "Restarts",
         type_ = "integer",
         json_path = ".status.restarts",
-        description = "How often its worker was started again."
+        description = "Number of worker restarts."
     ),
     printcolumn(
         name = "Node",
         type_ = "string",
         json_path = ".spec.nodeName",
-        description = "Where it runs."
+        description = "Node of the replica."
     ),
     printcolumn(
         name = "Age",
@@ -68,7 +68,7 @@ use rooflet_base::quantile::{nearest, sorted};
         name = "Memory",
         type_ = "string",
         json_path = ".status.reservedMemory",
-        description = "Memory kept for it on its node.",
+        description = "Memory reserved on the node.",
         priority = 1
     ),
     printcolumn(
@@ -82,66 +82,66 @@ use rooflet_base::quantile::{nearest, sorted};
         name = "Revision",
         type_ = "string",
         json_path = ".metadata.labels.rooflet\\.dev/revision",
-        description = "The ModelRevision it was made from.",
+        description = "ModelRevision of the replica.",
         priority = 1
     )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.model == oldSelf.model && self.serving == oldSelf.serving").message("a replica's template is immutable; change the ModelDeployment instead"))]
-#[x_kube(validation = Rule::new("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)").message("nodeName may be set once and then never changes; delete the replica to move it").field_path(".nodeName"))]
+#[x_kube(validation = Rule::new("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)").message("nodeName is immutable once set; delete the replica to move it").field_path(".nodeName"))]
 pub struct ModelReplicaSpec {
-    /// The model. One of a hub by its commit.
+    /// Model to serve. Hub models are pinned to a commit.
     pub model: ModelSpec,
-    /// What its hub said of it, by which it is placed; absent for a model that nodes have in their directories.
+    /// Facts about a hub model, used for scheduling. Unset for models in directories of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactSpec>,
-    /// How it is offered to clients.
+    /// Settings for clients.
     pub serving: ServingSpec,
-    /// Speed that its node promises it. Follows the ModelDeployment without a restart.
+    /// Required speed, reserved on the node. Follows the ModelDeployment without a restart.
     #[serde(default, skip_serializing_if = "ObjectivesSpec::is_empty")]
     #[schemars(transform = RecursiveTransform(without_rules))]
     pub objectives: ObjectivesSpec,
-    /// Which nodes may serve it. Follows the ModelDeployment.
+    /// Constraints for the choice of the node. Follows the ModelDeployment.
     #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
     #[schemars(transform = RecursiveTransform(without_rules))]
     pub placement: PlacementSpec,
-    /// Replicas of a higher priority are placed first and may take its place. Follows the ModelDeployment.
+    /// Priority. Replicas with a higher priority are scheduled first and may preempt this one. Follows the ModelDeployment.
     #[serde(default)]
     pub priority: i32,
-    /// What its worker has to answer before it counts as ready.
+    /// Prompts that the worker must answer as expected before it is ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub golden_prompts: Vec<GoldenPrompt>,
-    /// The FleetNode that runs it. Only the scheduler writes it.
+    /// Name of the FleetNode that runs the replica. Only the scheduler sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
 }
 
-/// Judged in the ModelDeployment, where a user writes it. What was let in there before there was a rule can still be copied.
+/// Removes validation rules that the ModelDeployment already enforces: objects stored before a rule existed can still be copied.
 fn without_rules(schema: &mut Schema) {
     schema.remove("x-kubernetes-validations");
 }
 
-/// Where a replica is in its life.
+/// Phase of a replica's lifecycle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum ReplicaPhase {
-    /// Not placed yet, or placed and not started.
+    /// The replica is not scheduled, or scheduled and not started.
     #[default]
     Pending,
-    /// The model's files are being fetched or checked.
+    /// The agent downloads or checks the model's files.
     Pulling,
-    /// The worker reads the weights.
+    /// The worker loads the weights.
     Loading,
-    /// The worker does its first forward pass.
+    /// The worker runs its first forward pass.
     Warming,
-    /// Requests are answered.
+    /// The replica serves requests.
     Ready,
-    /// No new requests; running ones finish.
+    /// The replica accepts no new requests; in-flight requests finish.
     Draining,
-    /// Stopped as asked.
+    /// The replica was stopped on request.
     Succeeded,
-    /// Cannot run as it is; the conditions say why.
+    /// The replica cannot run; the conditions contain the reason.
     Failed,
 }
 
@@ -160,39 +160,39 @@ impl ReplicaPhase {
     }
 }
 
-/// What the agent says of a replica.
+/// Observed state of a replica, reported by its agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModelReplicaStatus {
-    /// The generation of the spec this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Where the replica is in its life.
+    /// Phase of the replica's lifecycle.
     pub phase: ReplicaPhase,
-    /// The node where replicas of a lower priority are leaving for it. It may still be placed on another one.
+    /// Node on which replicas with a lower priority are preempted for this replica. The scheduler may still choose another node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nominated_node_name: Option<String>,
-    /// Memory kept for it on its node, as a quantity: weights, KV cache at full context and concurrency, runtime.
+    /// Memory reserved on the node, as a quantity: weights, KV cache at full context and concurrency, runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_memory: Option<String>,
-    /// The node's judgement, with its working.
+    /// Admission decision of the node, with its calculation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionStatus>,
-    /// How far the download of its model is. Absent where its files are there.
+    /// Progress of the model's download. Unset if the files are complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub download: Option<DownloadStatus>,
-    /// What was loaded.
+    /// Facts about the loaded model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<LoadedModel>,
-    /// Requests of its worker, since that was started.
+    /// Requests since the worker's start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<RequestsStatus>,
-    /// Speed of real requests.
+    /// Measured speed of real requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredSpeed>,
-    /// How often the worker was started again after it ended by itself.
+    /// Number of restarts after unexpected exits of the worker.
     pub restarts: i32,
-    /// How the worker ended the last time, if it did.
+    /// Last exit of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_termination: Option<Termination>,
     /// Scheduled, Admitted, ArtifactsReady, Loaded, Ready.
@@ -201,61 +201,62 @@ pub struct ModelReplicaStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// How far a download is, as it was last reported: every ten seconds, or every twentieth of it.
+/// Progress of a download, reported every 10 seconds or 5 %.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DownloadStatus {
-    /// Bytes that are on the node's disk.
+    /// Bytes on the node's disk.
     pub bytes: u64,
-    /// Bytes of all files of the model that a node needs.
+    /// Bytes of all required files of the model.
     pub total_bytes: u64,
-    /// When it was last seen to have grown.
+    /// Time of the last progress.
     pub updated_at: Time,
 }
 
-/// Whether a node takes a replica, and every number behind it.
+/// Admission decision of a node, with its calculation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AdmissionStatus {
-    /// Whether it was taken.
+    /// True if the node admitted the replica.
     pub admitted: bool,
-    /// What rules, the first reason against it or the bound of its speed: Memory, WorkingSet, Context, Disk, Bandwidth, Compute, Overhead or Policy.
+    /// Binding limit: the first reason for rejection, or the limit of the speed. One of Memory, WorkingSet, Context, Disk, Bandwidth,
+    /// Compute, Overhead, Policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// Tokens of context of each stream.
+    /// Context tokens of each stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<ContextWorking>,
-    /// Memory that it reserves, in bytes.
+    /// Reserved memory, in bytes.
     pub memory: MemoryWorking,
-    /// What it takes of the node's disk, in bytes: what of its model is to be downloaded, and spec.serving.kvCache.diskSize.
-    /// Absent where neither is.
+    /// Required disk space, in bytes: missing files of the model and spec.serving.kvCache.diskSize. Unset if the replica needs
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskWorking>,
-    /// Speed with the chip to itself, all streams busy at full context. Absent where the node's speed is not known.
+    /// Predicted speed without other replicas, all streams busy at full context. Unset if the node's speed is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<SpeedWorking>,
-    /// Percent of the chip's time that it reserves.
+    /// Reserved share of the chip's time, in percent.
     pub chip_time_percent: f64,
-    /// Percent of the chip's time that was promised to nobody else.
+    /// Share of the chip's time that no other replica has reserved, in percent.
     pub free_chip_time_percent: f64,
-    /// Every reason against it.
+    /// Reasons for rejection.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<String>,
-    /// Changes of the ModelDeployment of which each alone would admit it here.
+    /// Changes of the ModelDeployment, each of which alone leads to admission on this node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<String>,
 }
 
-/// Tokens of context of each stream: asked for, and what model and node allow.
+/// Context tokens of each stream: requested, and limits of model and node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContextWorking {
-    /// What is reserved for each stream.
+    /// Tokens reserved for each stream.
     pub asked_tokens: u32,
-    /// What the model was made for.
+    /// Maximum context of the model.
     pub model_tokens: u32,
-    /// The most, at most what the model was made for, for which the node has memory that is not reserved by others, as many
-    /// streams as they are. Absent where there is not enough for any.
+    /// Largest context, up to the model's maximum, that fits into the unreserved memory with all streams. Unset if no context
+    /// fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fits_tokens: Option<u32>,
 }
@@ -264,33 +265,33 @@ pub struct ContextWorking {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MemoryWorking {
-    /// Weights as the engine holds them.
+    /// Weights in the engine's format.
     pub weights_bytes: u64,
     /// KV cache of every stream at full context.
     pub kv_bytes: u64,
     /// Intermediate results of one prefill step.
     pub activation_bytes: u64,
-    /// The engine itself.
+    /// Memory of the engine itself.
     pub runtime_bytes: u64,
-    /// What models may use of the node.
+    /// Allocatable memory of the node.
     pub limit_bytes: u64,
-    /// What of it no other replica has reserved.
+    /// Allocatable memory that no other replica has reserved.
     pub free_bytes: u64,
 }
 
-/// Disk of a replica, in bytes.
+/// Disk space of a replica, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DiskWorking {
-    /// All that it takes.
+    /// Total required space.
     pub required_bytes: u64,
-    /// What of that is its model's, still to be downloaded. Absent where its files are there.
+    /// Missing files of the model. Unset if the files are complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub download_bytes: Option<u64>,
-    /// What all replicas that ask for a size may store on the node. Absent where the node does not say.
+    /// Allocatable disk space of the node. Unset if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
-    /// What of it no other replica was promised.
+    /// Allocatable disk space that no other replica has reserved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
 }
@@ -301,35 +302,35 @@ pub struct DiskWorking {
 pub struct SpeedWorking {
     /// Tokens per second of each stream.
     pub tokens_per_second: Percentiles,
-    /// Bytes of memory that one token moves.
+    /// Memory traffic per token, in bytes.
     pub bytes_per_token: f64,
     /// Seconds to the first token.
     pub time_to_first_token_seconds: Percentiles,
-    /// The length of the prompt for which that holds, in tokens.
+    /// Prompt length of the time to first token, in tokens.
     pub prompt_tokens: u32,
-    /// Percent of its speed that the chip keeps when it is hot: the figures above are what stays. Absent where that was not
+    /// Share of the speed that remains when the chip is hot, in percent. It is included in the figures above. Unset if not
     /// measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sustained_percent: Option<f64>,
-    /// Of tokens per second: Measured, Calibrated or Nominal.
+    /// Basis of the tokens per second: Measured, Calibrated or Nominal.
     pub basis: String,
-    /// Of the time to the first token: Measured or Nominal.
+    /// Basis of the time to first token: Measured or Nominal.
     pub time_to_first_token_basis: String,
 }
 
-/// A figure with its spread.
+/// Percentiles of a figure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Percentiles {
-    /// A tenth of cases lies below.
+    /// 10th percentile.
     pub p10: f64,
-    /// Half of the cases lie below.
+    /// Median.
     pub p50: f64,
-    /// A tenth of cases lies above.
+    /// 90th percentile.
     pub p90: f64,
 }
 
-/// Facts of a loaded model.
+/// Facts about a loaded model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadedModel {
@@ -339,77 +340,77 @@ pub struct LoadedModel {
     pub parameters: u64,
     /// Bytes of its weights in memory.
     pub weights_bytes: u64,
-    /// Bytes one token takes in the KV cache.
+    /// KV cache bytes per token.
     pub kv_bytes_per_token: u64,
-    /// Tokens one request may have.
+    /// Maximum tokens of a request.
     pub context_tokens: u32,
 }
 
-/// Speed of the last requests a replica answered.
+/// Measured speed of a replica's last requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MeasuredSpeed {
-    /// Decode tokens/s of one stream, for people and comparison: a decimal number.
+    /// Decode tokens/s of one stream, as a decimal number.
     pub tokens_per_second: String,
-    /// Seconds from request to first token: a decimal number.
+    /// Seconds from request to first token, as a decimal number.
     pub time_to_first_token_seconds: String,
-    /// Requests behind these figures.
+    /// Number of requests in these figures.
     pub requests: u64,
-    /// How decode tokens/s of one stream are spread.
+    /// Distribution of the decode tokens/s of one stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second_sample: Option<Sample>,
-    /// How times to the first token are spread, of prompts of which nothing was cached.
+    /// Distribution of the time to first token of uncached prompts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_to_first_token_sample: Option<Sample>,
-    /// What was predicted for requests like these: as long, and as many at the same time. Absent where nothing is.
+    /// Prediction for requests of the same length and concurrency. Unset without a prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<PredictedSpeed>,
-    /// How fast prompts were read: of requests that had the engine to themselves, and of whose prompts nothing was cached.
+    /// Prefill speed of uncached requests that used the engine alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefill: Option<MeasuredPrefill>,
 }
 
-/// Prompts that a replica read with nothing else to do.
+/// Measured prefill of requests that used the engine alone.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MeasuredPrefill {
-    /// Seconds from a request's turn to its first token, median: a decimal number.
+    /// Median seconds from the start of the prefill to the first token, as a decimal number.
     pub seconds: String,
-    /// Requests behind that.
+    /// Number of requests in the median.
     pub requests: u64,
-    /// What was predicted for prompts as long. Absent where nothing is.
+    /// Prediction for prompts of the same length. Unset without a prediction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<PredictedPrefill>,
 }
 
-/// The prediction that measured prompts are held against.
+/// Prediction to compare with measured prefill.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PredictedPrefill {
-    /// Seconds from a request's turn to its first token.
+    /// Seconds from the start of the prefill to the first token.
     pub seconds: Percentiles,
-    /// Tokens in such a prompt, median.
+    /// Median tokens of the prompts.
     pub prompt_tokens: f64,
     /// Measured, Calibrated or Nominal.
     pub basis: String,
 }
 
-/// Measured figures, by their quantiles.
+/// Quantiles of measured values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Sample {
-    /// How many there are.
+    /// Number of values.
     pub count: u64,
-    /// A tenth of them lies below.
+    /// 10th percentile.
     pub p10: f64,
-    /// Half of them lie below.
+    /// Median.
     pub p50: f64,
-    /// A tenth of them lies above.
+    /// 90th percentile.
     pub p90: f64,
 }
 
 impl Sample {
-    /// Of values that were seen, with three digits behind the point; `None` of no values.
+    /// Returns the quantiles, rounded to three decimals. `None` without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let sorted = sorted(values);
         let at = |share| nearest(&sorted, share).map(|value| (value * 1e3).round() / 1e3);
@@ -422,56 +423,56 @@ impl Sample {
     }
 }
 
-/// Requests of a worker. Written at most every ten seconds.
+/// Requests of a worker. Updated at most every 10 seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RequestsStatus {
-    /// Being answered.
+    /// Number of in-flight requests.
     pub running: u64,
-    /// Waiting for their turn.
+    /// Number of queued requests.
     pub waiting: u64,
-    /// Answered.
+    /// Number of completed requests.
     pub completed: u64,
-    /// Ended by an error of the engine. Refused and cancelled ones do not count.
+    /// Number of requests that failed with an engine error. Rejected and cancelled requests do not count.
     pub failed: u64,
-    /// Since when there is none. Absent while there are some.
+    /// Time since which there are no requests. Unset while there are requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_since: Option<Time>,
 }
 
-/// The prediction that measured requests are held against.
+/// Prediction to compare with measured requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PredictedSpeed {
     /// Decode tokens/s of one stream.
     pub tokens_per_second: Percentiles,
-    /// Seconds from a request's turn to its first token, nothing of its prompt cached.
+    /// Seconds from the start of the prefill to the first token, for uncached prompts.
     pub time_to_first_token_seconds: Percentiles,
-    /// Streams that were answered at the same time, on average.
+    /// Average number of concurrent streams.
     pub streams: f64,
-    /// Tokens in the prompt of such a request, median.
+    /// Median tokens of the prompts.
     pub prompt_tokens: f64,
-    /// Tokens in the cache of such a request, on average.
+    /// Average tokens in the KV cache of a request.
     pub context_tokens: f64,
     /// Measured, Calibrated or Nominal.
     pub basis: String,
 }
 
-/// How a worker ended.
+/// Exit of a worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Termination {
-    /// The process's exit code, if it exited.
+    /// Exit code of the process, if it exited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// The signal that ended it, if one did.
+    /// Signal that terminated the process, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// A CamelCase word.
+    /// Reason in CamelCase.
     pub reason: String,
-    /// What the worker said.
+    /// Last message of the worker.
     pub message: String,
-    /// When, in RFC 3339.
+    /// Time of the exit, in RFC 3339.
     pub finished_at: String,
 }
 
@@ -480,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_has_the_nearest_ranks() {
+    fn sample_uses_nearest_ranks() {
         let tenths: Vec<f64> = (0..=10).rev().map(f64::from).collect();
         let quantiles =
             |values: &[f64]| Sample::of(values.iter().copied()).map(|s| (s.count, s.p10, s.p50, s.p90));

@@ -1,11 +1,11 @@
-//! ModelRevision: an immutable snapshot of one template.
+//! ModelRevision: immutable snapshot of a template.
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use super::{ArtifactSpec, ModelSpec, ServingSpec};
 
-/// One template of a ModelDeployment with every default resolved, kept for history and undo.
+/// Template of a ModelDeployment with resolved defaults, kept for history and undo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[expect(
     clippy::duplicated_attributes,
@@ -20,36 +20,36 @@ use super::{ArtifactSpec, ModelSpec, ServingSpec};
     category = "rooflet",
     namespaced,
     derive = "PartialEq",
-    doc = "ModelRevision is one template of a ModelDeployment with every default resolved. The controller writes it; it never changes.",
+    doc = "ModelRevision is a template of a ModelDeployment with resolved defaults. The controller creates it. It is immutable.",
     printcolumn(
         name = "Deployment",
         type_ = "string",
         json_path = ".metadata.labels.rooflet\\.dev/deployment",
-        description = "The ModelDeployment it belongs to."
+        description = "ModelDeployment of the revision."
     ),
     printcolumn(
         name = "Revision",
         type_ = "integer",
         json_path = ".spec.revision",
-        description = "Counts up with every changed template."
+        description = "Number of the revision."
     ),
     printcolumn(
         name = "Model",
         type_ = "string",
         json_path = ".spec.model.source",
-        description = "Where the model comes from."
+        description = "Model source."
     ),
     printcolumn(
         name = "Commit",
         type_ = "string",
         json_path = ".spec.model.revision",
-        description = "The commit of a model of a hub."
+        description = "Commit of a hub model."
     ),
     printcolumn(
         name = "Context",
         type_ = "integer",
         json_path = ".spec.serving.contextTokens",
-        description = "Tokens one request may have."
+        description = "Maximum tokens of a request."
     ),
     printcolumn(
         name = "Age",
@@ -61,15 +61,15 @@ use super::{ArtifactSpec, ModelSpec, ServingSpec};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.model == oldSelf.model && self.serving == oldSelf.serving").message("a ModelRevision is immutable; change the ModelDeployment instead"))]
 pub struct ModelRevisionSpec {
-    /// Counts up with every changed template of the deployment; an undo gives an old template a new number.
+    /// Number of the revision. It increases with every changed template. An undo assigns a new number to an old template.
     #[schemars(range(min = 1))]
     pub revision: i64,
-    /// The model. One of a hub by its commit.
+    /// Model to serve. Hub models are pinned to a commit.
     pub model: ModelSpec,
-    /// What its hub said of it; absent for a model that nodes have in their directories.
+    /// Facts about a hub model. Unset for models in directories of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactSpec>,
-    /// How it is offered to clients.
+    /// Settings for clients.
     pub serving: ServingSpec,
     /// `spec.restartedAt` of the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! PerformanceClaim: a published number, and what physics and arithmetic say about it.
+//! PerformanceClaim: published numbers and the result of their check.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A published statement about the speed or size of a model on a machine.
+/// Published statement about the speed or size of a model on a machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[expect(
     clippy::duplicated_attributes,
@@ -24,32 +24,32 @@ use serde_json::Value;
     namespaced,
     status = "PerformanceClaimStatus",
     derive = "PartialEq",
-    doc = "PerformanceClaim is a published number. The controller checks it against physics, known facts and its own arithmetic.",
+    doc = "PerformanceClaim contains published performance numbers. The controller checks them against the roofline, known facts and their own arithmetic.",
     printcolumn(
         name = "Verdict",
         type_ = "string",
         json_path = ".status.verdict",
-        description = "What the check says of the whole claim."
+        description = "Verdict on the whole claim."
     ),
     printcolumn(
         name = "Figures",
         type_ = "string",
         json_path = ".status.figures",
-        description = "Figures and statements without fault / all."
+        description = "Figures and statements without a finding / all."
     ),
     printcolumn(
         name = "Model",
         type_ = "string",
         json_path = ".spec.model.name",
         priority = 1,
-        description = "The model the claim is about."
+        description = "Model of the claim."
     ),
     printcolumn(
         name = "Chip",
         type_ = "string",
         json_path = ".spec.hardware.chip",
         priority = 1,
-        description = "The chip the claim is about."
+        description = "Chip of the claim."
     ),
     printcolumn(
         name = "Age",
@@ -60,34 +60,34 @@ use serde_json::Value;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PerformanceClaimSpec {
-    /// Where it was published: a URL or a title. Shown, never judged.
+    /// URL or title of the publication. Shown, but not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub source: Option<String>,
-    /// The machine, as the claim describes it.
+    /// Machine, as described by the claim.
     #[serde(default, skip_serializing_if = "ClaimedHardware::is_empty")]
     pub hardware: ClaimedHardware,
-    /// The model, as the claim describes it.
+    /// Model, as described by the claim.
     #[serde(default, skip_serializing_if = "ClaimedModel::is_empty")]
     pub model: ClaimedModel,
-    /// The program that ran the model, such as mlx-lm 0.28, llama.cpp or ollama.
+    /// Inference engine, such as mlx-lm 0.28, llama.cpp or ollama.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub engine: Option<String>,
-    /// What was asked of the model; holds for every figure that does not say otherwise.
+    /// Default conditions of all figures.
     #[serde(default, skip_serializing_if = "ClaimedConditions::is_empty")]
     pub workload: ClaimedConditions,
-    /// The numbers claimed.
+    /// Claimed numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub figures: Vec<ClaimedFigure>,
-    /// Arithmetic that the claim states, such as `16829/571 = 29.5` or `77.7 tok/s * 8.03 GB = 624 GB/s`.
+    /// Calculations in the claim, such as `16829/571 = 29.5` or `77.7 tok/s * 8.03 GB = 624 GB/s`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(min = 1, max = 1024)))]
     pub statements: Vec<String>,
 }
 
-/// A number as published: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`. The digits given decide how exactly it is meant.
+/// Number as published: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`. Its digits determine its precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Published(pub Value);
@@ -101,7 +101,7 @@ impl JsonSchema for Published {
         true
     }
 
-    // A number or a text. Structural schemas know `int-or-string` only, so any value passes and the check tells.
+    // A number or a text. Structural schemas have only `int-or-string`, so the schema accepts any value and the check reports errors.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
     }
@@ -125,32 +125,32 @@ impl From<&str> for Published {
     }
 }
 
-/// A machine, as far as the claim describes it.
+/// Machine, as described by the claim.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimedHardware {
-    /// The chip, such as `Apple M4 Pro`.
+    /// Chip, such as `Apple M4 Pro`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub chip: Option<String>,
-    /// Its GPU cores; they tell bins of one chip apart.
+    /// Number of GPU cores. Distinguishes variants of a chip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub gpu_cores: Option<u32>,
-    /// Its memory, such as `24 GB`.
+    /// Memory, such as `24 GB`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Published>,
-    /// Memory bandwidth that the claim gives for the chip, such as `273 GB/s`.
+    /// Claimed memory bandwidth of the chip, such as `273 GB/s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Published>,
-    /// Memory the claim says the GPU may use, such as `16 GiB`.
+    /// Claimed memory that the GPU can use, such as `16 GiB`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_set: Option<Published>,
-    /// Memory sizes the claim says the chip comes with.
+    /// Claimed memory sizes in which the chip is sold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub memory_options: Vec<Published>,
-    /// Machines that work together on one model. Default: 1.
+    /// Number of machines that run the model together. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub machines: Option<u32>,
@@ -162,49 +162,49 @@ impl ClaimedHardware {
     }
 }
 
-/// A model, as far as the claim describes it. What is stated beside the name is checked against the model of that name.
+/// Model, as described by the claim. The other fields are checked against the model of this name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimedModel {
-    /// Its name, such as `gemma-3-12b-it-4bit` or `mlx-community/Qwen2.5-7B-Instruct-4bit`.
+    /// Name, such as `gemma-3-12b-it-4bit` or `mlx-community/Qwen2.5-7B-Instruct-4bit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
-    /// The format of its weights, such as `mlx4`, `4bit`, `q4_k_m` or `bf16`. Default: what the name ends in.
+    /// Format of the weights, such as `mlx4`, `4bit`, `q4_k_m` or `bf16`. Default: the suffix of the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub quantization: Option<String>,
-    /// All its parameters, such as `12B`.
+    /// Number of parameters, such as `12B`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Published>,
-    /// Parameters one token uses, such as `3B`, where that is fewer.
+    /// Number of active parameters per token, such as `3B`, if smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_parameters: Option<Published>,
-    /// Size of its files, such as `8.03 GB`. Towers for images count here and not in what decoding reads.
+    /// Size of the files, such as `8.03 GB`. Includes image encoders, which decoding does not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_size: Option<Published>,
-    /// Decoder layers.
+    /// Number of decoder layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<u32>,
     /// Width of the residual stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden_size: Option<u32>,
-    /// Query heads.
+    /// Number of query heads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heads: Option<u32>,
-    /// Key-value heads.
+    /// Number of KV heads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_heads: Option<u32>,
     /// Width of a head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<u32>,
-    /// Routed experts per layer.
+    /// Number of routed experts per layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<u32>,
-    /// Routed experts that one token uses.
+    /// Number of routed experts per token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_experts: Option<u32>,
-    /// Dimensions of a model that is not known by name, in the terse form of `rooflet fit --shapes`, such as
+    /// Dimensions of an unknown model in the form of `rooflet fit --shapes`, such as
     /// `{L: 32, d: 4096, ff: 14336, nh: 32, nkv: 8, hd: 128, V: 128256, mats: 3, tied: 0}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "any_object")]
@@ -221,23 +221,23 @@ fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// Under which conditions a figure was taken.
+/// Conditions of a figure.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimedConditions {
-    /// Tokens of the prompt, such as `3018` or `4K`.
+    /// Prompt length in tokens, such as `3018` or `4K`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<Published>,
-    /// Of the prompt, tokens that a prefix cache held already.
+    /// Number of prompt tokens in the prefix cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<Published>,
-    /// Tokens in the KV cache while decoding. Default: those of the prompt.
+    /// Tokens in the KV cache during decoding. Default: prompt length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<Published>,
-    /// Tokens generated.
+    /// Number of generated tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generated: Option<Published>,
-    /// Sequences decoded together. Default: 1.
+    /// Batch size: sequences decoded together. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub batch: Option<u32>,
@@ -245,43 +245,43 @@ pub struct ClaimedConditions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 32))]
     pub kv_bits: Option<u32>,
-    /// A draft model or several prediction heads propose tokens: one pass may yield more than one.
+    /// True if speculative decoding was used: one pass may generate several tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculative: Option<bool>,
-    /// Whether the prefix cache was empty (`cold`) or held the prompt (`warm`).
+    /// True if the prefix cache was empty (`cold`) or held the prompt (`warm`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<CacheState>,
-    /// What the clock ran over.
+    /// Time span of the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timing: Option<ClaimTiming>,
-    /// How it was measured, in words. Does not excuse that two figures for the same thing differ.
+    /// Method of the measurement as text. Figures of different methods are still compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub method: Option<String>,
-    /// What else was different about this run, in words: figures of different variants are not compared.
+    /// Variant of the run as text. Figures of different variants are not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub variant: Option<String>,
-    /// Another chip than that of `hardware`.
+    /// Chip, if it differs from `hardware`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub chip: Option<String>,
-    /// GPU cores of that chip.
+    /// Number of GPU cores of that chip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub gpu_cores: Option<u32>,
     /// Memory of that machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Published>,
-    /// Another model than that of `model`, by name.
+    /// Name of the model, if it differs from `model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub model: Option<String>,
-    /// Another format of weights.
+    /// Format of the weights, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub quantization: Option<String>,
-    /// Another engine.
+    /// Engine, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub engine: Option<String>,
@@ -292,9 +292,9 @@ impl ClaimedConditions {
         *self == Self::default()
     }
 
-    /// These where they say something, `fallback` where not.
+    /// Returns these conditions with unset fields from `fallback`.
     pub fn or(&self, fallback: &Self) -> Self {
-        // Cores and memory belong to the chip they stand beside.
+        // Cores and memory belong to the chip in the same object.
         let machine = if self.chip.is_some() { self } else { fallback };
         Self {
             prompt: self.prompt.clone().or_else(|| fallback.prompt.clone()),
@@ -321,7 +321,7 @@ impl ClaimedConditions {
     }
 }
 
-/// What the prefix cache held.
+/// State of the prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum CacheState {
@@ -329,56 +329,56 @@ pub enum CacheState {
     Warm,
 }
 
-/// What a rate was timed over.
+/// Time span of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ClaimTiming {
     /// From the first token to the last.
     DecodeOnly,
-    /// The whole request: prefill, HTTP and all.
+    /// Whole request, including prefill and HTTP.
     WallClock,
 }
 
-/// One number of the claim.
+/// Claimed number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimedFigure {
-    /// What the claim calls it. Figures of a general kind (ratio, seconds, bytes …) are compared by name.
+    /// Name in the claim. Figures of general kinds (ratio, seconds, bytes …) are compared by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
-    /// What it is.
+    /// Kind of the figure.
     pub kind: FigureKind,
-    /// The number, with its unit where the kind does not name one: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`.
+    /// Number, with a unit unless the kind defines one: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`.
     pub value: Published,
-    /// Where its conditions differ from `workload`.
+    /// Conditions that differ from `workload`.
     #[serde(default, skip_serializing_if = "ClaimedConditions::is_empty")]
     pub under: ClaimedConditions,
-    /// Where the number comes from. Default: measured.
+    /// Basis of the number. Default: measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<ClaimBasis>,
-    /// What the claim shows it as, where that is something else than it is.
+    /// Basis that the claim suggests, if it differs from `basis`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub presented_as: Option<ClaimBasis>,
-    /// What the number is paid or saved for.
+    /// Unit of work of a cost or saving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<FigurePer>,
-    /// For a time that is said to go into reading: the bytes that are read, such as `550 MB`.
+    /// For read times: number of bytes, such as `550 MB`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Published>,
 }
 
-/// What a figure is. Rates are tokens per second, times are seconds unless the value names another unit.
+/// Kind of a figure. Rates are tokens per second and times are seconds, unless the value has another unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum FigureKind {
-    /// Tokens per second while generating. With `batch` above 1: of all sequences together.
+    /// Decode tokens per second. With `batch` above 1, the sum of all sequences.
     DecodeTokensPerSecond,
-    /// Tokens per second called no more than "throughput": it must say what was timed.
+    /// Tokens per second without a defined time span ("throughput"). Requires `timing`.
     ThroughputTokensPerSecond,
-    /// Tokens generated over the time of whole requests, said to be that.
+    /// Generated tokens divided by the time of whole requests.
     EndToEndTokensPerSecond,
-    /// What the claim calls the theoretical maximum of decoding.
+    /// Claimed theoretical maximum of the decode speed.
     MaximumDecodeTokensPerSecond,
     /// Prompt tokens per second.
     PrefillTokensPerSecond,
@@ -389,19 +389,19 @@ pub enum FigureKind {
     TotalSeconds,
     /// Time from the first token to the last.
     DecodeSeconds,
-    /// Time to load a model or a cache; give `bytes`.
+    /// Time to load a model or cache. Requires `bytes`.
     LoadSeconds,
-    /// Time said to be spent reading from disk; give `bytes`.
+    /// Time to read from disk. Requires `bytes`.
     DiskReadSeconds,
-    /// Memory bandwidth that was measured.
+    /// Measured memory bandwidth.
     Bandwidth,
-    /// Memory bandwidth that decoding is said to use.
+    /// Memory bandwidth used by decoding.
     BandwidthUsed,
-    /// Memory traffic that the KV cache is said to cause.
+    /// Memory bandwidth used by the KV cache.
     KvBandwidth,
     /// Weights in memory.
     WeightBytes,
-    /// Bytes that one token reads.
+    /// Bytes read per token.
     StreamedBytes,
     /// Size of the model's files.
     FileBytes,
@@ -419,9 +419,9 @@ pub enum FigureKind {
     ShareOfMaximum,
     /// Memory in use as a share of what the GPU can use.
     ShareOfMemory,
-    /// By how much a time became shorter.
+    /// Reduction of a time.
     TimeReduction,
-    /// By how much a throughput rose.
+    /// Increase of a throughput.
     ThroughputGain,
     /// Any other ratio, percentage or factor; compared by name.
     Ratio,
@@ -429,11 +429,11 @@ pub enum FigureKind {
     Seconds,
     /// Any other number of bytes; compared by name.
     Bytes,
-    /// Anything else; kept and told to be beyond this check.
+    /// Any other figure; reported as not checked.
     Other,
 }
 
-/// Where a number comes from.
+/// Basis of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ClaimBasis {
@@ -444,7 +444,7 @@ pub enum ClaimBasis {
     Planned,
 }
 
-/// What a cost or a saving is counted for.
+/// Unit of work of a cost or saving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum FigurePer {
@@ -452,22 +452,22 @@ pub enum FigurePer {
     Request,
 }
 
-/// What the check says, the gravest first.
+/// Verdict of the check, most severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ClaimVerdict {
-    /// Breaks a limit of bandwidth, compute, memory or disk.
+    /// The figure exceeds a limit of bandwidth, compute, memory or disk.
     ExceedsRoofline,
-    /// Its own numbers exclude each other.
+    /// Numbers of the claim contradict each other.
     Contradictory,
-    /// A calculation it states comes out differently.
+    /// A calculation of the claim is wrong.
     ArithmeticError,
     /// A fact about the chip or the model is wrong.
     WrongFact,
-    /// What was timed, or on what, does not become clear, or is not what the name says.
+    /// The measurement is not defined, or differs from its name.
     MethodUnclear,
-    /// Checked, and possible.
+    /// The claim was checked and is possible.
     Plausible,
-    /// Nothing in it can be checked.
+    /// Nothing in the claim can be checked.
     Untestable,
 }
 
@@ -484,7 +484,7 @@ impl ClaimVerdict {
         }
     }
 
-    /// Whether something is wrong.
+    /// True if the verdict is a finding.
     pub const fn is_flag(self) -> bool {
         match self {
             Self::ExceedsRoofline
@@ -503,65 +503,65 @@ impl fmt::Display for ClaimVerdict {
     }
 }
 
-/// One fault of a claim.
+/// Finding of the check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimFinding {
-    /// What kind of fault.
+    /// Kind of the finding.
     pub verdict: ClaimVerdict,
-    /// The field of the spec it is about, such as `figures[0]`.
+    /// Field of the spec, such as `figures[0]`.
     pub field: String,
-    /// What is wrong, by how much, and why.
+    /// Explanation with amount and reason.
     pub message: String,
-    /// What the claim says.
+    /// Claimed value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed: Option<String>,
-    /// What would be right.
+    /// Correct value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right: Option<String>,
-    /// `right` as a bare number in the unit of `claimed`.
+    /// `right` as a number in the unit of `claimed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub right_value: Option<f64>,
-    /// The claimed number over the right one.
+    /// Claimed number divided by the correct number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
 }
 
-/// What the check says of one figure, statement or stated fact.
+/// Verdict on one figure, statement or fact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimCheck {
-    /// The field of the spec, such as `figures[0]`.
+    /// Field of the spec, such as `figures[0]`.
     pub field: String,
-    /// It, in short.
+    /// Short form of the figure, statement or fact.
     pub subject: String,
-    /// The gravest fault found in it, or Plausible, or Untestable.
+    /// Most severe finding, or Plausible, or Untestable.
     pub verdict: ClaimVerdict,
-    /// How the check came to it.
+    /// Calculation and assumptions of the check.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
 
-/// The outcome of the check.
+/// Result of the check.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PerformanceClaimStatus {
-    /// The generation of the spec this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What the check says of the whole claim: the gravest fault, or Plausible, or Untestable.
+    /// Verdict on the whole claim: the most severe finding, or Plausible, or Untestable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<ClaimVerdict>,
-    /// Checks without fault / all checks, for people.
+    /// Checks without a finding / all checks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub figures: Option<String>,
-    /// Every fault, the gravest first.
+    /// Findings, most severe first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<ClaimFinding>,
-    /// Every figure, statement and fact that was looked at.
+    /// Verdicts on all figures, statements and facts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<ClaimCheck>,
-    /// Judged (the check has run) and Plausible (it found no fault).
+    /// Judged (the check has completed) and Plausible (no findings).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

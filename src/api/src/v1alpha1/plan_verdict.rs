@@ -1,316 +1,316 @@
-//! The answer to a CapacityPlan, with its working.
+//! Answer to a CapacityPlan, with its calculation.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Percentiles;
 
-/// Whether the machines carry the demand, how, and how far.
+/// Feasibility of a demand, with a placement and its limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanVerdict {
-    /// Whether the machines carry the whole demand.
+    /// True if the machines satisfy the whole demand.
     pub feasible: bool,
-    /// The answer in a sentence.
+    /// Answer in a sentence.
     pub summary: String,
-    /// What runs out first: Memory, WorkingSet, Bandwidth, Compute, Overhead or Policy.
+    /// First exhausted resource: Memory, WorkingSet, Bandwidth, Compute, Overhead or Policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// The multiple of the demand that the machines carry, with replicas added where they help.
+    /// Largest multiple of the demand that the machines satisfy, with additional replicas if they help.
     pub demand_factor: f64,
-    /// No placement carries more than this multiple.
+    /// Upper bound of the multiple for any placement.
     pub demand_factor_bound: f64,
-    /// Whether the factor is proven to be the largest.
+    /// True if the factor is proven to be the maximum.
     pub proven: bool,
-    /// The multiple of the demand that the placement below carries as it is.
+    /// Multiple of the demand that the placement below satisfies without changes.
     pub placement_factor: f64,
-    /// Models that no machine can serve; the placement below is for the others.
+    /// Models that no machine can serve. The placement contains only the other models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unservable: Vec<String>,
-    /// The multiple of the demand that is carried of the others; only where some are unservable.
+    /// Multiple of the demand that is satisfied for the servable models. Set only if some are unservable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others_factor: Option<f64>,
-    /// Machines there are.
+    /// Number of machines.
     pub nodes: u32,
-    /// Machines that the placement uses.
+    /// Number of machines that the placement uses.
     pub nodes_used: u32,
-    /// Whether the others carry the demand when any one node is lost, once its replicas have moved.
+    /// True if the machines satisfy the demand after the loss of any one node, once its replicas have moved.
     pub survives_node_loss: bool,
-    /// What each model needs and gets.
+    /// Requirements and result of each model.
     pub models: Vec<PlanModel>,
-    /// What each class of node has and gives.
+    /// Capacity and use of each node class.
     pub classes: Vec<PlanClass>,
-    /// Which nodes run what.
+    /// Placement: replicas of each node.
     pub placements: Vec<PlanPlacement>,
-    /// What is used of all machines, and what more of it would give.
+    /// Use of all machines, and effect of more resources.
     pub headroom: PlanHeadroom,
-    /// What the loss of one node of each class would mean; only where the demand is carried.
+    /// Effect of the loss of one node of each class. Set only if the demand is satisfied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub node_losses: Vec<PlanNodeLoss>,
-    /// Price of all machines, where each has one.
+    /// Price of all machines, if every machine has a price.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Power of all machines, where each is known.
+    /// Power of all machines in watts, if known for every machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
-    /// The least that has to be bought. Absent without a catalogue.
+    /// Smallest sufficient purchase. Unset without a catalogue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub purchase: Option<PlanPurchase>,
 }
 
-/// What the placement uses of all machines together, and what more of it would give.
+/// Use of all machines together, and effect of more resources.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanHeadroom {
-    /// Memory that replicas reserve, in bytes.
+    /// Reserved memory, in bytes.
     pub memory_used_bytes: u64,
-    /// Memory that models may use, in bytes.
+    /// Allocatable memory, in bytes.
     pub memory_limit_bytes: u64,
-    /// Percent of the time of all chips that the demand takes.
+    /// Mean utilization of all chips by the demand, in percent.
     pub busy_percent: f64,
-    /// The largest such percentage that is allowed.
+    /// Maximum utilization, in percent.
     pub busy_limit_percent: f64,
-    /// Answer tokens per second of the demand that are given.
+    /// Served answer tokens per second.
     pub tokens_per_second: f64,
     /// Answer tokens per second at the largest multiple of the demand.
     pub max_tokens_per_second: f64,
-    /// The multiple of the demand that was found if every machine had twice the memory.
+    /// Multiple of the demand if every machine had twice the memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub twice_memory_factor: Option<f64>,
-    /// The multiple of the demand that was found if every chip were twice as fast.
+    /// Multiple of the demand if every chip were twice as fast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub twice_speed_factor: Option<f64>,
-    /// The same if disks had room for all that replicas may store; absent where that is not counted.
+    /// Multiple of the demand with unlimited disks. Unset if disk space is not considered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlimited_disk_factor: Option<f64>,
 }
 
-/// One model of the demand.
+/// Model of the demand.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanModel {
-    /// What the demand calls it.
+    /// Name in the demand.
     pub name: String,
-    /// Requests per second that arrive.
+    /// Arriving requests per second.
     pub requests_per_second: f64,
-    /// Answer tokens per second that this means.
+    /// Resulting answer tokens per second.
     pub tokens_per_second: f64,
-    /// Tokens of the average prompt.
+    /// Average tokens of a prompt.
     pub prompt_tokens: u32,
-    /// Tokens of the average answer.
+    /// Average tokens of an answer.
     pub answer_tokens: u32,
-    /// Tokens that one request may have.
+    /// Maximum tokens of a request.
     pub context_tokens: u32,
-    /// Requests that a replica serves at the same time.
+    /// Maximum number of concurrent requests of a replica.
     pub max_concurrency: u32,
-    /// Tokens per second that each stream must get.
+    /// Required tokens per second of each stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective_tokens_per_second: Option<f64>,
-    /// The longest wait for the first token, in seconds.
+    /// Maximum time to first token, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub objective_first_token_seconds: Option<f64>,
-    /// Whether it is served whole.
+    /// True if the whole demand for the model is satisfied.
     pub served: bool,
-    /// Replicas of the placement.
+    /// Number of replicas in the placement.
     pub replicas: u32,
-    /// What one replica is on each class of node.
+    /// Properties of one replica on each node class.
     pub fits: Vec<PlanFit>,
 }
 
-/// One replica of a model on one class of node, with the node to itself.
+/// Properties of a replica that is alone on a node of a class.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanFit {
-    /// The class of node.
+    /// Node class.
     pub class: String,
-    /// Whether admission would take it.
+    /// True if the node admits the replica.
     pub admitted: bool,
-    /// Every reason against it.
+    /// Reasons for rejection.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<String>,
-    /// Changes of which each alone would admit it.
+    /// Changes, each of which alone leads to admission.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub suggestions: Vec<String>,
-    /// What rules: the first reason against it, or the bound of its speed.
+    /// Binding limit: the first reason for rejection, or the limit of the speed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// Memory that it reserves, in bytes.
+    /// Reserved memory, in bytes.
     pub memory_bytes: u64,
-    /// Of that, the weights.
+    /// Bytes of the weights in `memoryBytes`.
     pub weights_bytes: u64,
-    /// Of that, the KV cache of all streams at full context.
+    /// Bytes in `memoryBytes` for the KV cache of all streams at full context.
     pub kv_bytes: u64,
     /// Tokens per second of each stream, with all streams busy at full context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<Percentiles>,
-    /// Bytes of memory that one decoded token moves.
+    /// Memory traffic per decoded token, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_token: Option<f64>,
     /// Seconds to the first token of the average prompt, on an idle node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_to_first_token_seconds: Option<Percentiles>,
-    /// Percent of the chip's time that admission keeps for it.
+    /// Reserved share of the chip's time, in percent.
     pub chip_time_percent: f64,
-    /// Requests per second that it could answer.
+    /// Maximum requests per second.
     pub max_requests_per_second: f64,
     /// Measured, Calibrated or Nominal.
     pub basis: String,
 }
 
-/// Nodes that are alike.
+/// Class of equal nodes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanClass {
-    /// What the fleet calls it.
+    /// Name in the fleet.
     pub name: String,
-    /// The chip.
+    /// Chip of the nodes.
     pub chip: String,
-    /// Nodes of the class.
+    /// Number of nodes in the class.
     pub nodes: u32,
-    /// Nodes of it that the placement uses.
+    /// Number of nodes that the placement uses.
     pub nodes_used: u32,
-    /// Memory bandwidth of one, in bytes per second; absent where nobody knows.
+    /// Memory bandwidth of one node, in bytes per second. Unset if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_bytes_per_second: Option<f64>,
     /// Measured or Nominal.
     pub basis: String,
-    /// Memory that models may use of one node, in bytes.
+    /// Allocatable memory of one node, in bytes.
     pub memory_limit_bytes: u64,
-    /// Memory that is reserved on the fullest node.
+    /// Reserved memory on the fullest node, in bytes.
     pub memory_used_bytes: u64,
-    /// What replicas may store on the disk of one node, in bytes; absent where nobody knows.
+    /// Allocatable disk space of one node, in bytes. Unset if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_limit_bytes: Option<u64>,
-    /// What of it is promised on the fullest node.
+    /// Reserved disk space on the fullest node, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_used_bytes: Option<u64>,
-    /// Percent of the chip's time that the busiest node spends on the demand.
+    /// Utilization of the busiest node by the demand, in percent.
     pub utilization_percent: f64,
-    /// Percent of the chip's time that the most promised node keeps for objectives.
+    /// Largest share of a chip's time that objectives reserve, in percent.
     pub reserved_percent: f64,
-    /// Answer tokens per second that all nodes of the class give.
+    /// Answer tokens per second of all nodes in the class.
     pub tokens_per_second: f64,
-    /// Price of one, where it is given.
+    /// Price of one node, if given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Power of one, where it is given.
+    /// Power of one node in watts, if given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
-    /// What runs out first on these nodes as the demand grows.
+    /// First exhausted resource of these nodes as the demand grows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// The multiple of the demand, split as in the placement, at which it does; absent where nothing is served here.
+    /// Multiple of the demand, distributed as in the placement, at which it is exhausted. Unset if these nodes serve nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaks_at: Option<f64>,
 }
 
-/// Nodes of one class that run the same.
+/// Nodes of one class with the same replicas.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanPlacement {
-    /// The class of node.
+    /// Node class.
     pub class: String,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// What each of them runs.
+    /// Replicas on each node.
     pub replicas: Vec<PlanReplica>,
-    /// Memory reserved on each, in bytes.
+    /// Reserved memory on each node, in bytes.
     pub memory_bytes: u64,
-    /// Percent of the chip's time that each spends on the demand.
+    /// Utilization of each node by the demand, in percent.
     pub utilization_percent: f64,
 }
 
-/// One replica of a placement.
+/// Replica in a placement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanReplica {
-    /// The model.
+    /// Name of the model in the demand.
     pub model: String,
-    /// Requests per second that it answers.
+    /// Served requests per second.
     pub requests_per_second: f64,
-    /// Memory that it reserves, in bytes.
+    /// Reserved memory, in bytes.
     pub memory_bytes: u64,
-    /// What it may store on its node's disk, in bytes; absent where nothing is promised.
+    /// Reserved disk space, in bytes. Unset without a reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes: Option<u64>,
-    /// Percent of the chip's time that it spends.
+    /// Used share of the chip's time, in percent.
     pub utilization_percent: f64,
-    /// Mean seconds until the first token: waiting behind other prompts on the node, then its own prefill.
+    /// Mean time to first token in seconds: wait for other prompts on the node, plus prefill.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_time_to_first_token_seconds: Option<f64>,
 }
 
-/// What the loss of one node would mean.
+/// Effect of the loss of one node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanNodeLoss {
-    /// The class of the node that is lost.
+    /// Class of the lost node.
     pub class: String,
-    /// Whether the others carry the demand once its replicas have moved.
+    /// True if the remaining nodes satisfy the demand once the replicas have moved.
     pub survives: bool,
-    /// Whether that is proven. Where it is not, no placement was found that carries it.
+    /// True if `survives` is proven. If it is not proven, no sufficient placement was found.
     pub proven: bool,
-    /// The multiple of the demand that the others carry; only where it is less than the demand.
+    /// Multiple of the demand that the remaining nodes satisfy. Set only if it is below 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demand_factor: Option<f64>,
-    /// Models whose only replica was on such a node: they answer nothing until it has moved.
+    /// Models whose only replica runs on such a node. They are unavailable until it has moved.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interrupted: Vec<String>,
 }
 
-/// What to buy.
+/// Recommended purchase.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanPurchase {
-    /// Price, or Nodes where an offer has no price.
+    /// Minimized quantity: Price, or Nodes if an offer has no price.
     pub minimises: String,
-    /// The least that has to be bought. Absent: nothing that is enough was found, and `shortfall` says why.
+    /// Smallest sufficient purchase. Unset if none was found; `shortfall` contains the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<PlanBasket>,
-    /// Nothing cheaper than this (or fewer Macs) is enough.
+    /// Lower bound of the price (or number of Macs) of any sufficient purchase.
     pub lower_bound: f64,
-    /// Whether nothing cheaper is enough, proven; without `best`, whether nothing of the catalogue can be enough.
+    /// True if `best` is proven to be the minimum. Without `best`: true if no purchase from the catalogue can suffice.
     pub proven: bool,
-    /// Why there is no `best`, in a sentence.
+    /// Reason why there is no `best`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shortfall: Option<String>,
-    /// Others that are enough: one that survives the loss of a node, and each offer by itself.
+    /// Other sufficient purchases: one that survives the loss of a node, and one for each offer alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<PlanBasket>,
 }
 
-/// Macs that are enough beside those that are there, and what they give.
+/// Sufficient purchase in addition to the existing machines.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanBasket {
-    /// What to buy; empty where nothing has to be bought.
+    /// Macs to buy. Empty if nothing has to be bought.
     pub items: Vec<PlanPurchaseItem>,
-    /// Macs in all.
+    /// Number of Macs to buy.
     pub nodes: u32,
-    /// What they cost, where each has a price.
+    /// Total price, if every Mac has a price.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Power that they draw, where each is known.
+    /// Total power in watts, if known for every Mac.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
-    /// The multiple of the demand that all machines then carry.
+    /// Multiple of the demand that all machines then satisfy.
     pub demand_factor: f64,
-    /// Whether the demand is then still carried when any one node is lost, once its replicas have moved.
+    /// True if the demand is then satisfied after the loss of any one node, once its replicas have moved.
     pub survives_node_loss: bool,
 }
 
-/// Macs of one offer.
+/// Macs of an offer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlanPurchaseItem {
-    /// The offer.
+    /// Name of the offer.
     pub name: String,
-    /// How many of it.
+    /// Number of Macs.
     pub count: u32,
-    /// Price of one.
+    /// Price of one Mac.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Power of one.
+    /// Power of one Mac, in watts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
 }

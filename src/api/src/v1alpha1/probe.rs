@@ -1,155 +1,154 @@
-//! What was measured on a machine: `FleetNode.status.probe`, and the same figures in the report that
-//! `rooflet probe -o json` prints.
+//! Measurements of a machine, in `FleetNode.status.probe` and in the output of `rooflet probe -o json`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where a figure comes from.
+/// Basis of a figure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Basis {
-    /// Measured on this very machine.
+    /// Measured on this machine.
     #[default]
     Measured,
     /// From the chip's data sheet.
     Nominal,
 }
 
-/// What was measured, through the engine that serves.
+/// Result of a probe, measured through the inference engine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Probe {
-    /// Measured, or it would not stand here.
+    /// Always Measured.
     pub basis: Basis,
-    /// The figures.
+    /// Measured figures.
     #[serde(flatten)]
     pub measurements: Measurements,
-    /// Whether the measured bandwidth can be that of the chip.
+    /// Comparison of the measured bandwidth with the chip's data sheet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plausibility: Option<Plausibility>,
-    /// Engine and device that measured.
+    /// Engine and device of the measurement.
     pub engine: String,
-    /// When, in RFC 3339.
+    /// Time of the measurement, in RFC 3339.
     pub measured_at: String,
-    /// When the figures are too old to rely on, in RFC 3339.
+    /// Time after which the figures are outdated, in RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// How long it took, in seconds.
+    /// Duration of the probe, in seconds.
     pub duration_seconds: f64,
 }
 
-/// Every figure of one probe. Each is of the engine's own kernels, so that it predicts what the engine does.
+/// Figures of a probe. They are measured with the engine's own kernels, so that they predict the engine's speed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Measurements {
-    /// Reading memory as fast as the engine can: the sum of a large buffer.
+    /// Read bandwidth: sum of a large buffer.
     pub read: Figure,
-    /// One buffer read and one written.
+    /// Copy bandwidth: one buffer read, one written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copy: Option<Figure>,
-    /// Two buffers read and one written.
+    /// Triad bandwidth: two buffers read, one written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub triad: Option<Figure>,
-    /// 4-bit quantised matrix-vector products in groups of 64, the kernel that decoding lives on.
+    /// Matrix-vector products with 4-bit weights in groups of 64, the main kernel of decoding.
     pub qmv: Figure,
-    /// The same with other bits and with several vectors at once; each of these is another kernel.
+    /// Products with other bits or several vectors, which use other kernels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quantized: Vec<QuantizedFigure>,
-    /// Bits of a scale in memory: 16, or 32 where the engine computes in 32 bits.
+    /// Bits of a scale in memory: 16, or 32 if the engine computes in 32 bits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_bits: Option<u32>,
-    /// One token's attention to the keys and values before it.
+    /// Attention of one token to the KV cache.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attention: Vec<AttentionFigure>,
-    /// Seconds that one kernel costs whatever it does.
+    /// Overhead of one kernel launch, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launch_seconds: Option<Spread>,
-    /// Seconds from asking for one small result to having it.
+    /// Round trip of one small result, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trip_seconds: Option<Spread>,
-    /// The small kernels of one decoder layer, between its matrix products and its attention.
+    /// Small kernels of a decoder layer, without matrix products and attention.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<LayerFigure>,
-    /// A large dense matrix product, in floating-point operations per second.
+    /// Large dense matrix product, in floating-point operations per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matmul_flops_per_second: Option<Spread>,
-    /// 512 rows times a 4-bit quantised matrix, as in prefill.
+    /// Product of 512 rows and a 4-bit matrix, as in prefill.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantized_matmul_flops_per_second: Option<Spread>,
-    /// The 4-bit products again, for long enough to warm the machine up. Only where it was asked for.
+    /// 4-bit products under sustained load, to measure throttling. Set only on request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sustained: Option<Sustained>,
-    /// Reading a file past the page cache. Only where there was a file.
+    /// Read speed of the disk without the page cache. Set only if a file was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_read: Option<DiskFigure>,
-    /// True where buffers are smaller than they should be, because the engine is slow here or memory is short.
+    /// True if buffers are smaller than usual because the engine is slow or memory is low.
     pub sizes_reduced: bool,
-    /// How hot the machine was when the probe ended.
+    /// Thermal state at the end of the probe.
     pub thermal_state: ThermalState,
-    /// What fed the machine.
+    /// Power source during the probe.
     pub power_source: PowerSource,
-    /// Whether the system saved power; absent where it does not tell.
+    /// True if low power mode was on. Unset if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_power_mode: Option<bool>,
 }
 
-/// A measured rate in bytes per second, over several repetitions.
+/// Measured rate over several repetitions, in bytes per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Figure {
-    /// Half the repetitions were faster.
+    /// Median rate.
     pub median_bytes_per_second: f64,
-    /// A tenth was slower.
+    /// 10th percentile of the rate.
     pub p10_bytes_per_second: f64,
-    /// A tenth was faster.
+    /// 90th percentile of the rate.
     pub p90_bytes_per_second: f64,
-    /// Repetitions.
+    /// Number of repetitions.
     pub samples: u32,
-    /// False where (p90 - p10) / median was above 5 % twice: something else was using the machine.
+    /// False if (p90 - p10) / median was above 5 % twice, which indicates other load on the machine.
     pub steady: bool,
     /// Size of one buffer.
     pub buffer_bytes: u64,
-    /// Distinct buffers used in turn, so that no byte is read again from a cache.
+    /// Number of buffers used in turn, so that reads miss the caches.
     pub buffers: u32,
 }
 
-/// A measured quantity over several repetitions; its unit is in the field's name.
+/// Measured quantity over several repetitions. The field's name contains the unit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spread {
-    /// Half the repetitions were below.
+    /// Median.
     pub median: f64,
-    /// A tenth was below.
+    /// 10th percentile.
     pub p10: f64,
-    /// A tenth was above.
+    /// 90th percentile.
     pub p90: f64,
-    /// Repetitions.
+    /// Number of repetitions.
     pub samples: u32,
-    /// False where (p90 - p10) / median was above 5 % twice: something else was using the machine.
+    /// False if (p90 - p10) / median was above 5 % twice, which indicates other load on the machine.
     pub steady: bool,
 }
 
-/// Quantised matrix × vectors. The bytes are those of the weights, whatever the number of vectors.
+/// Product of a quantised matrix and vectors. The rate counts the bytes of the weights, for any number of vectors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QuantizedFigure {
-    /// Bits per weight, scales not counted.
+    /// Bits per weight, without scales.
     pub bits: u32,
-    /// Weights that share a scale and a bias.
+    /// Number of weights that share a scale and a bias.
     pub group_size: u32,
-    /// Vectors multiplied at once.
+    /// Number of vectors.
     pub batch: u32,
-    /// The rate.
+    /// Measured rate.
     #[serde(flatten)]
     pub figure: Figure,
 }
 
-/// One token's attention. The bytes are those of the keys and values, whatever the number of queries.
+/// Attention of one token. The rate counts the bytes of keys and values, for any number of queries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttentionFigure {
-    /// Query heads that share a key and value head.
+    /// Number of query heads per KV head.
     pub queries_per_key: u32,
-    /// The rate.
+    /// Measured rate.
     #[serde(flatten)]
     pub figure: Figure,
 }
@@ -158,96 +157,96 @@ pub struct AttentionFigure {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LayerFigure {
-    /// Width of the layer. The MLP is three times as wide.
+    /// Width of the layer. The feed-forward block is three times as wide.
     pub hidden_size: u32,
     /// Seconds for one token.
     pub seconds: Spread,
-    /// Of these, the seconds in which the kernels are described to the engine, before the first of them runs. A
-    /// model's next token is described while the device works on the last one.
+    /// Part of `seconds` in which the CPU builds the graph, before the first kernel runs. During generation it overlaps with the
+    /// computation of the previous token.
     pub describing_seconds: f64,
 }
 
-/// What was left of the speed after a while.
+/// Speed under sustained load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Sustained {
-    /// How long it was loaded.
+    /// Duration of the load, in seconds.
     pub seconds: f64,
-    /// Median rate of the first sixth.
+    /// Median rate in the first sixth of the time.
     pub first_bytes_per_second: f64,
-    /// Median rate of the last sixth.
+    /// Median rate in the last sixth of the time.
     pub last_bytes_per_second: f64,
-    /// Last / first.
+    /// Ratio of last to first rate.
     pub thermal_factor: f64,
 }
 
-/// Reading a file from its disk.
+/// Read speed of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DiskFigure {
-    /// The file.
+    /// Path of the file.
     pub path: String,
-    /// The rate.
+    /// Measured rate.
     #[serde(flatten)]
     pub figure: Figure,
-    /// Whether the system was made to read from the disk. Where false, memory may have answered.
+    /// True if the page cache was bypassed. If false, some reads may have come from memory.
     pub past_cache: bool,
 }
 
-/// Whether a measured bandwidth can be that of the chip.
+/// Comparison of a measured bandwidth with the chip's data sheet.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Plausibility {
-    /// The answer.
+    /// Result of the comparison.
     pub verdict: PlausibilityVerdict,
-    /// Measured read bandwidth / the data sheet's.
+    /// Ratio of measured read bandwidth to the data sheet's bandwidth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_to_spec: Option<f64>,
-    /// What it means.
+    /// Explanation.
     pub message: String,
 }
 
-/// The answers to whether a measured bandwidth can be that of the chip.
+/// Result of the comparison with the data sheet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PlausibilityVerdict {
-    /// As such chips measure.
+    /// Within the usual range for this chip.
     Plausible,
-    /// Less than such chips measure.
+    /// Below the usual range for this chip.
     TooLow,
-    /// More than the chip's memory can give.
+    /// Above the bandwidth of the chip's memory.
     TooHigh,
-    /// There is no data sheet to compare with.
+    /// No data sheet is available.
     #[default]
     NotJudged,
 }
 
-/// How hot a machine says it is; the steps are macOS's.
+/// Thermal state of a machine, as defined by macOS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ThermalState {
-    /// Cool.
+    /// No throttling.
     Nominal,
-    /// Fans are heard, background work waits.
+    /// Fans run faster; background work is deferred.
     Fair,
-    /// Slower, to stay within limits.
+    /// The system reduces performance.
     Serious,
-    /// Much slower.
+    /// The system reduces performance strongly.
     Critical,
-    /// The system does not say.
+    /// The system does not report it.
     #[default]
     Unknown,
 }
 
-/// What feeds a machine.
+/// Power source of a machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum PowerSource {
-    /// The mains.
+    /// AC power.
     Ac,
-    /// A battery.
+    /// Battery.
     Battery,
-    /// An uninterruptible power supply.
+    /// Uninterruptible power supply.
     Ups,
-    /// The system does not say.
+    /// The system does not report it.
     #[default]
     #[serde(rename = "Unknown")]
     Unknown,

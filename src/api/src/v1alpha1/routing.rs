@@ -1,4 +1,4 @@
-//! How the gateway treats requests for a model.
+//! Routing of requests for a model.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use rooflet_base::quantity::DURATION_PATTERN;
 
-/// How the gateway treats requests for the model. A change restarts nothing.
+/// Settings of the gateway for a model. A change restarts nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingSpec {
-    /// How long a request may wait for a replica that can take it, as a Go-style duration; default 60s. A request's header
-    /// `x-slo-ttft-ms` overrides it.
+    /// Maximum time in the queue for a replica with capacity, as a Go duration. Default: 60s. The request header `x-slo-ttft-ms`
+    /// overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub queue_timeout: Option<String>,
-    /// Requests that may wait in one gateway; more are answered 429. Default: eight for each that the replicas answer at the
-    /// same time, and 256 while there are fewer replicas than there should be.
+    /// Maximum number of queued requests in one gateway. Further requests receive 429. Default: 8 per concurrent request of the
+    /// ready replicas, and 256 while fewer replicas are ready than desired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub max_queued_requests: Option<u32>,
-    /// Served names in the same namespace that answer instead, the first that can, when this model cannot: it has no
-    /// ready replica, its queue is full or too long, or its replicas failed before the first token.
+    /// Served names in the same namespace that serve the request instead, in this order, if this model cannot: no ready replica,
+    /// full or slow queue, or failed replicas before the first token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 1, max = 253)))]
     pub fallbacks: Vec<String>,
-    /// Asks a second replica as well when the first has not begun to answer.
+    /// Sends the request to a second replica if the first is slow to start its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedging: Option<HedgingSpec>,
 }
@@ -36,12 +36,12 @@ impl RoutingSpec {
     }
 }
 
-/// When a second replica is asked.
+/// Condition for a second attempt in parallel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HedgingSpec {
-    /// Time without a first token, as a Go-style duration such as `2s`. The work of whoever is slower is thrown away, so
-    /// this belongs above what most requests need.
+    /// Time without a first token, as a Go duration such as `2s`. The slower attempt is discarded, so choose a value above the
+    /// time that most requests need.
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub after: String,
 }

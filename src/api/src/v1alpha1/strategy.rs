@@ -1,4 +1,4 @@
-//! How a change of a ModelDeployment reaches its replicas.
+//! Rollout strategy of a ModelDeployment.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -7,73 +7,73 @@ use serde::{Deserialize, Serialize};
 use super::{CountOrPercent, Weekday};
 use rooflet_base::quantity::DURATION_PATTERN;
 
-/// How replicas of an old revision are replaced.
+/// Rollout strategy: how replicas of an old revision are replaced.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.type != 'Recreate' || !has(self.rollingUpdate)").message("rollingUpdate may only be set when type is RollingUpdate or Canary"))]
 #[x_kube(validation = Rule::new("(self.type == 'Canary') == has(self.canary)").message("canary must be set when type is Canary, and only then"))]
-#[x_kube(validation = Rule::new("!has(self.canary) || has(self.goldenPrompts) || self.canary.steps.all(s, !has(s.analysis) || s.analysis.ifInconclusive != 'Promote')").message("an analysis with ifInconclusive: Promote needs goldenPrompts: something has to speak for the new revision"))]
-#[x_kube(validation = Rule::new("!has(self.canary) || !self.canary.steps.map(s, has(s.analysis) ? 'a' : !has(s.setWeight) ? 'p' : s.setWeight < 100 ? 'w' : 'f').join('').matches('(^|f)p*a')").message("an analysis compares two revisions: put it after a setWeight below 100 and before setWeight: 100"))]
+#[x_kube(validation = Rule::new("!has(self.canary) || has(self.goldenPrompts) || self.canary.steps.all(s, !has(s.analysis) || s.analysis.ifInconclusive != 'Promote')").message("ifInconclusive: Promote requires goldenPrompts: without them nothing verifies the new revision"))]
+#[x_kube(validation = Rule::new("!has(self.canary) || !self.canary.steps.map(s, has(s.analysis) ? 'a' : !has(s.setWeight) ? 'p' : s.setWeight < 100 ? 'w' : 'f').join('').matches('(^|f)p*a')").message("an analysis compares two revisions: it must follow a setWeight below 100 and precede setWeight: 100"))]
 pub struct StrategySpec {
-    /// RollingUpdate replaces replicas a few at a time, Canary lets some of them prove themselves first, Recreate stops
-    /// all of them before the new ones start.
+    /// RollingUpdate replaces replicas a few at a time. Canary first tests the new revision with some replicas. Recreate stops
+    /// all replicas before it starts new ones.
     #[serde(default, rename = "type")]
     pub kind: StrategyType,
-    /// Bounds of a rolling update and of a canary. Default: one replica at a time, in place.
+    /// Limits of a rolling update or canary. Default: one replica at a time, in place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdateSpec>,
-    /// What the first replicas of a new revision have to go through.
+    /// Steps that the first replicas of a new revision must pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<CanarySpec>,
-    /// Go back to the last revision that was rolled out when the new one makes no progress for
-    /// `progressDeadlineSeconds`. Default: true for Canary, else false.
+    /// If true, the controller returns to the last revision that was rolled out when the new revision makes no progress for
+    /// `progressDeadlineSeconds`. Default: true for Canary, otherwise false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_on_failure: Option<bool>,
-    /// What every new worker has to answer before it counts as ready. A change is no rollout: it holds for replicas that
-    /// are made from then on.
+    /// Prompts that every new worker must answer as expected before it is ready. A change starts no rollout: it applies to
+    /// replicas that are created afterwards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub golden_prompts: Vec<GoldenPrompt>,
-    /// Times of the week at which replicas may be replaced. Absent: always. What is added or missing comes at any time,
-    /// and a revision that is given up goes at any time.
+    /// Times of the week at which replicas may be replaced. Default: always. Scaling, replacement of failed replicas and rollbacks
+    /// happen at any time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub maintenance_windows: Vec<MaintenanceWindow>,
-    /// Replace a ready replica only when nobody uses it.
+    /// If set, a ready replica is replaced only while it has no requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_for_idle: Option<WaitForIdle>,
 }
 
-/// A time of the week at which replicas may be replaced.
+/// Time of the week at which replicas may be replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("duration(self.duration) > duration('0s') && duration(self.duration) <= duration('168h')").message("duration must be above 0 and at most 168h").field_path(".duration"))]
+#[x_kube(validation = Rule::new("duration(self.duration) > duration('0s') && duration(self.duration) <= duration('168h')").message("duration must be greater than 0 and less than or equal to 168h").field_path(".duration"))]
 pub struct MaintenanceWindow {
-    /// The days on which it opens. Default: all.
+    /// Days on which the window opens. Default: every day.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 7))]
     pub days: Vec<Weekday>,
-    /// When it opens, as HH:MM.
+    /// Time of day at which the window opens, as HH:MM.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub start: String,
-    /// How long it stays open, as a Go-style duration such as `90m`.
+    /// Length of the window, as a Go duration such as `90m`.
     #[schemars(length(max = 32), regex(pattern = DURATION_PATTERN))]
     pub duration: String,
-    /// An IANA name such as Europe/Berlin, or an offset such as +02:00. Default: UTC.
+    /// IANA time zone such as Europe/Berlin, or an offset such as +02:00. Default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,
 }
 
-/// When nobody uses a replica, and how long that is waited for.
+/// Condition under which a replica is idle, and the maximum wait for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitForIdle {
-    /// How long a replica must have had no request, as a Go-style duration.
+    /// Time without requests after which a replica is idle, as a Go duration.
     #[serde(default = "default_idle_for")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub idle_for: String,
-    /// After waiting so long for the next replica, it is replaced all the same; its requests may still finish.
+    /// Maximum wait for an idle replica, as a Go duration. After that, the replica is replaced; its requests may finish.
     #[serde(default = "default_at_most")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub at_most: String,
@@ -87,17 +87,17 @@ fn default_at_most() -> String {
     "1h".to_owned()
 }
 
-/// A question, asked greedily, and what has to be in the answer.
+/// Prompt and expected answer. The worker generates with temperature 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoldenPrompt {
-    /// What a user would say.
+    /// Text of the user message.
     #[schemars(length(min = 1, max = 16_384))]
     pub prompt: String,
-    /// Without anything: the answer is not empty.
+    /// Expected answer. If unset, any non-empty answer passes.
     #[serde(default)]
     pub expect: Expectation,
-    /// The longest answer.
+    /// Maximum number of tokens in the answer.
     #[serde(default = "default_golden_tokens")]
     #[schemars(range(min = 1, max = 4096))]
     pub max_tokens: u32,
@@ -107,15 +107,15 @@ fn default_golden_tokens() -> u32 {
     64
 }
 
-/// What an answer has to be.
+/// Expected content of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Expectation {
-    /// It has this in it.
+    /// The answer must contain this text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16_384))]
     pub contains: Option<String>,
-    /// It is this, but for blanks around it.
+    /// The answer must equal this text, ignoring surrounding whitespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16_384))]
     pub equals: Option<String>,
@@ -128,7 +128,7 @@ impl StrategySpec {
     }
 }
 
-/// The kinds of rollout.
+/// Type of a rollout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum StrategyType {
     #[default]
@@ -137,22 +137,22 @@ pub enum StrategyType {
     Recreate,
 }
 
-/// Bounds of a rolling update.
+/// Limits of a rolling update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!((self.maxUnavailable == 0 || self.maxUnavailable == '0%') && (self.maxSurge == 0 || self.maxSurge == '0%'))").message("maxUnavailable and maxSurge may not both be 0: nothing could ever be replaced"))]
+#[x_kube(validation = Rule::new("!((self.maxUnavailable == 0 || self.maxUnavailable == '0%') && (self.maxSurge == 0 || self.maxSurge == '0%'))").message("maxUnavailable and maxSurge must not both be 0: no replica could be replaced"))]
 pub struct RollingUpdateSpec {
-    /// Replicas that may be missing at any time: a number, or a percentage of `replicas`, rounded down.
+    /// Maximum number of unavailable replicas: a number, or a percentage of `replicas`, rounded down.
     #[serde(default = "default_max_unavailable")]
     pub max_unavailable: CountOrPercent,
-    /// Replicas that may be there beyond the wanted number, where a node has room: a number, or a percentage of
-    /// `replicas`, rounded up.
+    /// Maximum number of replicas beyond `replicas`, if a node has room for them: a number, or a percentage of `replicas`,
+    /// rounded up.
     #[serde(default = "default_max_surge")]
     pub max_surge: CountOrPercent,
-    /// Decode throughput that neither a rollout nor a drain or move gives up, besides the counts: tokens/s, or a percentage of
-    /// what the deployment had when it was last rolled out. What counts is what is predicted for the replicas that answer, all
-    /// their streams busy, in the time that other deployments leave of their chips; a replica whose speed nobody can predict
-    /// counts nothing, and where that is so of all, no rollout begins.
+    /// Throughput floor: decode tokens/s that rollouts, drains and moves keep available in addition to the replica counts. Either
+    /// tokens/s or a percentage of the throughput at the last completed rollout. The throughput is the predicted speed of all
+    /// ready replicas with all their streams busy, in the chip time that other deployments leave. A replica without a prediction
+    /// counts as 0. If no replica has a prediction, no rollout starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_throughput: Option<CountOrPercent>,
 }
@@ -175,82 +175,79 @@ impl Default for RollingUpdateSpec {
     }
 }
 
-/// The course of a canary. After its last step the rollout goes on as a rolling update.
+/// Steps of a canary. After the last step the rollout continues as a rolling update.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CanarySpec {
-    /// Taken one after the other.
+    /// Steps, executed in order.
     #[schemars(length(min = 1, max = 64))]
     pub steps: Vec<CanaryStep>,
 }
 
-/// One step: exactly one of the fields.
+/// Step of a canary. Exactly one field is set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("[has(self.setWeight), has(self.pause), has(self.analysis)].filter(x, x).size() == 1").message("a step has exactly one of setWeight, pause and analysis"))]
+#[x_kube(validation = Rule::new("[has(self.setWeight), has(self.pause), has(self.analysis)].filter(x, x).size() == 1").message("exactly one of setWeight, pause and analysis must be set"))]
 pub struct CanaryStep {
-    /// Give the new revision this percentage of the requests, and of the replicas, rounded up. The step is done when
-    /// these replicas are ready.
+    /// Percentage of the requests, and of the replicas (rounded up), for the new revision. The step is completed when these
+    /// replicas are ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub set_weight: Option<u8>,
-    /// Wait.
+    /// Pause of the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseStep>,
-    /// Compare the new revision with the stable one, and go back when it is worse.
+    /// Comparison of the new revision with the stable revision. If the new revision is worse, the rollout is aborted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisStep>,
 }
 
-/// How long a canary waits.
+/// Length of a pause.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseStep {
-    /// A Go-style duration such as `90s` or `1h`. Absent: until `rooflet rollout promote`.
+    /// Go duration such as `90s` or `1h`. If unset, the pause ends with `rooflet rollout promote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub duration: Option<String>,
 }
 
-/// What a canary must not be worse in. Figures are of the requests that the replicas answered; differences that may be
-/// chance do not count against it.
+/// Limits for the comparison of a canary with the stable revision. Figures come from the requests that the replicas served.
+/// Differences that are not statistically significant are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AnalysisStep {
-    /// Requests that each of the two revisions must have answered. Until then the canary waits.
+    /// Number of requests that each revision must have served before the comparison.
     #[serde(default = "default_min_requests")]
     #[schemars(range(min = 1, max = 100_000))]
     pub min_requests: u32,
-    /// Decode speed of one stream, at least so many percent of the stable revision's on the same machine.
+    /// Minimum decode speed of one stream, in percent of the stable revision's speed on the same machine.
     #[serde(default = "default_min_tokens_per_second_percent")]
     #[schemars(range(min = 1, max = 100))]
     pub min_tokens_per_second_percent: u32,
-    /// Time to the first token of prompts of which nothing was cached, at most so many percent of the stable revision's on
-    /// the same machine.
+    /// Maximum time to first token of uncached prompts, in percent of the stable revision's time on the same machine.
     #[serde(default = "default_max_time_to_first_token_percent")]
     #[schemars(range(min = 100, max = 10_000))]
     pub max_time_to_first_token_percent: u32,
-    /// Percent of requests that may fail, whatever the stable revision does. Absent: only more failures than the stable
-    /// revision has count.
+    /// Maximum percentage of failed requests. If unset, the canary fails only if it has more failures than the stable revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub max_error_percent: Option<f64>,
-    /// Measured decode speed, at least so many percent of what was predicted for such requests. Absent: not looked at.
+    /// Minimum measured decode speed, in percent of the prediction for these requests. If unset, it is not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub min_measured_percent: Option<u32>,
-    /// How long enough requests are waited for, as a Go-style duration. After that the analysis is inconclusive.
+    /// Maximum wait for `minRequests`, as a Go duration. After that, the analysis is inconclusive.
     #[serde(default = "default_inconclusive_after")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub inconclusive_after: String,
-    /// What follows then. Pause: the canary stays as it is until enough requests were answered after all, or
-    /// `rooflet rollout promote`. Promote: it goes on if its replicas are ready, which they are when they answered the
-    /// golden prompts.
+    /// Action after an inconclusive analysis. Pause: the canary waits for enough requests or `rooflet rollout promote`.
+    /// Promote: the canary continues if its replicas are ready, that is, if they passed the golden prompts.
     #[serde(default)]
     pub if_inconclusive: Inconclusive,
 }
 
-/// What follows from an analysis that had too few requests.
+/// Action after an analysis with too few requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Inconclusive {
     #[default]
@@ -274,7 +271,7 @@ fn default_max_time_to_first_token_percent() -> u32 {
     120
 }
 
-/// The same as an empty object.
+/// Equals an empty object.
 impl Default for AnalysisStep {
     fn default() -> Self {
         Self {
