@@ -411,7 +411,7 @@ spec:
         );
         check(
             &GUIDE.replace("local://guide", "s3://a/b"),
-            "a.yaml:7: spec.model.source: Invalid value: \"s3://a/b\": must be hf://OWNER/NAME (a revision goes into spec.model.revision), local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; other sources are not served by this version",
+            "a.yaml:7: spec.model.source: Invalid value: \"s3://a/b\": must be hf://OWNER/NAME (a revision goes into spec.model.revision), local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; this version supports no other sources",
         );
         check(
             &format!("{GUIDE}  replicas: many\n"),
@@ -461,8 +461,8 @@ spec:
         };
         check(
             &promise("contextTokens: 512", "2s", 513),
-            "a.yaml:9: spec.objectives.timeToFirstToken.atPromptTokens: Invalid value: may not be above \
-             spec.serving.contextTokens: a prompt of this length is refused",
+            "a.yaml:9: spec.objectives.timeToFirstToken.atPromptTokens: Invalid value: must be less than or equal to \
+             spec.serving.contextTokens: longer prompts are rejected",
         );
         for fits in [
             promise("contextTokens: 512", "2s", 512),
@@ -481,7 +481,7 @@ spec:
         }
         check(
             &promise("", "0m0.0s", 1),
-            "a.yaml:9: spec.objectives.timeToFirstToken.max: Invalid value: must be above 0",
+            "a.yaml:9: spec.objectives.timeToFirstToken.max: Invalid value: must be greater than 0",
         );
         check(
             &promise("", "99999999999999999999h", 1),

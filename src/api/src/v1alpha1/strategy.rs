@@ -13,7 +13,7 @@ use rooflet_base::quantity::DURATION_PATTERN;
 #[x_kube(validation = Rule::new("self.type != 'Recreate' || !has(self.rollingUpdate)").message("rollingUpdate may only be set when type is RollingUpdate or Canary"))]
 #[x_kube(validation = Rule::new("(self.type == 'Canary') == has(self.canary)").message("canary must be set when type is Canary, and only then"))]
 #[x_kube(validation = Rule::new("!has(self.canary) || has(self.goldenPrompts) || self.canary.steps.all(s, !has(s.analysis) || s.analysis.ifInconclusive != 'Promote')").message("ifInconclusive: Promote requires goldenPrompts: without them nothing verifies the new revision"))]
-#[x_kube(validation = Rule::new("!has(self.canary) || !self.canary.steps.map(s, has(s.analysis) ? 'a' : !has(s.setWeight) ? 'p' : s.setWeight < 100 ? 'w' : 'f').join('').matches('(^|f)p*a')").message("an analysis compares two revisions: it must follow a setWeight below 100 and precede setWeight: 100"))]
+#[x_kube(validation = Rule::new("!has(self.canary) || [self.canary.steps.map(s, has(s.analysis) ? 1 : !has(s.setWeight) ? 0 : s.setWeight < 100 ? 2 : 3)].all(k, k.indexOf(1) == -1 || (k.indexOf(2) != -1 && k.indexOf(2) < k.indexOf(1) && (k.indexOf(3) == -1 || k.lastIndexOf(1) < k.indexOf(3))))").message("an analysis compares two revisions: it must follow a setWeight below 100 and precede setWeight: 100"))]
 pub struct StrategySpec {
     /// RollingUpdate replaces replicas a few at a time. Canary first tests the new revision with some replicas. Recreate stops
     /// all replicas before it starts new ones.
