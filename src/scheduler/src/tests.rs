@@ -59,11 +59,13 @@ fn the_smallest_room_without_a_copy_is_taken() {
     check(
         nodes,
         "x of=d; y of=d; z of=d; w of=d; other of=e",
-        "x->c\ny->a\nz->b\nw->c\nother->c",
+        "x->c\ny->a\nz->b\nw->c\nother->a",
     );
     check("b model=guide:2; a model=guide:2", "x", "x->a");
-    // A node that holds the model in memory comes before a smaller one.
-    check(nodes, "old on=b; x", "x->b");
+    // A node without other replicas comes before one that holds the model in memory, and that before a smaller one.
+    check(nodes, "old on=b; x", "x->c");
+    let nodes = "a mem=16 model=guide:2,other:2; b mem=32 model=guide:2";
+    check(nodes, "one on=a model=other; old on=b; x", "x->b");
 }
 
 #[test]
@@ -92,10 +94,15 @@ fn of_equal_nodes_the_one_that_reads_the_weights_sooner_is_taken() {
         "x rate=10",
         "x->b",
     );
-    // What is in memory is not read at all.
+    // A model in memory is not read again, but nodes without other replicas come first.
     check(
         "a mem=16 disk=1 model=guide:6; b mem=16 disk=7 model=guide:6",
         "old on=a; x",
+        "x->b",
+    );
+    check(
+        "a mem=16 disk=1 model=guide:6; b mem=16 disk=7 model=guide:6,other:6",
+        "old on=a; other on=b model=other; x",
         "x->a",
     );
 }
@@ -127,10 +134,15 @@ fn a_model_of_a_hub_goes_where_it_is_there_sooner() {
         "x->b",
     );
     check("a mem=8 line=1000 pulled=6; b mem=16", "x download=6", "x->a");
-    // What another replica gets, or has, is no further wait.
+    // Nodes without other replicas come first. Among the rest, a node with the model needs no download.
     check(
         "a mem=16 line=10; b mem=16 line=1000",
         "old on=a download=6; x download=6",
+        "x->b",
+    );
+    check(
+        "a mem=16 line=10; b mem=16 line=1000 model=guide:2",
+        "old on=a download=6; other on=b; x download=6",
         "x->a",
     );
     // Slack comes first.
@@ -165,7 +177,7 @@ fn a_model_goes_where_the_disk_has_room_for_it() {
 #[test]
 fn strategies_choose_differently() {
     let nodes = "air chip=M4 mem=10 model=guide:2; max chip=M4_Max/40 mem=60 model=guide:2; pro chip=M4_Pro mem=40 model=guide:2";
-    check(nodes, "x", "x->air");
+    check(nodes, "x", "x->max");
     check(nodes, "x rate=20", "x->max");
     check(nodes, "x strategy=Fastest", "x->max");
     check(nodes, "x strategy=Spread", "x->max");
@@ -210,6 +222,44 @@ fn what_is_placed_together_leaves_room_for_the_largest() {
 }
 
 #[test]
+fn deployments_without_objectives_use_idle_and_fast_nodes_first() {
+    let class = |chip: &'static str, mem: u32, count: usize| {
+        let prefix = chip.to_lowercase();
+        (0..count).map(move |index| format!("{prefix}-{index} chip={chip} mem={mem} model=guide:4"))
+    };
+    let nodes: Vec<String> = class("M4", 10, 6)
+        .chain(class("M4_Pro", 18, 4))
+        .chain(class("M3_Ultra", 180, 2))
+        .collect();
+    let placed = |count: usize| {
+        let nodes: Vec<FleetNode> = nodes.iter().map(|line| node(line)).collect();
+        let replicas = (0..count).map(|index| replica(&format!("r{index} of=d{index}")));
+        let requests: Vec<_> = replicas.map(|replica| ReplicaRequest::new(&replica)).collect();
+        let mut fleet = Fleet::new(&nodes, []);
+        assert!(
+            bind_all(&requests, &mut fleet)
+                .iter()
+                .all(|decision| decision.outcome.is_ok())
+        );
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for node in &fleet.nodes {
+            let class = node.name.rsplit_once('-').expect("an index").0;
+            *counts.entry(class.to_owned()).or_default() += node.residents.len();
+        }
+        counts.into_iter().collect::<Vec<_>>()
+    };
+    let counts = |m3_ultra, m4, m4_pro| {
+        [("m3_ultra", m3_ultra), ("m4", m4), ("m4_pro", m4_pro)]
+            .map(|(class, count)| (class.to_owned(), count))
+    };
+    assert_eq!(placed(5), counts(2, 0, 3));
+    assert_eq!(placed(12), counts(2, 6, 4));
+    // Then in proportion to bandwidth: 819, 120 and 273 GB/s.
+    let forty = placed(40);
+    assert!(forty[0].1 >= 12 && forty[1].1 <= 12, "{forty:?}");
+}
+
+#[test]
 fn replicas_keep_off_one_another_where_they_must() {
     let nodes = "a model=guide:2; b model=guide:2";
     check(
@@ -218,9 +268,17 @@ fn replicas_keep_off_one_another_where_they_must() {
         "x->a\ny->b\nz: 0/2 nodes are available: 2 unknown chip: replica of the same deployment there already \
          (spec.placement.antiAffinity). What would help, the least first: spec.placement.antiAffinity: Preferred",
     );
-    check(nodes, "x of=d anti=Ignored; y of=d anti=Ignored", "x->a\ny->a");
+    check(
+        nodes,
+        "x of=d anti=Ignored; y of=d anti=Ignored; z of=d anti=Ignored",
+        "x->a\ny->b\nz->a",
+    );
     // One that is ending is none any more.
-    check(nodes, "old of=d on=a ending; x of=d anti=Required", "x->a");
+    check(
+        "a model=guide:2",
+        "old of=d on=a ending; x of=d anti=Required",
+        "x->a",
+    );
 }
 
 #[test]
@@ -232,7 +290,7 @@ fn a_spread_is_kept_over_the_domains_of_a_label() {
         [one("p"), one("q"), one("r"), one("s")].join("; ")
     };
     // c has the smallest room, and then zone x is due.
-    check(nodes, &four(""), "p->c\nq->a\nr->c\ns->a");
+    check(nodes, &four(""), "p->c\nq->a\nr->b\ns->c");
     let full = format!("old on=c reserved=7; {}", four(""));
     let none = "0/4 nodes are available: 4 unknown chip: 1 insufficient memory (1.0 GiB free at most), 2 would exceed \
                 spec.placement.spread.maxSkew in zone=x, 1 no label zone of spec.placement.spread; c: needs 2.5 GiB (weights \
@@ -241,7 +299,7 @@ fn a_spread_is_kept_over_the_domains_of_a_label() {
                 whenUnsatisfiable: ScheduleAnyway; fewer other replicas on c";
     check(nodes, &full, &format!("p->a\nq: {none}\nr: {none}\ns: {none}"));
     let full = format!("old on=c reserved=7; {}", four("anyway"));
-    check(nodes, &full, "p->a\nq->a\nr->a\ns->a");
+    check(nodes, &full, "p->a\nq->b\nr->a\ns->b");
     // Every node is a domain of its own.
     check(
         "a model=guide:2; b model=guide:2",
@@ -336,8 +394,8 @@ fn a_score_table_says_how_the_next_ones_compare() {
     let placement = place(&ReplicaRequest::new(&x), &mut fleet).expect("two fit");
     assert_eq!(
         placement.table.to_string(),
-        "2 of 3 nodes fit, best by SloSlack: a (0 % slack lost, weights read within 1 s by a nominal disk, 13.5 GiB left \
-         free); b (1 of the same deployment there, 0 % slack lost, model loaded, 3.1 GiB left free)"
+        "2 of 3 nodes fit, best by SloSlack: a (speed unknown, 0 % slack lost, weights read within 1 s by a nominal disk, 13.5 GiB left \
+         free); b (1 of the same deployment there, speed unknown, 0 % slack lost, model loaded, 3.1 GiB left free)"
     );
 }
 
@@ -370,7 +428,7 @@ fn a_move_is_proposed_where_it_is_worth_its_cost() {
                  max chip=M4_Max/40 mem=40 model=guide:2";
     let check = |replicas: &str, expect: &str| assert_eq!(moves(nodes, replicas), expect);
     check("p of=d on=a ready; q of=d on=b ready", "");
-    check("p of=d on=a ready; q of=d on=a ready", "p a->b");
+    check("p of=d on=a ready; q of=d on=a ready", "p a->max");
     // Neither what does not serve yet nor what nothing would make anew.
     check("p of=d on=a; q of=d on=a", "");
     check("p on=pro rate=40 ready", "");
@@ -423,7 +481,7 @@ fn moves_make_room_for_what_waits() {
     assert_eq!(moves(nodes, &large("")), "p a->b for x");
     // The smaller one moves; and what is in nobody's way does not.
     let uneven = "p of=d on=a model=mid ready; q of=e on=b model=small ready; x model=large";
-    assert_eq!(moves(nodes, uneven), "q b->a for x");
+    assert_eq!(moves(nodes, uneven), "q b->c for x");
     // Several leave one node for several others.
     let two = "n mem=11 model=small:2,large:9; b mem=4 model=small:2; c mem=4 model=small:2";
     assert_eq!(

@@ -80,6 +80,8 @@ pub(crate) struct Resident {
     share: f64,
     /// Its objective for decoding, and what it would get with the chip to itself, both in tokens per second.
     decode: Option<(f64, f64)>,
+    /// Predicted decode speed of one stream with the chip to itself, in tokens per second. 0 if unknown.
+    rate: f64,
 }
 
 impl Resident {
@@ -97,6 +99,7 @@ impl Resident {
             disk: claim.request.disk + if claim.failed { Bytes::ZERO } else { fit.download },
             share: appraisal.map_or(BEST_EFFORT_SHARE, |appraisal| appraisal.share),
             decode: objective.zip(alone.map(|speed| speed.decode.p10)),
+            rate: alone.map_or(0.0, |speed| speed.decode.p50),
             claim,
         }
     }
@@ -122,6 +125,8 @@ pub(crate) struct Load {
     share: f64,
     /// Shares of those with objectives.
     promised: Vec<f64>,
+    /// [`Resident::rate`] of those without objectives.
+    best_effort: Vec<f64>,
     /// See [`Load::pressure_with`].
     pub(crate) pressure: f64,
 }
@@ -142,6 +147,8 @@ impl Load {
             load.share += resident.share;
             if resident.claim.request.has_objectives() {
                 load.promised.push(resident.share);
+            } else {
+                load.best_effort.push(resident.rate);
             }
             load.commitments.push(Commitment {
                 replica: key.to_string(),
@@ -190,10 +197,52 @@ impl Load {
         (1.0 - promised).max(0.0) / (others + 1) as f64
     }
 
+    /// Predicted decode speed of each replica without objectives if all are busy, in tokens per second.
+    #[cfg(test)]
+    pub(crate) fn shared_speeds(&self) -> impl Iterator<Item = f64> {
+        let time = (1.0 - self.promised.iter().sum::<f64>()).max(0.0);
+        let neighbours = self.best_effort.len() as f64;
+        self.best_effort.iter().map(move |rate| rate * time / neighbours)
+    }
+
+    /// Predicted effect of one more replica without objectives. `rate` is the decode speed of one of its streams with the chip
+    /// to itself, in tokens per second.
+    ///
+    /// Replicas without objectives share the chip time that objectives leave equally, as if all were busy.
+    pub(crate) fn with_best_effort(&self, rate: f64) -> SharedSpeed {
+        let time = (1.0 - self.promised.iter().sum::<f64>()).max(0.0);
+        let neighbours = self.best_effort.len() as f64;
+        let own = rate * time / (neighbours + 1.0);
+        let total: f64 = self.best_effort.iter().sum();
+        let lost_share = match self.best_effort.is_empty() {
+            true => 0.0,
+            false => time / neighbours - time / (neighbours + 1.0),
+        };
+        let gain = own - total * lost_share;
+        // Otherwise many small, fast models would slow down one large model: each adds a little to the total speed.
+        let is_small = !self.best_effort.is_empty() && gain.abs() < MIN_SHARED_GAIN * rate;
+        SharedSpeed {
+            own,
+            gain: if is_small { 0.0 } else { gain },
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.commitments.is_empty() && self.undetermined == 0
     }
 }
+
+/// Predicted effect of one more replica without objectives on a node, in decode tokens per second of one stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct SharedSpeed {
+    /// Speed of the new replica.
+    pub(crate) own: f64,
+    /// `own` minus the losses of the other replicas without objectives. Positive on nodes without such replicas.
+    pub(crate) gain: f64,
+}
+
+/// Gains and losses on shared nodes below this part of the new replica's own speed count as 0.
+const MIN_SHARED_GAIN: f64 = 0.1;
 
 /// Replicas of a deployment on one node. Fields compare top to bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

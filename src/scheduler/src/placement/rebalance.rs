@@ -143,6 +143,12 @@ fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
                 slack_lost: there, ..
             },
         ) => here - there >= MIN_SLACK_GAIN,
+        (
+            Terms::BestEffort { tokens: here, .. },
+            Terms::BestEffort {
+                gain, tokens: there, ..
+            },
+        ) => gain.0 > 0 && here > 0 && here.saturating_mul(100 + MIN_TOKEN_GAIN) / 100 <= there,
         (Terms::BinPack { unused: here, .. }, Terms::BinPack { unused: there, .. }) => here && !there,
         (Terms::Spread { used: here, .. }, Terms::Spread { used: there, .. }) => here - there >= MIN_USE_GAIN,
         (
@@ -155,7 +161,11 @@ fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
         ) => there.saturating_mul(100 + MIN_TOKEN_GAIN) / 100 <= here && there < here,
         // Both are of one request.
         (
-            Terms::SloSlack { .. } | Terms::BinPack { .. } | Terms::Spread { .. } | Terms::Fastest { .. },
+            Terms::SloSlack { .. }
+            | Terms::BestEffort { .. }
+            | Terms::BinPack { .. }
+            | Terms::Spread { .. }
+            | Terms::Fastest { .. },
             _,
         ) => false,
     }

@@ -1,5 +1,6 @@
 //! Which of the nodes that can take a replica should. Integers, so that equal nodes are equal.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use super::filter::reluctance;
@@ -25,7 +26,7 @@ pub(crate) struct PlacementScore {
     pub(crate) at: usize,
 }
 
-/// What the strategy looks at, the most important first.
+/// Terms of the strategy, most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Terms {
     SloSlack {
@@ -34,6 +35,18 @@ pub(crate) enum Terms {
         slack_lost: i64,
         loading: Loading,
         memory_left: Bytes,
+    },
+    /// Strategy SloSlack for a replica without objectives.
+    BestEffort {
+        /// Level of [`SharedSpeed::gain`]: nodes without such replicas first.
+        gain: Reverse<i64>,
+        slack_lost: i64,
+        /// Level of [`SharedSpeed::own`].
+        own: Reverse<i64>,
+        loading: Loading,
+        memory_left: Bytes,
+        /// [`SharedSpeed::own`] in tokens per 1,000 seconds; 0 if unknown.
+        tokens: i64,
     },
     BinPack {
         /// Whether nothing else is there.
@@ -121,6 +134,18 @@ impl Terms {
         let slack_lost = || percent(load.pressure_with(share, has_objectives) - load.pressure);
         let loading = Loading::new(request, node, fit);
         match request.placement.strategy {
+            PlacementStrategy::SloSlack if !has_objectives => {
+                let known = appraisal.and_then(|appraisal| appraisal.speed);
+                let speed = load.with_best_effort(known.map_or(UNKNOWN_RATE, |speed| speed.decode.p50));
+                Self::BestEffort {
+                    gain: Reverse(gain_level(speed.gain)),
+                    slack_lost: slack_lost(),
+                    own: Reverse(speed_level(speed.own)),
+                    loading,
+                    memory_left,
+                    tokens: known.map_or(0, |_| (speed.own * 1e3).round() as i64),
+                }
+            }
             PlacementStrategy::SloSlack => Self::SloSlack {
                 slack_lost: slack_lost(),
                 loading,
@@ -177,6 +202,29 @@ impl Loading {
     }
 }
 
+/// Assumed decode speed on nodes whose speed is unknown, in tokens per second: slower than every known node.
+const UNKNOWN_RATE: f64 = 0.001;
+
+/// Speeds that differ by less are equal: predictions are not more precise.
+const LEVEL: f64 = 1.05;
+
+/// Gains below this are 0, in tokens per second.
+const MIN_GAIN: f64 = 0.05;
+
+/// Logarithmic level of a speed in tokens per second.
+fn speed_level(speed: f64) -> i64 {
+    match speed > 0.0 {
+        true => (speed.ln() / LEVEL.ln()).round() as i64,
+        false => i64::MIN,
+    }
+}
+
+/// Logarithmic level of a gain or loss in tokens per second, symmetric around 0.
+fn gain_level(gain: f64) -> i64 {
+    let level = (gain.abs() / MIN_GAIN).ln().max(0.0) / LEVEL.ln();
+    level.copysign(gain).round() as i64
+}
+
 fn percent(part: f64) -> i64 {
     (part * 100.0).round() as i64
 }
@@ -190,6 +238,22 @@ impl fmt::Display for Terms {
                 memory_left,
             } => {
                 write!(f, "{slack_lost} % slack lost, {loading}, {memory_left} left free")
+            }
+            Self::BestEffort {
+                tokens,
+                slack_lost,
+                loading,
+                memory_left,
+                ..
+            } => {
+                match *tokens {
+                    0 => f.write_str("speed unknown")?,
+                    tokens => write!(f, "{:.1} tokens/s", tokens as f64 / 1e3)?,
+                }
+                write!(
+                    f,
+                    ", {slack_lost} % slack lost, {loading}, {memory_left} left free"
+                )
             }
             Self::BinPack {
                 unused,

@@ -101,3 +101,82 @@ fn decisions_come_within_three_percent_of_the_best() {
         "{count:.3} of the replicas, {slack:.3} of the slack"
     );
 }
+
+fn best_effort(random: &mut Random, strategy: &str) -> (Vec<FleetNode>, Vec<ReplicaRequest>) {
+    let (nodes, requests) = instance(random);
+    let replicas = requests.iter().map(|request| {
+        let source = request.source.as_ref().and_then(|source| source.listed_as());
+        let model = source.expect("a local model").into_owned();
+        let name = &request.key.name;
+        replica(&format!("{name} of={name} model={model} strategy={strategy}"))
+    });
+    let requests = replicas.map(|replica| ReplicaRequest::new(&replica)).collect();
+    (nodes, requests)
+}
+
+/// Sum of the predicted decode speeds of all replicas without objectives if all are busy, in tokens per second.
+fn total_speed(fleet: &Fleet) -> f64 {
+    let nodes = fleet.nodes.iter();
+    nodes.flat_map(|node| node.load.shared_speeds()).sum()
+}
+
+/// The largest number of replicas that fit, and their largest total speed.
+fn fastest(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (usize, f64) {
+    let Some((request, rest)) = requests.split_first() else {
+        return (placed, total_speed(fleet));
+    };
+    let mut found = fastest(rest, fleet, placed);
+    for at in 0..fleet.nodes.len() {
+        let (fits, nodes) = fleet.fits(request);
+        let node = &nodes[at];
+        if filter(request, node, &fits[node.machine_id], &node.load).is_err() {
+            continue;
+        }
+        let name = node.name.clone();
+        fleet.promise(request, &name);
+        let with = fastest(rest, fleet, placed + 1);
+        fleet.take_back(&request.key, None);
+        if with.0 > found.0 || (with.0 == found.0 && with.1 > found.1) {
+            found = with;
+        }
+    }
+    found
+}
+
+/// Parts of the replicas and of the total speed that a strategy reaches, compared with the optimum.
+fn reached(strategy: &str) -> (f64, f64) {
+    let mut random = Random(11);
+    let (mut placed, mut most) = (0, 0);
+    let (mut ours_sum, mut best_sum) = (0.0, 0.0);
+    for _ in 0..150 {
+        let (nodes, requests) = best_effort(&mut random, strategy);
+        let exact = fastest(&requests, &mut Fleet::new(&nodes, []), 0);
+        let mut fleet = Fleet::new(&nodes, []);
+        let decisions = bind_all(&requests, &mut fleet);
+        let ours = decisions.iter().filter(|decision| decision.outcome.is_ok());
+        let ours = ours.count();
+        placed += ours;
+        most += exact.0;
+        if ours == exact.0 {
+            ours_sum += total_speed(&fleet);
+            best_sum += exact.1;
+        }
+    }
+    (
+        f64::from(placed as u32) / f64::from(most as u32),
+        ours_sum / best_sum,
+    )
+}
+
+#[test]
+fn mean_speed_without_objectives_is_within_five_percent_of_the_optimum() {
+    let (count, speed) = reached("SloSlack");
+    assert!(
+        count >= 0.97 && speed >= 0.95,
+        "{count:.3} of the replicas, {speed:.3} of the speed"
+    );
+    for other in ["BinPack", "Spread", "Fastest"] {
+        let (_, others) = reached(other);
+        assert!(speed > others, "{other}: {others:.3} of the speed");
+    }
+}
