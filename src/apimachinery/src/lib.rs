@@ -1,5 +1,5 @@
 //! The parts of the Kubernetes API that are pure functions of values: structural schemas, defaulting, pruning, validation, CEL
-//! rules, patches, selectors, JSONPath and tables.
+//! rules, patches, selectors, JSONPath, tables and verbs.
 //!
 //! The crate has no knowledge of rooflet's kinds and does no I/O.
 
@@ -8,3 +8,4 @@ pub mod patch;
 pub mod schema;
 pub mod selector;
 pub mod table;
+pub mod verb;

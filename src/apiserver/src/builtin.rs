@@ -21,6 +21,7 @@ use super::object;
 use super::typed::Types;
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::metadata::NameRule;
+use rooflet_apimachinery::verb::Verb;
 
 pub(crate) use namespace::{is_terminating, mark_terminating, started_at_boot};
 
@@ -240,9 +241,17 @@ impl BuiltIn {
     }
 
     /// The verbs discovery names, in its order.
-    pub(crate) fn verbs(self) -> &'static [&'static str] {
+    pub(crate) fn verbs(self) -> &'static [Verb] {
         match self {
-            Self::Namespace => &["create", "delete", "get", "list", "patch", "update", "watch"],
+            Self::Namespace => &[
+                Verb::Create,
+                Verb::Delete,
+                Verb::Get,
+                Verb::List,
+                Verb::Patch,
+                Verb::Update,
+                Verb::Watch,
+            ],
             Self::ConfigMap
             | Self::Secret
             | Self::Event
@@ -250,14 +259,14 @@ impl BuiltIn {
             | Self::Lease
             | Self::CertificateSigningRequest
             | Self::CustomResourceDefinition => &[
-                "create",
-                "delete",
-                "deletecollection",
-                "get",
-                "list",
-                "patch",
-                "update",
-                "watch",
+                Verb::Create,
+                Verb::Delete,
+                Verb::DeleteCollection,
+                Verb::Get,
+                Verb::List,
+                Verb::Patch,
+                Verb::Update,
+                Verb::Watch,
             ],
         }
     }

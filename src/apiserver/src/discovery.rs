@@ -8,6 +8,7 @@ use super::negotiate::{Clause, JSON, clauses};
 use super::registry::{Group, GroupVersion, Snapshot};
 use super::resource::{Resource, Subresource, api_version, to_bytes};
 use super::status::ApiError;
+use rooflet_apimachinery::verb::Verb;
 
 /// Content type of the aggregated form.
 pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -113,10 +114,12 @@ fn rows(resource: &Resource) -> Vec<Value> {
     std::iter::once(main).chain(subresources).collect()
 }
 
-fn subresource_verbs(subresource: Subresource) -> &'static [&'static str] {
+fn subresource_verbs(subresource: Subresource) -> &'static [Verb] {
     match subresource {
-        Subresource::Status | Subresource::Scale | Subresource::Approval => &["get", "patch", "update"],
-        Subresource::Finalize => &["update"],
+        Subresource::Status | Subresource::Scale | Subresource::Approval => {
+            &[Verb::Get, Verb::Patch, Verb::Update]
+        }
+        Subresource::Finalize => &[Verb::Update],
     }
 }
 

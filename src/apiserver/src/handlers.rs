@@ -29,6 +29,7 @@ use super::routes::{self, ResourcePath, Route};
 use super::selection::Selection;
 use super::status::{ApiError, deleted};
 use super::watch::{self, OpenWatch, WatchRequest};
+use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
 use rooflet_pki::{BootstrapToken, TOKEN_NAMESPACE, Token, UserCertificates};
 
@@ -186,7 +187,7 @@ impl Api {
             });
         };
         let is_custom = resource.custom().is_some();
-        let spans_namespaces = matches!(verb, "list" | "watch");
+        let spans_namespaces = matches!(verb, Verb::List | Verb::Watch);
         if path.namespace.is_some() != resource.namespaced && !(resource.namespaced && spans_namespaces) {
             return Err(match (is_custom, path.namespace.is_some()) {
                 (false, false) => ApiError::plain_method_not_allowed(),
@@ -219,19 +220,21 @@ impl Api {
         };
         let has_name = path.name.is_some();
         match (verb, subresource) {
-            ("get", _) => self.get(&call),
-            ("list", None) => self.list(&call).await,
-            ("watch", None) => self.watch(&call).await,
-            ("create", None) if is_custom || !has_name => self.create(&call, warnings).await,
-            ("update", Some(Subresource::Scale)) => self.update_scale(&call, warnings).await,
-            ("update", _) if has_name => self.update(&call, warnings).await,
-            ("patch", Some(Subresource::Finalize)) => Err(call.unsupported(verb)),
-            ("patch", _) if has_name => self.patch(&call, warnings).await,
-            ("delete", None) => self.delete(&call).await,
-            ("deletecollection", None) if resource.verbs().contains(&"deletecollection") => {
+            (Verb::Get, _) => self.get(&call),
+            (Verb::List, None) => self.list(&call).await,
+            (Verb::Watch, None) => self.watch(&call).await,
+            (Verb::Create, None) if is_custom || !has_name => self.create(&call, warnings).await,
+            (Verb::Update, Some(Subresource::Scale)) => self.update_scale(&call, warnings).await,
+            (Verb::Update, _) if has_name => self.update(&call, warnings).await,
+            (Verb::Patch, Some(Subresource::Finalize)) => Err(call.unsupported(verb)),
+            (Verb::Patch, _) if has_name => self.patch(&call, warnings).await,
+            (Verb::Delete, None) => self.delete(&call).await,
+            (Verb::DeleteCollection, None) if resource.verbs().contains(&Verb::DeleteCollection) => {
                 self.delete_collection(&call).await
             }
-            ("update" | "patch", _) if is_custom => Err(ApiError::bad_request("name must be provided")),
+            (Verb::Update | Verb::Patch, _) if is_custom => {
+                Err(ApiError::bad_request("name must be provided"))
+            }
             _ => Err(call.unsupported(verb)),
         }
     }
@@ -239,7 +242,7 @@ impl Api {
     fn get(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
         let media = call.media()?;
         if call.subresource == Some(Subresource::Finalize) {
-            return Err(call.unsupported("get"));
+            return Err(call.unsupported(Verb::Get));
         }
         if let Some(version) = call.request.query.non_empty("resourceVersion") {
             // A real server passes this error on as it is.
@@ -352,7 +355,7 @@ impl Api {
 
     async fn update_scale(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
         let Some(paths) = call.scale_paths() else {
-            return Err(call.unsupported("update"));
+            return Err(call.unsupported(Verb::Update));
         };
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Update)?;
         let encoding = negotiate::input(call.request.content_type())?;
@@ -527,7 +530,7 @@ impl Call<'_> {
         )
     }
 
-    fn unsupported(&self, verb: &str) -> ApiError {
+    fn unsupported(&self, verb: Verb) -> ApiError {
         if self.resource.custom().is_some() {
             ApiError::method_not_allowed(&self.resource.group_resource(), verb)
         } else {
@@ -537,27 +540,27 @@ impl Call<'_> {
 }
 
 /// The Kubernetes verb of a request.
-fn verb(request: &Request, route: &Route) -> &'static str {
+fn verb(request: &Request, route: &Route) -> Verb {
     let Route::Resource(path) = route else {
         return match request.method {
-            Method::GET | Method::HEAD => "get",
-            Method::POST => "post",
-            Method::PUT => "put",
-            Method::PATCH => "patch",
-            Method::DELETE => "delete",
-            _ => "other",
+            Method::GET | Method::HEAD => Verb::Get,
+            Method::POST => Verb::Post,
+            Method::PUT => Verb::Put,
+            Method::PATCH => Verb::Patch,
+            Method::DELETE => Verb::Delete,
+            _ => Verb::Other,
         };
     };
     match (&request.method, path.name.is_some()) {
-        (&Method::GET | &Method::HEAD, _) if path.is_legacy_watch => "watch",
-        (&Method::GET | &Method::HEAD, true) => "get",
-        (&Method::GET | &Method::HEAD, false) if request.query.flag("watch") == Some(true) => "watch",
-        (&Method::GET | &Method::HEAD, false) => "list",
-        (&Method::POST, _) => "create",
-        (&Method::PUT, _) => "update",
-        (&Method::PATCH, _) => "patch",
-        (&Method::DELETE, true) => "delete",
-        (&Method::DELETE, false) => "deletecollection",
-        _ => "other",
+        (&Method::GET | &Method::HEAD, _) if path.is_legacy_watch => Verb::Watch,
+        (&Method::GET | &Method::HEAD, true) => Verb::Get,
+        (&Method::GET | &Method::HEAD, false) if request.query.flag("watch") == Some(true) => Verb::Watch,
+        (&Method::GET | &Method::HEAD, false) => Verb::List,
+        (&Method::POST, _) => Verb::Create,
+        (&Method::PUT, _) => Verb::Update,
+        (&Method::PATCH, _) => Verb::Patch,
+        (&Method::DELETE, true) => Verb::Delete,
+        (&Method::DELETE, false) => Verb::DeleteCollection,
+        _ => Verb::Other,
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::routes::Route;
 use super::status::ApiError;
+use rooflet_apimachinery::verb::Verb;
 
 /// The limits of a real kube-apiserver, which go by the same names.
 #[derive(Debug, Clone, Copy)]
@@ -48,10 +49,10 @@ impl InFlight {
 
     /// Watches are many and long and cost next to nothing while they wait; health must be told above all when there is
     /// much to do; and what strangers may ask must not take the places of others. None of these needs a place.
-    pub(super) fn place(&self, route: &Route, verb: &str) -> Result<Place, ApiError> {
+    pub(super) fn place(&self, route: &Route, verb: Verb) -> Result<Place, ApiError> {
         let places = match (route, verb) {
-            (Route::Health { .. } | Route::Version, _) | (_, "watch") => return Ok(None),
-            (_, "get" | "list") => &self.requests,
+            (Route::Health { .. } | Route::Version, _) | (_, Verb::Watch) => return Ok(None),
+            (_, Verb::Get | Verb::List) => &self.requests,
             _ => &self.mutating_requests,
         };
         match Arc::clone(places).try_acquire_owned() {
@@ -73,17 +74,17 @@ mod tests {
             requests: one,
             mutating_requests: one,
         });
-        let place = |verb: &str, path: &str| in_flight.place(&routes::parse(path), verb);
+        let place = |verb: Verb, path: &str| in_flight.place(&routes::parse(path), verb);
         let path = "/api/v1/configmaps";
-        let read = place("list", path).expect("the first");
+        let read = place(Verb::List, path).expect("the first");
         assert!(read.is_some());
-        assert_eq!(place("get", "/apis").expect_err("the second").code(), 429);
-        let write = place("create", path).expect("writes are counted apart");
-        assert_eq!(place("delete", path).expect_err("the second").code(), 429);
-        assert!(place("watch", path).expect("never refused").is_none());
-        assert!(place("get", "/livez").expect("never refused").is_none());
-        assert!(place("get", "/version").expect("never refused").is_none());
+        assert_eq!(place(Verb::Get, "/apis").expect_err("the second").code(), 429);
+        let write = place(Verb::Create, path).expect("writes are counted apart");
+        assert_eq!(place(Verb::Delete, path).expect_err("the second").code(), 429);
+        assert!(place(Verb::Watch, path).expect("never refused").is_none());
+        assert!(place(Verb::Get, "/livez").expect("never refused").is_none());
+        assert!(place(Verb::Get, "/version").expect("never refused").is_none());
         drop((read, write));
-        assert!(place("get", path).is_ok() && place("patch", path).is_ok());
+        assert!(place(Verb::Get, path).is_ok() && place(Verb::Patch, path).is_ok());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGauge, LATENCY_SECONDS, Opts, Registry, Result,
 };
@@ -50,13 +51,13 @@ impl ApiServerMetrics {
     }
 
     /// `resource` is a served one, or empty.
-    pub(crate) fn observe(&self, verb: &'static str, resource: &str, code: u16, took: Duration) {
+    pub(crate) fn observe(&self, verb: Verb, resource: &str, code: u16, took: Duration) {
         self.requests
-            .with_label_values(&[verb, resource, code.to_string().as_str()])
+            .with_label_values(&[verb.as_str(), resource, code.to_string().as_str()])
             .inc();
-        if verb != "watch" {
+        if verb != Verb::Watch {
             self.durations
-                .with_label_values(&[verb])
+                .with_label_values(&[verb.as_str()])
                 .observe(took.as_secs_f64());
         }
     }

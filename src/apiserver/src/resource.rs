@@ -14,18 +14,19 @@ use super::status::GroupResource;
 use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::table::Table;
+use rooflet_apimachinery::verb::Verb;
 use rooflet_store::{Key, Record, Revision};
 
 /// The verbs of every custom resource, as discovery lists them.
-const CUSTOM_VERBS: [&str; 8] = [
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "create",
-    "update",
-    "watch",
+const CUSTOM_VERBS: [Verb; 8] = [
+    Verb::Delete,
+    Verb::DeleteCollection,
+    Verb::Get,
+    Verb::List,
+    Verb::Patch,
+    Verb::Create,
+    Verb::Update,
+    Verb::Watch,
 ];
 
 #[derive(Debug)]
@@ -180,7 +181,7 @@ impl Resource {
         GroupResource::new(&self.group, &self.plural)
     }
 
-    pub(crate) fn verbs(&self) -> &[&'static str] {
+    pub(crate) fn verbs(&self) -> &[Verb] {
         match &self.origin {
             Origin::BuiltIn(built_in) => built_in.verbs(),
             Origin::Custom(_) => &CUSTOM_VERBS,

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use self::details::{Cause, Details};
 use rooflet_apimachinery::schema::{FieldError, aggregate};
+use rooflet_apimachinery::verb::Verb;
 
 /// A group and a plural resource; printed `gizmos.example.com`, or `configmaps` in the core group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -323,7 +324,7 @@ impl ApiError {
         err
     }
 
-    pub fn method_not_allowed(resource: &GroupResource, verb: &str) -> Self {
+    pub fn method_not_allowed(resource: &GroupResource, verb: Verb) -> Self {
         let message = format!("{verb} is not supported on resources of kind \"{resource}\"");
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,

@@ -14,6 +14,7 @@ use super::{
     builtin::{self, REFERENCE_PREFIX},
     node::members,
 };
+use crate::verb::Verb;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
@@ -30,7 +31,7 @@ pub struct ResourceInfo<'a> {
     pub plural: &'a str,
     pub namespaced: bool,
     /// Verbs of discovery: `create delete deletecollection get list patch update watch`.
-    pub verbs: &'a [&'a str],
+    pub verbs: &'a [Verb],
     pub has_status: bool,
     pub has_scale: bool,
     pub schema: SchemaSource<'a>,
@@ -139,7 +140,7 @@ fn add_schemas(
             schemas.insert(names.kind.clone(), schema);
         }
     }
-    if !resource.verbs.contains(&"list") {
+    if !resource.verbs.contains(&Verb::List) {
         return;
     }
     let mut properties = type_properties();
@@ -249,15 +250,15 @@ fn references(schema: &Value, into: &mut Vec<String>) {
 mod tests {
     use super::*;
 
-    const VERBS: [&str; 8] = [
-        "delete",
-        "deletecollection",
-        "get",
-        "list",
-        "patch",
-        "create",
-        "update",
-        "watch",
+    const VERBS: [Verb; 8] = [
+        Verb::Delete,
+        Verb::DeleteCollection,
+        Verb::Get,
+        Verb::List,
+        Verb::Patch,
+        Verb::Create,
+        Verb::Update,
+        Verb::Watch,
     ];
 
     fn gizmos() -> Value {

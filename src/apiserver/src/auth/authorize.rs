@@ -6,6 +6,7 @@ use crate::status::{ApiError, GroupResource};
 use rooflet_api as api;
 use rooflet_api::meta::{LEASE_NAMESPACE, lease_name};
 use rooflet_apimachinery::selector::FieldSelector;
+use rooflet_apimachinery::verb::Verb;
 
 pub(super) const CSR_GROUP: &str = "certificates.k8s.io";
 pub(super) const CSRS: &str = "certificatesigningrequests";
@@ -18,7 +19,7 @@ pub(super) const REPLICAS: &str = "modelreplicas";
 pub(crate) struct Asked<'a> {
     pub route: &'a Route,
     /// The Kubernetes verb.
-    pub verb: &'a str,
+    pub verb: Verb,
     pub path: &'a str,
     /// As the query has it.
     pub field_selector: &'a str,
@@ -41,7 +42,7 @@ pub(crate) fn authorize(user: &User, asked: Asked<'_>) -> Result<(), ApiError> {
         | Route::Resources { .. }
         | Route::OpenApiV2
         | Route::OpenApiIndex
-        | Route::OpenApiDocument(_) => verb == "get" && user.is_in(AUTHENTICATED),
+        | Route::OpenApiDocument(_) => verb == Verb::Get && user.is_in(AUTHENTICATED),
         Route::Root | Route::Metrics | Route::Resource(_) | Route::Unknown => false,
     };
     if is_open {
@@ -71,7 +72,7 @@ pub(crate) fn authorize(user: &User, asked: Asked<'_>) -> Result<(), ApiError> {
 /// Kubernetes' words for a refusal.
 pub(super) fn cannot(
     user: &User,
-    verb: &str,
+    verb: Verb,
     resource: &GroupResource,
     subresource: Option<&str>,
     namespace: Option<&str>,
@@ -106,14 +107,14 @@ impl Rule {
     }
 }
 
-fn resource_rule(user: &User, at: &ResourcePath, verb: &str, field_selector: &str) -> Rule {
+fn resource_rule(user: &User, at: &ResourcePath, verb: Verb, field_selector: &str) -> Rule {
     let node = user.node();
     let is_request = at.group == CSR_GROUP && at.resource == CSRS && at.subresource.is_none();
     if is_request && (node.is_some() || user.is_in(BOOTSTRAPPERS)) {
         // Whose request it is, the object says.
-        return match verb {
-            "create" | "get" => Rule::Allowed,
-            _ => Rule::Refused,
+        return match matches!(verb, Verb::Create | Verb::Get) {
+            true => Rule::Allowed,
+            false => Rule::Refused,
         };
     }
     match node {
@@ -123,7 +124,7 @@ fn resource_rule(user: &User, at: &ResourcePath, verb: &str, field_selector: &st
 }
 
 /// What an agent may ask: of its own node, of the replicas there, and events.
-fn node_rule(node: &str, at: &ResourcePath, verb: &str, field_selector: &str) -> Rule {
+fn node_rule(node: &str, at: &ResourcePath, verb: Verb, field_selector: &str) -> Rule {
     let selects = |field: &str| {
         let parsed = FieldSelector::parse(field_selector).ok();
         parsed.is_some_and(|selector| selector.exact(field) == Some(node))
@@ -131,29 +132,29 @@ fn node_rule(node: &str, at: &ResourcePath, verb: &str, field_selector: &str) ->
     let names = |name: &str| at.name.as_deref() == Some(name);
     let subresource = at.subresource.as_deref();
     match (at.group.as_str(), at.resource.as_str(), subresource, verb) {
-        (api::GROUP, NODES, None, "create") => Rule::Allowed,
-        (api::GROUP, NODES, None, "list" | "watch") => {
+        (api::GROUP, NODES, None, Verb::Create) => Rule::Allowed,
+        (api::GROUP, NODES, None, Verb::List | Verb::Watch) => {
             Rule::of(names(node) || selects("metadata.name"), || {
                 format!("node {node:?} sees itself only, with the field selector metadata.name={node}")
             })
         }
-        (api::GROUP, NODES, None | Some("status"), "get" | "update" | "patch") => {
+        (api::GROUP, NODES, None | Some("status"), Verb::Get | Verb::Update | Verb::Patch) => {
             Rule::of(names(node), || {
                 format!("node {node:?} may read and write its own FleetNode only")
             })
         }
-        (api::GROUP, REPLICAS, None, "list" | "watch") => Rule::of(selects("spec.nodeName"), || {
+        (api::GROUP, REPLICAS, None, Verb::List | Verb::Watch) => Rule::of(selects("spec.nodeName"), || {
             format!("node {node:?} sees its own replicas only, with the field selector spec.nodeName={node}")
         }),
-        (api::GROUP, REPLICAS, None, "create" | "delete")
-        | (api::GROUP, REPLICAS, None | Some("status"), "get" | "update" | "patch")
-        | ("" | "events.k8s.io", "events", None, "create" | "update" | "patch") => Rule::Allowed,
-        ("coordination.k8s.io", LEASES, None, "create") => {
+        (api::GROUP, REPLICAS, None, Verb::Create | Verb::Delete)
+        | (api::GROUP, REPLICAS, None | Some("status"), Verb::Get | Verb::Update | Verb::Patch)
+        | ("" | "events.k8s.io", "events", None, Verb::Create | Verb::Update | Verb::Patch) => Rule::Allowed,
+        ("coordination.k8s.io", LEASES, None, Verb::Create) => {
             Rule::of(at.namespace.as_deref() == Some(LEASE_NAMESPACE), || {
                 format!("the Lease of node {node:?} lies in the namespace {LEASE_NAMESPACE}")
             })
         }
-        ("coordination.k8s.io", LEASES, None, "get" | "update" | "patch") => {
+        ("coordination.k8s.io", LEASES, None, Verb::Get | Verb::Update | Verb::Patch) => {
             let lease = lease_name(node);
             let is_own = at.namespace.as_deref() == Some(LEASE_NAMESPACE) && names(&lease);
             Rule::of(is_own, || {
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
     use crate::routes;
 
-    fn check_selected(user: &User, verb: &str, path: &str, field_selector: &str) -> Result<(), String> {
+    fn check_selected(user: &User, verb: Verb, path: &str, field_selector: &str) -> Result<(), String> {
         let asked = Asked {
             route: &routes::parse(path),
             verb,
@@ -180,7 +181,7 @@ mod tests {
         authorize(user, asked).map_err(|err| err.message().to_owned())
     }
 
-    fn check(user: &User, verb: &str, path: &str) -> Result<(), String> {
+    fn check(user: &User, verb: Verb, path: &str) -> Result<(), String> {
         check_selected(user, verb, path, "")
     }
 
@@ -190,7 +191,7 @@ mod tests {
     const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
     /// Verb, path and field selector, and whether they are allowed.
-    type Case = (&'static str, String, &'static str, bool);
+    type Case = (Verb, String, &'static str, bool);
 
     fn check_all(user: &User, cases: Vec<Case>) {
         for (verb, path, selector, expect) in cases {
@@ -208,26 +209,26 @@ mod tests {
         check_all(
             &user,
             vec![
-                ("create", CSR.to_owned(), "", true),
-                ("get", format!("{CSR}/a"), "", true),
-                ("get", "/apis".to_owned(), "", true),
-                ("list", CSR.to_owned(), "", false),
-                ("watch", CSR.to_owned(), "", false),
-                ("update", format!("{CSR}/a"), "", false),
-                ("patch", format!("{CSR}/a/approval"), "", false),
-                ("update", format!("{CSR}/a/approval"), "", false),
-                ("update", format!("{CSR}/a/status"), "", false),
-                ("delete", format!("{CSR}/a"), "", false),
-                ("create", NODE.to_owned(), "", false),
-                ("get", format!("{NODE}/a"), "", false),
-                ("list", REPLICA.to_owned(), "spec.nodeName=a", false),
+                (Verb::Create, CSR.to_owned(), "", true),
+                (Verb::Get, format!("{CSR}/a"), "", true),
+                (Verb::Get, "/apis".to_owned(), "", true),
+                (Verb::List, CSR.to_owned(), "", false),
+                (Verb::Watch, CSR.to_owned(), "", false),
+                (Verb::Update, format!("{CSR}/a"), "", false),
+                (Verb::Patch, format!("{CSR}/a/approval"), "", false),
+                (Verb::Update, format!("{CSR}/a/approval"), "", false),
+                (Verb::Update, format!("{CSR}/a/status"), "", false),
+                (Verb::Delete, format!("{CSR}/a"), "", false),
+                (Verb::Create, NODE.to_owned(), "", false),
+                (Verb::Get, format!("{NODE}/a"), "", false),
+                (Verb::List, REPLICA.to_owned(), "spec.nodeName=a", false),
                 (
-                    "get",
+                    Verb::Get,
                     "/api/v1/namespaces/kube-system/secrets/x".to_owned(),
                     "",
                     false,
                 ),
-                ("get", "/metrics".to_owned(), "", false),
+                (Verb::Get, "/metrics".to_owned(), "", false),
             ],
         );
     }
@@ -239,78 +240,83 @@ mod tests {
         check_all(
             &user,
             vec![
-                ("create", CSR.to_owned(), "", true),
-                ("get", format!("{CSR}/x"), "", true),
-                ("list", CSR.to_owned(), "", false),
-                ("update", format!("{CSR}/x/approval"), "", false),
-                ("create", NODE.to_owned(), "", true),
-                ("get", format!("{NODE}/a"), "", true),
-                ("patch", format!("{NODE}/a/status"), "", true),
-                ("update", format!("{NODE}/a"), "", true),
-                ("delete", format!("{NODE}/a"), "", false),
-                ("get", format!("{NODE}/b"), "", false),
-                ("patch", format!("{NODE}/b/status"), "", false),
-                ("list", NODE.to_owned(), "metadata.name=a", true),
-                ("watch", NODE.to_owned(), "metadata.name=a", true),
-                ("list", NODE.to_owned(), "", false),
-                ("list", NODE.to_owned(), "metadata.name=b", false),
-                ("list", NODE.to_owned(), "metadata.name!=a", false),
-                ("deletecollection", NODE.to_owned(), "metadata.name=a", false),
-                ("list", REPLICA.to_owned(), "spec.nodeName=a", true),
+                (Verb::Create, CSR.to_owned(), "", true),
+                (Verb::Get, format!("{CSR}/x"), "", true),
+                (Verb::List, CSR.to_owned(), "", false),
+                (Verb::Update, format!("{CSR}/x/approval"), "", false),
+                (Verb::Create, NODE.to_owned(), "", true),
+                (Verb::Get, format!("{NODE}/a"), "", true),
+                (Verb::Patch, format!("{NODE}/a/status"), "", true),
+                (Verb::Update, format!("{NODE}/a"), "", true),
+                (Verb::Delete, format!("{NODE}/a"), "", false),
+                (Verb::Get, format!("{NODE}/b"), "", false),
+                (Verb::Patch, format!("{NODE}/b/status"), "", false),
+                (Verb::List, NODE.to_owned(), "metadata.name=a", true),
+                (Verb::Watch, NODE.to_owned(), "metadata.name=a", true),
+                (Verb::List, NODE.to_owned(), "", false),
+                (Verb::List, NODE.to_owned(), "metadata.name=b", false),
+                (Verb::List, NODE.to_owned(), "metadata.name!=a", false),
+                (Verb::DeleteCollection, NODE.to_owned(), "metadata.name=a", false),
+                (Verb::List, REPLICA.to_owned(), "spec.nodeName=a", true),
                 (
-                    "watch",
+                    Verb::Watch,
                     "/apis/rooflet.dev/v1alpha1/modelreplicas".to_owned(),
                     "spec.nodeName=a",
                     true,
                 ),
-                ("list", REPLICA.to_owned(), "spec.nodeName=b", false),
-                ("watch", REPLICA.to_owned(), "", false),
-                ("get", format!("{REPLICA}/x"), "", true),
-                ("create", REPLICA.to_owned(), "", true),
-                ("delete", format!("{REPLICA}/x"), "", true),
-                ("patch", format!("{REPLICA}/x/status"), "", true),
-                ("deletecollection", REPLICA.to_owned(), "spec.nodeName=a", false),
-                ("get", format!("{LEASE}/fleetnode-a"), "", true),
-                ("patch", format!("{LEASE}/fleetnode-a"), "", true),
-                ("create", LEASE.to_owned(), "", true),
-                ("patch", format!("{LEASE}/fleetnode-b"), "", false),
-                ("delete", format!("{LEASE}/fleetnode-a"), "", false),
-                ("list", LEASE.to_owned(), "metadata.name=fleetnode-a", false),
+                (Verb::List, REPLICA.to_owned(), "spec.nodeName=b", false),
+                (Verb::Watch, REPLICA.to_owned(), "", false),
+                (Verb::Get, format!("{REPLICA}/x"), "", true),
+                (Verb::Create, REPLICA.to_owned(), "", true),
+                (Verb::Delete, format!("{REPLICA}/x"), "", true),
+                (Verb::Patch, format!("{REPLICA}/x/status"), "", true),
                 (
-                    "patch",
+                    Verb::DeleteCollection,
+                    REPLICA.to_owned(),
+                    "spec.nodeName=a",
+                    false,
+                ),
+                (Verb::Get, format!("{LEASE}/fleetnode-a"), "", true),
+                (Verb::Patch, format!("{LEASE}/fleetnode-a"), "", true),
+                (Verb::Create, LEASE.to_owned(), "", true),
+                (Verb::Patch, format!("{LEASE}/fleetnode-b"), "", false),
+                (Verb::Delete, format!("{LEASE}/fleetnode-a"), "", false),
+                (Verb::List, LEASE.to_owned(), "metadata.name=fleetnode-a", false),
+                (
+                    Verb::Patch,
                     "/apis/coordination.k8s.io/v1/namespaces/default/leases/fleetnode-a".to_owned(),
                     "",
                     false,
                 ),
                 (
-                    "create",
+                    Verb::Create,
                     "/apis/coordination.k8s.io/v1/namespaces/default/leases".to_owned(),
                     "",
                     false,
                 ),
-                ("create", events.to_owned(), "", true),
-                ("patch", format!("{events}/x"), "", true),
+                (Verb::Create, events.to_owned(), "", true),
+                (Verb::Patch, format!("{events}/x"), "", true),
                 (
-                    "create",
+                    Verb::Create,
                     "/apis/events.k8s.io/v1/namespaces/n/events".to_owned(),
                     "",
                     true,
                 ),
-                ("list", events.to_owned(), "", false),
+                (Verb::List, events.to_owned(), "", false),
                 (
-                    "list",
+                    Verb::List,
                     "/apis/rooflet.dev/v1alpha1/modeldeployments".to_owned(),
                     "",
                     false,
                 ),
                 (
-                    "get",
+                    Verb::Get,
                     "/api/v1/namespaces/default/secrets/x".to_owned(),
                     "",
                     false,
                 ),
                 (
-                    "create",
+                    Verb::Create,
                     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
                     "",
                     false,
@@ -318,7 +324,7 @@ mod tests {
             ],
         );
         assert_eq!(
-            check(&user, "list", REPLICA).expect_err("forbidden"),
+            check(&user, Verb::List, REPLICA).expect_err("forbidden"),
             "modelreplicas.rooflet.dev is forbidden: User \"system:node:a\" cannot list resource \"modelreplicas\" in API \
              group \"rooflet.dev\" in the namespace \"default\": node \"a\" sees its own replicas only, with the field \
              selector spec.nodeName=a"
@@ -332,8 +338,8 @@ mod tests {
             User::test("a", &["system:nodes", "system:authenticated"]),
             User::test("system:node:", &["system:nodes", "system:authenticated"]),
         ] {
-            check(&user, "get", &format!("{NODE}/a")).expect_err("forbidden");
-            check(&user, "create", CSR).expect_err("forbidden");
+            check(&user, Verb::Get, &format!("{NODE}/a")).expect_err("forbidden");
+            check(&user, Verb::Create, CSR).expect_err("forbidden");
         }
     }
 
@@ -349,40 +355,43 @@ mod tests {
             "/openapi/v3/api/v1",
             "/version",
         ] {
-            assert_eq!(check(&alice, "get", path), Ok(()), "{path}");
+            assert_eq!(check(&alice, Verb::Get, path), Ok(()), "{path}");
         }
         assert_eq!(
-            check(&alice, "create", "/api/v1/namespaces/n/configmaps").expect_err("forbidden"),
+            check(&alice, Verb::Create, "/api/v1/namespaces/n/configmaps").expect_err("forbidden"),
             "configmaps is forbidden: User \"alice\" cannot create resource \"configmaps\" in API group \"\" in the \
              namespace \"n\""
         );
-        check(&alice, "get", "/metrics").expect_err("forbidden");
+        check(&alice, Verb::Get, "/metrics").expect_err("forbidden");
         let root = User::test("root", &[MASTERS]);
-        assert_eq!(check(&root, "create", "/api/v1/namespaces/n/configmaps"), Ok(()));
-        assert_eq!(check(&root, "get", "/metrics"), Ok(()));
+        assert_eq!(
+            check(&root, Verb::Create, "/api/v1/namespaces/n/configmaps"),
+            Ok(())
+        );
+        assert_eq!(check(&root, Verb::Get, "/metrics"), Ok(()));
     }
 
     #[test]
     fn anonymous_sees_health_and_version_only() {
         let check =
-            |verb: &str, path: &str| check(&User::test("system:anonymous", &[UNAUTHENTICATED]), verb, path);
-        assert_eq!(check("get", "/version"), Ok(()));
-        assert_eq!(check("get", "/readyz/ping"), Ok(()));
+            |verb: Verb, path: &str| check(&User::test("system:anonymous", &[UNAUTHENTICATED]), verb, path);
+        assert_eq!(check(Verb::Get, "/version"), Ok(()));
+        assert_eq!(check(Verb::Get, "/readyz/ping"), Ok(()));
         assert_eq!(
-            check("get", "/apis").expect_err("forbidden"),
+            check(Verb::Get, "/apis").expect_err("forbidden"),
             "forbidden: User \"system:anonymous\" cannot get path \"/apis\""
         );
         assert_eq!(
-            check("get", "/metrics").expect_err("forbidden"),
+            check(Verb::Get, "/metrics").expect_err("forbidden"),
             "forbidden: User \"system:anonymous\" cannot get path \"/metrics\""
         );
         assert_eq!(
-            check("list", "/apis/g/v1/namespaces/n/gizmos").expect_err("forbidden"),
+            check(Verb::List, "/apis/g/v1/namespaces/n/gizmos").expect_err("forbidden"),
             "gizmos.g is forbidden: User \"system:anonymous\" cannot list resource \"gizmos\" in API group \"g\" in the \
              namespace \"n\""
         );
         assert_eq!(
-            check("get", "/api/v1/namespaces/x").expect_err("forbidden"),
+            check(Verb::Get, "/api/v1/namespaces/x").expect_err("forbidden"),
             "namespaces \"x\" is forbidden: User \"system:anonymous\" cannot get resource \"namespaces\" in API group \
              \"\" in the namespace \"x\""
         );

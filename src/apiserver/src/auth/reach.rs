@@ -12,12 +12,13 @@ use crate::object;
 use crate::status::{ApiError, GroupResource};
 use rooflet_api as api;
 use rooflet_api::meta::{LEASE_NAMESPACE, MIRROR_ANNOTATION, lease_name};
+use rooflet_apimachinery::verb::Verb;
 
 /// Who asks for something to be done to an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Requestor {
     pub user: Arc<User>,
-    pub verb: &'static str,
+    pub verb: Verb,
 }
 
 /// Where an object lies.
@@ -121,7 +122,7 @@ mod tests {
     fn requestor(name: &str, groups: &[&str]) -> Requestor {
         Requestor {
             user: Arc::new(User::test(name, groups)),
-            verb: "patch",
+            verb: Verb::Patch,
         }
     }
 

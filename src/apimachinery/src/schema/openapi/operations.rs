@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{META, Names, ResourceInfo, SCALE, SchemaSource, reference};
+use crate::verb::Verb;
 
 /// A query parameter: name, JSON type, what it does.
 type Parameter = (&'static str, &'static str, &'static str);
@@ -131,15 +132,15 @@ enum Action {
 
 impl Action {
     /// The verb of discovery that allows it.
-    fn verb(self) -> &'static str {
+    fn verb(self) -> Verb {
         match self {
-            Self::List => "list",
-            Self::Create => "create",
-            Self::DeleteCollection => "deletecollection",
-            Self::Get => "get",
-            Self::Replace => "update",
-            Self::Delete => "delete",
-            Self::Patch => "patch",
+            Self::List => Verb::List,
+            Self::Create => Verb::Create,
+            Self::DeleteCollection => Verb::DeleteCollection,
+            Self::Get => Verb::Get,
+            Self::Replace => Verb::Update,
+            Self::Delete => Verb::Delete,
+            Self::Patch => Verb::Patch,
         }
     }
 
