@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::auth::User;
+use super::authentication::User;
 use super::crd;
 use super::metadata::FinalizerRule;
 use super::object;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::auth::MASTERS;
+use super::authentication::MASTERS;
 use super::builtin::{BuiltIn, CSR_STORAGE};
 use super::engine::{Edit, Engine, Target, Warnings};
 use super::object;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::auth::{Place, Requestor};
+use super::authorization::{ObjectPlace, Requestor};
 use super::builtin::{self, BuiltIn, CRD_STORAGE};
 use super::csr;
 use super::object::{self, Sealed};
@@ -96,9 +96,10 @@ impl Target {
         Ok(())
     }
 
-    fn place<'a>(&'a self, resource: &'a GroupResource) -> Place<'a> {
-        Place {
+    fn place<'a>(&'a self, resource: &'a GroupResource) -> ObjectPlace<'a> {
+        ObjectPlace {
             resource,
+            version: &self.resource.version,
             subresource: self.subresource.map(Subresource::as_str),
             namespace: self.namespace.as_deref(),
             name: &self.name,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::auth;
+use super::authentication;
 use super::builtin::BuiltIn;
 use super::csr;
 use super::engine::{Engine, Target};
@@ -94,8 +94,8 @@ fn only(record: &Record) -> DeleteOptions {
 
 fn is_expired_token(secret: &Value, now: Timestamp) -> bool {
     object::namespace(secret) == TOKEN_NAMESPACE
-        && auth::is_bootstrap_token(secret)
-        && auth::is_expired(secret, now)
+        && authentication::is_bootstrap_token(secret)
+        && authentication::is_expired(secret, now)
 }
 
 fn is_expired(event: &Value, now: Timestamp) -> bool {

@@ -10,7 +10,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{IncludeObject, View, page_of};
-use super::auth::{self, Asked, Requestor, User};
+use super::authentication::{self, User};
+use super::authorization::{Asked, Requestor, Rules};
 use super::builtin::BuiltIn;
 use super::engine::{Deleted, Edit, Engine, Shown, Target, Warnings, Written, request_body, scale_of};
 use super::gzip;
@@ -39,6 +40,7 @@ pub(crate) struct Api {
     pub token: Token,
     /// Who may come with a certificate.
     pub users: Option<UserCertificates>,
+    pub rules: Arc<Rules>,
     pub in_flight: InFlight,
     pub metrics: ApiServerMetrics,
     pub metrics_registry: metrics::Registry,
@@ -78,7 +80,7 @@ impl Api {
             field_selector: request.query.get("fieldSelector").unwrap_or_default(),
         };
         let admitted = self.authenticate(request).and_then(|user| {
-            auth::authorize(&user, asked)?;
+            self.rules.authorize(&user, asked)?;
             Ok(Admitted {
                 user: Arc::new(user),
                 place: self.in_flight.place(&route, verb)?,
@@ -98,7 +100,11 @@ impl Api {
         let route = routes::parse(&request.path);
         let verb = verb(&request, &route);
         let mut warnings = Warnings::default();
-        let by = Requestor { user, verb };
+        let by = Requestor {
+            user,
+            verb,
+            rules: Arc::clone(&self.rules),
+        };
         let outcome = self.dispatch(&request, &route, &by, &mut warnings).await;
         let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.wants_pretty()));
         if gzip::is_wanted(request.header(header::ACCEPT_ENCODING)) {
@@ -166,7 +172,7 @@ impl Api {
             Some(record.json().clone())
         };
         let (token, now) = (self.token.reveal(), self.engine.clock.now());
-        auth::authenticate(certificate, &request.headers, token, secret, now)
+        authentication::authenticate(certificate, &request.headers, token, secret, now)
     }
 
     async fn resource(

@@ -1,14 +1,15 @@
 //! The embedded Kubernetes API server.
 //!
 //! Owns HTTP, authentication, discovery, OpenAPI and the one engine through which every object of every kind goes.
-//! Objects lie in the store as JSON; our own kinds are CustomResourceDefinitions there like any other. Nothing in the
-//! rest of the process talks to it but through its port.
+//! Objects lie in the store as JSON. No kind of any application is known here: its kinds are CustomResourceDefinitions in the
+//! store, and its rules on users are an [`authorization::Authorizer`].
 //!
 //! A request is parsed (`request`, `routes`), answered (`handlers`) from the store directly (`list`, `watch`) or through
 //! the `engine`, and written out (`answer`, `reply`). Every failure is an [`status::ApiError`].
 
 mod answer;
-mod auth;
+mod authentication;
+pub mod authorization;
 mod body;
 mod builtin;
 mod crd;
@@ -59,6 +60,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use authorization::{Authorizer, ObjectPolicy, Rules};
 use builtin::BuiltIn;
 use engine::{DecodeFault, Edit, Engine, Target, Warnings, decode_object};
 use handlers::Api;
@@ -84,6 +86,25 @@ pub struct ApiServerConfig {
     /// Sign certificates that are asked for; `None` leaves that to others.
     pub signers: Option<CertificateSigners>,
     pub in_flight: InFlightLimits,
+    /// Decide in this order which requests are allowed; see [`authorization`].
+    pub authorizers: Vec<Arc<dyn Authorizer>>,
+    /// Restrict by the objects what the authorizers allow.
+    pub policies: Vec<Arc<dyn ObjectPolicy>>,
+}
+
+impl ApiServerConfig {
+    /// Plain HTTP for the holder of `token`, with the limits of a real kube-apiserver.
+    pub fn new(token: Token) -> Self {
+        Self {
+            token,
+            tls: None,
+            users: None,
+            signers: None,
+            in_flight: InFlightLimits::default(),
+            authorizers: Vec::new(),
+            policies: Vec::new(),
+        }
+    }
 }
 
 /// The server could not be set up.
@@ -118,6 +139,7 @@ pub struct ApiServer {
     tls: Option<Arc<rustls::ServerConfig>>,
     users: Option<UserCertificates>,
     signers: Option<Arc<CertificateSigners>>,
+    rules: Arc<Rules>,
     in_flight: InFlight,
     metrics: ApiServerMetrics,
     metrics_registry: base_metrics::Registry,
@@ -138,6 +160,7 @@ impl ApiServer {
             tls: config.tls,
             users: config.users,
             signers: config.signers.map(Arc::new),
+            rules: Arc::new(Rules::new(config.authorizers, config.policies)),
             in_flight: InFlight::new(config.in_flight),
             metrics,
             metrics_registry: metrics_registry.clone(),
@@ -231,6 +254,7 @@ impl ApiServer {
             engine: self.engine,
             token: self.token,
             users: self.users,
+            rules: self.rules,
             in_flight: self.in_flight,
             metrics: self.metrics,
             metrics_registry: self.metrics_registry,

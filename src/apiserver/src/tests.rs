@@ -32,7 +32,7 @@ pub(super) struct Options {
     pub(super) history: HistoryLimits,
     pub(super) in_flight: InFlightLimits,
     pub(super) clock: Clock,
-    /// Serve TLS, know certificates, sign them, and have rooflet's kinds.
+    /// Serve TLS, know certificates and sign them.
     pub(super) has_certificates: bool,
 }
 
@@ -137,11 +137,6 @@ impl TestServer {
         }
     }
 
-    /// Where its authorities lie.
-    pub(super) fn directory(&self) -> &Path {
-        self.directory.path.path()
-    }
-
     pub(super) async fn start() -> Self {
         Self::start_with(Options::default()).await
     }
@@ -166,17 +161,13 @@ impl TestServer {
             None => (None, None, None, Client::new()),
         };
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let mut definitions = vec![gizmos()];
-        if options.has_certificates {
-            definitions.extend(rooflet_api::crd::all().iter().map(|definition| json!(definition)));
-        }
         let server = ApiServer::new(
             ApiServerConfig {
-                token,
                 tls,
                 users,
                 signers,
                 in_flight: options.in_flight,
+                ..ApiServerConfig::new(token)
             },
             store,
             clock,
@@ -184,7 +175,7 @@ impl TestServer {
         )
         .expect("a fresh registry");
         server
-            .install_crds(&definitions)
+            .install_crds(&[gizmos()])
             .await
             .expect("a sound definition");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

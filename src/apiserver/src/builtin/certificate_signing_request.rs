@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::auth::User;
+use crate::authentication::User;
 use crate::csr::{APPROVED, DENIED, FAILED, conditions, has_condition};
 use crate::object;
 use crate::typed::format_time;
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn the_server_says_who_asks() {
-        let user = User::test("system:bootstrap:abcdef", &["system:bootstrappers"]);
+        let user = User::new("system:bootstrap:abcdef", &["system:bootstrappers"]);
         let mut forged = csr(|csr| {
             csr["spec"]["username"] = json!("system:node:a");
             csr["spec"]["extra"] = json!({"a": ["b"]});

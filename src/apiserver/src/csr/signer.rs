@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
 
-use crate::auth::{BOOTSTRAPPERS, MASTERS, NODE_PREFIX, NODES};
+use crate::authentication::{BOOTSTRAPPERS, MASTERS};
 use rooflet_apimachinery::schema::names;
-use rooflet_pki::{AlternativeNames, CertificateRequest, Grant};
+use rooflet_pki::{
+    AlternativeNames, CertificateRequest, Grant, NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES,
+};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Of certificates that ask for no time of their own.

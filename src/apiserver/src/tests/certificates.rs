@@ -1,25 +1,16 @@
-//! How a node joins and what it may do then, and users' certificates: tokens, requests, approval, signatures, refusals.
+//! Bootstrap tokens and users' certificates: requests, approval, signatures, refusals.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use http::Method;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::{Options, TestServer};
+use super::{GIZMOS, Options, TestServer};
 use rooflet_base::clock::{Clock, ManualClock};
 
 const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
-const NODES: &str = "/apis/rooflet.dev/v1alpha1/fleetnodes";
-const REPLICAS: &str = "/apis/rooflet.dev/v1alpha1/namespaces/default/modelreplicas";
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-const EVENTS: &str = "/api/v1/namespaces/default/events";
 const TOKEN: &str = "abcdef.0123456789abcdef";
-const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 const USER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
@@ -109,140 +100,6 @@ fn certificate(csr: &Value) -> String {
     String::from_utf8(BASE64.decode(text).expect("base64")).expect("PEM")
 }
 
-/// Joins a node: the server, asked with the node's certificate.
-async fn join(server: &TestServer, node: &str) -> TestServer {
-    let joining = server.asked_by(TOKEN, None);
-    let name = format!("join-{node}");
-    let asked = ask(
-        &name,
-        NODE_CLIENT,
-        ("system:nodes", &format!("system:node:{node}")),
-        &[],
-    );
-    let made = joining.post(CSRS, &asked.object).await;
-    assert_eq!(made.code, 201, "{}", made.body);
-    settled(server, &name, has_certificate).await;
-    let own = joining.get(&format!("{CSRS}/{name}")).await;
-    assert_eq!(own.code, 200, "{}", own.body);
-    server.asked_by("", Some(&format!("{}{}", asked.key, certificate(&own.body))))
-}
-
-#[tokio::test]
-async fn a_node_joins_with_a_token_and_renews_with_its_certificate() {
-    let server = start().await;
-    make_token(&server, json!({"auth-extra-groups": "system:bootstrappers:rack"})).await;
-    let node = join(&server, "mini").await;
-    let made = server.get(&format!("{CSRS}/join-mini")).await.body;
-    assert_eq!(made["spec"]["username"], "system:bootstrap:abcdef");
-    assert_eq!(
-        made["spec"]["groups"],
-        json!([
-            "system:bootstrappers",
-            "system:bootstrappers:rack",
-            "system:authenticated"
-        ])
-    );
-    let approved = &made["status"]["conditions"][0];
-    assert_eq!(
-        (&approved["type"], &approved["status"], &approved["reason"]),
-        (&json!("Approved"), &json!("True"), &json!("AutoApproved"))
-    );
-    let pem = certificate(&made);
-    let der = CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
-    let (_, parsed) = X509Certificate::from_der(&der).expect("a certificate");
-    assert_eq!(
-        parsed.subject().to_string(),
-        "O=system:nodes, CN=system:node:mini"
-    );
-    assert!(parsed.issuer().to_string().starts_with("CN=rooflet-client-ca@"));
-    let validity = parsed.validity();
-    let seconds = validity.not_after.timestamp() - validity.not_before.timestamp();
-    assert_eq!(
-        seconds,
-        90 * 24 * 3600 + 3600,
-        "90 days, and backdated by an hour"
-    );
-    let table = server
-        .get_as(
-            CSRS,
-            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-        )
-        .await;
-    let columns: Vec<_> = table.body["columnDefinitions"]
-        .as_array()
-        .expect("columns")
-        .iter()
-        .map(|column| column["name"].as_str().unwrap_or_default())
-        .collect();
-    assert_eq!(
-        columns,
-        [
-            "Name",
-            "Age",
-            "SignerName",
-            "Requestor",
-            "RequestedDuration",
-            "Condition"
-        ]
-    );
-    assert_eq!(
-        &table.body["rows"][0]["cells"].as_array().expect("cells")[2..],
-        [
-            NODE_CLIENT,
-            "system:bootstrap:abcdef",
-            "<none>",
-            "Approved,Issued"
-        ]
-    );
-
-    let mut again = ask("again", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
-    again.object["spec"]["expirationSeconds"] = json!(600);
-    assert_eq!(node.post(CSRS, &again.object).await.code, 201);
-    let renewed = settled(&server, "again", has_certificate).await;
-    assert_eq!(renewed["spec"]["username"], "system:node:mini");
-    let serving = ask(
-        "serving",
-        NODE_SERVING,
-        ("system:nodes", "system:node:mini"),
-        &["mini.local"],
-    );
-    assert_eq!(node.post(CSRS, &serving.object).await.code, 201);
-    let pem = certificate(&settled(&server, "serving", has_certificate).await);
-    let der = CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
-    let (_, parsed) = X509Certificate::from_der(&der).expect("a certificate");
-    assert!(parsed.issuer().to_string().starts_with("CN=rooflet-node-ca@"));
-    assert!(server.directory().join("node-ca.pem").exists());
-    // What vouches for a node to others does not make it a user.
-    let identity = format!("{}{pem}", serving.key);
-    let refused = server
-        .asked_by("", Some(&identity))
-        .get(&format!("{NODES}/mini"))
-        .await;
-    assert_eq!(refused.code, 401, "{}", refused.body);
-}
-
-#[tokio::test]
-async fn nobody_renews_for_another_node() {
-    let server = start().await;
-    make_token(&server, json!({})).await;
-    let node = join(&server, "mini").await;
-    for (name, signer, names) in [
-        ("client", NODE_CLIENT, &[][..]),
-        ("serving", NODE_SERVING, &["a.b"]),
-    ] {
-        let other = ask(name, signer, ("system:nodes", "system:node:studio"), names);
-        assert_eq!(node.post(CSRS, &other.object).await.code, 201);
-    }
-    // The server takes requests in the order in which they come: this one is behind them.
-    let own = ask("own", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
-    assert_eq!(node.post(CSRS, &own.object).await.code, 201);
-    settled(&server, "own", has_certificate).await;
-    for name in ["client", "serving"] {
-        let pending = server.get(&format!("{CSRS}/{name}")).await.body;
-        assert_eq!(pending["status"], json!({}), "{name}");
-    }
-}
-
 #[tokio::test]
 async fn a_token_is_good_as_long_as_its_secret_is() {
     let clock = ManualClock::new(Clock::System.now());
@@ -261,178 +118,6 @@ async fn a_token_is_good_as_long_as_its_secret_is() {
     assert_eq!(joining.get("/apis").await.code, 200);
     server.delete(&format!("{SECRETS}/bootstrap-token-abcdef")).await;
     assert_eq!(joining.get("/apis").await.code, 401, "it was deleted");
-}
-
-#[tokio::test]
-async fn a_bootstrap_token_sees_its_own_requests_only() {
-    let server = start().await;
-    make_token(&server, json!({})).await;
-    let joining = server.asked_by(TOKEN, None);
-    let asked = ask("admins", USER_CLIENT, ("team", "alice"), &[]);
-    assert_eq!(server.post(CSRS, &asked.object).await.code, 201);
-    let foreign = joining.get(&format!("{CSRS}/admins")).await;
-    let absent = joining.get(&format!("{CSRS}/nothing")).await;
-    assert_eq!((foreign.code, absent.code), (403, 403));
-    assert_eq!(
-        foreign.message().replace("admins", "nothing"),
-        absent.message(),
-        "what is not there is not told from what is another's"
-    );
-    for (method, path) in [
-        (Method::GET, CSRS.to_owned()),
-        (Method::GET, SECRETS.to_owned()),
-        (Method::GET, NODES.to_owned()),
-        (Method::DELETE, format!("{CSRS}/admins")),
-    ] {
-        let refused = joining.send(method, &path, &[], Vec::new()).await;
-        assert_eq!(refused.code, 403, "{path}");
-    }
-}
-
-fn replica(name: &str, node: Option<&str>, is_mirror: bool) -> Value {
-    let mut replica = json!({"apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica",
-        "metadata": {"name": name}, "spec": {"model": {"source": "local://m"}, "serving": {"name": "m"}}});
-    if let Some(node) = node {
-        replica["spec"]["nodeName"] = json!(node);
-    }
-    if is_mirror {
-        replica["metadata"]["annotations"] = json!({"rooflet.dev/config.mirror": "m.yaml"});
-    }
-    replica
-}
-
-fn fleet_node(name: &str) -> Value {
-    json!({"apiVersion": "rooflet.dev/v1alpha1", "kind": "FleetNode", "metadata": {"name": name}, "spec": {}})
-}
-
-#[tokio::test]
-async fn a_node_writes_its_own_objects_and_no_others() {
-    let server = start().await;
-    make_token(&server, json!({})).await;
-    let node = join(&server, "mini").await;
-
-    assert_eq!(node.post(NODES, &fleet_node("mini")).await.code, 201);
-    assert_eq!(node.post(NODES, &fleet_node("studio")).await.code, 403);
-    assert_eq!(server.post(NODES, &fleet_node("studio")).await.code, 201);
-    let mini = format!("{NODES}/mini");
-    let label = json!({"metadata": {"labels": {"a": "b"}}});
-    assert_eq!(node.merge(&mini, &label).await.code, 200);
-    let status = json!({"status": {"conditions": []}});
-    assert_eq!(node.merge(&format!("{mini}/status"), &status).await.code, 200);
-    let cordon = json!({"spec": {"unschedulable": true}});
-    let refused = node.merge(&mini, &cordon).await;
-    assert_eq!(refused.code, 403);
-    assert!(
-        refused
-            .message()
-            .ends_with("a node may not change the spec of its FleetNode"),
-        "{}",
-        refused.message()
-    );
-    assert_eq!(server.merge(&mini, &cordon).await.code, 200);
-    assert_eq!(node.merge(&mini, &label).await.code, 200, "cordoned, it goes on");
-    assert_eq!(node.merge(&format!("{NODES}/studio"), &label).await.code, 403);
-    assert_eq!(
-        node.get(&format!("{NODES}?fieldSelector=metadata.name%3Dmini"))
-            .await
-            .code,
-        200
-    );
-    assert_eq!(node.get(NODES).await.code, 403);
-
-    let lease = |name: &str| {
-        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
-        "spec": {"holderIdentity": "mini"}})
-    };
-    assert_eq!(node.post(LEASES, &lease("fleetnode-mini")).await.code, 201);
-    assert_eq!(node.post(LEASES, &lease("fleetnode-studio")).await.code, 403);
-    let own = format!("{LEASES}/fleetnode-mini");
-    assert_eq!(
-        node.merge(&own, &json!({"spec": {"holderIdentity": "me"}}))
-            .await
-            .code,
-        200
-    );
-    let theirs = format!("{LEASES}/fleetnode-studio");
-    assert_eq!(node.put(&theirs, &lease("fleetnode-studio")).await.code, 403);
-
-    let event = json!({"metadata": {"name": "e", "namespace": "default"}, "involvedObject": {"namespace": "default"},
-        "reason": "R", "type": "Normal"});
-    assert_eq!(node.post(EVENTS, &event).await.code, 201);
-    assert_eq!(node.get(EVENTS).await.code, 403);
-}
-
-#[tokio::test]
-async fn a_node_has_the_replicas_that_are_bound_to_it() {
-    let server = start().await;
-    make_token(&server, json!({})).await;
-    let node = join(&server, "mini").await;
-    for (name, at) in [
-        ("here", Some("mini")),
-        ("there", Some("studio")),
-        ("nowhere", None),
-    ] {
-        let made = server.post(REPLICAS, &replica(name, at, false)).await;
-        assert_eq!(made.code, 201, "{}", made.body);
-    }
-    let listed = node
-        .get("/apis/rooflet.dev/v1alpha1/modelreplicas?fieldSelector=spec.nodeName%3Dmini")
-        .await;
-    assert_eq!(listed.code, 200, "{}", listed.body);
-    assert_eq!(listed.body["items"].as_array().map(Vec::len), Some(1));
-    assert_eq!(
-        node.get(&format!("{REPLICAS}?fieldSelector=spec.nodeName%3Dstudio"))
-            .await
-            .code,
-        403
-    );
-    assert!(node.get(REPLICAS).await.message().contains("spec.nodeName=mini"));
-
-    let phase = json!({"status": {"phase": "Loading"}});
-    let path = |name: &str, sub: &str| format!("{REPLICAS}/{name}{sub}");
-    assert_eq!(node.merge(&path("here", "/status"), &phase).await.code, 200);
-    let mut said = Vec::new();
-    for name in ["there", "nowhere", "absent"] {
-        let attempts = [
-            node.get(&path(name, "")).await,
-            node.merge(&path(name, "/status"), &phase).await,
-            node.merge(&path(name, ""), &json!({"metadata": {"labels": {"a": "b"}}}))
-                .await,
-            node.put(&path(name, ""), &replica(name, Some("mini"), false))
-                .await,
-            node.delete(&path(name, "")).await,
-        ];
-        let told: Vec<_> = attempts
-            .iter()
-            .map(|got| (got.code, got.message().replace(name, "NAME")))
-            .collect();
-        assert!(told.iter().all(|(code, _)| *code == 403), "{name}: {told:?}");
-        said.push(told);
-    }
-    assert!(said[0] == said[1] && said[1] == said[2], "{said:?}");
-
-    let away = json!({"spec": {"nodeName": "studio"}});
-    assert_eq!(node.merge(&path("here", ""), &away).await.code, 403);
-    assert_eq!(
-        node.post(REPLICAS, &replica("own", Some("mini"), true))
-            .await
-            .code,
-        201
-    );
-    assert_eq!(
-        node.post(REPLICAS, &replica("claimed", Some("mini"), false))
-            .await
-            .code,
-        403
-    );
-    assert_eq!(
-        node.post(REPLICAS, &replica("foisted", Some("studio"), true))
-            .await
-            .code,
-        403
-    );
-    assert_eq!(node.delete(&path("own", "")).await.code, 200);
-    assert_eq!(node.delete(&path("here", "")).await.code, 200);
 }
 
 #[tokio::test]
@@ -473,7 +158,7 @@ async fn people_approve_what_users_ask_for() {
     let user = server.asked_by("", Some(&identity));
     assert_eq!(user.get("/apis").await.code, 200);
     assert!(
-        user.get(NODES)
+        user.get(GIZMOS)
             .await
             .message()
             .contains("User \"alice\" cannot list")

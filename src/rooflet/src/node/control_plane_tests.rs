@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::meta::{LEASE_NAMESPACE, REPLICA_FINALIZER, REVISION_LABEL, lease_name};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus, ModelRevision};
-use rooflet_apiserver::{ApiServer, ApiServerConfig, InFlightLimits};
+use rooflet_apiserver::{ApiServer, ApiServerConfig};
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics::Registry;
@@ -78,11 +78,9 @@ impl Scene {
             certificate.server_config(&users).expect("a configuration"),
         ));
         let config = ApiServerConfig {
-            token,
             tls,
             users: Some(users),
-            signers: None,
-            in_flight: InFlightLimits::default(),
+            ..ApiServerConfig::new(token)
         };
         let server =
             ApiServer::new(config, store, Clock::System, &Registry::new()).expect("a fresh registry");

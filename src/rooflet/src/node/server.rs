@@ -16,6 +16,7 @@ use rooflet_apiserver::{
     ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits, StartApiServerError,
 };
 use rooflet_artifact::remote::HubAccess;
+use rooflet_authorizer::NodeAuthorizer;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::metrics::Registry;
@@ -223,6 +224,8 @@ async fn start_api_server(
         users: Some(users),
         signers: Some(signers),
         in_flight: config.in_flight,
+        authorizers: vec![Arc::new(NodeAuthorizer)],
+        policies: vec![Arc::new(NodeAuthorizer)],
     };
     let server = ApiServer::new(api, store.clone(), clock.clone(), registry)?;
     let definitions: Vec<_> = crd::all()

@@ -6,7 +6,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{AUTHENTICATED, BOOTSTRAPPERS, User, is_same};
+use super::is_same;
+use super::user::{AUTHENTICATED, BOOTSTRAPPERS, User};
 use crate::object;
 use rooflet_pki::{BootstrapToken, TOKEN_SECRET_TYPE};
 

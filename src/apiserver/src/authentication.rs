@@ -1,9 +1,7 @@
-//! Who asks: a certificate, the administrator's token, a bootstrap token, or nobody. And what each of them may see
-//! ([`authorize`](mod@authorize), by the head of a request) and do ([`reach`], by the objects themselves).
+//! Authentication: the user of a request, by its certificate, the administrator's token or a bootstrap token.
 
-mod authorize;
 mod bootstrap;
-mod reach;
+mod user;
 
 use http::{HeaderMap, header};
 use jiff::Timestamp;
@@ -14,73 +12,9 @@ use super::status::ApiError;
 use rooflet_base::error::Chain;
 use rooflet_pki::{BootstrapToken, UserCertificateError, UserName};
 
-pub(crate) use authorize::{Asked, authorize};
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
-pub(crate) use reach::{Place, Requestor};
-pub(crate) use rooflet_pki::{NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES};
-
-/// Its members may do everything.
-pub(crate) const MASTERS: &str = "system:masters";
-/// Those who came with a bootstrap token.
-pub(crate) const BOOTSTRAPPERS: &str = "system:bootstrappers";
-const AUTHENTICATED: &str = "system:authenticated";
-const UNAUTHENTICATED: &str = "system:unauthenticated";
-
-/// The user a request acts as.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct User {
-    pub name: String,
-    pub groups: Vec<String>,
-}
-
-impl User {
-    /// Holder of the token in the kubeconfig.
-    fn admin() -> Self {
-        Self::new("system:admin", [MASTERS, AUTHENTICATED])
-    }
-
-    /// No credentials.
-    fn anonymous() -> Self {
-        Self::new("system:anonymous", [UNAUTHENTICATED])
-    }
-
-    fn new<const N: usize>(name: &str, groups: [&str; N]) -> Self {
-        Self {
-            name: name.to_owned(),
-            groups: groups.map(str::to_owned).into(),
-        }
-    }
-
-    /// Whom a certificate names: nobody without a common name.
-    fn of_certificate(subject: UserName) -> Option<Self> {
-        let mut groups = subject.organizations;
-        if !groups.iter().any(|group| group == AUTHENTICATED) {
-            groups.push(AUTHENTICATED.to_owned());
-        }
-        (!subject.common_name.is_empty()).then_some(Self {
-            name: subject.common_name,
-            groups,
-        })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn test(name: &str, groups: &[&str]) -> Self {
-        Self {
-            name: name.to_owned(),
-            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
-        }
-    }
-
-    fn is_in(&self, group: &str) -> bool {
-        self.groups.iter().any(|own| own == group)
-    }
-
-    /// The node whose agent the user is.
-    fn node(&self) -> Option<&str> {
-        let node = self.name.strip_prefix(NODE_PREFIX)?;
-        (self.is_in(NODES) && !node.is_empty()).then_some(node)
-    }
-}
+pub(crate) use user::{AUTHENTICATED, MASTERS};
+pub use user::{BOOTSTRAPPERS, User};
 
 /// Compares in a time that does not depend on where the texts differ.
 fn is_same(own: &str, presented: &str) -> bool {
@@ -171,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_certificate_names_user_and_groups_and_a_bad_one_is_refused() {
-        let alice = User::new("alice", ["team-a", AUTHENTICATED]);
+        let alice = User::new("alice", &["team-a", AUTHENTICATED]);
         assert_eq!(user(subject("alice", &["team-a"]), None), Ok(alice.clone()));
         assert_eq!(
             user(subject("alice", &["team-a"]), Some("Bearer wrong")),

@@ -1,0 +1,382 @@
+//! The built-in rules, the authorizers and the policies of one server, as one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Attributes, Authorizer, Decision, Forbidden, ObjectPolicy, ResourceAttributes, Target};
+use crate::authentication::{AUTHENTICATED, MASTERS, User};
+use crate::routes::Route;
+use crate::status::{ApiError, GroupResource};
+use rooflet_apimachinery::verb::Verb;
+
+/// See the module's documentation.
+pub(crate) struct Rules {
+    authorizers: Vec<Arc<dyn Authorizer>>,
+    policies: Vec<Arc<dyn ObjectPolicy>>,
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules").finish_non_exhaustive()
+    }
+}
+
+/// A request's head.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub route: &'a Route,
+    pub verb: Verb,
+    pub path: &'a str,
+    /// As the query has it.
+    pub field_selector: &'a str,
+}
+
+/// The user that asks for an object to be read or changed.
+#[derive(Debug, Clone)]
+pub(crate) struct Requestor {
+    pub user: Arc<User>,
+    pub verb: Verb,
+    pub rules: Arc<Rules>,
+}
+
+/// Where an object is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ObjectPlace<'a> {
+    pub resource: &'a GroupResource,
+    pub version: &'a str,
+    pub subresource: Option<&'a str>,
+    pub namespace: Option<&'a str>,
+    pub name: &'a str,
+}
+
+impl Rules {
+    pub(crate) fn new(authorizers: Vec<Arc<dyn Authorizer>>, policies: Vec<Arc<dyn ObjectPolicy>>) -> Self {
+        Self {
+            authorizers,
+            policies,
+        }
+    }
+
+    /// Decides whether the user may make the request at all.
+    pub(crate) fn authorize(&self, user: &User, asked: Asked<'_>) -> Result<(), ApiError> {
+        if user.is_in(MASTERS) || is_open(user, asked.route, asked.verb) {
+            return Ok(());
+        }
+        let attributes = Attributes {
+            user,
+            verb: asked.verb,
+            target: target_of(asked),
+        };
+        let mut reasons = Vec::new();
+        for authorizer in &self.authorizers {
+            match authorizer.authorize(&attributes) {
+                Decision::Allow => return Ok(()),
+                Decision::Deny(reason) => return Err(forbidden(&attributes, &reason)),
+                Decision::NoOpinion(reason) if reason.is_empty() => {}
+                Decision::NoOpinion(reason) => reasons.push(reason),
+            }
+        }
+        Err(forbidden(&attributes, &reasons.join("; ")))
+    }
+}
+
+/// What everybody may read, and what the role system:discovery grants.
+fn is_open(user: &User, route: &Route, verb: Verb) -> bool {
+    match route {
+        Route::Version | Route::Health { .. } => true,
+        Route::CoreVersions
+        | Route::Groups
+        | Route::Group(_)
+        | Route::Resources { .. }
+        | Route::OpenApiV2
+        | Route::OpenApiIndex
+        | Route::OpenApiDocument(_) => verb == Verb::Get && user.is_in(AUTHENTICATED),
+        Route::Root | Route::Metrics | Route::Resource(_) | Route::Unknown => false,
+    }
+}
+
+fn target_of(asked: Asked<'_>) -> Target<'_> {
+    let Route::Resource(at) = asked.route else {
+        return Target::Path(asked.path);
+    };
+    // A namespace lies in itself.
+    let own = at
+        .name
+        .as_ref()
+        .filter(|_| at.resource == "namespaces" && at.group.is_empty());
+    Target::Resource(ResourceAttributes {
+        group: &at.group,
+        version: &at.version,
+        resource: &at.resource,
+        subresource: at.subresource.as_deref(),
+        namespace: at.namespace.as_ref().or(own).map(String::as_str),
+        name: at.name.as_deref(),
+        field_selector: asked.field_selector,
+    })
+}
+
+/// A refusal in the words of Kubernetes, with the reason behind if there is one.
+fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
+    let hint = match reason {
+        "" => String::new(),
+        reason => format!(": {reason}"),
+    };
+    let Attributes { user, verb, target } = attributes;
+    let ResourceAttributes {
+        group,
+        resource,
+        subresource,
+        namespace,
+        name,
+        ..
+    } = match target {
+        Target::Path(path) => {
+            let why = format!("User {:?} cannot {verb} path {path:?}{hint}", user.name);
+            return ApiError::forbidden(&GroupResource::new("", ""), "", &why);
+        }
+        Target::Resource(resource) => resource,
+    };
+    let qualified = match subresource {
+        Some(sub) => format!("{resource}/{sub}"),
+        None => (*resource).to_owned(),
+    };
+    let place = match namespace {
+        Some(namespace) => format!("in the namespace {namespace:?}"),
+        None => "at the cluster scope".to_owned(),
+    };
+    let why = format!(
+        "User {:?} cannot {verb} resource {qualified:?} in API group {group:?} {place}{hint}",
+        user.name
+    );
+    ApiError::forbidden(
+        &GroupResource::new(group, resource),
+        name.unwrap_or_default(),
+        &why,
+    )
+}
+
+impl Requestor {
+    /// Decides whether the user may learn of the stored object, or that there is none.
+    pub(crate) fn check_stored(
+        &self,
+        place: ObjectPlace<'_>,
+        stored: Option<&Value>,
+    ) -> Result<(), ApiError> {
+        self.check(place, |policy, resource| {
+            policy.check_stored(&self.user, resource, stored)
+        })
+    }
+
+    /// Decides whether the object may become `new`; `old` is none for a new one.
+    pub(crate) fn check_change(
+        &self,
+        place: ObjectPlace<'_>,
+        old: Option<&Value>,
+        new: &Value,
+    ) -> Result<(), ApiError> {
+        self.check(place, |policy, resource| {
+            policy.check_change(&self.user, resource, old, new)
+        })
+    }
+
+    fn check(
+        &self,
+        place: ObjectPlace<'_>,
+        check: impl Fn(&dyn ObjectPolicy, &ResourceAttributes<'_>) -> Result<(), Forbidden>,
+    ) -> Result<(), ApiError> {
+        if self.user.is_in(MASTERS) {
+            return Ok(());
+        }
+        let resource = ResourceAttributes {
+            group: &place.resource.group,
+            version: place.version,
+            resource: &place.resource.resource,
+            subresource: place.subresource,
+            namespace: place.namespace,
+            name: Some(place.name),
+            field_selector: "",
+        };
+        for policy in &self.rules.policies {
+            check(policy.as_ref(), &resource).map_err(|Forbidden(reason)| {
+                let attributes = Attributes {
+                    user: &self.user,
+                    verb: self.verb,
+                    target: Target::Resource(resource),
+                };
+                forbidden(&attributes, &reason)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes;
+
+    fn check_by(rules: &Rules, user: &User, verb: Verb, path: &str) -> Result<(), String> {
+        let asked = Asked {
+            route: &routes::parse(path),
+            verb,
+            path,
+            field_selector: "",
+        };
+        let allowed = rules.authorize(user, asked);
+        allowed.map_err(|err| err.message().to_owned())
+    }
+
+    fn check(user: &User, verb: Verb, path: &str) -> Result<(), String> {
+        check_by(&Rules::new(Vec::new(), Vec::new()), user, verb, path)
+    }
+
+    /// Decides always the same.
+    struct Fixed(Decision);
+
+    impl Authorizer for Fixed {
+        fn authorize(&self, _: &Attributes<'_>) -> Decision {
+            self.0.clone()
+        }
+    }
+
+    #[test]
+    fn first_decision_counts_and_no_opinion_denies() {
+        let no_opinion = || Decision::NoOpinion("not mine".to_owned());
+        let deny = || Decision::Deny("never".to_owned());
+        let cases = [
+            (vec![Decision::Allow, deny()], None),
+            (vec![no_opinion(), Decision::Allow], None),
+            (vec![deny(), Decision::Allow], Some(": never")),
+            (vec![no_opinion(), no_opinion()], Some(": not mine; not mine")),
+            (vec![Decision::NoOpinion(String::new())], Some("")),
+        ];
+        for (decisions, expect) in cases {
+            let shown = format!("{decisions:?}");
+            let authorizers = decisions
+                .into_iter()
+                .map(|decision| Arc::new(Fixed(decision)) as Arc<dyn Authorizer>);
+            let rules = Rules::new(authorizers.collect(), Vec::new());
+            let got = check_by(&rules, &User::new("alice", &[]), Verb::List, "/api/v1/configmaps");
+            let expect = expect.map(|hint| {
+                format!(
+                    "configmaps is forbidden: User \"alice\" cannot list resource \"configmaps\" in API group \"\" at the \
+                     cluster scope{hint}"
+                )
+            });
+            assert_eq!(got.err(), expect, "{shown}");
+        }
+    }
+
+    /// Hides every object and forbids every change.
+    struct Closed;
+
+    impl ObjectPolicy for Closed {
+        fn check_stored(
+            &self,
+            _: &User,
+            _: &ResourceAttributes<'_>,
+            _: Option<&Value>,
+        ) -> Result<(), Forbidden> {
+            Err(Forbidden("hidden".to_owned()))
+        }
+
+        fn check_change(
+            &self,
+            _: &User,
+            _: &ResourceAttributes<'_>,
+            _: Option<&Value>,
+            _: &Value,
+        ) -> Result<(), Forbidden> {
+            Err(Forbidden("frozen".to_owned()))
+        }
+    }
+
+    #[test]
+    fn policies_bind_everybody_but_masters() {
+        let rules = Arc::new(Rules::new(Vec::new(), vec![Arc::new(Closed)]));
+        let resource = GroupResource::new("g", "gizmos");
+        let place = ObjectPlace {
+            resource: &resource,
+            version: "v1",
+            subresource: Some("status"),
+            namespace: Some("n"),
+            name: "x",
+        };
+        let by = |groups: &[&str]| Requestor {
+            user: Arc::new(User::new("alice", groups)),
+            verb: Verb::Patch,
+            rules: Arc::clone(&rules),
+        };
+        let refused = by(&[]).check_stored(place, None).expect_err("hidden");
+        assert_eq!(
+            refused.message(),
+            "gizmos.g \"x\" is forbidden: User \"alice\" cannot patch resource \"gizmos/status\" in API group \"g\" in the \
+             namespace \"n\": hidden"
+        );
+        let refused = by(&[]).check_change(place, None, &Value::Null);
+        assert!(refused.expect_err("frozen").message().ends_with(": frozen"));
+        assert!(by(&[MASTERS]).check_stored(place, None).is_ok());
+        assert!(by(&[MASTERS]).check_change(place, None, &Value::Null).is_ok());
+    }
+
+    #[test]
+    fn users_see_what_is_served_and_masters_everything() {
+        let alice = User::new("alice", &[AUTHENTICATED]);
+        for path in [
+            "/api",
+            "/apis",
+            "/apis/g",
+            "/apis/g/v1",
+            "/openapi/v3",
+            "/openapi/v3/api/v1",
+            "/version",
+        ] {
+            assert_eq!(check(&alice, Verb::Get, path), Ok(()), "{path}");
+        }
+        assert_eq!(
+            check(&alice, Verb::Create, "/api/v1/namespaces/n/configmaps").expect_err("forbidden"),
+            "configmaps is forbidden: User \"alice\" cannot create resource \"configmaps\" in API group \"\" in the \
+             namespace \"n\""
+        );
+        check(&alice, Verb::Get, "/metrics").expect_err("forbidden");
+        let root = User::new("root", &[MASTERS]);
+        assert_eq!(
+            check(&root, Verb::Create, "/api/v1/namespaces/n/configmaps"),
+            Ok(())
+        );
+        assert_eq!(check(&root, Verb::Get, "/metrics"), Ok(()));
+    }
+
+    #[test]
+    fn anonymous_sees_health_and_version_only() {
+        let check = |verb: Verb, path: &str| {
+            check(
+                &User::new("system:anonymous", &["system:unauthenticated"]),
+                verb,
+                path,
+            )
+        };
+        assert_eq!(check(Verb::Get, "/version"), Ok(()));
+        assert_eq!(check(Verb::Get, "/readyz/ping"), Ok(()));
+        assert_eq!(
+            check(Verb::Get, "/apis").expect_err("forbidden"),
+            "forbidden: User \"system:anonymous\" cannot get path \"/apis\""
+        );
+        assert_eq!(
+            check(Verb::Get, "/metrics").expect_err("forbidden"),
+            "forbidden: User \"system:anonymous\" cannot get path \"/metrics\""
+        );
+        assert_eq!(
+            check(Verb::List, "/apis/g/v1/namespaces/n/gizmos").expect_err("forbidden"),
+            "gizmos.g is forbidden: User \"system:anonymous\" cannot list resource \"gizmos\" in API group \"g\" in the \
+             namespace \"n\""
+        );
+        assert_eq!(
+            check(Verb::Get, "/api/v1/namespaces/x").expect_err("forbidden"),
+            "namespaces \"x\" is forbidden: User \"system:anonymous\" cannot get resource \"namespaces\" in API group \
+             \"\" in the namespace \"x\""
+        );
+    }
+}

@@ -1,0 +1,63 @@
+//! The rules of rooflet's nodes for the API server.
+//!
+//! An agent authenticates as `system:node:NAME` in the group `system:nodes`. [`NodeAuthorizer`] allows it to write its own
+//! FleetNode and its own Lease, the replicas that are bound to its node, and events. A machine that joins authenticates with a
+//! bootstrap token and may create a certificate signing request and read it.
+//!
+//! The rules have two parts. `request` decides by the head of a request. `object` decides by the objects, where the head does
+//! not name the node.
+//!
+//! Both parts are pure: the same request and the same objects always give the same decision.
+
+mod node;
+mod object;
+mod request;
+
+#[cfg(test)]
+mod tests;
+
+use rooflet_apiserver::authorization::{
+    Attributes, Authorizer, Decision, Forbidden, ObjectPolicy, ResourceAttributes, Target, User,
+};
+use serde_json::Value;
+
+const CSR_GROUP: &str = "certificates.k8s.io";
+const CSRS: &str = "certificatesigningrequests";
+const LEASE_GROUP: &str = "coordination.k8s.io";
+const LEASES: &str = "leases";
+const NODES: &str = "fleetnodes";
+const REPLICAS: &str = "modelreplicas";
+
+/// Authorizes agents and machines that join. Has no opinion on other users.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NodeAuthorizer;
+
+impl Authorizer for NodeAuthorizer {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
+        match &attributes.target {
+            Target::Path(_) => Decision::NoOpinion(String::new()),
+            Target::Resource(resource) => request::decide(attributes.user, attributes.verb, resource),
+        }
+    }
+}
+
+impl ObjectPolicy for NodeAuthorizer {
+    fn check_stored(
+        &self,
+        user: &User,
+        resource: &ResourceAttributes<'_>,
+        stored: Option<&Value>,
+    ) -> Result<(), Forbidden> {
+        object::check_stored(user, resource, stored)
+    }
+
+    fn check_change(
+        &self,
+        user: &User,
+        resource: &ResourceAttributes<'_>,
+        old: Option<&Value>,
+        new: &Value,
+    ) -> Result<(), Forbidden> {
+        object::check_change(user, resource, old, new)
+    }
+}
