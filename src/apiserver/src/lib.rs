@@ -1,11 +1,20 @@
-//! The embedded Kubernetes API server.
+//! An embeddable Kubernetes API server.
 //!
-//! Owns HTTP, authentication, discovery, OpenAPI and the one engine through which every object of every kind goes.
-//! Objects lie in the store as JSON. No kind of any application is known here: its kinds are CustomResourceDefinitions in the
-//! store, and its rules on users are an [`authorization::Authorizer`].
+//! The server has discovery, OpenAPI, CustomResourceDefinitions with CEL rules, watches, tables, patches,
+//! garbage collection, and the built-in kinds that clients need. kubectl and `kube` clients use it like a real one. No kind of
+//! any application is known here: an application's kinds are CustomResourceDefinitions, and its rules on users are an
+//! [`authorization::Authorizer`].
 //!
-//! A request is parsed (`request`, `routes`), answered (`handlers`) from the store directly (`list`, `watch`) or through
-//! the `engine`, and written out (`answer`, `reply`). Every failure is an [`status::ApiError`].
+//! [`EmbeddedServer`] is a complete server with defaults. [`ApiServer`] is for programs that bring their own store, TLS
+//! configuration, certificate authorities or tasks. An example, `examples/embedded.rs`:
+//!
+#![doc = concat!("```ignore\n", include_str!("../examples/embedded.rs"), "```")]
+//!
+//! # Inside
+//!
+//! A request is parsed (`request`, `routes`), authenticated and authorized, answered (`handlers`) from the store directly (`list`,
+//! `watch`) or through the one `engine` of all kinds, and written out (`answer`, `reply`). Every failure is a
+//! [`status::ApiError`]. Objects are JSON in the store. The server's own controllers use the same engine.
 
 mod answer;
 mod authentication;
@@ -17,6 +26,7 @@ mod crd_controller;
 mod csr;
 mod discovery;
 mod documents;
+mod embedded;
 mod engine;
 mod expiry;
 mod follow;
@@ -50,6 +60,7 @@ mod watch;
 mod tests;
 
 pub use csr::CertificateSigners;
+pub use embedded::{EmbeddedOptions, EmbeddedServer, StartEmbeddedError, StopEmbeddedError};
 pub use in_flight::InFlightLimits;
 
 use std::io;

@@ -1,0 +1,143 @@
+//! A complete server inside another program.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::authorization::{Authorizer, ObjectPolicy};
+use crate::{ApiServer, ApiServerConfig, InFlightLimits, StartApiServerError};
+use rooflet_base::clock::Clock;
+use rooflet_base::metrics::Registry;
+use rooflet_base::task::Tasks;
+use rooflet_pki::{OpenTokenError, Token};
+use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
+
+/// Time that requests have to end after the server was asked to stop.
+const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// How an [`EmbeddedServer`] is set up.
+pub struct EmbeddedOptions {
+    /// Holds the store (`store.redb`) and the administrator's token (`token`). Created if it is missing.
+    pub data_dir: PathBuf,
+    /// Port 0 selects a free port.
+    pub listen: SocketAddr,
+    /// CustomResourceDefinitions that are created, or updated, before the server accepts requests.
+    pub definitions: Vec<Value>,
+    pub in_flight: InFlightLimits,
+    /// See [`ApiServerConfig::authorizers`].
+    pub authorizers: Vec<Arc<dyn Authorizer>>,
+    /// See [`ApiServerConfig::policies`].
+    pub policies: Vec<Arc<dyn ObjectPolicy>>,
+}
+
+impl EmbeddedOptions {
+    /// A free port of the loopback address, no definitions, and access for the administrator only.
+    pub fn at(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
+            definitions: Vec::new(),
+            in_flight: InFlightLimits::default(),
+            authorizers: Vec::new(),
+            policies: Vec::new(),
+        }
+    }
+}
+
+/// The reason why an [`EmbeddedServer`] did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartEmbeddedError {
+    #[error("creating the data directory `{}`", path.display())]
+    DataDir { path: PathBuf, source: io::Error },
+    #[error("opening the store")]
+    Store(#[from] OpenStoreError),
+    #[error("opening the administrator's token")]
+    Token(#[from] OpenTokenError),
+    #[error("listening on {address}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("registering metrics")]
+    Metrics(#[from] rooflet_base::metrics::Error),
+    #[error(transparent)]
+    Server(#[from] StartApiServerError),
+}
+
+/// A part of the server failed, or did not stop in time.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StopEmbeddedError(String);
+
+/// A server with its own store, over plain HTTP. Dropping it stops the server; [`EmbeddedServer::stop`] also waits for the end.
+///
+/// A program that needs TLS, client certificates or its own store composes an [`ApiServer`] instead.
+pub struct EmbeddedServer {
+    address: SocketAddr,
+    token: Token,
+    store: Store,
+    tasks: Tasks,
+}
+
+impl EmbeddedServer {
+    /// Returns once the server accepts requests.
+    pub async fn start(options: EmbeddedOptions) -> Result<Self, StartEmbeddedError> {
+        let directory = options.data_dir;
+        std::fs::create_dir_all(&directory).map_err(|source| StartEmbeddedError::DataDir {
+            path: directory.clone(),
+            source,
+        })?;
+        let registry = Registry::new();
+        let mut config = StoreConfig::at(directory.join("store.redb"));
+        config.metrics = StoreMetrics::register(&registry)?;
+        let store = Store::open(config, Clock::System)?;
+        let token = Token::open(&directory)?;
+        let failed = |source| StartEmbeddedError::Listen {
+            address: options.listen,
+            source,
+        };
+        let listener = TcpListener::bind(options.listen).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let config = ApiServerConfig {
+            in_flight: options.in_flight,
+            authorizers: options.authorizers,
+            policies: options.policies,
+            ..ApiServerConfig::new(token.clone())
+        };
+        let server = ApiServer::new(config, store.clone(), Clock::System, &registry)?;
+        server.install_crds(&options.definitions).await?;
+        let tasks = Tasks::new();
+        server.serve(listener, &tasks).await?;
+        Ok(Self {
+            address,
+            token,
+            store,
+            tasks,
+        })
+    }
+
+    /// `http://HOST:PORT`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The administrator's bearer token.
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// Ends requests and watches, and closes the store.
+    pub async fn stop(self) -> Result<(), StopEmbeddedError> {
+        self.tasks.cancel();
+        let ended = self.tasks.join(STOP_GRACE).await;
+        self.store.close().await;
+        ended.map_err(StopEmbeddedError)
+    }
+}
+
+impl Drop for EmbeddedServer {
+    fn drop(&mut self) {
+        self.tasks.cancel();
+    }
+}
