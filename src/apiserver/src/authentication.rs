@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tracing::debug;
 
-use super::status::ApiError;
+use crate::status::ApiError;
 use rooflet_base::error::Chain;
 use rooflet_pki::{BootstrapToken, UserCertificateError, UserName};
 

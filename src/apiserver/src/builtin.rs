@@ -14,11 +14,11 @@ use std::sync::LazyLock;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::authentication::User;
-use super::crd;
-use super::metadata::FinalizerRule;
-use super::object;
-use super::typed::Types;
+use crate::authentication::User;
+use crate::crd;
+use crate::object;
+use crate::object::metadata::FinalizerRule;
+use crate::object::typed::Types;
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::verb::Verb;

@@ -2,24 +2,21 @@
 //! removal of its objects).
 
 mod lifecycle;
+mod resource;
 
 use jiff::Timestamp;
-use kube::core::Version;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-use super::builtin::BuiltIn;
-use super::object;
-use super::resource::{CustomVersion, DefinitionVersion, Names, Origin, Resource, ScalePaths};
+use crate::object;
+use crate::object::typed::format_time;
+use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::crd as rules;
-use rooflet_apimachinery::schema::{FieldError, StructuralSchema};
-use rooflet_apimachinery::table::Table;
-use rooflet_store::Revision;
 
 pub(crate) use lifecycle::{
     CLEANUP_FINALIZER, ESTABLISHED, is_condition_true, mark_terminating, next_status, set_condition,
     taken_names,
 };
+pub(crate) use resource::resources;
 
 /// Defaults that the real server fills in.
 pub(crate) fn default(crd: &mut Value) {
@@ -128,114 +125,6 @@ pub(crate) fn prepare_update(crd: &mut Value, old: &Value, subresource: &str) {
     note_storage_version(crd);
 }
 
-/// The versions of a definition that are served or stored now; none before its names are accepted, none beside a built-in
-/// kind. `fresh_since`: see [`CustomVersion`].
-pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &CancellationToken) -> Vec<Resource> {
-    if !is_condition_true(crd, "NamesAccepted") && !is_condition_true(crd, ESTABLISHED) {
-        return Vec::new();
-    }
-    let text = |path: &[&str]| object::text(crd, path).to_owned();
-    let (plural, kind) = (
-        text(&["status", "acceptedNames", "plural"]),
-        text(&["status", "acceptedNames", "kind"]),
-    );
-    let group = text(&["spec", "group"]);
-    if BuiltIn::of_group(&group).any(|facts| facts.plural == plural || facts.kind == kind) {
-        return Vec::new();
-    }
-    let names = &crd["status"]["acceptedNames"];
-    let list = |key: &str| -> Vec<String> {
-        names[key]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect()
-    };
-    let storage = storage_version(crd).unwrap_or_default().to_owned();
-    let is_only_version = versions(crd).count() == 1;
-    let is_terminating = object::is_being_deleted(crd) || is_condition_true(crd, "Terminating");
-    let is_served = |version: &Value| version["served"] == Value::Bool(true);
-    let name_of = |version: &Value| version["name"].as_str().unwrap_or_default().to_owned();
-    let mut known: Vec<&Value> = versions(crd)
-        .filter(|version| is_served(version) || name_of(version) == storage)
-        .collect();
-    known.sort_by_key(|version| std::cmp::Reverse(Version::parse(&name_of(version)).priority()));
-    known
-        .into_iter()
-        .map(|version| {
-            let name = name_of(version);
-            let kind = kind.clone();
-            let deprecation_warning = (version["deprecated"] == Value::Bool(true)).then(|| {
-                version["deprecationWarning"]
-                    .as_str()
-                    .map_or_else(|| format!("{group}/{name} {kind} is deprecated"), str::to_owned)
-            });
-            let open_api = &version["schema"]["openAPIV3Schema"];
-            let custom = CustomVersion {
-                definition: DefinitionVersion::of(crd),
-                is_served: is_served(version),
-                schema: std::sync::Arc::new(StructuralSchema::trusted(open_api)),
-                spec: version.clone(),
-                has_status: version["subresources"]
-                    .get("status")
-                    .is_some_and(Value::is_object),
-                scale: scale_paths(&version["subresources"]["scale"]),
-                selectable_fields: selectable_fields(version),
-                storage_version: storage.clone(),
-                fresh_since,
-                is_only_version,
-                is_terminating,
-                deprecation_warning,
-                retired: retired.clone(),
-            };
-            let names = Names {
-                group: group.clone(),
-                version: name,
-                plural: plural.clone(),
-                singular: text(&["status", "acceptedNames", "singular"]),
-                kind,
-                list_kind: text(&["status", "acceptedNames", "listKind"]),
-                short_names: list("shortNames"),
-                categories: list("categories"),
-            };
-            let namespaced = object::text(crd, &["spec", "scope"]) == "Namespaced";
-            Resource::new(
-                names,
-                namespaced,
-                Table::of_crd_version(version),
-                Origin::Custom(Box::new(custom)),
-            )
-        })
-        .collect()
-}
-
-fn selectable_fields(version: &Value) -> Vec<String> {
-    let fields = version["selectableFields"].as_array().into_iter().flatten();
-    fields
-        .filter_map(|field| field["jsonPath"].as_str())
-        .map(|path| path.trim_start_matches('.').to_owned())
-        .collect()
-}
-
-fn scale_paths(scale: &Value) -> Option<ScalePaths> {
-    let path = |key: &str| -> Option<Vec<String>> {
-        let path = scale[key].as_str().filter(|path| !path.is_empty())?;
-        Some(
-            path.trim_start_matches('.')
-                .split('.')
-                .map(str::to_owned)
-                .collect(),
-        )
-    };
-    Some(ScalePaths {
-        spec_replicas: path("specReplicasPath")?,
-        status_replicas: path("statusReplicasPath")?,
-        selector: path("labelSelectorPath"),
-    })
-}
-
 /// A condition of a definition.
 pub(crate) struct Condition {
     pub kind: &'static str,
@@ -247,7 +136,7 @@ pub(crate) struct Condition {
 impl Condition {
     fn to_json(&self, now: Timestamp) -> Value {
         json!({
-            "lastTransitionTime": super::typed::format_time(now),
+            "lastTransitionTime": format_time(now),
             "message": self.message,
             "reason": self.reason,
             "status": if self.status { "True" } else { "False" },

@@ -1,13 +1,17 @@
 //! What the server serves, as discovery tells it: plain lists and the aggregated form.
 
+mod documents;
+mod health;
+mod openapi;
+
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::negotiate::{Clause, JSON, clauses};
-use super::registry::{Group, GroupVersion, Snapshot};
-use super::resource::{Resource, Subresource, api_version, to_bytes};
-use super::status::ApiError;
+use crate::endpoints::negotiate::{Clause, JSON, clauses};
+use crate::registry::resource::{Resource, Subresource, api_version, to_bytes};
+use crate::registry::{Group, GroupVersion, Snapshot};
+use crate::status::ApiError;
 use rooflet_apimachinery::verb::Verb;
 
 /// Content type of the aggregated form.

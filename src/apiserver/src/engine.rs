@@ -6,7 +6,9 @@
 mod create;
 mod decode;
 mod delete;
+pub(crate) mod list;
 mod scale;
+pub(crate) mod selection;
 mod update;
 mod validate;
 
@@ -15,13 +17,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::authorization::{ObjectPlace, Requestor};
-use super::builtin::{self, BuiltIn, CRD_STORAGE};
-use super::csr;
-use super::object::{self, Sealed};
-use super::registry::Registry;
-use super::resource::{DefinitionVersion, Resource, Subresource};
-use super::status::{ApiError, GroupResource};
+use crate::authorization::{ObjectPlace, Requestor};
+use crate::builtin::{self, BuiltIn, CRD_STORAGE};
+use crate::certificates;
+use crate::object::{self, Sealed};
+use crate::registry::Registry;
+use crate::registry::resource::{DefinitionVersion, Resource, Subresource};
+use crate::status::{ApiError, GroupResource};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_store::{Change, CommitError, Expect, Guard, Key, Record, Revision, Store, Write};
@@ -91,7 +93,8 @@ impl Target {
             by.check_change(self.place(&resource), old, new)?;
         }
         if old.is_none() && self.resource.is(BuiltIn::CertificateSigningRequest) {
-            csr::check_subject(new).map_err(|why| ApiError::forbidden(&resource, &self.name, &why))?;
+            certificates::check_subject(new)
+                .map_err(|why| ApiError::forbidden(&resource, &self.name, &why))?;
         }
         Ok(())
     }
@@ -298,9 +301,9 @@ impl From<CommitError> for PutError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::{DeleteOptions, WriteOptions};
     use super::super::status::Reason;
     use super::*;
+    use crate::endpoints::options::{DeleteOptions, WriteOptions};
     use rooflet_store::StoreConfig;
     use serde_json::json;
 
@@ -327,7 +330,7 @@ mod tests {
         let options = WriteOptions::INTERNAL;
         let created = engine.create(&target, definition, options, &mut warnings).await;
         created.expect("created");
-        crate::crd_controller::settle(&engine).await;
+        crate::controller::definitions::settle(&engine).await;
         let things = || {
             let snapshot = engine.registry.snapshot();
             Arc::clone(snapshot.resource("a.com", "v1", "things").expect("served"))

@@ -12,318 +12,34 @@
 //!
 //! # Inside
 //!
-//! A request is parsed (`request`, `routes`), authenticated and authorized, answered (`handlers`) from the store directly (`list`,
-//! `watch`) or through the one `engine` of all kinds, and written out (`answer`, `reply`). Every failure is a
-//! [`status::ApiError`]. Objects are JSON in the store. The server's own controllers use the same engine.
+//! - `endpoints` reads a request, finds its verb and route, and writes the reply. `authentication` and [`authorization`] decide
+//!   whether it is allowed.
+//! - `engine` is the one path on which objects of every kind are read and written. Objects are JSON in the store.
+//! - `registry` has the resources that are served: `builtin` kinds, and those of `crd`.
+//! - `controller` has the server's own controllers, which use the same engine.
+//!
+//! Every failure is a [`status::ApiError`].
 
-mod answer;
 mod authentication;
 pub mod authorization;
-mod body;
 mod builtin;
+mod certificates;
+mod controller;
 mod crd;
-mod crd_controller;
-mod csr;
 mod discovery;
-mod documents;
 mod embedded;
+mod endpoints;
 mod engine;
-mod expiry;
-mod follow;
-mod gc;
-mod gzip;
-mod handlers;
-mod health;
-mod in_flight;
-mod list;
-mod metadata;
 mod metrics;
-mod namespaces;
-mod negotiate;
 mod object;
-mod openapi;
-mod options;
-mod patch_request;
-mod protobuf;
 mod registry;
-mod reply;
-mod request;
-mod resource;
-mod routes;
-mod selection;
 mod server;
 mod status;
-mod typed;
-mod watch;
 
 #[cfg(test)]
 mod tests;
 
-pub use csr::CertificateSigners;
+pub use controller::certificates::CertificateSigners;
 pub use embedded::{EmbeddedOptions, EmbeddedServer, StartEmbeddedError, StopEmbeddedError};
-pub use in_flight::InFlightLimits;
-
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use serde_json::Value;
-use tokio_util::sync::CancellationToken;
-use tracing::info;
-
-use authorization::{Authorizer, ObjectPolicy, Rules};
-use builtin::BuiltIn;
-use engine::{DecodeFault, Edit, Engine, Target, Warnings, decode_object};
-use handlers::Api;
-use in_flight::InFlight;
-use metrics::ApiServerMetrics;
-use options::{FieldValidation, WriteOptions};
-use registry::Registry;
-use rooflet_base::clock::Clock;
-use rooflet_base::metrics as base_metrics;
-use rooflet_base::task::Tasks;
-use rooflet_pki::{Token, UserCertificates};
-use rooflet_store::Store;
-use status::{ApiError, Reason};
-
-/// What the server needs besides its store.
-pub struct ApiServerConfig {
-    /// The bearer token of the administrator's kubeconfig.
-    pub token: Token,
-    /// `None` serves plain HTTP; kubectl then sends no token.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Judges the certificates that clients show; `None` reads none.
-    pub users: Option<UserCertificates>,
-    /// Sign certificates that are asked for; `None` leaves that to others.
-    pub signers: Option<CertificateSigners>,
-    pub in_flight: InFlightLimits,
-    /// Decide in this order which requests are allowed; see [`authorization`].
-    pub authorizers: Vec<Arc<dyn Authorizer>>,
-    /// Restrict by the objects what the authorizers allow.
-    pub policies: Vec<Arc<dyn ObjectPolicy>>,
-}
-
-impl ApiServerConfig {
-    /// Plain HTTP for the holder of `token`, with the limits of a real kube-apiserver.
-    pub fn new(token: Token) -> Self {
-        Self {
-            token,
-            tls: None,
-            users: None,
-            signers: None,
-            in_flight: InFlightLimits::default(),
-            authorizers: Vec::new(),
-            policies: Vec::new(),
-        }
-    }
-}
-
-/// The server could not be set up.
-#[derive(Debug, thiserror::Error)]
-pub enum StartApiServerError {
-    #[error("registering metrics")]
-    Metrics(#[source] base_metrics::Error),
-    #[error("creating namespace `{name}`")]
-    Namespace {
-        name: &'static str,
-        #[source]
-        err: ApiError,
-    },
-    #[error("installing CustomResourceDefinition `{name}`")]
-    Definition {
-        name: String,
-        #[source]
-        err: ApiError,
-    },
-    #[error(
-        "CustomResourceDefinition `{name}` was not established: another definition holds one of its names"
-    )]
-    NotEstablished { name: String },
-    #[error("taking over the listener")]
-    Listener(#[source] io::Error),
-}
-
-/// See the module's documentation.
-pub struct ApiServer {
-    engine: Engine,
-    token: Token,
-    tls: Option<Arc<rustls::ServerConfig>>,
-    users: Option<UserCertificates>,
-    signers: Option<Arc<CertificateSigners>>,
-    rules: Arc<Rules>,
-    in_flight: InFlight,
-    metrics: ApiServerMetrics,
-    metrics_registry: base_metrics::Registry,
-}
-
-impl ApiServer {
-    pub fn new(
-        config: ApiServerConfig,
-        store: Store,
-        clock: Clock,
-        metrics_registry: &base_metrics::Registry,
-    ) -> Result<Self, StartApiServerError> {
-        let metrics = ApiServerMetrics::register(metrics_registry).map_err(StartApiServerError::Metrics)?;
-        let registry = Registry::new(store.clone(), clock.clone());
-        Ok(Self {
-            engine: Engine::new(store, registry, clock),
-            token: config.token,
-            tls: config.tls,
-            users: config.users,
-            signers: config.signers.map(Arc::new),
-            rules: Arc::new(Rules::new(config.authorizers, config.policies)),
-            in_flight: InFlight::new(config.in_flight),
-            metrics,
-            metrics_registry: metrics_registry.clone(),
-        })
-    }
-
-    /// Creates or updates definitions and waits until they are served.
-    pub async fn install_crds(&self, definitions: &[Value]) -> Result<(), StartApiServerError> {
-        let resource = Arc::clone(
-            self.engine
-                .registry
-                .snapshot()
-                .built_in(BuiltIn::CustomResourceDefinition),
-        );
-        for definition in definitions {
-            let name = object::name(definition).to_owned();
-            let failed = |err: ApiError| StartApiServerError::Definition {
-                name: name.clone(),
-                err,
-            };
-            let mut warnings = Warnings::default();
-            let working = decode_object(
-                &resource,
-                definition.clone(),
-                Vec::new(),
-                FieldValidation::Ignore,
-                &mut warnings,
-            )
-            .map_err(|fault: DecodeFault| failed(ApiError::bad_request(fault.text())))?;
-            let target = Target::new(&resource, None, &name);
-            let spec = working["spec"].clone();
-            let created = self
-                .engine
-                .create(&target, working, WriteOptions::INTERNAL, &mut warnings)
-                .await;
-            match created {
-                Ok(_) => {}
-                Err(err) if err.reason() == Reason::AlreadyExists => {
-                    let change = |old: &Value, _: &mut Warnings| {
-                        let mut new = old.clone();
-                        new["spec"] = spec.clone();
-                        Ok(new)
-                    };
-                    let edit = Edit::Change(&change);
-                    self.engine
-                        .update(&target, edit, WriteOptions::INTERNAL, &mut warnings)
-                        .await
-                        .map_err(failed)?;
-                }
-                Err(err) => return Err(failed(err)),
-            }
-        }
-        let records = crd_controller::settle(&self.engine).await;
-        for definition in definitions {
-            let name = object::name(definition);
-            let is_established = records.iter().any(|record| {
-                object::name(record.json()) == name && crd::is_condition_true(record.json(), crd::ESTABLISHED)
-            });
-            if !is_established {
-                return Err(StartApiServerError::NotEstablished {
-                    name: name.to_owned(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts to serve on a port that the caller bound. Returns at once; everything ends with `tasks`.
-    pub async fn serve(
-        self,
-        listener: std::net::TcpListener,
-        tasks: &Tasks,
-    ) -> Result<(), StartApiServerError> {
-        let listener = server::listener(listener).map_err(StartApiServerError::Listener)?;
-        let address = listener
-            .local_addr()
-            .map_err(StartApiServerError::Listener)?
-            .to_string();
-        self.create_namespaces().await?;
-        crd_controller::settle(&self.engine).await;
-        let stop = tasks.stop_token();
-        let controller = crd_controller::CrdController::new(self.engine.clone(), tasks.clone());
-        tasks.spawn("apiserver-definitions", |stop| {
-            Box::pin(async move {
-                controller.run(stop).await;
-                Ok::<_, StartApiServerError>(())
-            })
-        });
-        self.spawn_controllers(tasks);
-        let api = Arc::new(Api {
-            engine: self.engine,
-            token: self.token,
-            users: self.users,
-            rules: self.rules,
-            in_flight: self.in_flight,
-            metrics: self.metrics,
-            metrics_registry: self.metrics_registry,
-            address: address.clone(),
-            is_ready: AtomicBool::new(false),
-            stop: stop.clone(),
-        });
-        let tls = self.tls;
-        api.is_ready.store(true, Ordering::Release);
-        tasks.spawn("apiserver-accept", |stop: CancellationToken| {
-            Box::pin(async move {
-                server::serve(listener, tls, api, stop).await;
-                Ok::<_, StartApiServerError>(())
-            })
-        });
-        info!(address, "API server is listening");
-        Ok(())
-    }
-
-    /// What a controller manager does beside a real server: clients wait for it to happen.
-    fn spawn_controllers(&self, tasks: &Tasks) {
-        let collector = gc::GarbageCollector::new(self.engine.clone());
-        tasks.spawn("apiserver-garbage-collector", |stop| {
-            Box::pin(async move {
-                collector.run(stop).await;
-                Ok::<_, StartApiServerError>(())
-            })
-        });
-        let namespaces = namespaces::NamespaceController::new(self.engine.clone());
-        tasks.spawn("apiserver-namespaces", |stop| {
-            Box::pin(async move {
-                namespaces.run(stop).await;
-                Ok::<_, StartApiServerError>(())
-            })
-        });
-        if let Some(signers) = self.signers.clone() {
-            let engine = self.engine.clone();
-            tasks.spawn("apiserver-certificates", |stop| {
-                Box::pin(async move {
-                    csr::run(engine, signers, stop).await;
-                    Ok::<_, StartApiServerError>(())
-                })
-            });
-        }
-        let engine = self.engine.clone();
-        tasks.spawn("apiserver-expiry", |stop| {
-            Box::pin(async move {
-                expiry::run(engine, stop).await;
-                Ok::<_, StartApiServerError>(())
-            })
-        });
-    }
-
-    async fn create_namespaces(&self) -> Result<(), StartApiServerError> {
-        for name in builtin::started_at_boot() {
-            let created = namespaces::create(&self.engine, name).await;
-            created.map_err(|err| StartApiServerError::Namespace { name, err })?;
-        }
-        Ok(())
-    }
-}
+pub use endpoints::in_flight::InFlightLimits;
+pub use server::{ApiServer, ApiServerConfig, StartApiServerError};

@@ -1,9 +1,17 @@
 //! Reading and writing the parts of a JSON object that every Kubernetes object has.
 
+pub(crate) mod metadata;
+pub(crate) mod typed;
+
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use rooflet_store::Revision;
+
+/// The value at a path of keys.
+pub(crate) fn lookup<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(object, |value, key| value.get(key))
+}
 
 /// The text at a path of keys; empty if there is none.
 pub(crate) fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {

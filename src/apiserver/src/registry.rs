@@ -2,6 +2,8 @@
 //!
 //! Readers take a [`Snapshot`]; [`Registry::sync`] replaces it when definitions changed.
 
+pub(crate) mod resource;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -10,10 +12,10 @@ use jiff::Timestamp;
 use kube::core::Version;
 use tokio_util::sync::CancellationToken;
 
-use super::builtin::{BuiltIn, CRD_STORAGE};
-use super::crd;
-use super::object;
-use super::resource::{DefinitionVersion, Resource};
+use crate::builtin::{BuiltIn, CRD_STORAGE};
+use crate::crd;
+use crate::object;
+use crate::registry::resource::{DefinitionVersion, Resource};
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use rooflet_store::{ListOptions, Record, Revision, Store};
@@ -271,7 +273,7 @@ fn same_resources(old: &Record, new: &Record) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::to_bytes;
+    use crate::registry::resource::to_bytes;
     use rooflet_store::{Change, Expect, Key, StoreConfig, Write};
     use serde_json::{Value, json};
 

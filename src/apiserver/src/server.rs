@@ -1,162 +1,271 @@
-//! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and an orderly end.
+//! The server: its configuration, its start, and the tasks that it consists of.
 
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
-use futures::FutureExt as _;
-use http::header;
-use http_body::Body as _;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Incoming;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
+use tracing::info;
 
-use super::handlers::{Admitted, Api};
-use super::reply::{self, Reply};
-use super::request::{Certificates, Query, Request};
-use super::status::ApiError;
-use rooflet_http_server::{accept, carry, without_delay};
+use crate::authorization::{Authorizer, ObjectPolicy, Rules};
+use crate::builtin::{self, BuiltIn};
+use crate::controller::certificates::{self, CertificateSigners};
+use crate::controller::{definitions as definition_controller, expiry, gc, namespaces};
+use crate::crd;
+use crate::endpoints::connection;
+use crate::endpoints::handlers::Api;
+use crate::endpoints::in_flight::{InFlight, InFlightLimits};
+use crate::endpoints::options::{FieldValidation, WriteOptions};
+use crate::engine::{DecodeFault, Edit, Engine, Target, Warnings, decode_object};
+use crate::metrics::ApiServerMetrics;
+use crate::object;
+use crate::registry::Registry;
+use crate::status::{ApiError, Reason};
+use rooflet_base::clock::Clock;
+use rooflet_base::metrics as base_metrics;
+use rooflet_base::task::Tasks;
+use rooflet_pki::{Token, UserCertificates};
+use rooflet_store::Store;
 
-/// What a real server reads of a body.
-const BODY_MAX_BYTES: usize = 3 << 20;
-/// How much of a refused body is thrown away, at most for `DRAIN_TIMEOUT`, before the answer is sent.
-const DRAIN_MAX_BYTES: usize = 64 << 20;
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A client that sends its body slower than this is cut off.
-const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
-const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What the server needs besides its store.
+pub struct ApiServerConfig {
+    /// The bearer token of the administrator's kubeconfig.
+    pub token: Token,
+    /// `None` serves plain HTTP; kubectl then sends no token.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Judges the certificates that clients show; `None` reads none.
+    pub users: Option<UserCertificates>,
+    /// Sign certificates that are asked for; `None` leaves that to others.
+    pub signers: Option<CertificateSigners>,
+    pub in_flight: InFlightLimits,
+    /// Decide in this order which requests are allowed; see [`authorization`](crate::authorization).
+    pub authorizers: Vec<Arc<dyn Authorizer>>,
+    /// Restrict by the objects what the authorizers allow.
+    pub policies: Vec<Arc<dyn ObjectPolicy>>,
+}
 
-/// Answers whoever connects, until `stop`.
-pub(super) async fn serve(
-    listener: TcpListener,
+impl ApiServerConfig {
+    /// Plain HTTP for the holder of `token`, with the limits of a real kube-apiserver.
+    pub fn new(token: Token) -> Self {
+        Self {
+            token,
+            tls: None,
+            users: None,
+            signers: None,
+            in_flight: InFlightLimits::default(),
+            authorizers: Vec::new(),
+            policies: Vec::new(),
+        }
+    }
+}
+
+/// The server could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum StartApiServerError {
+    #[error("registering metrics")]
+    Metrics(#[source] base_metrics::Error),
+    #[error("creating namespace `{name}`")]
+    Namespace {
+        name: &'static str,
+        #[source]
+        err: ApiError,
+    },
+    #[error("installing CustomResourceDefinition `{name}`")]
+    Definition {
+        name: String,
+        #[source]
+        err: ApiError,
+    },
+    #[error(
+        "CustomResourceDefinition `{name}` was not established: another definition holds one of its names"
+    )]
+    NotEstablished { name: String },
+    #[error("taking over the listener")]
+    Listener(#[source] io::Error),
+}
+
+/// A server that is set up but does not serve yet.
+pub struct ApiServer {
+    engine: Engine,
+    token: Token,
     tls: Option<Arc<rustls::ServerConfig>>,
-    api: Arc<Api>,
-    stop: CancellationToken,
-) {
-    let acceptor = tls.map(|config| TlsAcceptor::from(with_alpn(config)));
-    let connection = |stream, _| {
-        let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), stop.clone());
-        async move {
-            api.metrics.connections.inc();
-            connection(stream, acceptor, &api, &stop).await;
-            api.metrics.connections.dec();
-        }
-    };
-    accept(without_delay(listener), &stop, connection).await;
+    users: Option<UserCertificates>,
+    signers: Option<Arc<CertificateSigners>>,
+    rules: Arc<Rules>,
+    in_flight: InFlight,
+    metrics: ApiServerMetrics,
+    metrics_registry: base_metrics::Registry,
 }
 
-fn with_alpn(config: Arc<rustls::ServerConfig>) -> Arc<rustls::ServerConfig> {
-    if !config.alpn_protocols.is_empty() {
-        return config;
-    }
-    let mut config = (*config).clone();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Arc::new(config)
-}
-
-async fn connection(
-    stream: TcpStream,
-    acceptor: Option<TlsAcceptor>,
-    api: &Arc<Api>,
-    stop: &CancellationToken,
-) {
-    let Some(acceptor) = acceptor else {
-        return requests(stream, Certificates::default(), api, stop).await;
-    };
-    let handshake = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream));
-    let Some(shaken) = stop.run_until_cancelled(handshake).await else {
-        return;
-    };
-    match shaken {
-        Ok(Ok(stream)) => {
-            let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            let certificates = shown.to_vec().into();
-            requests(stream, certificates, api, stop).await;
-        }
-        Ok(Err(err)) => debug!(error = %err, "TLS handshake failed"),
-        Err(_) => debug!("TLS handshake took too long"),
-    }
-}
-
-async fn requests(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    certificates: Certificates,
-    api: &Arc<Api>,
-    stop: &CancellationToken,
-) {
-    let answer = |request| {
-        let (api, certificates) = (Arc::clone(api), Arc::clone(&certificates));
-        async move { answer(&api, certificates, request).await }
-    };
-    carry(stream, answer, stop).await;
-}
-
-/// Answers one request; a panic becomes a 500 and harms nobody else.
-async fn answer(api: &Api, certificates: Certificates, request: http::Request<Incoming>) -> Reply {
-    let (parts, mut body) = request.into_parts();
-    let mut request = Request {
-        method: parts.method,
-        path: parts.uri.path().to_owned(),
-        query: Query::parse(parts.uri.query().unwrap_or_default()),
-        headers: parts.headers,
-        body: Bytes::new(),
-        certificates,
-    };
-    let admitted = async {
-        let admitted = api.admit(&request)?;
-        Ok::<_, ApiError>((admitted, read(&mut body).await?))
-    };
-    let (Admitted { user, place: _place }, bytes) = match admitted.await {
-        Ok(admitted) => admitted,
-        Err(err) => {
-            if !request.headers.contains_key(header::EXPECT) {
-                drain(body).await;
-            }
-            return reply::error(&err, request.wants_pretty());
-        }
-    };
-    request.body = bytes;
-    let path = request.path.clone();
-    AssertUnwindSafe(api.handle(request, user))
-        .catch_unwind()
-        .await
-        .unwrap_or_else(|_| {
-            error!(path, "a request handler panicked");
-            reply::error(&ApiError::internal("the request handler panicked"), false)
+impl ApiServer {
+    pub fn new(
+        config: ApiServerConfig,
+        store: Store,
+        clock: Clock,
+        metrics_registry: &base_metrics::Registry,
+    ) -> Result<Self, StartApiServerError> {
+        let metrics = ApiServerMetrics::register(metrics_registry).map_err(StartApiServerError::Metrics)?;
+        let registry = Registry::new(store.clone(), clock.clone());
+        Ok(Self {
+            engine: Engine::new(store, registry, clock),
+            token: config.token,
+            tls: config.tls,
+            users: config.users,
+            signers: config.signers.map(Arc::new),
+            rules: Arc::new(Rules::new(config.authorizers, config.policies)),
+            in_flight: InFlight::new(config.in_flight),
+            metrics,
+            metrics_registry: metrics_registry.clone(),
         })
-}
-
-/// Throws away what a client still sends, within bounds: it would not see the answer if the connection closed under it.
-async fn drain(body: Incoming) {
-    let mut rest = Limited::new(body, DRAIN_MAX_BYTES);
-    let thrown_away = async { while let Some(Ok(_)) = rest.frame().await {} };
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, thrown_away).await;
-}
-
-async fn read(body: &mut Incoming) -> Result<Bytes, ApiError> {
-    let too_large = || ApiError::too_large(&format!("limit is {BODY_MAX_BYTES}"));
-    if body.size_hint().lower() > BODY_MAX_BYTES as u64 {
-        return Err(too_large());
     }
-    if body.is_end_stream() {
-        return Ok(Bytes::new());
-    }
-    match tokio::time::timeout(BODY_READ_TIMEOUT, Limited::new(body, BODY_MAX_BYTES).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(err)) if err.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(err)) => Err(ApiError::bad_request(format!("reading the body failed: {err}"))),
-        Err(_) => Err(ApiError::bad_request("the body did not arrive in time")),
-    }
-}
 
-/// A listener that the caller bound without a runtime.
-pub(super) fn listener(listener: std::net::TcpListener) -> io::Result<TcpListener> {
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
+    /// Creates or updates definitions and waits until they are served.
+    pub async fn install_crds(&self, definitions: &[Value]) -> Result<(), StartApiServerError> {
+        let resource = Arc::clone(
+            self.engine
+                .registry
+                .snapshot()
+                .built_in(BuiltIn::CustomResourceDefinition),
+        );
+        for definition in definitions {
+            let name = object::name(definition).to_owned();
+            let failed = |err: ApiError| StartApiServerError::Definition {
+                name: name.clone(),
+                err,
+            };
+            let mut warnings = Warnings::default();
+            let working = decode_object(
+                &resource,
+                definition.clone(),
+                Vec::new(),
+                FieldValidation::Ignore,
+                &mut warnings,
+            )
+            .map_err(|fault: DecodeFault| failed(ApiError::bad_request(fault.text())))?;
+            let target = Target::new(&resource, None, &name);
+            let spec = working["spec"].clone();
+            let created = self
+                .engine
+                .create(&target, working, WriteOptions::INTERNAL, &mut warnings)
+                .await;
+            match created {
+                Ok(_) => {}
+                Err(err) if err.reason() == Reason::AlreadyExists => {
+                    let change = |old: &Value, _: &mut Warnings| {
+                        let mut new = old.clone();
+                        new["spec"] = spec.clone();
+                        Ok(new)
+                    };
+                    let edit = Edit::Change(&change);
+                    self.engine
+                        .update(&target, edit, WriteOptions::INTERNAL, &mut warnings)
+                        .await
+                        .map_err(failed)?;
+                }
+                Err(err) => return Err(failed(err)),
+            }
+        }
+        let records = definition_controller::settle(&self.engine).await;
+        for definition in definitions {
+            let name = object::name(definition);
+            let is_established = records.iter().any(|record| {
+                object::name(record.json()) == name && crd::is_condition_true(record.json(), crd::ESTABLISHED)
+            });
+            if !is_established {
+                return Err(StartApiServerError::NotEstablished {
+                    name: name.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts to serve on a port that the caller bound. Returns at once; everything ends with `tasks`.
+    pub async fn serve(
+        self,
+        listener: std::net::TcpListener,
+        tasks: &Tasks,
+    ) -> Result<(), StartApiServerError> {
+        let listener = connection::listener(listener).map_err(StartApiServerError::Listener)?;
+        let address = listener
+            .local_addr()
+            .map_err(StartApiServerError::Listener)?
+            .to_string();
+        self.create_namespaces().await?;
+        definition_controller::settle(&self.engine).await;
+        let stop = tasks.stop_token();
+        let controller = definition_controller::CrdController::new(self.engine.clone(), tasks.clone());
+        tasks.spawn("apiserver-definitions", |stop| {
+            Box::pin(async move {
+                controller.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        self.spawn_controllers(tasks);
+        let api = Arc::new(Api {
+            engine: self.engine,
+            token: self.token,
+            users: self.users,
+            rules: self.rules,
+            in_flight: self.in_flight,
+            metrics: self.metrics,
+            metrics_registry: self.metrics_registry,
+            address: address.clone(),
+            is_ready: AtomicBool::new(false),
+            stop: stop.clone(),
+        });
+        let tls = self.tls;
+        api.is_ready.store(true, Ordering::Release);
+        tasks.spawn("apiserver-accept", |stop: CancellationToken| {
+            Box::pin(async move {
+                connection::serve(listener, tls, api, stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        info!(address, "API server is listening");
+        Ok(())
+    }
+
+    /// What a controller manager does beside a real server: clients wait for it to happen.
+    fn spawn_controllers(&self, tasks: &Tasks) {
+        let collector = gc::GarbageCollector::new(self.engine.clone());
+        tasks.spawn("apiserver-garbage-collector", |stop| {
+            Box::pin(async move {
+                collector.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        let namespaces = namespaces::NamespaceController::new(self.engine.clone());
+        tasks.spawn("apiserver-namespaces", |stop| {
+            Box::pin(async move {
+                namespaces.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        if let Some(signers) = self.signers.clone() {
+            let engine = self.engine.clone();
+            tasks.spawn("apiserver-certificates", |stop| {
+                Box::pin(async move {
+                    certificates::run(engine, signers, stop).await;
+                    Ok::<_, StartApiServerError>(())
+                })
+            });
+        }
+        let engine = self.engine.clone();
+        tasks.spawn("apiserver-expiry", |stop| {
+            Box::pin(async move {
+                expiry::run(engine, stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+    }
+
+    async fn create_namespaces(&self) -> Result<(), StartApiServerError> {
+        for name in builtin::started_at_boot() {
+            let created = namespaces::create(&self.engine, name).await;
+            created.map_err(|err| StartApiServerError::Namespace { name, err })?;
+        }
+        Ok(())
+    }
 }

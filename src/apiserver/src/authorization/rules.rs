@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Attributes, Authorizer, Decision, Forbidden, ObjectPolicy, ResourceAttributes, Target};
 use crate::authentication::{AUTHENTICATED, MASTERS, User};
-use crate::routes::Route;
+use crate::endpoints::routes::Route;
 use crate::status::{ApiError, GroupResource};
 use rooflet_apimachinery::verb::Verb;
 
@@ -215,7 +215,7 @@ impl Requestor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::routes;
+    use crate::endpoints::routes;
 
     fn check_by(rules: &Rules, user: &User, verb: Verb, path: &str) -> Result<(), String> {
         let asked = Asked {

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::authentication::User;
-use crate::csr::{APPROVED, DENIED, FAILED, conditions, has_condition};
+use crate::certificates::{APPROVED, DENIED, FAILED, conditions, has_condition};
 use crate::object;
-use crate::typed::format_time;
+use crate::object::typed::format_time;
 use rooflet_apimachinery::schema::{FieldError, names};
 use rooflet_pki::{CertificateRequest, check_certificates};
 
@@ -264,7 +264,7 @@ fn check_change(csr: &Value, old: &Value, errors: &mut Vec<FieldError>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::csr::tests::{request_pem, subject};
+    use crate::controller::certificates::tests::{request_pem, subject};
 
     fn csr(change: impl FnOnce(&mut Value)) -> Value {
         let pem = request_pem(&subject("system:nodes", "system:node:a"), &[]);

@@ -172,7 +172,7 @@ pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Op
 
 /// The first request to delete a definition: it waits for its objects.
 pub(crate) fn mark_terminating(crd: &mut Value, now: Timestamp) {
-    let time = crate::typed::format_time(now);
+    let time = crate::object::typed::format_time(now);
     object::metadata_mut(crd).insert("deletionTimestamp".to_owned(), Value::from(time));
     let mut finalizers: Vec<String> = object::finalizers(crd).map(str::to_owned).collect();
     if !finalizers.iter().any(|name| name == CLEANUP_FINALIZER) {

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::metadata;
-use super::super::object;
-use super::super::options::WriteOptions;
-use super::super::resource::Origin;
-use super::super::status::ApiError;
 use super::{Engine, PutError, Shown, Target, Warnings, Written, validate};
+use crate::endpoints::options::WriteOptions;
+use crate::object;
+use crate::object::metadata;
+use crate::registry::resource::Origin;
+use crate::status::ApiError;
 
 /// How many names are tried for `metadata.generateName`.
 const GENERATE_NAME_ATTEMPTS: usize = 8;
@@ -53,7 +53,7 @@ impl Engine {
             }
             outcome = self.try_create(&target, candidate, options, warnings).await;
             let is_taken =
-                matches!(&outcome, Err(err) if err.reason() == super::super::status::Reason::AlreadyExists);
+                matches!(&outcome, Err(err) if err.reason() == crate::status::Reason::AlreadyExists);
             if !is_taken {
                 return outcome;
             }

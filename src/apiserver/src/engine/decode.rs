@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::super::body::{self, Body};
-use super::super::builtin;
-use super::super::negotiate::Encoding;
-use super::super::options::FieldValidation;
-use super::super::resource::{Origin, Resource};
-use super::super::status::ApiError;
+use crate::builtin;
+use crate::endpoints::body::{self, Body};
+use crate::endpoints::negotiate::Encoding;
+use crate::endpoints::options::FieldValidation;
+use crate::registry::resource::{Origin, Resource};
+use crate::status::ApiError;
 
 /// Most notes for one client: some read no more than a hundred headers.
 const WARNINGS_MAX: usize = 64;

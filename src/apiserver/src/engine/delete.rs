@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::super::builtin::{self, BuiltIn};
-use super::super::crd;
-use super::super::metadata;
-use super::super::object;
-use super::super::options::{DeleteOptions, Propagation};
-use super::super::resource::Resource;
-use super::super::status::{ApiError, GroupResource};
 use super::{Engine, PutError, Shown, Target, WRITE_TIMEOUT};
+use crate::builtin::{self, BuiltIn};
+use crate::crd;
+use crate::endpoints::options::{DeleteOptions, Propagation};
+use crate::object;
+use crate::object::metadata;
+use crate::registry::resource::Resource;
+use crate::status::{ApiError, GroupResource};
 use rooflet_store::{Expect, Record};
 
 const ORPHAN: &str = "orphan";

@@ -2,18 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::object;
-use super::super::options::WriteOptions;
-use super::super::resource::ScalePaths;
-use super::super::status::ApiError;
 use super::{Edit, Engine, Target, Warnings, Written};
+use crate::endpoints::options::WriteOptions;
+use crate::object;
+use crate::registry::resource::ScalePaths;
+use crate::status::ApiError;
 
 /// What stands for "not set" while a Scale is edited.
 const UNSET_REPLICAS: i64 = i32::MIN as i64;
-
-pub(super) fn lookup<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
-    path.iter().try_fold(object, |value, key| value.get(key))
-}
 
 fn set(object: &mut Value, path: &[String], value: Value) -> Result<(), ApiError> {
     let Some((last, parents)) = path.split_last() else {
@@ -41,7 +37,7 @@ fn set(object: &mut Value, path: &[String], value: Value) -> Result<(), ApiError
 
 /// The Scale of an object; and whether its replicas are set.
 fn build(working: &Value, paths: &ScalePaths) -> (Value, bool) {
-    let count = |path: &[String]| lookup(working, path).and_then(Value::as_i64);
+    let count = |path: &[String]| object::lookup(working, path).and_then(Value::as_i64);
     let replicas = count(&paths.spec_replicas);
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
@@ -57,7 +53,7 @@ fn build(working: &Value, paths: &ScalePaths) -> (Value, bool) {
     let selector = paths
         .selector
         .as_ref()
-        .and_then(|path| lookup(working, path))
+        .and_then(|path| object::lookup(working, path))
         .and_then(Value::as_str);
     if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
         status["selector"] = json!(selector);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::metadata;
-use super::super::object;
-use super::super::options::WriteOptions;
-use super::super::resource::{Origin, Resource, Subresource};
-use super::super::status::ApiError;
 use super::create::{agree_on_namespace, note_duplicate_owners};
 use super::{Engine, PutError, Shown, Target, WRITE_TIMEOUT, Warnings, Written, validate};
+use crate::endpoints::options::WriteOptions;
+use crate::object;
+use crate::object::metadata;
+use crate::registry::resource::{Origin, Resource, Subresource};
+use crate::status::ApiError;
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_store::{Expect, Record};
 

@@ -3,12 +3,12 @@
 use serde_json::Value;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::super::builtin::BuiltIn;
-use super::super::metadata;
-use super::super::object;
-use super::super::resource::{Origin, Resource, ScalePaths, Subresource};
-use super::super::status::ApiError;
 use super::Warnings;
+use crate::builtin::BuiltIn;
+use crate::object;
+use crate::object::metadata;
+use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
+use crate::status::ApiError;
 use rooflet_apimachinery::schema::{FieldError, metadata as rules};
 
 /// Checks a new object in working form.
@@ -156,7 +156,7 @@ fn check_scale(paths: &ScalePaths, working: &Value, checks_spec: bool, errors: &
         (&paths.status_replicas, true),
     ];
     for (path, _) in counts.into_iter().filter(|(_, is_checked)| *is_checked) {
-        let Some(count) = super::scale::lookup(working, path).and_then(Value::as_i64) else {
+        let Some(count) = object::lookup(working, path).and_then(Value::as_i64) else {
             continue;
         };
         let field = format!(".{}", path.join("."));

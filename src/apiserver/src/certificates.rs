@@ -1,0 +1,86 @@
+//! CertificateSigningRequests: what they say and how long they are kept. Pure; `controller::certificates` approves and signs.
+
+pub(crate) mod signer;
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::authentication::MASTERS;
+use crate::object;
+use rooflet_base::clock::since;
+use rooflet_pki::{CertificateRequest, end_of_certificate};
+use signer::Signer;
+
+pub(crate) const APPROVED: &str = "Approved";
+pub(crate) const DENIED: &str = "Denied";
+pub(crate) const FAILED: &str = "Failed";
+
+/// A request that was answered is kept so long.
+const ANSWERED_LIFETIME: Duration = Duration::from_secs(3600);
+/// One without a certificate, whatever was said of it.
+const PENDING_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+pub(crate) fn conditions(csr: &Value) -> impl Iterator<Item = &Value> {
+    csr["status"]["conditions"].as_array().into_iter().flatten()
+}
+
+pub(crate) fn has_condition(csr: &Value, kind: &str) -> bool {
+    conditions(csr).any(|condition| condition["type"] == kind)
+}
+
+pub(crate) fn has_certificate(csr: &Value) -> bool {
+    !object::text(csr, &["status", "certificate"]).is_empty()
+}
+
+pub(crate) fn texts(list: &Value) -> Vec<&str> {
+    let list = list.as_array().into_iter().flatten();
+    list.filter_map(Value::as_str).collect()
+}
+
+/// The request itself. It was checked when it was created.
+pub(crate) fn request_of(csr: &Value) -> Option<CertificateRequest> {
+    let pem = BASE64.decode(object::text(csr, &["spec", "request"])).ok()?;
+    CertificateRequest::from_pem(&pem).ok()
+}
+
+/// The one group that no signer makes members of. The error says why.
+pub(crate) fn check_subject(csr: &Value) -> Result<(), String> {
+    let name = object::text(csr, &["spec", "signerName"]);
+    let is_user = Signer::of(name) == Some(Signer::UserClient);
+    let Some(request) = is_user.then(|| request_of(csr)).flatten() else {
+        return Ok(());
+    };
+    match request.organizations.iter().any(|group| group == MASTERS) {
+        true => Err(format!(
+            "use of {name} signer with {MASTERS} group is not allowed"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Whether a request has been kept long enough.
+pub(crate) fn is_expired(csr: &Value, now: Timestamp) -> bool {
+    let is_older = |time: &str, than: Duration| {
+        let time = time.parse::<Timestamp>().ok();
+        time.is_some_and(|time| since(now, time) >= than)
+    };
+    let certificate = BASE64.decode(object::text(csr, &["status", "certificate"]));
+    let ends = certificate.ok().as_deref().and_then(end_of_certificate);
+    let is_answered = has_certificate(csr) || has_condition(csr, DENIED) || has_condition(csr, FAILED);
+    let mut answers = conditions(csr).filter(|condition| {
+        let kind = object::text(condition, &["type"]);
+        [APPROVED, DENIED, FAILED].contains(&kind)
+    });
+    ends.is_some_and(|ends| ends < now)
+        || is_answered
+            && answers.any(|answer| is_older(object::text(answer, &["lastUpdateTime"]), ANSWERED_LIFETIME))
+        || !has_certificate(csr)
+            && is_older(
+                object::text(csr, &["metadata", "creationTimestamp"]),
+                PENDING_LIFETIME,
+            )
+}

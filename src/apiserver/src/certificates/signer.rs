@@ -1,0 +1,199 @@
+//! What each signer signs, whose requests are approved unasked, and for how long certificates are good. Pure: requests in,
+//! verdicts out.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
+
+use crate::authentication::{BOOTSTRAPPERS, MASTERS};
+use rooflet_apimachinery::schema::names;
+use rooflet_pki::{
+    AlternativeNames, CertificateRequest, Grant, NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES,
+};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Of certificates that ask for no time of their own.
+const LIFETIME: Duration = Duration::from_secs(90 * DAY.as_secs());
+const LIFETIME_MAX: Duration = Duration::from_secs(365 * DAY.as_secs());
+
+pub(crate) const DIGITAL_SIGNATURE: &str = "digital signature";
+pub(crate) const KEY_ENCIPHERMENT: &str = "key encipherment";
+pub(crate) const CLIENT_AUTH: &str = "client auth";
+pub(crate) const SERVER_AUTH: &str = "server auth";
+
+/// A signer that this server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signer {
+    /// Nodes, to the API server.
+    NodeClient,
+    /// Nodes, to who connects to them.
+    NodeServing,
+    /// Users, to the API server.
+    UserClient,
+}
+
+/// Who made a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Requestor<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) groups: &'a [&'a str],
+}
+
+impl Signer {
+    /// Other names are other programs' signers.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        match name {
+            "kubernetes.io/kube-apiserver-client-kubelet" => Some(Self::NodeClient),
+            "kubernetes.io/kubelet-serving" => Some(Self::NodeServing),
+            "kubernetes.io/kube-apiserver-client" => Some(Self::UserClient),
+            _ => None,
+        }
+    }
+
+    /// Whether the signer signs this at all; the error says why not.
+    pub(crate) fn check(self, request: &CertificateRequest, usages: &[&str]) -> Result<(), String> {
+        match self {
+            Self::NodeClient => {
+                check_node(request)?;
+                refuse_names(&request.names)?;
+                check_usages(usages, CLIENT_AUTH)
+            }
+            Self::NodeServing => {
+                check_node(request)?;
+                if request.names.dns.is_empty() && request.names.ips.is_empty() {
+                    return Err("DNS or IP subjectAltName is required".to_owned());
+                }
+                refuse_names(&AlternativeNames {
+                    dns: Vec::new(),
+                    ips: Vec::new(),
+                    ..request.names.clone()
+                })?;
+                check_usages(usages, SERVER_AUTH)
+            }
+            Self::UserClient => {
+                check_user(request)?;
+                refuse_names(&request.names)?;
+                check_user_usages(usages)
+            }
+        }
+    }
+
+    /// Why a request is approved without a person, or nothing.
+    pub(crate) fn approves(
+        self,
+        request: &CertificateRequest,
+        usages: &[&str],
+        by: Requestor<'_>,
+    ) -> Option<&'static str> {
+        self.check(request, usages).ok()?;
+        let is_same_node = by.name == request.common_name && by.groups.contains(&NODES);
+        match self {
+            Self::NodeClient if is_same_node => Some("Auto approving self kubelet client certificate."),
+            Self::NodeClient if by.groups.contains(&BOOTSTRAPPERS) => {
+                Some("Auto approving kubelet client certificate asked for with a bootstrap token.")
+            }
+            Self::NodeServing if is_same_node => Some("Auto approving self kubelet serving certificate."),
+            Self::NodeClient | Self::NodeServing | Self::UserClient => None,
+        }
+    }
+}
+
+/// What the certificate of a request that was checked is good for.
+pub(crate) fn grant(usages: &[&str], expiration_seconds: Option<i64>) -> Grant {
+    let has = |usage: &str| usages.contains(&usage);
+    let key = [
+        (DIGITAL_SIGNATURE, KeyUsagePurpose::DigitalSignature),
+        (KEY_ENCIPHERMENT, KeyUsagePurpose::KeyEncipherment),
+    ];
+    let extended = [
+        (CLIENT_AUTH, ExtendedKeyUsagePurpose::ClientAuth),
+        (SERVER_AUTH, ExtendedKeyUsagePurpose::ServerAuth),
+    ];
+    let asked = expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    Grant {
+        key_usages: key
+            .into_iter()
+            .filter(|(name, _)| has(name))
+            .map(|(_, usage)| usage)
+            .collect(),
+        extended_key_usages: extended
+            .into_iter()
+            .filter(|(name, _)| has(name))
+            .map(|(_, usage)| usage)
+            .collect(),
+        lifetime: asked.map_or(LIFETIME, Duration::from_secs).min(LIFETIME_MAX),
+    }
+}
+
+/// `system:node:NAME` in `system:nodes`, and nothing else.
+fn check_node(request: &CertificateRequest) -> Result<(), String> {
+    if request.organizations != [NODES] {
+        return Err(format!("subject organization is not {NODES}"));
+    }
+    let Some(name) = request.common_name.strip_prefix(NODE_PREFIX) else {
+        return Err(format!("subject common name does not begin with {NODE_PREFIX}"));
+    };
+    match names::dns_subdomain(name).into_iter().next() {
+        Some(fault) => Err(format!(
+            "subject common name does not end with a node's name: {fault}"
+        )),
+        None if request.subject_is_plain() => Ok(()),
+        None => Err("subject holds more than one organization and one common name".to_owned()),
+    }
+}
+
+fn check_user(request: &CertificateRequest) -> Result<(), String> {
+    if request.common_name.is_empty() {
+        return Err("subject common name is required: it is the user".to_owned());
+    }
+    if request.common_name.starts_with(NODE_PREFIX) || request.organizations.iter().any(|name| name == NODES)
+    {
+        return Err(format!(
+            "subject is a node's; use the signer kubernetes.io/kube-apiserver-client-kubelet for {NODES}"
+        ));
+    }
+    if request.organizations.iter().any(|name| name == MASTERS) {
+        return Err(format!("subject organization {MASTERS} is not allowed"));
+    }
+    Ok(())
+}
+
+fn refuse_names(names: &AlternativeNames) -> Result<(), String> {
+    let found = [
+        ("DNS", names.dns.len()),
+        ("Email", names.emails.len()),
+        ("IP", names.ips.len()),
+        ("URI", names.uris.len()),
+        ("Other", names.others),
+    ];
+    match found.into_iter().find(|(_, count)| *count > 0) {
+        Some((kind, _)) => Err(format!("{kind} subjectAltNames are not allowed")),
+        None => Ok(()),
+    }
+}
+
+/// A signature and one purpose; keys that encipher may say so.
+fn check_usages(usages: &[&str], purpose: &str) -> Result<(), String> {
+    let given: BTreeSet<&str> = usages.iter().copied().collect();
+    let without = BTreeSet::from([DIGITAL_SIGNATURE, purpose]);
+    let with = BTreeSet::from([DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, purpose]);
+    if given == without || given == with {
+        return Ok(());
+    }
+    let expected: Vec<&str> = with.into_iter().collect();
+    Err(format!("usages did not match [{}]", expected.join(" ")))
+}
+
+fn check_user_usages(usages: &[&str]) -> Result<(), String> {
+    let allowed = [DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, CLIENT_AUTH];
+    if let Some(other) = usages.iter().find(|usage| !allowed.contains(usage)) {
+        return Err(format!("invalid usage for client certificate: {other}"));
+    }
+    match usages.contains(&CLIENT_AUTH) {
+        true => Ok(()),
+        false => Err(format!(
+            "missing required usage for client certificate: {CLIENT_AUTH}"
+        )),
+    }
+}

@@ -1,0 +1,350 @@
+//! The garbage collector: deletes what no owner is left for, and lets deletions that wait for
+//! dependents, or for their orphaning, come to their end.
+//!
+//! One task. It follows every change of the store, keeps an index of who depends on whom, decides
+//! from the objects as they are, and applies through the same engine as requests, with the object's
+//! version as a precondition: a decision on what has changed since is made again.
+
+mod decide;
+mod index;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use http::StatusCode;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::builtin::CRD_STORAGE;
+use crate::controller::follow::{self, Follower};
+use crate::endpoints::options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
+use crate::engine::{Edit, Engine, Target, Warnings};
+use crate::object;
+use crate::registry::Snapshot;
+use crate::registry::resource::Resource;
+use crate::status::ApiError;
+use decide::{Decision, Dependent, FOREGROUND, ORPHAN, Owner, OwnerReference, owner_references};
+use index::{Affected, Index};
+use rooflet_store::{Event, Key, Record};
+
+const EVERYTHING: &str = "/";
+/// Writes under way at once: enough to fill the store's batches, few enough to leave room for requests.
+const WRITES_MAX: usize = 64;
+
+pub(crate) struct GarbageCollector {
+    engine: Engine,
+    index: Index,
+    /// Objects to look at.
+    dirty: BTreeSet<Key>,
+    /// Objects to look at again after a while.
+    failed: BTreeSet<Key>,
+}
+
+impl Follower for GarbageCollector {
+    const LISTED: &'static str = EVERYTHING;
+
+    fn begin(&mut self, listed: Vec<Arc<Record>>) {
+        self.index = Index::default();
+        self.dirty = listed
+            .iter()
+            .filter(|record| self.index.insert(record))
+            .map(|record| record.key.clone())
+            .collect();
+    }
+
+    fn take_in(&mut self, event: &Event) {
+        let Affected { keys, owners } = self.index.follow(event);
+        self.dirty.extend(keys);
+        if !owners.is_empty() {
+            let snapshot = self.engine.registry.snapshot();
+            let namespace = object::namespace(event.record.json());
+            self.dirty.extend(
+                owners
+                    .iter()
+                    .filter_map(|owner| match find(&snapshot, namespace, owner) {
+                        Place::At(key) => Some(key),
+                        Place::Unknown => None,
+                    }),
+            );
+        }
+        if event.key().as_str().starts_with(CRD_STORAGE) {
+            // Owners of kinds that were not defined may be known now.
+            self.dirty.extend(self.index.all());
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    async fn work(&mut self) {
+        self.collect().await;
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    fn try_again(&mut self) {
+        self.dirty.append(&mut self.failed);
+    }
+}
+
+impl GarbageCollector {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            index: Index::default(),
+            dirty: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let store = self.engine.store.clone();
+        follow::run(&store, self, stop).await;
+    }
+
+    /// Decides on everything dirty as it is now, and applies.
+    async fn collect(&mut self) {
+        let snapshot = self.engine.registry.snapshot();
+        let mut jobs = Vec::new();
+        for key in std::mem::take(&mut self.dirty) {
+            let Some(record) = self.engine.store.get(&key) else {
+                continue;
+            };
+            match self.decide(&snapshot, record.json()) {
+                Decision::Keep => {}
+                Decision::AwaitDependents => {
+                    let waiting = self.dependents(record.json());
+                    let next =
+                        waiting.filter(|(_, dependent)| dependent.blocks && !dependent.is_being_deleted);
+                    // They decide for themselves; those that were decided in this round see no change.
+                    jobs.extend(next.filter_map(|(record, _)| {
+                        let decision = self.decide(&snapshot, record.json());
+                        (!matches!(decision, Decision::Keep | Decision::AwaitDependents))
+                            .then_some((record, decision))
+                    }));
+                }
+                decision @ (Decision::Delete(_)
+                | Decision::UnblockAndDelete
+                | Decision::DropOwners(_)
+                | Decision::Orphan
+                | Decision::Release) => jobs.push((record, decision)),
+            }
+        }
+        jobs.sort_by(|(a, _), (b, _)| a.key.cmp(&b.key));
+        jobs.dedup_by(|(a, _), (b, _)| a.key == b.key);
+        let this = &*self;
+        let outcomes: Vec<Option<Key>> = futures::stream::iter(jobs)
+            .map(|(record, decision)| {
+                let snapshot = &snapshot;
+                async move {
+                    let outcome = this.apply(snapshot, &record, &decision).await;
+                    outcome.err().map(|err| {
+                        if err.code() == StatusCode::CONFLICT {
+                            debug!(key = %record.key, "object changed while it was being collected");
+                        } else {
+                            warn!(key = %record.key, error = %err, "collecting an object failed; trying again");
+                        }
+                        record.key.clone()
+                    })
+                }
+            })
+            .buffer_unordered(WRITES_MAX)
+            .collect()
+            .await;
+        self.failed.extend(outcomes.into_iter().flatten());
+    }
+
+    fn decide(&self, snapshot: &Snapshot, item: &Value) -> Decision {
+        let references = owner_references(item);
+        let namespace = object::namespace(item);
+        let owners: Vec<Owner> = references
+            .iter()
+            .map(|reference| self.owner(snapshot, namespace, reference))
+            .collect();
+        let dependents: Vec<Dependent> = self.dependents(item).map(|(_, dependent)| dependent).collect();
+        decide::decide(item, &references, &owners, &dependents)
+    }
+
+    fn owner(&self, snapshot: &Snapshot, namespace: &str, reference: &OwnerReference) -> Owner {
+        if self.index.saw_go(&reference.uid) {
+            return Owner::Absent;
+        }
+        let Place::At(key) = find(snapshot, namespace, reference) else {
+            return Owner::Solid;
+        };
+        match self.engine.store.get(&key) {
+            Some(record) if object::uid(record.json()) == reference.uid => {
+                if waits_for_dependents(record.json()) {
+                    Owner::WaitsForDependents
+                } else {
+                    Owner::Solid
+                }
+            }
+            Some(_) | None => Owner::Absent,
+        }
+    }
+
+    /// The objects that name `item` as an owner, as they are now.
+    fn dependents(&self, item: &Value) -> impl Iterator<Item = (Arc<Record>, Dependent)> {
+        let uid = object::uid(item);
+        self.index.dependents(uid).filter_map(move |key| {
+            let record = self.engine.store.get(key)?;
+            let reference = owner_references(record.json())
+                .into_iter()
+                .find(|reference| reference.uid == uid)?;
+            let dependent = Dependent {
+                blocks: reference.blocks,
+                is_being_deleted: object::is_being_deleted(record.json()),
+                waits_for_dependents: waits_for_dependents(record.json()),
+            };
+            Some((record, dependent))
+        })
+    }
+
+    async fn apply(&self, snapshot: &Snapshot, record: &Record, decision: &Decision) -> Result<(), ApiError> {
+        let uid = object::uid(record.json());
+        match decision {
+            Decision::Keep | Decision::AwaitDependents => Ok(()),
+            Decision::Delete(propagation) => {
+                let version = object::resource_version(record.json());
+                self.delete(snapshot, record, *propagation, Some(version)).await
+            }
+            Decision::UnblockAndDelete => {
+                self.edit(snapshot, record, decide::unblocked).await?;
+                self.delete(snapshot, record, Propagation::Foreground, None).await
+            }
+            Decision::DropOwners(uids) => {
+                self.edit(snapshot, record, |object| decide::without_owners(object, uids))
+                    .await
+            }
+            Decision::Orphan => {
+                let owner = [uid.to_owned()];
+                let freed = futures::stream::iter(self.dependents(record.json()).collect::<Vec<_>>())
+                    .map(|(dependent, _)| {
+                        let owner = &owner;
+                        async move {
+                            self.edit(snapshot, &dependent, |object| {
+                                decide::without_owners(object, owner)
+                            })
+                            .await
+                        }
+                    })
+                    .buffer_unordered(WRITES_MAX)
+                    .collect::<Vec<_>>()
+                    .await;
+                // With one of them still bound to it, its end would be theirs.
+                freed.into_iter().collect::<Result<(), ApiError>>()?;
+                self.edit(snapshot, record, |object| {
+                    decide::without_finalizer(object, ORPHAN)
+                })
+                .await
+            }
+            Decision::Release => {
+                self.edit(snapshot, record, |object| {
+                    decide::without_finalizer(object, FOREGROUND)
+                })
+                .await
+            }
+        }
+    }
+
+    async fn delete(
+        &self,
+        snapshot: &Snapshot,
+        record: &Record,
+        propagation: Propagation,
+        version: Option<&str>,
+    ) -> Result<(), ApiError> {
+        let Some(target) = target(snapshot, record) else {
+            return Ok(());
+        };
+        let preconditions = Preconditions {
+            uid: Some(object::uid(record.json()).to_owned()),
+            resource_version: version.map(str::to_owned),
+        };
+        let options = DeleteOptions {
+            propagation: Some(propagation),
+            preconditions,
+            ..DeleteOptions::default()
+        };
+        unless_gone(self.engine.delete(&target, &options).await.map(drop))
+    }
+
+    /// Changes an object if it still is the same one.
+    async fn edit(
+        &self,
+        snapshot: &Snapshot,
+        record: &Record,
+        change: impl Fn(&Value) -> Value + Send + Sync,
+    ) -> Result<(), ApiError> {
+        let Some(target) = target(snapshot, record) else {
+            return Ok(());
+        };
+        let uid = object::uid(record.json());
+        let change = |object: &Value, _: &mut Warnings| {
+            if object::uid(object) == uid {
+                Ok(change(object))
+            } else {
+                Err(target.not_found())
+            }
+        };
+        let mut warnings = Warnings::default();
+        let edit = Edit::Change(&change);
+        unless_gone(
+            self.engine
+                .update(&target, edit, WriteOptions::INTERNAL, &mut warnings)
+                .await
+                .map(drop),
+        )
+    }
+}
+
+fn waits_for_dependents(object: &Value) -> bool {
+    object::is_being_deleted(object) && object::finalizers(object).any(|name| name == FOREGROUND)
+}
+
+/// What is gone already needs no collecting.
+fn unless_gone(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
+    match outcome {
+        Err(err) if err.code() == StatusCode::NOT_FOUND => Ok(()),
+        other => other,
+    }
+}
+
+/// Where the owner of an object in `namespace` lies, if it exists.
+enum Place {
+    At(Key),
+    /// Nobody can say: its kind is not defined, or is namespaced while the object is not. Such an
+    /// owner keeps its dependents alive.
+    Unknown,
+}
+
+fn find(snapshot: &Snapshot, namespace: &str, reference: &OwnerReference) -> Place {
+    let is_kind =
+        |resource: &&Arc<Resource>| resource.group == reference.group && resource.kind == reference.kind;
+    match snapshot.stored.iter().find(is_kind) {
+        Some(resource) if !resource.namespaced => Place::At(resource.key(None, &reference.name)),
+        Some(resource) if !namespace.is_empty() => Place::At(resource.key(Some(namespace), &reference.name)),
+        Some(_) | None => Place::Unknown,
+    }
+}
+
+/// How the engine addresses a record; `None` if its kind is defined no more.
+fn target(snapshot: &Snapshot, record: &Record) -> Option<Target> {
+    let key = record.key.as_str();
+    let resource = snapshot
+        .stored
+        .iter()
+        .find(|resource| key.starts_with(&*resource.prefix()))?;
+    let object = record.json();
+    let namespace = Some(object::namespace(object)).filter(|namespace| !namespace.is_empty());
+    Some(Target::new(resource, namespace, object::name(object)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Answers that are no resources: health, discovery, OpenAPI, metrics; and how clients may keep them.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use serde_json::Value;
+
+use crate::discovery;
+use crate::discovery::health;
+use crate::discovery::openapi;
+use crate::endpoints::handlers::Api;
+use crate::endpoints::negotiate::{Encoding, JSON};
+use crate::endpoints::reply::{self, PLAIN_TEXT, Reply};
+use crate::endpoints::request::Request;
+use crate::endpoints::routes::Route;
+use crate::registry::Snapshot;
+use crate::status::ApiError;
+use rooflet_base::metrics;
+
+impl Api {
+    /// Everything that is not a resource.
+    pub(crate) fn document(&self, request: &Request, route: &Route) -> Result<Reply, ApiError> {
+        let snapshot = self.engine.registry.snapshot();
+        let json = |value: &Value| Ok(reply::json(StatusCode::OK, request.wants_pretty(), value));
+        match route {
+            Route::Root => json(&discovery::paths(&snapshot)),
+            Route::Version => json(&health::version()),
+            Route::Health { endpoint, check } => {
+                let is_ready = self.is_ready.load(Ordering::Acquire);
+                let checks = [("ping", true), ("bootstrap", is_ready || endpoint == "livez")];
+                Ok(health::reply(endpoint, check.as_deref(), &request.query, &checks))
+            }
+            Route::Metrics => {
+                let text = metrics::render(&self.metrics_registry);
+                Ok(reply::bytes(StatusCode::OK, metrics::TEXT_FORMAT, text))
+            }
+            Route::CoreVersions | Route::Groups if discovery::wants_aggregated(request.accept())? => {
+                let (body, etag) = discovery::aggregated_answer(&snapshot, *route == Route::CoreVersions);
+                Ok(aggregated_reply(request, body, &etag))
+            }
+            Route::CoreVersions => json(&discovery::core_versions(&self.address)),
+            Route::Groups => json(&discovery::group_list(&snapshot)),
+            Route::Group(name) => match snapshot.group(name).filter(|group| !group.name.is_empty()) {
+                Some(group) => json(&discovery::group(group)),
+                None => Err(ApiError::no_route()),
+            },
+            Route::Resources { group, version } => match snapshot.group_version(group, version) {
+                Some(found) => json(&discovery::resource_list(group, found)),
+                None => Err(ApiError::no_route()),
+            },
+            Route::OpenApiV2 if openapi::wants_v2(request.accept()) => {
+                Ok(reply::bytes(StatusCode::OK, openapi::V2_TYPE, openapi::V2_EMPTY))
+            }
+            Route::OpenApiIndex => Ok(open_api_index(request, &snapshot, self.engine.clock.now())),
+            Route::OpenApiDocument(path) => open_api_document(request, &snapshot, path),
+            Route::OpenApiV2 | Route::Resource(_) | Route::Unknown => Err(ApiError::no_route()),
+        }
+    }
+}
+
+fn aggregated_reply(request: &Request, body: Bytes, etag: &str) -> Reply {
+    let quoted = format!("\"{etag}\"");
+    let is_known = request.header(header::IF_NONE_MATCH) == quoted;
+    let mut reply = if is_known {
+        reply::bytes(StatusCode::NOT_MODIFIED, discovery::AGGREGATED, Bytes::new())
+    } else {
+        reply::encoded(StatusCode::OK, Encoding::Json, request.wants_pretty(), body)
+    };
+    let headers = reply.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static(discovery::AGGREGATED),
+    );
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    if let Ok(value) = HeaderValue::from_str(&quoted) {
+        headers.insert(header::ETAG, value);
+    }
+    reply
+}
+
+fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Result<Reply, ApiError> {
+    let document = openapi::document(snapshot, path).ok_or_else(ApiError::no_route)?;
+    let hash = openapi::hash(snapshot, path).unwrap_or_default();
+    let asked = request.query.non_empty("hash");
+    if asked.is_some_and(|asked| asked != hash) {
+        let mut reply = reply::bytes(StatusCode::MOVED_PERMANENTLY, PLAIN_TEXT, Bytes::new());
+        if let Ok(location) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}")) {
+            reply.headers_mut().insert(header::LOCATION, location);
+        }
+        return Ok(reply);
+    }
+    let quoted = format!("\"{hash}\"");
+    if request.header(header::IF_NONE_MATCH) == quoted {
+        return Ok(reply::bytes(StatusCode::NOT_MODIFIED, JSON, Bytes::new()));
+    }
+    let mut reply = reply::bytes(StatusCode::OK, JSON, document);
+    let headers = reply.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    if let Ok(value) = HeaderValue::from_str(&quoted) {
+        headers.insert(header::ETAG, value);
+    }
+    if asked.is_some() {
+        headers.insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("public, immutable, max-age=31536000"),
+        );
+    }
+    Ok(reply)
+}
+
+/// The index has no hash of its own: clients ask whether it changed since they read it.
+fn open_api_index(request: &Request, snapshot: &Snapshot, now: Timestamp) -> Reply {
+    let made = snapshot.made.as_second();
+    let known = rfc2822::DateTimeParser::new()
+        .parse_timestamp(request.header(header::IF_MODIFIED_SINCE))
+        .ok();
+    let mut reply = match known {
+        Some(known) if made <= known.as_second() => {
+            reply::bytes(StatusCode::NOT_MODIFIED, PLAIN_TEXT, Bytes::new())
+        }
+        Some(_) | None => reply::bytes(StatusCode::OK, PLAIN_TEXT, openapi::index(snapshot)),
+    };
+    // Within the second of a change there may be another one, which the same date would hide.
+    let date = (made < now.as_second())
+        .then(|| {
+            rfc2822::DateTimePrinter::new()
+                .timestamp_to_rfc9110_string(&snapshot.made)
+                .ok()
+        })
+        .flatten()
+        .and_then(|date| HeaderValue::from_str(&date).ok());
+    if let Some(date) = date {
+        reply.headers_mut().insert(header::LAST_MODIFIED, date);
+    }
+    reply
+}

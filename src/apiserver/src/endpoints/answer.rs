@@ -1,0 +1,191 @@
+//! From objects and pages to bytes: plain, as Table, or metadata only.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::endpoints::negotiate::{Conversion, MetaVersion};
+use crate::endpoints::request::Query;
+use crate::engine::Shown;
+use crate::engine::list::Page;
+use crate::registry::resource::{Origin, Resource, to_bytes};
+use crate::status::ApiError;
+use rooflet_store::{Record, Revision};
+
+/// What a table row says of its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IncludeObject {
+    None,
+    Metadata,
+    Object,
+}
+
+impl IncludeObject {
+    pub(crate) fn parse(query: &Query) -> Result<Self, ApiError> {
+        match query.get("includeObject").unwrap_or_default() {
+            "" | "Metadata" => Ok(Self::Metadata),
+            "None" => Ok(Self::None),
+            "Object" => Ok(Self::Object),
+            other => Err(ApiError::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
+                 'Object', 'None', or empty"
+            ))),
+        }
+    }
+}
+
+/// How objects are to be shown, decided once per request.
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    pub resource: &'a Resource,
+    pub conversion: Conversion,
+    pub include: IncludeObject,
+    pub now: Timestamp,
+}
+
+impl View<'_> {
+    /// A single object as the answer to get, create, update, patch or delete.
+    pub(crate) fn object(&self, shown: &Shown) -> Result<Bytes, ApiError> {
+        if self.conversion == Conversion::Object {
+            return Ok(match shown {
+                Shown::Record(record) => self.resource.object_bytes(record),
+                Shown::Value(value) => to_bytes(&self.resource.external(value.clone())),
+            });
+        }
+        let working = match shown {
+            Shown::Record(record) => self.resource.view(record),
+            Shown::Value(value) => std::borrow::Cow::Borrowed(value),
+        };
+        self.converted(&working, true)
+    }
+
+    /// A working object in a form other than its own.
+    pub(crate) fn converted(&self, working: &Value, with_columns: bool) -> Result<Bytes, ApiError> {
+        match self.conversion {
+            Conversion::Object => Ok(to_bytes(&self.resource.external(working.clone()))),
+            Conversion::Table(version) => {
+                let metadata = json!({"resourceVersion": working["metadata"]["resourceVersion"]});
+                let rows = vec![self.row(working, version)];
+                Ok(to_bytes(&self.table(version, metadata, rows, with_columns)))
+            }
+            Conversion::PartialObjectMetadata(version) => Ok(to_bytes(&partial(working, version))),
+            Conversion::PartialObjectMetadataList(_) => Err(ApiError::not_acceptable_because(
+                "you requested PartialObjectMetadataList, but the requested object is not a list".to_owned(),
+            )),
+        }
+    }
+
+    /// A page of a list.
+    pub(crate) fn page(&self, page: &Page) -> Result<Bytes, ApiError> {
+        match self.conversion {
+            Conversion::Object => Ok(self.plain_list(page)),
+            Conversion::Table(version) => {
+                let rows = page
+                    .records
+                    .iter()
+                    .map(|record| self.row(&self.resource.view(record), version))
+                    .collect();
+                Ok(to_bytes(&self.table(version, page_metadata(page), rows, true)))
+            }
+            Conversion::PartialObjectMetadataList(version) => {
+                let items: Vec<Value> = page
+                    .records
+                    .iter()
+                    .map(|record| partial(record.json(), version))
+                    .collect();
+                Ok(to_bytes(&json!({
+                    "kind": "PartialObjectMetadataList", "apiVersion": version.api_version(),
+                    "metadata": page_metadata(page), "items": items,
+                })))
+            }
+            Conversion::PartialObjectMetadata(_) => Err(ApiError::not_acceptable_because(
+                "you requested PartialObjectMetadata, but the requested object is a list".to_owned(),
+            )),
+        }
+    }
+
+    /// The stored bytes one after the other: nothing is parsed or serialised again.
+    fn plain_list(&self, page: &Page) -> Bytes {
+        let resource = self.resource;
+        let mut metadata = page_metadata(page);
+        if let (Origin::Custom(_), Some(map)) = (&resource.origin, metadata.as_object_mut()) {
+            map.entry("continue").or_insert_with(|| json!(""));
+        }
+        let items: Vec<Bytes> = page
+            .records
+            .iter()
+            .map(|record| resource.item_bytes(record))
+            .collect();
+        let bytes: usize = items.iter().map(|item| item.len() + 1).sum();
+        let mut list = BytesMut::with_capacity(bytes + 256);
+        let kinds = format!(
+            "{{\"kind\":\"{}\",\"apiVersion\":\"{}\"",
+            resource.list_kind,
+            resource.api_version()
+        );
+        list.put_slice(kinds.as_bytes());
+        list.put_slice(b",\"metadata\":");
+        list.put_slice(&to_bytes(&metadata));
+        list.put_slice(b",\"items\":[");
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                list.put_u8(b',');
+            }
+            list.put_slice(item);
+        }
+        list.put_slice(b"]}");
+        list.freeze()
+    }
+
+    fn table(&self, version: MetaVersion, metadata: Value, rows: Vec<Value>, with_columns: bool) -> Value {
+        let columns = if with_columns {
+            self.resource.table.definitions()
+        } else {
+            Value::Null
+        };
+        json!({
+            "kind": "Table", "apiVersion": version.api_version(), "metadata": metadata,
+            "columnDefinitions": columns, "rows": rows,
+        })
+    }
+
+    fn row(&self, working: &Value, version: MetaVersion) -> Value {
+        let cells = self.resource.table.cells(working, self.now);
+        let object = match self.include {
+            IncludeObject::None => Value::Null,
+            IncludeObject::Metadata => partial(working, version),
+            IncludeObject::Object => self.resource.external(working.clone()),
+        };
+        json!({"cells": cells, "object": object})
+    }
+}
+
+fn partial(working: &Value, version: MetaVersion) -> Value {
+    let metadata = working.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    json!({"kind": "PartialObjectMetadata", "apiVersion": version.api_version(), "metadata": metadata})
+}
+
+fn page_metadata(page: &Page) -> Value {
+    let mut metadata = Map::new();
+    metadata.insert(
+        "resourceVersion".to_owned(),
+        Value::from(page.version.to_string()),
+    );
+    if let Some(token) = &page.continue_token {
+        metadata.insert("continue".to_owned(), Value::from(token.as_str()));
+    }
+    if let Some(remaining) = page.remaining {
+        metadata.insert("remainingItemCount".to_owned(), Value::from(remaining));
+    }
+    Value::Object(metadata)
+}
+
+/// A list of the objects that a deletecollection removed.
+pub(crate) fn page_of(records: Vec<std::sync::Arc<Record>>, version: Revision) -> Page {
+    Page {
+        records,
+        version,
+        continue_token: None,
+        remaining: None,
+    }
+}

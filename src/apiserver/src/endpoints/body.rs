@@ -1,0 +1,95 @@
+//! Bytes of a request to a JSON value: JSON or YAML 1.1, with the fields that occur twice.
+
+use serde_json::Value;
+
+use crate::endpoints::negotiate::Encoding;
+use rooflet_apimachinery::schema::strict;
+use rooflet_apimachinery::schema::strict::StrictJson;
+use rooflet_base::yaml;
+
+/// How much of a body an error message repeats.
+const SUMMARY_BYTES: usize = 30;
+
+/// A body that has been read but not yet understood.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub value: Value,
+    /// Paths of fields that were given more than once; the last one counts.
+    pub duplicates: Vec<String>,
+}
+
+/// Reads a body. The error text is what follows `json parse error: ` or `yaml: `.
+pub(crate) fn parse(bytes: &[u8], encoding: Encoding) -> Result<Body, String> {
+    let StrictJson { value, duplicates } = match encoding {
+        Encoding::Json => parse_json(bytes)?,
+        Encoding::Yaml => {
+            let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
+            yaml::from_str_with_repeated_keys(text).map_err(|err| err.to_string())?
+        }
+    };
+    Ok(Body { value, duplicates })
+}
+
+fn parse_json(bytes: &[u8]) -> Result<StrictJson, String> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err("unexpected end of JSON input".to_owned());
+    }
+    strict::parse(bytes).map_err(|err| err.to_string())
+}
+
+/// The beginning of a body for an error message: text if it looks like JSON, else hexadecimal.
+pub(crate) fn summary(bytes: &[u8]) -> String {
+    let (head, tail) = bytes.split_at(bytes.len().min(SUMMARY_BYTES));
+    let ellipsis = if tail.is_empty() { "" } else { " ..." };
+    match bytes.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{ellipsis}", String::from_utf8_lossy(head)),
+        Some(_) => format!("{}{ellipsis}", hex::encode(head)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn duplicates_are_named_and_the_last_one_counts() {
+        let body = parse(
+            br#"{"a":{"b":1,"b":2},"l":[{"c":1},{"c":1,"c":3}]}"#,
+            Encoding::Json,
+        )
+        .expect("JSON");
+        assert_eq!(body.value, json!({"a": {"b": 2}, "l": [{"c": 1}, {"c": 3}]}));
+        assert_eq!(body.duplicates, ["a.b", "l[1].c"]);
+    }
+
+    #[test]
+    fn yaml_is_read_as_json_is() {
+        let body = parse(
+            b"a: {b: 1, b: 2.0}\nl: [1e2, -0.0, 0.5]\na: {b: 3}\n",
+            Encoding::Yaml,
+        )
+        .expect("YAML");
+        assert_eq!(body.value, json!({"a": {"b": 3}, "l": [100, 0, 0.5]}));
+        assert_eq!(body.duplicates, ["a.b", "a"]);
+    }
+
+    #[test]
+    fn nothing_and_garbage_are_errors() {
+        assert_eq!(
+            parse(b" ", Encoding::Json).expect_err("empty"),
+            "unexpected end of JSON input"
+        );
+        assert!(parse(b"{\"a\":1} x", Encoding::Json).is_err());
+        assert!(parse(b"{", Encoding::Json).is_err());
+    }
+
+    #[test]
+    fn a_summary_is_short() {
+        assert_eq!(summary(b""), "<empty>");
+        assert_eq!(summary(b"{\"a\":1}"), "{\"a\":1}");
+        assert_eq!(summary(b"xyz"), "78797a");
+        assert_eq!(summary(&[b'{'; 40]), format!("{} ...", "{".repeat(30)));
+    }
+}

@@ -1,0 +1,572 @@
+//! From a request to its answer: authentication, routing, and one function per verb.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use http::{HeaderValue, Method, StatusCode, header};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::authentication::{self, User};
+use crate::authorization::{Asked, Requestor, Rules};
+use crate::builtin::BuiltIn;
+use crate::endpoints::answer::{IncludeObject, View, page_of};
+use crate::endpoints::gzip;
+use crate::endpoints::in_flight::{InFlight, Place};
+use crate::endpoints::negotiate::{self, Conversion, Encoding, OutputMedia};
+use crate::endpoints::options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb};
+use crate::endpoints::patch_request::PatchRequest;
+use crate::endpoints::protobuf::{self, PROTOBUF};
+use crate::endpoints::reply::{self, Reply};
+use crate::endpoints::request::Request;
+use crate::endpoints::routes::{self, ResourcePath, Route};
+use crate::endpoints::watch::{self, OpenWatch, WatchRequest};
+use crate::engine::list;
+use crate::engine::selection::Selection;
+use crate::engine::{Deleted, Edit, Engine, Shown, Target, Warnings, Written, request_body, scale_of};
+use crate::metrics::ApiServerMetrics;
+use crate::object;
+use crate::registry::resource::{Resource, ScalePaths, Subresource};
+use crate::status::{ApiError, deleted};
+use rooflet_apimachinery::verb::Verb;
+use rooflet_base::metrics;
+use rooflet_pki::{BootstrapToken, TOKEN_NAMESPACE, Token, UserCertificates};
+
+/// Everything a request may need.
+pub(crate) struct Api {
+    pub engine: Engine,
+    pub token: Token,
+    /// Who may come with a certificate.
+    pub users: Option<UserCertificates>,
+    pub rules: Arc<Rules>,
+    pub in_flight: InFlight,
+    pub metrics: ApiServerMetrics,
+    pub metrics_registry: metrics::Registry,
+    /// `host:port` as clients reach the server.
+    pub address: String,
+    /// Namespaces and definitions of the first start are there.
+    pub is_ready: AtomicBool,
+    pub stop: CancellationToken,
+}
+
+/// A request that may be answered, and who makes it.
+pub(crate) struct Admitted {
+    pub(crate) user: Arc<User>,
+    /// Held until the answer is made.
+    pub(crate) place: Place,
+}
+
+/// A request on a resource, resolved.
+struct Call<'a> {
+    request: &'a Request,
+    by: Requestor,
+    path: &'a ResourcePath,
+    resource: Arc<Resource>,
+    subresource: Option<Subresource>,
+}
+
+impl Api {
+    /// Whether who asks may ask this, and then a place among the requests under way. Judged by the head alone, before the body
+    /// is read: strangers and what waits cost nothing.
+    pub(crate) fn admit(&self, request: &Request) -> Result<Admitted, ApiError> {
+        let route = routes::parse(&request.path);
+        let verb = verb(request, &route);
+        let asked = Asked {
+            route: &route,
+            verb,
+            path: &request.path,
+            field_selector: request.query.get("fieldSelector").unwrap_or_default(),
+        };
+        let admitted = self.authenticate(request).and_then(|user| {
+            self.rules.authorize(&user, asked)?;
+            Ok(Admitted {
+                user: Arc::new(user),
+                place: self.in_flight.place(&route, verb)?,
+            })
+        });
+        if let Err(err) = &admitted {
+            let label = self.metric_label(&route);
+            self.metrics
+                .observe(verb, label, err.code().as_u16(), Duration::ZERO);
+        }
+        admitted
+    }
+
+    /// Answers a request that was admitted, whatever happens.
+    pub(crate) async fn handle(&self, request: Request, user: Arc<User>) -> Reply {
+        let started = self.engine.clock.instant();
+        let route = routes::parse(&request.path);
+        let verb = verb(&request, &route);
+        let mut warnings = Warnings::default();
+        let by = Requestor {
+            user,
+            verb,
+            rules: Arc::clone(&self.rules),
+        };
+        let outcome = self.dispatch(&request, &route, &by, &mut warnings).await;
+        let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.wants_pretty()));
+        if gzip::is_wanted(request.header(header::ACCEPT_ENCODING)) {
+            reply = gzip::compressed(reply);
+        }
+        reply::add_warnings(&mut reply, warnings.into_texts());
+        if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
+            reply.headers_mut().insert("audit-id", id);
+        }
+        let took = self.engine.clock.instant() - started;
+        self.metrics
+            .observe(verb, self.metric_label(&route), reply.status().as_u16(), took);
+        reply
+    }
+
+    /// Only names that are served become labels.
+    fn metric_label<'a>(&self, route: &'a Route) -> &'a str {
+        let Route::Resource(path) = route else { return "" };
+        let snapshot = self.engine.registry.snapshot();
+        let is_served = snapshot
+            .resource(&path.group, &path.version, &path.resource)
+            .is_some();
+        if is_served { &path.resource } else { "" }
+    }
+
+    async fn dispatch(
+        &self,
+        request: &Request,
+        route: &Route,
+        by: &Requestor,
+        warnings: &mut Warnings,
+    ) -> Result<Reply, ApiError> {
+        if let Route::Resource(path) = route {
+            loop {
+                match self.resource(request, path, by, warnings).await {
+                    // Read by a definition that was replaced meanwhile: it is read anew.
+                    Err(err) if err.is_definition_change() => *warnings = Warnings::default(),
+                    outcome => return outcome,
+                }
+            }
+        }
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            let is_known = *route != Route::Unknown;
+            return Err(if is_known {
+                ApiError::plain_method_not_allowed()
+            } else {
+                ApiError::no_route()
+            });
+        }
+        self.document(request, route)
+    }
+
+    fn authenticate(&self, request: &Request) -> Result<User, ApiError> {
+        let certificate = match &self.users {
+            Some(users) if !request.certificates.is_empty() => Some(users.user(&request.certificates)),
+            Some(_) | None => None,
+        };
+        let secret = |token: &BootstrapToken| {
+            let snapshot = self.engine.registry.snapshot();
+            let secrets = snapshot.built_in(BuiltIn::Secret);
+            let record = self
+                .engine
+                .store
+                .get(&secrets.key(Some(TOKEN_NAMESPACE), &token.secret_name()))?;
+            Some(record.json().clone())
+        };
+        let (token, now) = (self.token.reveal(), self.engine.clock.now());
+        authentication::authenticate(certificate, &request.headers, token, secret, now)
+    }
+
+    async fn resource(
+        &self,
+        request: &Request,
+        path: &ResourcePath,
+        by: &Requestor,
+        warnings: &mut Warnings,
+    ) -> Result<Reply, ApiError> {
+        let verb = by.verb;
+        let snapshot = self.engine.registry.snapshot();
+        let Some(resource) = snapshot.resource(&path.group, &path.version, &path.resource) else {
+            let is_served = snapshot.serves(&path.group, &path.version);
+            return Err(if is_served {
+                ApiError::resource_not_served()
+            } else {
+                ApiError::no_route()
+            });
+        };
+        let is_custom = resource.custom().is_some();
+        let spans_namespaces = matches!(verb, Verb::List | Verb::Watch);
+        if path.namespace.is_some() != resource.namespaced && !(resource.namespaced && spans_namespaces) {
+            return Err(match (is_custom, path.namespace.is_some()) {
+                (false, false) => ApiError::plain_method_not_allowed(),
+                _ => ApiError::no_route(),
+            });
+        }
+        if let Some(warning) = resource
+            .custom()
+            .and_then(|custom| custom.deprecation_warning.as_deref())
+        {
+            warnings.add(warning);
+        }
+        let subresource = match path.subresource.as_deref() {
+            None => None,
+            Some(name) => match resource.subresource(name) {
+                Some(subresource) => Some(subresource),
+                None if is_custom => {
+                    let name = path.name.as_deref().unwrap_or_default();
+                    return Err(ApiError::not_found(&resource.group_resource(), name));
+                }
+                None => return Err(ApiError::resource_not_served()),
+            },
+        };
+        let call = Call {
+            request,
+            by: by.clone(),
+            path,
+            resource: Arc::clone(resource),
+            subresource,
+        };
+        let has_name = path.name.is_some();
+        match (verb, subresource) {
+            (Verb::Get, _) => self.get(&call),
+            (Verb::List, None) => self.list(&call).await,
+            (Verb::Watch, None) => self.watch(&call).await,
+            (Verb::Create, None) if is_custom || !has_name => self.create(&call, warnings).await,
+            (Verb::Update, Some(Subresource::Scale)) => self.update_scale(&call, warnings).await,
+            (Verb::Update, _) if has_name => self.update(&call, warnings).await,
+            (Verb::Patch, Some(Subresource::Finalize)) => Err(call.unsupported(verb)),
+            (Verb::Patch, _) if has_name => self.patch(&call, warnings).await,
+            (Verb::Delete, None) => self.delete(&call).await,
+            (Verb::DeleteCollection, None) if resource.verbs().contains(&Verb::DeleteCollection) => {
+                self.delete_collection(&call).await
+            }
+            (Verb::Update | Verb::Patch, _) if is_custom => {
+                Err(ApiError::bad_request("name must be provided"))
+            }
+            _ => Err(call.unsupported(verb)),
+        }
+    }
+
+    fn get(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        if call.subresource == Some(Subresource::Finalize) {
+            return Err(call.unsupported(Verb::Get));
+        }
+        if let Some(version) = call.request.query.non_empty("resourceVersion") {
+            // A real server passes this error on as it is.
+            list::parse_version(version).map_err(|err| ApiError::untyped(err.message()))?;
+        }
+        let target = call.target();
+        let record = self.engine.store.get(&target.key());
+        target.check_stored(record.as_deref())?;
+        let record = record.ok_or_else(|| target.not_found())?;
+        if let Some(paths) = call.scale_paths() {
+            let scale = scale_of(&call.resource.view(&record), paths)?;
+            return Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &scale));
+        }
+        self.show(call, media, StatusCode::OK, &Shown::Record(record))
+    }
+
+    async fn list(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = ListOptions::parse(&call.request.query, false)?;
+        let selection = call.selection(&options)?;
+        let include = IncludeObject::parse(&call.request.query);
+        let namespace = call.path.namespace.as_deref();
+        let page = list::list(&self.engine, &call.resource, namespace, &options, &selection).await?;
+        let include = if matches!(media.conversion, Conversion::Table(_)) {
+            include?
+        } else {
+            IncludeObject::Metadata
+        };
+        let view = self.view(call, media, include);
+        Ok(reply::encoded(
+            StatusCode::OK,
+            media.encoding,
+            call.request.wants_pretty(),
+            view.page(&page)?,
+        ))
+    }
+
+    async fn watch(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = ListOptions::parse(&call.request.query, true)?;
+        let selection = call.selection(&options)?;
+        let include = match media.conversion {
+            Conversion::Table(_) => IncludeObject::parse(&call.request.query)?,
+            Conversion::Object
+            | Conversion::PartialObjectMetadata(_)
+            | Conversion::PartialObjectMetadataList(_) => IncludeObject::Metadata,
+        };
+        let request = WatchRequest {
+            resource: Arc::clone(&call.resource),
+            namespace: call.path.namespace.clone(),
+            options,
+            selection,
+            media,
+            include,
+        };
+        let open = OpenWatch::new(self.metrics.watches.clone());
+        let frames = watch::start(&self.engine, request, self.stop.clone(), open).await?;
+        Ok(reply::stream(frames))
+    }
+
+    async fn create(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let (body, encoding) = call.body()?;
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Create)?;
+        let working = request_body(&call.resource, &body, encoding, options.validation, warnings)?;
+        let written = self
+            .engine
+            .create(&call.target(), working, options, warnings)
+            .await?;
+        self.show(call, media, StatusCode::CREATED, &written.shown)
+    }
+
+    async fn update(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Update)?;
+        let (body, encoding) = call.body()?;
+        let working = request_body(&call.resource, &body, encoding, options.validation, warnings)?;
+        let edit = Edit::Replace(working);
+        let written = self
+            .engine
+            .update(&call.target(), edit, options, warnings)
+            .await?;
+        self.show_written(call, media, &written)
+    }
+
+    async fn patch(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let is_built_in = call.resource.custom().is_none();
+        let content_type = call.request.content_type();
+        let patch = PatchRequest::read(content_type, &call.request.body, is_built_in)?;
+        let media = call.media()?;
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Patch)?;
+        if let Some(paths) = call.scale_paths() {
+            let edit = |scale: &Value, _: &mut Warnings| patch.apply(scale.clone());
+            let written = self
+                .engine
+                .update_scale(&call.target(), paths, &edit, options, warnings)
+                .await?;
+            return self.show_scale(call, paths, &written);
+        }
+        let resource = Arc::clone(&call.resource);
+        let change = |working: &Value, warnings: &mut Warnings| {
+            patch.apply_to(&resource, working, options.validation, warnings)
+        };
+        let written = self
+            .engine
+            .update(&call.target(), Edit::Change(&change), options, warnings)
+            .await?;
+        self.show_written(call, media, &written)
+    }
+
+    async fn update_scale(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let Some(paths) = call.scale_paths() else {
+            return Err(call.unsupported(Verb::Update));
+        };
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Update)?;
+        let encoding = negotiate::input(call.request.content_type())?;
+        let body = crate::endpoints::body::parse(&call.request.body, encoding).map_err(|err| {
+            let summary = crate::endpoints::body::summary(&call.request.body);
+            ApiError::bad_request(format!(
+                "the object provided is unrecognized (must be of type Scale): couldn't get version/kind; json parse \
+                 error: {err} ({summary})"
+            ))
+        })?;
+        let wanted = body.value;
+        let edit = |_: &Value, _: &mut Warnings| Ok(wanted.clone());
+        let written = self
+            .engine
+            .update_scale(&call.target(), paths, &edit, options, warnings)
+            .await?;
+        self.show_scale(call, paths, &written)
+    }
+
+    async fn delete(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = self.delete_options(call)?;
+        let target = call.target();
+        match self.engine.delete(&target, &options).await? {
+            Deleted::Pending(shown) => self.show(call, media, StatusCode::OK, &shown),
+            Deleted::Gone(record) => {
+                let uid = object::uid(record.json());
+                let status = deleted(&call.resource.group_resource(), &target.name, uid);
+                Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &status))
+            }
+        }
+    }
+
+    async fn delete_collection(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let list_options = ListOptions::parse(&call.request.query, false)?;
+        let selection = call.selection(&list_options)?;
+        let options = self.delete_options(call)?;
+        let namespace = call.path.namespace.as_deref();
+        let page = list::list(&self.engine, &call.resource, namespace, &list_options, &selection).await?;
+        for record in &page.records {
+            let stored = record.json();
+            let namespace = Some(object::namespace(stored)).filter(|namespace| !namespace.is_empty());
+            let mut target = Target::new(&call.resource, namespace, object::name(stored));
+            target.by = Some(call.by.clone());
+            match self.engine.delete(&target, &options).await {
+                Ok(_) => {}
+                Err(err) if err.code() == StatusCode::NOT_FOUND => {}
+                Err(err) => return Err(err),
+            }
+        }
+        let view = self.view(call, media, IncludeObject::Metadata);
+        let answer = view.page(&page_of(page.records, page.version))?;
+        Ok(reply::encoded(
+            StatusCode::OK,
+            media.encoding,
+            call.request.wants_pretty(),
+            answer,
+        ))
+    }
+
+    fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
+        let bytes = &call.request.body;
+        if bytes.is_empty() {
+            return DeleteOptions::parse(&call.request.query, None);
+        }
+        let encoding = negotiate::input(call.request.content_type())?;
+        let body = crate::endpoints::body::parse(bytes, encoding).map_err(|err| {
+            ApiError::bad_request(format!("couldn't get version/kind; json parse error: {err}"))
+        })?;
+        let kind = body.value["kind"].as_str().unwrap_or("DeleteOptions");
+        if kind != "DeleteOptions" {
+            return Err(ApiError::bad_request(
+                "decoded object cannot be converted to DeleteOptions",
+            ));
+        }
+        DeleteOptions::parse(&call.request.query, Some(body.value))
+    }
+
+    fn view<'a>(&self, call: &'a Call<'_>, media: OutputMedia, include: IncludeObject) -> View<'a> {
+        View {
+            resource: &call.resource,
+            conversion: media.conversion,
+            include,
+            now: self.engine.clock.now(),
+        }
+    }
+
+    fn show(
+        &self,
+        call: &Call<'_>,
+        media: OutputMedia,
+        code: StatusCode,
+        shown: &Shown,
+    ) -> Result<Reply, ApiError> {
+        let include = match media.conversion {
+            Conversion::Table(_) => IncludeObject::parse(&call.request.query)?,
+            Conversion::Object
+            | Conversion::PartialObjectMetadata(_)
+            | Conversion::PartialObjectMetadataList(_) => IncludeObject::Metadata,
+        };
+        let bytes = self.view(call, media, include).object(shown)?;
+        Ok(reply::encoded(
+            code,
+            media.encoding,
+            call.request.wants_pretty(),
+            bytes,
+        ))
+    }
+
+    fn show_written(
+        &self,
+        call: &Call<'_>,
+        media: OutputMedia,
+        written: &Written,
+    ) -> Result<Reply, ApiError> {
+        let code = if written.created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        self.show(call, media, code, &written.shown)
+    }
+
+    fn show_scale(&self, call: &Call<'_>, paths: &ScalePaths, written: &Written) -> Result<Reply, ApiError> {
+        let scale = match &written.shown {
+            Shown::Record(record) => scale_of(&call.resource.view(record), paths)?,
+            Shown::Value(working) => scale_of(working, paths)?,
+        };
+        Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &scale))
+    }
+}
+
+impl Call<'_> {
+    fn media(&self) -> Result<OutputMedia, ApiError> {
+        negotiate::output(self.request.accept())
+    }
+
+    /// The object that the client sends, and what it is written in.
+    fn body(&self) -> Result<(Cow<'_, [u8]>, Encoding), ApiError> {
+        let (content_type, body) = (self.request.content_type(), &self.request.body);
+        if negotiate::essence(content_type) == PROTOBUF && protobuf::is_read(&self.resource) {
+            let json = protobuf::to_json(body).map_err(ApiError::bad_request)?;
+            return Ok((Cow::Owned(json), Encoding::Json));
+        }
+        Ok((Cow::Borrowed(body), negotiate::input(content_type)?))
+    }
+
+    fn target(&self) -> Target {
+        let name = self.path.name.as_deref().unwrap_or_default();
+        let mut target = Target::new(&self.resource, self.path.namespace.as_deref(), name);
+        target.subresource = self.subresource;
+        target.by = Some(self.by.clone());
+        target
+    }
+
+    fn scale_paths(&self) -> Option<&ScalePaths> {
+        let custom = self
+            .resource
+            .custom()
+            .filter(|_| self.subresource == Some(Subresource::Scale))?;
+        custom.scale.as_ref()
+    }
+
+    fn selection(&self, options: &ListOptions) -> Result<Selection, ApiError> {
+        let name = self.path.name.as_deref();
+        Selection::parse(
+            &self.resource,
+            &options.label_selector,
+            &options.field_selector,
+            name,
+        )
+    }
+
+    fn unsupported(&self, verb: Verb) -> ApiError {
+        if self.resource.custom().is_some() {
+            ApiError::method_not_allowed(&self.resource.group_resource(), verb)
+        } else {
+            ApiError::plain_method_not_allowed()
+        }
+    }
+}
+
+/// The Kubernetes verb of a request.
+fn verb(request: &Request, route: &Route) -> Verb {
+    let Route::Resource(path) = route else {
+        return match request.method {
+            Method::GET | Method::HEAD => Verb::Get,
+            Method::POST => Verb::Post,
+            Method::PUT => Verb::Put,
+            Method::PATCH => Verb::Patch,
+            Method::DELETE => Verb::Delete,
+            _ => Verb::Other,
+        };
+    };
+    match (&request.method, path.name.is_some()) {
+        (&Method::GET | &Method::HEAD, _) if path.is_legacy_watch => Verb::Watch,
+        (&Method::GET | &Method::HEAD, true) => Verb::Get,
+        (&Method::GET | &Method::HEAD, false) if request.query.flag("watch") == Some(true) => Verb::Watch,
+        (&Method::GET | &Method::HEAD, false) => Verb::List,
+        (&Method::POST, _) => Verb::Create,
+        (&Method::PUT, _) => Verb::Update,
+        (&Method::PATCH, _) => Verb::Patch,
+        (&Method::DELETE, true) => Verb::Delete,
+        (&Method::DELETE, false) => Verb::DeleteCollection,
+        _ => Verb::Other,
+    }
+}

@@ -1,0 +1,221 @@
+//! Content negotiation: what an answer looks like (Accept) and what a body is (Content-Type).
+
+use crate::status::ApiError;
+
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const YAML: &str = "application/yaml";
+const META_GROUP: &str = "meta.k8s.io";
+
+/// What the client wants to see instead of the plain object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Conversion {
+    Object,
+    Table(MetaVersion),
+    PartialObjectMetadata(MetaVersion),
+    PartialObjectMetadataList(MetaVersion),
+}
+
+/// The version of group `meta.k8s.io` in which a conversion is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MetaVersion {
+    V1,
+    V1Beta1,
+}
+
+impl MetaVersion {
+    pub(crate) fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// How bytes are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    Json,
+    Yaml,
+}
+
+impl Encoding {
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => JSON,
+            Self::Yaml => YAML,
+        }
+    }
+}
+
+/// The outcome of reading an Accept header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OutputMedia {
+    pub encoding: Encoding,
+    pub conversion: Conversion,
+}
+
+impl OutputMedia {
+    pub(crate) const JSON: Self = Self {
+        encoding: Encoding::Json,
+        conversion: Conversion::Object,
+    };
+}
+
+/// One clause of an Accept header.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Clause<'a> {
+    pub media_type: &'a str,
+    pub parameters: Vec<(&'a str, &'a str)>,
+    quality: f32,
+}
+
+impl Clause<'_> {
+    pub(crate) fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| *value)
+    }
+}
+
+/// The clauses of an Accept header, best first; equal ones keep their order.
+pub(crate) fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<Clause<'_>> = accept
+        .split(',')
+        .map(str::trim)
+        .filter(|clause| !clause.is_empty())
+        .map(|clause| {
+            let mut parts = clause.split(';').map(str::trim);
+            let media_type = parts.next().unwrap_or_default();
+            let mut quality = 1.0;
+            let mut parameters = Vec::new();
+            for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+                if key == "q" {
+                    quality = value.parse().unwrap_or(1.0);
+                } else {
+                    parameters.push((key, value.trim_matches('"')));
+                }
+            }
+            Clause {
+                media_type,
+                parameters,
+                quality,
+            }
+        })
+        .collect();
+    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+    clauses
+}
+
+/// Chooses how to answer a request on a resource. The first clause that can be served wins.
+pub(crate) fn output(accept: &str) -> Result<OutputMedia, ApiError> {
+    if accept.is_empty() || accept == JSON {
+        return Ok(OutputMedia::JSON);
+    }
+    clauses(accept)
+        .iter()
+        .find_map(output_of)
+        .ok_or_else(|| ApiError::not_acceptable(&[JSON, YAML]))
+}
+
+fn output_of(clause: &Clause<'_>) -> Option<OutputMedia> {
+    let encoding = match clause.media_type {
+        JSON | "*/*" | "application/*" => Encoding::Json,
+        YAML => Encoding::Yaml,
+        _ => return None,
+    };
+    let version = match (clause.parameter("g"), clause.parameter("v")) {
+        (Some(META_GROUP), Some("v1")) => Some(MetaVersion::V1),
+        (Some(META_GROUP), Some("v1beta1")) => Some(MetaVersion::V1Beta1),
+        (None, None) => None,
+        _ => return None,
+    };
+    let conversion = match (clause.parameter("as"), version) {
+        (None, None) => Conversion::Object,
+        (Some("Table"), Some(version)) => Conversion::Table(version),
+        (Some("PartialObjectMetadata"), Some(version)) => Conversion::PartialObjectMetadata(version),
+        (Some("PartialObjectMetadataList"), Some(version)) => Conversion::PartialObjectMetadataList(version),
+        _ => return None,
+    };
+    Some(OutputMedia { encoding, conversion })
+}
+
+/// What a request body is written in.
+pub(crate) fn input(content_type: &str) -> Result<Encoding, ApiError> {
+    match essence(content_type).as_str() {
+        "" | JSON => Ok(Encoding::Json),
+        YAML => Ok(Encoding::Yaml),
+        _ => Err(ApiError::unsupported_media_type(&[JSON, YAML])),
+    }
+}
+
+/// A media type without its parameters, in lower case.
+pub(crate) fn essence(content_type: &str) -> String {
+    content_type
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(accept: &str, expect: Conversion) {
+        assert_eq!(output(accept).expect(accept).conversion, expect, "{accept}");
+    }
+
+    #[test]
+    fn the_first_acceptable_clause_wins() {
+        check("", Conversion::Object);
+        check("*/*", Conversion::Object);
+        check(
+            "application/vnd.kubernetes.protobuf,application/json",
+            Conversion::Object,
+        );
+        check(
+            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+            Conversion::Table(MetaVersion::V1),
+        );
+        check(
+            "application/json;as=Table;v=v9;g=meta.k8s.io,application/json",
+            Conversion::Object,
+        );
+        check(
+            "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+            Conversion::PartialObjectMetadataList(MetaVersion::V1),
+        );
+        check(
+            "text/html, application/json;q=0.2, application/yaml;q=0.9",
+            Conversion::Object,
+        );
+        let yaml = output("application/json;q=0.2, application/yaml;q=0.9").expect("acceptable");
+        assert_eq!(yaml.encoding, Encoding::Yaml);
+    }
+
+    #[test]
+    fn nothing_acceptable_is_406_with_the_list() {
+        let err = output("application/vnd.kubernetes.protobuf").expect_err("protobuf is not served");
+        assert_eq!(err.code(), http::StatusCode::NOT_ACCEPTABLE);
+        assert_eq!(
+            err.message(),
+            "only the following media types are accepted: application/json, application/yaml"
+        );
+    }
+
+    #[test]
+    fn bodies_are_json_unless_they_say_otherwise() {
+        assert_eq!(input("").expect("default"), Encoding::Json);
+        assert_eq!(
+            input("Application/JSON; charset=utf-8").expect("json"),
+            Encoding::Json
+        );
+        assert_eq!(input("application/yaml").expect("yaml"), Encoding::Yaml);
+        assert_eq!(
+            input("text/plain").expect_err("unknown").code(),
+            http::StatusCode::UNSUPPORTED_MEDIA_TYPE
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! The patch formats: which a resource accepts, and how one is applied to an object.
+
+use serde_json::Value;
+
+use crate::endpoints::body::{self, Body};
+use crate::endpoints::negotiate::{Encoding, essence};
+use crate::endpoints::options::FieldValidation;
+use crate::engine::{DecodeFault, Warnings, decode_object};
+use crate::registry::resource::{Origin, Resource, to_bytes};
+use crate::status::ApiError;
+use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
+use rooflet_apimachinery::patch::strategic;
+use rooflet_apimachinery::schema::FieldError;
+
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
+
+#[derive(Debug)]
+enum Format {
+    Json(JsonPatch),
+    Merge(Value),
+    Strategic(Value),
+}
+
+/// A patch that has been read and can be applied, if need be several times.
+#[derive(Debug)]
+pub(crate) struct PatchRequest {
+    format: Format,
+    duplicates: Vec<String>,
+}
+
+fn json_patch_error(err: JsonPatchError) -> ApiError {
+    match err {
+        JsonPatchError::Malformed(_) => ApiError::bad_request(err.to_string()),
+        JsonPatchError::TooManyOperations(_) => ApiError::too_large(&err.to_string()),
+        JsonPatchError::Rejected(_) | JsonPatchError::CopiedTooMuch(_) | JsonPatchError::TooDeep => {
+            ApiError::patch_does_not_apply()
+        }
+    }
+}
+
+impl PatchRequest {
+    /// `is_built_in`: strategic merge patches need the upstream types and exist for built-in kinds only.
+    pub(crate) fn read(content_type: &str, bytes: &[u8], is_built_in: bool) -> Result<Self, ApiError> {
+        let accepted: &[&str] = if is_built_in {
+            &[JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH]
+        } else {
+            &[JSON_PATCH, MERGE_PATCH]
+        };
+        let media_type = essence(content_type);
+        if !accepted.contains(&media_type.as_str()) {
+            return Err(ApiError::unsupported_media_type(accepted));
+        }
+        let Body {
+            value: patch,
+            duplicates,
+        } = body::parse(bytes, Encoding::Json)
+            .map_err(|err| ApiError::bad_request(format!("error decoding patch: {err}")))?;
+        let format = match media_type.as_str() {
+            JSON_PATCH => Format::Json(JsonPatch::parse(&patch).map_err(json_patch_error)?),
+            _ if !patch.is_object() => {
+                return Err(ApiError::bad_request(
+                    "error decoding patch: json: cannot unmarshal the patch into Go value of type map[string]interface {}",
+                ));
+            }
+            STRATEGIC_MERGE_PATCH => Format::Strategic(patch),
+            _ => Format::Merge(patch),
+        };
+        Ok(Self { format, duplicates })
+    }
+
+    /// Applies the patch to an external object.
+    pub(crate) fn apply(&self, mut object: Value) -> Result<Value, ApiError> {
+        match &self.format {
+            Format::Json(operations) => operations.apply(&object).map_err(json_patch_error),
+            Format::Merge(patch) => {
+                json_patch::merge(&mut object, patch);
+                Ok(object)
+            }
+            Format::Strategic(patch) => {
+                strategic::apply(&mut object, patch).map_err(|err| ApiError::bad_request(err.to_string()))?;
+                Ok(object)
+            }
+        }
+    }
+
+    /// Applies the patch to a working object and decodes what comes out.
+    pub(crate) fn apply_to(
+        &self,
+        resource: &Resource,
+        working: &Value,
+        validation: FieldValidation,
+        warnings: &mut Warnings,
+    ) -> Result<Value, ApiError> {
+        let patched = self.apply(resource.external(working.clone()))?;
+        if !patched.is_object() {
+            return Err(ApiError::patch_does_not_apply());
+        }
+        if let Origin::BuiltIn(_) = &resource.origin {
+            self.check_type(resource, &patched)?;
+        }
+        let shown = to_bytes(&patched);
+        decode_object(resource, patched, self.duplicates.clone(), validation, warnings).map_err(|fault| {
+            let shown = String::from_utf8_lossy(&shown);
+            let text = match &fault {
+                DecodeFault::Malformed(text) => {
+                    format!(
+                        "{} in version {:?} cannot be handled as a {}: {text}",
+                        resource.kind, resource.version, resource.kind
+                    )
+                }
+                DecodeFault::Strict(_) => fault.text(),
+            };
+            ApiError::invalid("", "", "", &[FieldError::invalid_text("patch", &shown, &text)])
+        })
+    }
+
+    fn check_type(&self, resource: &Resource, patched: &Value) -> Result<(), ApiError> {
+        let (kind, version) = (&patched["kind"], &patched["apiVersion"]);
+        if *kind == resource.kind.as_str() && *version == resource.api_version().as_str() {
+            return Ok(());
+        }
+        Err(ApiError::bad_request(format!(
+            "the patched object is a {kind} in version {version}, not a {} in version {:?}",
+            resource.kind,
+            resource.api_version()
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(content_type: &str, body: &str, is_built_in: bool) -> Result<&'static str, u16> {
+        PatchRequest::read(content_type, body.as_bytes(), is_built_in)
+            .map(|patch| match patch.format {
+                Format::Json(_) => "json",
+                Format::Merge(_) => "merge",
+                Format::Strategic(_) => "strategic",
+            })
+            .map_err(|err| err.code().as_u16())
+    }
+
+    #[test]
+    fn formats_are_told_by_their_media_type() {
+        assert_eq!(
+            read("application/merge-patch+json; charset=utf-8", "{}", false),
+            Ok("merge")
+        );
+        assert_eq!(
+            read("application/strategic-merge-patch+json", "{}", true),
+            Ok("strategic")
+        );
+        assert_eq!(read("application/json-patch+json", "[]", false), Ok("json"));
+        assert_eq!(
+            read("application/strategic-merge-patch+json", "{}", false),
+            Err(415)
+        );
+        assert_eq!(read("application/apply-patch+yaml", "{}", true), Err(415));
+        assert_eq!(read("application/json", "{}", true), Err(415));
+    }
+
+    #[test]
+    fn a_patch_has_the_right_shape_and_size() {
+        assert_eq!(read(JSON_PATCH, "{}", false), Err(400));
+        assert_eq!(read(MERGE_PATCH, "[]", false), Err(400));
+        assert_eq!(read(MERGE_PATCH, "{", false), Err(400));
+        let operation = r#"{"op":"remove","path":"/a"}"#;
+        let many = format!("[{}{operation}]", format!("{operation},").repeat(10_000));
+        assert_eq!(read(JSON_PATCH, &many, false), Err(413));
+    }
+}

@@ -1,0 +1,377 @@
+//! Watches: a stream of frames, one JSON object per line.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::FutureExt as _;
+use futures::future::OptionFuture;
+use futures::stream::{self, Stream};
+use jiff::Timestamp;
+use rand::Rng as _;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::endpoints::answer::{IncludeObject, View};
+use crate::endpoints::negotiate::{Conversion, Encoding, JSON, OutputMedia};
+use crate::endpoints::options::ListOptions;
+use crate::engine::Engine;
+use crate::engine::list::{await_version, parse_version};
+use crate::engine::selection::Selection;
+use crate::object;
+use crate::registry::resource::{Resource, to_bytes};
+use crate::status::ApiError;
+use rooflet_base::metrics::IntGauge;
+use rooflet_store::{Event, EventKind, Record, Revision, Watcher};
+
+/// How often a watcher that asked for it is told how far it has come.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// A watch without a time limit of its own ends after this, or up to twice as long.
+const DEFAULT_TIMEOUT_SECONDS: u64 = 30 * 60;
+/// Frames that are ready together leave as one chunk, up to this size.
+const CHUNK_MAX_BYTES: usize = 256 << 10;
+
+/// What a request wants to watch.
+pub(crate) struct WatchRequest {
+    pub resource: Arc<Resource>,
+    pub namespace: Option<String>,
+    pub options: ListOptions,
+    pub selection: Selection,
+    pub media: OutputMedia,
+    pub include: IncludeObject,
+}
+
+/// Starts a watch. An error here is answered as an HTTP error, later ones as frames.
+pub(crate) async fn start(
+    engine: &Engine,
+    request: WatchRequest,
+    stop: CancellationToken,
+    open: OpenWatch,
+) -> Result<impl Stream<Item = Bytes> + Send + 'static, ApiError> {
+    if request.media.encoding != Encoding::Json {
+        return Err(ApiError::not_acceptable(&[JSON]));
+    }
+    let prefix = request.resource.prefix_in(request.namespace.as_deref());
+    let version = parse_version(&request.options.resource_version)?;
+    let sends_initial = request.options.send_initial_events.unwrap_or(version == 0);
+    let mut initial = VecDeque::new();
+    let mut ends_initial = None;
+    let after = if sends_initial {
+        await_version(engine, version).await?;
+        let listing = engine
+            .store
+            .list(&prefix, &rooflet_store::ListOptions::default())
+            .map_err(ApiError::internal)?;
+        initial = listing.records.into();
+        let announces = request.options.send_initial_events == Some(true) && request.options.allow_bookmarks;
+        ends_initial = announces.then_some(listing.revision);
+        listing.revision
+    } else if version == 0 {
+        engine.store.revision()
+    } else {
+        Revision(version)
+    };
+    let seconds = request
+        .options
+        .timeout_seconds
+        .unwrap_or_else(|| DEFAULT_TIMEOUT_SECONDS + rand::rng().random_range(0..DEFAULT_TIMEOUT_SECONDS));
+    let (watcher, failure) = match engine.store.watch(&prefix, after) {
+        Ok(watcher) => (Some(watcher), None),
+        Err(compacted) => {
+            let message = format!(
+                "too old resource version: {} ({})",
+                compacted.requested, compacted.compacted
+            );
+            (None, Some(ApiError::expired(message)))
+        }
+    };
+    let state = WatchStream {
+        engine: engine.clone(),
+        request,
+        initial,
+        ends_initial,
+        watcher,
+        failure,
+        deadline: Box::pin(tokio::time::sleep(Duration::from_secs(seconds))),
+        bookmark: Box::pin(tokio::time::sleep(BOOKMARK_PERIOD)),
+        has_columns: false,
+        stop,
+        _open: open,
+    };
+    Ok(stream::unfold(state, |mut state| async move {
+        let chunk = state.next_chunk().await?;
+        Some((chunk, state))
+    }))
+}
+
+/// Counts a watch for as long as it lives.
+pub(crate) struct OpenWatch(IntGauge);
+
+impl OpenWatch {
+    pub(crate) fn new(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+struct WatchStream {
+    engine: Engine,
+    request: WatchRequest,
+    /// Objects that existed at the start and have not been sent.
+    initial: VecDeque<Arc<Record>>,
+    /// The bookmark that closes the initial objects, if it is wanted and still to come.
+    ends_initial: Option<Revision>,
+    /// `None`: nothing follows.
+    watcher: Option<Watcher>,
+    /// The frame that ends the stream.
+    failure: Option<ApiError>,
+    deadline: std::pin::Pin<Box<tokio::time::Sleep>>,
+    bookmark: std::pin::Pin<Box<tokio::time::Sleep>>,
+    has_columns: bool,
+    stop: CancellationToken,
+    _open: OpenWatch,
+}
+
+/// What woke a watch up.
+enum Wake {
+    Event(Option<Arc<Event>>),
+    Bookmark,
+    Deadline,
+    Stopped,
+}
+
+impl WatchStream {
+    /// The next frames; `None` ends the stream.
+    async fn next_chunk(&mut self) -> Option<Bytes> {
+        loop {
+            let mut chunk = BytesMut::new();
+            self.add_initial(&mut chunk);
+            if !chunk.is_empty() {
+                return Some(chunk.freeze());
+            }
+            if let Some(err) = self.failure.take() {
+                self.watcher = None;
+                put_frame(&mut chunk, "ERROR", &to_bytes(&err.to_json()));
+                return Some(chunk.freeze());
+            }
+            let wake = {
+                let watcher = self.watcher.as_mut()?;
+                let is_custom = self.request.resource.custom().is_some();
+                let retired = self
+                    .request
+                    .resource
+                    .custom()
+                    .map(|custom| custom.retired.cancelled());
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => Wake::Stopped,
+                    () = &mut self.deadline => Wake::Deadline,
+                    event = watcher.next() => Wake::Event(event),
+                    () = OptionFuture::from(retired).map(drop), if is_custom => Wake::Stopped,
+                    () = &mut self.bookmark, if self.request.options.allow_bookmarks => Wake::Bookmark,
+                }
+            };
+            match wake {
+                // The client resumes from its last version; a gap is never sent.
+                Wake::Stopped | Wake::Event(None) => return None,
+                Wake::Event(Some(event)) => {
+                    self.add_event(&mut chunk, &event);
+                    self.add_ready(&mut chunk);
+                }
+                Wake::Bookmark => {
+                    self.bookmark = Box::pin(tokio::time::sleep(BOOKMARK_PERIOD));
+                    self.add_bookmark(&mut chunk, None);
+                }
+                Wake::Deadline => {
+                    self.add_ready(&mut chunk);
+                    if self.request.options.allow_bookmarks {
+                        self.add_bookmark(&mut chunk, None);
+                    }
+                    self.watcher = None;
+                }
+            }
+            if !chunk.is_empty() {
+                return Some(chunk.freeze());
+            }
+        }
+    }
+
+    fn add_initial(&mut self, chunk: &mut BytesMut) {
+        while chunk.len() < CHUNK_MAX_BYTES
+            && let Some(record) = self.initial.pop_front()
+        {
+            if self.request.selection.matches(&self.request.resource, &record) {
+                self.add_record(chunk, "ADDED", &record);
+            }
+        }
+        if self.initial.is_empty()
+            && let Some(version) = self.ends_initial.take()
+        {
+            self.add_bookmark(chunk, Some(version));
+        }
+    }
+
+    fn add_ready(&mut self, chunk: &mut BytesMut) {
+        while chunk.len() < CHUNK_MAX_BYTES
+            && let Some(event) = self.watcher.as_mut().and_then(Watcher::ready)
+        {
+            self.add_event(chunk, &event);
+        }
+    }
+
+    /// An object that leaves the selection is shown as deleted, one that enters it as added.
+    fn add_event(&mut self, chunk: &mut BytesMut, event: &Event) {
+        let is_everything = self.request.selection.is_everything();
+        let wanted =
+            |record: &Record| is_everything || self.request.selection.matches(&self.request.resource, record);
+        let was_wanted = event.previous.as_deref().is_some_and(wanted);
+        match event.kind {
+            EventKind::Created if wanted(&event.record) => self.add_record(chunk, "ADDED", &event.record),
+            EventKind::Deleted if was_wanted => self.add_record(chunk, "DELETED", &event.record),
+            EventKind::Modified => match (was_wanted, wanted(&event.record)) {
+                (true, true) => self.add_record(chunk, "MODIFIED", &event.record),
+                (false, true) => self.add_record(chunk, "ADDED", &event.record),
+                (true, false) => {
+                    if let Some(previous) = &event.previous {
+                        self.add_departed(chunk, previous, event.revision);
+                    }
+                }
+                (false, false) => {}
+            },
+            EventKind::Created | EventKind::Deleted => {}
+        }
+    }
+
+    fn add_record(&mut self, chunk: &mut BytesMut, kind: &str, record: &Record) {
+        let resource = Arc::clone(&self.request.resource);
+        if self.request.media.conversion == Conversion::Object {
+            put_frame(chunk, kind, &resource.object_bytes(record));
+        } else {
+            self.add_converted(chunk, kind, &resource.view(record));
+        }
+    }
+
+    /// The content as it was when it was last selected, with the version of the change.
+    fn add_departed(&mut self, chunk: &mut BytesMut, previous: &Record, revision: Revision) {
+        let resource = Arc::clone(&self.request.resource);
+        let mut working = resource.view(previous).into_owned();
+        object::set_resource_version(&mut working, revision);
+        self.add_converted(chunk, "DELETED", &working);
+    }
+
+    fn add_bookmark(&mut self, chunk: &mut BytesMut, ends_initial: Option<Revision>) {
+        let Some(watcher) = &self.watcher else { return };
+        let version = ends_initial.unwrap_or_else(|| watcher.progress());
+        let bookmark = self.request.resource.bookmark(version, ends_initial.is_some());
+        if self.request.media.conversion == Conversion::Object {
+            put_frame(chunk, "BOOKMARK", &to_bytes(&bookmark));
+        } else {
+            let mut bookmark = bookmark;
+            bookmark["metadata"]["creationTimestamp"] = Value::Null;
+            self.add_converted(chunk, "BOOKMARK", &bookmark);
+        }
+    }
+
+    fn add_converted(&mut self, chunk: &mut BytesMut, kind: &str, working: &Value) {
+        let resource = Arc::clone(&self.request.resource);
+        let view = View {
+            resource: &resource,
+            conversion: self.request.media.conversion,
+            include: self.request.include,
+            now: self.now(),
+        };
+        match view.converted(working, !self.has_columns) {
+            Ok(bytes) => {
+                self.has_columns = true;
+                put_frame(chunk, kind, &bytes);
+            }
+            Err(err) => self.failure = Some(err),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.engine.clock.now()
+    }
+}
+
+fn put_frame(chunk: &mut BytesMut, kind: &str, object: &[u8]) {
+    chunk.reserve(object.len() + 48);
+    chunk.put_slice(b"{\"type\":\"");
+    chunk.put_slice(kind.as_bytes());
+    chunk.put_slice(b"\",\"object\":");
+    chunk.put_slice(object);
+    chunk.put_slice(b"}\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+
+    use super::*;
+    use crate::builtin::BuiltIn;
+    use crate::endpoints::negotiate;
+    use crate::endpoints::request::Query;
+    use crate::registry::Registry;
+    use rooflet_base::clock::Clock;
+    use rooflet_store::{Store, StoreConfig};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_watch_tells_each_minute_how_far_it_has_come() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let store = Store::open(config, Clock::System).expect("a new store");
+        let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
+        let snapshot = engine.registry.snapshot();
+        let open = async |query: &str| {
+            let resource = Arc::clone(snapshot.built_in(BuiltIn::ConfigMap));
+            let options = ListOptions::parse(&Query::parse(query), true).expect("sound options");
+            let request = WatchRequest {
+                selection: Selection::parse(&resource, "", "", None).expect("everything"),
+                resource,
+                namespace: None,
+                options,
+                media: negotiate::output("").expect("JSON"),
+                include: IncludeObject::Metadata,
+            };
+            let gauge = IntGauge::new("watches", "help").expect("a gauge");
+            let stop = CancellationToken::new();
+            start(&engine, request, stop, OpenWatch::new(gauge))
+                .await
+                .expect("a watch")
+        };
+        let mut watch = std::pin::pin!(open("allowWatchBookmarks=true&timeoutSeconds=150").await);
+        for _ in 0..2 {
+            let early = tokio::time::timeout(BOOKMARK_PERIOD - Duration::from_secs(1), watch.next()).await;
+            assert!(early.is_err(), "{early:?}");
+            let frame = tokio::time::timeout(Duration::from_secs(2), watch.next()).await;
+            let frame = frame.expect("in time").expect("a frame");
+            let frame: Value = serde_json::from_slice(&frame).expect("JSON");
+            assert_eq!(
+                (&frame["type"], &frame["object"]["kind"]),
+                (&"BOOKMARK".into(), &"ConfigMap".into())
+            );
+            let version = engine.store.revision().0.to_string();
+            assert_eq!(frame["object"]["metadata"]["resourceVersion"], *version);
+        }
+        let mut silent = std::pin::pin!(open("timeoutSeconds=150").await);
+        assert_eq!(
+            silent.next().await,
+            None,
+            "who did not ask for bookmarks gets none"
+        );
+    }
+
+    #[test]
+    fn a_frame_is_one_line_of_json() {
+        let mut chunk = BytesMut::new();
+        put_frame(&mut chunk, "ADDED", b"{\"a\":1}");
+        assert_eq!(&chunk[..], b"{\"type\":\"ADDED\",\"object\":{\"a\":1}}\n");
+    }
+}

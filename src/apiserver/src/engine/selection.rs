@@ -1,0 +1,85 @@
+//! Which objects a list or watch wants: labels, fields, or both.
+
+use std::cell::LazyCell;
+
+use crate::object;
+use crate::registry::resource::Resource;
+use crate::status::ApiError;
+use rooflet_apimachinery::selector::{FieldSelector, LabelSelector};
+use rooflet_store::Record;
+
+/// The selectors of a request.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    labels: LabelSelector,
+    fields: FieldSelector,
+    /// The one name that can match, if there is only one.
+    name: Option<String>,
+}
+
+impl Selection {
+    /// `name` is the object that a path names in a watch.
+    pub(crate) fn parse(
+        resource: &Resource,
+        labels: &str,
+        fields: &str,
+        name: Option<&str>,
+    ) -> Result<Self, ApiError> {
+        let labels = LabelSelector::parse(labels)
+            .map_err(|err| ApiError::bad_request(format!("unable to parse requirement: {err}")))?;
+        let fields = FieldSelector::parse(fields).map_err(|err| ApiError::bad_request(err.to_string()))?;
+        for field in fields.fields() {
+            if !resource.is_selectable(field) {
+                return Err(ApiError::bad_request(format!(
+                    "field label not supported: {field}"
+                )));
+            }
+        }
+        let selected = fields.exact("metadata.name").map(str::to_owned);
+        if let (Some(name), false) = (name, fields.is_empty())
+            && selected.as_deref() != Some(name)
+        {
+            return Err(ApiError::bad_request(
+                "fieldSelector metadata.name doesn't match requested name",
+            ));
+        }
+        Ok(Self {
+            labels,
+            fields,
+            name: name.map(str::to_owned).or(selected),
+        })
+    }
+
+    pub(crate) fn is_everything(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty() && self.name.is_none()
+    }
+
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Whether an object is wanted, as `resource` serves it.
+    pub(crate) fn matches(&self, resource: &Resource, record: &Record) -> bool {
+        let stored = record.json();
+        if self
+            .name
+            .as_deref()
+            .is_some_and(|name| name != object::name(stored))
+        {
+            return false;
+        }
+        let served = LazyCell::new(|| resource.view(record));
+        let field = |field: &str| {
+            let object = if field.starts_with("metadata.") {
+                stored
+            } else {
+                &**served
+            };
+            resource
+                .selectable_field(object, field)
+                .unwrap_or_default()
+                .into_owned()
+        };
+        self.labels.matches(stored) && self.fields.matches_with(field)
+    }
+}

@@ -1,0 +1,190 @@
+//! Rules on `metadata` that hold for every kind: what the server owns, what names, labels and references look like.
+
+use jiff::Timestamp;
+use rand::Rng as _;
+use serde_json::{Map, Value};
+
+use crate::object;
+use crate::object::typed::format_time;
+use rooflet_apimachinery::schema::{FieldError, metadata as rules};
+
+/// What the server sets itself; values from clients are dropped.
+const SYSTEM_FIELDS: [&str; 6] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "managedFields",
+    "selfLink",
+    "uid",
+];
+/// Finalizers that the server's own controllers serve; need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+
+/// How a kind treats finalizers without a domain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FinalizerRule {
+    /// Refused, unless it is a standard one: core kinds.
+    Qualified,
+    /// Accepted with a warning: custom resources.
+    Warn,
+    Any,
+}
+
+/// Drops what clients may not set and fills in what a new object gets.
+pub(crate) fn initialise(object: &mut Value, now: Timestamp) {
+    let metadata = object::metadata_mut(object);
+    for field in SYSTEM_FIELDS {
+        metadata.remove(field);
+    }
+    metadata.remove("generation");
+    metadata.insert("uid".to_owned(), Value::from(uuid::Uuid::new_v4().to_string()));
+    metadata.insert("creationTimestamp".to_owned(), Value::from(format_time(now)));
+}
+
+/// A name from `metadata.generateName`.
+pub(crate) fn generate_name(base: &str) -> String {
+    let mut rng = rand::rng();
+    rules::generate_name(base, |bound| rng.random_range(0..bound))
+}
+
+/// Carries over from `old` what an update may not touch. Unset fields are inherited, contradicting ones are left for
+/// validation to refuse.
+pub(crate) fn inherit(object: &mut Value, old: &Value) {
+    let old = &old["metadata"];
+    let metadata = object::metadata_mut(object);
+    metadata.remove("managedFields");
+    metadata.remove("selfLink");
+    for field in ["generation", "creationTimestamp"] {
+        object::set_or_remove(metadata, field, old.get(field).cloned());
+    }
+    for field in ["uid", "deletionGracePeriodSeconds"] {
+        if metadata
+            .get(field)
+            .is_none_or(|value| value.is_null() || value == "")
+        {
+            object::set_or_remove(metadata, field, old.get(field).cloned());
+        }
+    }
+    if let Some(time) = old.get("deletionTimestamp") {
+        metadata.insert("deletionTimestamp".to_owned(), time.clone());
+    }
+}
+
+/// Applies a kind's rule to finalizers that `old` does not have. Errors and warnings.
+pub(crate) fn check_new_finalizers(
+    object: &Value,
+    old: Option<&Value>,
+    rule: FinalizerRule,
+) -> (Vec<FieldError>, Vec<String>) {
+    match rule {
+        FinalizerRule::Any => (Vec::new(), Vec::new()),
+        FinalizerRule::Warn => {
+            let warnings = rules::finalizer_warnings(&object["metadata"], old.map(|old| &old["metadata"]));
+            (Vec::new(), warnings)
+        }
+        FinalizerRule::Qualified => {
+            let before: Vec<&str> = old
+                .map(|old| object::finalizers(old).collect())
+                .unwrap_or_default();
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            let errors = object::finalizers(object)
+                .filter(|name| {
+                    !name.contains('/') && !STANDARD_FINALIZERS.contains(name) && !before.contains(name)
+                })
+                .map(|name| FieldError::invalid_text("metadata.finalizers", name, detail))
+                .collect();
+            (errors, Vec::new())
+        }
+    }
+}
+
+/// Removes owner references that repeat an earlier one. Returns the uids of those removed.
+pub(crate) fn dedup_owner_references(object: &mut Value) -> Vec<String> {
+    let Some(references) = object
+        .get_mut("metadata")
+        .and_then(|metadata| metadata.get_mut("ownerReferences"))
+    else {
+        return Vec::new();
+    };
+    let Some(references) = references
+        .as_array_mut()
+        .filter(|references| references.len() > 1)
+    else {
+        return Vec::new();
+    };
+    let mut kept: Vec<Value> = Vec::with_capacity(references.len());
+    let mut removed = Vec::new();
+    for reference in references.drain(..) {
+        if kept.contains(&reference) {
+            removed.push(reference["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
+            kept.push(reference);
+        }
+    }
+    *references = kept;
+    removed
+}
+
+/// Marks an object as being deleted. An object with a generation gets the next one.
+pub(crate) fn mark_deleting(object: &mut Value, now: Timestamp) {
+    let metadata: &mut Map<String, Value> = object::metadata_mut(object);
+    if !metadata.contains_key("deletionTimestamp") {
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+            metadata.insert("generation".to_owned(), Value::from(generation + 1));
+        }
+        metadata.insert("deletionTimestamp".to_owned(), Value::from(format_time(now)));
+    }
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), Value::from(0));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_unqualified_finalizer_warns_or_fails_once() {
+        let object = json!({"metadata": {"finalizers": ["mine", "orphan", "a.b", "x/y"]}});
+        let (errors, warnings) = check_new_finalizers(&object, None, FinalizerRule::Warn);
+        assert_eq!((errors.len(), warnings.len()), (0, 2));
+        assert_eq!(
+            check_new_finalizers(&object, Some(&object), FinalizerRule::Warn).1,
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            check_new_finalizers(&object, None, FinalizerRule::Qualified)
+                .0
+                .len(),
+            2
+        );
+        assert!(
+            check_new_finalizers(&object, Some(&object), FinalizerRule::Qualified)
+                .0
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn an_update_inherits_what_the_server_owns() {
+        let old = json!({"metadata": {"name": "a", "uid": "u", "generation": 3, "creationTimestamp": "t"}});
+        let mut new = json!({"metadata": {"name": "a", "generation": 9, "managedFields": []}});
+        inherit(&mut new, &old);
+        assert_eq!(new, old);
+        let mut other = json!({"metadata": {"name": "a", "uid": "x"}});
+        inherit(&mut other, &old);
+        assert_eq!(
+            other["metadata"]["uid"], "x",
+            "a contradiction is left for validation to refuse"
+        );
+    }
+
+    #[test]
+    fn deleting_twice_keeps_the_first_time() {
+        let mut object = json!({"metadata": {"generation": 3}});
+        mark_deleting(&mut object, Timestamp::UNIX_EPOCH);
+        let once = object.clone();
+        mark_deleting(&mut object, Timestamp::MAX);
+        assert_eq!(object, once);
+        assert_eq!(once["metadata"]["generation"], 4);
+    }
+}

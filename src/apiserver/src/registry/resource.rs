@@ -1,0 +1,468 @@
+//! One served resource: a kind in one group version, with everything the handlers need to treat it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::builtin::BuiltIn;
+use crate::object;
+use crate::object::metadata::FinalizerRule;
+use crate::status::GroupResource;
+use rooflet_apimachinery::schema::StructuralSchema;
+use rooflet_apimachinery::schema::metadata::NameRule;
+use rooflet_apimachinery::table::Table;
+use rooflet_apimachinery::verb::Verb;
+use rooflet_store::{Key, Record, Revision};
+
+/// The verbs of every custom resource, as discovery lists them.
+const CUSTOM_VERBS: [Verb; 8] = [
+    Verb::Delete,
+    Verb::DeleteCollection,
+    Verb::Get,
+    Verb::List,
+    Verb::Patch,
+    Verb::Create,
+    Verb::Update,
+    Verb::Watch,
+];
+
+#[derive(Debug)]
+pub(crate) struct Resource {
+    pub group: String,
+    pub version: String,
+    pub plural: String,
+    pub singular: String,
+    pub kind: String,
+    pub list_kind: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+    pub namespaced: bool,
+    pub table: Table,
+    pub origin: Origin,
+    /// `{"kind":"…","apiVersion":"…",`: opens every single built-in object.
+    type_prefix: Bytes,
+}
+
+/// Where a resource comes from.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    BuiltIn(BuiltIn),
+    Custom(Box<CustomVersion>),
+}
+
+/// One version of a CustomResourceDefinition.
+#[derive(Debug)]
+pub(crate) struct CustomVersion {
+    pub definition: DefinitionVersion,
+    pub is_served: bool,
+    pub schema: Arc<StructuralSchema>,
+    /// `spec.versions[*]` as it stands in the definition.
+    pub spec: Value,
+    pub has_status: bool,
+    pub scale: Option<ScalePaths>,
+    /// Paths without the leading dot, as selectors name them.
+    pub selectable_fields: Vec<String>,
+    pub storage_version: String,
+    /// Objects modified after this revision lie in the store in the storage version, pruned and defaulted by it.
+    pub fresh_since: Revision,
+    pub is_only_version: bool,
+    /// The definition is being deleted: no new objects.
+    pub is_terminating: bool,
+    pub deprecation_warning: Option<String>,
+    /// Cancelled when the definition changes or goes: what was told by it, watches above all, ends.
+    pub retired: CancellationToken,
+}
+
+/// A CustomResourceDefinition and the generation of its spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DefinitionVersion {
+    pub name: String,
+    uid: String,
+    generation: i64,
+}
+
+impl DefinitionVersion {
+    pub(crate) fn of(definition: &Value) -> Self {
+        Self {
+            name: object::name(definition).to_owned(),
+            uid: object::uid(definition).to_owned(),
+            generation: definition["metadata"]["generation"].as_i64().unwrap_or_default(),
+        }
+    }
+}
+
+/// Where the `scale` subresource reads and writes, as lists of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ScalePaths {
+    pub spec_replicas: Vec<String>,
+    pub status_replicas: Vec<String>,
+    pub selector: Option<Vec<String>>,
+}
+
+/// A part of an object with its own endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subresource {
+    Status,
+    Scale,
+    Finalize,
+    /// Whether a certificate signing request is granted.
+    Approval,
+}
+
+impl Subresource {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::Scale => "scale",
+            Self::Finalize => "finalize",
+            Self::Approval => "approval",
+        }
+    }
+}
+
+impl Resource {
+    pub(crate) fn built_in(built_in: BuiltIn) -> Self {
+        let facts = built_in.facts();
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        Self::new(
+            Names {
+                group: facts.group.to_owned(),
+                version: facts.version.to_owned(),
+                plural: facts.plural.to_owned(),
+                singular: facts.singular.to_owned(),
+                kind: facts.kind.to_owned(),
+                list_kind: format!("{}List", facts.kind),
+                short_names: owned(facts.short_names),
+                categories: owned(facts.categories),
+            },
+            facts.namespaced,
+            Table::of_kind(facts.group, facts.kind),
+            Origin::BuiltIn(built_in),
+        )
+    }
+
+    pub(crate) fn new(names: Names, namespaced: bool, table: Table, origin: Origin) -> Self {
+        let Names {
+            group,
+            version,
+            plural,
+            singular,
+            kind,
+            list_kind,
+            short_names,
+            categories,
+        } = names;
+        let api_version = api_version(&group, &version);
+        let type_prefix = Bytes::from(format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\","));
+        Self {
+            group,
+            version,
+            plural,
+            singular,
+            kind,
+            list_kind,
+            short_names,
+            categories,
+            namespaced,
+            table,
+            origin,
+            type_prefix,
+        }
+    }
+
+    pub(crate) fn api_version(&self) -> String {
+        api_version(&self.group, &self.version)
+    }
+
+    pub(crate) fn group_resource(&self) -> GroupResource {
+        GroupResource::new(&self.group, &self.plural)
+    }
+
+    pub(crate) fn verbs(&self) -> &[Verb] {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.verbs(),
+            Origin::Custom(_) => &CUSTOM_VERBS,
+        }
+    }
+
+    pub(crate) fn custom(&self) -> Option<&CustomVersion> {
+        match &self.origin {
+            Origin::BuiltIn(_) => None,
+            Origin::Custom(custom) => Some(custom),
+        }
+    }
+
+    /// Whether clients can reach it.
+    pub(crate) fn is_served(&self) -> bool {
+        self.custom().is_none_or(|custom| custom.is_served)
+    }
+
+    /// Whether objects lie in the store in this version.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.custom()
+            .is_none_or(|custom| custom.storage_version == self.version)
+    }
+
+    pub(crate) fn is(&self, built_in: BuiltIn) -> bool {
+        matches!(&self.origin, Origin::BuiltIn(own) if *own == built_in)
+    }
+
+    /// The subresource of that name, if the resource has it.
+    pub(crate) fn subresource(&self, name: &str) -> Option<Subresource> {
+        let candidate = match name {
+            "status" => Subresource::Status,
+            "scale" => Subresource::Scale,
+            "finalize" => Subresource::Finalize,
+            "approval" => Subresource::Approval,
+            _ => return None,
+        };
+        self.subresources().contains(&candidate).then_some(candidate)
+    }
+
+    pub(crate) fn subresources(&self) -> Vec<Subresource> {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in
+                .facts()
+                .subresources
+                .iter()
+                .map(|name| match *name {
+                    "finalize" => Subresource::Finalize,
+                    "approval" => Subresource::Approval,
+                    _ => Subresource::Status,
+                })
+                .collect(),
+            Origin::Custom(custom) => custom
+                .has_status
+                .then_some(Subresource::Status)
+                .into_iter()
+                .chain(custom.scale.is_some().then_some(Subresource::Scale))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn name_rule(&self) -> NameRule {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.name_rule(),
+            Origin::Custom(_) => NameRule::Subdomain,
+        }
+    }
+
+    pub(crate) fn finalizer_rule(&self) -> FinalizerRule {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.finalizer_rule(),
+            Origin::Custom(_) => FinalizerRule::Warn,
+        }
+    }
+
+    pub(crate) fn creates_on_update(&self) -> bool {
+        matches!(&self.origin, Origin::BuiltIn(built_in) if built_in.facts().creates_on_update)
+    }
+
+    pub(crate) fn updates_unconditionally(&self) -> bool {
+        matches!(&self.origin, Origin::BuiltIn(built_in) if built_in.facts().updates_unconditionally)
+    }
+
+    /// Whether deleting one may wait for, or orphan, its dependents.
+    pub(crate) fn is_collected(&self) -> bool {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.is_collected(),
+            Origin::Custom(_) => true,
+        }
+    }
+
+    /// All objects of the kind lie under this prefix, in the order in which lists show them.
+    pub(crate) fn prefix(&self) -> Cow<'static, str> {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => Cow::Borrowed(built_in.facts().storage),
+            Origin::Custom(_) => Cow::Owned(format!("/{}/{}/", self.group, self.plural)),
+        }
+    }
+
+    /// The prefix of one namespace, or of all of them.
+    pub(crate) fn prefix_in(&self, namespace: Option<&str>) -> String {
+        match namespace.filter(|_| self.namespaced) {
+            Some(namespace) => format!("{}{namespace}/", self.prefix()),
+            None => self.prefix().into_owned(),
+        }
+    }
+
+    pub(crate) fn key(&self, namespace: Option<&str>, name: &str) -> Key {
+        Key::new(format!("{}{name}", self.prefix_in(namespace)))
+    }
+
+    /// Whether a stored object's bytes are what this version serves, type members aside.
+    fn is_verbatim(&self, record: &Record) -> bool {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.is_stored_form(),
+            Origin::Custom(custom) => {
+                record.modified > custom.fresh_since
+                    && custom.is_only_version
+                    && custom.storage_version == self.version
+            }
+        }
+    }
+
+    /// The object as this version serves it, for lists: built-in items have no `apiVersion` and `kind`.
+    pub(crate) fn item_bytes(&self, record: &Record) -> Bytes {
+        if self.is_verbatim(record) {
+            record.value.clone()
+        } else {
+            to_bytes(&self.converted(record.json().clone()))
+        }
+    }
+
+    /// The object as this version serves it, by itself.
+    pub(crate) fn object_bytes(&self, record: &Record) -> Bytes {
+        let item = self.item_bytes(record);
+        match &self.origin {
+            Origin::Custom(_) => item,
+            Origin::BuiltIn(_) => {
+                let mut bytes = Vec::with_capacity(self.type_prefix.len() + item.len());
+                bytes.extend_from_slice(&self.type_prefix);
+                bytes.extend_from_slice(item.get(1..).unwrap_or_default());
+                Bytes::from(bytes)
+            }
+        }
+    }
+
+    /// The object in the form in which it is worked on: this version's for custom resources, the stored one, without
+    /// type members, for built-in kinds.
+    pub(crate) fn view<'a>(&self, record: &'a Record) -> Cow<'a, Value> {
+        match &self.origin {
+            Origin::BuiltIn(_) => Cow::Borrowed(record.json()),
+            Origin::Custom(_) if self.is_verbatim(record) => Cow::Borrowed(record.json()),
+            Origin::Custom(_) => Cow::Owned(self.converted(record.json().clone())),
+        }
+    }
+
+    /// From what the store holds to what this version's lists show.
+    fn converted(&self, mut stored: Value) -> Value {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.served_form(stored),
+            Origin::Custom(custom) => {
+                if let Some(map) = stored.as_object_mut() {
+                    map.insert("apiVersion".to_owned(), Value::from(self.api_version()));
+                }
+                custom.schema.prune(&mut stored);
+                custom.schema.apply_defaults(&mut stored);
+                stored
+            }
+        }
+    }
+
+    /// From the working form to what the store holds.
+    pub(crate) fn stored(&self, mut working: Value) -> Value {
+        if let Origin::Custom(custom) = &self.origin
+            && let Some(map) = working.as_object_mut()
+        {
+            let stored = api_version(&self.group, &custom.storage_version);
+            map.insert("apiVersion".to_owned(), Value::from(stored));
+        }
+        working
+    }
+
+    /// From the working form to what clients see and send.
+    pub(crate) fn external(&self, working: Value) -> Value {
+        let mut object = match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.served_form(working),
+            Origin::Custom(_) => working,
+        };
+        if let Some(map) = object.as_object_mut() {
+            map.insert("apiVersion".to_owned(), Value::from(self.api_version()));
+            map.insert("kind".to_owned(), Value::from(self.kind.as_str()));
+        }
+        object
+    }
+
+    /// The value of a selectable field, from the object in working form.
+    pub(crate) fn selectable_field<'a>(&self, working: &'a Value, field: &str) -> Option<Cow<'a, str>> {
+        match field {
+            "metadata.name" => return Some(Cow::Borrowed(object::name(working))),
+            "metadata.namespace" if self.namespaced => {
+                return Some(Cow::Borrowed(object::namespace(working)));
+            }
+            _ => {}
+        }
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.selectable_field(working, field),
+            Origin::Custom(custom) => {
+                if !custom.selectable_fields.iter().any(|known| known == field) {
+                    return None;
+                }
+                let value = field.split('.').try_fold(working, |value, key| value.get(key));
+                Some(match value {
+                    None | Some(Value::Null) => Cow::Borrowed(""),
+                    Some(Value::String(text)) => Cow::Borrowed(text),
+                    Some(other) => Cow::Owned(other.to_string()),
+                })
+            }
+        }
+    }
+
+    pub(crate) fn is_selectable(&self, field: &str) -> bool {
+        self.selectable_field(&Value::Null, field).is_some()
+    }
+
+    /// `{"apiVersion":…,"kind":…,"metadata":{"resourceVersion":…}}`: what a bookmark carries.
+    pub(crate) fn bookmark(&self, version: Revision, ends_initial_events: bool) -> Value {
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        if ends_initial_events {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        json!({"kind": self.kind, "apiVersion": self.api_version(), "metadata": metadata})
+    }
+}
+
+/// What a resource is called.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    pub group: String,
+    pub version: String,
+    pub plural: String,
+    pub singular: String,
+    pub kind: String,
+    pub list_kind: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+}
+
+/// `v1` in the core group, else `group/version`.
+pub(crate) fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    }
+}
+
+pub(crate) fn to_bytes(value: &Value) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).expect("a JSON value always serialises into memory"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_lie_in_namespace_and_name_order() {
+        let config_maps = Resource::built_in(BuiltIn::ConfigMap);
+        assert_eq!(config_maps.key(Some("a"), "b").as_str(), "/core/configmaps/a/b");
+        assert_eq!(config_maps.prefix_in(None), "/core/configmaps/");
+        let namespaces = Resource::built_in(BuiltIn::Namespace);
+        assert_eq!(namespaces.key(Some("a"), "a").as_str(), "/core/namespaces/a");
+    }
+
+    #[test]
+    fn both_event_groups_share_one_prefix() {
+        let (core, events) = (
+            Resource::built_in(BuiltIn::Event),
+            Resource::built_in(BuiltIn::EventsEvent),
+        );
+        assert_eq!(core.prefix(), events.prefix());
+        assert!(core.is_selectable("involvedObject.name") && !events.is_selectable("involvedObject.name"));
+        assert!(events.is_selectable("regarding.name") && events.is_selectable("metadata.namespace"));
+    }
+}
