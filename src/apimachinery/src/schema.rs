@@ -7,6 +7,7 @@
 mod accept;
 pub mod builtin;
 mod cel;
+mod compile;
 mod correlate;
 pub mod crd;
 mod defaulting;
@@ -25,6 +26,7 @@ pub mod path;
 mod pattern;
 mod pruning;
 pub mod strict;
+mod types;
 mod validate;
 
 use serde_json::Value;
@@ -55,7 +57,7 @@ impl StructuralSchema {
     /// Compiles a schema that was accepted before (a stored CRD's), or one of our own.
     pub fn trusted(schema: &Value) -> Self {
         Self {
-            root: Node::compile(schema),
+            root: compile::compile(schema),
         }
     }
 

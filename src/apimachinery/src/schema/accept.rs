@@ -9,7 +9,7 @@ mod structural;
 
 use serde_json::Value;
 
-use super::{FieldError, node::Node};
+use super::{FieldError, compile::compile};
 
 /// Checks a version's `openAPIV3Schema`; `at` is the field it stands in.
 pub(super) fn check(at: &str, schema: &Value, has_status: bool) -> Vec<FieldError> {
@@ -35,7 +35,7 @@ pub(super) fn check(at: &str, schema: &Value, has_status: bool) -> Vec<FieldErro
         }
         errors.extend(structure);
     }
-    let node = sound.then(|| Node::compile(schema));
+    let node = sound.then(|| compile(schema));
     errors.extend(keywords::check(at, schema, node.as_ref()));
     errors
 }

@@ -5,10 +5,12 @@
 //! what ratcheting forgives, and the texts of the causes.
 
 mod budget;
+mod compile;
 mod library;
 mod lists;
 mod parts;
 mod reads;
+mod rule;
 mod shape;
 
 use std::{
@@ -24,14 +26,16 @@ use kube_cel::cel::{
 };
 use serde_json::{Map, Number, Value};
 
-use reads::Reads;
-
 use super::{
     CauseReason, FieldError, correlate, field_path,
     format::{self, Format},
-    node::{Additional, Node, Types},
+    node::{Additional, Node},
     path::Path,
+    types::Types,
 };
+
+pub(super) use compile::compile_rules;
+pub(super) use rule::Rule;
 
 /// Longest text a `messageExpression` may produce.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
@@ -39,76 +43,9 @@ const MESSAGE_BYTES_MAX: usize = 5 << 10;
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// One rule of a node.
-#[derive(Debug)]
-pub(super) struct Rule {
-    pub(super) source: String,
-    message: Option<String>,
-    field_path: Option<String>,
-    reason: Option<CauseReason>,
-    optional_old_self: bool,
-    pub(super) uses_old_self: bool,
-    /// `Err` when a stored rule no longer compiles; the rule then refuses every object.
-    program: Result<IdedExpr, String>,
-    message_program: Option<IdedExpr>,
-    reads: Reads,
-    shapes: lists::Shapes,
-}
-
 /// Parses an expression with the syntax Kubernetes enables.
 pub(super) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors> {
     Parser::default().enable_optional_syntax(true).parse(source)
-}
-
-impl Rule {
-    /// Those of `node`.
-    pub(super) fn compile_all(rules: Option<&Value>, node: &Node) -> Vec<Rule> {
-        rules
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .map(|rule| Rule::compile(rule, node))
-            .collect()
-    }
-
-    fn compile(rule: &Value, node: &Node) -> Rule {
-        let text = |key: &str| rule.get(key).and_then(Value::as_str).map(str::to_owned);
-        let source = text("rule").unwrap_or_default();
-        let mut shapes = lists::Shapes::default();
-        let mut parse = |source: &str| parse(source).map(|program| lists::typed(program, node, &mut shapes));
-        let program = parse(&source).map_err(|err| err.to_string());
-        let message_program = text("messageExpression")
-            .filter(|source| !source.is_empty())
-            .and_then(|source| parse(&source).ok());
-        Rule {
-            shapes,
-            reads: Reads::of(program.iter().chain(&message_program)),
-            uses_old_self: program
-                .as_ref()
-                .is_ok_and(|program| program.references().has_variable("oldSelf")),
-            program: program.map(budget::metered),
-            message_program: message_program.map(budget::metered),
-            message: text("message").filter(|message| !message.is_empty()),
-            field_path: text("fieldPath").filter(|path| !path.is_empty()),
-            reason: text("reason").and_then(|reason| match reason.as_str() {
-                "FieldValueRequired" => Some(CauseReason::Required),
-                "FieldValueForbidden" => Some(CauseReason::Forbidden),
-                "FieldValueDuplicate" => Some(CauseReason::Duplicate),
-                "FieldValueInvalid" => Some(CauseReason::Invalid),
-                _ => None,
-            }),
-            optional_old_self: rule
-                .get("optionalOldSelf")
-                .and_then(Value::as_bool)
-                .unwrap_or_default(),
-            source,
-        }
-    }
-
-    /// The words that stand for the rule in messages about its evaluation.
-    fn name(&self) -> &str {
-        self.message.as_deref().unwrap_or(&self.source).trim()
-    }
 }
 
 /// The function library; building it takes longer than most rules.
@@ -274,8 +211,8 @@ fn run_rules(
         };
         let mut scope = LIBRARY.new_inner_scope();
         scope.add_variable_from_value("self", this.clone());
-        for (name, shape) in rule.shapes.variables() {
-            scope.add_variable_from_value(name, Cel::Opaque(shape));
+        for (name, shape) in &rule.shapes {
+            scope.add_variable_from_value(name.as_str(), shape.clone());
         }
         if rule.optional_old_self {
             let old = old.clone().map_or_else(OptionalValue::none, OptionalValue::of);

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::{
-    FieldError, accept, field_path, format::Format, metadata, metadata::NameRule, names, node::Node,
-    node::Types, node::members,
+    FieldError, accept, compile::compile, field_path, format::Format, metadata, metadata::NameRule, names,
+    node::members, types::Types,
 };
 
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
@@ -119,7 +119,7 @@ fn unrecognised_formats(schema: &Value, unknown: &mut BTreeSet<String>) {
         .and_then(Value::as_str)
         .filter(|format| !format.is_empty())
     {
-        let types = Node::compile(&json!({"type": fields.get("type")})).types;
+        let types = compile(&json!({"type": fields.get("type")})).types;
         if Format::recognise(types, format).is_none() {
             unknown.insert(format.to_owned());
         }
@@ -380,7 +380,7 @@ fn validate_selectable(at: &str, schema: Option<&Value>, fields: &Value, errors:
     let Some(fields) = fields.as_array().filter(|fields| !fields.is_empty()) else {
         return;
     };
-    let node = schema.map(Node::compile).unwrap_or_default();
+    let node = schema.map(compile).unwrap_or_default();
     let mut seen = BTreeSet::new();
     for (index, field) in fields.iter().enumerate() {
         let at = format!("{at}[{index}].jsonPath");

@@ -87,11 +87,12 @@ fn check_type(field: String, key: &str, text: &str) -> Option<FieldError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::compile::compile;
     use serde_json::json;
 
     #[test]
     fn embedded_objects_need_a_type_and_sound_metadata() {
-        let node = Node::compile(&json!({"type": "object", "properties": {"t": {"type": "object",
+        let node = compile(&json!({"type": "object", "properties": {"t": {"type": "object",
             "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}}));
         let check = |template: Value, expect: &[&str]| {
             let errors = validate(&node, &json!({"t": template}));

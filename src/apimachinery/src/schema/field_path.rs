@@ -78,11 +78,12 @@ fn closing_quote(text: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::compile::compile;
     use serde_json::json;
 
     #[test]
     fn paths_lead_into_the_schema() {
-        let node = Node::compile(&json!({"type": "object", "properties": {
+        let node = compile(&json!({"type": "object", "properties": {
             "spec": {"type": "object", "properties": {"a.b": {"type": "string"}}},
             "labels": {"type": "object", "additionalProperties": {"type": "string"}}}}));
         assert_eq!(resolve(&node, ".spec['a.b']"), Ok("spec.a.b".to_owned()));

@@ -8,7 +8,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use regex::Regex;
 
-use super::{names, node::Types};
+use super::{names, types::Types};
 
 /// A format this server checks. Unknown ones are accepted (with a warning) and mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,59 +5,10 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::{Map, Number, Value};
 
-use super::{cel::Rule, format::Format, pattern};
+use super::{cel::Rule, format::Format, pattern, types::Types};
 
-/// JSON types as a set; a schema node allows none (anything goes), one, or two (int-or-string).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Types(u8);
-
-impl Types {
-    pub(super) const OBJECT: Types = Types(1);
-    pub(super) const ARRAY: Types = Types(2);
-    pub(super) const STRING: Types = Types(4);
-    pub(super) const INTEGER: Types = Types(8);
-    pub(super) const NUMBER: Types = Types(16);
-    pub(super) const BOOLEAN: Types = Types(32);
-    const INTEGER_OR_STRING: Types = Types(Self::INTEGER.0 | Self::STRING.0);
-
-    fn named(name: &str) -> Types {
-        match name {
-            "object" => Self::OBJECT,
-            "array" => Self::ARRAY,
-            "string" => Self::STRING,
-            "integer" => Self::INTEGER,
-            "number" => Self::NUMBER,
-            "boolean" => Self::BOOLEAN,
-            _ => Types(0),
-        }
-    }
-
-    pub(super) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(super) fn intersects(self, other: Types) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// The names joined as the validator joins them in its texts.
-    pub(super) fn text(self) -> String {
-        const NAMES: [(Types, &str); 6] = [
-            (Types::OBJECT, "object"),
-            (Types::ARRAY, "array"),
-            (Types::INTEGER, "integer"),
-            (Types::STRING, "string"),
-            (Types::NUMBER, "number"),
-            (Types::BOOLEAN, "boolean"),
-        ];
-        let names: Vec<&str> = NAMES
-            .iter()
-            .filter(|(each, _)| self.intersects(*each))
-            .map(|(_, name)| *name)
-            .collect();
-        names.join(",")
-    }
-}
+/// Compiles the `x-kubernetes-validations` of a node, whose fields and items are compiled already.
+pub(super) type CompileRules = fn(Option<&Value>, &Node) -> Vec<Rule>;
 
 /// What a node says about fields it does not name.
 #[derive(Debug, Default)]
@@ -145,7 +96,7 @@ pub(super) struct Node {
 
 impl Node {
     /// Compiles a schema that passed the acceptance checks; what those refuse is ignored here.
-    pub(super) fn compile(schema: &Value) -> Node {
+    pub(super) fn compile(schema: &Value, rules: CompileRules) -> Node {
         let Some(schema) = schema.as_object() else {
             return Node::default();
         };
@@ -158,17 +109,19 @@ impl Node {
             text("type").map(Types::named).unwrap_or_default()
         };
         let properties: BTreeMap<String, Node> = members(schema, "properties")
-            .map(|(name, property)| (name.clone(), Node::compile(property)))
+            .map(|(name, property)| (name.clone(), Node::compile(property, rules)))
             .collect();
         let additional = match schema.get("additionalProperties") {
             None => Additional::Unset,
             Some(Value::Bool(false)) => Additional::Forbidden,
             Some(Value::Object(inner)) => {
-                Additional::Schema(Box::new(Node::compile(&Value::Object(inner.clone()))))
+                Additional::Schema(Box::new(Node::compile(&Value::Object(inner.clone()), rules)))
             }
             Some(_) => Additional::Any,
         };
-        let items = schema.get("items").map(|items| Box::new(Node::compile(items)));
+        let items = schema
+            .get("items")
+            .map(|items| Box::new(Node::compile(items, rules)));
         let list_type = match text("x-kubernetes-list-type") {
             Some("set") => ListType::Set,
             Some("map") => ListType::Map(texts(schema, "x-kubernetes-list-map-keys")),
@@ -189,11 +142,11 @@ impl Node {
             additional,
             items,
             list_type,
-            checks: Checks::compile(schema),
+            checks: Checks::compile(schema, rules),
             rules: Vec::new(),
             contents: Contents::default(),
         };
-        node.rules = Rule::compile_all(schema.get("x-kubernetes-validations"), &node);
+        node.rules = rules(schema.get("x-kubernetes-validations"), &node);
         node.contents = node.survey();
         node
     }
@@ -231,7 +184,7 @@ impl Node {
 }
 
 impl Checks {
-    fn compile(schema: &Map<String, Value>) -> Checks {
+    fn compile(schema: &Map<String, Value>, rules: CompileRules) -> Checks {
         let flag = |key: &str| schema.get(key).and_then(Value::as_bool).unwrap_or_default();
         let count = |key: &str| schema.get(key).and_then(Value::as_u64);
         let number = |key: &str| schema.get(key).and_then(Value::as_number).cloned();
@@ -241,7 +194,7 @@ impl Checks {
                 .and_then(Value::as_array)
                 .into_iter()
                 .flatten()
-                .map(Node::compile)
+                .map(|schema| Node::compile(schema, rules))
                 .collect()
         };
         let pattern = schema
@@ -271,7 +224,7 @@ impl Checks {
             all_of: nodes("allOf"),
             any_of: nodes("anyOf"),
             one_of: nodes("oneOf"),
-            not: schema.get("not").map(|not| Box::new(Node::compile(not))),
+            not: schema.get("not").map(|not| Box::new(Node::compile(not, rules))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Number;
 
-use super::{format::Format, gotext, node::Types};
+use super::{format::Format, gotext, types::Types};
 
 /// How far a float may be off a whole number and still count as one.
 const WHOLE_TOLERANCE: f64 = 1e-9;

@@ -8,9 +8,10 @@ use serde_json::{Map, Number, Value};
 
 use super::{
     FieldError, correlate, gotext,
-    node::{Additional, Checks, Node, Types},
+    node::{Additional, Checks, Node},
     number, path,
     path::Path,
+    types::Types,
 };
 
 /// Most faults of one object that are told one by one.

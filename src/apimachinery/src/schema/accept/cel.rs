@@ -11,7 +11,8 @@ use kube_cel::cel::{
 };
 use serde_json::{Value, json};
 
-use crate::schema::node::{Additional, Node, Types};
+use crate::schema::node::{Additional, Node};
+use crate::schema::types::Types;
 use crate::schema::{FieldError, cel};
 
 /// Checks one rule object of a sound node.

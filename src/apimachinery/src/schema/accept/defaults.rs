@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::node::{Node, members};
+use crate::schema::compile::compile;
+use crate::schema::node::members;
 use crate::schema::path::Path;
 use crate::schema::{FieldError, cel, pruning, validate};
 
@@ -33,7 +34,7 @@ fn walk(at: &str, schema: &Map<String, Value>, is_root: bool, errors: &mut Vec<F
 }
 
 fn check_default(at: &str, schema: &Map<String, Value>, default: &Value, errors: &mut Vec<FieldError>) {
-    let node = Node::compile(&Value::Object(schema.clone()));
+    let node = compile(&Value::Object(schema.clone()));
     let mut pruned = default.clone();
     pruning::prune_value(&mut pruned, &node);
     if pruned != *default {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::cel;
+use crate::schema::compile::compile;
 use crate::schema::node::{Node, members, texts};
 use crate::schema::{FieldError, field_path};
 
@@ -385,7 +386,7 @@ fn rules(at: &str, schema: &Map<String, Value>, node: Option<&Node>, place: &Pla
     let Some(list) = list.filter(|list| !list.is_empty()) else {
         return;
     };
-    let compiled = Node::compile(&Value::Object(schema.clone()));
+    let compiled = compile(&Value::Object(schema.clone()));
     for (index, rule) in list.iter().enumerate() {
         let at = format!("{at}.x-kubernetes-validations[{index}]");
         rule_object(&at, rule, &compiled, &mut found.schema);

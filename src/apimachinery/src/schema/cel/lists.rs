@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use kube_cel::cel::{
-    IdedExpr,
+    IdedExpr, Value as Cel,
     common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
 };
 
@@ -21,10 +21,11 @@ use crate::schema::node::{ListType, Node};
 pub(super) struct Shapes(Vec<(String, Arc<Shape>)>);
 
 impl Shapes {
-    pub(super) fn variables(&self) -> impl Iterator<Item = (&str, Arc<Shape>)> {
-        self.0
-            .iter()
-            .map(|(name, shape)| (name.as_str(), Arc::clone(shape)))
+    pub(super) fn into_variables(self) -> Vec<(String, Cel)> {
+        let variables = self.0.into_iter();
+        variables
+            .map(|(name, shape)| (name, Cel::Opaque(shape)))
+            .collect()
     }
 
     /// The variable's name.
