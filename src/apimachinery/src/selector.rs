@@ -11,8 +11,33 @@ use crate::schema::{FieldError, aggregate, names};
 
 /// Why a selector was refused; the text is the status message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ParseSelectorError(String);
+pub enum ParseSelectorError {
+    #[error("found '{found}', expected: {expected}")]
+    Unexpected { found: String, expected: &'static str },
+    #[error("found '{found}' expected: '('")]
+    NoValues { found: String },
+    #[error("unable to parse requirement: {0}")]
+    Requirement(Box<Self>),
+    /// The key is no qualified name.
+    #[error("{0}")]
+    Key(String),
+    /// Key, operator and values do not fit together.
+    #[error("{0}")]
+    Values(String),
+    #[error("invalid selector: '{selector}'; can't understand '{term}'")]
+    FieldTerm { selector: String, term: String },
+    #[error("invalid field selector: invalid escape sequence: \\{sequence}")]
+    Escape { sequence: String },
+    #[error("invalid field selector: unescaped character in value: {character}")]
+    Unescaped { character: char },
+}
+
+fn unexpected(found: &Token, expected: &'static str) -> ParseSelectorError {
+    ParseSelectorError::Unexpected {
+        found: found.text(),
+        expected,
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
@@ -45,10 +70,7 @@ impl LabelSelector {
             tokens: tokens(text),
             position: 0,
         };
-        parser
-            .selector()
-            .map(|requirements| Self { requirements })
-            .map_err(ParseSelectorError)
+        parser.selector().map(|requirements| Self { requirements })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -88,7 +110,11 @@ impl Requirement {
         }
     }
 
-    fn checked(key: String, operator: Operator, values: BTreeSet<String>) -> Result<Self, String> {
+    fn checked(
+        key: String,
+        operator: Operator,
+        values: BTreeSet<String>,
+    ) -> Result<Self, ParseSelectorError> {
         let mut errors = Vec::new();
         let all = || Value::from(values.iter().cloned().collect::<Vec<_>>());
         let key_errors = names::qualified_name(&key);
@@ -125,7 +151,7 @@ impl Requirement {
                 values,
             })
         } else {
-            Err(aggregate(&errors))
+            Err(ParseSelectorError::Values(aggregate(&errors)))
         }
     }
 }
@@ -237,7 +263,7 @@ impl Parser {
         token
     }
 
-    fn selector(&mut self) -> Result<Vec<Requirement>, String> {
+    fn selector(&mut self) -> Result<Vec<Requirement>, ParseSelectorError> {
         let mut requirements = Vec::new();
         loop {
             let next = self.peek();
@@ -245,44 +271,39 @@ impl Parser {
                 return Ok(requirements);
             }
             if !matches!(next, Token::Word(_) | Token::Not) {
-                return Err(format!(
-                    "found '{}', expected: !, identifier, or 'end of string'",
-                    next.text()
-                ));
+                return Err(unexpected(&next, "!, identifier, or 'end of string'"));
             }
             let requirement = self
                 .requirement()
-                .map_err(|err| format!("unable to parse requirement: {err}"))?;
+                .map_err(|err| ParseSelectorError::Requirement(Box::new(err)))?;
             requirements.push(requirement);
             let separator = self.take();
             if separator == Token::End {
                 return Ok(requirements);
             }
             if separator != Token::Comma {
-                return Err(format!(
-                    "found '{}', expected: ',' or 'end of string'",
-                    separator.text()
-                ));
+                return Err(unexpected(&separator, "',' or 'end of string'"));
             }
             let next = self.peek();
             if !matches!(next, Token::Word(_) | Token::Not) {
-                return Err(format!("found '{}', expected: identifier after ','", next.text()));
+                return Err(unexpected(&next, "identifier after ','"));
             }
         }
     }
 
-    fn requirement(&mut self) -> Result<Requirement, String> {
+    fn requirement(&mut self) -> Result<Requirement, ParseSelectorError> {
         let mut token = self.take();
         let absent = token == Token::Not;
         if absent {
             token = self.take();
         }
         let Token::Word(key) = token else {
-            return Err(format!("found '{}', expected: identifier", token.text()));
+            return Err(unexpected(&token, "identifier"));
         };
         let errors = names::qualified_name(&key);
         if !errors.is_empty() {
-            return Err(FieldError::invalid_text("<nil>", &key, &errors.join("; ")).summary());
+            let err = FieldError::invalid_text("<nil>", &key, &errors.join("; "));
+            return Err(ParseSelectorError::Key(err.summary()));
         }
         if absent {
             return Requirement::checked(key, Operator::DoesNotExist, BTreeSet::new());
@@ -303,7 +324,7 @@ impl Parser {
         Requirement::checked(key, operator, values)
     }
 
-    fn operator(&mut self) -> Result<Operator, String> {
+    fn operator(&mut self) -> Result<Operator, ParseSelectorError> {
         let token = self.tokens.get(self.position).cloned().unwrap_or(Token::End);
         self.position += 1;
         match token {
@@ -319,17 +340,14 @@ impl Parser {
             | Token::Comma
             | Token::Not
             | Token::Stray(_)
-            | Token::End => Err(format!(
-                "found '{}', expected: in, notin, =, ==, !=, gt, lt",
-                token.text()
-            )),
+            | Token::End => Err(unexpected(&token, "in, notin, =, ==, !=, gt, lt")),
         }
     }
 
-    fn values(&mut self) -> Result<BTreeSet<String>, String> {
+    fn values(&mut self) -> Result<BTreeSet<String>, ParseSelectorError> {
         let open = self.take();
         if open != Token::Open {
-            return Err(format!("found '{}' expected: '('", open.text()));
+            return Err(ParseSelectorError::NoValues { found: open.text() });
         }
         let first = self.peek();
         if first == Token::Close {
@@ -337,20 +355,17 @@ impl Parser {
             return Ok(BTreeSet::from([String::new()]));
         }
         if !matches!(first, Token::Word(_) | Token::Comma) {
-            return Err(format!(
-                "found '{}', expected: ',', ')' or identifier",
-                first.text()
-            ));
+            return Err(unexpected(&first, "',', ')' or identifier"));
         }
         let values = self.identifiers()?;
         if self.take() == Token::Close {
             Ok(values)
         } else {
-            Err(format!("found '{}', expected: ')'", first.text()))
+            Err(unexpected(&first, "')'"))
         }
     }
 
-    fn identifiers(&mut self) -> Result<BTreeSet<String>, String> {
+    fn identifiers(&mut self) -> Result<BTreeSet<String>, ParseSelectorError> {
         let mut values = BTreeSet::new();
         loop {
             let token = self.take();
@@ -361,7 +376,7 @@ impl Parser {
                     return Ok(values);
                 }
                 if next != Token::Comma {
-                    return Err(format!("found '{}', expected: ',' or ')'", next.text()));
+                    return Err(unexpected(&next, "',' or ')'"));
                 }
             } else if token == Token::Comma {
                 // `(,a)`, `(a,)` and `(a,,b)` each hold an empty value.
@@ -372,12 +387,12 @@ impl Parser {
                     return Ok(values);
                 }
             } else {
-                return Err(format!("found '{}', expected: ',', or identifier", token.text()));
+                return Err(unexpected(&token, "',', or identifier"));
             }
         }
     }
 
-    fn exact_value(&mut self) -> Result<BTreeSet<String>, String> {
+    fn exact_value(&mut self) -> Result<BTreeSet<String>, ParseSelectorError> {
         if matches!(self.peek(), Token::End | Token::Comma) {
             return Ok(BTreeSet::from([String::new()]));
         }
@@ -385,7 +400,7 @@ impl Parser {
         if let Token::Word(word) = token {
             Ok(BTreeSet::from([word]))
         } else {
-            Err(format!("found '{}', expected: identifier", token.text()))
+            Err(unexpected(&token, "identifier"))
         }
     }
 }
@@ -410,8 +425,10 @@ impl FieldSelector {
         parts.sort_unstable();
         let mut terms = Vec::new();
         for part in parts.into_iter().filter(|part| !part.is_empty()) {
-            let refused =
-                || ParseSelectorError(format!("invalid selector: '{text}'; can't understand '{part}'"));
+            let refused = || ParseSelectorError::FieldTerm {
+                selector: text.to_owned(),
+                term: part.to_owned(),
+            };
             let (at, operator) = part
                 .char_indices()
                 .find_map(|(at, _)| {
@@ -486,20 +503,18 @@ fn unescape(text: &str) -> Result<String, ParseSelectorError> {
             '\\' => match chars.next() {
                 Some(escaped @ ('\\' | ',' | '=')) => out.push(escaped),
                 Some(other) => {
-                    return Err(ParseSelectorError(format!(
-                        "invalid field selector: invalid escape sequence: \\{other}"
-                    )));
+                    return Err(ParseSelectorError::Escape {
+                        sequence: other.to_string(),
+                    });
                 }
                 None => {
-                    return Err(ParseSelectorError(
-                        "invalid field selector: invalid escape sequence: \\".to_owned(),
-                    ));
+                    return Err(ParseSelectorError::Escape {
+                        sequence: String::new(),
+                    });
                 }
             },
             ',' | '=' => {
-                return Err(ParseSelectorError(format!(
-                    "invalid field selector: unescaped character in value: {c}"
-                )));
+                return Err(ParseSelectorError::Unescaped { character: c });
             }
             _ => out.push(c),
         }

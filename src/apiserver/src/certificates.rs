@@ -47,17 +47,24 @@ pub(crate) fn request_of(csr: &Value) -> Option<CertificateRequest> {
     CertificateRequest::from_pem(&pem).ok()
 }
 
-/// The one group that no signer makes members of. The error says why.
-pub(crate) fn check_subject(csr: &Value) -> Result<(), String> {
+/// A request for membership in the one group that no signer makes members of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("use of {signer} signer with {MASTERS} group is not allowed")]
+pub(crate) struct MastersRequested {
+    signer: String,
+}
+
+/// Rejects a request of a user for the group `system:masters`.
+pub(crate) fn check_subject(csr: &Value) -> Result<(), MastersRequested> {
     let name = object::text(csr, &["spec", "signerName"]);
     let is_user = Signer::of(name) == Some(Signer::UserClient);
     let Some(request) = is_user.then(|| request_of(csr)).flatten() else {
         return Ok(());
     };
     match request.organizations.iter().any(|group| group == MASTERS) {
-        true => Err(format!(
-            "use of {name} signer with {MASTERS} group is not allowed"
-        )),
+        true => Err(MastersRequested {
+            signer: name.to_owned(),
+        }),
         false => Ok(()),
     }
 }

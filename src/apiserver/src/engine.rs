@@ -94,7 +94,7 @@ impl Target {
         }
         if old.is_none() && self.resource.is(BuiltIn::CertificateSigningRequest) {
             certificates::check_subject(new)
-                .map_err(|why| ApiError::forbidden(&resource, &self.name, &why))?;
+                .map_err(|why| ApiError::forbidden(&resource, &self.name, &why.to_string()))?;
         }
         Ok(())
     }

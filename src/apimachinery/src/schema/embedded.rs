@@ -60,7 +60,7 @@ fn check(resource: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     };
     let field = path.child("metadata").field();
     if let Err(err) = metadata::check_types(given) {
-        errors.push(FieldError::invalid(field, given, &err));
+        errors.push(FieldError::invalid(field, given, &err.to_string()));
         return;
     }
     for mut error in metadata::validate_embedded(given) {

@@ -353,16 +353,33 @@ enum Shape {
     ObjectList(&'static str),
 }
 
-/// Checks that metadata can be decoded at all; the error is the decoder's text.
-pub(crate) fn check_types(metadata: &Value) -> Result<(), String> {
+/// The reason why metadata cannot be decoded, in the words of Go's decoder.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DecodeMetadataError {
+    #[error("json: cannot unmarshal {found} into Go struct field ObjectMeta.{field} of type {expected}")]
+    Type {
+        found: &'static str,
+        field: String,
+        expected: String,
+    },
+    #[error(
+        "parsing time {0} as \"2006-01-02T15:04:05Z07:00\": cannot parse {0} as \"2006\"",
+        gotext::quote(text)
+    )]
+    Time { text: String },
+}
+
+/// Checks that metadata can be decoded at all.
+pub(crate) fn check_types(metadata: &Value) -> Result<(), DecodeMetadataError> {
     let Some(fields) = metadata.as_object() else {
         if metadata.is_null() {
             return Ok(());
         }
-        let kind = json_kind(metadata);
-        return Err(format!(
-            "json: cannot unmarshal {kind} into Go struct field ObjectMeta.metadata of type v1.ObjectMeta"
-        ));
+        return Err(DecodeMetadataError::Type {
+            found: json_kind(metadata),
+            field: "metadata".to_owned(),
+            expected: "v1.ObjectMeta".to_owned(),
+        });
     };
     for (name, shape) in TYPES {
         if let Some(value) = fields.get(name).filter(|value| !value.is_null()) {
@@ -372,12 +389,13 @@ pub(crate) fn check_types(metadata: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn check_shape(name: &str, value: &Value, shape: Shape) -> Result<(), String> {
+fn check_shape(name: &str, value: &Value, shape: Shape) -> Result<(), DecodeMetadataError> {
     let wrong = |value: &Value, expected: &str| {
-        let kind = json_kind(value);
-        Err(format!(
-            "json: cannot unmarshal {kind} into Go struct field ObjectMeta.metadata.{name} of type {expected}"
-        ))
+        Err(DecodeMetadataError::Type {
+            found: json_kind(value),
+            field: format!("metadata.{name}"),
+            expected: expected.to_owned(),
+        })
     };
     match (shape, value) {
         (Shape::Text, Value::String(_)) => Ok(()),
@@ -386,10 +404,7 @@ fn check_shape(name: &str, value: &Value, shape: Shape) -> Result<(), String> {
         (Shape::Integer, other) => wrong(other, "int64"),
         (Shape::Time, Value::String(text)) => match text.parse::<jiff::Timestamp>() {
             Ok(_) => Ok(()),
-            Err(_) => Err(format!(
-                "parsing time {0} as \"2006-01-02T15:04:05Z07:00\": cannot parse {0} as \"2006\"",
-                gotext::quote(text)
-            )),
+            Err(_) => Err(DecodeMetadataError::Time { text: text.clone() }),
         },
         (Shape::Time, other) => wrong(other, "string"),
         (Shape::TextMap, Value::Object(map)) => map
@@ -542,7 +557,7 @@ mod tests {
             Ok(())
         );
         assert_eq!(
-            check_types(&json!({"labels": {"a": 1}})).unwrap_err(),
+            check_types(&json!({"labels": {"a": 1}})).unwrap_err().to_string(),
             "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string"
         );
         assert!(check_types(&json!({"creationTimestamp": "noon"})).is_err());

@@ -33,6 +33,35 @@ pub(crate) enum Signer {
     UserClient,
 }
 
+/// The reason why a signer does not sign a request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RejectRequestError {
+    #[error("subject organization is not {NODES}")]
+    NodeGroup,
+    #[error("subject common name does not begin with {NODE_PREFIX}")]
+    NodePrefix,
+    #[error("subject common name does not end with a node's name: {fault}")]
+    NodeName { fault: String },
+    #[error("subject holds more than one organization and one common name")]
+    NodeSubject,
+    #[error("DNS or IP subjectAltName is required")]
+    NoServingName,
+    #[error("subject common name is required: it is the user")]
+    NoUser,
+    #[error("subject is a node's; use the signer kubernetes.io/kube-apiserver-client-kubelet for {NODES}")]
+    UserIsNode,
+    #[error("subject organization {MASTERS} is not allowed")]
+    Masters,
+    #[error("{kind} subjectAltNames are not allowed")]
+    AlternativeNames { kind: &'static str },
+    #[error("usages did not match [{expected}]")]
+    Usages { expected: String },
+    #[error("invalid usage for client certificate: {usage}")]
+    ClientUsage { usage: String },
+    #[error("missing required usage for client certificate: {CLIENT_AUTH}")]
+    NoClientAuth,
+}
+
 /// Who made a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Requestor<'a> {
@@ -52,7 +81,11 @@ impl Signer {
     }
 
     /// Whether the signer signs this at all; the error says why not.
-    pub(crate) fn check(self, request: &CertificateRequest, usages: &[&str]) -> Result<(), String> {
+    pub(crate) fn check(
+        self,
+        request: &CertificateRequest,
+        usages: &[&str],
+    ) -> Result<(), RejectRequestError> {
         match self {
             Self::NodeClient => {
                 check_node(request)?;
@@ -62,7 +95,7 @@ impl Signer {
             Self::NodeServing => {
                 check_node(request)?;
                 if request.names.dns.is_empty() && request.names.ips.is_empty() {
-                    return Err("DNS or IP subjectAltName is required".to_owned());
+                    return Err(RejectRequestError::NoServingName);
                 }
                 refuse_names(&AlternativeNames {
                     dns: Vec::new(),
@@ -127,39 +160,35 @@ pub(crate) fn grant(usages: &[&str], expiration_seconds: Option<i64>) -> Grant {
 }
 
 /// `system:node:NAME` in `system:nodes`, and nothing else.
-fn check_node(request: &CertificateRequest) -> Result<(), String> {
+fn check_node(request: &CertificateRequest) -> Result<(), RejectRequestError> {
     if request.organizations != [NODES] {
-        return Err(format!("subject organization is not {NODES}"));
+        return Err(RejectRequestError::NodeGroup);
     }
     let Some(name) = request.common_name.strip_prefix(NODE_PREFIX) else {
-        return Err(format!("subject common name does not begin with {NODE_PREFIX}"));
+        return Err(RejectRequestError::NodePrefix);
     };
     match names::dns_subdomain(name).into_iter().next() {
-        Some(fault) => Err(format!(
-            "subject common name does not end with a node's name: {fault}"
-        )),
+        Some(fault) => Err(RejectRequestError::NodeName { fault }),
         None if request.subject_is_plain() => Ok(()),
-        None => Err("subject holds more than one organization and one common name".to_owned()),
+        None => Err(RejectRequestError::NodeSubject),
     }
 }
 
-fn check_user(request: &CertificateRequest) -> Result<(), String> {
+fn check_user(request: &CertificateRequest) -> Result<(), RejectRequestError> {
     if request.common_name.is_empty() {
-        return Err("subject common name is required: it is the user".to_owned());
+        return Err(RejectRequestError::NoUser);
     }
     if request.common_name.starts_with(NODE_PREFIX) || request.organizations.iter().any(|name| name == NODES)
     {
-        return Err(format!(
-            "subject is a node's; use the signer kubernetes.io/kube-apiserver-client-kubelet for {NODES}"
-        ));
+        return Err(RejectRequestError::UserIsNode);
     }
     if request.organizations.iter().any(|name| name == MASTERS) {
-        return Err(format!("subject organization {MASTERS} is not allowed"));
+        return Err(RejectRequestError::Masters);
     }
     Ok(())
 }
 
-fn refuse_names(names: &AlternativeNames) -> Result<(), String> {
+fn refuse_names(names: &AlternativeNames) -> Result<(), RejectRequestError> {
     let found = [
         ("DNS", names.dns.len()),
         ("Email", names.emails.len()),
@@ -168,13 +197,13 @@ fn refuse_names(names: &AlternativeNames) -> Result<(), String> {
         ("Other", names.others),
     ];
     match found.into_iter().find(|(_, count)| *count > 0) {
-        Some((kind, _)) => Err(format!("{kind} subjectAltNames are not allowed")),
+        Some((kind, _)) => Err(RejectRequestError::AlternativeNames { kind }),
         None => Ok(()),
     }
 }
 
 /// A signature and one purpose; keys that encipher may say so.
-fn check_usages(usages: &[&str], purpose: &str) -> Result<(), String> {
+fn check_usages(usages: &[&str], purpose: &str) -> Result<(), RejectRequestError> {
     let given: BTreeSet<&str> = usages.iter().copied().collect();
     let without = BTreeSet::from([DIGITAL_SIGNATURE, purpose]);
     let with = BTreeSet::from([DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, purpose]);
@@ -182,18 +211,20 @@ fn check_usages(usages: &[&str], purpose: &str) -> Result<(), String> {
         return Ok(());
     }
     let expected: Vec<&str> = with.into_iter().collect();
-    Err(format!("usages did not match [{}]", expected.join(" ")))
+    Err(RejectRequestError::Usages {
+        expected: expected.join(" "),
+    })
 }
 
-fn check_user_usages(usages: &[&str]) -> Result<(), String> {
+fn check_user_usages(usages: &[&str]) -> Result<(), RejectRequestError> {
     let allowed = [DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, CLIENT_AUTH];
     if let Some(other) = usages.iter().find(|usage| !allowed.contains(usage)) {
-        return Err(format!("invalid usage for client certificate: {other}"));
+        return Err(RejectRequestError::ClientUsage {
+            usage: (*other).to_owned(),
+        });
     }
     match usages.contains(&CLIENT_AUTH) {
         true => Ok(()),
-        false => Err(format!(
-            "missing required usage for client certificate: {CLIENT_AUTH}"
-        )),
+        false => Err(RejectRequestError::NoClientAuth),
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::builtin::{BuiltIn, CSR_STORAGE};
-use crate::certificates::signer::{self, Requestor, Signer};
+use crate::certificates::signer::{self, RejectRequestError, Requestor, Signer};
 use crate::certificates::{
     APPROVED, DENIED, FAILED, conditions, has_certificate, has_condition, request_of, texts,
 };
@@ -60,7 +60,7 @@ enum Step {
     /// With this message.
     Approve(&'static str),
     /// For this reason.
-    Fail(String),
+    Fail(RejectRequestError),
     Sign(Signer, Box<CertificateRequest>, Grant),
 }
 
@@ -149,6 +149,7 @@ async fn advance(
             Subresource::Approval
         }
         Step::Fail(why) => {
+            let why = why.to_string();
             info!(request = name, why, "a certificate request cannot be signed");
             add_condition(&mut csr, FAILED, "SignerValidationFailure", &why, now);
             Subresource::Status

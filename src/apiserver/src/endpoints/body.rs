@@ -18,23 +18,36 @@ pub(crate) struct Body {
     pub duplicates: Vec<String>,
 }
 
-/// Reads a body. The error text is what follows `json parse error: ` or `yaml: `.
-pub(crate) fn parse(bytes: &[u8], encoding: Encoding) -> Result<Body, String> {
+/// The reason why bytes are no JSON or YAML; its text follows `json parse error: ` or `yaml: `.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ParseBodyError {
+    #[error("unexpected end of JSON input")]
+    Empty,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Utf8(#[from] std::str::Utf8Error),
+    #[error(transparent)]
+    Yaml(#[from] yaml::YamlError),
+}
+
+/// Reads a body.
+pub(crate) fn parse(bytes: &[u8], encoding: Encoding) -> Result<Body, ParseBodyError> {
     let StrictJson { value, duplicates } = match encoding {
         Encoding::Json => parse_json(bytes)?,
         Encoding::Yaml => {
-            let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
-            yaml::from_str_with_repeated_keys(text).map_err(|err| err.to_string())?
+            let text = std::str::from_utf8(bytes)?;
+            yaml::from_str_with_repeated_keys(text)?
         }
     };
     Ok(Body { value, duplicates })
 }
 
-fn parse_json(bytes: &[u8]) -> Result<StrictJson, String> {
+fn parse_json(bytes: &[u8]) -> Result<StrictJson, ParseBodyError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err("unexpected end of JSON input".to_owned());
+        return Err(ParseBodyError::Empty);
     }
-    strict::parse(bytes).map_err(|err| err.to_string())
+    Ok(strict::parse(bytes)?)
 }
 
 /// The beginning of a body for an error message: text if it looks like JSON, else hexadecimal.
@@ -78,7 +91,7 @@ mod tests {
     #[test]
     fn nothing_and_garbage_are_errors() {
         assert_eq!(
-            parse(b" ", Encoding::Json).expect_err("empty"),
+            parse(b" ", Encoding::Json).expect_err("empty").to_string(),
             "unexpected end of JSON input"
         );
         assert!(parse(b"{\"a\":1} x", Encoding::Json).is_err());

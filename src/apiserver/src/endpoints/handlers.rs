@@ -504,7 +504,7 @@ impl Call<'_> {
     fn body(&self) -> Result<(Cow<'_, [u8]>, Encoding), ApiError> {
         let (content_type, body) = (self.request.content_type(), &self.request.body);
         if negotiate::essence(content_type) == PROTOBUF && protobuf::is_read(&self.resource) {
-            let json = protobuf::to_json(body).map_err(ApiError::bad_request)?;
+            let json = protobuf::to_json(body).map_err(|err| ApiError::bad_request(err.to_string()))?;
             return Ok((Cow::Owned(json), Encoding::Json));
         }
         Ok((Cow::Borrowed(body), negotiate::input(content_type)?))

@@ -126,20 +126,49 @@ pub(crate) fn is_read(resource: &Resource) -> bool {
     resource.is(BuiltIn::CertificateSigningRequest)
 }
 
-/// The object of a body, in JSON. The error says what is wrong with the bytes.
-pub(crate) fn to_json(body: &[u8]) -> Result<Vec<u8>, String> {
-    let envelope = body
-        .strip_prefix(MAGIC)
-        .ok_or("the body does not begin as Kubernetes' protobuf does")?;
+/// The reason why bytes are no object in Kubernetes' protobuf.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DecodeProtobufError {
+    #[error("the body does not begin as Kubernetes' protobuf does")]
+    Magic,
+    #[error("the object is encoded once more")]
+    ContentEncoding,
+    #[error("the message is cut off")]
+    CutOff,
+    #[error("a number has too many bytes")]
+    Number,
+    #[error(transparent)]
+    Length(#[from] std::num::TryFromIntError),
+    #[error("wire type {0} is unknown")]
+    WireType(u64),
+    #[error("it is of another type")]
+    Type,
+    #[error("a map's entry is of another type")]
+    MapEntry,
+    #[error(transparent)]
+    Base64(#[from] base64::DecodeError),
+    #[error(transparent)]
+    Utf8(#[from] std::str::Utf8Error),
+    #[error(transparent)]
+    Time(#[from] jiff::Error),
+    #[error("{name}: {why}")]
+    Field { name: &'static str, why: Box<Self> },
+}
+
+type Result<T> = std::result::Result<T, DecodeProtobufError>;
+
+/// The object of a body, in JSON.
+pub(crate) fn to_json(body: &[u8]) -> Result<Vec<u8>> {
+    let envelope = body.strip_prefix(MAGIC).ok_or(DecodeProtobufError::Magic)?;
     let envelope = message(envelope, UNKNOWN)?;
     if envelope["contentEncoding"]
         .as_str()
         .is_some_and(|encoding| !encoding.is_empty())
     {
-        return Err("the object is encoded once more".to_owned());
+        return Err(DecodeProtobufError::ContentEncoding);
     }
     let raw = envelope["raw"].as_str().unwrap_or_default();
-    let raw = BASE64.decode(raw).map_err(|err| err.to_string())?;
+    let raw = BASE64.decode(raw)?;
     let mut object = message(&raw, CERTIFICATE_SIGNING_REQUEST)?;
     if let (Some(object), Some(kind)) = (object.as_object_mut(), envelope["typeMeta"].as_object()) {
         let told = kind.iter().filter(|(_, text)| *text != "");
@@ -157,14 +186,16 @@ enum Wire<'a> {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
-        let cut = || "the message is cut off".to_owned();
-        let (taken, rest) = self.0.split_at_checked(count).ok_or_else(cut)?;
+    fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self
+            .0
+            .split_at_checked(count)
+            .ok_or(DecodeProtobufError::CutOff)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn number(&mut self) -> Result<u64, String> {
+    fn number(&mut self) -> Result<u64> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.take(1)?[0];
@@ -173,11 +204,11 @@ impl<'a> Reader<'a> {
                 return Ok(number);
             }
         }
-        Err("a number has too many bytes".to_owned())
+        Err(DecodeProtobufError::Number)
     }
 
     /// The next field's number and value.
-    fn field(&mut self) -> Result<Option<(u64, Wire<'a>)>, String> {
+    fn field(&mut self) -> Result<Option<(u64, Wire<'a>)>> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -186,17 +217,17 @@ impl<'a> Reader<'a> {
             0 => Wire::Number(self.number()?),
             1 => Wire::Bytes(self.take(8)?),
             2 => {
-                let length = usize::try_from(self.number()?).map_err(|err| err.to_string())?;
+                let length = usize::try_from(self.number()?)?;
                 Wire::Bytes(self.take(length)?)
             }
             5 => Wire::Bytes(self.take(4)?),
-            other => return Err(format!("wire type {other} is unknown")),
+            other => return Err(DecodeProtobufError::WireType(other)),
         };
         Ok(Some((tag >> 3, value)))
     }
 }
 
-fn message(bytes: &[u8], fields: &[Field]) -> Result<Value, String> {
+fn message(bytes: &[u8], fields: &[Field]) -> Result<Value> {
     let mut reader = Reader(bytes);
     let mut object = Map::new();
     while let Some((number, wire)) = reader.field()? {
@@ -210,7 +241,10 @@ fn message(bytes: &[u8], fields: &[Field]) -> Result<Value, String> {
             map[key] = value;
             continue;
         }
-        let value = value(&wire, field.shape).map_err(|why| format!("{}: {why}", field.name))?;
+        let value = value(&wire, field.shape).map_err(|why| DecodeProtobufError::Field {
+            name: field.name,
+            why: Box::new(why),
+        })?;
         match object.get_mut(field.name).and_then(Value::as_array_mut) {
             Some(items) if field.is_list => items.push(value),
             None if field.is_list => drop(object.insert(field.name.to_owned(), json!([value]))),
@@ -222,10 +256,10 @@ fn message(bytes: &[u8], fields: &[Field]) -> Result<Value, String> {
     Ok(Value::Object(object))
 }
 
-fn value(wire: &Wire<'_>, shape: Shape) -> Result<Value, String> {
+fn value(wire: &Wire<'_>, shape: Shape) -> Result<Value> {
     match (wire, shape) {
         (Wire::Bytes(bytes), Shape::Text) => {
-            let text = std::str::from_utf8(bytes).map_err(|err| err.to_string())?;
+            let text = std::str::from_utf8(bytes)?;
             Ok(json!(text))
         }
         (Wire::Bytes(bytes), Shape::Bytes) => Ok(json!(BASE64.encode(bytes))),
@@ -233,14 +267,14 @@ fn value(wire: &Wire<'_>, shape: Shape) -> Result<Value, String> {
         (Wire::Bytes(bytes), Shape::Time) => time(bytes),
         (Wire::Number(number), Shape::Integer) => Ok(json!(number.cast_signed())),
         (Wire::Number(number), Shape::Bool) => Ok(json!(*number != 0)),
-        (Wire::Bytes(_) | Wire::Number(_), _) => Err("it is of another type".to_owned()),
+        (Wire::Bytes(_) | Wire::Number(_), _) => Err(DecodeProtobufError::Type),
     }
 }
 
 /// An entry of a map: its key is field 1, its value field 2.
-fn entry(wire: &Wire<'_>, shape: &Shape) -> Result<(String, Value), String> {
+fn entry(wire: &Wire<'_>, shape: &Shape) -> Result<(String, Value)> {
     let Wire::Bytes(bytes) = wire else {
-        return Err("a map's entry is of another type".to_owned());
+        return Err(DecodeProtobufError::MapEntry);
     };
     let fields = [one(1, "key", Shape::Text), one(2, "value", *shape)];
     let mut entry = message(bytes, &fields)?;
@@ -250,13 +284,13 @@ fn entry(wire: &Wire<'_>, shape: &Shape) -> Result<(String, Value), String> {
 }
 
 /// Seconds and nanoseconds; a time that is not set has no bytes.
-fn time(bytes: &[u8]) -> Result<Value, String> {
+fn time(bytes: &[u8]) -> Result<Value> {
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
     let fields = [one(1, "seconds", Shape::Integer)];
     let seconds = message(bytes, &fields)?["seconds"].as_i64().unwrap_or_default();
-    let time = Timestamp::from_second(seconds).map_err(|err| err.to_string())?;
+    let time = Timestamp::from_second(seconds)?;
     Ok(json!(format_time(time)))
 }
 
@@ -339,7 +373,7 @@ mod tests {
     #[test]
     fn broken_bytes_are_refused() {
         let check = |body: &[u8], expect: &str| {
-            let err = to_json(body).expect_err("broken");
+            let err = to_json(body).expect_err("broken").to_string();
             assert!(err.contains(expect), "{err}");
         };
         check(b"{}", "does not begin as Kubernetes' protobuf does");

@@ -6,6 +6,7 @@ use crate::builtin;
 use crate::endpoints::body::{self, Body};
 use crate::endpoints::negotiate::Encoding;
 use crate::endpoints::options::FieldValidation;
+use crate::object::typed::DecodeTypeError;
 use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
 
@@ -36,8 +37,8 @@ impl Warnings {
 /// Why a value is not an object of a kind.
 #[derive(Debug)]
 pub(crate) enum DecodeFault {
-    /// Refused whatever the field validation: the text of Go's decoder.
-    Malformed(String),
+    /// Refused whatever the field validation.
+    Malformed(DecodeTypeError),
     /// Refused by strict decoding: `unknown field "…"`, `duplicate field "…"`.
     Strict(Vec<String>),
 }
@@ -45,7 +46,7 @@ pub(crate) enum DecodeFault {
 impl DecodeFault {
     pub(crate) fn text(&self) -> String {
         match self {
-            Self::Malformed(text) => text.clone(),
+            Self::Malformed(err) => err.to_string(),
             Self::Strict(texts) => format!("strict decoding error: {}", texts.join(", ")),
         }
     }

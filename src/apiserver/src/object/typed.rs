@@ -141,8 +141,8 @@ impl Types {
         Self { shapes }
     }
 
-    /// Decodes `value` as the definition `name`. The error is what Go's decoder would have said.
-    pub(crate) fn decode(&self, name: &str, value: Value) -> Result<Decoded, String> {
+    /// Decodes `value` as the definition `name`.
+    pub(crate) fn decode(&self, name: &str, value: Value) -> Result<Decoded, DecodeTypeError> {
         let mut decoder = Decoder {
             types: self,
             unknown: Vec::new(),
@@ -156,7 +156,7 @@ impl Types {
     }
 
     /// Decodes an object's `metadata`; paths start with `metadata`.
-    pub(crate) fn decode_metadata(&self, value: Value) -> Result<Decoded, String> {
+    pub(crate) fn decode_metadata(&self, value: Value) -> Result<Decoded, DecodeTypeError> {
         let mut decoder = Decoder {
             types: self,
             unknown: Vec::new(),
@@ -166,11 +166,49 @@ impl Types {
         // Custom resources' metadata is decoded by itself, so its errors do not name it.
         let value = decoder
             .decode(&shape, value, &place)
-            .map_err(|err| err.replacen("ObjectMeta.metadata.", "ObjectMeta.", 1))?;
+            .map_err(DecodeTypeError::without_metadata)?;
         Ok(Decoded {
             value: value.unwrap_or_else(|| Value::Object(Map::new())),
             unknown: decoder.unknown,
         })
+    }
+}
+
+/// The reason why a value is not of a type, in the words of Go's decoder.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DecodeTypeError {
+    #[error(
+        "json: cannot unmarshal {found} into Go {} of type {wanted}",
+        field.as_ref().map_or_else(|| "value".to_owned(), |field| format!("struct field {field}"))
+    )]
+    Mismatch {
+        /// The JSON type; of a number that does not fit, the number too.
+        found: String,
+        /// Struct and path. `None` for the whole value.
+        field: Option<String>,
+        wanted: String,
+    },
+    #[error("illegal base64 data at input byte {position}")]
+    Base64 { position: usize },
+    #[error("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {element:?}")]
+    Time {
+        text: String,
+        layout: &'static str,
+        rest: String,
+        element: &'static str,
+    },
+}
+
+impl DecodeTypeError {
+    /// The error of metadata that is decoded by itself.
+    fn without_metadata(mut self) -> Self {
+        if let Self::Mismatch {
+            field: Some(field), ..
+        } = &mut self
+        {
+            *field = field.replacen("ObjectMeta.metadata.", "ObjectMeta.", 1);
+        }
+        self
     }
 }
 
@@ -216,7 +254,7 @@ impl Place {
         }
     }
 
-    fn mismatch(&self, value: &Value, wanted: &str) -> String {
+    fn mismatch(&self, value: &Value, wanted: &str) -> DecodeTypeError {
         let found = match value {
             Value::Null => "null",
             Value::Bool(_) => "bool",
@@ -225,14 +263,14 @@ impl Place {
             Value::Array(_) => "array",
             Value::Object(_) => "object",
         };
-        if self.go_path.is_empty() {
-            return format!("json: cannot unmarshal {found} into Go value of type {wanted}");
+        DecodeTypeError::Mismatch {
+            found: found.to_owned(),
+            field: match self.go_path.as_str() {
+                "" => None,
+                path => Some(format!("{}.{path}", self.go_struct)),
+            },
+            wanted: wanted.to_owned(),
         }
-        let path = &self.go_path;
-        format!(
-            "json: cannot unmarshal {found} into Go struct field {}.{path} of type {wanted}",
-            self.go_struct
-        )
     }
 }
 
@@ -251,7 +289,12 @@ struct Decoder<'a> {
 
 impl Decoder<'_> {
     /// `None`: the field is absent.
-    fn decode(&mut self, shape: &Shape, value: Value, place: &Place) -> Result<Option<Value>, String> {
+    fn decode(
+        &mut self,
+        shape: &Shape,
+        value: Value,
+        place: &Place,
+    ) -> Result<Option<Value>, DecodeTypeError> {
         let value = match (shape, value) {
             (Shape::Any, value) => value,
             (_, Value::Null) => return Ok(None),
@@ -345,7 +388,7 @@ impl Decoder<'_> {
         drops_empty_text: bool,
         object: Map<String, Value>,
         place: &Place,
-    ) -> Result<Map<String, Value>, String> {
+    ) -> Result<Map<String, Value>, DecodeTypeError> {
         let mut decoded = Map::new();
         for (key, value) in object {
             let at = place.field(name, &key);
@@ -388,9 +431,12 @@ impl Decoder<'_> {
     }
 }
 
-fn number_mismatch(place: &Place, number: &serde_json::Number, wanted: &str) -> String {
-    let text = place.mismatch(&Value::Number(number.clone()), wanted);
-    text.replacen("unmarshal number", &format!("unmarshal number {number}"), 1)
+fn number_mismatch(place: &Place, number: &serde_json::Number, wanted: &str) -> DecodeTypeError {
+    let mut err = place.mismatch(&Value::Number(number.clone()), wanted);
+    if let DecodeTypeError::Mismatch { found, .. } = &mut err {
+        *found = format!("number {number}");
+    }
+    err
 }
 
 /// What `null` leaves in a list or map.
@@ -406,7 +452,7 @@ fn zero(shape: &Shape) -> Value {
     }
 }
 
-fn check_base64(text: &str) -> Result<(), String> {
+fn check_base64(text: &str) -> Result<(), DecodeTypeError> {
     use base64::Engine as _;
     let compact: String = text.chars().filter(|char| !matches!(char, '\r' | '\n')).collect();
     base64::engine::general_purpose::STANDARD
@@ -419,17 +465,17 @@ fn check_base64(text: &str) -> Result<(), String> {
                 base64::DecodeError::InvalidLength(length) => length - length % 4,
                 base64::DecodeError::InvalidPadding => compact.len().saturating_sub(compact.len() % 4),
             };
-            format!("illegal base64 data at input byte {position}")
+            DecodeTypeError::Base64 { position }
         })
 }
 
-fn parse_time(text: &str) -> Result<String, String> {
+fn parse_time(text: &str) -> Result<String, DecodeTypeError> {
     let time = parse_rfc3339(text, "2006-01-02T15:04:05Z07:00")?;
     Ok(format_time(time))
 }
 
 /// Microseconds are written with exactly six digits, and read only so.
-fn parse_micro_time(text: &str) -> Result<String, String> {
+fn parse_micro_time(text: &str) -> Result<String, DecodeTypeError> {
     const LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
     let time = parse_rfc3339(text, LAYOUT)?;
     let tail = text.get(19..).unwrap_or_default();
@@ -437,21 +483,29 @@ fn parse_micro_time(text: &str) -> Result<String, String> {
         fraction.bytes().take_while(u8::is_ascii_digit).count()
     });
     if digits != 6 {
-        return Err(format!(
-            "parsing time {text:?} as {LAYOUT:?}: cannot parse {tail:?} as \".000000\""
-        ));
+        return Err(DecodeTypeError::Time {
+            text: text.to_owned(),
+            layout: LAYOUT,
+            rest: tail.to_owned(),
+            element: ".000000",
+        });
     }
     Ok(format_micro_time(time))
 }
 
-fn parse_rfc3339(text: &str, layout: &str) -> Result<Timestamp, String> {
+fn parse_rfc3339(text: &str, layout: &'static str) -> Result<Timestamp, DecodeTypeError> {
     let well_formed = text.len() >= 20 && text.as_bytes().get(10) == Some(&b'T');
     let parsed = if well_formed {
         text.parse::<Timestamp>().ok()
     } else {
         None
     };
-    parsed.ok_or_else(|| format!("parsing time {text:?} as {layout:?}: cannot parse {text:?} as \"2006\""))
+    parsed.ok_or_else(|| DecodeTypeError::Time {
+        text: text.to_owned(),
+        layout,
+        rest: text.to_owned(),
+        element: "2006",
+    })
 }
 
 /// RFC 3339 with seconds, as `metav1.Time` is written.
@@ -492,7 +546,8 @@ mod tests {
     #[test]
     fn a_wrong_type_is_refused_in_gos_words() {
         let check = |definition: &str, body: Value, expect: &str| {
-            assert_eq!(types().decode(definition, body).expect_err(expect), expect);
+            let err = types().decode(definition, body).expect_err(expect);
+            assert_eq!(err.to_string(), expect);
         };
         check(
             CONFIG_MAP,
@@ -523,7 +578,9 @@ mod tests {
             .expect("six decimals")
             .value;
         assert_eq!(got["spec"]["renewTime"], "2026-01-02T02:04:05.000600Z");
-        let err = lease("2026-01-02T03:04:05.5Z").expect_err("one decimal");
+        let err = lease("2026-01-02T03:04:05.5Z")
+            .expect_err("one decimal")
+            .to_string();
         assert!(err.ends_with("cannot parse \".5Z\" as \".000000\""), "{err}");
         assert!(lease("yesterday").is_err());
     }

@@ -43,15 +43,11 @@ pub(super) fn check(
     let source = text("rule");
     let mut uses_old_self = false;
     match cel::parse(source) {
-        Err(err) => refused(
-            &mut errors,
-            "rule",
-            &compilation_failed(source, &syntax_problems(&err)),
-        ),
+        Err(err) => refused(&mut errors, "rule", &syntax_error(source, &err).to_string()),
         Ok(program) => {
             uses_old_self = program.references().has_variable("oldSelf");
             match scope.check(source, &program) {
-                Err(detail) => refused(&mut errors, "rule", &detail),
+                Err(err) => refused(&mut errors, "rule", &err.to_string()),
                 Ok(Kind::Bool | Kind::Unknown) => {}
                 Ok(_) => refused(&mut errors, "rule", "cel expression must evaluate to a bool"),
             }
@@ -61,18 +57,18 @@ pub(super) fn check(
     if !message.is_empty() {
         match cel::parse(message) {
             Err(err) => {
-                let detail = compilation_failed(message, &syntax_problems(&err));
+                let err = syntax_error(message, &err);
                 refused(
                     &mut errors,
                     "messageExpression",
-                    &format!("messageExpression {detail}"),
+                    &format!("messageExpression {err}"),
                 );
             }
             Ok(program) => match scope.check(message, &program) {
-                Err(detail) => refused(
+                Err(err) => refused(
                     &mut errors,
                     "messageExpression",
-                    &format!("messageExpression {detail}"),
+                    &format!("messageExpression {err}"),
                 ),
                 Ok(Kind::Text | Kind::Unknown) => {}
                 Ok(_) => refused(
@@ -99,26 +95,34 @@ pub(super) fn check(
 }
 
 /// A place in an expression (line from 1, column from 0) and what is wrong there.
+#[derive(Debug)]
 struct Problem {
     line: usize,
     column: usize,
     text: String,
 }
 
-fn syntax_problems(errors: &ParseErrors) -> Vec<Problem> {
-    errors
-        .errors
-        .iter()
-        .map(|err| Problem {
-            line: usize::try_from(err.pos.0).unwrap_or(1).max(1),
-            column: usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1),
-            text: err.msg.clone(),
-        })
-        .collect()
+fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
+    let problems = errors.errors.iter().map(|err| Problem {
+        line: usize::try_from(err.pos.0).unwrap_or(1).max(1),
+        column: usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1),
+        text: err.msg.clone(),
+    });
+    CompilationError {
+        expression: source.to_owned(),
+        problems: problems.collect(),
+    }
 }
 
-/// The text of a checked compiler: position, source line and a caret under the place.
-fn compilation_failed(source: &str, problems: &[Problem]) -> String {
+/// An expression that the compiler rejects. The text has position, source line and a caret under the place of each problem.
+#[derive(Debug, thiserror::Error)]
+#[error("compilation failed: {}", shown(expression, problems))]
+struct CompilationError {
+    expression: String,
+    problems: Vec<Problem>,
+}
+
+fn shown(source: &str, problems: &[Problem]) -> String {
     let lines: Vec<String> = problems
         .iter()
         .map(|problem| {
@@ -131,7 +135,7 @@ fn compilation_failed(source: &str, problems: &[Problem]) -> String {
             )
         })
         .collect();
-    format!("compilation failed: {}", lines.join("\n"))
+    lines.join("\n")
 }
 
 /// What is known of an expression's type.
@@ -158,7 +162,7 @@ struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    fn check(&self, source: &str, program: &IdedExpr) -> Result<Kind<'a>, String> {
+    fn check(&self, source: &str, program: &IdedExpr) -> Result<Kind<'a>, CompilationError> {
         let mut walk = Walk {
             scope: *self,
             source,
@@ -169,7 +173,10 @@ impl<'a> Scope<'a> {
         if walk.problems.is_empty() {
             Ok(kind)
         } else {
-            Err(compilation_failed(source, &walk.problems))
+            Err(CompilationError {
+                expression: source.to_owned(),
+                problems: walk.problems,
+            })
         }
     }
 }

@@ -20,7 +20,7 @@ fn compile(rule: &Value, node: &Node) -> Rule {
     let source = text("rule").unwrap_or_default();
     let mut shapes = lists::Shapes::default();
     let mut parse = |source: &str| parse(source).map(|program| lists::typed(program, node, &mut shapes));
-    let program = parse(&source).map_err(|err| err.to_string());
+    let program = parse(&source);
     let message_program = text("messageExpression")
         .filter(|source| !source.is_empty())
         .and_then(|source| parse(&source).ok());

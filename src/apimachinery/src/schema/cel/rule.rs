@@ -1,6 +1,6 @@
 //! A compiled rule of `x-kubernetes-validations`.
 
-use kube_cel::cel::{IdedExpr, Value as Cel};
+use kube_cel::cel::{IdedExpr, ParseErrors, Value as Cel};
 
 use super::reads::Reads;
 use crate::schema::error::CauseReason;
@@ -15,7 +15,7 @@ pub(in crate::schema) struct Rule {
     pub(super) optional_old_self: bool,
     pub(in crate::schema) uses_old_self: bool,
     /// `Err` when a stored rule no longer compiles; the rule then refuses every object.
-    pub(super) program: Result<IdedExpr, String>,
+    pub(super) program: Result<IdedExpr, ParseErrors>,
     pub(super) message_program: Option<IdedExpr>,
     pub(super) reads: Reads,
     /// Variables that its calls on lists are given.
