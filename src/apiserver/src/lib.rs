@@ -18,7 +18,7 @@
 //! - `registry` has the resources that are served: `builtin` kinds, and those of `crd`.
 //! - `controller` has the server's own controllers, which use the same engine.
 //!
-//! Every failure is a [`status::ApiError`].
+//! Every failure is a `status::ApiError`.
 
 mod authentication;
 pub mod authorization;
