@@ -4,17 +4,25 @@
 //! guessed ahead: one pass then chooses what follows each token of the guess, and what was chosen after a wrong one is
 //! dropped. Each token is chosen as it would have been by itself.
 
+pub(crate) mod event;
+mod lookup;
+pub(crate) mod prefill;
+mod prompt_output;
+pub(crate) mod sequence;
+pub(crate) mod thinking;
+pub(crate) mod transcript;
+
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::concatenate;
 use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
 use rooflet_mlx::mlx_rs::{Array, transforms};
 
-use super::choice::Choice;
-use super::logprobs::{Logprobs, TokenLogprobs};
 use super::models::{Decoder, KvCache};
-use super::sampler::Draw;
-use super::schedule::RequestId;
-use super::sequence::{Sequence, StepError, token_row};
+use crate::batch::sequence::{Sequence, StepError, token_row};
+use crate::engine::schedule::RequestId;
+use crate::sampling::choice::Choice;
+use crate::sampling::logprobs::{Logprobs, TokenLogprobs};
+use crate::sampling::sampler::Draw;
 
 /// Tokens chosen by one forward pass and not read yet.
 #[derive(Debug)]
@@ -268,7 +276,7 @@ fn tokens_at(flights: &[Flight], places: &[usize]) -> Result<Array> {
     if places.iter().copied().eq(0..count) {
         return Ok(tokens);
     }
-    take_axis(tokens, super::sampler::indices(places), 0)
+    take_axis(tokens, crate::sampling::sampler::indices(places), 0)
 }
 
 /// Some rows of logits.
@@ -277,7 +285,7 @@ fn rows_at(logits: &Array, places: &[usize]) -> Result<Array> {
     if places.iter().copied().eq(0..count) {
         return Ok(logits.clone());
     }
-    take_axis(logits, super::sampler::indices(places), 0)
+    take_axis(logits, crate::sampling::sampler::indices(places), 0)
 }
 
 /// `[rows]`.

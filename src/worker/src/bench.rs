@@ -8,10 +8,10 @@ use camino::Utf8PathBuf;
 use tokio::sync::oneshot;
 
 use super::engine::{Engine, EngineConfig, EngineError};
-use super::event::Event;
 use super::metrics::WorkerMetrics;
 use super::prompt::{Chat, Prompter};
 use super::{WorkerError, context_tokens};
+use crate::batch::event::Event;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;

@@ -3,8 +3,12 @@
 //! A failure of one request ends that request only; a panic or a device that computes nothing any more ends the thread, and
 //! with it the process, which the agent starts afresh.
 
+pub(crate) mod allowance;
 mod failures;
+pub(crate) mod place;
+pub(crate) mod schedule;
 mod start;
+pub(crate) mod state;
 mod thread;
 
 use std::sync::Arc;
@@ -14,14 +18,14 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use self::thread::EngineThread;
-use super::event::Event;
-use super::kv_budget::NoRoom;
 use super::metrics::{Outcome, WorkerMetrics};
-use super::place::Place;
-use super::prefix_cache::{OpenFilesError, PrefixFiles};
 use super::prompt::{Prompter, ValidRequest};
-use super::sequence::{Job, StepError};
-use super::state::EngineState;
+use crate::batch::event::Event;
+use crate::batch::sequence::{Job, StepError};
+use crate::cache::kv_budget::NoRoom;
+use crate::cache::{OpenFilesError, PrefixFiles};
+use crate::engine::place::Place;
+use crate::engine::state::EngineState;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::clock::Clock;
 use rooflet_base::units::Bytes;

@@ -8,40 +8,15 @@
 //! - The result of a request does not depend on the other requests of its batch.
 //! - `max_tokens`, context limits, stop strings and cancellation always hold, and usage is always reported.
 
-mod adjustment;
-mod allowance;
-mod answers;
+mod api;
 mod batch;
 pub mod bench;
-mod choice;
-mod completions;
-mod embeddings;
+mod cache;
 mod engine;
-mod event;
-mod kv_budget;
-mod kv_memory;
-mod logprobs;
-mod lookup;
-mod messages;
 mod metrics;
 mod models;
-mod place;
-mod prefill;
-mod prefix_cache;
 mod prompt;
-mod reading;
-mod responses;
-mod sampler;
-mod schedule;
-mod scores;
-mod sequence;
-mod server;
-mod spans;
-mod state;
-mod stream;
-mod thinking;
-mod tokenize;
-mod transcript;
+mod sampling;
 
 use std::io;
 use std::net::SocketAddr;
@@ -55,13 +30,13 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use self::api::responses::store::ResponseStore;
+use self::api::server::App;
+use self::cache::OpenFilesError;
+pub use self::cache::PrefixFiles;
 use self::engine::{Engine, EngineConfig, EngineError};
 use self::metrics::WorkerMetrics;
-use self::prefix_cache::OpenFilesError;
-pub use self::prefix_cache::PrefixFiles;
 use self::prompt::{PromptError, Prompter};
-use self::responses::store::ResponseStore;
-use self::server::App;
 use rooflet_api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use rooflet_api::wire::{TerminationMessage, WorkerPhase};
 use rooflet_artifact::model_dir::{InspectModelError, ModelDir};
@@ -314,7 +289,7 @@ impl Worker {
             name: config.name,
             prompter,
             engine,
-            long_work: Arc::new(Semaphore::new(completions::MAX_BYTES_AT_ONCE)),
+            long_work: Arc::new(Semaphore::new(api::completions::MAX_BYTES_AT_ONCE)),
             responses: ResponseStore::default(),
             clock: config.clock,
             metrics,
@@ -351,7 +326,7 @@ impl Worker {
             mut engine_ended,
             grace,
         } = self;
-        let router = server::router(Arc::clone(&app), pages);
+        let router = api::server::router(Arc::clone(&app), pages);
         let closing = CancellationToken::new();
         let mut serving = std::pin::pin!(listener.serve(router, closing.clone()));
         let mut phase = app.engine.state().watch_phase();

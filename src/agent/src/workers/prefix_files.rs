@@ -30,7 +30,7 @@ const LITTLE_LEFT: Bytes = Bytes::gib(20);
 /// Directories that no worker has used for so long are removed: what they serve is gone, or elsewhere.
 const KEPT_UNUSED: Duration = Duration::from_hours(7 * 24);
 
-/// The file that a worker holds while it uses a directory; see `worker/prefix_cache/files.rs`.
+/// The file that a worker holds while it uses a directory; see `worker/src/cache/files.rs`.
 const LOCK: &str = "lock";
 
 /// A worker's own directory.

@@ -4,11 +4,11 @@ use camino::Utf8Path;
 use tokio::sync::mpsc;
 
 use super::{Command, EngineConfig, EngineError};
-use crate::kv_budget::KvBudget;
-use crate::kv_memory::KvMemory;
+use crate::batch::sequence::{StepError, token_row};
+use crate::cache::kv_budget::KvBudget;
+use crate::cache::kv_memory::KvMemory;
+use crate::cache::{BlockFiles, Cuts, Disk, OpenFilesError, PrefixCache, fingerprint};
 use crate::models::Decoder;
-use crate::prefix_cache::{BlockFiles, Cuts, Disk, OpenFilesError, PrefixCache, fingerprint};
-use crate::sequence::{StepError, token_row};
 use rooflet_api::wire::ModelInfo;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::units::Bytes;

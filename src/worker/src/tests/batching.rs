@@ -79,9 +79,9 @@ fn a_request_waits_until_there_is_memory_for_all_of_it() {
             for (index, completion) in asked.iter_mut().enumerate() {
                 loop {
                     match completion.events.recv().await.expect("an end") {
-                        event::Event::Piece(_) | event::Event::Embedding(_) => {}
-                        event::Event::Done(end) => break done.push((index, end.reason)),
-                        event::Event::Failed(message) => panic!("{message}"),
+                        crate::batch::event::Event::Piece(_) | crate::batch::event::Event::Embedding(_) => {}
+                        crate::batch::event::Event::Done(end) => break done.push((index, end.reason)),
+                        crate::batch::event::Event::Failed(message) => panic!("{message}"),
                     }
                 }
                 let metrics = worker.send("GET", "/metrics", "").await.body;

@@ -203,7 +203,10 @@ fn a_failed_request_harms_no_other() {
             let expected = worker.chat_text(json!({})).await;
             let mut completion = worker.app.engine.submit(broken_request()).unwrap();
             let (text, event) = tokio::join!(worker.chat_text(json!({})), completion.events.recv());
-            assert!(matches!(event, Some(event::Event::Failed(_))), "{event:?}");
+            assert!(
+                matches!(event, Some(crate::batch::event::Event::Failed(_))),
+                "{event:?}"
+            );
             assert_eq!(text, expected);
             assert_eq!(worker.status().await.requests.failed, 1);
             assert_eq!(worker.send("GET", "/health", "").await.status, 200);
@@ -221,7 +224,10 @@ fn a_device_that_fails_everything_ends_the_worker_and_one_that_computes_between_
                 for _ in 0..times {
                     let mut completion = worker.app.engine.submit(broken_request()).unwrap();
                     let event = completion.events.recv().await;
-                    assert!(matches!(event, Some(event::Event::Failed(_))), "{event:?}");
+                    assert!(
+                        matches!(event, Some(crate::batch::event::Event::Failed(_))),
+                        "{event:?}"
+                    );
                 }
             };
             fail(MOST_STEPS - 1).await;
@@ -246,13 +252,13 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
         shown_tokens: [].into(),
         constraint: None,
         thinking: None,
-        sampling: sampler::Sampling {
+        sampling: crate::sampling::sampler::Sampling {
             temperature: 0.0,
             top_p: 1.0,
             top_k: 0,
             seed: 0,
             min_p: 0.0,
-            penalties: adjustment::Penalties::default(),
+            penalties: crate::sampling::adjustment::Penalties::default(),
         },
         logprobs: None,
         priority: 0,
@@ -271,7 +277,7 @@ fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
             // Its channel closes without an end: over HTTP that is an error, never an answer cut short.
             let reading = async {
                 while let Some(event) = completion.events.recv().await {
-                    assert!(matches!(event, event::Event::Piece(_)), "{event:?}");
+                    assert!(matches!(event, crate::batch::event::Event::Piece(_)), "{event:?}");
                 }
             };
             tokio::time::timeout(DEADLINE, reading)

@@ -343,7 +343,7 @@ fn a_directory_that_cannot_be_used_is_told_before_weights_are_read() {
     std::fs::write(&file, "").unwrap();
     let mut config = storing(&dir, ROOMY);
     config.prefix_files.as_mut().unwrap().dir = file;
-    let _other = prefix_cache::BlockFiles::open(dir.path(), String::new(), Clock::System);
+    let _other = crate::cache::BlockFiles::open(dir.path(), String::new(), Clock::System);
     let err = end_of_loading(storing(&dir, ROOMY));
     assert_eq!(
         (err.reason(), err.exit_status()),

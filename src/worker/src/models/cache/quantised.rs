@@ -91,8 +91,8 @@ mod tests {
     use rooflet_mlx::mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
 
     use super::*;
+    use crate::batch::sequence::token_row;
     use crate::models::{Decoder, KvCache};
-    use crate::sequence::token_row;
     use rooflet_artifact::model_dir::ModelDir;
     use rooflet_mlx as mlx;
     use rooflet_mlx::backend::Backend;

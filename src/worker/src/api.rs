@@ -1,0 +1,12 @@
+//! The HTTP API: one file per endpoint, and the parts that several endpoints share.
+
+pub(crate) mod answers;
+pub(crate) mod completions;
+pub(crate) mod embeddings;
+pub(crate) mod messages;
+pub(crate) mod responses;
+pub(crate) mod scores;
+pub(crate) mod server;
+pub(crate) mod spans;
+pub(crate) mod stream;
+pub(crate) mod tokenize;

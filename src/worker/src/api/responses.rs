@@ -1,0 +1,216 @@
+//! `/v1/responses`: a chat whose answer is told in items.
+
+mod logprobs;
+pub(crate) mod store;
+mod writer;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use self::store::Stored;
+use self::writer::ResponseWriter;
+use crate::api::completions::{MAX_INLINE_BYTES, accept, begin_chat, collect, now, off_thread_if};
+use crate::api::scores;
+use crate::api::server::App;
+use crate::api::stream::{self, Frames, event_frame};
+use crate::batch::event::{Done, Piece};
+use crate::prompt::Chat;
+use rooflet_api::wire::{KEEPER_HEADER, keeper_of};
+use rooflet_inference_api::openai::ApiError;
+use rooflet_inference_api::openai::json::Json as OrderedJson;
+use rooflet_inference_api::openai::response::Usage;
+use rooflet_inference_api::openai::responses::event::Event;
+use rooflet_inference_api::openai::responses::item_list::{ItemList, ItemQuery};
+use rooflet_inference_api::openai::responses::{ID_PREFIX, ResponsesRequest};
+
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let body = accept(body)?;
+    let ResponsesRequest {
+        chat,
+        items,
+        namespaces,
+        settings,
+    } = ResponsesRequest::parse(&body, &app.responses)?;
+    let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
+    let kept = settings.store.then_some(items);
+    let with_logprobs = chat.options.logprobs.is_some();
+    let begun = begin_chat(&app, chat, body.len()).await;
+    let (answer, submitted) = begun.map_err(as_input)?;
+    let created = app.clock.now().as_second();
+    let id = new_id(&headers);
+    let mut writer = ResponseWriter::new(id, app.name.clone(), created, settings, namespaces, answer);
+    if with_logprobs {
+        writer.tell_logprobs();
+    }
+    let mut frames = ResponseFrames { app, writer, kept };
+    if stream {
+        return Ok(stream::response(frames, submitted, obfuscated));
+    }
+    let (answers, usage) = collect(submitted).await?;
+    for (pieces, done) in answers {
+        pieces.iter().for_each(|piece| drop(frames.push(piece)));
+        drop(frames.writer.finish(&done, usage));
+    }
+    frames.keep();
+    Ok(Json(frames.writer.response()).into_response())
+}
+
+/// What a chat calls messages.
+fn as_input(err: ApiError) -> ApiError {
+    err.renamed(&[("these messages", "this input"), ("messages", "input")])
+}
+
+/// `POST /v1/responses/input_tokens`: how long the prompt of such a request would be.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body = accept(body)?;
+    let ResponsesRequest { chat, .. } = ResponsesRequest::parse(&body, &app.responses)?;
+    app.check_model(&chat.model)?;
+    let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &now(app));
+    let counted = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await;
+    let tokens = counted.map_err(as_input)?.len();
+    Ok(Json(
+        json!({"object": "response.input_tokens", "input_tokens": tokens}),
+    ))
+}
+
+/// Nothing that would change the answer is ignored: one that is kept is not told in events again.
+#[derive(Debug, Deserialize)]
+pub(crate) struct ShowQuery {
+    stream: Option<bool>,
+    starting_after: Option<u64>,
+}
+
+/// `GET /v1/responses/{id}`.
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    query: Result<Query<ShowQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(ShowQuery {
+        stream,
+        starting_after,
+    }) = query.map_err(|err| ApiError::invalid_value("query", err.to_string()))?;
+    let asked = [
+        ("stream", stream == Some(true)),
+        ("starting_after", starting_after.is_some()),
+    ];
+    if let Some((param, _)) = asked.into_iter().find(|(_, asked)| *asked) {
+        let message =
+            format!("'{param}' is not supported for a response that is kept: it is told as a whole.");
+        return Err(ApiError::unsupported(param, message));
+    }
+    let stored = app.responses.get(&id);
+    let stored = stored.ok_or_else(|| ApiError::response_not_found(&id))?;
+    let json = HeaderValue::from_static("application/json");
+    Ok(([(header::CONTENT_TYPE, json)], stored.body.clone()).into_response())
+}
+
+/// `GET /v1/responses/{id}/input_items`.
+pub(crate) async fn input_items(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    query: Result<Query<ItemQuery>, QueryRejection>,
+) -> Result<Json<ItemList>, ApiError> {
+    let Query(query) = query.map_err(|err| ApiError::invalid_value("query", err.to_string()))?;
+    let stored = app.responses.get(&id);
+    let stored = stored.ok_or_else(|| ApiError::response_not_found(&id))?;
+    let items = stored.items.get(..stored.given).unwrap_or_default();
+    Ok(Json(ItemList::new(&id, items, &query)?))
+}
+
+/// `DELETE /v1/responses/{id}`.
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
+    if !app.responses.remove(&id) {
+        return Err(ApiError::response_not_found(&id));
+    }
+    Ok(Json(json!({"id": id, "object": "response", "deleted": true})).into_response())
+}
+
+/// Tells who keeps the response, where a gateway said who that is.
+fn new_id(headers: &HeaderMap) -> String {
+    let own = Uuid::new_v4().simple().to_string();
+    let keeper = headers.get(KEEPER_HEADER).and_then(|value| value.to_str().ok());
+    let id = |keeper: &str| format!("{ID_PREFIX}{keeper}{own}");
+    let is_one = |keeper: &&str| keeper.len() == 16 && keeper_of(&id(keeper)).is_some();
+    id(keeper.filter(is_one).unwrap_or("0000000000000000"))
+}
+
+struct ResponseFrames {
+    app: Arc<App>,
+    writer: ResponseWriter,
+    /// What was said before, if the response is to be kept.
+    kept: Option<Vec<OrderedJson>>,
+}
+
+impl ResponseFrames {
+    fn push(&mut self, piece: &Piece) -> Vec<Event> {
+        let tokenizer = self.app.prompter.tokenizer();
+        let scores = piece.scores.iter();
+        let tokens = scores.filter_map(|score| Some((score.offset, scores::said(tokenizer, score)?)));
+        self.writer.push(piece, tokens)
+    }
+
+    /// The response has come to its end.
+    fn keep(&mut self) {
+        let Some(mut items) = self.kept.take() else { return };
+        let response = self.writer.response();
+        let said = serde_json::to_string(&response.output).and_then(|json| serde_json::from_str(&json));
+        let body = serde_json::to_vec(response);
+        // Both are made of texts and numbers, which are always JSON.
+        if let (Ok(OrderedJson::Array(said)), Ok(body)) = (said, body) {
+            let given = items.len();
+            items.extend(said);
+            self.app.responses.keep(Stored {
+                id: response.id.clone(),
+                body: body.into(),
+                items,
+                given,
+            });
+        }
+    }
+}
+
+impl Frames for ResponseFrames {
+    fn begin(&mut self, out: &mut VecDeque<Bytes>) {
+        write(self.writer.begin(), out);
+    }
+
+    fn piece(&mut self, _index: usize, piece: Piece, out: &mut VecDeque<Bytes>) {
+        write(self.push(&piece), out);
+    }
+
+    fn end(&mut self, _index: usize, done: Done, usage: Usage, out: &mut VecDeque<Bytes>) {
+        let events = self.writer.finish(&done, usage);
+        // Who reads of the end may ask for it at once.
+        self.keep();
+        write(events, out);
+    }
+
+    fn failed(&mut self, err: &ApiError, out: &mut VecDeque<Bytes>) {
+        write(self.writer.fail(err), out);
+    }
+}
+
+fn write(events: Vec<Event>, out: &mut VecDeque<Bytes>) {
+    out.extend(events.iter().map(event_frame));
+}

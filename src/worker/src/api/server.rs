@@ -1,0 +1,166 @@
+//! The worker's HTTP server: routes, and what is not a completion.
+
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use tokio::sync::Semaphore;
+
+use crate::api::completions;
+use crate::api::embeddings;
+use crate::api::messages;
+use crate::api::responses::{self, store::ResponseStore};
+use crate::api::spans;
+use crate::api::tokenize;
+use crate::engine::Engine;
+use crate::metrics::WorkerMetrics;
+use crate::prompt::Prompter;
+use rooflet_api::wire::{CHIP_SHARE_HEADER, WorkerPhase, WorkerStatus};
+use rooflet_base::clock::Clock;
+use rooflet_base::metrics;
+use rooflet_base::metrics::Registry;
+use rooflet_inference_api::anthropic;
+use rooflet_inference_api::openai::ApiError;
+pub(crate) use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
+use rooflet_inference_api::openai::headers;
+use rooflet_inference_api::openai::models::{Model, ModelList};
+use rooflet_inference_api::openai::openapi;
+use rooflet_inference_api::openai::pages::PageRules;
+use rooflet_inference_api::openai::routes::closed;
+use rooflet_telemetry::trace::Tracer;
+
+/// What the handlers share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub name: String,
+    pub prompter: Arc<Prompter>,
+    pub engine: Engine,
+    /// Has [`MAX_BYTES_AT_ONCE`](crate::api::completions::MAX_BYTES_AT_ONCE) permits.
+    pub long_work: Arc<Semaphore>,
+    pub responses: ResponseStore,
+    pub clock: Clock,
+    pub metrics: WorkerMetrics,
+    pub registry: Registry,
+    pub tracer: Tracer,
+    /// Unix time in seconds.
+    pub started: i64,
+}
+
+impl App {
+    pub(crate) fn check_model(&self, asked: &str) -> Result<(), ApiError> {
+        if asked == self.name {
+            Ok(())
+        } else {
+            Err(ApiError::model_not_found(asked))
+        }
+    }
+
+    pub(crate) fn check_ready(&self) -> Result<(), ApiError> {
+        match self.engine.state().phase() {
+            WorkerPhase::Ready => Ok(()),
+            WorkerPhase::Loading | WorkerPhase::Warming => Err(ApiError::model_loading(&self.name)),
+        }
+    }
+
+    fn model_card(&self) -> Model {
+        let context = self.prompter.context_tokens();
+        Model::new(self.name.clone(), self.started, Some(context))
+    }
+}
+
+pub(crate) fn router(app: Arc<App>, pages: Arc<PageRules>) -> Router {
+    let routes = Router::new()
+        .route("/v1/chat/completions", post(completions::chat))
+        .route("/v1/completions", post(completions::text))
+        .route("/v1/responses", post(responses::create))
+        .route(
+            "/v1/responses/{id}",
+            get(responses::show).delete(responses::delete),
+        )
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/openapi.json", get(openapi::show))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*model}", get(model))
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/status", get(status))
+        .route("/metrics", get(show_metrics))
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
+    closed(routes)
+        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .layer(axum::middleware::from_fn_with_state(
+            Arc::clone(&app),
+            spans::traced,
+        ))
+        .with_state(app)
+}
+
+async fn models(State(app): State<Arc<App>>) -> Json<ModelList> {
+    Json(ModelList::new(vec![app.model_card()]))
+}
+
+async fn model(State(app): State<Arc<App>>, Path(asked): Path<String>) -> Result<Json<Model>, ApiError> {
+    app.check_model(&asked)?;
+    Ok(Json(app.model_card()))
+}
+
+/// Alive: the engine's thread is there and makes progress while it has work.
+async fn health(State(app): State<Arc<App>>) -> Response {
+    if !app.engine.is_running() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the engine has ended\n").into_response();
+    }
+    if app.engine.state().is_stalled() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the engine makes no progress\n").into_response();
+    }
+    "ok\n".into_response()
+}
+
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    if !app.engine.is_running() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the engine has ended\n").into_response();
+    }
+    match app.engine.state().phase() {
+        WorkerPhase::Ready => "ok\n".into_response(),
+        WorkerPhase::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading\n").into_response(),
+        WorkerPhase::Warming => (StatusCode::SERVICE_UNAVAILABLE, "warming\n").into_response(),
+    }
+}
+
+async fn status(State(app): State<Arc<App>>, headers: HeaderMap) -> Json<WorkerStatus> {
+    let state = app.engine.state();
+    let told = headers
+        .get(CHIP_SHARE_HEADER)
+        .and_then(|share| share.to_str().ok());
+    if let Some(share) = told.and_then(|share| share.parse().ok()) {
+        state.allowance().allow(share);
+    }
+    Json(WorkerStatus {
+        phase: state.phase(),
+        engine: state.engine(),
+        model: state.model(),
+        memory: state.memory(),
+        requests: state.requests(),
+        measured: state.measured(),
+    })
+}
+
+async fn show_metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    let state = app.engine.state();
+    let requests = state.requests();
+    app.metrics
+        .show(requests.running, requests.queued, state.memory(), state.kv_use());
+    (
+        [(header::CONTENT_TYPE, metrics::TEXT_FORMAT)],
+        metrics::render(&app.registry),
+    )
+}

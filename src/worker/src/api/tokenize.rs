@@ -1,0 +1,103 @@
+//! `/tokenize` and `/detokenize`: what the model reads, without computing anything.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use serde::Serialize;
+
+use crate::api::completions::{MAX_INLINE_BYTES, accept, now, off_thread_if};
+use crate::api::server::App;
+use crate::prompt::Chat;
+use rooflet_inference_api::openai::ApiError;
+use rooflet_inference_api::openai::request::tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Tokenized {
+    count: usize,
+    /// Longest prompt plus completion.
+    max_model_len: usize,
+    tokens: Vec<u32>,
+    /// As the vocabulary has them, where they are asked for.
+    token_strs: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Detokenized {
+    prompt: String,
+}
+
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Tokenized>, ApiError> {
+    let body = accept(body)?;
+    let request = TokenizeRequest::parse(&body)?;
+    check_model(&app, request.model.as_deref())?;
+    off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, move |app| {
+        tokenized(app, &request)
+    })
+    .await
+    .map(Json)
+}
+
+fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError> {
+    let tokenizer = app.prompter.tokenizer();
+    let tokens = match &request.input {
+        TokenizeInput::Text {
+            text,
+            add_special_tokens,
+        } => {
+            app.prompter.check_length("prompt", text)?;
+            let encoded = if *add_special_tokens {
+                tokenizer.encode_prompt(text)
+            } else {
+                tokenizer.encode_chat(text)
+            };
+            encoded.map_err(|err| ApiError::invalid_value("prompt", err.to_string()))?
+        }
+        TokenizeInput::Chat {
+            messages,
+            template_variables,
+            tools,
+            ending,
+        } => {
+            let chat = Chat {
+                messages,
+                variables: template_variables,
+                tools: tools.as_ref(),
+                ending: *ending,
+            };
+            app.prompter.chat_tokens(chat, &now(app))?
+        }
+    };
+    let text = |token: &u32| tokenizer.token_text(*token).unwrap_or_default();
+    Ok(Tokenized {
+        count: tokens.len(),
+        max_model_len: app.prompter.context_tokens(),
+        token_strs: request.token_texts.then(|| tokens.iter().map(text).collect()),
+        tokens,
+    })
+}
+
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Detokenized>, ApiError> {
+    let body = accept(body)?;
+    let request = DetokenizeRequest::parse(&body)?;
+    check_model(&app, request.model.as_deref())?;
+    app.prompter.check_tokens("tokens", request.tokens.iter())?;
+    let detokenized = move |app: &App| {
+        let text = app.prompter.tokenizer().decode_with_special(&request.tokens);
+        text.map_err(|err| ApiError::invalid_value("tokens", err.to_string()))
+    };
+    let prompt = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, detokenized).await?;
+    Ok(Json(Detokenized { prompt }))
+}
+
+fn check_model(app: &App, asked: Option<&str>) -> Result<(), ApiError> {
+    asked.map_or(Ok(()), |asked| app.check_model(asked))
+}

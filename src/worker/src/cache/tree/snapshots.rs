@@ -1,0 +1,81 @@
+//! The tree of a model whose layers do not all keep all tokens: a text can be gone on from only where a snapshot of
+//! those layers was kept, which is at the end of a block. Blocks before it hold what the other layers keep.
+
+use super::{BLOCK_TOKENS, InMemory, Missing, Node, Stored, Tiers, Tree};
+use crate::cache::key::BlockKey;
+
+impl<B> Node<B> {
+    fn sizes(&self, tiers: Tiers) -> impl Iterator<Item = Stored> {
+        let memory = self.memory.as_ref().map(|held| held.size);
+        let file = self.file.filter(|_| tiers == Tiers::Both);
+        memory.into_iter().chain(file)
+    }
+}
+
+impl<B: InMemory> Tree<B> {
+    /// Tokens up to the last snapshot in memory within `tokens`.
+    pub(in crate::cache) fn last_snapshot(&self, root: BlockKey, tokens: &[u32]) -> usize {
+        let path = self.resumable(root, tokens, Tiers::Memory);
+        path.iter().map(|(_, length)| length).sum()
+    }
+
+    /// The blocks that lead to the last snapshot within `tokens`, each with its length.
+    pub(super) fn resumable(&self, root: BlockKey, tokens: &[u32], tiers: Tiers) -> Vec<(BlockKey, usize)> {
+        let (mut path, mut best) = (Vec::new(), Vec::new());
+        let (mut parent, mut rest) = (root, tokens);
+        loop {
+            let children = self.children.get(&parent).into_iter().flatten();
+            let ends = children.filter_map(|key| {
+                let node = self.nodes.get(key)?;
+                let resumes = node.sizes(tiers).any(|size| size.snapshot);
+                (resumes && rest.starts_with(&node.tokens)).then_some((node.tokens.len(), *key))
+            });
+            if let Some((length, key)) = ends.max() {
+                best = [&path[..], &[(key, length)]].concat();
+            }
+            let Some(block) = rest.get(..BLOCK_TOKENS) else {
+                return best;
+            };
+            let key = parent.child(block);
+            let node = self.nodes.get(&key);
+            if node.is_none_or(|node| node.sizes(tiers).next().is_none()) {
+                return best;
+            }
+            path.push((key, BLOCK_TOKENS));
+            (parent, rest) = (key, &rest[BLOCK_TOKENS..]);
+        }
+    }
+
+    /// The parts of `tokens` that are not in memory, in order, the last of them with a snapshot at its end. The others
+    /// are used by this.
+    pub(super) fn missing_to_snapshot(&mut self, root: BlockKey, tokens: &[u32]) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        let (mut parent, mut start) = (root, 0);
+        for block in tokens.chunks(BLOCK_TOKENS) {
+            let end = start + block.len();
+            let key = parent.child(block);
+            let held = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
+            if held.is_some_and(|held| end < tokens.len() || held.size.snapshot) {
+                self.touch(key);
+            } else {
+                missing.push(Missing {
+                    parent,
+                    range: start..end,
+                });
+            }
+            parent = key;
+            start = end;
+        }
+        missing
+    }
+
+    /// The known blocks of exactly these tokens, in order.
+    pub(super) fn whole_path(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
+        let mut parent = root;
+        let keys = tokens.chunks(BLOCK_TOKENS).map(|block| {
+            parent = parent.child(block);
+            parent
+        });
+        keys.take_while(|key| self.nodes.contains_key(key)).collect()
+    }
+}

@@ -1,0 +1,304 @@
+//! What the engine's thread tells the rest of the worker: phase, progress, counts, speeds. Written by one thread,
+//! read by many.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::engine::allowance::Allowance;
+use crate::metrics::KvUse;
+use rooflet_api::v1alpha1::Sample as Quantiles;
+use rooflet_api::wire::{
+    EngineInfo, EngineMemory, MeasuredPrefill, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase,
+};
+use rooflet_base::clock::Clock;
+use rooflet_base::latest::Latest;
+use rooflet_base::mutex::lock;
+use rooflet_base::quantile::median;
+
+/// Requests whose speeds are remembered.
+const RECENT_REQUESTS: usize = 64;
+
+/// An engine that has work and made no step for so long hangs: no prefill chunk takes as long.
+const STALL: Duration = Duration::from_secs(180);
+
+/// Of `progress_millis`: nothing to do.
+const IDLE: u64 = u64::MAX;
+
+/// Of `row_free_millis`.
+const UNKNOWN: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(crate) struct EngineState {
+    clock: Clock,
+    started: Instant,
+    phase: watch::Sender<WorkerPhase>,
+    info: OnceLock<(EngineInfo, ModelInfo)>,
+    /// When the engine last made a step, in milliseconds since `started`.
+    progress_millis: AtomicU64,
+    running: AtomicU64,
+    queued: AtomicU64,
+    completed: AtomicU64,
+    failed: AtomicU64,
+    /// When a row will be free, in milliseconds; [`UNKNOWN`] where that cannot be told.
+    row_free_millis: AtomicU64,
+    memory: Mutex<EngineMemory>,
+    kv_use: Mutex<KvUse>,
+    recent: Mutex<VecDeque<Sample>>,
+    allowance: Allowance,
+}
+
+/// Speeds of one finished request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub time_to_first_token: Duration,
+    /// Of that, since it left the queue.
+    pub prefill: Option<Duration>,
+    /// `None` for a request of one token.
+    pub decode_tokens_per_second: Option<f64>,
+    /// Sequences decoded together, on average.
+    pub streams: f64,
+    pub prompt_tokens: f64,
+    /// Of these, those that did not have to be computed.
+    pub cached_tokens: usize,
+    pub completion_tokens: usize,
+    /// In the cache, on average while it was decoded.
+    pub context_tokens: f64,
+}
+
+impl EngineState {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            started: clock.instant(),
+            allowance: Allowance::new(clock.clone()),
+            clock,
+            phase: watch::Sender::new(WorkerPhase::Loading),
+            info: OnceLock::new(),
+            progress_millis: AtomicU64::new(IDLE),
+            running: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            row_free_millis: AtomicU64::new(UNKNOWN),
+            memory: Mutex::default(),
+            kv_use: Mutex::default(),
+            recent: Mutex::default(),
+        }
+    }
+
+    /// The share of the chip's time that it keeps to.
+    pub(crate) fn allowance(&self) -> &Allowance {
+        &self.allowance
+    }
+
+    pub(crate) fn phase(&self) -> WorkerPhase {
+        self.phase.latest()
+    }
+
+    pub(crate) fn watch_phase(&self) -> watch::Receiver<WorkerPhase> {
+        self.phase.subscribe()
+    }
+
+    pub(crate) fn set_phase(&self, phase: WorkerPhase) {
+        self.phase.send_replace(phase);
+    }
+
+    /// Called once, by the engine's thread, when it knows its device.
+    pub(crate) fn set_info(&self, engine: EngineInfo, model: ModelInfo) {
+        self.info.get_or_init(|| (engine, model));
+    }
+
+    pub(crate) fn engine(&self) -> EngineInfo {
+        let unknown = || "unknown".to_owned();
+        self.info
+            .get()
+            .map(|(engine, _)| engine.clone())
+            .unwrap_or_else(|| EngineInfo {
+                name: "mlx".to_owned(),
+                version: unknown(),
+                device: unknown(),
+            })
+    }
+
+    pub(crate) fn model(&self) -> Option<ModelInfo> {
+        self.info.get().map(|(_, model)| model.clone())
+    }
+
+    pub(crate) fn set_progress(&self) {
+        let millis = self.clock.instant().duration_since(self.started).as_millis();
+        self.progress_millis
+            .store(u64::try_from(millis).unwrap_or(IDLE - 1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_idle(&self) {
+        self.progress_millis.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// Whether the engine hangs: it has work and makes no step.
+    pub(crate) fn is_stalled(&self) -> bool {
+        let progress = self.progress_millis.load(Ordering::Relaxed);
+        let now = self.clock.instant().duration_since(self.started);
+        progress != IDLE && now.saturating_sub(Duration::from_millis(progress)) > STALL
+    }
+
+    pub(crate) fn set_load(&self, running: usize, queued: usize) {
+        self.running.store(running as u64, Ordering::Relaxed);
+        self.queued.store(queued as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_row_free(&self, after: Option<Duration>) {
+        let millis = after.and_then(|after| u64::try_from(after.as_millis()).ok());
+        self.row_free_millis
+            .store(millis.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+
+    /// When a row will be free, as of the last step.
+    pub(crate) fn row_free(&self) -> Option<Duration> {
+        let millis = self.row_free_millis.load(Ordering::Relaxed);
+        (millis != UNKNOWN).then(|| Duration::from_millis(millis))
+    }
+
+    pub(crate) fn set_memory(&self, memory: EngineMemory) {
+        *lock(&self.memory) = memory;
+    }
+
+    pub(crate) fn memory(&self) -> EngineMemory {
+        *lock(&self.memory)
+    }
+
+    pub(crate) fn set_kv_use(&self, kv_use: KvUse) {
+        *lock(&self.kv_use) = kv_use;
+    }
+
+    pub(crate) fn kv_use(&self) -> KvUse {
+        *lock(&self.kv_use)
+    }
+
+    /// `None` where there was no answer whose speed counts.
+    pub(crate) fn add_completed(&self, sample: Option<Sample>) {
+        self.completed.fetch_add(1, Ordering::Relaxed);
+        let Some(sample) = sample else { return };
+        let mut recent = lock(&self.recent);
+        if recent.len() == RECENT_REQUESTS {
+            recent.pop_front();
+        }
+        recent.push_back(sample);
+    }
+
+    pub(crate) fn add_failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn requests(&self) -> RequestCounts {
+        RequestCounts {
+            running: self.running.load(Ordering::Relaxed),
+            queued: self.queued.load(Ordering::Relaxed),
+            completed: self.completed.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn measured(&self) -> MeasuredSpeed {
+        let recent = lock(&self.recent);
+        // A prompt that was partly known says nothing about how fast prompts are computed.
+        let computed = || recent.iter().filter(|sample| sample.cached_tokens == 0);
+        // What was read beside other work tells of that work too.
+        let alone = || computed().filter(|sample| sample.streams <= 1.0 && sample.prefill.is_some());
+        MeasuredSpeed {
+            decode_tokens_per_second: median(recent.iter().filter_map(|s| s.decode_tokens_per_second)),
+            time_to_first_token_seconds: median(computed().map(|s| s.time_to_first_token.as_secs_f64())),
+            streams: median(recent.iter().map(|s| s.streams)),
+            prompt_tokens: median(computed().map(|s| s.prompt_tokens)),
+            context_tokens: median(recent.iter().map(|s| s.context_tokens)),
+            samples: recent.len() as u64,
+            prefill: median(
+                alone()
+                    .filter_map(|s| s.prefill)
+                    .map(|prefill| prefill.as_secs_f64()),
+            )
+            .zip(median(alone().map(|s| s.prompt_tokens)))
+            .map(|(seconds, prompt_tokens)| MeasuredPrefill {
+                seconds,
+                prompt_tokens,
+                samples: alone().count() as u64,
+            }),
+            decode_tokens_per_second_sample: Quantiles::of(
+                recent.iter().filter_map(|s| s.decode_tokens_per_second),
+            ),
+            time_to_first_token_seconds_sample: Quantiles::of(
+                computed().map(|s| s.time_to_first_token.as_secs_f64()),
+            ),
+        }
+    }
+
+    /// Of the last request.
+    pub(crate) fn last_decode_tokens_per_second(&self) -> Option<f64> {
+        lock(&self.recent).back()?.decode_tokens_per_second
+    }
+
+    /// Median length of recent answers.
+    pub(crate) fn typical_completion_tokens(&self) -> Option<usize> {
+        let tokens = median(lock(&self.recent).iter().map(|s| s.completion_tokens as f64));
+        tokens.map(|tokens| tokens.ceil() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use rooflet_base::clock::ManualClock;
+
+    #[test]
+    fn an_engine_with_work_and_no_step_is_stalled() {
+        let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let state = EngineState::new(Clock::Manual(manual.clone()));
+        manual.advance(STALL * 2);
+        assert!(!state.is_stalled(), "an idle engine may rest for ever");
+        state.set_progress();
+        manual.advance(STALL);
+        assert!(!state.is_stalled());
+        manual.advance(Duration::from_millis(1));
+        assert!(state.is_stalled());
+        state.set_progress();
+        assert!(!state.is_stalled());
+    }
+
+    #[test]
+    fn speeds_are_medians_of_the_last_requests() {
+        let state = EngineState::new(Clock::System);
+        assert_eq!(state.measured(), MeasuredSpeed::default());
+        for index in 1..=100_u32 {
+            state.add_completed(Some(Sample {
+                time_to_first_token: Duration::from_secs(u64::from(index)),
+                prefill: (index != 60).then(|| Duration::from_secs(u64::from(index) / 2)),
+                decode_tokens_per_second: (index > 98).then_some(f64::from(index)),
+                streams: if index < 90 { 1.0 } else { 2.0 },
+                prompt_tokens: f64::from(index),
+                cached_tokens: usize::from(index == 50),
+                completion_tokens: 7,
+                context_tokens: f64::from(index),
+            }));
+        }
+        let measured = state.measured();
+        assert_eq!(measured.samples, 64);
+        // Of 37..=100, without the one that was partly known.
+        assert_eq!(measured.time_to_first_token_seconds, Some(69.0));
+        assert_eq!(measured.prompt_tokens, Some(69.0));
+        assert_eq!(measured.decode_tokens_per_second, Some(99.5));
+        assert_eq!(
+            (measured.streams, measured.context_tokens),
+            (Some(1.0), Some(68.5))
+        );
+        // Of 37..=89, without the one that was partly known and the one that never waited.
+        let prefill = measured.prefill.unwrap();
+        assert_eq!((prefill.prompt_tokens, prefill.samples), (64.0, 51));
+        assert_eq!(prefill.seconds, 32.0);
+        assert_eq!(state.typical_completion_tokens(), Some(7));
+        assert_eq!(state.requests().completed, 100);
+    }
+}

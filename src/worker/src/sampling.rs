@@ -1,0 +1,6 @@
+//! The choice of the next token: penalties and biases, masks, sampling and log probabilities.
+
+pub(crate) mod adjustment;
+pub(crate) mod choice;
+pub(crate) mod logprobs;
+pub(crate) mod sampler;
