@@ -31,7 +31,6 @@ const MAX_FOLDER_FILES: usize = 25;
 const KNOWN: &[&str] = &[
     "src/simulation/src: 30 files; group them by noun above 25",
     "10 files import one another in a circle: src/simulation/src/control.rs, src/simulation/src/disorder.rs, src/simulation/src/disruption.rs, src/simulation/src/gateway.rs, src/simulation/src/leaders.rs, src/simulation/src/node.rs, src/simulation/src/outcome.rs, src/simulation/src/rules.rs, src/simulation/src/run.rs, src/simulation/src/worker.rs",
-    "9 files import one another in a circle: src/worker/src/api/completions.rs, src/worker/src/api/embeddings.rs, src/worker/src/api/messages.rs, src/worker/src/api/responses.rs, src/worker/src/api/server.rs, src/worker/src/api/spans.rs, src/worker/src/api/stream/chunks.rs, src/worker/src/api/stream.rs, src/worker/src/api/tokenize.rs",
 ];
 
 pub(crate) fn run() -> Result<Outcome> {

@@ -1,6 +1,8 @@
 //! The HTTP API: one file per endpoint, and the parts that several endpoints share.
 
 pub(crate) mod answers;
+pub(crate) mod app;
+pub(crate) mod body;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod messages;
@@ -9,4 +11,5 @@ pub(crate) mod scores;
 pub(crate) mod server;
 pub(crate) mod spans;
 pub(crate) mod stream;
+pub(crate) mod submission;
 pub(crate) mod tokenize;

@@ -5,10 +5,12 @@
 //! dropped. Each token is chosen as it would have been by itself.
 
 pub(crate) mod event;
+pub(crate) mod job;
 mod lookup;
 pub(crate) mod prefill;
 mod prompt_output;
 pub(crate) mod sequence;
+pub(crate) mod step_error;
 pub(crate) mod thinking;
 pub(crate) mod transcript;
 
@@ -18,7 +20,9 @@ use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
 use rooflet_mlx::mlx_rs::{Array, transforms};
 
 use super::models::{Decoder, KvCache};
-use crate::batch::sequence::{Sequence, StepError, token_row};
+use crate::batch::lookup::Checked;
+use crate::batch::sequence::{Sequence, token_row};
+use crate::batch::step_error::StepError;
 use crate::engine::schedule::RequestId;
 use crate::sampling::choice::Choice;
 use crate::sampling::logprobs::{Logprobs, TokenLogprobs};
@@ -57,15 +61,6 @@ pub(crate) struct Landed {
     pub rows: usize,
     /// It is the first of those that a pass over a guess chose.
     pub checked: Option<Checked>,
-}
-
-/// A guess that the model was asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Checked {
-    /// Tokens.
-    pub guessed: usize,
-    /// The first of these, which are what the model chose.
-    pub right: usize,
 }
 
 /// See the module's text.

@@ -30,8 +30,8 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use self::api::app::App;
 use self::api::responses::store::ResponseStore;
-use self::api::server::App;
 use self::cache::OpenFilesError;
 pub use self::cache::PrefixFiles;
 use self::engine::{Engine, EngineConfig, EngineError};
@@ -289,7 +289,7 @@ impl Worker {
             name: config.name,
             prompter,
             engine,
-            long_work: Arc::new(Semaphore::new(api::completions::MAX_BYTES_AT_ONCE)),
+            long_work: Arc::new(Semaphore::new(api::body::MAX_BYTES_AT_ONCE)),
             responses: ResponseStore::default(),
             clock: config.clock,
             metrics,

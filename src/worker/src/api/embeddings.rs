@@ -8,9 +8,10 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use crate::api::completions::{ENGINE_ENDED, MAX_INLINE_BYTES, accept, not_taken, off_thread_if};
-use crate::api::server::App;
+use crate::api::app::App;
+use crate::api::body::{MAX_INLINE_BYTES, accept, off_thread_if};
 use crate::api::spans;
+use crate::api::submission::{ENGINE_ENDED, not_taken};
 use crate::batch::event::Event;
 use crate::engine::Reserved;
 use crate::prompt::ValidRequest;

@@ -13,9 +13,10 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use self::writer::MessageWriter;
-use crate::api::completions::{MAX_INLINE_BYTES, accept, begin_chat, collect, now, off_thread_if};
-use crate::api::server::App;
+use crate::api::app::App;
+use crate::api::body::{MAX_INLINE_BYTES, accept, off_thread_if};
 use crate::api::stream::{self, Frames, error_frame, event_frame};
+use crate::api::submission::{begin_chat, collect};
 use crate::batch::event::{Done, Piece};
 use crate::prompt::Chat;
 use rooflet_inference_api::anthropic::error;
@@ -51,7 +52,7 @@ pub(crate) async fn count_tokens(
     let body = accept(body)?;
     let MessagesRequest { chat } = MessagesRequest::parse_countable(&body)?;
     app.check_model(&chat.model)?;
-    let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &now(app));
+    let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &app.local_time());
     let tokens = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await?;
     Ok(Json(token_count(tokens.len())))
 }

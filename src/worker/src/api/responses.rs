@@ -19,10 +19,11 @@ use uuid::Uuid;
 
 use self::store::Stored;
 use self::writer::ResponseWriter;
-use crate::api::completions::{MAX_INLINE_BYTES, accept, begin_chat, collect, now, off_thread_if};
+use crate::api::app::App;
+use crate::api::body::{MAX_INLINE_BYTES, accept, off_thread_if};
 use crate::api::scores;
-use crate::api::server::App;
 use crate::api::stream::{self, Frames, event_frame};
+use crate::api::submission::{begin_chat, collect};
 use crate::batch::event::{Done, Piece};
 use crate::prompt::Chat;
 use rooflet_api::wire::{KEEPER_HEADER, keeper_of};
@@ -82,7 +83,7 @@ pub(crate) async fn input_tokens(
     let body = accept(body)?;
     let ResponsesRequest { chat, .. } = ResponsesRequest::parse(&body, &app.responses)?;
     app.check_model(&chat.model)?;
-    let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &now(app));
+    let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &app.local_time());
     let counted = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await;
     let tokens = counted.map_err(as_input)?.len();
     Ok(Json(

@@ -7,69 +7,24 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use tokio::sync::Semaphore;
 
+use crate::api::app::App;
+use crate::api::body::MAX_BODY_BYTES;
 use crate::api::completions;
 use crate::api::embeddings;
 use crate::api::messages;
-use crate::api::responses::{self, store::ResponseStore};
+use crate::api::responses;
 use crate::api::spans;
 use crate::api::tokenize;
-use crate::engine::Engine;
-use crate::metrics::WorkerMetrics;
-use crate::prompt::Prompter;
 use rooflet_api::wire::{CHIP_SHARE_HEADER, WorkerPhase, WorkerStatus};
-use rooflet_base::clock::Clock;
 use rooflet_base::metrics;
-use rooflet_base::metrics::Registry;
 use rooflet_inference_api::anthropic;
 use rooflet_inference_api::openai::ApiError;
-pub(crate) use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 use rooflet_inference_api::openai::headers;
 use rooflet_inference_api::openai::models::{Model, ModelList};
 use rooflet_inference_api::openai::openapi;
 use rooflet_inference_api::openai::pages::PageRules;
 use rooflet_inference_api::openai::routes::closed;
-use rooflet_telemetry::trace::Tracer;
-
-/// What the handlers share.
-#[derive(Debug)]
-pub(crate) struct App {
-    pub name: String,
-    pub prompter: Arc<Prompter>,
-    pub engine: Engine,
-    /// Has [`MAX_BYTES_AT_ONCE`](crate::api::completions::MAX_BYTES_AT_ONCE) permits.
-    pub long_work: Arc<Semaphore>,
-    pub responses: ResponseStore,
-    pub clock: Clock,
-    pub metrics: WorkerMetrics,
-    pub registry: Registry,
-    pub tracer: Tracer,
-    /// Unix time in seconds.
-    pub started: i64,
-}
-
-impl App {
-    pub(crate) fn check_model(&self, asked: &str) -> Result<(), ApiError> {
-        if asked == self.name {
-            Ok(())
-        } else {
-            Err(ApiError::model_not_found(asked))
-        }
-    }
-
-    pub(crate) fn check_ready(&self) -> Result<(), ApiError> {
-        match self.engine.state().phase() {
-            WorkerPhase::Ready => Ok(()),
-            WorkerPhase::Loading | WorkerPhase::Warming => Err(ApiError::model_loading(&self.name)),
-        }
-    }
-
-    fn model_card(&self) -> Model {
-        let context = self.prompter.context_tokens();
-        Model::new(self.name.clone(), self.started, Some(context))
-    }
-}
 
 pub(crate) fn router(app: Arc<App>, pages: Arc<PageRules>) -> Router {
     let routes = Router::new()

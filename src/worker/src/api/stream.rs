@@ -15,7 +15,7 @@ use rand::distr::Alphanumeric;
 use serde::Serialize;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::api::completions::{ENGINE_ENDED, Submitted};
+use crate::api::submission::{ENGINE_ENDED, Submitted};
 use crate::batch::event::{Done, Event, Piece};
 use crate::engine::place::Place;
 use rooflet_inference_api::openai::ApiError;

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use serde::Serialize;
 
-use crate::api::completions::{MAX_INLINE_BYTES, accept, now, off_thread_if};
-use crate::api::server::App;
+use crate::api::app::App;
+use crate::api::body::{MAX_INLINE_BYTES, accept, off_thread_if};
 use crate::prompt::Chat;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::request::tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
@@ -70,7 +70,7 @@ fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError
                 tools: tools.as_ref(),
                 ending: *ending,
             };
-            app.prompter.chat_tokens(chat, &now(app))?
+            app.prompter.chat_tokens(chat, &app.local_time())?
         }
     };
     let text = |token: &u32| tokenizer.token_text(*token).unwrap_or_default();

@@ -14,6 +14,15 @@ const FIRST: usize = 4;
 /// device has nothing to do while the tokens before it are read.
 const PAUSE: usize = 8;
 
+/// A guess that the model was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// Tokens.
+    pub guessed: usize,
+    /// The first of these, which are what the model chose.
+    pub right: usize,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct PromptLookup {

@@ -5,7 +5,8 @@ use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp as _;
 use rooflet_mlx::mlx_rs::transforms;
 
 use crate::batch::event::Done;
-use crate::batch::sequence::{Sequence, StepError, token_row};
+use crate::batch::sequence::{Sequence, token_row};
+use crate::batch::step_error::StepError;
 use crate::engine::schedule::RequestId;
 use crate::models::{Decoder, KvCache};
 use crate::sampling::choice::Choice;

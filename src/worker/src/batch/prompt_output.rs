@@ -6,7 +6,7 @@ use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp;
 use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use crate::batch::event::{Event, Piece, Score};
-use crate::batch::sequence::StepError;
+use crate::batch::step_error::StepError;
 use crate::models::Decoder;
 use crate::prompt::{Echo, PromptUse, ValidRequest};
 use crate::sampling::logprobs::{Logprobs, TokenLogprobs};

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rooflet_mlx::mlx_rs::{Array, transforms};
-use tokio::sync::mpsc;
 
-use crate::batch::Checked;
 use crate::batch::event::{Done, Event, Piece};
-use crate::batch::lookup::PromptLookup;
+use crate::batch::job::Queued;
+use crate::batch::lookup::{Checked, PromptLookup};
 use crate::batch::prompt_output::{self, Reading};
+use crate::batch::step_error::StepError;
 use crate::batch::thinking::ThinkingBudget;
 use crate::batch::transcript::Transcript;
 use crate::cache::{BlockKey, Prefix};
-use crate::engine::place::Place;
-use crate::engine::schedule::{Remaining, RequestId, Running, Waiting};
+use crate::engine::schedule::{Remaining, RequestId, Running};
 use crate::models::{Decoder, KvCache};
 use crate::prompt::ValidRequest;
 use crate::sampling::adjustment::{Adjustment, Penalties};
@@ -24,55 +23,9 @@ use crate::sampling::logprobs::TokenLogprobs;
 use crate::sampling::sampler::Draw;
 use rooflet_inference_api::openai::response::{FinishReason, StopReason};
 use rooflet_telemetry::trace::OpenSpan;
-use rooflet_text::grammar::constraint::{Constraint, ConstraintError};
+use rooflet_text::grammar::constraint::Constraint;
 use rooflet_text::grammar::mask::Mask;
-use rooflet_text::tokenizer::{DecodeError, Tokenizer};
-
-/// A request and where its events go.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub request: ValidRequest,
-    /// Free when this is dropped.
-    #[expect(dead_code, reason = "it is held")]
-    pub place: Place,
-    /// Holds all events the request can have, so the engine never waits for a reader. Closed = cancelled.
-    pub events: mpsc::Sender<Event>,
-    pub submitted: Instant,
-    pub span: Option<Arc<OpenSpan>>,
-}
-
-impl Job {
-    /// Room for every event of a request: one per token, what is told of the prompt, what is flushed at
-    /// the end, and the end.
-    pub(crate) fn event_capacity(request: &ValidRequest) -> usize {
-        request.max_tokens + 3
-    }
-}
-
-/// A step failed; the message is for the request's owner.
-#[derive(Debug, thiserror::Error)]
-pub enum StepError {
-    #[error("the engine failed on this request: {0}")]
-    Engine(rooflet_mlx::mlx_rs::error::Exception),
-    #[error("the engine's token cannot be read: {0}")]
-    Read(String),
-    #[error("the tokenizer failed on this request: {0}")]
-    Decode(DecodeError),
-    #[error("the answer cannot be what was asked for: {0}")]
-    Constraint(#[from] ConstraintError),
-}
-
-impl From<rooflet_mlx::mlx_rs::error::Exception> for StepError {
-    fn from(err: rooflet_mlx::mlx_rs::error::Exception) -> Self {
-        Self::Engine(err)
-    }
-}
-
-impl From<DecodeError> for StepError {
-    fn from(err: DecodeError) -> Self {
-        Self::Decode(err)
-    }
-}
+use rooflet_text::tokenizer::Tokenizer;
 
 /// Times of one request, for metrics.
 #[derive(Debug, Clone, Copy)]
@@ -143,29 +96,6 @@ enum Loading {
     /// They are on their way; until then nothing can be computed for it.
     Now(BTreeSet<BlockKey>),
     Over,
-}
-
-/// A job in the queue, and what the schedule knows of it.
-#[derive(Debug)]
-pub(crate) struct Queued {
-    pub id: RequestId,
-    pub job: Job,
-    /// The most its cache can take.
-    pub bytes: u64,
-    /// Plans that named it overtaken.
-    pub overtaken: u32,
-}
-
-impl Queued {
-    pub(crate) fn as_waiting(&self) -> Waiting {
-        Waiting {
-            id: self.id,
-            priority: self.job.request.priority,
-            overtaken: self.overtaken,
-            bytes: self.bytes,
-            prompt_tokens: self.job.request.prompt.len(),
-        }
-    }
 }
 
 impl Sequence {

@@ -3,8 +3,9 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::batch::event::Event;
+use crate::batch::job::Job;
+use crate::batch::job::Queued;
 use crate::batch::prefill::{Prefill, Prefilled};
-use crate::batch::sequence::{Job, Queued};
 use crate::batch::thinking::ThinkingBudget;
 use crate::engine::place::Place;
 use crate::prompt::{Echo, PromptUse};

@@ -1,7 +1,7 @@
 //! When the device is to be given up. What one request runs into is that request's; but a GPU that its driver has put
 //! aside fails all of them from then on, and takes work of another process only.
 
-use crate::batch::sequence::StepError;
+use crate::batch::step_error::StepError;
 
 /// In the text of each error of a process that macOS has put aside: `kIOGPUCommandBufferCallbackErrorSubmissionsIgnored`.
 const PUT_ASIDE: &str = "SubmissionsIgnored";

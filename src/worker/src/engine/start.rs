@@ -4,7 +4,8 @@ use camino::Utf8Path;
 use tokio::sync::mpsc;
 
 use super::{Command, EngineConfig, EngineError};
-use crate::batch::sequence::{StepError, token_row};
+use crate::batch::sequence::token_row;
+use crate::batch::step_error::StepError;
 use crate::cache::kv_budget::KvBudget;
 use crate::cache::kv_memory::KvMemory;
 use crate::cache::{BlockFiles, Cuts, Disk, OpenFilesError, PrefixCache, fingerprint};

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::failures::Failures;
-use super::{Command, EngineConfig, EngineError, start};
-use crate::api::spans;
+use super::{Command, EngineConfig, EngineError, spans, start};
 use crate::batch::event::{Done, Event};
+use crate::batch::job::Queued;
 use crate::batch::prefill::{Prefill, Prefilled};
-use crate::batch::sequence::{Queued, Sequence, StepError, TokenTime};
+use crate::batch::sequence::{Sequence, TokenTime};
+use crate::batch::step_error::StepError;
 use crate::batch::{Batch, Landed};
 use crate::cache::Keep;
 use crate::cache::kv_memory::KvMemory;

@@ -316,7 +316,7 @@ fn refusals_are_openai_s() {
             let chat = "/v1/chat/completions";
             let hello = json!([{"role": "user", "content": "hi"}]);
             let with = |extra: Value| merged(json!({"model": "tiny", "messages": hello}), extra).to_string();
-            let huge = "x".repeat(4 * crate::api::server::MAX_BODY_BYTES);
+            let huge = "x".repeat(4 * crate::api::body::MAX_BODY_BYTES);
             let cases = [
                 ("POST", chat, "{".to_owned(), 400, "invalid_json"),
                 ("POST", chat, "[]".to_owned(), 400, "invalid_json"),

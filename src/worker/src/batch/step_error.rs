@@ -1,0 +1,29 @@
+//! Failures of one step of one request.
+
+use rooflet_text::grammar::constraint::ConstraintError;
+use rooflet_text::tokenizer::DecodeError;
+
+/// A step failed; the message is for the request's owner.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    #[error("the engine failed on this request: {0}")]
+    Engine(rooflet_mlx::mlx_rs::error::Exception),
+    #[error("the engine's token cannot be read: {0}")]
+    Read(String),
+    #[error("the tokenizer failed on this request: {0}")]
+    Decode(DecodeError),
+    #[error("the answer cannot be what was asked for: {0}")]
+    Constraint(#[from] ConstraintError),
+}
+
+impl From<rooflet_mlx::mlx_rs::error::Exception> for StepError {
+    fn from(err: rooflet_mlx::mlx_rs::error::Exception) -> Self {
+        Self::Engine(err)
+    }
+}
+
+impl From<DecodeError> for StepError {
+    fn from(err: DecodeError) -> Self {
+        Self::Decode(err)
+    }
+}
