@@ -7,7 +7,7 @@ use std::time::Duration;
 use camino::Utf8PathBuf;
 use tokio::sync::oneshot;
 
-use super::engine::{Engine, EngineConfig, EngineError};
+use super::engine::{Engine, EngineConfig, EngineError, SubmitError};
 use super::metrics::WorkerMetrics;
 use super::prompt::{Chat, Prompter};
 use super::{WorkerError, context_tokens};
@@ -16,6 +16,7 @@ use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::metrics::Registry;
+use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::json::Members;
 use rooflet_inference_api::openai::message;
 use rooflet_inference_api::openai::request::PromptEnd;
@@ -28,6 +29,28 @@ pub struct BareEngine {
     ended: Option<oneshot::Receiver<Result<(), EngineError>>>,
     prompter: Arc<Prompter>,
     clock: Clock,
+}
+
+/// Why there is no measurement.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct BenchError(#[from] Failure);
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0:?} is not UTF-8")]
+    Path(PathBuf),
+    #[error("{}", Chain(.0))]
+    Start(Box<WorkerError>),
+    #[error("{0:?}")]
+    Prompt(Box<ApiError>),
+    #[error("{0:?}")]
+    Submit(SubmitError),
+    /// Text of the engine.
+    #[error("{0}")]
+    Request(String),
+    #[error("the engine ended")]
+    Ended,
 }
 
 /// One greedy answer.
@@ -51,10 +74,10 @@ impl BareEngine {
     /// waits until it is loaded.
     ///
     /// # Errors
-    /// What is wrong with the model, in words.
-    pub fn load(model: PathBuf, max_concurrency: usize) -> Result<Self, String> {
-        let model = Utf8PathBuf::from_path_buf(model).map_err(|path| format!("{path:?} is not UTF-8"))?;
-        Self::start(&model, max_concurrency).map_err(|err| Chain(&err).to_string())
+    /// Returns an error if the model cannot be served.
+    pub fn load(model: PathBuf, max_concurrency: usize) -> Result<Self, BenchError> {
+        let model = Utf8PathBuf::from_path_buf(model).map_err(Failure::Path)?;
+        Ok(Self::start(&model, max_concurrency).map_err(|err| Failure::Start(Box::new(err)))?)
     }
 
     fn start(model: &Utf8PathBuf, max_concurrency: usize) -> Result<Self, WorkerError> {
@@ -93,8 +116,8 @@ impl BareEngine {
     /// detokenizer.
     ///
     /// # Errors
-    /// Why there is no answer, in words.
-    pub fn chat(&self, question: &str, max_tokens: usize) -> Result<Answer, String> {
+    /// Returns an error if the engine rejects or fails the request.
+    pub fn chat(&self, question: &str, max_tokens: usize) -> Result<Answer, BenchError> {
         let options = Options {
             max_tokens: Some(max_tokens),
             sampling: SamplingOptions {
@@ -114,11 +137,8 @@ impl BareEngine {
         let chat = self
             .prompter
             .chat(chat, &options, &now)
-            .map_err(|err| format!("{err:?}"))?;
-        let mut completion = self
-            .engine
-            .submit(chat.request)
-            .map_err(|err| format!("{err:?}"))?;
+            .map_err(|err| Failure::Prompt(Box::new(err)))?;
+        let mut completion = self.engine.submit(chat.request).map_err(Failure::Submit)?;
         let (mut text, mut first) = (String::new(), None);
         let done = loop {
             match completion.events.blocking_recv() {
@@ -128,8 +148,8 @@ impl BareEngine {
                 }
                 Some(Event::Embedding(_)) => {}
                 Some(Event::Done(done)) => break done,
-                Some(Event::Failed(message)) => return Err(message),
-                None => return Err("the engine ended".to_owned()),
+                Some(Event::Failed(message)) => return Err(Failure::Request(message).into()),
+                None => return Err(Failure::Ended.into()),
             }
         };
         let end = self.clock.instant();

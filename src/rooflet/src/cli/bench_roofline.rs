@@ -21,7 +21,7 @@ use rooflet_roofline::predict::{
     DecodePrediction, Engine, EngineBuild, Hardware, MeasuredMachine, ModelCost, Parameters, Workload,
 };
 use rooflet_roofline::probing::spread;
-use rooflet_worker::bench::BareEngine;
+use rooflet_worker::bench::{BareEngine, BenchError};
 
 /// What a model's file holds its weights in.
 const BITS: [u32; 2] = [4, 8];
@@ -182,7 +182,7 @@ fn written(shape: &Shape, bits: u32, path: &Utf8Path) -> anyhow::Result<ModelDir
 }
 
 fn measure(subject: &Subject, tokens: u32, machine: MeasuredMachine, first: bool) -> anyhow::Result<Run> {
-    let wrong = |err: String| anyhow!("{}: {err}", subject.name);
+    let wrong = |err: BenchError| anyhow!("{}: {err}", subject.name);
     let engine = BareEngine::load(subject.path.clone().into_std_path_buf(), 1).map_err(wrong)?;
     let question = "a".repeat(PROMPT_TOKENS as usize);
     // Weights come into memory, and the allocator's buffers with the first tokens. GPUs compile kernels when they first

@@ -253,22 +253,35 @@ fn entries(dir: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> + use<> {
         .map(|entry| entry.path().to_owned())
 }
 
+/// Why a file holds no block.
+#[derive(Debug, thiserror::Error)]
+enum DescribeError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("its header is too long")]
+    HeaderTooLong,
+    #[error(transparent)]
+    Header(#[from] BlockFileError),
+    #[error("it has another block's name")]
+    OtherName,
+}
+
 /// Reads the header only.
-fn describe(path: &Utf8Path) -> Result<FoundFile, String> {
-    let mut file = File::open(path).map_err(|err| err.to_string())?;
-    let metadata = file.metadata().map_err(|err| err.to_string())?;
+fn describe(path: &Utf8Path) -> Result<FoundFile, DescribeError> {
+    let mut file = File::open(path)?;
+    let metadata = file.metadata()?;
     let mut length = [0; size_of::<u64>()];
-    file.read_exact(&mut length).map_err(|err| err.to_string())?;
+    file.read_exact(&mut length)?;
     let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
     if length > MAX_HEADER_BYTES {
-        return Err("its header is too long".to_owned());
+        return Err(DescribeError::HeaderTooLong);
     }
     let mut header = vec![0; length];
-    file.read_exact(&mut header).map_err(|err| err.to_string())?;
-    let label = block_file::decode_label(&header).map_err(|err| err.to_string())?;
+    file.read_exact(&mut header)?;
+    let label = block_file::decode_label(&header)?;
     let (name, snapshot) = (label.name, label.snapshot);
     if path.file_name() != Some(&*format!("{}.{EXTENSION}", name.key())) {
-        return Err("it has another block's name".to_owned());
+        return Err(DescribeError::OtherName);
     }
     Ok(FoundFile {
         name,

@@ -75,8 +75,9 @@ fn models(args: &Args, directory: &Utf8Path) -> anyhow::Result<Vec<(String, Utf8
 }
 
 fn measure(path: &Utf8Path, streams: u32, args: &Args) -> anyhow::Result<Vec<Round>> {
-    let wrong = |err: String| anyhow!("{path}: {err}");
-    let engine = BareEngine::load(path.to_owned().into_std_path_buf(), streams as usize).map_err(wrong)?;
+    let wrong = |err: anyhow::Error| anyhow!("{path}: {err}");
+    let engine = BareEngine::load(path.to_owned().into_std_path_buf(), streams as usize)
+        .map_err(|err| wrong(err.into()))?;
     let mut rounds = Vec::new();
     // The first round brings weights and kernels into memory. Each way comes first equally often.
     for round in 0..=args.rounds {
@@ -100,7 +101,7 @@ fn measure(path: &Utf8Path, streams: u32, args: &Args) -> anyhow::Result<Vec<Rou
 }
 
 /// Tokens per second of so many questions, until the last is answered.
-fn throughput(engine: &BareEngine, streams: u32, tokens: u32, together: bool) -> Result<f64, String> {
+fn throughput(engine: &BareEngine, streams: u32, tokens: u32, together: bool) -> anyhow::Result<f64> {
     // Of different lengths, as requests are.
     let ask = |stream: u32| {
         let question = "a".repeat((PROMPT_TOKENS + stream) as usize);
@@ -108,15 +109,13 @@ fn throughput(engine: &BareEngine, streams: u32, tokens: u32, together: bool) ->
         Ok(answer.completion_tokens)
     };
     let begin = Clock::System.instant();
-    let counts: Result<Vec<usize>, String> = if together {
+    let counts: anyhow::Result<Vec<usize>> = if together {
         thread::scope(|scope| {
             let asking: Vec<_> = (0..streams)
                 .map(|stream| scope.spawn(move || ask(stream)))
                 .collect();
-            let join = |asked: thread::ScopedJoinHandle<'_, Result<usize, String>>| {
-                asked
-                    .join()
-                    .unwrap_or_else(|_| Err("a client panicked".to_owned()))
+            let join = |asked: thread::ScopedJoinHandle<'_, anyhow::Result<usize>>| {
+                asked.join().unwrap_or_else(|_| Err(anyhow!("a client panicked")))
             };
             asking.into_iter().map(join).collect()
         })
