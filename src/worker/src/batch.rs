@@ -1,8 +1,9 @@
-//! The rows that decode together: one forward pass gives each its next token. A pass is submitted before the tokens of
-//! the one before are read, so that the device computes while this program handles them. Rows that are held to a format are
-//! in that pass, too: only what of its logits may be chosen depends on the token before. A row that is alone may be
-//! guessed ahead: one pass then chooses what follows each token of the guess, and what was chosen after a wrong one is
-//! dropped. Each token is chosen as it would have been by itself.
+//! The rows that decode together: one forward pass gives each row its next token.
+//!
+//! A pass is submitted before the tokens of the pass before are read, so that the device computes while this program handles
+//! them. Constrained rows are in that pass, too: only the mask of their logits depends on the token before. A row that
+//! decodes alone may have draft tokens: one pass then chooses what follows each of them, and the tokens after the first
+//! rejected one are dropped. Each token is the one that would have been chosen without drafts and without other rows.
 
 pub(crate) mod event;
 pub(crate) mod job;
@@ -14,13 +15,15 @@ pub(crate) mod step_error;
 pub(crate) mod thinking;
 pub(crate) mod transcript;
 
+use std::sync::Arc;
+
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::concatenate;
 use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
 use rooflet_mlx::mlx_rs::{Array, transforms};
 
 use super::models::{Decoder, KvCache};
-use crate::batch::lookup::Checked;
+use crate::batch::lookup::Verified;
 use crate::batch::sequence::{Sequence, token_row};
 use crate::batch::step_error::StepError;
 use crate::engine::schedule::RequestId;
@@ -30,15 +33,15 @@ use crate::sampling::sampler::Draw;
 
 /// Tokens chosen by one forward pass and not read yet.
 #[derive(Debug)]
-struct Flight {
-    /// One for each row; after a guess, one for each of its tokens and one more.
+struct PendingStep {
+    /// One for each row, and one for each draft token.
     tokens: Array,
     logprobs: Option<Logprobs>,
     rows: Vec<RequestId>,
     /// Rows of the pass that these were in, others included.
     pass_rows: usize,
-    /// How the only row was guessed to go on; empty: not at all.
-    guess: Vec<u32>,
+    /// Draft tokens of the only row.
+    draft: Vec<u32>,
 }
 
 /// Rows of a pass that was submitted and whose next tokens can be chosen when those before have been read.
@@ -52,21 +55,21 @@ struct Undecided {
 
 /// A token that was read.
 #[derive(Debug)]
-pub(crate) struct Landed {
+pub(crate) struct StepToken {
     pub id: RequestId,
     pub token: std::result::Result<u32, StepError>,
     /// The token's, where the request asks for them.
     pub logprobs: Option<TokenLogprobs>,
     /// Rows of the pass that chose it.
     pub rows: usize,
-    /// It is the first of those that a pass over a guess chose.
-    pub checked: Option<Checked>,
+    /// Set on the first token of a pass over draft tokens.
+    pub verified: Option<Verified>,
 }
 
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    flights: Vec<Flight>,
+    pending: Vec<PendingStep>,
     /// Between [`Batch::launch`] and [`Batch::launch_read`].
     undecided: Vec<Undecided>,
 }
@@ -74,43 +77,43 @@ pub(crate) struct Batch {
 impl Batch {
     /// No token is on its way.
     pub(crate) fn is_empty(&self) -> bool {
-        self.flights.is_empty()
+        self.pending.is_empty()
     }
 
     /// Waits until the device has computed what was submitted. What has failed is told when it is read.
     pub(crate) fn settle(&self) {
-        for flight in &self.flights {
-            drop(flight.tokens.eval());
+        for step in &self.pending {
+            drop(step.tokens.eval());
         }
     }
 
     /// Sequences join with the tokens that their prompts led to; their caches stay where they are.
     pub(crate) fn join(&mut self, rows: Vec<RequestId>, first: Choice) {
-        self.flights.push(Flight {
+        self.pending.push(PendingStep {
             pass_rows: rows.len(),
             tokens: first.tokens,
             logprobs: first.logprobs,
             rows,
-            guess: Vec::new(),
+            draft: Vec::new(),
         });
     }
 
     /// Submits a pass over every row that goes on, and returns the tokens that led to it, to be read while the device
     /// computes. Rows that are gone or have their last token are left out of the pass.
-    pub(crate) fn launch(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Landing {
-        let (checking, flights): (Vec<_>, Vec<_>) = std::mem::take(&mut self.flights)
+    pub(crate) fn launch(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> PendingTokens {
+        let (drafted, pending): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
             .into_iter()
-            .partition(|flight| !flight.guess.is_empty());
-        let failed = self.submit(model, &flights, sequences);
-        Landing {
-            flights: checking.into_iter().chain(flights).collect(),
+            .partition(|step| !step.draft.is_empty());
+        let failed = self.submit(model, &pending, sequences);
+        PendingTokens {
+            pending: drafted.into_iter().chain(pending).collect(),
             failed,
         }
     }
 
     /// Submits what had to wait until the last tokens were read: the choice of rows that are held to a format, and a pass over
-    /// a row that may be guessed. Returns those that failed.
-    pub(crate) fn launch_read(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<Landed> {
+    /// a row with draft tokens. Returns those that failed.
+    pub(crate) fn launch_read(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<StepToken> {
         let mut failures = Vec::new();
         let alone = are_alone(sequences);
         for row in sequences.iter_mut() {
@@ -118,11 +121,15 @@ impl Batch {
             let Some(token) = row.last_token().filter(|_| !self.undecided.iter().any(is_passed)) else {
                 continue;
             };
-            let guess = if alone { row.guess().to_vec() } else { Vec::new() };
-            let passed = if guess.is_empty() {
+            let draft = if alone {
+                row.draft_tokens().to_vec()
+            } else {
+                Vec::new()
+            };
+            let passed = if draft.is_empty() {
                 pass(model, &token_list(&[token]), &mut [row])
             } else {
-                check(model, token, guess, row)
+                verify(model, token, draft, row)
             };
             match passed {
                 Ok(passed) => self.take(passed),
@@ -136,14 +143,14 @@ impl Batch {
     }
 
     /// Chooses the next tokens of those rows that are still there. Returns those that failed.
-    fn decide(&mut self, undecided: Undecided, sequences: &mut [Sequence]) -> Vec<Landed> {
+    fn decide(&mut self, undecided: Undecided, sequences: &mut [Sequence]) -> Vec<StepToken> {
         let mut failures = Vec::new();
         let (mut places, mut rows) = (Vec::new(), Vec::new());
         for row in sequences {
             let Some(place) = undecided.rows.iter().position(|id| *id == row.id()) else {
                 continue;
             };
-            match row.narrow() {
+            match row.update_mask() {
                 Ok(()) => {
                     places.push(place);
                     rows.push(row);
@@ -158,7 +165,7 @@ impl Batch {
             let logits = rows_at(&undecided.logits, places)?;
             let draws: Vec<Draw<'_>> = rows.iter().map(|row| row.draw()).collect();
             let choice = Choice::submit(&logits, &draws)?;
-            self.flights.push(chosen(choice, rows, undecided.pass_rows));
+            self.pending.push(chosen(choice, rows, undecided.pass_rows));
             Ok(())
         };
         match choose(&places, &mut rows) {
@@ -179,9 +186,14 @@ impl Batch {
     }
 
     /// Returns the rows that failed.
-    fn submit(&mut self, model: &Decoder, flights: &[Flight], sequences: &mut [Sequence]) -> Vec<Landed> {
+    fn submit(
+        &mut self,
+        model: &Decoder,
+        pending: &[PendingStep],
+        sequences: &mut [Sequence],
+    ) -> Vec<StepToken> {
         let place = |id| {
-            let mut places = flights.iter().flat_map(|flight| &flight.rows);
+            let mut places = pending.iter().flat_map(|step| &step.rows);
             places.position(|row| *row == id)
         };
         let alone = are_alone(sequences);
@@ -189,15 +201,15 @@ impl Batch {
             .iter_mut()
             .filter(|sequence| sequence.goes_on())
             // It waits until its token is read: see `launch_read`.
-            .filter(|sequence| !alone || sequence.guess().is_empty())
+            .filter(|sequence| !alone || sequence.draft_tokens().is_empty())
             .filter_map(|sequence| Some((place(sequence.id())?, sequence)))
             .collect();
         if going.is_empty() {
             return Vec::new();
         }
-        going.sort_unstable_by_key(|(place, sequence)| (sequence.is_constrained(), *place));
+        going.sort_unstable_by_key(|(place, sequence)| (sequence.decoding.is_constrained(), *place));
         let (places, mut rows): (Vec<usize>, Vec<&mut Sequence>) = going.into_iter().unzip();
-        match tokens_at(flights, &places).and_then(|tokens| pass(model, &tokens, &mut rows)) {
+        match tokens_at(pending, &places).and_then(|tokens| pass(model, &tokens, &mut rows)) {
             Ok(passed) => {
                 self.take(passed);
                 Vec::new()
@@ -208,7 +220,7 @@ impl Batch {
                 tracing::warn!(error = %err, rows = rows.len(), "a pass failed: its rows go on one by one");
                 let mut failures = Vec::new();
                 for (place, row) in places.iter().zip(rows) {
-                    let alone = tokens_at(flights, &[*place]);
+                    let alone = tokens_at(pending, &[*place]);
                     let id = row.id();
                     match alone.and_then(|token| pass(model, &token, &mut [row])) {
                         Ok(passed) => self.take(passed),
@@ -221,53 +233,53 @@ impl Batch {
     }
 
     fn take(&mut self, passed: Passed) {
-        self.flights.extend(passed.flight);
+        self.pending.extend(passed.step);
         self.undecided.extend(passed.undecided);
     }
 }
 
-/// Tokens about to be read.
+/// Pending tokens, to be read.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Landing {
-    flights: Vec<Flight>,
-    failed: Vec<Landed>,
+pub(crate) struct PendingTokens {
+    pending: Vec<PendingStep>,
+    failed: Vec<StepToken>,
 }
 
-impl Landing {
+impl PendingTokens {
     /// Waits for the tokens. Rows that failed come first.
-    pub(crate) fn read(self) -> Vec<Landed> {
-        let mut landed = self.failed;
-        for flight in self.flights {
-            landed.extend(read(flight));
+    pub(crate) fn read(self) -> Vec<StepToken> {
+        let mut tokens_read = self.failed;
+        for step in self.pending {
+            tokens_read.extend(read(step));
         }
-        landed
+        tokens_read
     }
 }
 
-/// Whether one row decodes at most. Beside others a guess costs more than it gains: the pass has rows enough.
+/// Whether one row decodes at most. With several rows, a draft costs more than it gains.
 fn are_alone(sequences: &[Sequence]) -> bool {
     sequences.iter().filter(|row| row.is_decoding()).count() <= 1
 }
 
-fn failed(id: RequestId, err: StepError) -> Landed {
-    Landed {
+fn failed(id: RequestId, err: StepError) -> StepToken {
+    StepToken {
         id,
         token: Err(err),
         logprobs: None,
         rows: 1,
-        checked: None,
+        verified: None,
     }
 }
 
-/// The tokens at these places of all flights, on the device.
-fn tokens_at(flights: &[Flight], places: &[usize]) -> Result<Array> {
-    let all: Vec<&Array> = flights.iter().map(|flight| &flight.tokens).collect();
+/// The tokens at these places of all pending steps, on the device.
+fn tokens_at(pending: &[PendingStep], places: &[usize]) -> Result<Array> {
+    let all: Vec<&Array> = pending.iter().map(|step| &step.tokens).collect();
     let tokens = match all[..] {
         [one] => one.clone(),
         _ => concatenate(&all, 0)?,
     };
-    let count = flights.iter().map(|flight| flight.rows.len()).sum();
+    let count = pending.iter().map(|step| step.rows.len()).sum();
     if places.iter().copied().eq(0..count) {
         return Ok(tokens);
     }
@@ -290,7 +302,7 @@ fn token_list(tokens: &[u32]) -> Array {
 
 /// What a pass leads to.
 struct Passed {
-    flight: Option<Flight>,
+    step: Option<PendingStep>,
     undecided: Option<Undecided>,
 }
 
@@ -300,7 +312,7 @@ fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<P
     let mut caches: Vec<&mut KvCache> = rows.iter_mut().map(|row| row.cache_mut()).collect();
     let logits = model.decode(tokens, &mut caches);
     let all: Vec<usize> = (0..rows.len()).collect();
-    let free = rows.partition_point(|row| !row.is_constrained());
+    let free = rows.partition_point(|row| !row.decoding.is_constrained());
     let submit = |logits: Array| {
         let draws: Vec<Draw<'_>> = rows[..free].iter().map(|row| row.draw()).collect();
         let choice = match draws.is_empty() {
@@ -321,7 +333,7 @@ fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<P
                 rows: rows[free..].iter().map(|row| row.id()).collect(),
                 pass_rows: rows.len(),
             }),
-            flight: choice.map(|choice| chosen(choice, &mut rows[..free], all.len())),
+            step: choice.map(|choice| chosen(choice, &mut rows[..free], all.len())),
         }),
         Err(err) => {
             for (row, tokens) in rows.iter_mut().zip(before) {
@@ -333,28 +345,28 @@ fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<P
 }
 
 /// The rows' next tokens are on their way.
-fn chosen(choice: Choice, rows: &mut [&mut Sequence], pass_rows: usize) -> Flight {
+fn chosen(choice: Choice, rows: &mut [&mut Sequence], pass_rows: usize) -> PendingStep {
     let ids = rows.iter().map(|row| row.id()).collect();
     for row in rows.iter_mut() {
-        row.chose();
+        row.decoding.token_chosen();
     }
     for (row, adjustment) in choice.adjustments {
-        rows[row].adjust(adjustment);
+        rows[row].decoding.adjust(adjustment);
     }
-    Flight {
+    PendingStep {
         tokens: choice.tokens,
         logprobs: choice.logprobs,
         rows: ids,
         pass_rows,
-        guess: Vec::new(),
+        draft: Vec::new(),
     }
 }
 
-/// Submits the last token of a row and a guess of what follows, and chooses what follows each. After an error the row is
+/// Submits the last token of a row and its draft tokens, and chooses what follows each. After an error the row is
 /// as before.
-fn check(model: &Decoder, token: u32, guess: Vec<u32>, row: &mut Sequence) -> Result<Passed> {
+fn verify(model: &Decoder, token: u32, draft: Vec<u32>, row: &mut Sequence) -> Result<Passed> {
     let before = row.cache().offset();
-    let tokens = token_row(&[&[token], &guess[..]].concat());
+    let tokens = token_row(&[&[token], &draft[..]].concat());
     let logits = model.forward_each(&tokens, row.cache_mut());
     let submit = |logits: Array| {
         let next = row.draw();
@@ -362,18 +374,18 @@ fn check(model: &Decoder, token: u32, guess: Vec<u32>, row: &mut Sequence) -> Re
             step: next.step + ahead as u64,
             ..next
         };
-        Choice::submit(&logits, &(0..=guess.len()).map(each).collect::<Vec<_>>())
+        Choice::submit(&logits, &(0..=draft.len()).map(each).collect::<Vec<_>>())
     };
     match logits.and_then(submit) {
         Ok(choice) => {
-            row.chose();
+            row.decoding.token_chosen();
             Ok(Passed {
-                flight: Some(Flight {
+                step: Some(PendingStep {
                     tokens: choice.tokens,
                     logprobs: choice.logprobs,
                     rows: vec![row.id()],
                     pass_rows: 1,
-                    guess,
+                    draft,
                 }),
                 undecided: None,
             })
@@ -385,43 +397,47 @@ fn check(model: &Decoder, token: u32, guess: Vec<u32>, row: &mut Sequence) -> Re
     }
 }
 
-fn read(flight: Flight) -> Vec<Landed> {
-    let count = flight.rows.len();
-    let landed = |id, token| Landed {
+fn read(step: PendingStep) -> Vec<StepToken> {
+    let count = step.rows.len();
+    let step_token = |id, token| StepToken {
         id,
         token,
         logprobs: None,
-        rows: flight.pass_rows,
-        checked: None,
+        rows: step.pass_rows,
+        verified: None,
     };
-    let tokens = flight.tokens.to_vec_exact::<u32>().map_err(|err| err.to_string());
-    let logprobs = flight.logprobs.as_ref().map_or(Ok(Vec::new()), Logprobs::read);
+    let tokens = step.tokens.to_vec_exact::<u32>();
+    let logprobs = step.logprobs.as_ref().map_or(Ok(Vec::new()), Logprobs::read);
     match tokens.and_then(|tokens| Ok((tokens, logprobs?))) {
         Ok((tokens, logprobs)) => {
-            let right = flight.guess.iter().zip(&tokens);
-            let right = right.take_while(|(guess, token)| guess == token).count();
-            // What follows a wrong guess follows another text. Without a guess there is a token for each row.
-            let used = tokens.into_iter().take(count + right);
-            let rows = flight
+            let equal = step.draft.iter().zip(&tokens);
+            let accepted = equal.take_while(|(draft, token)| draft == token).count();
+            // Tokens after a rejected draft token are dropped. Without a draft there is a token for each row.
+            let used = tokens.into_iter().take(count + accepted);
+            let rows = step
                 .rows
                 .iter()
                 .copied()
-                .chain(std::iter::repeat_n(flight.rows[0], right));
-            let mut all: Vec<Landed> = rows.zip(used).map(|(id, token)| landed(id, Ok(token))).collect();
+                .chain(std::iter::repeat_n(step.rows[0], accepted));
+            let mut all: Vec<StepToken> = rows
+                .zip(used)
+                .map(|(id, token)| step_token(id, Ok(token)))
+                .collect();
             for (row, logprobs) in logprobs {
-                if let Some(landed) = all.get_mut(row) {
-                    landed.logprobs = Some(logprobs);
+                if let Some(step_token) = all.get_mut(row) {
+                    step_token.logprobs = Some(logprobs);
                 }
             }
-            if let (false, Some(first)) = (flight.guess.is_empty(), all.first_mut()) {
-                let guessed = flight.guess.len();
-                first.checked = Some(Checked { guessed, right });
+            if let (false, Some(first)) = (step.draft.is_empty(), all.first_mut()) {
+                let drafted = step.draft.len();
+                first.verified = Some(Verified { drafted, accepted });
             }
             all
         }
         Err(err) => {
-            let error = |id| landed(id, Err(StepError::Read(err.clone())));
-            flight.rows.into_iter().map(error).collect()
+            let err = Arc::new(err);
+            let error = |id| step_token(id, Err(StepError::Read(Arc::clone(&err))));
+            step.rows.into_iter().map(error).collect()
         }
     }
 }

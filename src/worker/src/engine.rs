@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use self::failures::DeviceLost;
 use self::thread::EngineThread;
 use super::metrics::{Outcome, WorkerMetrics};
 use super::prompt::{Prompter, ValidRequest};
@@ -64,8 +65,8 @@ pub enum EngineError {
     Warm(StepError),
     #[error("the engine's device cannot be used: {0}")]
     Device(rooflet_mlx::mlx_rs::error::Exception),
-    #[error("the engine's device computes nothing any more, which only another process mends: {err}")]
-    DeviceLost { err: String },
+    #[error(transparent)]
+    DeviceLost(#[from] DeviceLost),
     #[error("the engine panicked: {0}")]
     Panicked(String),
     #[error("the engine's thread cannot be started")]

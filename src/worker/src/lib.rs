@@ -155,7 +155,7 @@ impl WorkerError {
                 err: EngineError::Panicked(_),
             } => "EnginePanicked",
             Self::Engine {
-                err: EngineError::DeviceLost { .. },
+                err: EngineError::DeviceLost(_),
             } => "DeviceLost",
             Self::Engine {
                 err: EngineError::NoRoom { .. },

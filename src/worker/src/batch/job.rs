@@ -30,6 +30,11 @@ impl Job {
     pub(crate) fn event_capacity(request: &ValidRequest) -> usize {
         request.max_tokens + 3
     }
+
+    pub(crate) fn send(&self, event: Event) {
+        // The channel has room for all events: this fails only if the client has disconnected.
+        drop(self.events.try_send(event));
+    }
 }
 
 /// A job in the queue, and what the schedule knows of it.

@@ -14,13 +14,13 @@ const FIRST: usize = 4;
 /// device has nothing to do while the tokens before it are read.
 const PAUSE: usize = 8;
 
-/// A guess that the model was asked about.
+/// Draft tokens that the model has verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Checked {
-    /// Tokens.
-    pub guessed: usize,
-    /// The first of these, which are what the model chose.
-    pub right: usize,
+pub(crate) struct Verified {
+    /// Number of draft tokens.
+    pub drafted: usize,
+    /// Number of draft tokens, from the first, that equal the model's choice.
+    pub accepted: usize,
 }
 
 /// See the module's text.
@@ -70,7 +70,7 @@ impl PromptLookup {
     }
 
     /// How it may go on, as far as there is `room`; empty where nothing is known.
-    pub(crate) fn guess(&self, room: usize) -> &[u32] {
+    pub(crate) fn draft_tokens(&self, room: usize) -> &[u32] {
         if self.pause > 0 {
             return &[];
         }
@@ -83,7 +83,7 @@ impl PromptLookup {
     }
 
     /// Of a guess of so many tokens, the first `right` were.
-    pub(crate) fn judged(&mut self, guessed: usize, right: usize) {
+    pub(crate) fn verified(&mut self, guessed: usize, right: usize) {
         if right == 0 {
             self.pause = PAUSE;
         }
@@ -105,13 +105,13 @@ mod tests {
     #[test]
     fn what_followed_last_is_the_guess() {
         let mut lookup = PromptLookup::new(&[1, 2, 3, 4, 5, 1, 2, 3, 6, 7, 8, 9, 1, 2], 16);
-        assert_eq!(lookup.guess(9), [0; 0], "two tokens are not enough");
+        assert_eq!(lookup.draft_tokens(9), [0; 0], "two tokens are not enough");
         lookup.push(3);
-        assert_eq!(lookup.guess(9), [6, 7, 8, 9]);
-        assert_eq!(lookup.guess(2), [6, 7]);
-        assert_eq!(lookup.guess(0), [0; 0]);
+        assert_eq!(lookup.draft_tokens(9), [6, 7, 8, 9]);
+        assert_eq!(lookup.draft_tokens(2), [6, 7]);
+        assert_eq!(lookup.draft_tokens(0), [0; 0]);
         lookup.push(40);
-        assert_eq!(lookup.guess(9), [0; 0]);
+        assert_eq!(lookup.draft_tokens(9), [0; 0]);
     }
 
     #[test]
@@ -120,17 +120,17 @@ mod tests {
         let mut lookup = PromptLookup::new(&text, 16);
         let mut lengths = Vec::new();
         for right in [4, 8, 16, 5, 6, 1] {
-            let guessed = lookup.guess(99).len();
+            let guessed = lookup.draft_tokens(99).len();
             lengths.push(guessed);
-            lookup.judged(guessed, right);
+            lookup.verified(guessed, right);
         }
         assert_eq!(lengths, [4, 8, 16, 16, 6, 12]);
-        lookup.judged(2, 0);
+        lookup.verified(2, 0);
         for token in 3..3 + PAUSE as u32 {
-            assert!(lookup.guess(99).is_empty());
+            assert!(lookup.draft_tokens(99).is_empty());
             lookup.push(token);
         }
-        assert_eq!(lookup.guess(99).len(), 1);
+        assert_eq!(lookup.draft_tokens(99).len(), 1);
     }
 
     proptest! {
@@ -144,7 +144,7 @@ mod tests {
             for token in answer {
                 text.push(token);
                 lookup.push(token);
-                let guess = lookup.guess(room);
+                let guess = lookup.draft_tokens(room);
                 prop_assert!(guess.len() <= room.min(8));
                 let tail = text.len().saturating_sub(SAME);
                 let seen = text.windows(SAME + guess.len()).take(tail);

@@ -37,7 +37,7 @@ impl Prefill {
     /// Reads so many tokens on in each of these prompts.
     pub(crate) fn new(model: &Decoder, rows: Vec<(&mut Sequence, usize)>) -> Self {
         let (alone, mut together): (Vec<_>, Vec<_>) =
-            rows.into_iter().partition(|(row, _)| row.reads_alone());
+            rows.into_iter().partition(|(row, _)| row.prompt.prefills_alone());
         let mut prefill = Self::default();
         for mut row in alone {
             prefill.add(model, std::slice::from_mut(&mut row));
@@ -60,7 +60,7 @@ impl Prefill {
             Err(err) => {
                 tracing::warn!(error = %err, rows = rows.len(), "a pass failed: its prompts are read one by one");
                 for (row, _) in rows {
-                    row.begin_alone(model);
+                    row.restart_isolated(model);
                     self.outcomes.push((row.id(), Ok(Prefilled::Again)));
                 }
             }
@@ -79,12 +79,12 @@ struct Pass {
 fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, StepError> {
     let parts: Vec<_> = rows
         .iter_mut()
-        .map(|(row, tokens)| row.read_on(*tokens))
+        .map(|(row, tokens)| row.advance_prompt(*tokens))
         .collect();
-    let gathers = rows.iter().any(|(row, _)| row.gathers());
+    let gathers = rows.iter().any(|(row, _)| row.prompt.has_output());
     let read = rows.iter().zip(&parts);
     let tokens: Vec<u32> = read
-        .flat_map(|((row, _), part)| &row.prompt()[part.clone()])
+        .flat_map(|((row, _), part)| &row.prompt.tokens()[part.clone()])
         .copied()
         .collect();
     let mut caches: Vec<(&mut KvCache, i32)> = rows
@@ -96,17 +96,17 @@ fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, St
     let last = if gathers {
         let hidden = model.hidden_parts(&tokens, &mut caches)?;
         // They read alone.
-        rows[0].0.gather(model, &hidden, parts[0].clone())?;
+        rows[0].0.collect_output(model, &hidden, parts[0].clone())?;
         hidden.try_index((.., -1.., ..))?
     } else {
         model.hidden_ends(&tokens, &mut caches)?
     };
     let (going, waited): (Vec<_>, Vec<_>) =
-        (0..rows.len()).partition(|at| rows[*at].0.prompt_is_read() && rows[*at].0.answers());
+        (0..rows.len()).partition(|at| rows[*at].0.prompt.is_prefilled() && rows[*at].0.answers());
     transforms::eval(waited.iter().flat_map(|at| rows[*at].0.cache().arrays()))?;
     let mut outcomes: Vec<Result<Prefilled, StepError>> = Vec::with_capacity(rows.len());
     for (row, _) in &mut *rows {
-        let done = if row.prompt_is_read() {
+        let done = if row.prompt.is_prefilled() {
             row.end_prompt()
         } else {
             Ok(None)
@@ -131,10 +131,10 @@ fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, St
     let draws: Vec<Draw<'_>> = going.iter().map(|at| rows[*at].0.draw()).collect();
     let mut choice = Choice::submit(&logits, &draws)?;
     for at in &going {
-        rows[*at].0.chose();
+        rows[*at].0.decoding.token_chosen();
     }
     for (at, adjustment) in choice.adjustments.drain(..) {
-        rows[going[at]].0.adjust(adjustment);
+        rows[going[at]].0.decoding.adjust(adjustment);
     }
     let ids = going.iter().map(|at| rows[*at].0.id()).collect();
     Ok(Pass {

@@ -1,5 +1,5 @@
-//! What is gathered of a prompt while it is read, besides keys and values: how probable its own tokens were, or the mean
-//! of its hidden states. Either needs every token to be computed.
+//! Results of a prompt besides keys and values: the log probabilities of its tokens, or the mean of its hidden states.
+//! Either needs every token to be computed.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp;
@@ -16,7 +16,7 @@ const SCORED_AT_ONCE: usize = 16;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) enum Reading {
+pub(crate) enum PromptOutput {
     /// Of all tokens but the first, which follows nothing.
     Scores {
         top: usize,
@@ -26,7 +26,7 @@ pub(crate) enum Reading {
     Sum(Option<Array>),
 }
 
-impl Reading {
+impl PromptOutput {
     /// `None` where the prompt is read for the answer's sake only.
     pub(crate) fn new(request: &ValidRequest) -> Option<Self> {
         match (&request.prompt_use, request.logprobs) {
@@ -52,8 +52,7 @@ impl Reading {
                 for (part, tokens) in next.chunks(SCORED_AT_ONCE).enumerate() {
                     let scored = scored(model, hidden, part * SCORED_AT_ONCE, tokens, *top)?;
                     let read = scored.map_or(Ok(Vec::new()), |scored| scored.read());
-                    let read = read.map_err(StepError::Read)?;
-                    logprobs.extend(read.into_iter().map(|(_, logprobs)| logprobs));
+                    logprobs.extend(read?.into_iter().map(|(_, logprobs)| logprobs));
                 }
             }
             Self::Sum(sum) => {
@@ -88,23 +87,22 @@ fn scored(
     Logprobs::new(&model.logits(&each)?, &targets, &vec![Some(top); tokens.len()])
 }
 
-/// What the owner of a request hears of its prompt, when that has been read.
-pub(crate) fn told(
+/// Returns the event that carries the results of a prompt, if the request asks for any.
+pub(crate) fn event(
     request: &ValidRequest,
-    reading: Option<Reading>,
+    prompt: &[u32],
+    output: Option<PromptOutput>,
 ) -> std::result::Result<Option<Event>, StepError> {
-    match (&request.prompt_use, reading) {
-        (PromptUse::Echo(echo), reading) => {
-            let logprobs = match reading {
-                Some(Reading::Scores { logprobs, .. }) => Some(logprobs),
-                Some(Reading::Sum(_)) | None => None,
+    match (&request.prompt_use, output) {
+        (PromptUse::Echo(echo), output) => {
+            let logprobs = match output {
+                Some(PromptOutput::Scores { logprobs, .. }) => Some(logprobs),
+                Some(PromptOutput::Sum(_)) | None => None,
             };
-            Ok(Some(Event::Piece(echoed(echo, &request.prompt, logprobs))))
+            Ok(Some(Event::Piece(echoed(echo, prompt, logprobs))))
         }
-        (PromptUse::Embed, Some(Reading::Sum(Some(sum)))) => {
-            let sum: Vec<f32> = sum
-                .to_vec_exact()
-                .map_err(|err| StepError::Read(err.to_string()))?;
+        (PromptUse::Embed, Some(PromptOutput::Sum(Some(sum)))) => {
+            let sum: Vec<f32> = sum.to_vec_exact()?;
             Ok(Some(Event::Embedding(of_length_one(sum))))
         }
         (PromptUse::Answer | PromptUse::Embed, _) => Ok(None),

@@ -1,5 +1,9 @@
 //! Failures of one step of one request.
 
+use std::sync::Arc;
+
+use rooflet_mlx::mlx_rs::error::{ConversionError, Exception};
+
 use rooflet_text::grammar::constraint::ConstraintError;
 use rooflet_text::tokenizer::DecodeError;
 
@@ -7,17 +11,18 @@ use rooflet_text::tokenizer::DecodeError;
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     #[error("the engine failed on this request: {0}")]
-    Engine(rooflet_mlx::mlx_rs::error::Exception),
+    Engine(Exception),
+    /// Shared, because one failed read ends all requests of its pass.
     #[error("the engine's token cannot be read: {0}")]
-    Read(String),
+    Read(Arc<ConversionError>),
     #[error("the tokenizer failed on this request: {0}")]
     Decode(DecodeError),
     #[error("the answer cannot be what was asked for: {0}")]
     Constraint(#[from] ConstraintError),
 }
 
-impl From<rooflet_mlx::mlx_rs::error::Exception> for StepError {
-    fn from(err: rooflet_mlx::mlx_rs::error::Exception) -> Self {
+impl From<Exception> for StepError {
+    fn from(err: Exception) -> Self {
         Self::Engine(err)
     }
 }
@@ -25,5 +30,11 @@ impl From<rooflet_mlx::mlx_rs::error::Exception> for StepError {
 impl From<DecodeError> for StepError {
     fn from(err: DecodeError) -> Self {
         Self::Decode(err)
+    }
+}
+
+impl From<ConversionError> for StepError {
+    fn from(err: ConversionError) -> Self {
+        Self::Read(Arc::new(err))
     }
 }

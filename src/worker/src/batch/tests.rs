@@ -111,9 +111,9 @@ fn run(
 ) -> usize {
     let mut most = 0;
     for _ in 0..steps {
-        for landed in batch.launch(&subject.model, sequences).read() {
-            most = most.max(landed.rows);
-            tokens[landed.id.0 as usize].push(landed.token.unwrap());
+        for step_token in batch.launch(&subject.model, sequences).read() {
+            most = most.max(step_token.rows);
+            tokens[step_token.id.0 as usize].push(step_token.token.unwrap());
         }
     }
     most
@@ -188,7 +188,7 @@ fn a_row_that_is_held_to_something_shares_the_pass() {
             }
             let (mut tokens, mut passes) = (vec![Vec::new(); 4], Vec::new());
             for _ in 0..40 {
-                for Landed { id, token, rows, .. } in batch.launch(&subject.model, &mut sequences).read() {
+                for StepToken { id, token, rows, .. } in batch.launch(&subject.model, &mut sequences).read() {
                     // It may have ended with this token on its way.
                     let Some(row) = sequences.iter_mut().find(|row| row.id() == id) else {
                         continue;
@@ -238,10 +238,10 @@ fn a_row_that_fails_takes_no_other_along() {
     std::mem::swap(sequences[1].cache_mut(), other.take().expect("one").cache_mut());
     let (mut failed, mut read) = (Vec::new(), vec![Vec::new(); 3]);
     for _ in 0..40 {
-        for landed in batch.launch(&subject.model, &mut sequences).read() {
-            match landed.token {
-                Ok(token) => read[landed.id.0 as usize].push(token),
-                Err(err) => failed.push((landed.id, err.to_string())),
+        for step_token in batch.launch(&subject.model, &mut sequences).read() {
+            match step_token.token {
+                Ok(token) => read[step_token.id.0 as usize].push(token),
+                Err(err) => failed.push((step_token.id, err.to_string())),
             }
         }
         sequences.retain(|sequence| !failed.iter().any(|(id, _)| *id == sequence.id()));
@@ -335,7 +335,7 @@ fn an_echo_is_told_once() {
     let mut sequence = subject.sequence_for(0, asked, events_tx);
     for _ in 0..2 {
         assert!(sequence.end_prompt().unwrap().is_none());
-        sequence.begin_alone(&subject.model);
+        sequence.restart_isolated(&subject.model);
     }
     assert!(matches!(events.try_recv(), Ok(Event::Piece(piece)) if piece.text == "abcde"));
     assert!(events.try_recv().is_err());

@@ -68,9 +68,10 @@ impl KvMemory {
                 let reads = chunks.iter().any(|chunk| chunk.id == sequence.id());
                 let tokens = if reads {
                     // A prefix that is found gives room for the whole prompt at once.
-                    sequence.prompt_tokens()
+                    sequence.prompt.len()
                 } else {
-                    1 + sequence.guessed_at_most() + usize::try_from(sequence.cache().offset()).unwrap_or(0)
+                    1 + sequence.decoding.max_draft_tokens()
+                        + usize::try_from(sequence.cache().offset()).unwrap_or(0)
                 };
                 self.held(sequence).max(self.request_bytes(tokens))
             };
@@ -82,23 +83,23 @@ impl KvMemory {
     /// Begins to read what files have of the prompt of one of `active` that nothing has been computed of. True: it has to
     /// wait for that.
     pub(crate) fn load(&mut self, active: &mut [Sequence], index: usize, pace: Pace, now: Instant) -> bool {
-        if !active[index].may_load() {
+        if !active[index].prompt.may_load() {
             return false;
         }
         // It holds nothing yet.
-        let own = self.request_bytes(active[index].prompt_tokens());
+        let own = self.request_bytes(active[index].prompt.len());
         let room = self.room_beside(active) - Bytes(own);
         let sequence = &mut active[index];
-        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
+        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt.tokens());
         let blocks = self
             .prefixes
             .load(salt, prompt, room, pace.prefill_tokens_per_second, now);
         if blocks.is_empty() {
-            sequence.stop_waiting();
+            sequence.prompt.stop_waiting();
         } else {
-            sequence.wait_for(blocks);
+            sequence.prompt.wait_for(blocks);
         }
-        sequence.is_loading()
+        sequence.prompt.is_loading()
     }
 
     /// Takes over what the disk has done, and gives it more to do; without holding up those that decode, nor who `comes`.
@@ -120,8 +121,8 @@ impl KvMemory {
         self.sound(tended);
         for sequence in active {
             let over = |blocks| !self.prefixes.is_loading(blocks);
-            if sequence.awaited().is_some_and(over) {
-                sequence.stop_waiting();
+            if sequence.prompt.awaited().is_some_and(over) {
+                sequence.prompt.stop_waiting();
             }
         }
     }
@@ -147,11 +148,11 @@ impl KvMemory {
     /// With how many tokens it begins then.
     fn worth_waiting_for(&self, later: &Sequence, other: &Sequence) -> Option<usize> {
         let least = self.prefixes.least_awaited()?;
-        let prompts = other.prompt().iter().zip(later.prompt());
+        let prompts = other.prompt.tokens().iter().zip(later.prompt.tokens());
         let same = prompts.take_while(|(theirs, own)| theirs == own).count();
-        let is_worth_it = other.shares_prefixes()
+        let is_worth_it = other.prompt.shares_prefixes()
             && other.cache_salt() == later.cache_salt()
-            && same >= other.shared_tokens() + least;
+            && same >= other.prompt.shared_tokens() + least;
         is_worth_it.then_some(same)
     }
 
@@ -159,14 +160,14 @@ impl KvMemory {
     /// prompt as there is anywhere, or will be. True: it does.
     pub(crate) fn resume(&mut self, active: &mut [Sequence], index: usize) -> bool {
         let sequence = &active[index];
-        if !sequence.shares_prefixes() {
+        if !sequence.prompt.shares_prefixes() {
             return false;
         }
         let before = active[..index].iter().filter(|other| !other.is_decoding());
         let awaited = before
             .filter_map(|other| self.worth_waiting_for(sequence, other))
             .max();
-        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
+        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt.tokens());
         let most = prompt.len() + sequence.request().max_tokens;
         let row = self.prefixes.take_row(salt, prompt, awaited.unwrap_or(0), most);
         let row = self.sound(row).flatten();
@@ -175,20 +176,20 @@ impl KvMemory {
 
     /// The beginning of a prompt, where it is kept.
     pub(crate) fn prefix(&mut self, sequence: &Sequence) -> Option<Prefix> {
-        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
+        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt.tokens());
         let found = self.prefixes.find(salt, prompt, sequence.cache());
         self.sound(found).flatten()
     }
 
     /// Where reading the prompt has to pause, after so many tokens, for a snapshot to be kept.
     pub(crate) fn stops(&self, sequence: &Sequence) -> Vec<usize> {
-        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt());
-        self.prefixes.stops(salt, prompt, sequence.prefilled())
+        let (salt, prompt) = (sequence.cache_salt(), sequence.prompt.tokens());
+        self.prefixes.stops(salt, prompt, sequence.prompt.prefilled())
     }
 
     /// Keeps what has been computed of a sequence, which may be one of the `active` ones. False: nothing of it, nor for it.
     pub(crate) fn keep(&mut self, sequence: &Sequence, keep: Keep, active: &[Sequence]) -> bool {
-        if !sequence.shares_prefixes() {
+        if !sequence.prompt.shares_prefixes() {
             return false;
         }
         let others = active.iter().filter(|other| other.id() != sequence.id());
@@ -214,8 +215,8 @@ impl KvMemory {
     }
 
     fn held(&self, sequence: &Sequence) -> u64 {
-        if sequence.is_loading() {
-            return self.request_bytes(sequence.prompt_tokens());
+        if sequence.prompt.is_loading() {
+            return self.request_bytes(sequence.prompt.len());
         }
         sequence.cache().bytes() as u64
     }

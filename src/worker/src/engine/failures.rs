@@ -10,6 +10,14 @@ const PUT_ASIDE: &str = "SubmissionsIgnored";
 /// times from OpenAI's clients, which try it twice more.
 const MOST_STEPS: u32 = 8;
 
+/// The device computes nothing any more.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the engine's device computes nothing any more, which only another process mends: {last}")]
+pub struct DeviceLost {
+    /// Text of the last failure.
+    last: String,
+}
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
@@ -31,8 +39,8 @@ impl Failures {
         }
     }
 
-    /// The error is what failed last, where the device is to be given up.
-    pub(super) fn end_step(&mut self) -> Result<(), String> {
+    /// Returns an error if the device is to be given up.
+    pub(super) fn end_step(&mut self) -> Result<(), DeviceLost> {
         let failed = self.failed.take();
         if std::mem::take(&mut self.computed) {
             self.steps = 0;
@@ -40,7 +48,7 @@ impl Failures {
             self.steps += 1;
         }
         match failed {
-            Some(err) if self.steps >= MOST_STEPS || err.contains(PUT_ASIDE) => Err(err),
+            Some(err) if self.steps >= MOST_STEPS || err.contains(PUT_ASIDE) => Err(DeviceLost { last: err }),
             Some(_) | None => Ok(()),
         }
     }
@@ -49,7 +57,12 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rooflet_mlx::mlx_rs::error::{ConversionError, Exception};
     use rooflet_text::grammar::constraint::ConstraintError;
+
+    fn unreadable(text: &str) -> StepError {
+        StepError::from(ConversionError::from(Exception::custom(text)))
+    }
 
     /// How many steps the device lives: `.` is one that computes, `x` one that fails, `~` one where a row fails beside
     /// others, `c` one whose request fails by itself.
@@ -57,7 +70,7 @@ mod tests {
         let mut failures = Failures::default();
         let end = steps.chars().position(|step| {
             if matches!(step, 'x' | '~') {
-                failures.saw(Err(&StepError::Read("timeout".to_owned())));
+                failures.saw(Err(&unreadable("timeout")));
             }
             if step == 'c' {
                 failures.saw(Err(&StepError::Constraint(ConstraintError::NoToken)));
@@ -88,10 +101,10 @@ mod tests {
         let text = "[METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU errors) \
                     (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored).";
         let mut failures = Failures::default();
-        failures.saw(Err(&StepError::Read(text.to_owned())));
-        assert_eq!(
-            failures.end_step(),
-            Err(format!("the engine's token cannot be read: {text}"))
-        );
+        let failure = unreadable(text);
+        failures.saw(Err(&failure));
+        let last = failure.to_string();
+        assert!(last.starts_with("the engine's token cannot be read: ") && last.contains(text));
+        assert_eq!(failures.end_step(), Err(DeviceLost { last }));
     }
 }

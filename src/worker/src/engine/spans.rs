@@ -19,25 +19,28 @@ pub(crate) fn tell_sequence(
     outcome: Result<&Done, &StepError>,
     now: Instant,
 ) {
-    let timing = sequence.timing();
+    let timing = sequence.timing;
     let joined = timing.joined.unwrap_or(now);
     span.interval("queue", timing.submitted, joined, vec![]);
     let prompt = vec![
-        ("rooflet.prompt_tokens", sequence.prompt_tokens().into()),
-        ("rooflet.cached_tokens", sequence.cached_tokens().into()),
+        ("rooflet.prompt_tokens", sequence.prompt.len().into()),
+        ("rooflet.cached_tokens", sequence.prompt.cached_tokens().into()),
     ];
     span.interval("prefill", joined, timing.first_token.unwrap_or(now), prompt);
     if let Some(first_token) = timing.first_token {
         let answer = vec![
             ("rooflet.completion_tokens", sequence.completion_tokens().into()),
-            ("rooflet.batch_rows", sequence.streams().into()),
+            ("rooflet.batch_rows", sequence.decoding.streams().into()),
         ];
         span.interval("decode", first_token, now, answer);
     }
     let request = sequence.request();
     // The prompt of all its choices counts once.
     if request.is_first_choice {
-        span.add("gen_ai.usage.cache_read.input_tokens", sequence.cached_tokens());
+        span.add(
+            "gen_ai.usage.cache_read.input_tokens",
+            sequence.prompt.cached_tokens(),
+        );
     }
     let answers = request.prompt_use != PromptUse::Embed;
     if answers {
@@ -61,7 +64,7 @@ pub(crate) fn tell_sequence(
 }
 
 fn measure_tokens(span: &OpenSpan, sequence: &Sequence, now: Instant) {
-    let timing = sequence.timing();
+    let timing = sequence.timing;
     let Some(first_token) = timing.first_token else {
         return;
     };

@@ -15,7 +15,7 @@ use crate::batch::job::Queued;
 use crate::batch::prefill::{Prefill, Prefilled};
 use crate::batch::sequence::{Sequence, TokenTime};
 use crate::batch::step_error::StepError;
-use crate::batch::{Batch, Landed};
+use crate::batch::{Batch, StepToken};
 use crate::cache::Keep;
 use crate::cache::kv_memory::KvMemory;
 use crate::engine::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
@@ -107,9 +107,7 @@ impl EngineThread {
             if !plan.prefill.is_empty() {
                 self.prefill(&plan.prefill, &model, &mut kv);
             }
-            self.failures
-                .end_step()
-                .map_err(|err| EngineError::DeviceLost { err })?;
+            self.failures.end_step()?;
             steps += 1;
             self.housekeep(steps);
             // Who has ended may have left room for those that wait.
@@ -238,9 +236,9 @@ impl EngineThread {
             if let Some(queued) = place.and_then(|place| self.waiting.remove(place)) {
                 let tokenizer = self.config.prompter.tokenizer();
                 let mut sequence = Sequence::new(queued, model, tokenizer);
-                sequence.joined(self.config.clock.instant());
+                sequence.timing.joined = Some(self.config.clock.instant());
                 if let Some(tokens) = self.config.prompt_lookup_tokens {
-                    sequence.guess_ahead(tokens);
+                    sequence.enable_lookup(tokens);
                 }
                 self.active.push(sequence);
             }
@@ -256,7 +254,7 @@ impl EngineThread {
     fn count_prefix(&self, index: usize) {
         let sequence = &self.active[index];
         let metrics = &self.config.metrics;
-        metrics.prefix(sequence.prompt_tokens(), sequence.cached_tokens());
+        metrics.prefix(sequence.prompt.len(), sequence.prompt.cached_tokens());
     }
 
     /// One token for every sequence that decodes.
@@ -265,43 +263,43 @@ impl EngineThread {
             return;
         }
         let begin = self.config.clock.instant();
-        let going = self.batch.launch(model, &mut self.active);
+        let pending = self.batch.launch(model, &mut self.active);
         self.spent(StepPart::Build, begin);
         let launched = self.config.clock.instant();
-        let landed = going.read();
+        let tokens_read = pending.read();
         self.spent(StepPart::Compute, launched);
         let computed = self.config.clock.instant();
         match self.last_chunk.take() {
             // What it led to has been read just now.
-            Some((id, tokens, begin)) if landed.iter().any(|landed| landed.id == id) => {
+            Some((id, tokens, begin)) if tokens_read.iter().any(|token| token.id == id) => {
                 self.pace.saw_chunk(tokens, computed - begin);
             }
             // The step was waited for before, with a rest after it.
             Some(_) | None if self.state.allowance().is_limited() => {}
             Some(_) | None => self.pace.saw_step(computed - begin),
         }
-        let detokenizing = self.land(landed, kv);
+        let detokenizing = self.take_tokens(tokens_read, kv);
         let metrics = &self.config.metrics;
         metrics.spent(StepPart::Detokenize, detokenizing);
         let text = self.config.clock.instant() - computed;
         metrics.spent(StepPart::Deliver, text.saturating_sub(detokenizing));
         let begin = self.config.clock.instant();
         let failed = self.batch.launch_read(model, &mut self.active);
-        self.land(failed, kv);
+        self.take_tokens(failed, kv);
         self.spent(StepPart::Build, begin);
     }
 
     /// Takes tokens that were read; requests that have their last one end. Returns how long the tokens took to be made
     /// text.
-    fn land(&mut self, landed: Vec<Landed>, kv: &mut KvMemory) -> Duration {
+    fn take_tokens(&mut self, tokens_read: Vec<StepToken>, kv: &mut KvMemory) -> Duration {
         let mut detokenizing = Duration::ZERO;
-        for Landed {
+        for StepToken {
             id,
             token,
             logprobs,
             rows,
-            checked,
-        } in landed
+            verified,
+        } in tokens_read
         {
             self.failures.saw(token.as_ref().map(drop));
             // A row that ended or was cancelled while its token was on the way.
@@ -311,9 +309,9 @@ impl EngineThread {
             let tokenizer = self.config.prompter.tokenizer();
             let clock = &self.config.clock;
             self.config.metrics.batched(rows);
-            if let Some(checked) = checked {
-                self.config.metrics.guessed(checked.guessed, checked.right);
-                self.active[index].checked(checked);
+            if let Some(verified) = verified {
+                self.config.metrics.guessed(verified.drafted, verified.accepted);
+                self.active[index].drafts_verified(verified);
             }
             let before = self.active[index].completion_tokens();
             let taken = token.and_then(|token| {
@@ -324,7 +322,7 @@ impl EngineThread {
             let TokenTime {
                 since_last,
                 detokenizing: of_this,
-            } = self.active[index].token_time();
+            } = self.active[index].timing.token;
             detokenizing += of_this;
             if let Some(time) = since_last.filter(|_| taken.is_ok()) {
                 self.config.metrics.between_tokens(time);
@@ -349,7 +347,12 @@ impl EngineThread {
             return;
         }
         let beside_answers = !self.batch.is_empty();
-        let computed = |active: &[Sequence]| active.iter().map(Sequence::prefilled).sum::<usize>();
+        let computed = |active: &[Sequence]| {
+            active
+                .iter()
+                .map(|sequence| sequence.prompt.prefilled())
+                .sum::<usize>()
+        };
         let before = computed(&self.active);
         let part = |sequence: &Sequence| parts.iter().find(|part| part.id == sequence.id());
         let rows = self.active.iter_mut();
@@ -383,7 +386,7 @@ impl EngineThread {
                 continue;
             };
             let sequence = &self.active[index];
-            if sequence.prefilled() == 0 && sequence.shares_prefixes() {
+            if sequence.prompt.prefilled() == 0 && sequence.prompt.shares_prefixes() {
                 let goes = |other: &Sequence| parts.iter().any(|part| part.id == other.id());
                 let mut going = self.active.iter().filter(|other| goes(other));
                 // Not before now: an equal prompt may have been computed since it joined.
@@ -397,12 +400,12 @@ impl EngineThread {
                     sequence.begin_with(prefix);
                 }
                 let stops = kv.stops(sequence);
-                sequence.stop_at(stops);
-                if !sequence.is_shunned() {
+                sequence.prompt.stop_at(stops);
+                if !sequence.prompt.is_isolated() {
                     self.count_prefix(index);
                 }
             }
-            let tokens = self.active[index].until_stop(tokens);
+            let tokens = self.active[index].prompt.until_stop(tokens);
             parts.push(Chunk { id, tokens });
         }
         parts
@@ -421,11 +424,11 @@ impl EngineThread {
         }
         let sequence = &self.active[index];
         if matches!(outcome, Ok(Prefilled::Chose | Prefilled::Done(_))) {
-            self.config.metrics.tokens(sequence.prompt_tokens(), 0);
+            self.config.metrics.tokens(sequence.prompt.len(), 0);
         }
         match outcome {
             Ok(Prefilled::Partly) => {
-                let keep = match sequence.is_at_stop() {
+                let keep = match sequence.prompt.is_at_stop() {
                     true => Keep::Stop,
                     false => Keep::WholeBlocks,
                 };
@@ -475,7 +478,7 @@ impl EngineThread {
 
     fn record(&self, sequence: &Sequence, done: &Done) {
         let metrics = &self.config.metrics;
-        let timing = sequence.timing();
+        let timing = sequence.timing;
         metrics.ended(match done.reason {
             FinishReason::Stop | FinishReason::ToolCalls => Outcome::Stop,
             FinishReason::Length => Outcome::Length,
@@ -498,11 +501,11 @@ impl EngineThread {
             time_to_first_token,
             prefill: timing.joined.map(|joined| first_token.duration_since(joined)),
             decode_tokens_per_second: between.and_then(rate),
-            streams: sequence.streams(),
-            prompt_tokens: sequence.prompt_tokens() as f64,
-            cached_tokens: sequence.cached_tokens(),
+            streams: sequence.decoding.streams(),
+            prompt_tokens: sequence.prompt.len() as f64,
+            cached_tokens: sequence.prompt.cached_tokens(),
             completion_tokens: done.completion_tokens,
-            context_tokens: sequence.prompt_tokens() as f64 + done.completion_tokens as f64 / 2.0,
+            context_tokens: sequence.prompt.len() as f64 + done.completion_tokens as f64 / 2.0,
         });
         self.state.add_completed(sample);
     }

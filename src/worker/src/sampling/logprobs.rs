@@ -2,7 +2,7 @@
 //! beside the tokens themselves, for the rows that ask for it.
 
 use rooflet_mlx::mlx_rs::Array;
-use rooflet_mlx::mlx_rs::error::Result;
+use rooflet_mlx::mlx_rs::error::{ConversionError, Result};
 use rooflet_mlx::mlx_rs::ops::argsort_axis;
 use rooflet_mlx::mlx_rs::ops::indexing::{TryIndexOp, take_axis};
 
@@ -77,15 +77,12 @@ impl Logprobs {
     }
 
     /// Waits for them. Each with its row.
-    pub(crate) fn read(&self) -> std::result::Result<Vec<(usize, TokenLogprobs)>, String> {
-        let floats = |array: &Array| array.to_vec_exact::<f32>().map_err(|err| err.to_string());
+    pub(crate) fn read(&self) -> std::result::Result<Vec<(usize, TokenLogprobs)>, ConversionError> {
+        let floats = |array: &Array| array.to_vec_exact::<f32>();
         let chosen = floats(&self.chosen)?;
         let (tokens, logprobs) = match &self.top {
             None => (Vec::new(), Vec::new()),
-            Some((tokens, logprobs)) => (
-                tokens.to_vec_exact::<u32>().map_err(|err| err.to_string())?,
-                floats(logprobs)?,
-            ),
+            Some((tokens, logprobs)) => (tokens.to_vec_exact::<u32>()?, floats(logprobs)?),
         };
         let width = tokens.len() / self.rows.len();
         let of_row = |(place, (row, asked)): (usize, &(usize, usize))| {

@@ -1,0 +1,271 @@
+//! The state of decoding one request: what the next token is chosen by, the tokens so far, and their text.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::batch::event::{Done, Event, Piece};
+use crate::batch::job::Job;
+use crate::batch::lookup::{PromptLookup, Verified};
+use crate::batch::step_error::StepError;
+use crate::batch::thinking::ThinkingBudget;
+use crate::batch::transcript::Transcript;
+use crate::prompt::ValidRequest;
+use crate::sampling::adjustment::{Adjustment, Penalties};
+use crate::sampling::logprobs::TokenLogprobs;
+use crate::sampling::sampler::Draw;
+use rooflet_inference_api::openai::response::{FinishReason, StopReason};
+use rooflet_text::grammar::constraint::Constraint;
+use rooflet_text::grammar::mask::Mask;
+use rooflet_text::tokenizer::Tokenizer;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Decoding {
+    adjustment: Option<Adjustment>,
+    constraint: Option<Constraint>,
+    thinking: Option<ThinkingBudget>,
+    /// Tokens that may be chosen next.
+    mask: Option<Arc<Mask>>,
+    /// Tokens that end the answer, which must not be chosen before the answer has its minimum length.
+    end_tokens: Vec<u32>,
+    /// All other tokens, if the answer has a minimum length.
+    non_end_mask: Option<Mask>,
+    transcript: Transcript,
+    /// Source of draft tokens.
+    lookup: Option<PromptLookup>,
+    /// Number of chosen tokens, whether or not they were read.
+    chosen: usize,
+    /// Tokens that were read.
+    answer: Vec<u32>,
+    /// Sum of the rows of the passes that chose all tokens but the first.
+    pass_rows: usize,
+}
+
+impl Decoding {
+    pub(super) fn new(request: &mut ValidRequest, tokenizer: &Tokenizer) -> Self {
+        Self {
+            adjustment: None,
+            constraint: request.constraint.take(),
+            thinking: request.thinking.take(),
+            mask: None,
+            end_tokens: [tokenizer.eos_token_ids(), &request.stopping.token_ids].concat(),
+            non_end_mask: None,
+            transcript: Transcript::new(
+                request.detokenizer(tokenizer),
+                &request.stopping,
+                request.echoed_chars(),
+            ),
+            lookup: None,
+            chosen: 0,
+            answer: Vec::new(),
+            pass_rows: 0,
+        }
+    }
+
+    /// Tokens that were read.
+    pub(crate) fn answer(&self) -> &[u32] {
+        &self.answer
+    }
+
+    /// Number of chosen tokens, whether or not they were read.
+    pub(super) fn chosen(&self) -> usize {
+        self.chosen
+    }
+
+    /// Average number of sequences that were decoded together with this one, itself included.
+    pub(crate) fn streams(&self) -> f64 {
+        match self.answer.len() {
+            0 | 1 => 1.0,
+            more => self.pass_rows as f64 / (more - 1) as f64,
+        }
+    }
+
+    /// Enables up to `tokens` draft tokens, if the choice of a token does not depend on the tokens before.
+    pub(super) fn enable_lookup(&mut self, request: &ValidRequest, prompt: &[u32], tokens: usize) {
+        let free = !self.is_constrained() && request.sampling.penalties == Penalties::default();
+        self.lookup = free.then(|| PromptLookup::new(prompt, tokens));
+    }
+
+    /// Draft tokens that may follow; empty if there are none.
+    pub(super) fn draft_tokens(&self, request: &ValidRequest) -> &[u32] {
+        let Some(lookup) = self
+            .lookup
+            .as_ref()
+            .filter(|_| self.minimum_length_mask(request).is_none())
+        else {
+            return &[];
+        };
+        // Besides the token that is chosen whether or not the draft tokens are accepted.
+        lookup.draft_tokens((request.max_tokens - self.chosen).saturating_sub(1))
+    }
+
+    /// Most draft tokens of a pass.
+    pub(crate) fn max_draft_tokens(&self) -> usize {
+        self.lookup.as_ref().map_or(0, PromptLookup::most)
+    }
+
+    pub(super) fn drafts_verified(&mut self, Verified { drafted, accepted }: Verified) {
+        if let Some(lookup) = &mut self.lookup {
+            lookup.verified(drafted, accepted);
+        }
+    }
+
+    /// Returns true if each token must be read before the next one can be chosen.
+    pub(crate) fn is_constrained(&self) -> bool {
+        self.constraint.is_some() || self.thinking.is_some()
+    }
+
+    /// The last token, if all chosen tokens were read.
+    pub(super) fn last_token(&self) -> Option<u32> {
+        let all_read = self.chosen == self.answer.len();
+        self.answer.last().copied().filter(|_| all_read)
+    }
+
+    /// Prepares the choice of the first token out of `vocabulary` tokens.
+    pub(super) fn begin(
+        &mut self,
+        request: &ValidRequest,
+        prompt: &[u32],
+        vocabulary: i32,
+    ) -> Result<(), StepError> {
+        self.adjustment = Adjustment::new(&request.sampling.penalties, prompt, vocabulary);
+        if request.stopping.min_tokens > 0 {
+            self.non_end_mask = Some(Mask::without(
+                vocabulary.unsigned_abs() as usize,
+                &self.end_tokens,
+            ));
+        }
+        self.update_mask(request)
+    }
+
+    /// Computes the mask of the next token. All tokens before it have been read.
+    pub(super) fn update_mask(&mut self, request: &ValidRequest) -> Result<(), StepError> {
+        self.mask = None;
+        if let Some(constraint) = &mut self.constraint {
+            let mask = constraint.mask()?;
+            // If the format ends here, the answer ends, even below its minimum length.
+            let longer = self
+                .minimum_length_mask(request)
+                .and_then(|non_end| mask.and(non_end));
+            self.mask = Some(longer.map_or(mask, Arc::new));
+        }
+        if let Some(close) = self.thinking.as_ref().and_then(ThinkingBudget::mask) {
+            self.mask = match &self.mask {
+                None => Some(Arc::clone(close)),
+                // A format may not allow the end of thinking.
+                Some(mask) => Some(mask.and(close).map_or_else(|| Arc::clone(mask), Arc::new)),
+            };
+        }
+        Ok(())
+    }
+
+    /// The tokens that do not end the answer, while the answer is below its minimum length.
+    fn minimum_length_mask(&self, request: &ValidRequest) -> Option<&Mask> {
+        let too_short = self.chosen < request.stopping.min_tokens;
+        self.non_end_mask.as_ref().filter(|_| too_short)
+    }
+
+    /// Parameters of the choice of the next token.
+    pub(super) fn draw<'a>(&'a self, request: &'a ValidRequest) -> Draw<'a> {
+        Draw {
+            sampling: &request.sampling,
+            adjustment: self.adjustment.as_ref(),
+            mask: self.mask.as_deref().or_else(|| self.minimum_length_mask(request)),
+            logprobs: request.logprobs,
+            step: self.chosen as u64,
+        }
+    }
+
+    /// A token has been chosen.
+    pub(crate) fn token_chosen(&mut self) {
+        self.chosen += 1;
+    }
+
+    /// The chosen token changes the penalties of the next one.
+    pub(crate) fn adjust(&mut self, adjustment: Adjustment) {
+        self.adjustment = Some(adjustment);
+    }
+
+    /// Takes a token that a pass of `rows` rows chose.
+    pub(super) fn token_read(&mut self, token: u32, rows: usize) {
+        if !self.answer.is_empty() {
+            self.pass_rows += rows;
+        }
+        self.answer.push(token);
+        // A pass over draft tokens chooses several.
+        self.chosen = self.chosen.max(self.answer.len());
+        if let Some(lookup) = &mut self.lookup {
+            lookup.push(token);
+        }
+        if let Some(thinking) = &mut self.thinking {
+            thinking.take(token);
+        }
+    }
+
+    /// Turns the token that was read last into text, which it sends. `Some` if the request is done; the caller adds the
+    /// cached tokens of the prompt.
+    pub(super) fn detokenize(
+        &mut self,
+        job: &Job,
+        token: u32,
+        logprobs: Option<TokenLogprobs>,
+        tokenizer: &Tokenizer,
+        duration: &mut Duration,
+        now: impl Fn() -> Instant,
+    ) -> Result<Option<Done>, StepError> {
+        let stopping = &job.request.stopping;
+        let named = stopping.token_ids.contains(&token);
+        // The end of a format ends an answer, even if the request ignores end-of-sequence tokens.
+        let ignores_eos = stopping.ignore_eos && self.constraint.is_none();
+        if named || (tokenizer.is_eos(token) && !ignores_eos) {
+            self.transcript.end(token, logprobs);
+            let done = self.finish(job, tokenizer, FinishReason::Stop)?;
+            return Ok(Some(Done {
+                stopped_by: done.stopped_by.or(named.then_some(StopReason::Token(token))),
+                ..done
+            }));
+        }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.take(token)?;
+        }
+        let begin = now();
+        let piece = self.transcript.push(tokenizer, token, logprobs)?;
+        *duration = now() - begin;
+        send_piece(job, piece);
+        let is_complete = self.constraint.as_ref().is_some_and(Constraint::is_complete);
+        let reason = if self.transcript.stopped_by().is_some() || is_complete {
+            FinishReason::Stop
+        } else if self.answer.len() == job.request.max_tokens {
+            FinishReason::Length
+        } else {
+            return Ok(None);
+        };
+        self.finish(job, tokenizer, reason).map(Some)
+    }
+
+    fn finish(
+        &mut self,
+        job: &Job,
+        tokenizer: &Tokenizer,
+        mut reason: FinishReason,
+    ) -> Result<Done, StepError> {
+        let rest = self.transcript.finish(tokenizer)?;
+        send_piece(job, rest);
+        let stopped_by = self.transcript.stopped_by().map(str::to_owned);
+        if stopped_by.is_some() {
+            reason = FinishReason::Stop;
+        }
+        Ok(Done {
+            reason,
+            stopped_by: stopped_by.map(StopReason::Text),
+            completion_tokens: self.answer.len(),
+            cached_tokens: 0,
+        })
+    }
+}
+
+fn send_piece(job: &Job, piece: Piece) {
+    if !piece.is_empty() {
+        job.send(Event::Piece(piece));
+    }
+}

@@ -1,0 +1,45 @@
+//! Times of one request, for metrics and traces.
+
+use std::time::{Duration, Instant};
+
+/// See the module's text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    pub submitted: Instant,
+    /// When the request left the queue.
+    pub joined: Option<Instant>,
+    pub first_token: Option<Instant>,
+    pub last_token: Option<Instant>,
+    /// Durations of the last token.
+    pub token: TokenTime,
+}
+
+/// Durations of one token.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TokenTime {
+    /// Since the token before; `None` for the first.
+    pub since_last: Option<Duration>,
+    pub detokenizing: Duration,
+}
+
+impl Timing {
+    pub(super) fn new(submitted: Instant) -> Self {
+        Self {
+            submitted,
+            joined: None,
+            first_token: None,
+            last_token: None,
+            token: TokenTime::default(),
+        }
+    }
+
+    /// Records a token that was read at `at`.
+    pub(super) fn token_read(&mut self, at: Instant) {
+        self.first_token.get_or_insert(at);
+        let before = self.last_token.replace(at);
+        self.token = TokenTime {
+            since_last: before.map(|before| at - before),
+            detokenizing: Duration::ZERO,
+        };
+    }
+}
