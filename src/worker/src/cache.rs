@@ -16,6 +16,7 @@
 mod block_file;
 mod disk;
 mod disk_tier;
+mod eviction;
 mod files;
 mod fingerprint;
 mod idle_rows;

@@ -12,12 +12,12 @@
 mod snapshots;
 mod spans;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 
 pub(super) use self::spans::runs;
 use self::spans::{SpanId, Spans};
+use super::eviction::EvictionOrder;
 use super::key::BlockKey;
 use rooflet_model::model::{LayerConfig, ModelConfig};
 use rooflet_roofline::memory::CACHE_STEP_TOKENS;
@@ -66,8 +66,7 @@ pub(super) struct Tree<B> {
 /// The blocks in files.
 #[derive(Debug, Default)]
 struct Files {
-    /// In the order in which they go: last use, depth in tokens, and who it is.
-    order: BTreeSet<(u64, Reverse<usize>, BlockKey)>,
+    order: EvictionOrder<BlockKey>,
     bytes: u64,
 }
 
@@ -438,7 +437,7 @@ impl<B: InMemory> Tree<B> {
     pub(super) fn shrink_files(&mut self, limit: u64) -> Vec<BlockKey> {
         let mut gone = Vec::new();
         while self.files.bytes > limit
-            && let Some((_, _, key)) = self.files.order.first().copied()
+            && let Some((_, key)) = self.files.order.first()
         {
             self.lose_file(key);
             gone.push(key);
@@ -538,12 +537,12 @@ impl<B: InMemory> Tree<B> {
 
 impl Files {
     fn add(&mut self, used: u64, depth: usize, key: BlockKey, bytes: u64) {
-        self.order.insert((used, Reverse(depth), key));
+        self.order.insert(used, depth, key);
         self.bytes += bytes;
     }
 
     fn remove(&mut self, used: u64, depth: usize, key: BlockKey, bytes: u64) {
-        self.order.remove(&(used, Reverse(depth), key));
+        self.order.remove(used, depth, key);
         self.bytes -= bytes;
     }
 }

@@ -2,10 +2,10 @@
 //! pieces is joined with a few large copies, where hundreds of small ones would take longer than a decode step. Such a
 //! piece is only free when the last of its blocks is gone, and counts as a whole until then.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use super::{BLOCK_TOKENS, Cuts, InMemory, Missing, Tree};
+use crate::cache::eviction::EvictionOrder;
 use crate::cache::key::BlockKey;
 
 /// Blocks of a text that may share memory: those of 2048 tokens, from places that are whole multiples of that on. As many
@@ -20,8 +20,7 @@ pub(super) struct SpanId(u64);
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     spans: HashMap<SpanId, Span>,
-    /// In the order in which they go: last use, depth in tokens, and who it is.
-    order: BTreeSet<(u64, Reverse<usize>, SpanId)>,
+    order: EvictionOrder<SpanId>,
     bytes: u64,
     next: u64,
 }
@@ -55,11 +54,11 @@ impl Spans {
             used,
             depth,
         });
-        self.order.remove(&(span.used, Reverse(span.depth), id));
+        self.order.remove(span.used, span.depth, id);
         span.blocks.push(key);
         span.bytes += bytes;
         span.used = span.used.max(used);
-        self.order.insert((span.used, Reverse(span.depth), id));
+        self.order.insert(span.used, span.depth, id);
         self.bytes += bytes;
     }
 
@@ -73,9 +72,9 @@ impl Spans {
 
     pub(super) fn touch(&mut self, id: SpanId, now: u64) {
         if let Some(span) = self.spans.get_mut(&id) {
-            self.order.remove(&(span.used, Reverse(span.depth), id));
+            self.order.remove(span.used, span.depth, id);
             span.used = now;
-            self.order.insert((span.used, Reverse(span.depth), id));
+            self.order.insert(span.used, span.depth, id);
         }
     }
 
@@ -86,7 +85,7 @@ impl Spans {
         };
         span.blocks.retain(|block| *block != key);
         if span.blocks.is_empty() {
-            self.order.remove(&(span.used, Reverse(span.depth), id));
+            self.order.remove(span.used, span.depth, id);
             self.bytes -= span.bytes;
             self.spans.remove(&id);
         }
@@ -94,8 +93,8 @@ impl Spans {
 
     /// The span that goes first: its last use, and its blocks.
     pub(super) fn first(&self) -> Option<(u64, Vec<BlockKey>)> {
-        let (used, _, id) = self.order.first()?;
-        Some((*used, self.spans.get(id)?.blocks.clone()))
+        let (used, id) = self.order.first()?;
+        Some((used, self.spans.get(&id)?.blocks.clone()))
     }
 
     #[cfg(test)]
