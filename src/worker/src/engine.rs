@@ -91,7 +91,7 @@ pub(crate) struct EngineConfig {
     pub max_concurrency: usize,
     /// Requests that may wait beyond those that run.
     pub max_queued: usize,
-    /// Tokens that are guessed ahead from the text itself, at most; `None`: none.
+    /// Most draft tokens of prompt lookup; `None`: no drafts.
     pub prompt_lookup_tokens: Option<usize>,
     pub clock: Clock,
     pub metrics: WorkerMetrics,

@@ -1,17 +1,17 @@
-//! Prompt lookup: guesses how a text goes on from what followed the same tokens earlier in it. Answers that repeat their
-//! prompt (code that is edited, extracts, quotations) are guessed well, others hardly ever. The model checks each guess
-//! in one pass over all of its tokens. Pure.
+//! Prompt lookup: proposes as draft tokens what followed the same tokens earlier in the text. Answers that repeat their
+//! prompt (edited code, extracts, quotations) have many accepted drafts, other answers few. The model verifies a draft in
+//! one pass over all of its tokens. Pure.
 
 use std::collections::HashMap;
 
-/// So many tokens must be the same for what follows them to be a guess. Two are too often so by chance.
+/// Number of equal tokens that a draft must follow. Two tokens are too often equal by chance.
 const SAME: usize = 3;
 
-/// The first guess; how many of it are right says how long the next one may be.
+/// Length of the first draft. The accepted tokens of a draft determine the length of the next one.
 const FIRST: usize = 4;
 
-/// After a guess that was all wrong, so many tokens are not guessed: each costs a pass over more tokens, and the
-/// device has nothing to do while the tokens before it are read.
+/// Number of tokens without a draft after a draft that was rejected whole. Each draft costs a pass over more tokens, and
+/// the device is idle while the tokens before it are read.
 const PAUSE: usize = 8;
 
 /// Draft tokens that the model has verified.
@@ -29,16 +29,16 @@ pub(crate) struct PromptLookup {
     text: Vec<u32>,
     /// By some tokens, the place of what followed them when they last occurred.
     follows: HashMap<[u32; SAME], usize>,
-    /// The longest guess.
+    /// Most tokens of a draft.
     most: usize,
     /// The longest next one.
     next: usize,
-    /// Tokens that are not guessed.
+    /// Tokens until the next draft.
     pause: usize,
 }
 
 impl PromptLookup {
-    /// Guesses have `most` tokens at most.
+    /// Drafts have at most `most` tokens.
     pub(crate) fn new(prompt: &[u32], most: usize) -> Self {
         let mut lookup = Self {
             text: Vec::with_capacity(prompt.len()),
@@ -51,7 +51,7 @@ impl PromptLookup {
         lookup
     }
 
-    /// The longest guess, in tokens.
+    /// Most tokens of a draft.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
@@ -82,15 +82,15 @@ impl PromptLookup {
         &self.text[at..end]
     }
 
-    /// Of a guess of so many tokens, the first `right` were.
-    pub(crate) fn verified(&mut self, guessed: usize, right: usize) {
-        if right == 0 {
+    /// The model accepted the first `accepted` of `drafted` draft tokens.
+    pub(crate) fn verified(&mut self, drafted: usize, accepted: usize) {
+        if accepted == 0 {
             self.pause = PAUSE;
         }
-        let next = if right == guessed {
+        let next = if accepted == drafted {
             2 * self.next
         } else {
-            right + 1
+            accepted + 1
         };
         self.next = next.min(self.most);
     }
