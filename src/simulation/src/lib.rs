@@ -11,47 +11,29 @@
 //! What time alone would do again and again without a change (renewals of Leases, passes over what is as it was) is left
 //! out, so that a day of a thousand Macs takes minutes.
 
-mod answer;
-mod autoscaling;
-mod change;
-mod control;
-mod disorder;
-mod disruption;
-mod event;
-mod fault;
-mod gateway;
-mod inject;
-mod journal;
-mod leaders;
-mod machine;
-mod node;
-mod outage;
+mod network;
+mod options;
 mod outcome;
-mod planted;
-mod policy;
-mod promises;
 mod random;
-mod report;
 mod rules;
 mod run;
 mod scenario;
 mod shrink;
-mod store;
 #[cfg(test)]
 mod tests;
-mod view;
-mod worker;
+mod world;
 
 use std::time::Duration;
 
-pub use fault::{Fault, FaultSpec};
-pub use machine::{Machine, chip_of, identity, machines};
+pub use options::RunOptions;
 pub use outcome::{DemandOutcome, Outcome};
-pub use policy::Policy;
-pub use report::{idle, power};
-pub use run::{RunOptions, simulate};
+pub use run::simulate;
+pub use scenario::fault::{Fault, FaultSpec};
+pub use scenario::machine::{Machine, chip_of, identity, machines};
+pub use scenario::policy::Policy;
 pub use scenario::{Scenario, ScenarioError, show};
 pub use shrink::shrink;
+pub use world::report::{idle, power};
 
 /// After the last fault and the last change, everything is as it should be within this time: a silent node is noticed
 /// and given up, a worker that failed again and again is started after five minutes.

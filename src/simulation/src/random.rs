@@ -4,11 +4,11 @@ use std::time::Duration;
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// A generator of its own for one purpose, so that asking more for one thing changes nothing of another.
-    pub(super) fn stream(seed: u64, purpose: &str) -> Self {
+    pub(crate) fn stream(seed: u64, purpose: &str) -> Self {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in purpose.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -18,7 +18,7 @@ impl Random {
         random
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,37 +27,37 @@ impl Random {
     }
 
     /// In [0, 1).
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    pub(super) fn chance(&mut self, probability: f64) -> bool {
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
     /// Less than `bound`, which is not zero.
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 
-    pub(super) fn between(&mut self, shortest: Duration, longest: Duration) -> Duration {
+    pub(crate) fn between(&mut self, shortest: Duration, longest: Duration) -> Duration {
         micros(
             shortest.as_micros() as f64 + self.unit() * longest.saturating_sub(shortest).as_micros() as f64,
         )
     }
 
     /// Of a Poisson process: the time to its next event.
-    pub(super) fn exponential(&mut self, mean_seconds: f64) -> f64 {
+    pub(crate) fn exponential(&mut self, mean_seconds: f64) -> f64 {
         -mean_seconds * (1.0 - self.unit()).ln()
     }
 }
 
 /// Whole microseconds, the resolution of the virtual clock.
-pub(super) fn micros(micros: f64) -> Duration {
+pub(crate) fn micros(micros: f64) -> Duration {
     Duration::from_micros(micros.max(0.0).round() as u64)
 }
 
-pub(super) fn seconds(seconds: f64) -> Duration {
+pub(crate) fn seconds(seconds: f64) -> Duration {
     micros(seconds * 1e6)
 }
 

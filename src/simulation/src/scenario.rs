@@ -1,5 +1,10 @@
 //! What is simulated, as a user writes it: a fleet, models, deployments, demand, and what goes wrong when.
 
+pub(crate) mod fault;
+pub(crate) mod machine;
+pub(crate) mod planted;
+pub(crate) mod policy;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -7,7 +12,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::fault::{Fault, FaultSpec, RandomFaults, ThermalTrace};
+use crate::scenario::fault::Fault;
+use crate::scenario::fault::FaultSpec;
+use crate::scenario::fault::RandomFaults;
+use crate::scenario::fault::ThermalTrace;
 use rooflet_api::v1alpha1::{MacSpec, ModelDeployment, Taint};
 use rooflet_api::{GROUP, VERSION};
 use rooflet_apimachinery::schema::{StructuralSchema, names};
@@ -23,7 +31,7 @@ pub struct ScenarioError {
 }
 
 impl ScenarioError {
-    pub(super) fn new(field: impl Into<String>, message: impl ToString) -> Self {
+    pub(crate) fn new(field: impl Into<String>, message: impl ToString) -> Self {
         Self {
             field: field.into(),
             message: message.to_string(),
@@ -412,7 +420,7 @@ impl Scenario {
     }
 
     /// Whether the number of replicas of any deployment may follow its requests.
-    pub(super) fn autoscales(&self) -> bool {
+    pub(crate) fn autoscales(&self) -> bool {
         let has = |spec: &Value| !spec["autoscaling"].is_null();
         let patches = self.changes.iter().filter_map(|change| match &change.what {
             ChangeWhat::Patch { spec, .. } => Some(spec),
@@ -437,7 +445,7 @@ impl Scenario {
     }
 
     /// What clients call a deployment's model.
-    pub(super) fn served_name(&self, deployment: &str) -> String {
+    pub(crate) fn served_name(&self, deployment: &str) -> String {
         let found = self.deployments.iter().find(|known| known.name == deployment);
         let name = found.and_then(|found| found.spec["serving"]["name"].as_str());
         name.unwrap_or(deployment).to_owned()
@@ -488,7 +496,7 @@ fn checked_spec(
 }
 
 /// Durations as Kubernetes' tools write them.
-pub(super) mod duration_text {
+pub(crate) mod duration_text {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

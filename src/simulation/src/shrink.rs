@@ -1,9 +1,11 @@
 //! A failing run with as few faults as still make it fail.
 
-use super::fault::FaultSpec;
-use super::outcome::Outcome;
-use super::run::{RunOptions, simulate};
-use super::scenario::{Scenario, ScenarioError};
+use crate::options::RunOptions;
+use crate::outcome::Outcome;
+use crate::run::simulate;
+use crate::scenario::Scenario;
+use crate::scenario::ScenarioError;
+use crate::scenario::fault::FaultSpec;
 
 /// Leaves out faults, large parts first and then one by one, while the same rule is still broken. What remains is
 /// minimal in that each single fault of it is needed.

@@ -1,5 +1,5 @@
-use super::fault::FaultSpec;
-use super::planted::{Bug, Planted};
+use super::scenario::fault::FaultSpec;
+use super::scenario::planted::{Bug, Planted};
 use super::scenario::{ChangeAt, ChangeWhat};
 use super::*;
 use rooflet_api::meta::CHANGE_CAUSE_ANNOTATION;

@@ -1,0 +1,163 @@
+//! Faults take effect and end.
+
+use std::time::Duration;
+
+use crate::run::Run;
+use crate::scenario::fault::{Fault, PAUSED_LEAST};
+use crate::world::event::{Event, Reader};
+use crate::world::worker::End;
+use rooflet_api::v1alpha1::FleetNode;
+use rooflet_controller::intent::Version;
+
+/// Faults of one kind may overlap: it is over when the last one is.
+fn count(faults: &mut u32, begins: bool) {
+    *faults = if begins { *faults + 1 } else { *faults - 1 };
+}
+
+impl Run<'_> {
+    pub(crate) fn fault_begins(&mut self, index: usize) {
+        let fault = self.world.faults[index].clone();
+        self.rules
+            .ledger
+            .tell(self.world.now, || format!("fault begins: {:?}", fault.what));
+        self.world.active.push(index);
+        self.fault(index, true);
+        let lasts = match matches!(fault.what, Fault::PausedLeader {}) {
+            true => fault.lasts.max(PAUSED_LEAST),
+            false => fault.lasts,
+        };
+        self.world.after(lasts, Event::FaultEnds { index });
+    }
+
+    pub(crate) fn fault_ends(&mut self, index: usize) {
+        let fault = self.world.faults[index].clone();
+        self.rules
+            .ledger
+            .tell(self.world.now, || format!("fault ends: {:?}", fault.what));
+        self.world.active.retain(|one| *one != index);
+        self.fault(index, false);
+    }
+
+    /// A fault begins, or is over.
+    fn fault(&mut self, index: usize, begins: bool) {
+        let fault = &self.world.faults[index].clone();
+        let node = fault
+            .node()
+            .and_then(|name| self.world.by_name.get(name).copied())
+            .unwrap_or_default();
+        match &fault.what {
+            Fault::Crash { .. } => {
+                count(&mut self.world.nodes[node].unpowered, begins);
+                if begins {
+                    let keys: Vec<_> = self.world.nodes[node].workers.keys().cloned().collect();
+                    for key in keys {
+                        self.worker_ends(node, &key, End::PowerLost);
+                    }
+                }
+                self.agent_ends_or_begins(node, begins);
+            }
+            Fault::AgentRestart { .. } => {
+                count(&mut self.world.nodes[node].agent_down, begins);
+                self.agent_ends_or_begins(node, begins);
+            }
+            Fault::WorkerCrash { .. } => {
+                let first = self.world.nodes[node].workers.keys().next().cloned();
+                if let Some(key) = first.filter(|_| begins) {
+                    self.worker_ends(node, &key, End::Crashed);
+                }
+            }
+            Fault::Cut { .. } => {
+                count(&mut self.world.nodes[node].cut, begins);
+                self.connection_changed(node);
+            }
+            Fault::Isolate { .. } => {
+                count(&mut self.world.nodes[node].isolated, begins);
+                self.connection_changed(node);
+            }
+            Fault::SlowDisk { .. } => self.world.nodes[node].slow_disk = self.world.strongest(fault, 1.0),
+            Fault::Thermal { .. } => {
+                self.world.nodes[node].thermal = self.world.strongest(fault, 1.0);
+                self.world.wake_agent(node);
+            }
+            Fault::OnBattery { .. } => {
+                count(&mut self.world.nodes[node].on_battery, begins);
+                self.world.wake_agent(node);
+            }
+            Fault::LidClosed { .. } => {
+                count(&mut self.world.nodes[node].lid_closed, begins);
+                self.world.wake_agent(node);
+            }
+            Fault::UserPresent { .. } => {
+                count(&mut self.world.nodes[node].user_present, begins);
+                self.world.wake_agent(node);
+            }
+            // Refused before the run: see `Scenario::check_modelled`.
+            Fault::WiredLeak { .. } | Fault::KernelPanic { .. } => {}
+            Fault::MemoryTaken { .. } => {
+                self.world.nodes[node].memory_taken = self.world.strongest(fault, 0.0);
+                self.world.wake_agent(node);
+            }
+            Fault::ClockSkew { seconds, .. } => {
+                self.world.nodes[node].clock_skew = if begins { *seconds } else { 0 };
+                self.world.wake_agent(node);
+            }
+            Fault::StaleController {} if begins => self.world.controller_goes_stale(),
+            Fault::StaleController {} => self.controller_hears_again(),
+            Fault::StaleGateway {} => {
+                count(&mut self.world.front.stale, begins);
+                self.deliver_all(Reader::Gateway);
+            }
+            Fault::Relist {} => {
+                if begins {
+                    let (reader, life) = (Reader::Controller, self.world.control.life);
+                    self.world.after(Duration::ZERO, Event::List { reader, life });
+                }
+            }
+            Fault::ControllerRestart {} => {
+                count(&mut self.world.control.down, begins);
+                self.start_controller();
+            }
+            Fault::LostWrites { .. } => {
+                self.network.lost_share = self.world.strongest(fault, 0.0);
+                self.world.control.hinder(self.world.now);
+            }
+            Fault::RepeatedEvents { .. } => self.network.disorder.repeated = self.world.strongest(fault, 0.0),
+            Fault::ReorderedEvents { .. } => {
+                self.network.disorder.reordered = self.world.strongest(fault, 0.0)
+            }
+            Fault::StoreCrash {} if begins => self.store_crashes(),
+            Fault::StoreCrash {} => self.store_comes_back(),
+            Fault::PausedLeader {} if begins => self.world.leader_pauses(index),
+            Fault::PausedLeader {} => self.leader_wakes(index),
+            Fault::SlowNetwork { .. } => {
+                let slow = self.world.strongest(fault, 1.0);
+                if slow < self.network.slow_network {
+                    self.network.slower_until = Some((self.network.slow_network, self.world.now));
+                }
+                self.network.slow_network = slow;
+                self.world.control.hinder(self.world.now);
+            }
+            Fault::DeleteNode { node } => {
+                let found = self.world.store.nodes.get(&(None, node.clone())).cloned();
+                if let Some(found) = found.filter(|_| begins && !self.network.is_out()) {
+                    let now = self.world.clock();
+                    drop(
+                        self.world
+                            .store
+                            .delete::<FleetNode>(&Version::of(found.as_ref()), now),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Where its process ends, what it was doing is never answered.
+    fn agent_ends_or_begins(&mut self, node: usize, ends: bool) {
+        if ends {
+            self.world.nodes[node].life += 1;
+            self.connection_changed(node);
+        } else if self.world.nodes[node].agent_runs() {
+            self.start_agent(node);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Answers of workers: their speed, which the roofline predicts, and their queues.
+
+use std::time::Duration;
+
+use crate::random;
+use crate::scenario::planted::Bug;
+use crate::world::World;
+use crate::world::event::{Event, WorkerStep};
+use crate::world::front::Request;
+use crate::world::worker::Worker;
+use rooflet_agent::models::ServableModel;
+use rooflet_agent::replica::ReplicaKey;
+use rooflet_agent::sync::StopCause;
+use rooflet_agent::workers::{DRAIN_NOTICE, GRACE, GRACE_MARGIN};
+use rooflet_api::conditions::{condition_type, is_true};
+use rooflet_api::v1alpha1::{ModelReplica, ModelSource};
+use rooflet_roofline::published::{Load, speed_under};
+
+/// Lengths that differ by less are predicted as one, in tokens.
+const LENGTH_STEP: u32 = 256;
+
+/// Requests whose first token is remembered.
+const MEASURED: usize = 64;
+
+/// Requests that wait in one worker at most.
+const QUEUE: usize = 64;
+
+impl World<'_> {
+    /// The object says so, and the process is there.
+    pub(crate) fn truly_ready(&self, replica: &ModelReplica) -> bool {
+        let says = replica
+            .status
+            .as_ref()
+            .is_some_and(|status| is_true(&status.conditions, condition_type::READY));
+        let index = replica
+            .spec
+            .node_name
+            .as_ref()
+            .and_then(|node| self.by_name.get(node));
+        let key = ReplicaKey::of(replica);
+        says && index.is_some_and(|index| self.takes(*index, &key))
+    }
+
+    pub(crate) fn model_of(&self, node: usize, source: &str) -> Option<ServableModel> {
+        match source.parse() {
+            Ok(ModelSource::Local(name)) => self.nodes[node].machine.class.models.get(&name).cloned(),
+            Ok(ModelSource::File(_) | ModelSource::Hub(_)) | Err(_) => None,
+        }
+    }
+
+    pub(crate) fn step_after(
+        &mut self,
+        wait: Duration,
+        node: usize,
+        key: &ReplicaKey,
+        process: u64,
+        step: WorkerStep,
+    ) {
+        let key = key.clone();
+        self.after(
+            wait,
+            Event::Worker {
+                node,
+                key,
+                process,
+                step,
+            },
+        );
+    }
+
+    pub(crate) fn worker(&mut self, node: usize, key: &ReplicaKey, process: u64) -> Option<&mut Worker> {
+        let worker = self.nodes[node].workers.get_mut(key)?;
+        (worker.process == process).then_some(worker)
+    }
+
+    pub(crate) fn stop_worker(&mut self, node: usize, key: &ReplicaKey, cause: StopCause) {
+        let kill = self.planted.has(Bug::KilledInsteadOfDrained);
+        let Some(worker) = self.nodes[node].workers.get_mut(key) else {
+            return;
+        };
+        worker.stopping = Some(cause);
+        let (process, longest_answer) = (worker.process, worker.longest_answer);
+        let notice = match worker.ready_since {
+            Some(_) if !kill => DRAIN_NOTICE,
+            Some(_) | None => Duration::ZERO,
+        };
+        let grace = match cause {
+            _ if kill => Duration::ZERO,
+            StopCause::Deleted | StopCause::Replaced => longest_answer + GRACE_MARGIN,
+            StopCause::AgentStopping | StopCause::MemoryPressure | StopCause::Unresponsive => {
+                GRACE + GRACE_MARGIN
+            }
+        };
+        self.step_after(notice, node, key, process, WorkerStep::Terminate);
+        self.step_after(notice + grace, node, key, process, WorkerStep::GraceOver);
+    }
+
+    /// What stops gets no more time than what gives way.
+    pub(crate) fn hurry_workers(&mut self, node: usize) {
+        let workers = self.nodes[node].workers.iter_mut();
+        let slow = workers.filter(|(_, worker)| worker.stopping.is_some() && worker.longest_answer > GRACE);
+        let hurried: Vec<_> = slow
+            .map(|(key, worker)| {
+                worker.longest_answer = GRACE;
+                (key.clone(), worker.process)
+            })
+            .collect();
+        for (key, process) in hurried {
+            self.step_after(GRACE + GRACE_MARGIN, node, &key, process, WorkerStep::GraceOver);
+        }
+    }
+
+    /// An agent that comes back finds workers gone that it had left running.
+    pub(crate) fn take_note_of_the_dead(&mut self, node: usize) {
+        let state = &mut self.nodes[node];
+        for (key, record) in &mut state.records {
+            if record.worker.is_some() && !state.workers.contains_key(key) {
+                record.worker = None;
+                record.ended_by_itself = true;
+            }
+        }
+    }
+
+    /// The worker begins to answer a request, and how long that takes is known.
+    pub(crate) fn begin_answer(&mut self, node: usize, key: &ReplicaKey, request: Request) {
+        let state = &self.nodes[node];
+        let busy = state
+            .workers
+            .values()
+            .filter(|worker| !worker.running.is_empty())
+            .count();
+        let Some(worker) = state.workers.get(key) else {
+            return;
+        };
+        let sharers = (busy + usize::from(worker.running.is_empty())).max(1) as f64;
+        let streams = worker.running.len() as u32 + 1;
+        let model = worker.model.path.file_name().unwrap_or_default();
+        let slower = sharers * state.thermal * self.scenario.slower(model);
+        let (rate, prefill) = self.speed(node, key, streams, &request);
+        let first = random::seconds(prefill * slower);
+        let whole = first + random::seconds(f64::from(request.answer_tokens) / rate * slower);
+        let Some(worker) = self.nodes[node].workers.get_mut(key) else {
+            return;
+        };
+        let (process, id) = (worker.process, request.id);
+        worker.running.insert(id, request);
+        let event = |key: &ReplicaKey| (node, key.clone(), process, id);
+        let (node, key, process, request) = event(key);
+        self.after(
+            first,
+            Event::FirstToken {
+                node,
+                key: key.clone(),
+                process,
+                request,
+            },
+        );
+        self.after(
+            whole,
+            Event::Finish {
+                node,
+                key,
+                process,
+                request,
+            },
+        );
+    }
+
+    /// Tokens per second of one stream among so many, and seconds to the first token; the predicted medians.
+    fn speed(&mut self, node: usize, key: &ReplicaKey, streams: u32, request: &Request) -> (f64, f64) {
+        let class = &self.nodes[node].machine.class;
+        let Some(worker) = self.nodes[node].workers.get(key) else {
+            return (1.0, 0.0);
+        };
+        let stepped = |tokens: u32| tokens.max(1).div_ceil(LENGTH_STEP) * LENGTH_STEP;
+        let prompt = stepped(request.prompt_tokens);
+        let context = stepped(request.prompt_tokens + request.answer_tokens / 2);
+        let known = (
+            class.name.clone(),
+            worker.model.fingerprint,
+            worker.model.served.kv_bits.0.to_bits(),
+            streams,
+            prompt,
+            context,
+        );
+        if let Some(speed) = self.front.speeds.get(&known) {
+            return *speed;
+        }
+        let load = Load {
+            streams: f64::from(streams),
+            prompt_tokens: f64::from(prompt),
+            context_tokens: f64::from(context),
+        };
+        let predicted = speed_under(load, class.hardware, &worker.model.served);
+        let speed = (predicted.decode.p50, predicted.first_token.p50);
+        self.front.speeds.insert(known, speed);
+        speed
+    }
+
+    pub(crate) fn takes(&self, node: usize, key: &ReplicaKey) -> bool {
+        let worker = self.nodes[node].workers.get(key);
+        worker.is_some_and(|worker| worker.accepts() && worker.waiting.len() < QUEUE)
+    }
+
+    /// Begins at once, or waits for a stream to become free.
+    pub(crate) fn take_in(&mut self, node: usize, key: &ReplicaKey, request: Request) {
+        let Some(worker) = self.nodes[node].workers.get_mut(key) else {
+            return;
+        };
+        if worker.running.len() < worker.streams {
+            self.begin_answer(node, key, request);
+            return;
+        }
+        let (process, id) = (worker.process, request.id);
+        let patience = self.scenario.demand[request.demand].patience;
+        worker.waiting.push_back(request);
+        let key = key.clone();
+        self.after(
+            patience,
+            Event::Impatient {
+                node,
+                key,
+                process,
+                request: id,
+            },
+        );
+    }
+
+    pub(crate) fn first_token(&mut self, node: usize, key: &ReplicaKey, process: u64, request: u64) {
+        let now = self.now;
+        let worker = self.worker(node, key, process);
+        let Some(request) = worker.and_then(|worker| worker.running.get_mut(&request)) else {
+            return;
+        };
+        request.first_token = Some(now);
+        let (waited, given) = (now.saturating_sub(request.arrived), request.given.clone());
+        if let Some(worker) = self.worker(node, key, process) {
+            worker.first_tokens.push_back(waited.as_secs_f64());
+            if worker.first_tokens.len() > MEASURED {
+                worker.first_tokens.pop_front();
+            }
+        }
+        if let Some(given) = given {
+            self.gateway_saw_first_token(&given);
+        }
+    }
+}
