@@ -8,18 +8,17 @@
 pub mod census;
 mod config;
 mod estimate;
-mod family;
 mod index;
 mod stored;
 
 use crate::checkpoint::{StoredType, TensorTable};
 use crate::cost::ModelCost;
 use crate::dimensions::ModelDimensions;
+use crate::families;
 use crate::fields::{FieldError, Fields, parse_object};
 use crate::weights::{WeightFormat, Weights};
 use census::{Census, Part};
 pub use config::ConfigFacts;
-pub use family::Family;
 pub use index::WeightIndex;
 use rooflet_base::units::Bytes;
 pub use stored::StoredFormat;
@@ -76,7 +75,7 @@ pub enum FactsError {
     #[error(
         "config.json: model_type `{model_type}` is not known here, and without the headers of its safetensors files \
          nothing can be said of its size; known: {}",
-        Family::names()
+        families::names()
     )]
     UnknownFamily { model_type: String },
     #[error(

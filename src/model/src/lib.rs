@@ -8,6 +8,8 @@ pub mod cost;
 pub mod dimensions;
 pub mod engine;
 pub mod facts;
+pub mod families;
+mod family;
 pub mod fields;
 pub mod library;
 pub mod model;

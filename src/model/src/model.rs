@@ -3,6 +3,7 @@
 //! is read. Dimensions are `facts`' to read; this module adds what only an engine needs.
 
 mod architecture;
+mod error;
 mod layer;
 mod layer_reader;
 mod quantization;
@@ -10,9 +11,13 @@ mod rope;
 
 use crate::dimensions::ModelDimensions;
 use crate::facts::ConfigFacts;
-use crate::fields::{CONFIG_FILE, FieldError, Fields, Section, parse_object, shortened};
+use crate::families;
+use crate::fields::{Fields, Section, parse_object, shortened};
 pub use architecture::{Architecture, BlockNorms};
+pub(crate) use architecture::{Bias, DefaultActivation, DefaultRouter};
+pub use error::ModelConfigError;
 pub use layer::Activation;
+pub(crate) use layer::ExpertNames;
 pub use layer::{
     AttentionConfig, DenseConfig, ExpertsConfig, FeedForwardConfig, GatedDeltaConfig, LayerConfig,
     MixerConfig, QueryKeyNorm, Router,
@@ -21,12 +26,13 @@ use layer_reader::{LayerReader, parse_activation};
 pub use quantization::QuantizationMode;
 pub(crate) use quantization::text_name;
 pub use quantization::{Quantization, QuantizationScheme};
+pub(crate) use rope::RopeDefaults;
 pub use rope::{Rope, RopeScaling};
 
 /// A parsed, supported `config.json`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
-    pub architecture: Architecture,
+    pub architecture: &'static Architecture,
     /// Whether embeddings are tied is the checkpoint's to say, see `checkpoint::ModelShape::tied`.
     pub dimensions: ModelDimensions,
     pub layers: Vec<LayerConfig>,
@@ -65,34 +71,6 @@ impl FloatType {
     }
 }
 
-/// Why a `config.json` cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelConfigError {
-    #[error(transparent)]
-    Field(#[from] FieldError),
-    #[error(
-        "{CONFIG_FILE}: model_type `{found}` is not supported; supported: {}",
-        Architecture::names()
-    )]
-    UnsupportedArchitecture { found: String },
-    #[error("{CONFIG_FILE}: field `{field}` is {found}, which is not supported: {supported}")]
-    UnsupportedFeature {
-        field: String,
-        found: String,
-        supported: String,
-    },
-}
-
-impl ModelConfigError {
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Field(_) => "InvalidModelConfig",
-            Self::UnsupportedArchitecture { .. } => "UnsupportedArchitecture",
-            Self::UnsupportedFeature { .. } => "UnsupportedModelFeature",
-        }
-    }
-}
-
 impl ModelConfig {
     /// Parses the text of `config.json`.
     pub fn parse(text: &str) -> Result<Self, ModelConfigError> {
@@ -100,10 +78,14 @@ impl ModelConfig {
         let root = Fields::top(&object);
 
         let model_type = root.text("model_type")?;
-        let architecture =
-            Architecture::parse(model_type).ok_or_else(|| ModelConfigError::UnsupportedArchitecture {
+        let supported = families::find(model_type)
+            .and_then(|family| family.engine.as_ref().map(|architecture| (family, architecture)));
+        let Some((family, architecture)) = supported else {
+            return Err(ModelConfigError::UnsupportedArchitecture {
                 found: shortened(model_type),
-            })?;
+                supported: families::engine_names(),
+            });
+        };
         let facts = ConfigFacts::new(&object)?;
         // Models that also see nest their text model's fields.
         let section = root.object("text_config")?;
@@ -111,6 +93,7 @@ impl ModelConfig {
         let dimensions = facts.dimensions.expect("facts know every architecture");
         let reader = LayerReader {
             architecture,
+            defaults: family.defaults,
             text,
             max_context_tokens: u64::from(match facts.max_context_tokens {
                 Some(tokens) => tokens,
@@ -127,16 +110,16 @@ impl ModelConfig {
             layers: layers
                 .map(|(index, layer)| reader.layer(index, layer))
                 .collect::<Result<_, _>>()?,
-            block_norms: architecture.block_norms(),
+            block_norms: architecture.norms,
             rms_norm_eps: match text.optional_positive_float("rms_norm_eps")? {
                 Some(eps) => eps,
-                // Files of Gemma 3 leave out what is as its class has it.
-                None if architecture == Architecture::Gemma3Text => 1e-6,
-                None => return Err(text.missing("rms_norm_eps").into()),
+                None => architecture
+                    .rms_norm_eps
+                    .ok_or_else(|| text.missing("rms_norm_eps"))?,
             },
-            norm_adds_one: architecture == Architecture::Gemma3Text,
-            scales_embeddings: architecture == Architecture::Gemma3Text,
-            clips_residuals: architecture == Architecture::Gemma3Text,
+            norm_adds_one: architecture.norm_adds_one,
+            scales_embeddings: architecture.scales_embeddings,
+            clips_residuals: architecture.clips_residuals,
             max_context_tokens: reader.max_context_tokens,
             tie_word_embeddings: facts.tied,
             quantization: quantization::parse_quantization(&root)?,
@@ -156,14 +139,6 @@ impl ModelConfig {
             MixerConfig::GatedDelta(_) => 0,
         });
         layers.sum::<u64>() * element.bytes()
-    }
-}
-
-fn unsupported(fields: &Fields<'_>, field: &str, supported: &str) -> ModelConfigError {
-    ModelConfigError::UnsupportedFeature {
-        field: fields.name(field),
-        found: fields.found(field),
-        supported: supported.to_owned(),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{CheckpointError, StoredTensor, StoredType, TensorTable};
-use crate::model::{Architecture, ExpertsConfig, FeedForwardConfig, ModelConfig, text_name};
+use crate::model::{ExpertsConfig, FeedForwardConfig, ModelConfig, text_name};
 
 /// How a tensor is made of stored ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Layout {
             let stack = experts.and_then(|experts| one_expert(&own, experts));
             if let Some((stack, expert)) = stack {
                 stacks.entry(stack).or_default().insert(expert, name);
-            } else if config.architecture == Architecture::GptOss {
+            } else if config.architecture.packs_gate_with_up {
                 layout.insert_gpt_oss(name, tensor);
             } else if let Some(steps) = recurrent_steps(&own, by_transformers) {
                 layout.insert_changed(&own, name, tensor, steps);

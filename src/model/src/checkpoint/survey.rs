@@ -311,7 +311,7 @@ impl<'a> Survey<'a> {
             let part = Part::of(name, layers);
             name.ends_with("rotary_emb.inv_freq")
                 || (tied && name.starts_with("lm_head."))
-                || (architecture.predicts() && part == Part::Prediction)
+                || (architecture.predicts && part == Part::Prediction)
                 || (sees && part == Part::Vision)
         };
         match self

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::family::{Blocks, Family, Mixing, Windows};
 use crate::dimensions::{Attention, FeedForward, Layer, ModelDimensions, PerLayerInputs};
+use crate::families;
+use crate::family::{Blocks, FamilyFacts, Mixing, Windows};
 use crate::fields::{FieldError, Fields, MAX_PARAMETERS, Section, shortened};
 use rooflet_api::v1alpha1::MAX_LAYERS;
 
@@ -38,8 +39,8 @@ impl ConfigFacts {
         let text = section.as_ref().map_or(root, Section::as_fields);
         let inner_type = text.optional_text("model_type")?;
         let family = inner_type
-            .and_then(Family::find)
-            .or_else(|| Family::find(outer_type));
+            .and_then(families::find)
+            .or_else(|| families::find(outer_type));
         let max_context_tokens = match text.optional_dimension("max_position_embeddings")? {
             Some(tokens) => Some(tokens),
             None => family.and_then(|family| family.defaults.context),
@@ -74,7 +75,7 @@ impl ConfigFacts {
 }
 
 struct Reader<'a> {
-    family: &'static Family,
+    family: &'static FamilyFacts,
     text: Fields<'a>,
 }
 

@@ -1,142 +1,138 @@
-//! The families that the engine runs, by the `model_type` of their `config.json`, and what follows from the name alone.
+//! How the engine computes a family of models, as data: the switches of its blocks.
 
 use std::fmt;
 
-/// A family of models that the engine runs.
+use super::layer::{Activation, ExpertNames, QueryKeyNorm};
+use super::rope::RopeDefaults;
+
+/// Everything by which the engine's blocks differ between families.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Architecture {
+    /// The `model_type` under which messages list it.
+    pub(crate) name: &'static str,
+    /// Checkpoints contain layers that predict further tokens, for speculation only.
+    pub(crate) predicts: bool,
+    pub(crate) norms: BlockNorms,
+    /// Value of `rms_norm_eps` if files may omit it.
+    pub(crate) rms_norm_eps: Option<f32>,
+    pub(crate) norm_adds_one: bool,
+    pub(crate) scales_embeddings: bool,
+    pub(crate) clips_residuals: bool,
+    /// Fields that the engine supports only with the value false.
+    pub(crate) only_false: &'static [&'static str],
+    /// Fields that the engine supports only with the value null.
+    pub(crate) only_null: &'static [&'static str],
+    /// Two matrices make all inputs of a gated delta layer, their rows by key head.
+    pub(crate) delta_inputs_by_head: bool,
+    pub(crate) qkv_bias: Bias,
+    pub(crate) output_bias: Bias,
+    /// One matrix makes queries, keys and values.
+    pub(crate) fused_attention: bool,
+    pub(crate) query_key_norm: QueryKeyNorm,
+    /// Field that switches the norm of queries and keys on.
+    pub(crate) query_key_norm_field: Option<&'static str>,
+    /// Default of `query_pre_attn_scalar`, for families that scale scores by it instead of the head size.
+    pub(crate) query_scalar: Option<f32>,
+    /// Each head has a score that belongs to no key.
+    pub(crate) sinks: bool,
+    /// Default of `no_rope_layer_interval`, for families with layers that do not rotate positions in.
+    pub(crate) unrotated_interval: Option<u32>,
+    pub(crate) rope: RopeDefaults,
+    pub(crate) activation: DefaultActivation,
+    /// One matrix makes gate and up of a dense block.
+    pub(crate) fused_feed_forward: bool,
+    /// Biases of dense blocks, stated in `mlp_bias`.
+    pub(crate) feed_forward_bias: Bias,
+    /// Router and experts have biases.
+    pub(crate) expert_bias: bool,
+    pub(crate) router: DefaultRouter,
+    pub(crate) expert_names: ExpertNames,
+    /// A gate weighs the shared expert.
+    pub(crate) gates_shared_expert: bool,
+    /// Checkpoints store the experts' gate and up projections in one tensor, row by row in turn (gpt-oss).
+    pub(crate) packs_gate_with_up: bool,
+}
+
+/// Whether projections have biases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Architecture {
-    Gemma3Text,
-    Glm4,
-    Glm4Moe,
-    GptOss,
-    Llama,
-    Mistral,
-    Olmo2,
-    Phi3,
-    Qwen2,
-    Qwen3,
-    Qwen35,
-    Qwen35Moe,
-    Qwen3Moe,
-    Qwen3Next,
-    SmolLm3,
+pub(crate) enum Bias {
+    /// As the field says, and none without it.
+    Stated,
+    Always,
+    Never,
+}
+
+impl Bias {
+    pub(super) fn resolve(self, stated: bool) -> bool {
+        match self {
+            Self::Stated => stated,
+            Self::Always => true,
+            Self::Never => false,
+        }
+    }
+}
+
+/// The one activation that a family uses, and the field that must agree.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct DefaultActivation {
+    pub(crate) field: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) activation: Activation,
+}
+
+impl DefaultActivation {
+    pub(crate) const SILU: Self = Self {
+        field: "hidden_act",
+        name: "silu",
+        activation: Activation::Silu,
+    };
+}
+
+/// How a family chooses experts, before the fields of `config.json` are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DefaultRouter {
+    ChosenSoftmax,
+    Sigmoid,
+    Softmax {
+        /// Default of `norm_topk_prob`.
+        renormalizes: bool,
+    },
 }
 
 impl Architecture {
-    /// Sorted by name.
-    pub const ALL: [Self; 15] = [
-        Self::Gemma3Text,
-        Self::Glm4,
-        Self::Glm4Moe,
-        Self::GptOss,
-        Self::Llama,
-        Self::Mistral,
-        Self::Olmo2,
-        Self::Phi3,
-        Self::Qwen2,
-        Self::Qwen3,
-        Self::Qwen35,
-        Self::Qwen35Moe,
-        Self::Qwen3Moe,
-        Self::Qwen3Next,
-        Self::SmolLm3,
-    ];
+    /// The blocks of Llama, with biases as stated and no default of `rope_theta`.
+    pub(crate) const BASE: Self = Self {
+        name: "",
+        predicts: false,
+        norms: BlockNorms::BEFORE,
+        rms_norm_eps: None,
+        norm_adds_one: false,
+        scales_embeddings: false,
+        clips_residuals: false,
+        only_false: &[],
+        only_null: &[],
+        delta_inputs_by_head: false,
+        qkv_bias: Bias::Stated,
+        output_bias: Bias::Stated,
+        fused_attention: false,
+        query_key_norm: QueryKeyNorm::None,
+        query_key_norm_field: None,
+        query_scalar: None,
+        sinks: false,
+        unrotated_interval: None,
+        rope: RopeDefaults::BASE,
+        activation: DefaultActivation::SILU,
+        fused_feed_forward: false,
+        feed_forward_bias: Bias::Never,
+        expert_bias: false,
+        router: DefaultRouter::Softmax { renormalizes: false },
+        expert_names: ExpertNames::BASE,
+        gates_shared_expert: true,
+        packs_gate_with_up: false,
+    };
 
-    /// The `model_type` of config.json.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gemma3Text => "gemma3_text",
-            Self::Glm4 => "glm4",
-            Self::Glm4Moe => "glm4_moe",
-            Self::GptOss => "gpt_oss",
-            Self::Llama => "llama",
-            Self::Mistral => "mistral",
-            Self::Olmo2 => "olmo2",
-            Self::Phi3 => "phi3",
-            Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
-            Self::Qwen35 => "qwen3_5",
-            Self::Qwen35Moe => "qwen3_5_moe",
-            Self::Qwen3Moe => "qwen3_moe",
-            Self::Qwen3Next => "qwen3_next",
-            Self::SmolLm3 => "smollm3",
-        }
-    }
-
-    pub(super) fn parse(model_type: &str) -> Option<Self> {
-        // Files of the text model alone, and Gemma 3 with the model that sees, which is left out.
-        let name = match model_type {
-            "gemma3" => "gemma3_text",
-            _ => model_type
-                .strip_suffix("_text")
-                .filter(|name| name.starts_with("qwen3_5"))
-                .unwrap_or(model_type),
-        };
-        Self::ALL.into_iter().find(|known| known.as_str() == name)
-    }
-
-    /// Whether checkpoints come with layers that predict further tokens, for speculation only.
-    pub(crate) fn predicts(self) -> bool {
-        match self {
-            Self::Glm4Moe | Self::Qwen35 | Self::Qwen35Moe | Self::Qwen3Next => true,
-            Self::Gemma3Text
-            | Self::Glm4
-            | Self::GptOss
-            | Self::Llama
-            | Self::Mistral
-            | Self::Olmo2
-            | Self::Phi3
-            | Self::Qwen2
-            | Self::Qwen3
-            | Self::Qwen3Moe
-            | Self::SmolLm3 => false,
-        }
-    }
-
-    /// All of them, for messages.
-    pub(super) fn names() -> String {
-        Self::ALL.map(Self::as_str).join(", ")
-    }
-
-    /// The norms of a block.
-    pub(super) fn block_norms(self) -> BlockNorms {
-        match self {
-            Self::Glm4Moe
-            | Self::GptOss
-            | Self::Llama
-            | Self::Mistral
-            | Self::Phi3
-            | Self::Qwen2
-            | Self::Qwen3
-            | Self::Qwen35
-            | Self::Qwen35Moe
-            | Self::Qwen3Moe
-            | Self::Qwen3Next
-            | Self::SmolLm3 => BlockNorms {
-                before_attention: Some("input_layernorm"),
-                after_attention: None,
-                before_feed_forward: Some("post_attention_layernorm"),
-                after_feed_forward: None,
-            },
-            Self::Olmo2 => BlockNorms {
-                before_attention: None,
-                after_attention: Some("post_attention_layernorm"),
-                before_feed_forward: None,
-                after_feed_forward: Some("post_feedforward_layernorm"),
-            },
-            Self::Gemma3Text => BlockNorms {
-                before_attention: Some("input_layernorm"),
-                after_attention: Some("post_attention_layernorm"),
-                before_feed_forward: Some("pre_feedforward_layernorm"),
-                after_feed_forward: Some("post_feedforward_layernorm"),
-            },
-            Self::Glm4 => BlockNorms {
-                before_attention: Some("input_layernorm"),
-                after_attention: Some("post_self_attn_layernorm"),
-                before_feed_forward: Some("post_attention_layernorm"),
-                after_feed_forward: Some("post_mlp_layernorm"),
-            },
-        }
+    pub fn as_str(&self) -> &'static str {
+        self.name
     }
 }
 
@@ -157,6 +153,21 @@ pub struct BlockNorms {
 }
 
 impl BlockNorms {
+    /// One norm before attention and one before the feed-forward block.
+    pub(crate) const BEFORE: Self = Self {
+        before_attention: Some("input_layernorm"),
+        after_attention: None,
+        before_feed_forward: Some("post_attention_layernorm"),
+        after_feed_forward: None,
+    };
+    /// Norms before and after both.
+    pub(crate) const AROUND: Self = Self {
+        before_attention: Some("input_layernorm"),
+        after_attention: Some("post_attention_layernorm"),
+        before_feed_forward: Some("pre_feedforward_layernorm"),
+        after_feed_forward: Some("post_feedforward_layernorm"),
+    };
+
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         [
             self.before_attention,

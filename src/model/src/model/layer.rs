@@ -130,6 +130,14 @@ pub struct ExpertNames {
     pub shared: &'static str,
 }
 
+impl ExpertNames {
+    pub(crate) const BASE: Self = Self {
+        router: "gate",
+        experts: "switch_mlp",
+        shared: "shared_experts",
+    };
+}
+
 /// An expert that every token goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedExpertConfig {

@@ -2,19 +2,21 @@
 
 use serde_json::Value;
 
-use super::architecture::Architecture;
+use super::architecture::{Architecture, Bias, DefaultActivation, DefaultRouter};
+use super::error::{ModelConfigError, unsupported};
 use super::layer::{
-    Activation, AttentionConfig, DenseConfig, ExpertNames, ExpertsConfig, FeedForwardConfig,
-    GatedDeltaConfig, LayerConfig, MixerConfig, QueryKeyNorm, Router, SharedExpertConfig,
+    Activation, AttentionConfig, DenseConfig, ExpertsConfig, FeedForwardConfig, GatedDeltaConfig,
+    LayerConfig, MixerConfig, QueryKeyNorm, Router, SharedExpertConfig,
 };
 use super::rope::{Reach, parse_rope};
-use super::{ModelConfigError, unsupported};
 use crate::dimensions;
+use crate::family::Defaults;
 use crate::fields::{FieldError, Fields};
 
 /// See the module.
 pub(super) struct LayerReader<'a> {
-    pub(super) architecture: Architecture,
+    pub(super) architecture: &'static Architecture,
+    pub(super) defaults: Defaults,
     pub(super) text: Fields<'a>,
     pub(super) max_context_tokens: u64,
     pub(super) activation: Activation,
@@ -35,7 +37,8 @@ impl LayerReader<'_> {
         let hidden = self.text.dimension("hidden_size")?;
         let (field, head_dim) = match self.text.optional_dimension("head_dim")? {
             Some(head_dim) => ("head_dim", head_dim),
-            None if self.has_own_head_dim() => return Ok(()),
+            // Files may leave it out and mean another size than what the heads share.
+            None if self.defaults.head_dim.is_some() => return Ok(()),
             None if hidden % heads != 0 => {
                 let expected =
                     format!("a multiple of num_attention_heads ({heads}), as head_dim is not given");
@@ -50,40 +53,15 @@ impl LayerReader<'_> {
         Ok(())
     }
 
-    /// Files may leave it out and mean another size than what the heads share.
-    fn has_own_head_dim(&self) -> bool {
-        match self.architecture {
-            Architecture::Gemma3Text
-            | Architecture::Qwen35
-            | Architecture::Qwen35Moe
-            | Architecture::Qwen3Next => true,
-            Architecture::Glm4
-            | Architecture::Glm4Moe
-            | Architecture::GptOss
-            | Architecture::Llama
-            | Architecture::Mistral
-            | Architecture::Olmo2
-            | Architecture::Phi3
-            | Architecture::Qwen2
-            | Architecture::Qwen3
-            | Architecture::Qwen3Moe
-            | Architecture::SmolLm3 => false,
-        }
-    }
-
-    /// What Gemma 3's class has beside what its published models use: answers would be others without.
+    /// Refuses values of fields that would change the answers and that the engine does not implement.
     pub(super) fn refuse_changes(&self) -> Result<(), ModelConfigError> {
-        if self.architecture != Architecture::Gemma3Text {
-            return Ok(());
+        for field in self.architecture.only_false {
+            if self.flag(field)? {
+                let supported = "only false is, where a model makes text";
+                return Err(unsupported(&self.text, field, supported));
+            }
         }
-        if self.flag("use_bidirectional_attention")? {
-            return Err(unsupported(
-                &self.text,
-                "use_bidirectional_attention",
-                "only false is, where a model makes text",
-            ));
-        }
-        for field in ["final_logit_softcapping", "attn_logit_softcapping"] {
+        for field in self.architecture.only_null {
             if self.text.present(field).is_some() {
                 return Err(unsupported(&self.text, field, "only null is"));
             }
@@ -95,10 +73,7 @@ impl LayerReader<'_> {
     pub(super) fn check_windows(&self) -> Result<(), FieldError> {
         let types = self.text.present("layer_types").and_then(Value::as_array);
         let sliding = types.is_some_and(|types| types.iter().any(|kind| kind == "sliding_attention"));
-        if sliding
-            && self.text.present("sliding_window").is_none()
-            && self.architecture != Architecture::Gemma3Text
-        {
+        if sliding && self.text.present("sliding_window").is_none() && self.defaults.window.is_none() {
             return Err(self.text.missing("sliding_window"));
         }
         Ok(())
@@ -157,7 +132,7 @@ impl LayerReader<'_> {
                     key_dim,
                     value_heads,
                     value_dim,
-                    by_head: self.architecture == Architecture::Qwen3Next,
+                    by_head: self.architecture.delta_inputs_by_head,
                 }))
             }
             dimensions::Attention::Grouped { .. } | dimensions::Attention::Latent { .. } => {
@@ -181,29 +156,11 @@ impl LayerReader<'_> {
         };
         let rope = if self.rotates(index)? {
             let max = self.max_context_tokens;
-            Some(parse_rope(&self.text, architecture, head_dim, max, reach)?)
+            Some(parse_rope(&self.text, architecture.rope, head_dim, max, reach)?)
         } else {
             None
         };
         let bias = self.text.optional_bool("attention_bias")?.unwrap_or(false);
-        let (qkv_bias, output_bias) = match architecture {
-            Architecture::Gemma3Text
-            | Architecture::Llama
-            | Architecture::Mistral
-            | Architecture::Olmo2
-            | Architecture::Qwen3
-            | Architecture::Qwen35
-            | Architecture::Qwen35Moe
-            | Architecture::Qwen3Moe
-            | Architecture::Qwen3Next
-            | Architecture::SmolLm3 => (bias, bias),
-            Architecture::Glm4 | Architecture::Glm4Moe => (bias, false),
-            // The configuration of the published files says so, and its class takes it for granted.
-            Architecture::GptOss => (true, true),
-            Architecture::Phi3 => (false, false),
-            // Qwen2 has them always and its configuration does not mention them.
-            Architecture::Qwen2 => (true, false),
-        };
         Ok(AttentionConfig {
             heads,
             kv_heads,
@@ -211,28 +168,14 @@ impl LayerReader<'_> {
             scale: self.score_scale(head_dim)?,
             window,
             rope,
-            fused: architecture == Architecture::Phi3,
-            qkv_bias,
-            output_bias,
-            query_key_norm: match architecture {
-                Architecture::Gemma3Text
-                | Architecture::Qwen3
-                | Architecture::Qwen35
-                | Architecture::Qwen35Moe
-                | Architecture::Qwen3Moe
-                | Architecture::Qwen3Next => QueryKeyNorm::Head,
-                Architecture::Glm4Moe if self.flag("use_qk_norm")? => QueryKeyNorm::Head,
-                Architecture::Olmo2 => QueryKeyNorm::Full,
-                Architecture::Glm4
-                | Architecture::Glm4Moe
-                | Architecture::GptOss
-                | Architecture::Llama
-                | Architecture::Mistral
-                | Architecture::Phi3
-                | Architecture::Qwen2
-                | Architecture::SmolLm3 => QueryKeyNorm::None,
+            fused: architecture.fused_attention,
+            qkv_bias: architecture.qkv_bias.resolve(bias),
+            output_bias: architecture.output_bias.resolve(bias),
+            query_key_norm: match architecture.query_key_norm_field {
+                Some(field) if !self.flag(field)? => QueryKeyNorm::None,
+                Some(_) | None => architecture.query_key_norm,
             },
-            sinks: architecture == Architecture::GptOss,
+            sinks: architecture.sinks,
             output_gate,
         })
     }
@@ -251,23 +194,10 @@ impl LayerReader<'_> {
                 Ok(FeedForwardConfig::Dense(DenseConfig {
                     intermediate,
                     activation: self.activation,
-                    fused: matches!(architecture, Architecture::Glm4 | Architecture::Phi3),
-                    bias: match architecture {
-                        Architecture::Llama | Architecture::Mistral | Architecture::SmolLm3 => {
-                            self.flag("mlp_bias")?
-                        }
-                        Architecture::Gemma3Text
-                        | Architecture::Glm4
-                        | Architecture::Glm4Moe
-                        | Architecture::GptOss
-                        | Architecture::Olmo2
-                        | Architecture::Phi3
-                        | Architecture::Qwen2
-                        | Architecture::Qwen3
-                        | Architecture::Qwen35
-                        | Architecture::Qwen35Moe
-                        | Architecture::Qwen3Moe
-                        | Architecture::Qwen3Next => false,
+                    fused: architecture.fused_feed_forward,
+                    bias: match architecture.feed_forward_bias {
+                        Bias::Stated => self.flag("mlp_bias")?,
+                        fixed @ (Bias::Always | Bias::Never) => fixed.resolve(false),
                     },
                 }))
             }
@@ -287,12 +217,12 @@ impl LayerReader<'_> {
                     active,
                     intermediate,
                     activation: self.activation,
-                    bias: architecture == Architecture::GptOss,
+                    bias: architecture.expert_bias,
                     router: self.router(experts)?,
-                    names: expert_names(architecture),
+                    names: architecture.expert_names,
                     shared: (shared_intermediate > 0).then_some(SharedExpertConfig {
                         intermediate: shared_intermediate,
-                        gated: architecture != Architecture::Glm4Moe,
+                        gated: architecture.gates_shared_expert,
                     }),
                 }))
             }
@@ -300,9 +230,9 @@ impl LayerReader<'_> {
     }
 
     fn router(&self, experts: u32) -> Result<Router, ModelConfigError> {
-        match self.architecture {
-            Architecture::GptOss => Ok(Router::ChosenSoftmax),
-            Architecture::Glm4Moe => {
+        match self.architecture.router {
+            DefaultRouter::ChosenSoftmax => Ok(Router::ChosenSoftmax),
+            DefaultRouter::Sigmoid => {
                 let groups = self.text.optional_dimension("n_group")?.unwrap_or(1);
                 if !experts.is_multiple_of(groups) {
                     let expected = format!("a divisor of n_routed_experts ({experts})");
@@ -323,21 +253,8 @@ impl LayerReader<'_> {
                     chosen_groups,
                 })
             }
-            Architecture::Gemma3Text
-            | Architecture::Glm4
-            | Architecture::Llama
-            | Architecture::Mistral
-            | Architecture::Olmo2
-            | Architecture::Phi3
-            | Architecture::Qwen2
-            | Architecture::Qwen3
-            | Architecture::Qwen3Moe
-            | Architecture::Qwen3Next
-            | Architecture::SmolLm3 => Ok(Router::Softmax {
-                renormalizes: self.flag("norm_topk_prob")?,
-            }),
-            Architecture::Qwen35 | Architecture::Qwen35Moe => Ok(Router::Softmax {
-                renormalizes: self.text.optional_bool("norm_topk_prob")?.unwrap_or(true),
+            DefaultRouter::Softmax { renormalizes } => Ok(Router::Softmax {
+                renormalizes: self.text.optional_bool("norm_topk_prob")?.unwrap_or(renormalizes),
             }),
         }
     }
@@ -345,39 +262,26 @@ impl LayerReader<'_> {
     /// One over the root of the head's size, or of what the file names instead; rounded once, as Python's float handed
     /// to MLX is.
     fn score_scale(&self, head_dim: u32) -> Result<f32, ModelConfigError> {
-        let scalar = match self.architecture {
-            Architecture::Gemma3Text => {
+        let scalar = match self.architecture.query_scalar {
+            Some(default) => {
                 let stated = self.text.optional_positive_float("query_pre_attn_scalar")?;
-                f64::from(stated.unwrap_or(256.0))
+                f64::from(stated.unwrap_or(default))
             }
-            Architecture::Glm4
-            | Architecture::Glm4Moe
-            | Architecture::GptOss
-            | Architecture::Llama
-            | Architecture::Mistral
-            | Architecture::Olmo2
-            | Architecture::Phi3
-            | Architecture::Qwen2
-            | Architecture::Qwen3
-            | Architecture::Qwen35
-            | Architecture::Qwen35Moe
-            | Architecture::Qwen3Moe
-            | Architecture::Qwen3Next
-            | Architecture::SmolLm3 => f64::from(head_dim),
+            None => f64::from(head_dim),
         };
         Ok(scalar.powf(-0.5) as f32)
     }
 
-    /// SmolLM3 rotates nothing in every fourth layer, or in those whose entry of `no_rope_layers` is 0.
+    /// Some families rotate nothing in every so-manieth layer, or in those whose entry of `no_rope_layers` is 0.
     fn rotates(&self, index: usize) -> Result<bool, ModelConfigError> {
-        if self.architecture != Architecture::SmolLm3 {
+        let Some(default) = self.architecture.unrotated_interval else {
             return Ok(true);
-        }
+        };
         let Some(stated) = self.text.present("no_rope_layers") else {
             let interval = self
                 .text
                 .optional_dimension("no_rope_layer_interval")?
-                .unwrap_or(4);
+                .unwrap_or(default);
             return Ok(!(index + 1).is_multiple_of(interval as usize));
         };
         let entry = stated.as_array().and_then(|layers| layers.get(index));
@@ -389,59 +293,20 @@ impl LayerReader<'_> {
     }
 }
 
-fn expert_names(architecture: Architecture) -> ExpertNames {
-    match architecture {
-        Architecture::GptOss => ExpertNames {
-            router: "router",
-            experts: "experts",
-            shared: "shared_experts",
-        },
-        Architecture::Qwen35 | Architecture::Qwen35Moe | Architecture::Qwen3Next => ExpertNames {
-            router: "gate",
-            experts: "switch_mlp",
-            shared: "shared_expert",
-        },
-        Architecture::Gemma3Text
-        | Architecture::Glm4
-        | Architecture::Glm4Moe
-        | Architecture::Llama
-        | Architecture::Mistral
-        | Architecture::Olmo2
-        | Architecture::Phi3
-        | Architecture::Qwen2
-        | Architecture::Qwen3
-        | Architecture::Qwen3Moe
-        | Architecture::SmolLm3 => ExpertNames {
-            router: "gate",
-            experts: "switch_mlp",
-            shared: "shared_experts",
-        },
-    }
-}
-
 pub(super) fn parse_activation(
     text: &Fields<'_>,
-    architecture: Architecture,
+    architecture: &Architecture,
 ) -> Result<Activation, ModelConfigError> {
-    let (field, default, activation) = match architecture {
-        Architecture::Gemma3Text => ("hidden_activation", "gelu_pytorch_tanh", Activation::GeluTanh),
-        Architecture::GptOss => {
-            let limit = text.optional_positive_float("swiglu_limit")?.unwrap_or(7.0);
-            ("hidden_act", "silu", Activation::ClampedSilu { limit })
-        }
-        Architecture::Glm4
-        | Architecture::Glm4Moe
-        | Architecture::Llama
-        | Architecture::Mistral
-        | Architecture::Olmo2
-        | Architecture::Phi3
-        | Architecture::Qwen2
-        | Architecture::Qwen3
-        | Architecture::Qwen35
-        | Architecture::Qwen35Moe
-        | Architecture::Qwen3Moe
-        | Architecture::Qwen3Next
-        | Architecture::SmolLm3 => ("hidden_act", "silu", Activation::Silu),
+    let DefaultActivation {
+        field,
+        name: default,
+        activation,
+    } = architecture.activation;
+    let activation = match activation {
+        Activation::ClampedSilu { limit } => Activation::ClampedSilu {
+            limit: text.optional_positive_float("swiglu_limit")?.unwrap_or(limit),
+        },
+        Activation::Silu | Activation::GeluTanh => activation,
     };
     match text.optional_text(field)? {
         Some(name) if name != default => Err(unsupported(text, field, &format!("only {default} is"))),

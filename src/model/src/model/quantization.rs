@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{ModelConfigError, unsupported};
+use super::error::{ModelConfigError, unsupported};
 use crate::fields::{FieldError, Fields};
 
 /// `quantization` of an MLX checkpoint.

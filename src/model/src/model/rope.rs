@@ -1,7 +1,6 @@
 //! Rotary position embedding: which part of a head is rotated, by which frequencies.
 
-use super::architecture::Architecture;
-use super::{ModelConfigError, unsupported};
+use super::error::{ModelConfigError, unsupported};
 use crate::fields::{Fields, Section};
 
 /// Rotary position embedding of one layer.
@@ -45,6 +44,28 @@ pub enum RopeScaling {
     },
 }
 
+/// What a family's files leave out of the rotation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct RopeDefaults {
+    /// Default of `rope_theta`. `None`: the field is required.
+    pub(crate) theta: Option<f32>,
+    /// Default of `rope_local_base_freq`, for families whose windows have a rotation of their own.
+    pub(crate) local_theta: Option<f32>,
+    /// Rotates neighbouring pairs instead of halves.
+    pub(crate) traditional: bool,
+    /// Default of `partial_rotary_factor`.
+    pub(crate) share: f64,
+}
+
+impl RopeDefaults {
+    pub(crate) const BASE: Self = Self {
+        theta: None,
+        local_theta: None,
+        traditional: false,
+        share: 1.0,
+    };
+}
+
 /// Which of a model's two rotations a layer has, where they differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
@@ -55,45 +76,28 @@ pub(super) enum Reach {
 /// `text` holds the fields of the model that makes text.
 pub(super) fn parse_rope(
     text: &Fields<'_>,
-    architecture: Architecture,
+    defaults: RopeDefaults,
     head_dim: u32,
     max_context_tokens: u64,
     reach: Reach,
 ) -> Result<Rope, ModelConfigError> {
     let sections = Sections::find(text, reach)?;
-    let local = reach == Reach::Window && architecture == Architecture::Gemma3Text;
-    let theta = match (sections.theta(text, local)?, architecture) {
-        (Some(theta), _) => theta,
-        (None, Architecture::Gemma3Text) if !local => 1_000_000.0,
-        (None, Architecture::GptOss) => 150_000.0,
-        (None, Architecture::Qwen35 | Architecture::Qwen35Moe) => 100_000.0,
-        (
-            None,
-            Architecture::Gemma3Text
-            | Architecture::Glm4
-            | Architecture::Glm4Moe
-            | Architecture::Llama
-            | Architecture::Mistral
-            | Architecture::Olmo2
-            | Architecture::Phi3,
-        ) => 10_000.0,
-        (
-            None,
-            Architecture::Qwen2
-            | Architecture::Qwen3
-            | Architecture::Qwen3Moe
-            | Architecture::Qwen3Next
-            | Architecture::SmolLm3,
-        ) => {
-            return Err(text.missing("rope_theta").into());
-        }
+    let local = reach == Reach::Window && defaults.local_theta.is_some();
+    let default = if local {
+        defaults.local_theta
+    } else {
+        defaults.theta
     };
-    let dims = rotated_dims(text, &sections, architecture, head_dim)?;
+    let theta = match sections.theta(text, local)? {
+        Some(theta) => theta,
+        None => default.ok_or_else(|| text.missing("rope_theta"))?,
+    };
+    let dims = rotated_dims(text, &sections, defaults, head_dim)?;
     let traditional = text.optional_bool("rope_traditional")?;
     Ok(Rope {
         dims,
         theta,
-        traditional: traditional.unwrap_or(architecture == Architecture::Glm4),
+        traditional: traditional.unwrap_or(defaults.traditional),
         scaling: match &sections.scaling {
             // Windows of old files see positions as they are.
             Some(scaling) if !local || sections.by_reach => {
@@ -159,7 +163,7 @@ impl<'a> Sections<'a> {
 fn rotated_dims(
     text: &Fields<'_>,
     sections: &Sections<'_>,
-    architecture: Architecture,
+    defaults: RopeDefaults,
     head_dim: u32,
 ) -> Result<u32, ModelConfigError> {
     let stated = match text.optional_number("partial_rotary_factor")? {
@@ -169,20 +173,7 @@ fn rotated_dims(
             None => None,
         },
     };
-    let share = stated.unwrap_or(match architecture {
-        Architecture::Glm4 | Architecture::Glm4Moe => 0.5,
-        Architecture::Qwen35 | Architecture::Qwen35Moe | Architecture::Qwen3Next => 0.25,
-        Architecture::Gemma3Text
-        | Architecture::GptOss
-        | Architecture::Llama
-        | Architecture::Mistral
-        | Architecture::Olmo2
-        | Architecture::Phi3
-        | Architecture::Qwen2
-        | Architecture::Qwen3
-        | Architecture::Qwen3Moe
-        | Architecture::SmolLm3 => 1.0,
-    });
+    let share = stated.unwrap_or(defaults.share);
     let dims = (f64::from(head_dim) * share) as u32;
     if share > 1.0 || dims == 0 || !dims.is_multiple_of(2) {
         let expected = format!("a share of {head_dim} elements that makes an even number of them");

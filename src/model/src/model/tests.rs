@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fields::FieldError;
 use rooflet_base::error::Chain;
 
 /// Llama 3.2 1B, as published.
@@ -43,7 +44,7 @@ fn parse(value: &Value) -> Result<ModelConfig, ModelConfigError> {
 #[test]
 fn llama_with_scaled_positions() {
     let config = parse(&llama()).unwrap();
-    assert_eq!(config.architecture, Architecture::Llama);
+    assert_eq!(config.architecture.as_str(), "llama");
     let attention = attention(&config.layers[0]);
     assert_eq!((attention.kv_heads, attention.head_dim), (8, 64));
     assert_eq!(config.eos_token_ids, [128001, 128008, 128009]);
@@ -323,8 +324,8 @@ fn a_hybrid_nested_in_a_model_that_sees() {
     let config = parse(&value).unwrap();
     assert!(config.sees);
     assert_eq!(
-        (config.architecture, config.max_context_tokens),
-        (Architecture::Qwen35Moe, 262_144)
+        (config.architecture.as_str(), config.max_context_tokens),
+        ("qwen3_5_moe", 262_144)
     );
     assert_eq!(config.eos_token_ids, [248_044]);
     assert_eq!(

@@ -6,7 +6,8 @@ use super::machine::ChosenMachine;
 use super::model::NamedModel;
 use rooflet_base::units::Bytes;
 use rooflet_model::dimensions::{Attention, KvBits, ModelDimensions};
-use rooflet_model::facts::{Family, WeightsSource};
+use rooflet_model::facts::WeightsSource;
+use rooflet_model::families;
 use rooflet_roofline::predict::{Basis, Constraint, DecodePrediction, Hardware, Interval, Prediction};
 use rooflet_roofline::sizing::{Fit, Machine, Obstacle, Service};
 
@@ -225,7 +226,7 @@ fn verdict(out: &mut String, fit: &Fit, machine: &Machine, model: &NamedModel) {
             "It cannot be told whether it fits: model_type `{}` is not known here, so neither are its caches.\n\
              Its weights are known and would fit. Known families: {}.",
             model.facts.model_type,
-            Family::names()
+            families::names()
         ),
     };
     line(out, &verdict);

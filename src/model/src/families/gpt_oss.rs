@@ -1,0 +1,36 @@
+//! gpt-oss.
+
+use crate::family::{Blocks, FamilyFacts, Mixing, Windows};
+use crate::model::{
+    Activation, Architecture, Bias, DefaultActivation, DefaultRouter, ExpertNames, RopeDefaults,
+};
+
+pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
+    model_types: &["gpt_oss"],
+    mixing: Mixing::Attention(Windows::AllBut(2)),
+    blocks: Blocks::Routed,
+    engine: Some(Architecture {
+        name: "gpt_oss", // The published files set `attention_bias`, and the configuration class assumes it.
+        qkv_bias: Bias::Always,
+        output_bias: Bias::Always,
+        sinks: true,
+        expert_bias: true,
+        router: DefaultRouter::ChosenSoftmax,
+        expert_names: ExpertNames {
+            router: "router",
+            experts: "experts",
+            shared: "shared_experts",
+        },
+        activation: DefaultActivation {
+            activation: Activation::ClampedSilu { limit: 7.0 },
+            ..DefaultActivation::SILU
+        },
+        packs_gate_with_up: true,
+        rope: RopeDefaults {
+            theta: Some(150_000.0),
+            ..RopeDefaults::BASE
+        },
+        ..Architecture::BASE
+    }),
+    ..FamilyFacts::BASE
+}];
