@@ -27,12 +27,6 @@ const MAX_CRATE_LINES: usize = 25_000;
 /// Most Rust files in one folder.
 const MAX_FOLDER_FILES: usize = 25;
 
-/// Faults of today, each to be mended. A fault that is not listed fails the check, and so does a listed one that is gone.
-const KNOWN: &[&str] = &[
-    "src/simulation/src: 30 files; group them by noun above 25",
-    "10 files import one another in a circle: src/simulation/src/control.rs, src/simulation/src/disorder.rs, src/simulation/src/disruption.rs, src/simulation/src/gateway.rs, src/simulation/src/leaders.rs, src/simulation/src/node.rs, src/simulation/src/outcome.rs, src/simulation/src/rules.rs, src/simulation/src/run.rs, src/simulation/src/worker.rs",
-];
-
 pub(crate) fn run() -> Result<Outcome> {
     let root = console::root();
     let crates = Crate::all(&root.join("src"))?;
@@ -47,16 +41,6 @@ pub(crate) fn run() -> Result<Outcome> {
     faults.extend(metrics::faults(&page, &crates));
     let users = Crate::sources(&root.join("e2e"))?;
     faults.extend(surface::faults(&crates, &users));
-    let (known, new): (Vec<_>, Vec<_>) = faults
-        .into_iter()
-        .partition(|fault| KNOWN.contains(&fault.as_str()));
-    let mended = KNOWN
-        .iter()
-        .filter(|fault| !known.iter().any(|found| found == *fault));
-    let mut faults = new;
-    faults.extend(
-        mended.map(|fault| format!("xtask/src/structure.rs: remove from KNOWN what is mended: {fault}")),
-    );
     for fault in &faults {
         println!("{fault}");
     }
