@@ -10,7 +10,8 @@ pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     mixing: Mixing::Attention(Windows::AllBut(2)),
     blocks: Blocks::Routed,
     engine: Some(Architecture {
-        name: "gpt_oss", // The published files set `attention_bias`, and the configuration class assumes it.
+        name: "gpt_oss",
+        // The published files set `attention_bias`, and the configuration class assumes it.
         qkv_bias: Bias::Always,
         output_bias: Bias::Always,
         sinks: true,

@@ -8,7 +8,8 @@ pub(super) const MEMBERS: &[FamilyFacts] = &[
         model_types: &["qwen2"],
         mixing: Mixing::Attention(Windows::Upper),
         engine: Some(Architecture {
-            name: "qwen2", // Always present; `config.json` has no field for them.
+            name: "qwen2",
+            // Always present; `config.json` has no field for them.
             qkv_bias: Bias::Always,
             output_bias: Bias::Never,
             ..Architecture::BASE
