@@ -277,7 +277,7 @@ fn a_second_agent_of_one_node_is_refused_and_the_first_may_come_back() {
         let (code, told) = second();
         assert_eq!(code, Some(69), "{told}");
         assert!(
-            told.contains("FleetNode node-1 is another agent's") && told.contains(&whose),
+            told.contains("FleetNode node-1 belongs to another agent") && told.contains(&whose),
             "{told}"
         );
     };
@@ -301,7 +301,7 @@ fn a_second_agent_of_one_node_is_refused_and_the_first_may_come_back() {
         .kubectl
         .run("patch lease fleetnode-node-1 -n kube-node-lease --type=merge -p {\"spec\":{\"holderIdentity\":\"node-1/M2/x\"}}")
         .ok();
-    let told = "FleetNode node-1 is another agent's, on another machine (machine id M2)";
+    let told = "FleetNode node-1 belongs to another agent on another machine (machine id M2)";
     eventually("it noticing", || match again.log() {
         log if log.contains(told) => Ok(()),
         log => Err(log),

@@ -1,4 +1,4 @@
-//! The agent itself: its directories, and the start of its tasks.
+//! Agent start: state directory, identity, and the agent's tasks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,23 +16,23 @@ use tracing::{info, warn};
 
 use crate::calibrator::Calibrator;
 use crate::config::AgentConfig;
-use crate::control_plane::{ControlPlane, Farewell};
+use crate::control_plane::{ControlPlane, FinalReport};
 use crate::manifests::{self, ManifestSet, OpenManifestsError, Parser};
 use crate::metrics::AgentMetrics;
-use crate::node::awake;
-use crate::node::holder::{Holder, TakenError};
+use crate::node::holder::{Holder, NodeNameTakenError};
+use crate::node::keep_awake;
 use crate::node::lease::{NodeLease, lease_of};
 use crate::node::pressure::MemoryWatch;
 use crate::node::probe::{ProbeState, Prober};
 use crate::node::reporter::NodeReporter;
 use crate::node::wired::WiredWatch;
-use crate::parts::{Measuring, Parts};
+use crate::platform::{Platform, ProbeSetup};
 use crate::reports::Reports;
 use crate::running::{RunAgentError, Running};
 use crate::server::{self, App};
 use crate::state::{OpenStateError, StateDir};
 use crate::sync::{Sources, SyncLoop};
-use crate::workers::in_flight::InFlight;
+use crate::workers::in_flight::InFlightCounts;
 use crate::workers::quarantine;
 use crate::workers::{WorkerCommand, Workers};
 use rooflet_base::clock::Clock;
@@ -43,17 +43,17 @@ use rooflet_client::{Changes, Recorder};
 use rooflet_host::{Host, Identity};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 
-/// How long the API server may take to tell whose the node's name is.
+/// Timeout of the request for the node's Lease that detects another agent with the same node name.
 const CHECK_NAME: Duration = Duration::from_secs(5);
 
-/// Why an agent cannot start.
+/// Error that prevents an agent from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartAgentError {
     #[error(transparent)]
     State(#[from] OpenStateError),
     #[error(transparent)]
     Manifests(#[from] OpenManifestsError),
-    #[error("the model directory `{path}` cannot be read: create it, or name another one with --model-dir")]
+    #[error("reading the model directory `{path}`: create it, or pass another directory with --model-dir")]
     ModelDir {
         path: Utf8PathBuf,
         #[source]
@@ -63,7 +63,7 @@ pub enum StartAgentError {
     Metrics(#[from] rooflet_base::metrics::Error),
 }
 
-/// An agent that is ready to run: its directories are there and its own.
+/// Agent with a locked state directory, ready to run.
 pub struct Agent {
     pub(crate) config: AgentConfig,
     host: Host,
@@ -76,7 +76,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Checks everything that can be wrong before anything is started.
+    /// Opens the state directory and checks the configured directories. Starts no task.
     pub fn new(config: AgentConfig, host: Host, clock: Clock) -> Result<Self, StartAgentError> {
         if let Some(path) = &config.model_dir {
             path.read_dir_utf8().map_err(|err| StartAgentError::ModelDir {
@@ -108,9 +108,12 @@ impl Agent {
         })
     }
 
-    /// Refuses to run beside another agent of the same node, as far as the API server tells: two would start the same
-    /// replicas. Where it does not answer, the agent goes on with what it was last told.
-    pub async fn check_name(&self, client: &Client) -> Result<(), TakenError> {
+    /// Checks that no other agent runs under this node's name: two agents would start the same
+    /// replicas. If the API server does not answer within 5 seconds, the check passes.
+    ///
+    /// # Errors
+    /// Returns an error if another agent holds the node's Lease.
+    pub async fn check_name(&self, client: &Client) -> Result<(), NodeNameTakenError> {
         let lease = lease_of(client, &self.holder.node);
         match tokio::time::timeout(CHECK_NAME, lease).await {
             Ok(Ok(Some(Lease { spec: Some(spec), .. }))) => self.holder.check(&spec, self.clock.now()),
@@ -118,44 +121,45 @@ impl Agent {
         }
     }
 
-    /// Runs until `stop`, then drains and stops its workers. `client` is the API server, if there is one.
+    /// Runs until `stop`, then drains and stops the workers. `client` is `None` without an API
+    /// server.
     pub async fn run(
         self,
         client: Option<Client>,
         listener: TcpListener,
         stop: CancellationToken,
     ) -> Result<(), RunAgentError> {
-        self.keep_node_name();
+        self.save_node_name();
         self.start(client, listener).until(stop).await
     }
 
-    fn keep_node_name(&self) {
+    fn save_node_name(&self) {
         let node = &self.config.node_name;
-        match self.state.keep_node_name(node) {
+        match self.state.save_node_name(node) {
             Ok(None) => {}
             Ok(Some(before)) => warn!(
                 node,
                 before,
-                "this machine's node has another name: delete the FleetNode that it was, or go back to that --node-name"
+                "node name of this machine changed: delete the FleetNode `{before}`, or restart with --node-name {before}"
             ),
-            Err(err) => warn!(error = %Chain(&err), "the node's name could not be kept"),
+            Err(err) => warn!(error = %Chain(&err), "failed to save the node name"),
         }
     }
 
-    /// Adopts the workers of the agent's last life and starts every task.
+    /// Adopts the workers of the previous agent process and starts every task.
     fn start(self, client: Option<Client>, listener: TcpListener) -> Running {
         let tasks = Tasks::new();
         let changes = Changes::new();
         let proxy = Proxy::new();
-        let mut parts = Parts::of(&self, &tasks, &changes);
-        // By the records as the last life left them.
-        let quarantined = self.quarantined(&parts);
-        let workers = self.adopt_workers(&parts, &tasks, &changes, &proxy);
-        let must_probe = parts.must_probe(self.clock.now());
+        let mut platform = Platform::of(&self, &tasks, &changes);
+        // Reads the records of the previous agent process, before adoption changes them.
+        let quarantined = self.quarantined(&platform);
+        let workers = self.adopt_workers(&platform, &tasks, &changes, &proxy);
+        let must_probe = platform.must_probe(self.clock.now());
         let manifests_rx = self.watch_manifests(&workers, &tasks, &changes);
-        let (probe_tx, probe_rx) = watch::channel(mem::take(&mut parts.probe));
-        // Held back from the start if there is something to measure and nothing running: the first pass must not
-        // start a worker just before the probe asks for the machine.
+        let (probe_tx, probe_rx) = watch::channel(mem::take(&mut platform.probe));
+        // If the probe is due and no worker runs, the sync loop starts in probing state: its first
+        // pass must not start a worker just before the probe requests the machine.
         let (probing_tx, probing_rx) = watch::channel(must_probe && workers.is_idle());
         let (reports_tx, reports_rx) = watch::channel(Arc::<Reports>::default());
         let control_plane =
@@ -170,11 +174,11 @@ impl Agent {
             wired: WiredWatch::load(self.state.clone(), self.host.boot_id()),
         };
 
-        if let Some(measuring) = parts.measuring.take() {
-            self.spawn_prober(&shared, measuring, probing_tx, probe_tx);
+        if let Some(probe_setup) = platform.probe_setup.take() {
+            self.spawn_prober(&shared, probe_setup, probing_tx, probe_tx);
         }
-        if parts.stays_awake {
-            let awake = awake::while_serving(shared.reports_rx.clone(), shared.tasks.stop_token());
+        if platform.prevents_sleep {
+            let awake = keep_awake::while_serving(shared.reports_rx.clone(), shared.tasks.stop_token());
             shared.tasks.spawn_detached(awake);
         }
         self.serve(&shared, &workers, listener);
@@ -188,34 +192,34 @@ impl Agent {
             probing: probing_rx,
             probe: shared.probe_rx.clone(),
         };
-        let sync = self.sync_loop(&shared, parts, workers, quarantined, sources, outputs);
+        let sync = self.sync_loop(&shared, platform, workers, quarantined, sources, outputs);
         let stopping = CancellationToken::new();
         let synced = spawn_sync(&shared.tasks, sync, stopping.clone(), self.config.keep_workers);
-        let farewell = control_plane.map(|side| self.report(&shared, side, &stopping));
+        let final_report = control_plane.map(|side| self.report(&shared, side, &stopping));
         info!(
             node = self.config.node_name,
             endpoint = self.config.endpoint,
-            "the agent runs"
+            "agent started"
         );
         Running {
             tasks: shared.tasks,
             stopping,
             synced,
-            farewell,
+            final_report,
             _state: self.state,
         }
     }
 
-    fn quarantined(&self, parts: &Parts) -> BTreeMap<u64, String> {
+    fn quarantined(&self, platform: &Platform) -> BTreeMap<u64, String> {
         let (os_build, now) = (&self.identity.os_build, self.clock.now());
-        quarantine::look(&self.state, &self.host, &parts.engine, os_build, now)
+        quarantine::load(&self.state, &self.host, &platform.engine, os_build, now)
     }
 
-    fn adopt_workers(&self, parts: &Parts, tasks: &Tasks, changes: &Changes, proxy: &Proxy) -> Workers {
+    fn adopt_workers(&self, platform: &Platform, tasks: &Tasks, changes: &Changes, proxy: &Proxy) -> Workers {
         let command = WorkerCommand {
             program: self.config.program.clone(),
-            engine: parts.engine.clone(),
-            arguments: parts.worker.clone(),
+            engine: platform.engine.clone(),
+            arguments: platform.worker.clone(),
             grace: self.config.grace,
             answer_grace: self.config.answer_grace,
         };
@@ -250,16 +254,16 @@ impl Agent {
     fn spawn_prober(
         &self,
         shared: &Shared,
-        measuring: Measuring,
+        probe_setup: ProbeSetup,
         probing_tx: watch::Sender<bool>,
         state_tx: watch::Sender<ProbeState>,
     ) {
         let prober = Prober {
             state: self.state.clone(),
             program: self.config.program.clone(),
-            arguments: measuring.arguments,
-            sustained: measuring.sustained,
-            conditions: measuring.conditions,
+            arguments: probe_setup.arguments,
+            sustained: probe_setup.sustained,
+            conditions: probe_setup.conditions,
             clock: self.clock.clone(),
             changes: shared.changes.clone(),
             reports_rx: shared.reports_rx.clone(),
@@ -281,7 +285,7 @@ impl Agent {
             body_room: BodyRoom::new(MAX_KEPT_BODY_BYTES),
             registry: self.registry.clone(),
             turn: Arc::default(),
-            in_flight: InFlight::default(),
+            in_flight: InFlightCounts::default(),
             pacing: workers.pacing().clone(),
             stop: shared.tasks.stop_token(),
         };
@@ -291,39 +295,39 @@ impl Agent {
     fn sync_loop(
         &self,
         shared: &Shared,
-        parts: Parts,
+        platform: Platform,
         workers: Workers,
         quarantined: BTreeMap<u64, String>,
         sources: Sources,
         outputs: SyncOutputs,
     ) -> SyncLoop {
-        let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
+        let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.stopped_for_memory));
         SyncLoop {
             node: self.config.node_name.clone(),
             host: self.host.clone(),
             chip: self.identity.chip.clone(),
-            computes_here: parts.computes_here,
+            computes_here: platform.computes_here,
             quarantined,
             wired: shared.wired.clone(),
             clock: self.clock.clone(),
             sources,
             memory_watch,
             workers,
-            models: parts.models,
+            models: platform.models,
             used_models: None,
-            prepared: BTreeMap::new(),
+            prefetches: BTreeMap::new(),
             calibrator: Calibrator::new(self.state.clone()),
             recorder: outputs.recorder,
             metrics: self.metrics.clone(),
             changes: shared.changes.clone(),
             reports_tx: outputs.reports_tx,
-            said: BTreeMap::new(),
+            last_statuses: BTreeMap::new(),
             listed: None,
         }
     }
 
     /// Starts the tasks that report to the API server.
-    fn report(&self, shared: &Shared, side: ControlPlane, stopping: &CancellationToken) -> Farewell {
+    fn report(&self, shared: &Shared, side: ControlPlane, stopping: &CancellationToken) -> FinalReport {
         let lease = NodeLease {
             client: side.client.clone(),
             node: self.config.node_name.clone(),
@@ -363,7 +367,7 @@ impl Agent {
     }
 }
 
-/// What the tasks of one agent share.
+/// State that the agent's tasks share.
 struct Shared {
     tasks: Tasks,
     changes: Changes,
@@ -374,14 +378,14 @@ struct Shared {
     wired: WiredWatch,
 }
 
-/// Where the sync loop reports to.
+/// Destinations of the sync loop's reports.
 struct SyncOutputs {
     reports_tx: watch::Sender<Arc<Reports>>,
     /// `None` without an API server.
     recorder: Option<Recorder>,
 }
 
-/// Runs the loop until `stopping`; what is returned hears when the last worker is gone.
+/// Runs the sync loop until `stopping`. The returned channel fires when the last worker has exited.
 fn spawn_sync(
     tasks: &Tasks,
     sync: SyncLoop,
@@ -392,7 +396,7 @@ fn spawn_sync(
     tasks.spawn::<String>("sync", move |_| {
         Box::pin(async move {
             sync.run(stopping, keep_workers).await;
-            // Nobody waits any more if the agent is ending for another reason.
+            // The receiver is gone if the agent ends for another reason.
             let _ = done_tx.send(());
             Ok(())
         })
@@ -400,7 +404,8 @@ fn spawn_sync(
     done_rx
 }
 
-/// The machine's own id; where it has none, one that is made up once and kept.
+/// Returns the machine's own id. If the machine has none, generates one and stores it in the state
+/// directory.
 fn machine_id(state: &StateDir, identity: &Identity) -> String {
     const FILE: &str = "machine-id.json";
     if let Some(id) = &identity.machine_id {
@@ -411,7 +416,7 @@ fn machine_id(state: &StateDir, identity: &Identity) -> String {
     }
     let id = uuid::Uuid::new_v4().simple().to_string();
     if let Err(err) = state.write(FILE, &id) {
-        warn!(error = %Chain(&err), "the made-up machine id could not be kept");
+        warn!(error = %Chain(&err), "failed to save the generated machine id");
     }
     id
 }

@@ -1,6 +1,7 @@
-//! What this node's own requests teach about its speed: kept in the state directory, published in `FleetNode.status`.
+//! Calibration of the node's predictions by the measured speed of its requests. The agent stores it
+//! in the state directory and publishes it in `FleetNode.status`.
 
-mod company;
+mod contention;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
-use self::company::Company;
+use self::contention::ContentionTracker;
 use super::replica::ReplicaKey;
 use super::state::{StateDir, read_json};
 use crate::node::hardware::show_engine;
@@ -23,68 +24,72 @@ use rooflet_roofline::published::{Load, publish_calibration, speed_under};
 
 const FILE: &str = "calibration.json";
 
-/// Requests whose median makes a run, at least.
+/// Minimum number of requests whose median counts as one run.
 const RUN_REQUESTS: u64 = 10;
 
-/// What is kept between the agent's lives.
+/// Stored calibration, stored across restarts of the agent.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Kept {
-    /// What predictions rested on. With another engine or another kind of figures, errors of old say nothing.
+struct StoredCalibration {
+    /// Engine and basis of the calibrated predictions. A calibration for another subject is not
+    /// used.
     subject: String,
     calibrations: Vec<api::Calibration>,
 }
 
-/// What the agent of this state directory has learned, for predictions from `hardware` with `engine`.
-pub fn kept(state_dir: &Utf8Path, engine: &EngineInfo, hardware: Hardware) -> Vec<Calibration> {
-    let kept: Option<Kept> = read_json(&state_dir.join(FILE)).ok().flatten();
-    let kept = kept.filter(|kept| kept.subject == subject(engine, hardware));
-    kept.map_or_else(Vec::new, |kept| {
-        kept.calibrations.iter().map(Calibration::from).collect()
+/// Returns the calibrations in this state directory that apply to predictions from `hardware` with
+/// `engine`.
+pub fn stored(state_dir: &Utf8Path, engine: &EngineInfo, hardware: Hardware) -> Vec<Calibration> {
+    let stored: Option<StoredCalibration> = read_json(&state_dir.join(FILE)).ok().flatten();
+    let stored = stored.filter(|stored| stored.subject == subject(engine, hardware));
+    stored.map_or_else(Vec::new, |stored| {
+        stored.calibrations.iter().map(Calibration::from).collect()
     })
 }
 
-/// See the module.
+/// Calibration of this node's predictions.
 pub(crate) struct Calibrator {
     state: Arc<StateDir>,
     subject: String,
     calibrations: Vec<Calibration>,
-    /// Completed requests of each replica's worker that runs have counted.
+    /// Number of completed requests of each replica's worker that the calibration includes.
     counted: BTreeMap<ReplicaKey, u64>,
-    company: Company,
+    contention: ContentionTracker,
 }
 
 impl Calibrator {
-    /// With what earlier lives have learned.
+    /// Loads the stored calibration.
     pub(crate) fn new(state: Arc<StateDir>) -> Self {
-        let kept: Kept = match state.read(FILE) {
-            Ok(kept) => kept.unwrap_or_default(),
+        let stored: StoredCalibration = match state.read(FILE) {
+            Ok(stored) => stored.unwrap_or_default(),
             Err(err) => {
-                warn!(error = %Chain(&err), "{FILE} cannot be read: what runs have taught is learned anew");
-                Kept::default()
+                warn!(error = %Chain(&err), "failed to read {FILE}: calibration starts from zero");
+                StoredCalibration::default()
             }
         };
         Self {
             state,
-            subject: kept.subject,
-            calibrations: kept.calibrations.iter().map(Calibration::from).collect(),
+            subject: stored.subject,
+            calibrations: stored.calibrations.iter().map(Calibration::from).collect(),
             counted: BTreeMap::new(),
-            company: Company::default(),
+            contention: ContentionTracker::default(),
         }
     }
 
-    /// All workers of the node as they are now, before what any of them measured is used.
-    pub(crate) fn look(&mut self, workers: &BTreeMap<ReplicaKey, RequestCounts>) {
-        self.company.look(workers);
+    /// Updates the load of all workers of the node. Call it before reading what any of them
+    /// measured.
+    pub(crate) fn update_load(&mut self, workers: &BTreeMap<ReplicaKey, RequestCounts>) {
+        self.contention.update(workers);
     }
 
-    /// Whether what a worker measured is of requests that shared the chip with none of another worker. What others move at the
-    /// same time is in no prediction, so nothing is learned from the rest, and no prediction held against them.
+    /// Returns true if a worker's measurement covers only requests that ran without requests of
+    /// another worker. Predictions do not include the memory traffic of other workers, so a
+    /// disturbed measurement neither calibrates a prediction nor is compared with one.
     pub(crate) fn is_undisturbed(&self, key: &ReplicaKey, status: &WorkerStatus) -> bool {
-        self.company.spared(key, status.measured.samples)
+        self.contention.ran_alone(key, status.measured.samples)
     }
 
-    /// What corrects predictions from `hardware` with this engine.
+    /// Calibrations of predictions from `hardware` with this engine.
     pub(crate) fn current(&self, engine: &EngineInfo, hardware: Hardware) -> &[Calibration] {
         if self.subject == subject(engine, hardware) {
             &self.calibrations
@@ -93,7 +98,7 @@ impl Calibrator {
         }
     }
 
-    /// Learns from a worker's requests, each of which counts once.
+    /// Updates the calibration with a worker's requests. Each request counts once.
     pub(crate) fn observe(
         &mut self,
         key: &ReplicaKey,
@@ -105,10 +110,10 @@ impl Calibrator {
         let undisturbed = self.is_undisturbed(key, status);
         let counted = self.counted.entry(key.clone()).or_default();
         if completed < *counted {
-            // Another worker.
+            // The count restarts with a new worker process.
             *counted = 0;
         }
-        // The median is over as many of the last requests as there are samples: none of them may have counted before.
+        // The median covers the last `samples` requests. None of them may have counted before.
         if completed - *counted < measured.samples.max(RUN_REQUESTS) || !undisturbed {
             return;
         }
@@ -121,46 +126,48 @@ impl Calibrator {
         let decode = run(status, model, hardware);
         let prefill = prefill_run(status, model, hardware);
         let calibration = self.of(weight_bits(&model.cost));
-        let learned = [
+        let outcomes = [
             decode.map(|run| calibration.observe(&run)),
             prefill.map(|run| calibration.observe_prefill(&run)),
         ];
-        let mut news = false;
-        for outcome in learned.into_iter().flatten() {
+        let mut is_updated = false;
+        for outcome in outcomes.into_iter().flatten() {
             match outcome {
-                Ok(()) => news = true,
-                Err(err) => debug!(replica = %key, reason = err.reason(), "a run teaches nothing: {err}"),
+                Ok(()) => is_updated = true,
+                Err(err) => {
+                    debug!(replica = %key, reason = err.reason(), "run not used for calibration: {err}")
+                }
             }
         }
-        if news {
-            self.keep();
+        if is_updated {
+            self.save();
         }
     }
 
-    /// Replicas that are gone need not be remembered.
+    /// Forgets replicas that are gone.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&ReplicaKey) -> bool) {
         self.counted.retain(|key, _| is_wanted(key));
     }
 
     fn of(&mut self, weight_bits: u32) -> &mut Calibration {
-        let known = self
+        let existing = self
             .calibrations
             .iter()
-            .position(|one| one.weight_bits == weight_bits);
-        let index = known.unwrap_or_else(|| {
+            .position(|calibration| calibration.weight_bits == weight_bits);
+        let index = existing.unwrap_or_else(|| {
             self.calibrations.push(Calibration::new(weight_bits));
             self.calibrations.len() - 1
         });
         &mut self.calibrations[index]
     }
 
-    fn keep(&self) {
-        let kept = Kept {
+    fn save(&self) {
+        let stored = StoredCalibration {
             subject: self.subject.clone(),
             calibrations: self.calibrations.iter().map(publish_calibration).collect(),
         };
-        if let Err(err) = self.state.write(FILE, &kept) {
-            warn!(error = %Chain(&err), "{FILE} cannot be written: what runs have taught is lost with this agent");
+        if let Err(err) = self.state.write(FILE, &stored) {
+            warn!(error = %Chain(&err), "failed to write {FILE}: new calibration is lost when the agent exits");
         }
     }
 }
@@ -170,12 +177,13 @@ fn subject(engine: &EngineInfo, hardware: Hardware) -> String {
         Hardware::Chip(_) => Basis::Nominal,
         Hardware::Measured(_) => Basis::Measured,
     };
-    // What runs have taught about the cold chip's figures has heat in it already.
+    // Calibration of sustained figures is separate: calibration of cold figures already includes
+    // the effect of heat.
     let hot = hardware.sustained().map_or("", |_| ", sustained");
     format!("{}, {}{hot}", show_engine(engine), basis.as_str())
 }
 
-/// `None` while the worker has no figures.
+/// Returns `None` while the worker has no measurement.
 fn run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option<Run> {
     let measured = &status.measured;
     let load = Load {
@@ -184,7 +192,8 @@ fn run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option
         context_tokens: measured.context_tokens?,
     };
     let speed = speed_under(load, hardware, model);
-    // The context grows from the prompt to its end; its mean is half way.
+    // The context grows linearly from the prompt length, so its mean is half way to the final
+    // length.
     let tokens = 2.0 * (load.context_tokens - load.prompt_tokens).max(0.0) * measured.samples as f64;
     Some(Run {
         measured: measured.decode_tokens_per_second?,
@@ -196,7 +205,7 @@ fn run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option
     })
 }
 
-/// `None` while too few requests had the worker to themselves.
+/// Returns `None` while too few requests ran alone on the engine.
 fn prefill_run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option<PrefillRun> {
     let prefill = status
         .measured
@@ -232,7 +241,7 @@ mod tests {
         ServedModel::of_size(Bytes::gib(4), 1 << 10)
     }
 
-    /// A worker that has answered so many requests, `factor` times as fast as predicted.
+    /// Returns a worker with `completed` requests that ran `factor` times as fast as predicted.
     fn worker(completed: u64, factor: f64, version: &str) -> WorkerStatus {
         let load = Load {
             streams: 1.0,
@@ -276,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_counts_once_and_what_was_learned_survives_a_restart() {
+    fn requests_count_once_and_calibration_survives_restart() {
         let directory = TempDir::new();
         let mut calibrator = open(&directory);
         let mut see = |completed, expect| {
@@ -288,7 +297,7 @@ mod tests {
         see(11, 1);
         see(73, 1);
         see(74, 2);
-        // The worker was started again.
+        // The worker was restarted.
         see(3, 2);
         see(12, 3);
         drop(calibrator);
@@ -298,11 +307,11 @@ mod tests {
         let learned = calibrator.current(&worker(0, 1.0, "1").engine, m4_pro());
         let path = directory.path();
         assert_eq!(
-            kept(path, &worker(0, 1.0, "1").engine, m4_pro()),
+            stored(path, &worker(0, 1.0, "1").engine, m4_pro()),
             learned,
             "for `fit`"
         );
-        assert_eq!(kept(path, &worker(0, 1.0, "2").engine, m4_pro()), []);
+        assert_eq!(stored(path, &worker(0, 1.0, "2").engine, m4_pro()), []);
         let plain = speed_under(
             Load {
                 streams: 1.0,
@@ -321,9 +330,10 @@ mod tests {
         );
     }
 
-    /// What runs have taught beside the cold machine's figures has heat in it, which those of the hot one have already.
+    /// Calibration of cold figures includes the effect of heat; sustained figures already contain
+    /// it.
     #[test]
-    fn what_the_cold_machine_taught_is_not_held_against_the_hot_one() {
+    fn calibration_of_cold_figures_does_not_apply_to_sustained_figures() {
         let probed = |sustained: Option<Sustained>| {
             let mut probe = Measurements::default();
             probe.qmv.median_bytes_per_second = 200e9;
@@ -348,9 +358,9 @@ mod tests {
         assert_eq!(known(&calibrator, hot(0.7)), 1, "the next probe differs a little");
     }
 
-    /// Two workers of one Mac: what the other one takes is not learned as slowness of the chip.
+    /// Slowness caused by a second worker of the same Mac must not calibrate the chip.
     #[test]
-    fn requests_beside_those_of_another_worker_teach_nothing() {
+    fn requests_concurrent_with_another_worker_are_not_used() {
         let directory = TempDir::new();
         let mut calibrator = open(&directory);
         let other = ReplicaKey::new("default", "b");
@@ -360,19 +370,22 @@ mod tests {
                 running,
                 ..RequestCounts::default()
             };
-            calibrator.look(&[(key(), status.requests), (other.clone(), beside)].into());
+            calibrator.update_load(&[(key(), status.requests), (other.clone(), beside)].into());
             calibrator.observe(&key(), &status, &model(), m4_pro());
             assert_eq!(runs(&calibrator, "1"), expect, "{completed} requests");
             calibrator.is_undisturbed(&key(), &status)
         };
         assert!(!see(64, 2, 0.5, 0));
-        assert!(!see(120, 0, 0.6, 0), "half of the median's requests had company");
+        assert!(
+            !see(120, 0, 0.6, 0),
+            "half of the median's requests were disturbed"
+        );
         assert!(see(128, 0, 0.95, 1));
     }
 
-    /// First tokens are learned from requests that had the engine to themselves, enough of them and with long prompts.
+    /// Prefill calibration uses requests with long prompts that ran alone on the engine.
     #[test]
-    fn first_tokens_are_learned_beside_decode_speed() {
+    fn prefill_and_decode_are_calibrated_separately() {
         let directory = TempDir::new();
         let mut calibrator = open(&directory);
         let load = Load::of_prompt(1000.0);
@@ -407,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn another_release_starts_anew_and_an_impossible_run_teaches_nothing() {
+    fn new_engine_version_resets_calibration_and_impossible_runs_are_ignored() {
         let directory = TempDir::new();
         let mut calibrator = open(&directory);
         calibrator.observe(&key(), &worker(10, 0.9, "1"), &model(), m4_pro());

@@ -1,4 +1,4 @@
-//! What an agent is configured with.
+//! Configuration of an agent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,53 +10,55 @@ use crate::node::quiet_hours::QuietHours;
 use rooflet_artifact::remote::HubAccess;
 use rooflet_inference_api::openai::pages::AllowedOrigins;
 
-/// What an agent is to do.
+/// Configuration of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
     pub node_name: String,
     pub state_dir: Utf8PathBuf,
     pub model_dir: Option<Utf8PathBuf>,
-    /// Where models of `hf://` sources are; `None`: none are downloaded.
+    /// Access to the model hub of `hf://` sources. `None` disables downloads.
     pub hub: Option<HubAccess>,
     pub manifest_dir: Option<Utf8PathBuf>,
-    /// Base URL at which others reach the agent's HTTP server.
+    /// Base URL under which gateways and users reach the agent's HTTP server.
     pub endpoint: String,
-    /// Whose pages may ask here.
+    /// Web origins whose pages may send requests to the agent.
     pub allowed_origins: AllowedOrigins,
-    /// When the machine is not to serve.
+    /// Times at which the agent does not probe.
     pub quiet_hours: QuietHours,
-    /// The binary that workers and the probe are started from: this one.
+    /// Path of the rooflet binary that runs workers and the probe.
     pub program: Utf8PathBuf,
-    /// Name and version of the inference engine that workers run, such as `mlx 0.32.2`. Measurements and quarantine hold for
-    /// one engine only.
+    /// Name and version of the inference engine that workers run, such as `mlx 0.32.2`.
+    /// Measurements and quarantine are valid for one engine version only.
     pub engine: String,
-    /// How long a worker may finish what it is answering.
+    /// Time that workers get to finish in-flight requests when the agent stops.
     pub grace: Duration,
-    /// The most that they may take for that when their replicas are replaced, moved or scaled away.
+    /// Maximum time that workers get to finish in-flight requests when their replicas are replaced,
+    /// moved or scaled down.
     pub answer_grace: Duration,
-    /// Leave workers running when the agent stops, for its next life.
+    /// If true, workers keep running when the agent stops, and the next agent process adopts them.
     pub keep_workers: bool,
-    /// Measure the memory bandwidth when there is no fresh figure.
+    /// If true, the agent measures the memory bandwidth when no recent measurement exists.
     pub probe: bool,
-    /// Part of that: how long to wait for what heat leaves of the speed.
+    /// Load time of the probe before the sustained measurement. `None` skips the sustained
+    /// measurement.
     pub probe_sustained: Option<Duration>,
-    /// The machine is not a real one.
+    /// Set for a simulated machine.
     pub simulated: Option<SimulatedMachine>,
 }
 
-/// A machine that is not a real one. It is never probed: its speed is its data sheet's.
+/// Simulated machine. The agent never probes it: its speed comes from the chip's data sheet.
 #[derive(Debug, Clone, Default)]
 pub struct SimulatedMachine {
     pub labels: BTreeMap<String, String>,
-    /// What it has instead of a model directory and an engine; `None`: the real ones of this machine.
+    /// Simulated models and workers. `None` uses the real ones of this machine.
     pub engine: Option<SimulatedEngine>,
 }
 
-/// Models and workers of a machine that loads and computes nothing.
+/// Models and workers of a machine that neither loads nor computes anything.
 #[derive(Debug, Clone)]
 pub struct SimulatedEngine {
-    /// By the directory's name.
+    /// Models by the name of their directory.
     pub models: BTreeMap<String, ServableModel>,
-    /// What workers are started with, before the arguments that every worker gets.
+    /// Leading arguments of the worker command. The arguments common to all workers follow.
     pub worker: Vec<String>,
 }

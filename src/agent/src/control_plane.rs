@@ -1,4 +1,5 @@
-//! The API server's side of an agent: what it hears from there, what it tells there, and what it says last.
+//! The agent's connection to the API server: watches, reporters, and the final report of a stopping
+//! agent.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use rooflet_base::latest::Latest;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, Changes, Recorder, watch as watch_kind};
 
-/// See the module.
+/// Watches and event recorder of an agent that has an API server.
 pub(super) struct ControlPlane {
     pub(super) client: Client,
     pub(super) replicas: Cache<ModelReplica>,
@@ -51,7 +52,7 @@ impl ControlPlane {
         }
     }
 
-    /// Starts whatever tells the API server something.
+    /// Starts the reporters of replicas and node, and the renewal of the Lease.
     pub(super) fn report(
         self,
         tasks: &Tasks,
@@ -60,7 +61,7 @@ impl ControlPlane {
         changes: &Changes,
         reports_rx: watch::Receiver<Arc<Reports>>,
         stopping: &CancellationToken,
-    ) -> Farewell {
+    ) -> FinalReport {
         let (written_tx, written_rx) = watch::channel(Arc::<Reports>::default());
         let reporter = Reporter {
             client: self.client,
@@ -72,9 +73,9 @@ impl ControlPlane {
         };
         tasks.spawn_detached(reporter.run(tasks.stop_token()));
         tasks.spawn_detached(node.lease.clone().renew(tasks.stop_token()));
-        // The node is reported as it is until the agent stops, and then once more by the farewell.
+        // This task reports the node until the agent stops. The final report then writes once more.
         tasks.spawn_detached(node.clone().report(stopping.clone()));
-        Farewell {
+        FinalReport {
             node,
             reports_rx,
             written_rx,
@@ -83,22 +84,22 @@ impl ControlPlane {
     }
 }
 
-/// What is said last.
-pub(super) struct Farewell {
+/// Last write of a stopping agent: the node's Ready condition and the last replica statuses.
+pub(super) struct FinalReport {
     node: NodeReporter,
     reports_rx: watch::Receiver<Arc<Reports>>,
     written_rx: watch::Receiver<Arc<Reports>>,
     keep_workers: bool,
 }
 
-impl Farewell {
-    pub(super) async fn say(mut self) {
+impl FinalReport {
+    pub(super) async fn send(mut self) {
         if self.keep_workers {
-            // The next life is expected soon, and its replicas serve on.
+            // The next agent process starts soon and adopts the workers.
             return;
         }
-        if let Err(err) = self.node.say_stopping().await {
-            warn!(error = %Chain(&err), "the API server does not know that the agent stops");
+        if let Err(err) = self.node.report_stopping().await {
+            warn!(error = %Chain(&err), "failed to report to the API server that the agent stops");
         }
         let last = self.reports_rx.latest();
         drop(self.written_rx.wait_for(|written| *written == last).await);

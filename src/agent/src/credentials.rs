@@ -1,4 +1,4 @@
-//! The node's certificate, renewed long before it expires.
+//! Renewal of the node's client certificate.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::{Credentials, WriteKubeconfigError};
 use rooflet_pki::{NodeCertificate, NodeRequest, certificate_pem};
 
-/// How often it is looked at: a Mac sleeps, and clocks are set.
+/// Interval between checks of the certificate's age. It is short because Macs sleep and clocks
+/// change.
 const PERIOD: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -29,10 +30,10 @@ pub struct NodeCredentials {
     pub clock: Clock,
 }
 
-/// Why there is no new certificate.
+/// Error of a certificate renewal.
 #[derive(Debug, thiserror::Error)]
 enum RenewError {
-    #[error("making a key")]
+    #[error("generating a key")]
     Key(#[source] rcgen::Error),
     #[error(transparent)]
     Sign(#[from] SigningError),
@@ -40,21 +41,21 @@ enum RenewError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Write(#[from] WriteKubeconfigError),
-    #[error("the server signed something that is not this node's certificate")]
+    #[error("the server signed a certificate that is not this node's certificate")]
     Foreign,
 }
 
 impl NodeCredentials {
-    /// Renews them until `stop`.
+    /// Renews the certificate whenever it is due, until `stop`.
     pub async fn keep(mut self, stop: CancellationToken) {
         loop {
             if is_due(&self.certificate, self.clock.now()) {
                 match self.renew().await {
-                    Ok(()) => info!(until = %self.certificate.not_after, "the node's certificate is renewed"),
+                    Ok(()) => info!(until = %self.certificate.not_after, "renewed the node's certificate"),
                     Err(err) => warn!(
                         error = %Chain(&err),
                         until = %self.certificate.not_after,
-                        "the node's certificate was not renewed; trying again in {} min", PERIOD.as_secs() / 60
+                        "failed to renew the node's certificate; retrying in {} min", PERIOD.as_secs() / 60
                     ),
                 }
             }
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_renewed_after_two_thirds_of_its_time() {
+    fn certificate_is_due_after_two_thirds_of_its_lifetime() {
         let at = |second| Timestamp::from_second(second).expect("a time");
         let certificate = NodeCertificate {
             node: Some("mini".to_owned()),

@@ -1,15 +1,17 @@
 //! The node agent, one per machine.
 //!
-//! The agent registers the machine, runs the replicas that are bound to it and those of its manifest directory, each in a worker
-//! process of its own, and reports their state to the API server.
+//! The agent registers the machine, runs the replicas that are bound to it and those of its
+//! manifest directory, each in a worker process of its own, and reports their state to the API
+//! server.
 //!
-//! Tasks: the sync loop, the reporters of replicas and of the node, the Lease, the bandwidth probe, the reader of the manifest
-//! directory, the HTTP server, and one monitor per worker.
+//! Tasks: the sync loop, the reporters of replicas and of the node, the Lease, the bandwidth probe,
+//! the reader of the manifest directory, the HTTP server, and one monitor per worker.
 //!
 //! Invariants:
-//! - No task waits for the API server. While the control plane is away, the agent keeps running the last known replicas, across
-//!   its own restarts too.
-//! - The agent never binds a replica to a node. It repeats admission with live memory before it starts a worker.
+//! - No task waits for the API server. While the control plane is away, the agent keeps running the
+//!   last known replicas, across its own restarts too.
+//! - The agent never binds a replica to a node. It repeats admission with live memory before it
+//!   starts a worker.
 //! - A replica's finalizer is removed only after its worker process has exited.
 
 mod agent;
@@ -21,7 +23,7 @@ mod manifests;
 mod metrics;
 pub mod models;
 pub mod node;
-mod parts;
+mod platform;
 pub mod replica;
 mod reports;
 mod running;

@@ -1,7 +1,9 @@
-//! The manifest directory: deployments that run here without an API server, as kubelet's static pods do.
+//! The manifest directory: deployments that the agent runs without an API server, like the static
+//! Pods of a kubelet.
 //!
-//! Each file counts as a whole. A file that breaks is reported and keeps running what it last said; only removing the
-//! file, or an object from it, removes a replica. Files that editors leave behind are not looked at.
+//! A file is accepted or rejected as a whole. If a file becomes invalid, the agent reports the
+//! problem and keeps running the last valid version. Only removing the file, or an object in the
+//! file, removes a replica. Backup files of editors are ignored.
 
 mod directory;
 mod parse;
@@ -13,25 +15,26 @@ pub(crate) use parse::{Manifest, ManifestProblem, Parser};
 
 use super::replica::ReplicaKey;
 
-/// What the directory says at one moment.
+/// Contents of the manifest directory at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ManifestSet {
-    /// By key, with the file each came from.
+    /// Replicas by key, with the file that defines each.
     pub replicas: BTreeMap<ReplicaKey, (String, Manifest)>,
     /// Sorted by file and line.
     pub problems: Vec<ManifestProblem>,
 }
 
-/// What one file said last.
+/// Contents of one file.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct FileState {
-    /// Its last good version.
+    /// Last valid version.
     good: Vec<Manifest>,
-    /// What is wrong with it now.
+    /// Problems of the current version.
     problems: Vec<ManifestProblem>,
 }
 
-/// Puts the files together. Where two define the same deployment the one that ran before wins, else the first by name.
+/// Merges the files. If two files define the same deployment, the file whose definition already
+/// runs wins, otherwise the first file by name.
 fn merge(files: &BTreeMap<String, FileState>, before: &ManifestSet, parser: &Parser) -> ManifestSet {
     let defines = |file: &str, key: &ReplicaKey| {
         files
@@ -97,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_running_definition_wins_over_a_second_one() {
+    fn running_definition_wins_over_second_definition() {
         let parser = Parser::new("n");
         let mut files = BTreeMap::from([("b.yaml".to_owned(), file(&["x"]))]);
         let first = merge(&files, &ManifestSet::default(), &parser);

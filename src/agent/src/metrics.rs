@@ -4,7 +4,7 @@ use crate::reports::Reports;
 use rooflet_api::v1alpha1::ReplicaPhase;
 use rooflet_base::metrics::{IntCounter, IntGauge, IntGaugeVec, Opts, Registry, Result};
 
-/// Phases as label values, every one of them shown, zero or not.
+/// Phases that appear as label values, including those without replicas.
 const PHASES: [ReplicaPhase; 8] = [
     ReplicaPhase::Pending,
     ReplicaPhase::Pulling,
@@ -16,7 +16,7 @@ const PHASES: [ReplicaPhase; 8] = [
     ReplicaPhase::Failed,
 ];
 
-/// Clones are the same metrics.
+/// Handle of the agent's metrics. Clones share the same metrics.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentMetrics {
     replicas: IntGaugeVec,
@@ -30,7 +30,10 @@ impl AgentMetrics {
         let opts = Opts::new("rooflet_agent_replicas", "Replicas on this node, by phase.");
         let metrics = Self {
             replicas: IntGaugeVec::new(opts, &["phase"])?,
-            reserved_bytes: IntGauge::new("rooflet_agent_reserved_bytes", "Memory promised to replicas.")?,
+            reserved_bytes: IntGauge::new(
+                "rooflet_agent_reserved_bytes",
+                "Memory reserved for replicas, in bytes.",
+            )?,
             starts: IntCounter::new("rooflet_agent_worker_starts_total", "Workers started.")?,
             manifest_problems: IntGauge::new(
                 "rooflet_agent_manifest_problems",

@@ -1,5 +1,5 @@
-//! What the agent knows of the models on its disk: sizes for admission and for `FleetNode.status.models`, read from
-//! headers and read again only when a file has changed.
+//! Models on the node's disk: sizes for admission and for `FleetNode.status.models`. Sizes come
+//! from file headers, which are read again only when a file has changed.
 
 pub(crate) mod pulls;
 mod servable;
@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-use self::pulls::{Looked, Pulls};
-pub(crate) use self::servable::{ASKING_HUB, PendingPull, Trouble};
+use self::pulls::{HubLookup, Pulls};
+pub(crate) use self::servable::{ASKING_HUB, DownloadProblem, PendingPull};
 pub use self::servable::{ComputeType, ModelProblem, ServableModel};
 use rooflet_api::v1alpha1::{DownloadSpeed, HubModel, ModelSource, NodeModel};
 use rooflet_artifact::hub;
@@ -29,29 +29,29 @@ use rooflet_roofline::kv_quantisation::KvQuantisation;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::ModelCost;
 
-/// The models of one node, with what was found out about them.
+/// Models of one node and the results of their inspection.
 pub(crate) struct Models {
     directory: ModelDirectory,
     compute: ComputeType,
-    known: BTreeMap<ModelSource, Known>,
-    /// Models of a hub that are not here.
-    offered: BTreeMap<HubModel, Offered>,
-    /// `None`: nothing is downloaded.
+    inspections: BTreeMap<ModelSource, Inspection>,
+    /// Models on the hub that are not downloaded.
+    surveyed: BTreeMap<HubModel, SurveyedModel>,
+    /// `None` if downloads are disabled.
     pub(super) pulls: Option<Pulls>,
-    /// Instead of a directory: models that a simulated machine has, by name.
+    /// Models of a simulated machine by name. They replace the directory.
     simulated: Option<BTreeMap<String, ServableModel>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct Inspection {
     located: Located,
     outcome: Result<ServableModel, ModelProblem>,
-    /// Of a model that cannot be served, as far as its files tell.
+    /// Facts read from the files of a model that cannot be served.
     facts: Option<Box<ModelFacts>>,
 }
 
-/// What a hub told of a model, and what follows for this node.
-struct Offered {
+/// Hub model that is not downloaded, and whether this node can serve it.
+struct SurveyedModel {
     survey: Arc<Survey>,
     outcome: Result<ServableModel, ModelProblem>,
 }
@@ -61,14 +61,14 @@ impl Models {
         Self {
             directory,
             compute,
-            known: BTreeMap::new(),
-            offered: BTreeMap::new(),
+            inspections: BTreeMap::new(),
+            surveyed: BTreeMap::new(),
             pulls: None,
             simulated: None,
         }
     }
 
-    /// The same, with models of a hub.
+    /// Adds downloads from a hub.
     pub(crate) fn with_pulls(self, pulls: Pulls) -> Self {
         Self {
             directory: self.directory.with_downloads(pulls.downloads().clone()),
@@ -77,7 +77,7 @@ impl Models {
         }
     }
 
-    /// The models of a machine that has no disk.
+    /// Creates the models of a simulated machine, which has no disk.
     pub(crate) fn simulated(models: BTreeMap<String, ServableModel>) -> Self {
         Self {
             simulated: Some(models),
@@ -85,16 +85,16 @@ impl Models {
         }
     }
 
-    /// Forgets what depends on the element type, if that turns out to be another one.
+    /// Sets the element type. A change discards all results that depend on it.
     pub(crate) fn set_compute(&mut self, compute: ComputeType) {
         if self.compute != compute {
             self.compute = compute;
-            self.known.clear();
-            self.offered.clear();
+            self.inspections.clear();
+            self.surveyed.clear();
         }
     }
 
-    /// Finds and inspects a model. Reads headers only, and only if a file has changed.
+    /// Finds and inspects a model. Reads file headers, and only if a file has changed.
     pub(crate) fn inspect(&mut self, source: &ModelSource) -> Result<ServableModel, ModelProblem> {
         if let Some(models) = &self.simulated {
             let found = match source {
@@ -103,40 +103,44 @@ impl Models {
             };
             return found.cloned().ok_or_else(|| {
                 let message = format!("{source} is not among the models of this simulated machine");
-                ModelProblem::lasting("ModelNotFound", message)
+                ModelProblem::permanent("ModelNotFound", message)
             });
         }
         let located = match (self.directory.locate(source), source) {
             (Ok(located), _) => located,
             (Err(ResolveModelError::NotDownloaded { .. }), ModelSource::Hub(model)) => {
-                return self.look(model);
+                return self.look_up_hub(model);
             }
             (Err(err), _) => {
-                self.known.remove(source);
-                return Err(ModelProblem::lasting(err.reason(), Chain(&err).to_string()));
+                self.inspections.remove(source);
+                return Err(ModelProblem::permanent(err.reason(), Chain(&err).to_string()));
             }
         };
         if let (ModelSource::Hub(model), Some(pulls)) = (source, &mut self.pulls) {
             pulls.forget(model);
         }
-        if let Some(known) = self.known.get(source).filter(|known| known.located == located) {
-            return known.outcome.clone();
+        if let Some(inspection) = self
+            .inspections
+            .get(source)
+            .filter(|inspection| inspection.located == located)
+        {
+            return inspection.outcome.clone();
         }
         let inspected = ModelDir::inspect(&located.path);
-        let is_passing = inspected.as_ref().is_err_and(InspectModelError::may_pass);
+        let is_transient = inspected.as_ref().is_err_and(InspectModelError::may_pass);
         let outcome = servable(inspected, &located, self.compute);
-        if is_passing {
-            self.known.remove(source);
+        if is_transient {
+            self.inspections.remove(source);
             return outcome;
         }
         let facts = match &outcome {
             Ok(_) => None,
-            // Why it cannot be served is said already.
+            // The problem of `outcome` is the reason; an error here adds nothing.
             Err(_) => model_dir::facts(&located.path).ok().map(Box::new),
         };
-        self.known.insert(
+        self.inspections.insert(
             source.clone(),
-            Known {
+            Inspection {
                 located,
                 outcome: outcome.clone(),
                 facts,
@@ -145,7 +149,7 @@ impl Models {
         outcome
     }
 
-    /// Where the model is that was downloaded, or is on its way: also while nothing else is known of it.
+    /// Directory of a model that is downloaded, or that a download will create.
     pub(crate) fn downloaded_to(&self, source: &ModelSource) -> Option<Utf8PathBuf> {
         match (source, &self.pulls) {
             (ModelSource::Hub(model), Some(pulls)) => {
@@ -156,7 +160,8 @@ impl Models {
         }
     }
 
-    /// What was downloaded of models whose directories are none of `used`; nothing while that is not known.
+    /// Size of the downloaded models whose directories are not in `used`. Zero if `used` is not
+    /// known yet.
     pub(crate) fn unused(&self, used: Option<&BTreeSet<Utf8PathBuf>>) -> Bytes {
         let downloads = self.pulls.as_ref().map(Pulls::downloads);
         downloads
@@ -164,22 +169,23 @@ impl Models {
             .map_or(Bytes::ZERO, |(downloads, used)| downloads.unused(used))
     }
 
-    /// Downloads a model; `missing` bytes are made free for it before, of models that are none of `used`.
+    /// Downloads a model. Before that, frees `missing` bytes by deleting downloaded models that are
+    /// not in `used`.
     pub(crate) fn pull(&mut self, source: &ModelSource, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
         if let (ModelSource::Hub(model), Some(pulls)) = (source, &mut self.pulls) {
             pulls.start(model, used, missing);
         }
     }
 
-    /// Stops downloads that none of these replicas needs.
+    /// Stops downloads of models that are not in `wanted`.
     pub(crate) fn retain_pulls(&mut self, wanted: &BTreeSet<HubModel>) {
-        self.offered.retain(|model, _| wanted.contains(model));
+        self.surveyed.retain(|model, _| wanted.contains(model));
         if let Some(pulls) = &mut self.pulls {
             pulls.retain(wanted);
         }
     }
 
-    /// A worker is started with the model in this directory.
+    /// Records that a worker is started with the model in this directory.
     pub(crate) fn touch(&self, path: &Utf8Path) {
         if let Some(pulls) = &self.pulls {
             pulls.downloads().touch(path);
@@ -190,49 +196,49 @@ impl Models {
         self.pulls.as_ref()?.speed()
     }
 
-    /// When downloads are to be looked at although nothing has changed.
-    pub(crate) fn look_again(&self) -> Option<Duration> {
-        self.pulls.as_ref()?.look_again()
+    /// Interval after which the progress of downloads is read again although nothing has changed.
+    pub(crate) fn requeue_after(&self) -> Option<Duration> {
+        self.pulls.as_ref()?.requeue_after()
     }
 
-    /// What is known of a model that would have to be downloaded.
-    fn look(&mut self, model: &HubModel) -> Result<ServableModel, ModelProblem> {
+    /// Inspects a hub model that is not downloaded.
+    fn look_up_hub(&mut self, model: &HubModel) -> Result<ServableModel, ModelProblem> {
         let Some(pulls) = &mut self.pulls else {
-            let message = format!("{model} would have to be downloaded, and this node downloads nothing");
-            return Err(ModelProblem::lasting("ModelNotFound", message));
+            let message = format!("{model} is not on this node, and downloads are disabled");
+            return Err(ModelProblem::permanent("ModelNotFound", message));
         };
-        match pulls.look(model) {
-            Looked::Asked => Err(ModelProblem {
+        match pulls.look_up(model) {
+            HubLookup::Pending => Err(ModelProblem {
                 reason: ASKING_HUB,
-                message: format!("the hub is asked what {model} is"),
-                is_passing: true,
+                message: format!("requesting the metadata of {model} from the hub"),
+                is_transient: true,
             }),
-            Looked::Unknown(Trouble {
+            HubLookup::Failed(DownloadProblem {
                 reason,
                 message,
-                is_passing,
+                is_transient,
             }) => Err(ModelProblem {
                 reason,
                 message,
-                is_passing,
+                is_transient,
             }),
-            Looked::Known {
+            HubLookup::Found {
                 survey,
                 done,
-                trouble,
+                problem,
             } => {
-                let known = self.offered.get(model);
+                let known = self.surveyed.get(model);
                 let known = known.filter(|known| Arc::ptr_eq(&known.survey, &survey));
                 let outcome = match known {
                     Some(known) => known.outcome.clone(),
                     None => {
-                        let outcome = offered(&survey, pulls.downloads(), self.compute);
+                        let outcome = surveyed(&survey, pulls.downloads(), self.compute);
                         let survey = survey.clone();
-                        let known = Offered {
+                        let known = SurveyedModel {
                             survey,
                             outcome: outcome.clone(),
                         };
-                        self.offered.insert(model.clone(), known);
+                        self.surveyed.insert(model.clone(), known);
                         outcome
                     }
                 };
@@ -240,7 +246,7 @@ impl Models {
                     model: survey.model.clone(),
                     bytes: survey.bytes(),
                     done,
-                    trouble,
+                    problem,
                 };
                 outcome.map(|found| ServableModel {
                     pull: Some(pull),
@@ -250,7 +256,8 @@ impl Models {
         }
     }
 
-    /// Everything in the model directory and what was downloaded, servable or not.
+    /// Returns all models of the model directory and all downloaded models, including those that
+    /// cannot be served.
     pub(crate) fn list(&mut self) -> Result<Vec<NodeModel>, ModelProblem> {
         if let Some(models) = &self.simulated {
             let publish = |(name, model): (&String, &ServableModel)| {
@@ -264,7 +271,7 @@ impl Models {
         let names = self
             .directory
             .names()
-            .map_err(|err| ModelProblem::lasting(err.reason(), Chain(&err).to_string()))?;
+            .map_err(|err| ModelProblem::permanent(err.reason(), Chain(&err).to_string()))?;
         let local = names.into_iter().map(|name| {
             let source = format!("local://{name}").parse();
             (name, source.ok())
@@ -276,14 +283,14 @@ impl Models {
         Ok(described.collect())
     }
 
-    /// `source`: by which it is found; `None`: none can name it.
+    /// Describes one model. `source` is `None` if the directory's name is not a valid model name.
     fn describe(&mut self, name: String, source: Option<ModelSource>) -> NodeModel {
         let outcome = match &source {
             Some(source) => self.inspect(source),
-            None => Err(ModelProblem::lasting(
+            None => Err(ModelProblem::permanent(
                 "InvalidName",
                 format!(
-                    "`{name}` cannot be named by a source: use letters, digits, `.`, `_` and `-`, first a letter or digit"
+                    "`{name}` is not a valid model name: use letters, digits, `.`, `_` and `-`, and start with a letter or digit"
                 ),
             )),
         };
@@ -292,13 +299,13 @@ impl Models {
                 .served
                 .publish(name, facts.architecture.to_owned(), facts.max_context_tokens),
             Err(problem) => {
-                let known = source.and_then(|source| self.known.get(&source));
-                let facts = known.and_then(|known| known.facts.as_deref());
-                let known = facts.map_or_else(NodeModel::default, hub::describe);
+                let inspection = source.and_then(|source| self.inspections.get(&source));
+                let facts = inspection.and_then(|inspection| inspection.facts.as_deref());
+                let described = facts.map_or_else(NodeModel::default, hub::describe);
                 NodeModel {
                     name,
                     problem: Some(problem.message),
-                    ..known
+                    ..described
                 }
             }
         }
@@ -310,8 +317,8 @@ fn servable(
     located: &Located,
     compute: ComputeType,
 ) -> Result<ServableModel, ModelProblem> {
-    let model = inspected.map_err(|err| ModelProblem::lasting(err.reason(), Chain(&err).to_string()))?;
-    Ok(of_shape(
+    let model = inspected.map_err(|err| ModelProblem::permanent(err.reason(), Chain(&err).to_string()))?;
+    Ok(servable_from_shape(
         &model.shape,
         compute,
         located.path.clone(),
@@ -319,20 +326,30 @@ fn servable(
     ))
 }
 
-/// What a model will be once its files are here.
-fn offered(
+/// Returns the model that a download will create.
+fn surveyed(
     survey: &Survey,
     downloads: &Downloads,
     compute: ComputeType,
 ) -> Result<ServableModel, ModelProblem> {
     let shape = survey.shape().map_err(|err| {
         let message = format!("{}: {}", survey.model, Chain(&err));
-        ModelProblem::lasting(err.reason(), message)
+        ModelProblem::permanent(err.reason(), message)
     })?;
-    Ok(of_shape(&shape, compute, downloads.path(&survey.model), 0))
+    Ok(servable_from_shape(
+        &shape,
+        compute,
+        downloads.path(&survey.model),
+        0,
+    ))
 }
 
-fn of_shape(shape: &ModelShape, compute: ComputeType, path: Utf8PathBuf, fingerprint: u64) -> ServableModel {
+fn servable_from_shape(
+    shape: &ModelShape,
+    compute: ComputeType,
+    path: Utf8PathBuf,
+    fingerprint: u64,
+) -> ServableModel {
     let element = match compute {
         ComputeType::Stored => shape.element,
         ComputeType::Float32 => FloatType::F32,
@@ -378,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_cannot_be_served_is_described_all_the_same() {
+    fn describes_models_that_cannot_be_served() {
         let model = listed(CONFIG);
         assert!(
             model
@@ -396,9 +413,10 @@ mod tests {
         assert_eq!(model.cost.unwrap().layers[0].feed_forward.experts, 8);
     }
 
-    /// Permissions and a limit of open files change no file.
+    /// Missing permissions and the limit of open files change no file, so the result must not be
+    /// cached.
     #[test]
-    fn what_could_not_be_read_is_looked_at_again() {
+    fn unreadable_model_is_inspected_again() {
         let directory = TempDir::new();
         let root = directory.path().to_owned();
         for name in ["no-json", "unreadable/config.json"] {
@@ -408,12 +426,12 @@ mod tests {
         let mut models = Models::new(ModelDirectory::new(Some(root)), ComputeType::Stored);
         let listed = models.list().unwrap();
         assert!(listed.iter().all(|model| model.problem.is_some()));
-        let kept: Vec<_> = models.known.keys().map(ToString::to_string).collect();
+        let kept: Vec<_> = models.inspections.keys().map(ToString::to_string).collect();
         assert_eq!(kept, ["local://no-json"]);
     }
 
     #[test]
-    fn of_an_unknown_family_the_weights_are_known() {
+    fn reports_weights_of_unknown_model_family() {
         let model = listed(r#"{"model_type": "mamba9", "max_position_embeddings": 512}"#);
         assert!(model.problem.is_some() && model.cost.is_none());
         assert_eq!(

@@ -1,10 +1,11 @@
-//! This machine as a node of the fleet: its FleetNode and Lease, and what is observed of the machine.
+//! The machine as a node of the fleet: its FleetNode, its Lease, and the observed state of the
+//! machine.
 
-pub(crate) mod awake;
 mod conditions;
 mod facts;
 pub(crate) mod hardware;
 pub(crate) mod holder;
+pub(crate) mod keep_awake;
 pub(crate) mod lease;
 pub mod pressure;
 pub(crate) mod probe;

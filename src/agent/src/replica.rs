@@ -1,4 +1,4 @@
-//! What the agent calls a replica: its key, what its worker is started with, and where it was asked for.
+//! A replica as the agent sees it: key, worker specification, and origin.
 
 mod report;
 pub(crate) mod reporter;
@@ -19,7 +19,7 @@ use rooflet_base::units::Bytes;
 use rooflet_roofline::kv_quantisation::UNQUANTISED_BITS;
 use rooflet_scheduler::is_overridden;
 
-/// Namespace and name: unique on a node.
+/// Namespace and name of a replica, unique on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplicaKey {
     pub namespace: String,
@@ -38,7 +38,7 @@ impl ReplicaKey {
         Self::new(replica.namespace().unwrap_or_default(), replica.name_any())
     }
 
-    /// By what gateways know it.
+    /// Numeric replica id, as gateways use it.
     pub fn id(&self) -> u64 {
         replica_id(&self.namespace, &self.name)
     }
@@ -50,7 +50,7 @@ impl fmt::Display for ReplicaKey {
     }
 }
 
-/// Who asked for a replica.
+/// Source of a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {
@@ -60,14 +60,16 @@ pub enum Origin {
     Manifest(String),
 }
 
-/// What a worker is started with. A worker that runs with another one is replaced.
+/// Specification that a worker is started with. The agent replaces a worker that runs with another
+/// specification.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaSpec {
     pub source: String,
-    /// The name clients use.
+    /// Name under which clients request the model.
     pub serving_name: String,
-    /// `None`: the model's own maximum, within the default's bound.
+    /// Context length in tokens. `None` selects the smaller of the model's maximum and the default
+    /// limit.
     pub context_tokens: Option<u32>,
     pub max_concurrency: u32,
     #[serde(default)]
@@ -81,41 +83,42 @@ impl ReplicaSpec {
         self.source.parse()
     }
 
-    /// Of an element of a quantised KV cache.
+    /// Bits per element of a quantised KV cache. `None` if the cache is not quantised.
     pub fn kv_bits(&self) -> Option<u32> {
         let bits = self.kv_cache.as_ref()?.bits;
         bits.filter(|bits| *bits != UNQUANTISED_BITS)
     }
 
-    /// What it was told it may store on the node's disk; zero where it takes what is left.
+    /// Disk space that the replica requests for cached prefixes. Zero if the replica uses whatever
+    /// remains.
     pub fn disk(&self) -> Bytes {
-        let asked = self.kv_cache.as_ref().and_then(KvCacheSpec::disk_bytes);
-        asked.unwrap_or_default()
+        let requested = self.kv_cache.as_ref().and_then(KvCacheSpec::disk_bytes);
+        requested.unwrap_or_default()
     }
 }
 
-/// What admission goes by besides the specification. A change of it restarts nothing.
+/// Fields besides the specification that admission reads. Changing them restarts no worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Terms {
-    /// Speed that is promised.
+    /// Required speed.
     pub objectives: ObjectivesSpec,
-    /// What speaks against the replica is told and not enforced.
+    /// If true, admission problems of the replica are reported but not enforced.
     pub overridden: bool,
-    /// What its next worker has to answer before it counts as ready.
+    /// Prompts that the replica's next worker must pass before it is Ready.
     pub golden_prompts: Vec<GoldenPrompt>,
-    /// Who gives way when memory runs out: the lowest first.
+    /// Priority under memory pressure. The agent stops replicas with the lowest priority first.
     pub priority: i32,
 }
 
 impl Terms {
-    /// Somebody counts on a speed.
-    pub(crate) fn is_promised(&self) -> bool {
+    /// Returns true if the replica has objectives.
+    pub(crate) fn has_objectives(&self) -> bool {
         !self.objectives.is_empty()
     }
 }
 
-/// One replica that should run here.
+/// Replica that should run on this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredReplica {
     pub uid: String,
@@ -123,9 +126,9 @@ pub struct DesiredReplica {
     pub origin: Origin,
     pub spec: ReplicaSpec,
     pub terms: Terms,
-    /// A model that is downloaded while it runs, for the one that follows it here.
+    /// Model to download while the replica runs, for its successor on this node.
     pub next: Option<HubModel>,
-    /// It is on its way out: drain, stop, and confirm.
+    /// True if the object is being deleted: the agent drains and stops the worker, then confirms.
     pub deleting: bool,
 }
 
@@ -159,7 +162,7 @@ impl DesiredReplica {
     }
 }
 
-/// A worker said that its model can never be served.
+/// Report of a worker that its model can never be served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BadModel {
@@ -169,15 +172,15 @@ pub struct BadModel {
     pub message: String,
 }
 
-/// What stands for the uid of a replica that no API server knows.
+/// Uid of replicas that come from the manifest directory and exist on no API server.
 pub(crate) const MANIFEST_UID: &str = "manifest";
 
-/// Whether a ModelReplica only shows what an agent runs from its manifest directory.
+/// Returns true if a ModelReplica mirrors a replica of an agent's manifest directory.
 pub(crate) fn is_mirror(replica: &ModelReplica) -> bool {
     replica.annotations().contains_key(MIRROR_ANNOTATION)
 }
 
-/// A time as status fields carry it: RFC 3339 in whole seconds.
+/// Formats a time for status fields: RFC 3339 in whole seconds.
 pub fn rfc3339(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second())
         .unwrap_or(time)

@@ -1,4 +1,4 @@
-//! What the agent knows of its node and its replicas after a pass of the sync loop.
+//! Result of a sync pass: state of the node and of its replicas.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,32 @@ use rooflet_api::v1alpha1::{Calibration, DownloadSpeed, NodeModel};
 use rooflet_api::wire::EngineInfo;
 use rooflet_base::units::Bytes;
 
-/// What the agent knows of its node and its replicas after a pass.
+/// State of the node and of its replicas after a sync pass.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reports {
     pub replicas: BTreeMap<ReplicaKey, Report>,
-    /// Replicas of the API server that do not run here, because a manifest's has their key.
+    /// Replicas of the API server that do not run because a manifest defines a replica with the
+    /// same key.
     pub displaced: BTreeMap<ReplicaKey, Report>,
     pub models: Vec<NodeModel>,
-    /// Why the model directory cannot be listed.
+    /// Error that prevents listing the model directory.
     pub models_problem: Option<ModelProblem>,
-    /// What its requests have taught about its speed.
+    /// Calibration of predictions by the node's own requests.
     pub calibrations: Vec<Calibration>,
-    /// Promised to replicas.
+    /// Memory reserved for replicas.
     pub reserved: Bytes,
-    /// What replicas that were told how much may store on the disk together.
+    /// Sum of the disk limits that replicas set for cached prefixes.
     pub disk_limit: Option<Bytes>,
-    /// How fast models were downloaded.
+    /// Measured speed of model downloads.
     pub download: Option<DownloadSpeed>,
-    /// What a worker says of its engine.
+    /// Engine that a worker of this node reports.
     pub engine: Option<EngineInfo>,
-    /// The share of the chip's time that is promised to replicas, 0 to 1.
-    pub promised_share: f64,
-    /// No worker runs.
+    /// Share of the chip's time that is reserved for replicas, 0 to 1.
+    pub reserved_share: f64,
+    /// True if no worker runs.
     pub idle: bool,
-    /// Whether the machine's owner needs its memory back.
+    /// Memory pressure of the node.
     pub pressure: Pressure,
-    /// The pass knew that the probe wants the machine, and started nothing.
+    /// True if the probe has requested the machine, so that this pass started no worker.
     pub probing: bool,
 }

@@ -1,4 +1,4 @@
-//! An agent at work, and its end in order.
+//! A running agent and its orderly shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::control_plane::Farewell;
+use crate::control_plane::FinalReport;
 use crate::state::StateDir;
 use rooflet_base::task::Tasks;
 
-/// How long the last reports may take when the agent stops.
-const FAREWELL: Duration = Duration::from_secs(3);
+/// Time limit of the final report when the agent stops.
+const FINAL_REPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the agent's tasks may take to end.
+/// Time limit for the agent's tasks to end.
 const TASKS_END: Duration = Duration::from_secs(3);
 
-/// Why an agent ended other than by being stopped.
+/// Error of an agent that ended without being stopped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunAgentError {
     /// A task that the agent depends on failed, or tasks did not end in time.
@@ -25,21 +25,21 @@ pub enum RunAgentError {
     Tasks(String),
 }
 
-/// An agent at work.
+/// Handles of a running agent.
 pub(crate) struct Running {
     pub(crate) tasks: Tasks,
-    /// Ends the sync loop, which stops the workers, and the node's reports.
+    /// Stops the sync loop, which stops the workers, and the node reporter.
     pub(crate) stopping: CancellationToken,
-    /// Hears when the sync loop has ended.
+    /// Fires when the sync loop has ended.
     pub(crate) synced: oneshot::Receiver<()>,
     /// `None` without an API server.
-    pub(crate) farewell: Option<Farewell>,
-    /// Its lock is held until every task has ended.
+    pub(crate) final_report: Option<FinalReport>,
+    /// Lock of the state directory, held until every task has ended.
     pub(crate) _state: Arc<StateDir>,
 }
 
 impl Running {
-    /// Ends in order at `stop`, or at once when a task fails.
+    /// Runs until `stop` and then shuts down in order. If a task fails, shuts down immediately.
     pub(crate) async fn until(self, stop: CancellationToken) -> Result<(), RunAgentError> {
         let failed = self.tasks.stop_token();
         tokio::select! {
@@ -48,19 +48,22 @@ impl Running {
         }
         self.stopping.cancel();
         if failed.is_cancelled() {
-            // A task the agent depends on has failed. Workers stay for the next life.
+            // A task that the agent depends on failed. Workers keep running for the next agent
+            // process.
             return join(&self.tasks).await;
         }
-        // The loop ends when the last worker is gone.
+        // The sync loop ends when the last worker has exited.
         drop(self.synced.await);
-        if let Some(farewell) = self.farewell
-            && tokio::time::timeout(FAREWELL, farewell.say()).await.is_err()
+        if let Some(final_report) = self.final_report
+            && tokio::time::timeout(FINAL_REPORT_TIMEOUT, final_report.send())
+                .await
+                .is_err()
         {
-            warn!("the API server did not take the agent's last words in time");
+            warn!("timeout of the final report to the API server");
         }
         self.tasks.cancel();
         let outcome = join(&self.tasks).await;
-        info!("the agent has stopped");
+        info!("agent stopped");
         outcome
     }
 }

@@ -1,4 +1,5 @@
-//! The agent's HTTP server: the way to the workers' sockets, their logs, and an OpenAI endpoint over what runs here.
+//! The agent's HTTP server: proxy to the workers' sockets, worker logs, and an OpenAI endpoint for
+//! the node's models.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -26,7 +27,7 @@ use super::replica::ReplicaKey;
 use super::workers::{Endpoint, Endpoints};
 use crate::config::AgentConfig;
 use crate::reports::Reports;
-use crate::workers::in_flight::InFlight;
+use crate::workers::in_flight::InFlightCounts;
 use crate::workers::pacing::Pacing;
 use rooflet_api::wire::{CHIP_SHARE_HEADER, KEEPER_HEADER, behind_proxy};
 use rooflet_base::error::Chain;
@@ -47,10 +48,10 @@ use rooflet_inference_api::openai::{headers, openapi};
 use rooflet_process::logs::{From, stream};
 use rooflet_proxy::{BodyRoom, ForwardError, Proxy, peek_model};
 
-/// The most lines of a log that can be asked for from its end.
+/// Maximum of `tailLines`.
 const MAX_TAIL_LINES: usize = 1_000_000;
 
-/// What the server shows. Clones share everything.
+/// State of the request handlers. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct App {
     pub node: Arc<str>,
@@ -60,14 +61,14 @@ pub(crate) struct App {
     pub proxy: Proxy,
     pub body_room: BodyRoom,
     pub registry: Registry,
-    /// Where the next request for a model goes that several replicas serve.
+    /// Round-robin counter over the replicas of a model.
     pub turn: Arc<AtomicUsize>,
-    pub in_flight: InFlight,
+    pub in_flight: InFlightCounts,
     pub pacing: Pacing,
     pub stop: CancellationToken,
 }
 
-/// Serves as one of the tasks.
+/// Starts the HTTP server as an agent task.
 pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &AgentConfig) {
     let advertised = config.endpoint.parse().ok();
     let advertised = advertised.and_then(|url: Uri| Some(url.host()?.to_owned()));
@@ -76,7 +77,8 @@ pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &Age
     let router = router(app, pages);
     tasks.spawn("http", move |stop| {
         Box::pin(async move {
-            // Connections end with their clients or the process: a stream must not hold up the agent's end.
+            // Open connections end with their clients or with the process: a stream must not delay
+            // the agent's shutdown.
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = connection::serve_tcp(listener, router, stop.clone()) => {}
@@ -110,7 +112,7 @@ impl App {
         self.endpoints_rx.latest().get(key).cloned()
     }
 
-    /// Replicas that serve a model, the one whose turn it is first.
+    /// Replicas that serve a model, in round-robin order.
     fn serving(&self, model: &str) -> Vec<(ReplicaKey, Endpoint)> {
         let endpoints = self.endpoints_rx.latest();
         let mut serving: Vec<_> = endpoints
@@ -126,7 +128,7 @@ impl App {
     }
 }
 
-/// A request for one replica, sent to its worker untouched.
+/// Forwards a request for one replica to its worker without changes.
 async fn proxy_replica(
     State(app): State<App>,
     Path((namespace, name, _)): Path<(String, String, String)>,
@@ -151,14 +153,14 @@ async fn proxy_replica(
     let Some(path) = path.and_then(|path| path_and_query(path, request.uri())) else {
         return ApiError::unknown_url(request.method().as_str(), request.uri().path()).into_response();
     };
-    // It is the agent's word.
+    // Only the agent may set this header.
     request.headers_mut().remove(CHIP_SHARE_HEADER);
     if request.method() == Method::POST {
-        app.pacing.is_asked(&key);
+        app.pacing.request_started(&key);
     }
-    let flight = app.in_flight.begin(&key);
+    let in_flight = app.in_flight.begin(&key);
     match app.proxy.forward(request, &upstream, &path).await {
-        Ok(response) => flight.land_with(response),
+        Ok(response) => in_flight.finish_with(response),
         Err(err) => forward_failed(&err),
     }
 }
@@ -170,21 +172,22 @@ fn path_and_query(path: &str, uri: &Uri) -> Option<PathAndQuery> {
     }
 }
 
-/// A worker that had the request is told apart from one that is not there: it may be the request that ends workers.
+/// Converts a failed forward to a response. A worker that received the request gets a status of its
+/// own, because the request itself may have ended the worker.
 fn forward_failed(err: &ForwardError) -> Response {
-    debug!(reason = err.reason(), error = %Chain(err), "a worker did not answer");
-    let told = if err.nothing_was_sent() {
+    debug!(reason = err.reason(), error = %Chain(err), "worker did not answer");
+    let error = if err.nothing_was_sent() {
         ApiError::unavailable(
             ErrorCode::ModelUnavailable,
-            "The model's worker does not answer. Please try again shortly.",
+            "The model's worker does not respond. Retry shortly.",
         )
     } else {
         ApiError::worker_failed()
     };
-    told.into_response()
+    error.into_response()
 }
 
-/// A request for a model, sent to a replica that serves it.
+/// Routes a request to a replica that serves the requested model.
 async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     let Some(path) = path_and_query(request.uri().path(), request.uri()) else {
         return ApiError::unknown_url("POST", request.uri().path()).into_response();
@@ -198,10 +201,12 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     if serving.is_empty() {
         return ApiError::model_not_found(&peeked.model).into_response();
     }
-    let asked = parts.uri.path();
-    let kept = asked.starts_with(RESPONSES_PATH).then(|| Kept::of(&peeked.body));
-    if let Err(gone) = keep_to_keeper(&mut serving, kept.flatten().as_ref()) {
-        return gone.into_response();
+    let requested_path = parts.uri.path();
+    let kept = requested_path
+        .starts_with(RESPONSES_PATH)
+        .then(|| Kept::of(&peeked.body));
+    if let Err(not_found) = retain_keeper(&mut serving, kept.flatten().as_ref()) {
+        return not_found.into_response();
     }
     let mut last = None;
     for (key, upstream) in serving
@@ -210,14 +215,15 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
         .filter_map(|(key, one)| Some((key, one.upstream.as_ref()?)))
     {
         let mut request = Request::from_parts(parts.clone(), Body::from(peeked.body.clone()));
-        if asked == RESPONSES_PATH
+        if requested_path == RESPONSES_PATH
             && let Ok(keeper) = HeaderValue::from_str(&format!("{:016x}", key.id()))
         {
             request.headers_mut().insert(KEEPER_HEADER, keeper);
         }
         match app.proxy.forward(request, upstream, &path).await {
             Ok(response) => return response,
-            // Another replica may take it, as long as this one cannot have begun.
+            // If nothing was sent, this replica cannot have started the request, so another replica
+            // may serve it.
             Err(err) if err.nothing_was_sent() => last = Some(err),
             Err(err) => return forward_failed(&err),
         }
@@ -228,8 +234,8 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     }
 }
 
-/// What goes on from a response can be answered by the replica alone that keeps it.
-fn keep_to_keeper<E>(serving: &mut Vec<(ReplicaKey, E)>, kept: Option<&Kept>) -> Result<(), ApiError> {
+/// Removes all replicas except the one that stores the response that the request continues.
+fn retain_keeper<E>(serving: &mut Vec<(ReplicaKey, E)>, kept: Option<&Kept>) -> Result<(), ApiError> {
     let keeper = kept.and_then(Kept::keeper).filter(|keeper| *keeper != 0);
     let Some((kept, keeper)) = kept.zip(keeper) else {
         return Ok(());
@@ -268,7 +274,7 @@ async fn show_model(State(app): State<App>, Path(name): Path<String>) -> Respons
     }
 }
 
-/// `kubectl logs`' own names.
+/// Query parameters of the log endpoint, named like those of Pod logs in Kubernetes.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct LogQuery {
@@ -284,10 +290,12 @@ async fn logs(
 ) -> Response {
     let key = ReplicaKey::new(namespace, name);
     let Some(endpoint) = app.endpoint(&key) else {
-        let known = app.reports_rx.latest().replicas.contains_key(&key);
-        let message = match known {
+        let exists = app.reports_rx.latest().replicas.contains_key(&key);
+        let message = match exists {
             true => {
-                format!("replica {key} has not been started yet, so it has no log; its conditions say why\n")
+                format!(
+                    "replica {key} has not been started yet and has no log; see its conditions for the reason\n"
+                )
             }
             false => format!("no replica {key} on node {}\n", app.node),
         };
@@ -304,7 +312,7 @@ async fn logs(
         }
     };
     let (mut endpoints_rx, stop) = (app.endpoints_rx.clone(), app.stop.clone());
-    // A followed log ends with its replica, or with the agent.
+    // A followed log ends when its replica or the agent ends.
     let gone = async move {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -319,7 +327,7 @@ async fn logs(
         .into_response()
 }
 
-/// Alive, and what there is to know at a glance.
+/// Returns the agent's state with a summary of its replicas and manifests.
 async fn health(State(app): State<App>) -> Response {
     let reports = app.reports_rx.latest();
     let replicas: Vec<_> = reports
@@ -351,12 +359,12 @@ async fn health(State(app): State<App>) -> Response {
     Json(health).into_response()
 }
 
-/// Whether any model here answers.
+/// Returns 200 if at least one model is ready.
 async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
     let endpoints = app.endpoints_rx.latest();
     match endpoints.values().any(|endpoint| endpoint.ready) {
         true => (StatusCode::OK, "ok\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "no model answers here yet\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "no model is ready yet\n"),
     }
 }
 
@@ -371,7 +379,7 @@ mod tests {
     use rooflet_testing::within;
 
     #[tokio::test]
-    async fn a_worker_that_had_the_request_is_told_apart_from_one_that_is_not_there() {
+    async fn worker_that_received_the_request_gets_a_distinct_status() {
         let worker = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", worker.local_addr().expect("bound"));
         let upstream: Upstream = url.parse().expect("a base URL");
@@ -385,25 +393,25 @@ mod tests {
             let (stream, _) = worker.accept().await.expect("a connection");
             stream.readable().await.expect("a request");
         };
-        let (told, ()) = tokio::join!(ask(), dies);
-        assert_eq!(told, StatusCode::BAD_GATEWAY);
+        let (status, ()) = tokio::join!(ask(), dies);
+        assert_eq!(status, StatusCode::BAD_GATEWAY);
         drop(worker);
         assert_eq!(ask().await, StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[test]
-    fn what_goes_on_from_a_response_goes_to_its_keeper() {
+    fn continued_responses_are_routed_to_their_keeper() {
         let key = |name: &str| ReplicaKey::new("default", name);
         let serving = || vec![(key("a"), 1), (key("b"), 2)];
         let id = |keeper: u64| format!("resp_{keeper:016x}00112233");
         let of = |id: String| {
             let body = json!({"previous_response_id": id}).to_string();
             let mut left = serving();
-            let outcome = keep_to_keeper(&mut left, Kept::of(body.as_bytes()).as_ref());
+            let outcome = retain_keeper(&mut left, Kept::of(body.as_bytes()).as_ref());
             outcome.map(|()| left).map_err(|err| err.code)
         };
         assert_eq!(of(id(key("b").id())), Ok(vec![(key("b"), 2)]));
-        // Where no gateway and no agent was asked, and no id of ours: the worker knows.
+        // Ids from elsewhere carry no keeper; any worker may answer for them.
         assert_eq!(of(id(0)), Ok(serving()));
         assert_eq!(of("resp_1".to_owned()), Ok(serving()));
         let gone = Err(Some(ErrorCode::PreviousResponseNotFound));

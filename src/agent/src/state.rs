@@ -1,8 +1,12 @@
-//! The agent's state directory: one agent's own, and enough of each replica to find its worker again after a crash.
+//! The agent's state directory. It belongs to one agent and stores enough of each replica to find
+//! its worker after a crash.
 //!
-//! `lock` is held while the agent lives. `replicas/ID/` has `record.json`, the worker's log and its last words. Workers
-//! listen in `run/`, or under `/tmp` where that path would be too long for a socket. What they store of prompts is in
-//! `kv/`; see `prefix_files`. Models that were downloaded are in `models/`; see `artifact`.
+//! - `lock` is locked while the agent runs.
+//! - `replicas/ID/` contains `record.json`, the worker's log and its termination message.
+//! - `run/` contains the workers' sockets. If that path is too long for a socket, they are in
+//!   `/tmp`.
+//! - `kv/` contains the prefixes that workers cache on disk; see `prefix_files`.
+//! - `models/` contains downloaded models; see `artifact`.
 
 mod record;
 
@@ -23,37 +27,38 @@ use rooflet_base::error::Chain;
 use rooflet_base::file::{if_there, replace};
 use rooflet_process::logs::Log;
 
-/// `sockaddr_un` has room for 104 bytes on macOS and 108 on Linux, the closing zero included.
+/// Longest path of a socket. `sockaddr_un` holds 104 bytes on macOS and 108 on Linux, including the
+/// final zero.
 const MAX_SOCKET_PATH_BYTES: usize = 99;
 
-/// The largest file of ours that is read back, in bytes.
+/// Maximum size of a state file that is read, in bytes.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
-/// In the state directory: what the node is called.
+/// File in the state directory that stores the node's name.
 const NODE_NAME: &str = "node-name.json";
 
-/// Why the state directory cannot be used.
+/// Error that makes the state directory unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenStateError {
     #[error(
-        "another agent uses the state directory `{path}`: stop it, or give this one a --state-dir of its own"
+        "state directory `{path}` is in use by another agent: stop that agent, or pass another directory with --state-dir"
     )]
     Locked { path: Utf8PathBuf },
-    #[error("the state directory `{path}` cannot be used: choose another one with --state-dir")]
+    #[error("state directory `{path}` is unusable: pass another directory with --state-dir")]
     Unusable {
         path: Utf8PathBuf,
         #[source]
         err: io::Error,
     },
     #[error(
-        "`{path}` belongs to another user, or every user may write there: choose another --state-dir, or remove what is \
-         there (where the path is long, sockets are in /tmp)"
+        "`{path}` belongs to another user or is world-writable: pass another directory with --state-dir, or remove \
+        `{path}` (long paths place the sockets in /tmp)"
     )]
     Foreign { path: Utf8PathBuf },
 }
 
 impl OpenStateError {
-    /// Another process is in the way; nothing is wrong with the directory.
+    /// Returns true if another process holds the lock; the directory itself is fine.
     pub fn is_locked(&self) -> bool {
         match self {
             Self::Locked { .. } => true,
@@ -67,7 +72,7 @@ impl OpenStateError {
 pub struct StateDir {
     path: Utf8PathBuf,
     sockets: Utf8PathBuf,
-    /// Released when the agent ends, however it ends.
+    /// Lock that the operating system releases when the process ends.
     _lock: File,
 }
 
@@ -79,8 +84,8 @@ impl StateDir {
         };
         make_private(&path.join("replicas")).map_err(|err| unusable(path, err))?;
         let path = path.canonicalize_utf8().map_err(|err| unusable(path, err))?;
-        // Whoever else writes here has his programs taken for workers.
-        if !is_ours(&path, 0o002).map_err(|err| unusable(&path, err))? {
+        // Anyone who can write here can make the agent adopt a foreign process as a worker.
+        if !is_private(&path, 0o002).map_err(|err| unusable(&path, err))? {
             return Err(OpenStateError::Foreign { path });
         }
         let lock = File::options()
@@ -97,7 +102,7 @@ impl StateDir {
         }
         let sockets = socket_directory(&path);
         make_private(&sockets).map_err(|err| unusable(&sockets, err))?;
-        if !is_ours(&sockets, 0o077).map_err(|err| unusable(&sockets, err))? {
+        if !is_private(&sockets, 0o077).map_err(|err| unusable(&sockets, err))? {
             return Err(OpenStateError::Foreign { path: sockets });
         }
         Ok(Self {
@@ -111,17 +116,17 @@ impl StateDir {
         &self.path
     }
 
-    /// Where workers listen; every one of them has a path below it on its command line.
+    /// Directory of the workers' sockets. Each worker has a path in it on its command line.
     pub(crate) fn sockets(&self) -> &Utf8Path {
         &self.sockets
     }
 
-    /// Where workers store prefixes.
+    /// Directory of the prefixes that workers cache on disk.
     pub fn prefixes(&self) -> Utf8PathBuf {
         self.path.join("kv")
     }
 
-    /// Models that were downloaded.
+    /// Directory of downloaded models.
     pub fn downloads(&self) -> Utf8PathBuf {
         self.path.join("models")
     }
@@ -134,8 +139,8 @@ impl StateDir {
         }
     }
 
-    /// What earlier lives left. A record that cannot be read is set aside with a warning: its worker is found by its
-    /// command line.
+    /// Records of earlier agent processes. An unreadable record is skipped with a warning; its
+    /// worker is found by its command line.
     pub fn records(&self) -> Vec<Record> {
         let mut records = Vec::new();
         let Ok(entries) = self.path.join("replicas").read_dir_utf8() else {
@@ -147,7 +152,7 @@ impl StateDir {
                 Ok(Some(record)) if self.replica(&record.key).path == entry.path() => records.push(record),
                 Ok(_) => {}
                 Err(err) => {
-                    warn!(%path, error = %Chain(&err), "a replica's record cannot be read; it starts afresh")
+                    warn!(%path, error = %Chain(&err), "failed to read replica record; the replica starts without history");
                 }
             }
         }
@@ -155,9 +160,10 @@ impl StateDir {
         records
     }
 
-    /// Keeps what the node is called for the agent's next lives. Returns what it was called before, if that was something else.
-    pub fn keep_node_name(&self, name: &str) -> io::Result<Option<String>> {
-        // One that cannot be read is replaced.
+    /// Saves the node's name for later agent processes. Returns the previous name if it was
+    /// different.
+    pub fn save_node_name(&self, name: &str) -> io::Result<Option<String>> {
+        // An unreadable file is overwritten.
         let before: Option<String> = self.read(NODE_NAME).unwrap_or_default();
         if before.as_deref() != Some(name) {
             self.write(NODE_NAME, &name)?;
@@ -165,7 +171,7 @@ impl StateDir {
         Ok(before.filter(|before| before != name))
     }
 
-    /// A small file of the agent itself.
+    /// Reads a small JSON file of the agent. Returns `None` if the file does not exist.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         read_json(&self.path.join(name))
     }
@@ -175,7 +181,7 @@ impl StateDir {
     }
 }
 
-/// The part of the state directory that belongs to one replica.
+/// Files of one replica in the state directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReplicaDir {
     path: Utf8PathBuf,
@@ -191,7 +197,7 @@ impl ReplicaDir {
         Log::new(self.path.join("worker.log"))
     }
 
-    /// Where a worker says why it ends.
+    /// File in which a worker writes the reason of its exit.
     pub(crate) fn termination_message(&self) -> Utf8PathBuf {
         self.path.join("termination.json")
     }
@@ -201,7 +207,8 @@ impl ReplicaDir {
         write_json(&self.path.join("record.json"), record)
     }
 
-    /// Removes what a worker leaves behind, before the next one starts.
+    /// Removes the socket and termination message of the previous worker, before the next worker
+    /// starts.
     pub(crate) fn clear(&self) -> io::Result<()> {
         if_there(fs::remove_file(&self.socket))?;
         if_there(fs::remove_file(self.termination_message())).map(drop)
@@ -213,12 +220,13 @@ impl ReplicaDir {
     }
 }
 
-/// What the node of the agent with this state directory is called; `None` where no agent has run. It may run now.
+/// Returns the node name in an agent's state directory, also while the agent runs. `None` if no
+/// agent has run there.
 pub fn node_name_in(state_dir: &Utf8Path) -> io::Result<Option<String>> {
     read_json(&state_dir.join(NODE_NAME))
 }
 
-/// Reads a small JSON file; `None` if it is not there.
+/// Reads a small JSON file. Returns `None` if the file does not exist.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Utf8Path) -> io::Result<Option<T>> {
     let Some(metadata) = if_there(fs::metadata(path))? else {
         return Ok(None);
@@ -233,8 +241,9 @@ fn write_json<T: Serialize>(path: &Utf8Path, value: &T) -> io::Result<()> {
     replace(path, &serde_json::to_vec_pretty(value)?)
 }
 
-/// Whether a directory is this user's, and gives nobody these rights.
-fn is_ours(path: &Utf8Path, rights: u32) -> io::Result<bool> {
+/// Returns true if the current user owns the directory and its mode has none of the bits in
+/// `rights`.
+fn is_private(path: &Utf8Path, rights: u32) -> io::Result<bool> {
     let directory = fs::metadata(path)?;
     let is_own = directory.uid() == nix::unistd::getuid().as_raw();
     Ok(is_own && directory.permissions().mode() & rights == 0)
@@ -246,7 +255,7 @@ fn make_private(path: &Utf8Path) -> io::Result<()> {
 
 fn socket_directory(state: &Utf8Path) -> Utf8PathBuf {
     let near = state.join("run");
-    // Every socket has a name of the same length.
+    // All socket names have the same length.
     let name = identifier(&ReplicaKey::new("", "")) + ".sock";
     if near.as_str().len() + 1 + name.len() <= MAX_SOCKET_PATH_BYTES {
         return near;
@@ -292,7 +301,7 @@ pub(super) mod tests {
             },
             restarts: 2,
             ended_by_itself: true,
-            gave_way: false,
+            stopped_for_memory: false,
             failures: 1,
             backoff_until: None,
             bad_model: None,
@@ -306,7 +315,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_survive_and_a_broken_one_harms_no_other() {
+    fn records_survive_and_a_broken_record_affects_no_other() {
         let directory = TempDir::new();
         let state = open(&directory).unwrap();
         for name in ["a", "b"] {
@@ -315,7 +324,7 @@ pub(super) mod tests {
         drop(state);
         let state = open(&directory).unwrap();
         assert_eq!(state.records(), [record("a"), record("b")]);
-        // An older agent wrote no terms.
+        // Records of older agents have no terms.
         let older = state.replica(&record("a").key).path.join("record.json");
         let mut text: serde_json::Value = read_json(&older).unwrap().unwrap();
         text.as_object_mut().unwrap().remove("terms");
@@ -330,7 +339,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_nodes_name_is_kept_and_another_one_is_told() {
+    fn save_node_name_returns_a_different_previous_name() {
         let directory = TempDir::new();
         let state = open(&directory).unwrap();
         let kept = || node_name_in(state.path()).unwrap();
@@ -341,13 +350,13 @@ pub(super) mod tests {
             ("mini", Some("air")),
             ("mini", None),
         ] {
-            assert_eq!(state.keep_node_name(name).unwrap().as_deref(), before);
+            assert_eq!(state.save_node_name(name).unwrap().as_deref(), before);
             assert_eq!(kept().as_deref(), Some(name));
         }
     }
 
     #[test]
-    fn a_second_agent_is_told_who_is_in_the_way() {
+    fn second_agent_gets_a_lock_error_with_remedy() {
         let directory = TempDir::new();
         let _state = open(&directory).unwrap();
         let err = open(&directory).unwrap_err();
@@ -358,7 +367,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_in_the_way_is_named() {
+    fn file_in_place_of_directory_is_named_in_the_error() {
         let directory = TempDir::new();
         let path = directory.path().join("state");
         fs::write(&path, "").unwrap();
@@ -367,7 +376,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn sockets_are_short_enough_wherever_the_state_is() {
+    fn socket_paths_are_short_enough_for_any_state_directory() {
         let directory = TempDir::new();
         let deep = directory.path().join("d".repeat(120));
         let state = StateDir::open(&deep).unwrap();
@@ -378,7 +387,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_directory_where_every_user_writes_is_refused() {
+    fn rejects_world_writable_directory() {
         let directory = TempDir::new();
         let path = directory.path();
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();

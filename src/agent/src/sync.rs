@@ -1,22 +1,23 @@
-//! The sync loop: what is wanted against what runs, planned by a pure function and carried out.
+//! The sync loop compares desired with running replicas, plans the difference with a pure function,
+//! and applies the plan.
 //!
-//! Inputs: the replicas bound to this node, the manifest directory, the machine, the workers. Outputs: processes,
-//! [`Reports`](crate::Reports), events.
+//! Inputs: the replicas bound to this node, the manifest directory, the machine, the workers.
+//! Outputs: processes, [`Reports`](crate::Reports), events.
 
 mod desired;
 mod downloads;
-mod give_way;
+mod last_status;
+mod memory_pressure;
 mod observed;
 mod plan;
 mod reports;
-mod said;
 mod status;
 mod step;
 mod sync_loop;
 
-pub use self::desired::{Desired, Wanted};
-pub use self::observed::{Observed, Seen, WorkerState};
+pub use self::desired::{Desired, ResolvedReplica};
+pub use self::observed::{Observed, ObservedReplica, WorkerState};
 pub use self::plan::{SyncPlan, demand};
 pub use self::status::{Facts, replica_status};
-pub use self::step::{ANSWER_GRACE, Ground, Refusal, Start, Step, StopCause, Wait};
+pub use self::step::{ANSWER_GRACE, Refusal, RefusalKind, Start, Step, StopCause, Wait};
 pub(crate) use self::sync_loop::{Sources, SyncLoop};

@@ -1,5 +1,5 @@
-//! The workers of this node: started, watched, adopted after a restart of the agent, stopped. Carries plans out and
-//! tells what is there; decides nothing.
+//! The worker processes of this node: start, monitoring, adoption after an agent restart, and stop.
+//! This module executes plans and reports state; it decides nothing.
 
 pub(crate) mod backoff;
 pub(crate) mod golden;
@@ -28,7 +28,7 @@ pub use self::record::first_record;
 use self::slot::{Slot, Stopping, Worker};
 use super::replica::{DesiredReplica, ReplicaKey, ReplicaSpec, rfc3339};
 use super::state::{Record, ReplicaDir, StateDir};
-use crate::sync::{Seen, Start, StopCause};
+use crate::sync::{ObservedReplica, Start, StopCause};
 use rooflet_api::v1alpha1::Termination;
 use rooflet_api::wire::{RequestCounts, WorkerStatus};
 use rooflet_base::clock::Clock;
@@ -43,71 +43,73 @@ use rooflet_process::{Command, Process, find_by_argument, spawn};
 use rooflet_proxy::{Proxy, Upstream};
 use rooflet_roofline::disk;
 
-/// Between the news that a ready replica goes and the SIGTERM: time for gateways to send their requests elsewhere.
+/// Delay between marking a ready replica as draining and SIGTERM, in which gateways redirect their
+/// requests.
 pub const DRAIN_NOTICE: Duration = Duration::from_millis(500);
 
-/// What a worker may finish its requests in when the agent stops or the machine needs its memory, unless told otherwise.
+/// Default time for in-flight requests to finish when the agent stops or memory is needed.
 pub const GRACE: Duration = Duration::from_secs(30);
 
-/// A worker ends by itself within its grace. This much later it is killed.
+/// A worker exits on its own within its grace period. The agent kills it this much later.
 pub const GRACE_MARGIN: Duration = Duration::from_secs(3);
 
-/// A worker that does not answer gets no more than this to end.
+/// Grace period of a worker that does not respond.
 pub(crate) const UNRESPONSIVE_GRACE: Duration = Duration::from_secs(5);
 
-/// A process that survived SIGKILL (a driver may hold it) is tried again after this time.
+/// Retry delay of a stop whose process survived SIGKILL, for example because a driver blocks it.
 const STOP_RETRY: Duration = Duration::from_secs(30);
 
-/// How often the disk is looked at, with all that is stored on it.
-const DISK_LOOK: Duration = Duration::from_secs(10);
+/// Interval at which the disk usage is measured.
+const DISK_PERIOD: Duration = Duration::from_secs(10);
 
-/// How the agent starts workers.
+/// Command that starts workers.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerCommand {
-    /// This binary.
+    /// Path of the rooflet binary.
     pub program: Utf8PathBuf,
-    /// The engine in it, for quarantine: what it does to the machine may be mended in another version.
+    /// Program and engine version, for quarantine: a different version may not crash the machine.
     pub engine: String,
-    /// Before the worker's own arguments.
+    /// Leading arguments, before the worker's own arguments.
     pub arguments: Vec<String>,
-    /// How long a worker may finish what it is answering when the agent stops, or its memory is needed.
+    /// Time for in-flight requests to finish when the agent stops or memory is needed.
     pub grace: Duration,
-    /// The most that it may take for that when its replica is replaced, moved or scaled away.
+    /// Maximum time for in-flight requests to finish when the replica is replaced, moved or scaled
+    /// down.
     pub answer_grace: Duration,
 }
 
-/// What the agent's HTTP server needs to know of a replica.
+/// View of a replica for the agent's HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub serving_name: String,
     pub log: Log,
-    /// Where its worker listens, if there is one.
+    /// Address of the worker, if one runs.
     pub upstream: Option<Upstream>,
-    /// It answers requests and is not being stopped.
+    /// True if the worker is ready and not stopping.
     pub ready: bool,
     pub context_tokens: Option<u32>,
     pub started: Option<Timestamp>,
 }
 
-/// All replicas of the node, as the HTTP server sees them.
+/// All replicas of the node by key.
 pub(crate) type Endpoints = Arc<BTreeMap<ReplicaKey, Endpoint>>;
 
-/// One replica for the status, beside what the plan saw.
+/// State of one replica for its status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
     pub restarts: i32,
-    /// In a row.
+    /// Number of consecutive failures.
     pub failures: u32,
     pub last_termination: Option<Termination>,
     pub reservation: Option<(Bytes, String)>,
     pub model_path: Option<Utf8PathBuf>,
     pub status: Option<WorkerStatus>,
     pub stopping: Option<StopCause>,
-    /// Why its answer to a golden prompt would not do.
+    /// Failure of a golden prompt.
     pub golden_failure: Option<String>,
 }
 
-/// See the module.
+/// Worker processes of this node.
 pub(crate) struct Workers {
     state: Arc<StateDir>,
     command: WorkerCommand,
@@ -118,15 +120,15 @@ pub(crate) struct Workers {
     host: Host,
     pacing: Pacing,
     slots: BTreeMap<ReplicaKey, Slot>,
-    /// What workers could hold that were killed or crashed, until it is taken.
-    lost: Bytes,
-    /// When the disk was looked at last, and what came of it.
+    /// Memory of workers that were killed or crashed, until the caller takes it.
+    lost_memory: Bytes,
+    /// Time and result of the last disk measurement.
     disk_limit: Option<(Instant, Bytes)>,
     endpoints_tx: watch::Sender<Endpoints>,
 }
 
 impl Workers {
-    /// Takes over what an earlier life of the agent left running, and ends what it cannot account for.
+    /// Adopts the workers of the previous agent process, and terminates workers without a record.
     pub(crate) fn adopt(
         state: Arc<StateDir>,
         command: WorkerCommand,
@@ -147,7 +149,7 @@ impl Workers {
             proxy,
             host,
             slots: BTreeMap::new(),
-            lost: Bytes::ZERO,
+            lost_memory: Bytes::ZERO,
             disk_limit: None,
             endpoints_tx,
         };
@@ -155,14 +157,11 @@ impl Workers {
         for record in workers.state.records() {
             known.extend(workers.adopt_one(record));
         }
-        for stray in find_by_argument("worker", &format!("{}/", workers.state.sockets())) {
-            if !known.contains(&stray.pid()) {
-                warn!(
-                    pid = stray.pid(),
-                    "ending a worker that no record of this agent names"
-                );
-                if let Err(err) = stray.kill_group() {
-                    error!(pid = stray.pid(), error = %err, "a stray worker could not be ended");
+        for orphan in find_by_argument("worker", &format!("{}/", workers.state.sockets())) {
+            if !known.contains(&orphan.pid()) {
+                warn!(pid = orphan.pid(), "terminating orphaned worker without a record");
+                if let Err(err) = orphan.kill_group() {
+                    error!(pid = orphan.pid(), error = %err, "failed to terminate orphaned worker");
                 }
             }
         }
@@ -183,13 +182,13 @@ impl Workers {
             .map(rooflet_process::ProcessId::pid);
         let worker = match process {
             Some(process) => {
-                info!(replica = %record.key, pid, "adopted a running worker");
+                info!(replica = %record.key, pid, "adopted running worker");
                 Some(self.watch(&dir, process, &record))
             }
             None => {
                 if let Some(worker) = record.worker.take() {
-                    self.lost += Bytes(worker.reserved_bytes);
-                    info!(replica = %record.key, "its worker ended while no agent was there");
+                    self.lost_memory += Bytes(worker.reserved_bytes);
+                    info!(replica = %record.key, "worker exited while no agent was running");
                     record.ended_by_itself = true;
                 }
                 None
@@ -211,32 +210,32 @@ impl Workers {
             changes: self.changes.clone(),
             pacing: self.pacing.clone(),
         };
-        let contact_rx = monitor.spawn(&self.tasks, process.clone());
+        let monitor_rx = monitor.spawn(&self.tasks, process.clone());
         Worker {
             process,
-            contact_rx,
+            monitor_rx,
             ready_since: None,
             stopping: None,
         }
     }
 
-    /// Who takes how much of the chip's time.
+    /// Shares of the chip's time.
     pub(crate) fn pacing(&self) -> &Pacing {
         &self.pacing
     }
 
-    /// For the HTTP server.
+    /// Endpoints for the HTTP server.
     pub(crate) fn endpoints(&self) -> watch::Receiver<Endpoints> {
         self.endpoints_tx.subscribe()
     }
 
-    /// Records of all replicas: what was wanted when the agent last knew.
+    /// Records of all replicas, with the last known desired state.
     pub(crate) fn records(&self) -> impl Iterator<Item = &Record> {
         self.slots.values().map(|slot| &slot.record)
     }
 
-    /// Keeps what is wanted of a replica besides its specification for the agent's next life.
-    pub(crate) fn remember(&mut self, key: &ReplicaKey, replica: &DesiredReplica) {
+    /// Stores the current terms of a replica for the next agent process.
+    pub(crate) fn update_terms(&mut self, key: &ReplicaKey, replica: &DesiredReplica) {
         if let Some(slot) = self.slots.get_mut(key)
             && slot.record.uid == replica.uid
             && slot.record.terms != replica.terms
@@ -246,52 +245,52 @@ impl Workers {
         }
     }
 
-    /// Whether any worker runs.
+    /// Returns true if no worker runs.
     pub(crate) fn is_idle(&self) -> bool {
         self.slots.values().all(|slot| slot.worker.is_none())
     }
 
-    /// The device the engine runs on, if a worker has said.
+    /// Engine that a worker reported, if any did.
     pub(crate) fn engine(&self) -> Option<rooflet_api::wire::EngineInfo> {
         let workers = self.slots.values().filter_map(|slot| slot.worker.as_ref());
         workers
-            .filter_map(|worker| worker.contact_rx.latest().status)
+            .filter_map(|worker| worker.monitor_rx.latest().status)
             .map(|status| status.engine)
             .next()
     }
 
-    /// What is there now. Takes note of workers that have ended, and keeps logs within bounds.
-    pub(crate) fn observe(&mut self) -> BTreeMap<ReplicaKey, Seen> {
+    /// Returns the current state. Processes worker exits and rotates large logs.
+    pub(crate) fn observe(&mut self) -> BTreeMap<ReplicaKey, ObservedReplica> {
         let (now, instant) = (self.clock.now(), self.clock.instant());
         for slot in self.slots.values_mut() {
-            self.lost += slot.take_note(now, instant).unwrap_or_default();
+            self.lost_memory += slot.update(now, instant).unwrap_or_default();
             if let Err(err) = slot.dir.log().rotate(MAX_LOG_BYTES) {
-                warn!(replica = %slot.record.key, error = %Chain(&err), "the worker's log could not be rotated");
+                warn!(replica = %slot.record.key, error = %Chain(&err), "failed to rotate worker log");
             }
         }
         self.slots
             .iter()
-            .map(|(key, slot)| (key.clone(), slot.seen(instant)))
+            .map(|(key, slot)| (key.clone(), slot.observe(instant)))
             .collect()
     }
 
-    /// What workers could hold that were killed or crashed since this was last asked.
-    pub(crate) fn take_lost(&mut self) -> Bytes {
-        std::mem::take(&mut self.lost)
+    /// Returns and resets the memory of workers that were killed or crashed.
+    pub(crate) fn take_lost_memory(&mut self) -> Bytes {
+        std::mem::take(&mut self.lost_memory)
     }
 
-    /// Everything but what the plan needs.
+    /// State of a replica beyond the inputs of the plan.
     pub(crate) fn progress(&self, key: &ReplicaKey) -> Option<Progress> {
         self.slots.get(key).map(Slot::progress)
     }
 
-    /// What each worker is doing, as far as it was heard.
+    /// Request counts that each worker last reported.
     pub(crate) fn requests(&self) -> BTreeMap<ReplicaKey, RequestCounts> {
-        let heard = self.slots.iter().filter_map(|(key, slot)| {
+        let counts = self.slots.iter().filter_map(|(key, slot)| {
             let status = slot.progress().status?;
             Some((key.clone(), status.requests))
         });
-        heard.collect()
+        counts.collect()
     }
 
     pub(crate) fn start(&mut self, key: &ReplicaKey, replica: &DesiredReplica, start: &Start) {
@@ -318,7 +317,7 @@ impl Workers {
         slot.record.begin(replica, start, prefixes.as_ref(), engine, now);
         match self.spawn(&slot, start, prefixes) {
             Ok(process) => {
-                info!(replica = %key, pid = process.id().map(rooflet_process::ProcessId::pid), "started a worker");
+                info!(replica = %key, pid = process.id().map(rooflet_process::ProcessId::pid), "worker started");
                 if let Some(worker) = &mut slot.record.worker {
                     worker.process = process.id().cloned();
                 }
@@ -326,7 +325,7 @@ impl Workers {
                 slot.worker = Some(self.watch(&slot.dir, process, &slot.record));
             }
             Err((reason, message)) => {
-                warn!(replica = %key, reason, error = message, "a worker could not be started");
+                warn!(replica = %key, reason, error = message, "failed to start worker");
                 let finished_at = rfc3339(now);
                 let end = Termination {
                     exit_code: None,
@@ -343,16 +342,17 @@ impl Workers {
         self.slots.insert(key.clone(), slot);
     }
 
-    /// What replicas that were told how much may store on the disk together; see [`disk::limit`]. What was stored for
-    /// workers that are gone counts as free, and so do `unused` bytes of models that were downloaded: both make room.
+    /// Maximum of the sum of the disk limits that replicas set; see [`disk::limit`]. Cached
+    /// prefixes of exited workers and `unused` bytes of downloaded models count as free, because
+    /// they are deleted when space is needed.
     pub(crate) fn disk_limit(&mut self, unused: impl FnOnce() -> Bytes) -> Bytes {
         let now = self.clock.instant();
         let known = self.disk_limit;
-        if let Some((_, limit)) = known.filter(|(looked, _)| now - *looked < DISK_LOOK) {
+        if let Some((_, limit)) = known.filter(|(measured_at, _)| now - *measured_at < DISK_PERIOD) {
             return limit;
         }
-        let stored = prefix_files::stored(&self.state.prefixes()) + unused();
-        let (_, automatic) = self.disk_promises();
+        let stored = prefix_files::stored_bytes(&self.state.prefixes()) + unused();
+        let (_, automatic) = self.reserved_disk();
         let limit = disk::limit(self.free_disk(), stored, automatic, known.map(|(_, limit)| limit));
         self.disk_limit = Some((now, limit));
         limit
@@ -363,35 +363,36 @@ impl Workers {
         disk.map_or(Bytes::ZERO, |disk| disk.free)
     }
 
-    /// What running workers may store: those that were told how much, and the others.
-    fn disk_promises(&self) -> (Bytes, Bytes) {
-        let mut promises = (Bytes::ZERO, Bytes::ZERO);
+    /// Disk space that running workers may use: the sum of explicit limits and the sum of automatic
+    /// limits.
+    fn reserved_disk(&self) -> (Bytes, Bytes) {
+        let mut reserved = (Bytes::ZERO, Bytes::ZERO);
         for record in self.slots.values().map(|slot| &slot.record) {
             let Some(worker) = &record.worker else { continue };
             match record.spec.disk() {
-                Bytes::ZERO => promises.1 += Bytes(worker.prefix_bytes),
-                told => promises.0 += told,
+                Bytes::ZERO => reserved.1 += Bytes(worker.prefix_bytes),
+                explicit => reserved.0 += explicit,
             }
         }
-        promises
+        reserved
     }
 
-    /// What would have to be removed for so many bytes more beside what is promised.
+    /// Disk space that must be freed before `wanted` more bytes fit beside the reserved space.
     pub(crate) fn missing_disk(&self, wanted: Bytes) -> Bytes {
         let records = self.slots.values().filter_map(|slot| slot.record.worker.as_ref());
         let kept: Bytes = records
             .filter_map(|worker| worker.prefix_dir.as_deref())
-            .map(prefix_files::stored)
+            .map(prefix_files::stored_bytes)
             .sum();
-        let (told, automatic) = self.disk_promises();
-        told + automatic + wanted + disk::LEFT_FREE - (self.free_disk() + kept)
+        let (explicit, automatic) = self.reserved_disk();
+        explicit + automatic + wanted + disk::LEFT_FREE - (self.free_disk() + kept)
     }
 
-    /// Where a worker is to store prefixes, and how much of them.
+    /// Directory and size limit of a worker's cached prefixes. `None` if the worker stores none.
     fn prefix_files(&mut self, namespace: &str, spec: &ReplicaSpec) -> Option<PrefixFiles> {
         let root = self.state.prefixes();
         let limit = self.disk_limit(Bytes::default);
-        let (told, _) = self.disk_promises();
+        let (explicit, _) = self.reserved_disk();
         let mut used: BTreeSet<&Utf8Path> = self
             .slots
             .values()
@@ -405,9 +406,9 @@ impl Workers {
             Bytes::ZERO
         };
         prefix_files::remove_unused(&root, &used, self.clock.now(), missing);
-        let limit = prefix_files::budget(spec.kv_cache.as_ref(), limit - told)?;
+        let limit = prefix_files::budget(spec.kv_cache.as_ref(), limit - explicit)?;
         if let Err(err) = prefix_files::prepare(&dir) {
-            warn!(%dir, error = %err, "the worker stores no prefixes: its directory cannot be made");
+            warn!(%dir, error = %err, "failed to create prefix directory; the worker caches no prefixes on disk");
             return None;
         }
         Some(PrefixFiles { dir, limit })
@@ -425,7 +426,8 @@ impl Workers {
                 format!("writing the agent's state directory: {err}"),
             )
         };
-        // The intent first: a worker whose agent dies in between is found by its socket, and this says whose it is.
+        // The record is stored before the start, so that an agent restart in between still finds
+        // the worker by its socket.
         slot.dir.save(&slot.record).map_err(io_failed)?;
         slot.dir.clear().map_err(io_failed)?;
         let spec = &slot.record.spec;
@@ -473,7 +475,7 @@ impl Workers {
             return;
         };
         if cause == StopCause::MemoryPressure {
-            slot.record.gave_way = true;
+            slot.record.stopped_for_memory = true;
             slot.save();
         }
         let Some(worker) = &mut slot.worker else {
@@ -504,19 +506,20 @@ impl Workers {
             cause,
             killed_at: self.clock.instant() + notice + grace,
         });
-        info!(replica = %key, ?cause, "stopping a worker");
+        info!(replica = %key, ?cause, "stopping worker");
         let (process, key) = (worker.process.clone(), key.clone());
         self.tasks.spawn_detached(async move {
             tokio::time::sleep(notice).await;
             while let Err(err) = process.stop(grace).await {
-                error!(replica = %key, error = %Chain(&err), "a worker could not be stopped; trying again");
+                error!(replica = %key, error = %Chain(&err), "failed to stop worker; retrying");
                 tokio::time::sleep(STOP_RETRY).await;
             }
         });
     }
 
-    /// The agent stops, or memory is needed: what is stopping already gets no more time than what stops for that.
-    pub(crate) fn hurry(&mut self) {
+    /// Limits the remaining time of stopping workers to the grace period for agent stop and memory
+    /// pressure.
+    pub(crate) fn shorten_grace(&mut self) {
         let grace = self.command.grace + GRACE_MARGIN;
         let latest = self.clock.instant() + grace;
         for (key, slot) in &mut self.slots {
@@ -525,18 +528,18 @@ impl Workers {
                 && stopping.killed_at > latest
             {
                 stopping.killed_at = latest;
-                info!(replica = %key, "a worker that stops gets less time");
+                info!(replica = %key, "shortened grace period of stopping worker");
                 let process = worker.process.clone();
                 self.tasks.spawn_detached(async move {
                     if let Err(err) = process.end_within(grace).await {
-                        error!(error = %Chain(&err), "a worker could not be stopped");
+                        error!(error = %Chain(&err), "failed to stop worker");
                     }
                 });
             }
         }
     }
 
-    /// How long a worker may finish what it is answering when its replica is replaced, moved or scaled away.
+    /// Time for in-flight requests to finish when the replica is replaced, moved or scaled down.
     fn answer_grace(&self, slot: &Slot) -> Duration {
         let worker = slot.record.worker.as_ref();
         let longest = worker.map_or(Duration::ZERO, |worker| {
@@ -545,17 +548,17 @@ impl Workers {
         longest.min(self.command.answer_grace).max(self.command.grace)
     }
 
-    /// Forgets a replica that has no worker, with its log.
+    /// Removes a replica without a worker, including its log.
     pub(crate) fn release(&mut self, key: &ReplicaKey) {
         if self.slots.get(key).is_some_and(|slot| slot.worker.is_none()) {
             let slot = self.slots.remove(key);
             if let Some(Err(err)) = slot.map(|slot| slot.dir.remove()) {
-                warn!(replica = %key, error = %Chain(&err), "the replica's directory could not be removed");
+                warn!(replica = %key, error = %Chain(&err), "failed to remove replica directory");
             }
         }
     }
 
-    /// Shows the HTTP server what is there.
+    /// Publishes the endpoints to the HTTP server.
     pub(crate) fn publish(&self) {
         let next: BTreeMap<_, _> = self
             .slots

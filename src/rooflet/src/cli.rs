@@ -353,7 +353,7 @@ mod tests {
         let hostname = as_node_name(&Host::Native.identity().hostname);
         assert_eq!(name(None).unwrap(), hostname);
         let state = StateDir::open(state_dir).unwrap();
-        state.keep_node_name("anna-s-macbook-air.local").unwrap();
+        state.save_node_name("anna-s-macbook-air.local").unwrap();
         assert_eq!(name(None).unwrap(), "anna-s-macbook-air.local");
         assert_eq!(name(Some("air")).unwrap(), "air");
         std::fs::write(state_dir.join("node-name.json"), "{").unwrap();

@@ -401,7 +401,7 @@ fn what_is_wrong_with_a_scenario_is_named() {
         (
             "fleet:\n",
             "fleet:\n  quietHours: {mini: \"9-17\"}\n",
-            "fleet.quietHours.mini: `9-17` is no time of day from and to: write HH:MM-HH:MM",
+            "fleet.quietHours.mini: `9-17` is not a period: use HH:MM-HH:MM",
         ),
         ("model: phi-3-mini", "model: phi-99", "models[1].model: "),
         (

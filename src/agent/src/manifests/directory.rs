@@ -1,4 +1,4 @@
-//! Reading the manifest directory and noticing its changes.
+//! Reader of the manifest directory, triggered by file system events.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,25 +18,25 @@ use rooflet_base::task::Tasks;
 use rooflet_base::yaml::MAX_YAML_BYTES;
 use rooflet_client::Changes;
 
-/// The directory is read again after this time even if no change was noticed: a watch can be lost (a network disk, a
-/// directory that was replaced).
+/// Interval of unconditional rescans. File system events can be lost, for example on a network disk
+/// or after the directory was replaced.
 const RESCAN: Duration = Duration::from_secs(10);
 
-/// An editor writes a file in several steps; they are read as one.
+/// Delay between an event and the scan, so that the several writes of an editor are read once.
 const SETTLE: Duration = Duration::from_millis(150);
 
-/// Files that are read.
+/// Maximum number of files that are read.
 const MAX_FILES: usize = 1024;
 
-/// Why a manifest directory cannot be used at all.
+/// Error that makes a manifest directory unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenManifestsError {
     #[error(
-        "the manifest directory `{path}` does not exist: create it, or name another one with --manifest-dir"
+        "manifest directory `{path}` does not exist: create it, or pass another directory with --manifest-dir"
     )]
     Missing { path: Utf8PathBuf },
     #[error(
-        "the manifest directory `{path}` cannot be read: check its permissions, or name another one with --manifest-dir"
+        "reading the manifest directory `{path}`: check its permissions, or pass another directory with --manifest-dir"
     )]
     Unreadable {
         path: Utf8PathBuf,
@@ -45,7 +45,7 @@ pub enum OpenManifestsError {
     },
 }
 
-/// Says at the start what would otherwise be a silent nothing.
+/// Checks at the start of the agent that the directory exists and is readable.
 pub(crate) fn check_readable(path: &Utf8Path) -> Result<(), OpenManifestsError> {
     let path_of = || path.to_owned();
     match path.read_dir_utf8() {
@@ -57,7 +57,8 @@ pub(crate) fn check_readable(path: &Utf8Path) -> Result<(), OpenManifestsError> 
     }
 }
 
-/// Keeps reading the directory. `records` are what ran before: a file that is broken at the start keeps that.
+/// Starts a task that reads the directory. For a file that is invalid at the start, `records`
+/// supply the last valid version.
 pub(crate) fn watch<'a>(
     tasks: &Tasks,
     path: Utf8PathBuf,
@@ -71,7 +72,7 @@ pub(crate) fn watch<'a>(
         files: remembered(records),
         set: Arc::default(),
     };
-    // Watching begins before the first look, so that no change falls between the two.
+    // The watch starts before the first scan, so that no change is missed between the two.
     let (noticed_tx, mut noticed_rx) = watch::channel(());
     let watcher = directory.notify(noticed_tx);
     directory.scan();
@@ -90,8 +91,8 @@ pub(crate) fn watch<'a>(
                 let changed = directory.scan();
                 (directory, changed)
             });
-            // The only way to fail is a panic, which the tests would have to find; without the directory the agent
-            // keeps running what it runs.
+            // The scan fails only if it panics. The agent then keeps running the last known
+            // manifests.
             let Ok((back, changed)) = scan.await else { return };
             directory = back;
             if changed {
@@ -111,7 +112,7 @@ struct Directory {
 }
 
 impl Directory {
-    /// Reads everything. Says whether anything has changed.
+    /// Reads all files. Returns true if anything has changed.
     fn scan(&mut self) -> bool {
         let mut problems = Vec::new();
         match self.file_names() {
@@ -132,7 +133,7 @@ impl Directory {
                     }
                 }
             }
-            // An unmounted disk must not take down what runs from it.
+            // Replicas of an unmounted disk keep running.
             Err(err) => problems.push(problem(
                 self.path.as_str(),
                 format!("reading the directory: {err}"),
@@ -148,7 +149,7 @@ impl Directory {
             .iter()
             .filter(|problem| !self.set.problems.contains(problem))
         {
-            warn!("manifest {new}; what ran from it before keeps running");
+            warn!("manifest {new}; replicas of its last valid version keep running");
         }
         info!(
             replicas = set.replicas.len(),
@@ -159,13 +160,13 @@ impl Directory {
         true
     }
 
-    /// Names of the files that hold manifests, sorted.
+    /// Sorted names of the manifest files.
     fn file_names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in self.path.read_dir_utf8()? {
-            // A name that is not UTF-8 is nobody's manifest.
+            // Names that are not UTF-8 are ignored.
             let Ok(entry) = entry else { continue };
-            // Follows links: Kubernetes mounts configuration that way.
+            // Symbolic links are followed, because Kubernetes mounts ConfigMaps as links.
             if is_manifest_name(entry.file_name())
                 && entry.path().metadata().is_ok_and(|metadata| metadata.is_file())
             {
@@ -177,7 +178,8 @@ impl Directory {
         Ok(names)
     }
 
-    /// `None` if the system cannot watch; then the periodic scan has to do.
+    /// Returns `None` if the system does not support file watches. Changes are then found by the
+    /// periodic scan.
     fn notify(&self, noticed_tx: watch::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let watching = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if event.is_ok_and(|event| !event.kind.is_access()) {
@@ -190,7 +192,7 @@ impl Directory {
         });
         watching
             .inspect_err(|err| {
-                warn!(path = %self.path, error = %Chain(err), "changes of manifests are noticed by looking every 10 s");
+                warn!(path = %self.path, error = %Chain(err), "failed to watch manifest directory; scanning every 10 s");
             })
             .ok()
     }
@@ -220,7 +222,8 @@ fn problem(file: &str, message: String) -> ManifestProblem {
     }
 }
 
-/// Hidden files, and what editors put beside the file they edit (`a.yaml~`, `#a.yaml#`, `.a.yaml.swp`), are not manifests.
+/// Returns false for hidden files and for backup files of editors (`a.yaml~`, `#a.yaml#`,
+/// `.a.yaml.swp`).
 fn is_manifest_name(name: &str) -> bool {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
     !name.starts_with(['.', '#', '~']) && matches!(extension, Some("yaml" | "yml" | "json"))
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_come_change_break_move_and_go() {
+    async fn adds_changes_keeps_moves_and_removes_files() {
         let good = deployment("a", "local://m");
         let mut scene = Scene::new(&[
             ("a.yaml", &good),
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_broken_at_the_start_keeps_what_ran_before() {
+    fn file_that_is_invalid_at_start_keeps_recorded_replicas() {
         let directory = TempDir::new();
         fs::write(directory.path().join("a.yaml"), "kind: [").unwrap();
         let good = Parser::new("n")
@@ -358,7 +361,7 @@ mod tests {
         };
         assert!(
             scanned.scan() && !scanned.scan(),
-            "the second look finds nothing new"
+            "the second scan finds no change"
         );
         assert_eq!((scanned.set.replicas.len(), scanned.set.problems.len()), (1, 1));
         fs::remove_file(directory.path().join("a.yaml")).unwrap();
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_vanishes_takes_nothing_along() {
+    fn removed_directory_removes_no_replica() {
         let directory = TempDir::new();
         let path = directory.path().join("manifests");
         assert!(matches!(
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_of_editors_are_not_manifests() {
+    fn ignores_backup_files_of_editors() {
         for name in ["a.yaml", "a.yml", "a.b.json"] {
             assert!(is_manifest_name(name), "{name}");
         }

@@ -1,4 +1,4 @@
-//! From the text of a manifest file to replicas, or to what is wrong with it, by file, line and field. Pure.
+//! Parser of manifest files. Pure. Errors name file, line and field.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use rooflet_apimachinery::schema::{StructuralSchema, names};
 use rooflet_base::yaml;
 use rooflet_scheduler::is_overridden;
 
-/// Objects one file may hold.
+/// Maximum number of objects per file.
 const MAX_OBJECTS_PER_FILE: usize = 256;
 
-/// The namespace of an object that names none.
+/// Namespace of objects without `metadata.namespace`.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// One ModelDeployment of the manifest directory, as the one replica that runs of it here.
+/// Replica that this node runs for one ModelDeployment of the manifest directory.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Manifest {
     pub key: ReplicaKey,
@@ -26,12 +26,12 @@ pub(crate) struct Manifest {
     pub terms: Terms,
 }
 
-/// What is wrong with a manifest.
+/// Problem of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ManifestProblem {
     pub file: String,
-    /// Counted from one.
+    /// Line number, starting at 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,11 +52,13 @@ impl fmt::Display for ManifestProblem {
     }
 }
 
-/// Reads manifests by the same schema as the API server, so that the same YAML means the same with and without one.
+/// Parser of manifests. It uses the API server's schema, so that a manifest means the same with and
+/// without an API server.
 #[derive(Debug)]
 pub(crate) struct Parser {
     schema: StructuralSchema,
-    /// Replicas are named like the mirrors of this node.
+    /// Name of this node. A replica's name is the deployment's name with this suffix, like the name
+    /// of its mirror.
     node: String,
 }
 
@@ -68,7 +70,7 @@ impl Parser {
         }
     }
 
-    /// All replicas of a file, or everything that is wrong with it: a file counts as a whole or not at all.
+    /// Returns all replicas of a file, or all problems if the file has any.
     pub(crate) fn parse(&self, file: &str, text: &str) -> Result<Vec<Manifest>, Vec<ManifestProblem>> {
         let problem = |line, field, message| ManifestProblem {
             file: file.to_owned(),
@@ -85,8 +87,7 @@ impl Parser {
             )]
         })?;
         if documents.is_empty() {
-            let message =
-                "the file holds no object: write a ModelDeployment into it, or remove it".to_owned();
+            let message = "the file contains no object: add a ModelDeployment, or remove the file".to_owned();
             return Err(vec![problem(None, None, message)]);
         }
         let chunks = chunks(text);
@@ -97,13 +98,13 @@ impl Parser {
             for Object { value, locatable } in flatten(document) {
                 if manifests.len() >= MAX_OBJECTS_PER_FILE {
                     let message =
-                        format!("the file holds more than {MAX_OBJECTS_PER_FILE} objects: split it");
+                        format!("the file contains more than {MAX_OBJECTS_PER_FILE} objects: split it");
                     return Err(vec![problem(None, None, message)]);
                 }
                 match self.object(value) {
                     Ok(manifest) if manifests.iter().any(|known| known.key == manifest.key) => {
                         let message = format!(
-                            "ModelDeployment {} stands in this file twice",
+                            "ModelDeployment {} is defined twice in this file",
                             self.shown(&manifest.key)
                         );
                         problems.push(problem(chunk.map(|chunk| chunk.first_line), None, message));
@@ -125,7 +126,7 @@ impl Parser {
         }
     }
 
-    /// `namespace/name` of the deployment behind a key.
+    /// Formats a replica's key as `namespace/name` of its deployment.
     pub(crate) fn shown(&self, key: &ReplicaKey) -> String {
         let name = key
             .name
@@ -146,7 +147,7 @@ impl Parser {
         let api_version = format!("{GROUP}/{VERSION}");
         if text("kind") != "ModelDeployment" {
             let message = format!(
-                "must be ModelDeployment, not `{}`: an agent runs nothing else by itself",
+                "must be ModelDeployment, not `{}`: an agent runs no other kind from manifests",
                 text("kind")
             );
             return Err(one("kind", message));
@@ -196,7 +197,8 @@ impl Parser {
         let invalid = self.schema.validate(&value, None);
         for error in invalid {
             match (error.field.as_str(), wrong.is_empty()) {
-                // About the object as a whole; beside others it only says that there may be more.
+                // This error concerns the whole object. Next to other errors it only states that
+                // more errors may exist.
                 ("<nil>", false) => {}
                 ("<nil>", true) => wrong.push((None, error.message)),
                 _ => wrong.push((Some(error.field), error.message)),
@@ -231,11 +233,11 @@ impl Parser {
 
 struct Object {
     value: Value,
-    /// Field paths can be looked up in the text: not so inside a List.
+    /// True if field paths can be located in the text. False for items of a List.
     locatable: bool,
 }
 
-/// The items of a List, or the object itself.
+/// Returns the items of a List, or the object itself.
 fn flatten(mut document: Value) -> Vec<Object> {
     let is_list = document
         .get("kind")
@@ -256,14 +258,14 @@ fn flatten(mut document: Value) -> Vec<Object> {
     }
 }
 
-/// One document's lines within the file.
+/// Lines of one YAML document.
 struct Chunk<'a> {
-    /// Counted from one.
+    /// Line number within the file, starting at 1.
     first_line: usize,
     lines: Vec<&'a str>,
 }
 
-/// The non-empty documents of a YAML stream.
+/// Splits a YAML stream into its non-empty documents.
 fn chunks(text: &str) -> Vec<Chunk<'_>> {
     let mut chunks = vec![Chunk {
         first_line: 1,
@@ -279,13 +281,14 @@ fn chunks(text: &str) -> Vec<Chunk<'_>> {
             chunk.lines.push(line);
         }
     }
-    let says_something = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
-    chunks.retain(|chunk| chunk.lines.iter().any(says_something));
+    let has_content = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    chunks.retain(|chunk| chunk.lines.iter().any(has_content));
     chunks
 }
 
 impl Chunk<'_> {
-    /// The line of a field in block style, or of the deepest part of its path that is written out.
+    /// Returns the line of a field in block style. If the field is absent, returns the line of its
+    /// deepest ancestor.
     fn line_of(&self, path: &str) -> usize {
         let (mut from, mut found) = (0, None);
         let mut parent_indent = None;
@@ -314,20 +317,20 @@ impl Chunk<'_> {
             }
             break;
         }
-        let says_something = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
-        let first = self.lines.iter().position(says_something).unwrap_or(0);
+        let has_content = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+        let first = self.lines.iter().position(has_content).unwrap_or(0);
         self.first_line + found.unwrap_or(first)
     }
 }
 
-/// The YAML crate's message names the place in words.
+/// Extracts the line number from a message of the YAML crate.
 fn line_in_message(message: &str) -> Option<usize> {
     let (_, rest) = message.split_once("line ")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }
 
-/// The message without the excerpt of the text that follows it.
+/// Returns a message of the YAML crate without its excerpt of the source text.
 fn first_paragraph(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default().trim();
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
@@ -367,7 +370,7 @@ spec:
     }
 
     #[test]
-    fn one_deployment_is_one_replica_with_defaults() {
+    fn parses_one_deployment_to_one_replica_with_defaults() {
         let manifests = Parser::new("mini-1").parse("a.yaml", GUIDE).unwrap();
         let spec = ReplicaSpec {
             source: "local://guide".to_owned(),
@@ -388,7 +391,7 @@ spec:
     }
 
     #[test]
-    fn streams_and_lists_are_read_whole() {
+    fn parses_yaml_streams_and_lists() {
         let second = GUIDE.replace("name: guide", "name: b\n  namespace: prod");
         check(
             &format!("# first\n---\n{GUIDE}---\n---\n{second}"),
@@ -399,12 +402,12 @@ spec:
         check(list, "default/j-mini-1 serves j");
         check(
             &format!("{GUIDE}---\n{GUIDE}"),
-            "a.yaml:9: ModelDeployment default/guide stands in this file twice",
+            "a.yaml:9: ModelDeployment default/guide is defined twice in this file",
         );
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_field() {
+    fn reports_problems_with_line_and_field() {
         check(
             &GUIDE.replace("    source", "    sauce"),
             "a.yaml:7: spec.model.sauce: unknown field\na.yaml:6: spec.model.source: Required value",
@@ -419,7 +422,7 @@ spec:
         );
         check(
             &GUIDE.replace("ModelDeployment", "Pod"),
-            "a.yaml:2: kind: must be ModelDeployment, not `Pod`: an agent runs nothing else by itself",
+            "a.yaml:2: kind: must be ModelDeployment, not `Pod`: an agent runs no other kind from manifests",
         );
         check(
             &GUIDE.replace("v1alpha1", "v9"),
@@ -435,14 +438,14 @@ spec:
         );
         check(
             "# nothing yet\n",
-            "a.yaml: the file holds no object: write a ModelDeployment into it, or remove it",
+            "a.yaml: the file contains no object: add a ModelDeployment, or remove the file",
         );
     }
 
     #[test]
-    fn what_can_never_be_meant_is_refused_by_its_field() {
+    fn rejects_contradictory_values_with_field() {
         let tolerations = "  placement: {tolerations: [";
-        // Kubernetes' own words.
+        // These messages are Kubernetes' own.
         for one in ["{}", "{value: x}", "{key: '', effect: NoExecute}"] {
             check(
                 &format!("{GUIDE}{tolerations}{one}]}}\n"),
@@ -470,7 +473,7 @@ spec:
         ] {
             check(&fits, "default/guide-mini-1 serves guide");
         }
-        // What is null is absent.
+        // Null fields count as absent.
         for fits in [
             format!("{GUIDE}{tolerations}{{operator: Exists, key: , value: }}]}}\n"),
             promise("contextTokens: ", "2s", 513),
@@ -496,7 +499,7 @@ spec:
     }
 
     #[test]
-    fn one_broken_document_breaks_the_file() {
+    fn one_invalid_document_invalidates_the_file() {
         let broken = GUIDE.replace("local://guide", "''");
         let problems = Parser::new("n")
             .parse("a.yaml", &format!("{GUIDE}---\n{broken}"))
@@ -508,7 +511,7 @@ spec:
     }
 
     #[test]
-    fn text_that_is_not_yaml_is_told_with_its_line() {
+    fn yaml_syntax_errors_have_a_line() {
         let problems = Parser::new("n")
             .parse("a.yaml", "kind: [1, 2\nmetadata: {}\n")
             .unwrap_err();

@@ -1,5 +1,5 @@
-//! Downloads of models from their hub: one after the other, each until it is whole, with what went wrong told and tried
-//! again. What is decided about them is the sync plan's; this carries it out and says how far it is.
+//! Downloads of models from their hub, one at a time, retried until complete. The sync plan decides
+//! what to download; this module downloads it and reports progress.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Trouble;
+use super::DownloadProblem;
 use crate::state::StateDir;
 use rooflet_api::v1alpha1::{DownloadSpeed, HubModel};
 use rooflet_artifact::Downloads;
@@ -26,40 +26,41 @@ use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
 use rooflet_client::Changes;
 
-/// Bytes per second of the last downloads, in the state directory.
+/// File in the state directory with the speeds of the last downloads in bytes per second.
 const FILE: &str = "downloads.json";
 
-/// Waits after a failure, each twice the one before.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// What waiting does not mend is asked again all the same: somebody may have mended it.
-const PERMANENT_WAIT: Duration = Duration::from_secs(300);
+/// First and longest delay of the exponential backoff after transient errors.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+/// Delay after permanent errors. The request is repeated because an administrator may have fixed
+/// the cause.
+const PERMANENT_DELAY: Duration = Duration::from_secs(300);
 
-/// How far a download is, is looked at so often.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Interval at which the progress of a download is read.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(5);
 
-/// A smaller download says more of the way there than of its width.
+/// Minimum size of a measured download. Smaller downloads measure latency rather than bandwidth.
 const MIN_MEASURED: Bytes = Bytes::mib(1);
-/// Downloads that speed is the median of.
-const MEASURED: usize = 8;
+/// Number of downloads in the median speed.
+const SPEED_SAMPLES: usize = 8;
 
-/// What is known of a model that is not here.
+/// State of a model that is not downloaded.
 #[derive(Debug, Clone)]
-pub(crate) enum Looked {
+pub(crate) enum HubLookup {
     /// The hub has not answered yet.
-    Asked,
-    Known {
+    Pending,
+    Found {
         survey: Arc<Survey>,
-        /// On the disk of what is needed.
+        /// Bytes of the model that are on the disk.
         done: Bytes,
-        /// Why its download does not go on for now.
-        trouble: Option<Trouble>,
+        /// Reason why the download is suspended.
+        problem: Option<DownloadProblem>,
     },
-    /// Nothing is known of it.
-    Unknown(Trouble),
+    /// The request to the hub failed.
+    Failed(DownloadProblem),
 }
 
-/// The agent's downloads.
+/// Downloads of the agent.
 pub(crate) struct Pulls {
     hub: HubAccess,
     downloads: Downloads,
@@ -67,27 +68,27 @@ pub(crate) struct Pulls {
     tasks: Tasks,
     clock: Clock,
     changes: Changes,
-    known: BTreeMap<HubModel, Known>,
-    /// Held by the download that is under way.
+    pulls: BTreeMap<HubModel, PullState>,
+    /// Permit that the running download holds.
     turn: Arc<Semaphore>,
     speeds: Arc<Mutex<VecDeque<f64>>>,
 }
 
-/// A model that somebody wants, and whatever works for it; dropped, that stops.
-struct Known {
+/// Model that a replica needs, with its tasks. Dropping it stops them.
+struct PullState {
     shared: Arc<Shared>,
     stop: CancellationToken,
     is_pulling: bool,
 }
 
-impl Known {
-    /// A download has begun and has not said yet all that it has to say.
+impl PullState {
+    /// Returns true if a download has started and not completed.
     fn is_under_way(&self) -> bool {
-        self.is_pulling && !self.shared.told().is_whole
+        self.is_pulling && !self.shared.status().is_complete
     }
 }
 
-impl Drop for Known {
+impl Drop for PullState {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -96,20 +97,20 @@ impl Drop for Known {
 #[derive(Default)]
 struct Shared {
     progress: Progress,
-    told: Mutex<Told>,
+    status: Mutex<PullStatus>,
 }
 
 #[derive(Default)]
-struct Told {
+struct PullStatus {
     survey: Option<Arc<Survey>>,
-    trouble: Option<Trouble>,
-    /// It is here, and what follows from that is written down.
-    is_whole: bool,
+    problem: Option<DownloadProblem>,
+    /// True if the download is complete and its result is recorded.
+    is_complete: bool,
 }
 
 impl Shared {
-    fn told(&self) -> MutexGuard<'_, Told> {
-        lock(&self.told)
+    fn status(&self) -> MutexGuard<'_, PullStatus> {
+        lock(&self.status)
     }
 }
 
@@ -129,7 +130,7 @@ impl Pulls {
             tasks: tasks.clone(),
             clock,
             changes,
-            known: BTreeMap::new(),
+            pulls: BTreeMap::new(),
             turn: Arc::new(Semaphore::new(1)),
             speeds: Arc::new(Mutex::new(speeds)),
         }
@@ -139,76 +140,78 @@ impl Pulls {
         &self.downloads
     }
 
-    /// What is known of a model that is not here. The first look asks the hub.
-    pub(crate) fn look(&mut self, model: &HubModel) -> Looked {
-        let known = match self.known.get(model) {
-            Some(known) => known,
+    /// Returns the state of a model that is not downloaded. The first call requests its metadata
+    /// from the hub.
+    pub(crate) fn look_up(&mut self, model: &HubModel) -> HubLookup {
+        let state = match self.pulls.get(model) {
+            Some(state) => state,
             None => {
-                let known = Known {
+                let state = PullState {
                     shared: Arc::default(),
                     stop: CancellationToken::new(),
                     is_pulling: false,
                 };
-                self.tasks.spawn_detached(ask(
+                self.tasks.spawn_detached(request_survey(
                     self.downloads.pinned(model),
                     self.hub.clone(),
-                    known.shared.clone(),
-                    known.stop.clone(),
+                    state.shared.clone(),
+                    state.stop.clone(),
                     self.changes.clone(),
                 ));
-                self.known.entry(model.clone()).or_insert(known)
+                self.pulls.entry(model.clone()).or_insert(state)
             }
         };
-        let told = known.shared.told();
-        match (&told.survey, &told.trouble) {
-            (Some(survey), trouble) => Looked::Known {
+        let status = state.shared.status();
+        match (&status.survey, &status.problem) {
+            (Some(survey), problem) => HubLookup::Found {
                 survey: survey.clone(),
-                done: match known.is_pulling {
-                    true => known.shared.progress.bytes(),
-                    // What an earlier life has left.
+                done: match state.is_pulling {
+                    true => state.shared.progress.bytes(),
+                    // Bytes that an earlier agent process downloaded.
                     false => self.downloads.came(&survey.model),
                 },
-                trouble: trouble.clone(),
+                problem: problem.clone(),
             },
-            (None, Some(trouble)) => Looked::Unknown(trouble.clone()),
-            (None, None) => Looked::Asked,
+            (None, Some(problem)) => HubLookup::Failed(problem.clone()),
+            (None, None) => HubLookup::Pending,
         }
     }
 
-    /// Begins to download a model that is known, unless that is under way. `missing` bytes are made free before, of models
-    /// whose directories are none of `used`.
+    /// Starts the download of a surveyed model, unless it is running. Before that, frees `missing`
+    /// bytes by deleting models whose directories are not in `used`.
     pub(crate) fn start(&mut self, model: &HubModel, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
-        let Some(known) = self.known.get_mut(model).filter(|known| !known.is_under_way()) else {
+        let Some(state) = self.pulls.get_mut(model).filter(|state| !state.is_under_way()) else {
             return;
         };
         let survey = {
-            let mut told = known.shared.told();
-            told.is_whole = false;
-            told.survey.clone()
+            let mut status = state.shared.status();
+            status.is_complete = false;
+            status.survey.clone()
         };
         let Some(survey) = survey else {
             return;
         };
-        known.is_pulling = true;
-        // Now, while it is known what is used: its turn may come when that has changed.
+        state.is_pulling = true;
+        // Delete now, while `used` is accurate. It may have changed when the download gets its
+        // turn.
         self.downloads.remove_unused(used, missing);
         let download = Download {
-            asked: model.clone(),
+            requested: model.clone(),
             survey,
             hub: self.hub.clone(),
             downloads: self.downloads.clone(),
-            shared: known.shared.clone(),
+            shared: state.shared.clone(),
             clock: self.clock.clone(),
             changes: self.changes.clone(),
             speeds: self.speeds.clone(),
             state: self.state.clone(),
         };
-        let (turn, stop) = (self.turn.clone(), known.stop.clone());
+        let (turn, stop) = (self.turn.clone(), state.stop.clone());
         self.tasks.spawn_detached(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = async {
-                    // Closed never.
+                    // The semaphore is never closed.
                     let Ok(_turn) = turn.acquire().await else { return };
                     download.run().await;
                 } => {}
@@ -216,25 +219,26 @@ impl Pulls {
         });
     }
 
-    /// Forgets a model that is here, unless its download is about to say so itself.
+    /// Forgets a downloaded model, unless its download has yet to report completion.
     pub(crate) fn forget(&mut self, model: &HubModel) {
-        if self.known.get(model).is_some_and(|known| !known.is_under_way()) {
-            self.known.remove(model);
+        if self.pulls.get(model).is_some_and(|state| !state.is_under_way()) {
+            self.pulls.remove(model);
         }
     }
 
-    /// Stops what nobody wants any more, and forgets it: who wants it again asks anew.
+    /// Stops and forgets downloads of models that are not in `wanted`.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<HubModel>) {
-        self.known.retain(|model, _| wanted.contains(model));
+        self.pulls.retain(|model, _| wanted.contains(model));
     }
 
-    /// When progress is to be looked at although nothing has changed.
-    pub(crate) fn look_again(&self) -> Option<Duration> {
-        let mut known = self.known.values();
-        known.any(Known::is_under_way).then_some(LOOK_AGAIN)
+    /// Interval after which progress is read again although nothing has changed. `None` without a
+    /// running download.
+    pub(crate) fn requeue_after(&self) -> Option<Duration> {
+        let mut all = self.pulls.values();
+        all.any(PullState::is_under_way).then_some(PROGRESS_PERIOD)
     }
 
-    /// How fast models came lately; `None` where none did.
+    /// Median speed of the last downloads. `None` without downloads.
     pub(crate) fn speed(&self) -> Option<DownloadSpeed> {
         let speeds = lock(&self.speeds);
         Some(DownloadSpeed {
@@ -244,15 +248,15 @@ impl Pulls {
     }
 }
 
-/// Asks the hub for a model until it answers.
-async fn ask(
+/// Requests a model's metadata from the hub until it answers.
+async fn request_survey(
     model: HubModel,
     hub: HubAccess,
     shared: Arc<Shared>,
     stop: CancellationToken,
     changes: Changes,
 ) {
-    let mut waits = Waits::default();
+    let mut backoff = Backoff::default();
     loop {
         let answer = tokio::select! {
             () = stop.cancelled() => return,
@@ -260,24 +264,28 @@ async fn ask(
         };
         let wait = match answer {
             Ok(survey) => {
-                *shared.told() = Told {
+                *shared.status() = PullStatus {
                     survey: Some(Arc::new(survey)),
-                    ..Told::default()
+                    ..PullStatus::default()
                 };
                 changes.mark();
                 return;
             }
             Err(err) => {
-                let is_passing = err.is_passing();
-                let trouble = Trouble {
+                let is_transient = err.is_passing();
+                let problem = DownloadProblem {
                     reason: err.reason(),
                     message: Chain(&err).to_string(),
-                    is_passing,
+                    is_transient,
                 };
-                warn!(%model, reason = trouble.reason, "{}", trouble.message);
-                shared.told().trouble = Some(trouble);
+                warn!(%model, reason = problem.reason, "{}", problem.message);
+                shared.status().problem = Some(problem);
                 changes.mark();
-                if is_passing { waits.next() } else { PERMANENT_WAIT }
+                if is_transient {
+                    backoff.next()
+                } else {
+                    PERMANENT_DELAY
+                }
             }
         };
         tokio::select! {
@@ -288,19 +296,19 @@ async fn ask(
 }
 
 #[derive(Default)]
-struct Waits(u32);
+struct Backoff(u32);
 
-impl Waits {
+impl Backoff {
     fn next(&mut self) -> Duration {
-        let wait = FIRST_WAIT.saturating_mul(1 << self.0.min(16)).min(LONGEST_WAIT);
+        let wait = FIRST_DELAY.saturating_mul(1 << self.0.min(16)).min(LONGEST_DELAY);
         self.0 += 1;
         wait
     }
 }
 
-/// One model on its way.
+/// Download of one model.
 struct Download {
-    asked: HubModel,
+    requested: HubModel,
     survey: Arc<Survey>,
     hub: HubAccess,
     downloads: Downloads,
@@ -312,76 +320,78 @@ struct Download {
 }
 
 impl Download {
-    /// Until the model is whole.
+    /// Downloads until the model is complete.
     async fn run(self) {
-        let mut waits = Waits::default();
-        // Before it is whole: an agent that dies on the way goes on with the same.
-        if let Err(err) = self.downloads.remember(&self.asked, &self.survey.model) {
-            warn!(model = %self.asked, error = %err, "its commit could not be written down");
+        let mut backoff = Backoff::default();
+        // The commit is stored before the download starts, so that a restarted agent continues with
+        // the same commit.
+        if let Err(err) = self.downloads.remember(&self.requested, &self.survey.model) {
+            warn!(model = %self.requested, error = %err, "failed to store the model's commit");
         }
         loop {
-            let began = self.clock.instant();
-            let came = AtomicU64::new(0);
+            let started = self.clock.instant();
+            let received = AtomicU64::new(0);
             let outcome = pull(
                 &self.survey,
                 &self.hub,
                 &self.downloads,
                 &self.shared.progress,
                 |bytes| {
-                    let before = came.fetch_add(bytes as u64, Ordering::Relaxed);
+                    let before = received.fetch_add(bytes as u64, Ordering::Relaxed);
                     if before == 0 {
-                        self.goes_on();
+                        self.resumed();
                     }
                 },
             )
             .await;
-            let came = Bytes(came.into_inner());
-            self.measured(came, began);
+            let received = Bytes(received.into_inner());
+            self.record_speed(received, started);
             match outcome {
                 Ok(path) => {
-                    info!(model = %self.survey.model, %path, "downloaded a model");
-                    let mut told = self.shared.told();
-                    (told.trouble, told.is_whole) = (None, true);
+                    info!(model = %self.survey.model, %path, "model downloaded");
+                    let mut status = self.shared.status();
+                    (status.problem, status.is_complete) = (None, true);
                     self.changes.mark();
                     return;
                 }
                 Err(err) => {
-                    let trouble = Trouble {
+                    let problem = DownloadProblem {
                         reason: err.reason(),
-                        message: format!("{}; it is tried again", Chain(&err)),
-                        is_passing: true,
+                        message: format!("{}; retrying", Chain(&err)),
+                        is_transient: true,
                     };
-                    warn!(model = %self.survey.model, reason = trouble.reason, "{}", trouble.message);
-                    self.shared.told().trouble = Some(trouble);
+                    warn!(model = %self.survey.model, reason = problem.reason, "{}", problem.message);
+                    self.shared.status().problem = Some(problem);
                     self.changes.mark();
-                    // What broke goes on where it ended; what was wrong costs all of it again.
-                    if came > Bytes::ZERO && !matches!(err, PullError::Digest { .. }) {
-                        waits = Waits::default();
+                    // A broken connection resumes where it ended. A wrong digest repeats the whole
+                    // file and keeps the backoff.
+                    if received > Bytes::ZERO && !matches!(err, PullError::Digest { .. }) {
+                        backoff = Backoff::default();
                     }
                 }
             }
-            tokio::time::sleep(waits.next()).await;
+            tokio::time::sleep(backoff.next()).await;
         }
     }
 
-    fn goes_on(&self) {
-        if self.shared.told().trouble.take().is_some() {
+    fn resumed(&self) {
+        if self.shared.status().problem.take().is_some() {
             self.changes.mark();
         }
     }
 
-    fn measured(&self, came: Bytes, began: Instant) {
-        let seconds = (self.clock.instant() - began).as_secs_f64();
-        if came < MIN_MEASURED || seconds <= 0.0 {
+    fn record_speed(&self, received: Bytes, started: Instant) {
+        let seconds = (self.clock.instant() - started).as_secs_f64();
+        if received < MIN_MEASURED || seconds <= 0.0 {
             return;
         }
         let mut speeds = lock(&self.speeds);
-        speeds.push_back(came.0 as f64 / seconds);
-        while speeds.len() > MEASURED {
+        speeds.push_back(received.0 as f64 / seconds);
+        while speeds.len() > SPEED_SAMPLES {
             speeds.pop_front();
         }
         if let Err(err) = self.state.write(FILE, &*speeds) {
-            warn!(error = %err, "how fast models came could not be written down");
+            warn!(error = %err, "failed to store the download speeds");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What is known of one model on this node: whether and how it can be served, or why it cannot. Pure.
+//! A model on this node: the parameters for serving it, or the reason why it cannot be served.
+//! Pure.
 
 use std::sync::Arc;
 
@@ -9,10 +10,10 @@ use rooflet_base::units::Bytes;
 use rooflet_roofline::kv_quantisation::KvQuantisationError;
 use rooflet_roofline::memory::ServedModel;
 
-/// The hub has not said yet what a model is.
+/// Reason while the hub has not answered the request for a model's metadata.
 pub(crate) const ASKING_HUB: &str = "AskingHub";
 
-/// A model that can be served.
+/// Model that can be served.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServableModel {
     pub path: Utf8PathBuf,
@@ -20,22 +21,23 @@ pub struct ServableModel {
     pub architecture: &'static str,
     pub served: Arc<ServedModel>,
     pub max_context_tokens: u32,
-    /// Why its KV cache cannot be kept in few bits.
+    /// Reason why the model's KV cache cannot be quantised.
     pub unquantisable: Option<KvQuantisationError>,
-    /// What is still to be downloaded; `None`: it is here.
+    /// Download that is still needed. `None` if the model is on the disk.
     pub pull: Option<PendingPull>,
 }
 
-/// A model that is not here yet.
+/// Download that a model needs before it can be served.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PendingPull {
-    /// With its commit.
+    /// Model with its pinned commit.
     pub model: HubModel,
-    /// Of all its files, and what of that is on the disk.
+    /// Size of all files of the model.
     pub bytes: Bytes,
+    /// Bytes that are on the disk.
     pub done: Bytes,
-    /// Why its download does not go on for now.
-    pub trouble: Option<Trouble>,
+    /// Reason why the download is suspended.
+    pub problem: Option<DownloadProblem>,
 }
 
 impl PendingPull {
@@ -45,7 +47,8 @@ impl PendingPull {
 }
 
 impl ServableModel {
-    /// The same with a KV cache of so many bits, where it can be had; where not, admission refuses it.
+    /// Returns the model with a KV cache of `bits` bits. If the model does not support them,
+    /// returns it unchanged, and admission rejects it.
     pub fn with_kv_bits(self, bits: Option<u32>) -> Self {
         let served = ServedModel::clone(&self.served).with_kv_bits(bits);
         match (served, &self.unquantisable) {
@@ -57,44 +60,46 @@ impl ServableModel {
         }
     }
 
-    /// The context that is reserved: what is asked for, else the model's own maximum within the default's bound.
-    pub fn context_tokens(&self, asked: Option<u32>) -> u32 {
-        asked.unwrap_or_else(|| self.max_context_tokens.min(DEFAULT_CONTEXT_TOKENS))
+    /// Context length to reserve, in tokens: the requested length, otherwise the model's maximum,
+    /// limited by the default.
+    pub fn context_tokens(&self, requested: Option<u32>) -> u32 {
+        requested.unwrap_or_else(|| self.max_context_tokens.min(DEFAULT_CONTEXT_TOKENS))
     }
 }
 
-/// Why a model cannot be served.
+/// Reason why a model cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelProblem {
     pub reason: &'static str,
-    /// Names the file and the fix.
+    /// Message that names the file and the remedy.
     pub message: String,
-    /// It may pass by itself: nobody is asked to do anything yet.
-    pub is_passing: bool,
+    /// True if the problem can resolve itself, so that nobody has to act yet.
+    pub is_transient: bool,
 }
 
 impl ModelProblem {
-    /// One that stays until somebody does something.
-    pub fn lasting(reason: &'static str, message: impl Into<String>) -> Self {
+    /// Creates a problem that persists until a user acts.
+    pub fn permanent(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             reason,
             message: message.into(),
-            is_passing: false,
+            is_transient: false,
         }
     }
 }
 
-/// The element type that the engine computes in.
+/// Element type of the engine's computations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeType {
-    /// As the files hold it.
+    /// Element type of the model files.
     Stored,
-    /// MLX's CPU back end computes in 32 bits, whatever the files hold.
+    /// 32 bits. MLX's CPU back end uses them for every model.
     Float32,
 }
 
 impl ComputeType {
-    /// By the engine's device (`cpu`, `metal`, `cuda`); the larger one while the device is not known.
+    /// Returns the type for an engine's device (`cpu`, `metal`, `cuda`). Assumes the larger type
+    /// for an unknown device.
     pub fn of_device(device: Option<&str>) -> Self {
         match device {
             Some("metal" | "cuda") => Self::Stored,
@@ -104,11 +109,11 @@ impl ComputeType {
     }
 }
 
-/// What went wrong with a model, and is tried again.
+/// Error of a hub request or download that is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct DownloadProblem {
     pub reason: &'static str,
     pub message: String,
-    /// It may pass by itself.
-    pub is_passing: bool,
+    /// True if the error is transient.
+    pub is_transient: bool,
 }

@@ -1,4 +1,4 @@
-//! The conditions of this node's FleetNode, each from the facts it is about. Pure.
+//! Conditions of this node's FleetNode, each derived from the facts it describes. Pure.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use rooflet_api::conditions::{AGENT_STOPPED, PROBE_EXPIRED, SIMULATED_CHIP, Trut
 use rooflet_api::v1alpha1::{PlausibilityVerdict, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
 
-/// Less free disk than this share of all is pressure, in percent.
+/// Disk pressure begins below this share of free space, in percent.
 const LOW_PERCENT: u64 = 5;
 
-/// Who touched the machine within this time is there.
+/// A user counts as present for this time after the last input.
 pub(crate) const PRESENT_WITHIN: Duration = Duration::from_secs(5 * 60);
 
-/// One condition as it is now.
-pub(crate) struct Stated<'a> {
+/// Type, status, reason and message of one condition.
+pub(crate) struct NodeCondition<'a> {
     pub(crate) kind: &'static str,
     pub(crate) truth: Truth,
     pub(crate) reason: &'a str,
     pub(crate) message: String,
 }
 
-impl<'a> Stated<'a> {
+impl<'a> NodeCondition<'a> {
     fn new(kind: &'static str, truth: Truth, reason: &'a str, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -37,7 +37,8 @@ impl<'a> Stated<'a> {
         }
     }
 
-    /// What speaks against serving while it is true; there is nothing to say while it is not.
+    /// Creates a condition whose true status argues against serving. While it is false, its message
+    /// is empty.
     fn adverse(kind: &'static str, is: bool, (reason, message): (&'a str, &str), otherwise: &'a str) -> Self {
         match is {
             true => Self::new(kind, Truth::True, reason, message),
@@ -46,12 +47,12 @@ impl<'a> Stated<'a> {
     }
 }
 
-/// All that can be said, in the order in which it is shown.
+/// Returns all conditions that the machine supports, in display order.
 pub(crate) fn conditions<'a>(
     facts: &NodeFacts<'a>,
     before: &[Condition],
     now: Timestamp,
-) -> impl Iterator<Item = Stated<'a>> {
+) -> impl Iterator<Item = NodeCondition<'a>> {
     [
         Some(ready(facts)),
         Some(memory_pressure(facts)),
@@ -69,54 +70,56 @@ pub(crate) fn conditions<'a>(
     .flatten()
 }
 
-fn ready<'a>(facts: &NodeFacts<'a>) -> Stated<'a> {
-    let stated = |truth, reason, message: &str| Stated::new(condition_type::READY, truth, reason, message);
+fn ready<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
+    let stated =
+        |truth, reason, message: &str| NodeCondition::new(condition_type::READY, truth, reason, message);
     match (facts.stopping, &facts.reports.models_problem) {
-        (true, _) => stated(Truth::False, AGENT_STOPPED, "the agent was stopped"),
+        (true, _) => stated(Truth::False, AGENT_STOPPED, "agent is stopped"),
         (false, Some(problem)) => stated(Truth::False, problem.reason, &problem.message),
-        (false, None) => stated(Truth::True, "AgentReady", "the agent reports and can serve"),
+        (false, None) => stated(Truth::True, "AgentReady", "agent is running and ready to serve"),
     }
 }
 
-fn memory_pressure<'a>(facts: &NodeFacts<'a>) -> Stated<'a> {
-    let (truth, reason, message) = pressure_words(facts.reports.pressure);
-    Stated::new(condition_type::MEMORY_PRESSURE, truth, reason, message)
+fn memory_pressure<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
+    let (truth, reason, message) = pressure_condition(facts.reports.pressure);
+    NodeCondition::new(condition_type::MEMORY_PRESSURE, truth, reason, message)
 }
 
-fn pressure_words(pressure: Pressure) -> (Truth, &'static str, &'static str) {
+fn pressure_condition(pressure: Pressure) -> (Truth, &'static str, &'static str) {
     match pressure {
         Pressure::None => (Truth::False, "MemoryAvailable", ""),
-        Pressure::Easing => (
+        Pressure::Recovering => (
             Truth::True,
             "MemoryRecovering",
-            "other programs needed the memory a short time ago",
+            "memory was low recently; waiting until it stays sufficient",
         ),
         Pressure::Low => (
             Truth::True,
             "MemoryLow",
-            "other programs need the memory: replicas without objectives are stopped, by the lowest priority",
+            "available memory is low: the agent stops replicas without objectives, lowest priority first",
         ),
         Pressure::Critical => (
             Truth::True,
             "MemoryCritical",
-            "the memory runs out: replicas are stopped, those without objectives and of the lowest priority first",
+            "available memory is critically low: the agent stops replicas, those without objectives first, then by lowest priority",
         ),
     }
 }
 
-fn disk_pressure<'a>(facts: &NodeFacts<'a>) -> Stated<'a> {
-    let stated =
-        |truth, reason, message: String| Stated::new(condition_type::DISK_PRESSURE, truth, reason, message);
+fn disk_pressure<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
+    let stated = |truth, reason, message: String| {
+        NodeCondition::new(condition_type::DISK_PRESSURE, truth, reason, message)
+    };
     match facts.disk {
         None => stated(
             Truth::Unknown,
             "Unreadable",
-            "the disk cannot be looked at".to_owned(),
+            "failed to read the disk usage".to_owned(),
         ),
         Some(disk) if is_low(disk.free, disk.total) => stated(
             Truth::True,
             "DiskLow",
-            format!("less than {LOW_PERCENT} % of the disk with the agent's files is free"),
+            format!("less than {LOW_PERCENT} % is free on the disk that holds the agent's files"),
         ),
         Some(_) => stated(Truth::False, "DiskAvailable", String::new()),
     }
@@ -126,7 +129,7 @@ fn is_low(free: Bytes, total: Bytes) -> bool {
     free.0 < total.0 / 100 * LOW_PERCENT
 }
 
-fn thermal_pressure<'a>(facts: &NodeFacts<'a>) -> Option<Stated<'a>> {
+fn thermal_pressure<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
     let is_hot = match facts.power.thermal_state {
         ThermalState::Unknown => return None,
         ThermalState::Nominal | ThermalState::Fair => false,
@@ -134,28 +137,33 @@ fn thermal_pressure<'a>(facts: &NodeFacts<'a>) -> Option<Stated<'a>> {
     };
     let hot = (
         "ThermalStateSerious",
-        "the machine is hot enough to be slowed down",
+        "the machine is so hot that the system slows it down",
     );
     let kind = condition_type::THERMAL_PRESSURE;
-    Some(Stated::adverse(kind, is_hot, hot, "ThermalStateNominal"))
+    Some(NodeCondition::adverse(kind, is_hot, hot, "ThermalStateNominal"))
 }
 
-fn on_battery<'a>(facts: &NodeFacts<'a>) -> Option<Stated<'a>> {
+fn on_battery<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
     let is_on_battery = match facts.power.source {
         PowerSource::Unknown => return None,
         PowerSource::Ac | PowerSource::Ups => false,
         PowerSource::Battery => true,
     };
-    let battery = ("BatteryPower", "the machine runs on its battery");
+    let battery = ("BatteryPower", "the machine runs on battery power");
     let kind = condition_type::ON_BATTERY;
-    Some(Stated::adverse(kind, is_on_battery, battery, "ExternalPower"))
+    Some(NodeCondition::adverse(
+        kind,
+        is_on_battery,
+        battery,
+        "ExternalPower",
+    ))
 }
 
-/// A machine without a lid has no condition for it.
-fn lid_closed<'a>(facts: &NodeFacts<'a>) -> Option<Stated<'a>> {
+/// Returns `None` for a machine without a lid.
+fn lid_closed<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
     let closed = ("LidClosed", "the machine's lid is closed");
     let kind = condition_type::LID_CLOSED;
-    Some(Stated::adverse(
+    Some(NodeCondition::adverse(
         kind,
         facts.presence.lid_closed?,
         closed,
@@ -163,82 +171,80 @@ fn lid_closed<'a>(facts: &NodeFacts<'a>) -> Option<Stated<'a>> {
     ))
 }
 
-fn user_present<'a>(facts: &NodeFacts<'a>) -> Option<Stated<'a>> {
+fn user_present<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
     let is_present = facts.presence.idle? < PRESENT_WITHIN;
-    let active = ("UserActive", "somebody used the machine in the last five minutes");
+    let active = ("UserActive", "a user was active in the last five minutes");
     let kind = condition_type::USER_PRESENT;
-    Some(Stated::adverse(kind, is_present, active, "UserIdle"))
+    Some(NodeCondition::adverse(kind, is_present, active, "UserIdle"))
 }
 
-fn quiet_hours<'a>(facts: &NodeFacts<'a>) -> Stated<'a> {
-    let quiet = ("QuietHours", "it is a time that --quiet-hours names");
-    Stated::adverse(condition_type::QUIET_HOURS, facts.quiet, quiet, "ServingHours")
+fn quiet_hours<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
+    let quiet = ("QuietHours", "the current time is within --quiet-hours");
+    NodeCondition::adverse(condition_type::QUIET_HOURS, facts.quiet, quiet, "ServingHours")
 }
 
-fn wired_memory_leaked<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<Stated<'a>> {
-    let words = |stranded| {
-        format!(
-            "{stranded} stayed wired after the last worker had ended: only a restart of the machine frees it"
-        )
+fn wired_memory_leaked<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<NodeCondition<'a>> {
+    let message = |leaked| {
+        format!("{leaked} stayed wired after the last worker exited: restart the machine to free it")
     };
-    of_wired_memory(condition_type::WIRED_MEMORY_LEAKED, facts, before, words)
+    wired_memory_condition(condition_type::WIRED_MEMORY_LEAKED, facts, before, message)
 }
 
-fn reboot_required<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<Stated<'a>> {
-    let words = |_| "the machine's wired memory has leaked".to_owned();
-    of_wired_memory(condition_type::REBOOT_REQUIRED, facts, before, words)
+fn reboot_required<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<NodeCondition<'a>> {
+    let message = |_| "wired memory has leaked: restart the machine to free it".to_owned();
+    wired_memory_condition(condition_type::REBOOT_REQUIRED, facts, before, message)
 }
 
-/// Where none ever leaked there is no such condition.
-fn of_wired_memory<'a>(
+/// Returns `None` if no memory has leaked on this node.
+fn wired_memory_condition<'a>(
     kind: &'static str,
     facts: &NodeFacts<'a>,
     before: &[Condition],
-    words: impl Fn(Bytes) -> String,
-) -> Option<Stated<'a>> {
-    match facts.stranded {
-        Some(stranded) => Some(Stated::new(
+    message: impl Fn(Bytes) -> String,
+) -> Option<NodeCondition<'a>> {
+    match facts.leaked {
+        Some(leaked) => Some(NodeCondition::new(
             kind,
             Truth::True,
             "MemoryStaysWired",
-            words(stranded),
+            message(leaked),
         )),
         None => is_true(before, condition_type::WIRED_MEMORY_LEAKED)
-            .then(|| Stated::new(kind, Truth::False, "MemoryCameBack", "")),
+            .then(|| NodeCondition::new(kind, Truth::False, "MemoryCameBack", "")),
     }
 }
 
-fn probe_fresh<'a>(facts: &NodeFacts<'a>, now: Timestamp) -> Stated<'a> {
-    let (truth, reason, message) = freshness(facts.probe, now);
-    Stated::new(condition_type::PROBE_FRESH, truth, reason, message)
+fn probe_fresh<'a>(facts: &NodeFacts<'a>, now: Timestamp) -> NodeCondition<'a> {
+    let (truth, reason, message) = probe_freshness(facts.probe, now);
+    NodeCondition::new(condition_type::PROBE_FRESH, truth, reason, message)
 }
 
-pub(crate) fn freshness(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, String) {
+pub(crate) fn probe_freshness(probe: &ProbeState, now: Timestamp) -> (Truth, &'static str, String) {
     match (&probe.step, &probe.last) {
         (ProbeStep::Simulated, _) => (
             Truth::False,
             SIMULATED_CHIP,
-            "the machine is simulated: its speed is what the data sheet says, and nothing of it was measured"
+            "the machine is simulated: its speed comes from the data sheet, not from a measurement"
                 .to_owned(),
         ),
         (ProbeStep::Waiting, None) => (
             Truth::False,
             "NotMeasured",
-            "the probe runs when no replica does".to_owned(),
+            "the probe runs when no worker runs".to_owned(),
         ),
-        (ProbeStep::Running, None) => (Truth::False, "Measuring", "the probe is running".to_owned()),
+        (ProbeStep::Running, None) => (Truth::False, "ProbeSetup", "the probe is running".to_owned()),
         (ProbeStep::Failed { reason, message }, None) => (Truth::False, reason, message.clone()),
-        (step, Some(last)) if last.fresh_for(now).is_zero() => {
-            let news = match step {
+        (step, Some(last)) if last.remaining_validity(now).is_zero() => {
+            let suffix = match step {
                 ProbeStep::Simulated | ProbeStep::Waiting => String::new(),
                 ProbeStep::Running => "; the probe is running".to_owned(),
-                ProbeStep::Failed { message, .. } => format!("; measuring again failed: {message}"),
+                ProbeStep::Failed { message, .. } => format!("; the last attempt failed: {message}"),
             };
             let measured = rfc3339(last.measured_at());
             (
                 Truth::False,
                 PROBE_EXPIRED,
-                format!("measured {measured}, more than a week ago{news}"),
+                format!("measured {measured}, more than a week ago{suffix}"),
             )
         }
         (ProbeStep::Waiting | ProbeStep::Running | ProbeStep::Failed { .. }, Some(last)) => {
@@ -248,7 +254,8 @@ pub(crate) fn freshness(probe: &ProbeState, now: Timestamp) -> (Truth, &'static 
                 PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
                     (Truth::True, "Measured", format!("measured {measured}"))
                 }
-                // The figures are fresh, and used: a node that is slow is slow. But a person should look.
+                // The measurement is recent and used, because the machine may really be slow. The
+                // message asks for a review.
                 PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => (
                     Truth::True,
                     "ImplausibleBandwidth",

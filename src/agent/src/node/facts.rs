@@ -1,11 +1,11 @@
-//! The facts that a node's status and conditions are made from.
+//! Facts from which the node's status and conditions are derived.
 
 use super::probe::ProbeState;
 use crate::reports::Reports;
 use rooflet_base::units::Bytes;
 use rooflet_host::{Disk, Identity, Memory, Power, Presence};
 
-/// What a node's status is made from.
+/// Facts from which a node's status is derived.
 #[derive(Debug, Clone)]
 pub struct NodeFacts<'a> {
     pub identity: &'a Identity,
@@ -14,14 +14,15 @@ pub struct NodeFacts<'a> {
     pub disk: Option<Disk>,
     pub power: Power,
     pub presence: Presence,
-    /// Wired memory that did not come back after the last worker, where the system tells.
-    pub stranded: Option<Bytes>,
-    /// It is a time of day at which the machine is not to serve.
+    /// Wired memory that was not freed after the last worker exited. `None` if the system does not
+    /// report it.
+    pub leaked: Option<Bytes>,
+    /// True during quiet hours.
     pub quiet: bool,
     pub endpoint: &'a str,
     pub probe: &'a ProbeState,
     pub reports: &'a Reports,
     pub generation: Option<i64>,
-    /// The agent is stopping: nothing new should come here.
+    /// True if the agent is stopping, so that the node must not receive new replicas.
     pub stopping: bool,
 }

@@ -1,29 +1,29 @@
-//! What predictions for this node are made from: its chip and what the probe measured. Pure.
+//! Hardware that predictions for this node use: chip and probe results. Pure.
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::probe::{Measured, ProbeState};
+use super::probe::{ProbeResult, ProbeState};
 use rooflet_api::v1alpha1::{Basis, Chip, Probe};
 use rooflet_api::wire::EngineInfo;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::predict::Hardware;
 use rooflet_roofline::published;
 
-/// What the speed of models on this node can be predicted from, if anything can: as who reads its status at this time
-/// has it.
+/// Hardware from which the speed of models on this node is predicted, or `None` if it is unknown.
+/// The result is the same as for readers of the node's status at time `now`.
 pub(crate) fn node_hardware(
     chip: &Chip,
     memory: Bytes,
     probe: &ProbeState,
     now: Timestamp,
 ) -> Option<Hardware> {
-    let is_expired = |last: &Measured| last.fresh_for(now).is_zero();
+    let is_expired = |last: &ProbeResult| last.remaining_validity(now).is_zero();
     let expired = probe.last.as_ref().is_some_and(is_expired);
     published::hardware_of(chip, Some(memory), published_probe(probe).as_ref(), expired)
 }
 
 pub(super) fn published_probe(state: &ProbeState) -> Option<Probe> {
-    let Measured { report, duration } = state.last.as_ref()?;
+    let ProbeResult { report, duration } = state.last.as_ref()?;
     Some(Probe {
         basis: Basis::Measured,
         measurements: report.measurements.clone(),

@@ -1,4 +1,5 @@
-//! Whose a node's name is: one agent's, on one machine, with one state directory. The node's Lease says so.
+//! Ownership of a node name by one agent on one machine with one state directory, recorded in the
+//! node's Lease.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,15 +11,15 @@ use k8s_openapi::jiff::Timestamp;
 
 use rooflet_base::clock::since;
 
-/// An agent that has renewed its Lease within this time owns the name.
-const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+/// An agent that renewed its Lease within this time owns the name.
+const OWNED_WITHIN: Duration = Duration::from_secs(60);
 
-/// An agent, as the Lease of its node names it. A restarted one is the same.
+/// Agent as the holder of its node's Lease. A restarted agent is the same holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub node: String,
     pub machine_id: String,
-    /// Absolute, and locked by the agent as long as it lives.
+    /// Absolute path. The agent locks it while it runs.
     pub state_dir: Utf8PathBuf,
 }
 
@@ -28,39 +29,40 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Another agent has the node's name, and is alive.
+/// Another running agent owns the node's name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "FleetNode {node} is another agent's, {whose}, which renewed its Lease {} s ago: stop that one and wait until that is {} s \
-     ago, or start this one with another --node-name",
+    "FleetNode {node} belongs to another agent {holder}, which renewed its Lease {} s ago: stop that agent and retry after {} s, \
+    or start this agent with a different --node-name",
     ago.as_secs(),
-    TAKEN_WITHIN.as_secs()
+    OWNED_WITHIN.as_secs()
 )]
-pub struct TakenError {
+pub struct NodeNameTakenError {
     node: String,
-    /// What tells that agent from this one.
-    whose: String,
+    /// Difference between the other agent and this one.
+    holder: String,
     ago: Duration,
 }
 
 impl Holder {
-    /// Whether the Lease is this agent's at `now`, or can be.
-    pub(crate) fn check(&self, lease: &LeaseSpec, now: Timestamp) -> Result<(), TakenError> {
+    /// Checks that this agent holds the Lease at `now`, or may take it over.
+    pub(crate) fn check(&self, lease: &LeaseSpec, now: Timestamp) -> Result<(), NodeNameTakenError> {
         let held_by = lease.holder_identity.as_deref().unwrap_or_default();
         let ago = lease.renew_time.as_ref().map(|MicroTime(time)| since(now, *time));
-        match (self.rival(held_by), ago) {
-            (Some(whose), Some(ago)) if ago < TAKEN_WITHIN => Err(TakenError {
+        match (self.describe_other(held_by), ago) {
+            (Some(holder), Some(ago)) if ago < OWNED_WITHIN => Err(NodeNameTakenError {
                 node: self.node.clone(),
-                whose,
+                holder,
                 ago,
             }),
             (_, _) => Ok(()),
         }
     }
 
-    /// What tells the agent that is called so from this one; nothing if it is this one.
-    fn rival(&self, held_by: &str) -> Option<String> {
-        // An agent of an older version leaves out its state directory.
+    /// Describes how the holder `held_by` differs from this agent. Returns `None` if it is this
+    /// agent.
+    fn describe_other(&self, held_by: &str) -> Option<String> {
+        // Older versions omit the state directory.
         let without_directory = format!("{}/{}", self.node, self.machine_id);
         if held_by.is_empty() || held_by == self.to_string() || held_by == without_directory {
             return None;
@@ -97,8 +99,9 @@ mod tests {
         }
     }
 
-    /// Asked by the agent on machine M1 with the directory /a, of a Lease that was renewed so many seconds ago.
-    fn told(held_by: &str, seconds_ago: i64) -> String {
+    /// Result for the agent on machine M1 with directory /a and a Lease that was renewed
+    /// `seconds_ago`.
+    fn result(held_by: &str, seconds_ago: i64) -> String {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let lease = LeaseSpec {
             holder_identity: Some(held_by.to_owned()),
@@ -112,11 +115,11 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_takes_its_own_lease_over_at_once() {
+    fn agent_takes_over_its_own_lease_immediately() {
         assert_eq!(holder("M1", "/a").to_string(), "mini/M1/a");
-        assert_eq!(told("mini/M1/a", 0), "free");
-        assert_eq!(told("mini/M1", 0), "free", "of an older version");
-        assert_eq!(told("", 0), "free");
+        assert_eq!(result("mini/M1/a", 0), "free");
+        assert_eq!(result("mini/M1", 0), "free", "of an older version");
+        assert_eq!(result("", 0), "free");
         let never = LeaseSpec {
             holder_identity: Some("mini/M2/a".to_owned()),
             ..LeaseSpec::default()
@@ -125,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn another_living_agent_is_named() {
-        let check = |held_by: &str, whose: &str| {
+    fn error_names_another_running_agent() {
+        let check = |held_by: &str, other: &str| {
             let expect = format!(
-                "FleetNode mini is another agent's, {whose}, which renewed its Lease 59 s ago: stop that one and wait until that \
-                 is 60 s ago, or start this one with another --node-name"
+                "FleetNode mini belongs to another agent {other}, which renewed its Lease 59 s ago: stop that agent and \
+                 retry after 60 s, or start this agent with a different --node-name"
             );
-            assert_eq!(told(held_by, 59), expect);
-            assert_eq!(told(held_by, 60), "free", "{held_by}");
+            assert_eq!(result(held_by, 59), expect);
+            assert_eq!(result(held_by, 60), "free", "{held_by}");
         };
         check("mini/M1/b/c", "on this machine with the state directory `/b/c`");
         check("mini/M12", "on another machine (machine id M12)");

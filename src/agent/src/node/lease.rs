@@ -1,4 +1,4 @@
-//! The node's heartbeat: its Lease at the API server, which the agent renews while the agent runs.
+//! Heartbeat of the node: renewal of its Lease at the API server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,16 +17,16 @@ use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::Clock;
 use rooflet_client::{ApiError, Attempts, Cache, Changes, FIELD_MANAGER};
 
-/// Period of the node's heartbeat: how often the agent renews the node's Lease.
+/// Period of the node's heartbeat.
 pub const LEASE_PERIOD: Duration = Duration::from_secs(10);
 
-/// Keeps one node's Lease. Clones share everything.
+/// Lease of one node. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct NodeLease {
     pub client: Client,
     pub node: String,
     pub holder: Holder,
-    /// Whether the node's Lease is this agent's, as far as the agent has read.
+    /// True if this agent held the Lease when it last read it.
     pub is_held: Arc<AtomicBool>,
     pub clock: Clock,
     pub cache: Cache<FleetNode>,
@@ -34,7 +34,7 @@ pub(crate) struct NodeLease {
 }
 
 impl NodeLease {
-    /// Fails if the Lease is another living agent's.
+    /// Returns an error if another running agent holds the Lease.
     pub(crate) async fn check(&self) -> Result<(), ApiError> {
         if !self.is_held.load(Ordering::Relaxed) {
             self.read().await?;
@@ -42,7 +42,10 @@ impl NodeLease {
         Ok(())
     }
 
-    /// The node's Lease, if there is one; an error where it is another living agent's.
+    /// Returns the node's Lease, if it exists.
+    ///
+    /// # Errors
+    /// Returns an error if another running agent holds it.
     async fn read(&self) -> Result<Option<Lease>, ApiError> {
         let lease = lease_of(&self.client, &self.node).await?;
         let spec = lease.as_ref().and_then(|lease| lease.spec.as_ref());
@@ -57,7 +60,7 @@ impl NodeLease {
         let mut known = None;
         let mut changed_rx = self.changes.subscribe();
         loop {
-            // Until the node is registered there is nothing to vouch for.
+            // An unregistered node has no Lease.
             while self.cache.get(None, &self.node).is_none() {
                 tokio::select! {
                     () = stop.cancelled() => return,
@@ -92,7 +95,8 @@ impl NodeLease {
         }
     }
 
-    /// `known`: the Lease's version as this agent last wrote it. Whoever writes it in between is found out by that.
+    /// Renews the Lease once. `known` is the resource version that this agent last wrote; it
+    /// detects writes by others.
     async fn renew_once(&self, known: &mut Option<String>) -> Result<(), ApiError> {
         let Some(node) = self.cache.get(None, &self.node) else {
             return Ok(());
@@ -110,7 +114,7 @@ impl NodeLease {
         Ok(())
     }
 
-    /// Over the given version, or as a new one; returns the version that it has then.
+    /// Writes the Lease over `version`, or creates it. Returns the new resource version.
     async fn write(&self, node: &FleetNode, version: Option<String>) -> Result<Option<String>, ApiError> {
         let name = lease_name(&self.node);
         let spec = LeaseSpec {
@@ -151,13 +155,13 @@ impl NodeLease {
     }
 }
 
-/// The Lease of a node, if there is one.
+/// Returns the Lease of a node, if it exists.
 pub(crate) async fn lease_of(client: &Client, node: &str) -> Result<Option<Lease>, ApiError> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
     Ok(leases.get_opt(&lease_name(node)).await?)
 }
 
-/// The Lease goes with the node.
+/// Owner reference that deletes the Lease together with its node.
 fn owner(node: &FleetNode) -> Option<OwnerReference> {
     node.owner_ref(&())
 }

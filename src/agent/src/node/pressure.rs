@@ -1,73 +1,76 @@
-//! Whether the machine's owner needs its memory back. Pure.
+//! Memory pressure of the node. Pure.
 //!
-//! Admission leaves [`LOW`] of the memory free, so that it is other programs that take the rest. Pressure begins late
-//! and ends later: a compiler that runs for a moment is no reason to stop a model, and one that was stopped starts again
-//! only when it has been calm for a while.
+//! Admission leaves [`LOW`] percent of the memory free, so only other programs can use up the rest.
+//! Pressure starts and ends with a delay. A short peak, such as a compiler run, stops no replica. A
+//! stopped replica restarts only after memory has been sufficient for [`RECOVERY_TIME`].
 
 use std::time::{Duration, Instant};
 
 use rooflet_base::units::Bytes;
 use rooflet_host::{Memory, MemoryLevel};
 
-/// Less available memory than this share of all, in percent, is pressure.
+/// Pressure is low-memory below this share of available memory, in percent.
 const LOW: u64 = 5;
-/// Less than this is about to hurt everybody on the machine.
+/// Pressure is critical below this share of available memory, in percent.
 const CRITICAL: u64 = 2;
-/// With this much it is over.
-const CALM: u64 = 8;
+/// Pressure can end at this share of available memory, in percent.
+const RECOVERED: u64 = 8;
 
-/// Low memory counts when it has lasted so long.
+/// Low memory counts as pressure after this time.
 const LOW_FOR: Duration = Duration::from_secs(20);
-/// It is over when it has been so for so long; kubelet's `--eviction-pressure-transition-period`.
-pub(crate) const CALM_FOR: Duration = Duration::from_secs(5 * 60);
+/// Pressure ends after sufficient memory for this time; equals the kubelet's
+/// `--eviction-pressure-transition-period`.
+pub(crate) const RECOVERY_TIME: Duration = Duration::from_secs(5 * 60);
 
-/// How things stand.
+/// Level of memory pressure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     #[default]
     None,
-    /// There is enough again, and not yet for long.
-    Easing,
+    /// Memory is sufficient again, but not yet for [`RECOVERY_TIME`].
+    Recovering,
     Low,
     Critical,
 }
 
 impl Pressure {
-    /// Memory has to be given back.
-    pub(crate) fn presses(self) -> bool {
+    /// Returns true if the agent must stop replicas to free memory.
+    pub(crate) fn requires_stop(self) -> bool {
         self >= Self::Low
     }
 }
 
-/// What is left free whatever is asked for.
+/// Memory that admission never assigns.
 pub fn margin(total: Bytes) -> Bytes {
     percent(total, LOW)
 }
 
-/// What is to stay free beside a replica that gave way and comes back, besides the margin.
-pub fn relapse(total: Bytes) -> Bytes {
-    percent(total, CALM - LOW)
+/// Memory beyond [`margin`] that must stay free when a replica restarts that was stopped for memory
+/// pressure.
+pub fn restart_headroom(total: Bytes) -> Bytes {
+    percent(total, RECOVERED - LOW)
 }
 
-/// What has to become available for pressure to end.
+/// Memory that must become available for pressure to end.
 pub fn shortfall(memory: &Memory) -> Bytes {
-    percent(memory.total, CALM) - memory.available
+    percent(memory.total, RECOVERED) - memory.available
 }
 
-/// Remembers what was seen.
+/// Level of memory pressure with the times of its transitions.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryWatch {
     level: Pressure,
     low_since: Option<Instant>,
-    calm_since: Option<Instant>,
+    recovered_since: Option<Instant>,
 }
 
 impl MemoryWatch {
-    /// Goes on where an agent has ended: if somebody gave way, nobody knows how long ago.
-    pub fn resume(gave_way: bool) -> Self {
+    /// Starts in [`Pressure::Recovering`] if a replica is still stopped for memory, because the
+    /// time of the stop is unknown.
+    pub fn resume(stopped_for_memory: bool) -> Self {
         Self {
-            level: if gave_way {
-                Pressure::Easing
+            level: if stopped_for_memory {
+                Pressure::Recovering
             } else {
                 Pressure::None
             },
@@ -75,12 +78,12 @@ impl MemoryWatch {
         }
     }
 
-    /// Looks at the memory as it is.
+    /// Updates the level with the current memory.
     pub fn observe(&mut self, memory: &Memory, now: Instant) -> Pressure {
         let has = |share| memory.available >= percent(memory.total, share);
         let is_critical = !has(CRITICAL) || memory.level == Some(MemoryLevel::Critical);
         let is_low = is_critical || !has(LOW) || memory.level == Some(MemoryLevel::Low);
-        let is_calm = !is_low && has(CALM);
+        let is_recovered = !is_low && has(RECOVERED);
         let lasts = |since: &mut Option<Instant>, is: bool| {
             if !is {
                 *since = None;
@@ -89,24 +92,24 @@ impl MemoryWatch {
             now - *since.get_or_insert(now)
         };
         let low_for = lasts(&mut self.low_since, is_low);
-        let calm_for = lasts(&mut self.calm_since, is_calm);
+        let recovered_for = lasts(&mut self.recovered_since, is_recovered);
         self.level = if is_critical {
             Pressure::Critical
         } else if is_low && (self.level != Pressure::None || low_for >= LOW_FOR) {
             Pressure::Low
-        } else if self.level == Pressure::None || calm_for >= CALM_FOR {
+        } else if self.level == Pressure::None || recovered_for >= RECOVERY_TIME {
             Pressure::None
         } else {
-            Pressure::Easing
+            Pressure::Recovering
         };
         self.level
     }
 
-    /// When time alone may change the level.
-    pub fn look_again_after(&self, now: Instant) -> Option<Duration> {
-        let low = self.low_since.filter(|_| !self.level.presses());
-        let calm = self.calm_since.filter(|_| self.level != Pressure::None);
-        let ends = [(low, LOW_FOR), (calm, CALM_FOR)];
+    /// Time after which the level can change although the memory does not.
+    pub fn requeue_after(&self, now: Instant) -> Option<Duration> {
+        let low = self.low_since.filter(|_| !self.level.requires_stop());
+        let recovered = self.recovered_since.filter(|_| self.level != Pressure::None);
+        let ends = [(low, LOW_FOR), (recovered, RECOVERY_TIME)];
         ends.into_iter()
             .filter_map(|(since, lasts)| Some(lasts.saturating_sub(now - since?)))
             .min()
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_no_pressure() {
+    fn short_peak_causes_no_pressure() {
         use Pressure::{Critical, Low, None};
         check(&[(0, 50, None), (10, 4, None), (29, 4, None), (30, 4, Low)]);
         check(&[
@@ -163,32 +166,33 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_it_has_been_calm_for_a_while() {
-        use Pressure::{Critical, Easing, Low, None};
+    fn pressure_ends_after_recovery_time() {
+        use Pressure::{Critical, Low, None, Recovering};
         check(&[
             (0, 1, Critical),
-            (10, 30, Easing),
-            (309, 30, Easing),
+            (10, 30, Recovering),
+            (309, 30, Recovering),
             (310, 30, None),
             (311, 6, None),
         ]);
-        // Enough not to be low is not calm, and low again is low at once.
+        // Between the low and the recovered threshold, pressure continues; below the low threshold
+        // it returns immediately.
         check(&[
             (0, 1, Critical),
-            (10, 6, Easing),
-            (400, 6, Easing),
-            (500, 9, Easing),
-            (600, 7, Easing),
-            (700, 9, Easing),
+            (10, 6, Recovering),
+            (400, 6, Recovering),
+            (500, 9, Recovering),
+            (600, 7, Recovering),
+            (700, 9, Recovering),
             (800, 4, Low),
-            (900, 9, Easing),
-            (1199, 9, Easing),
+            (900, 9, Recovering),
+            (1199, 9, Recovering),
             (1200, 9, None),
         ]);
     }
 
     #[test]
-    fn the_systems_own_word_counts() {
+    fn memory_level_of_the_system_counts() {
         let start = Clock::System.instant();
         let mut watch = MemoryWatch::default();
         let mut look = |second, level| watch.observe(&memory(40, level), start + Duration::from_secs(second));
@@ -196,29 +200,29 @@ mod tests {
         assert_eq!(look(1, Some(MemoryLevel::Low)), Pressure::None);
         assert_eq!(look(21, Some(MemoryLevel::Low)), Pressure::Low);
         assert_eq!(look(22, Some(MemoryLevel::Critical)), Pressure::Critical);
-        assert_eq!(look(23, Some(MemoryLevel::Normal)), Pressure::Easing);
+        assert_eq!(look(23, Some(MemoryLevel::Normal)), Pressure::Recovering);
     }
 
     proptest! {
-        /// Whatever happens: after so long with enough it is over, and never before.
+        /// With enough memory, pressure ends exactly after the recovery time.
         #[test]
-        fn pressure_ends_after_calm_and_never_before(steps in prop::collection::vec((1u64..400, 0u64..20), 1..40)) {
+        fn pressure_ends_after_recovery_time_and_never_before(steps in prop::collection::vec((1u64..400, 0u64..20), 1..40)) {
             let start = Clock::System.instant();
             let mut watch = MemoryWatch::default();
-            let (mut second, mut calm_since) = (0, None);
+            let (mut second, mut recovered_since) = (0, None);
             let mut before = Pressure::None;
             for (wait, percent) in steps {
                 second += wait;
                 let now = start + Duration::from_secs(second);
                 let level = watch.observe(&memory(percent, None), now);
-                calm_since = (percent >= CALM).then(|| calm_since.unwrap_or(second));
-                let calm_for = calm_since.map_or(0, |since| second - since);
-                prop_assert!(before == Pressure::None || level != Pressure::None || calm_for >= CALM_FOR.as_secs());
-                prop_assert!(calm_for < CALM_FOR.as_secs() || level == Pressure::None);
+                recovered_since = (percent >= RECOVERED).then(|| recovered_since.unwrap_or(second));
+                let calm_for = recovered_since.map_or(0, |since| second - since);
+                prop_assert!(before == Pressure::None || level != Pressure::None || calm_for >= RECOVERY_TIME.as_secs());
+                prop_assert!(calm_for < RECOVERY_TIME.as_secs() || level == Pressure::None);
                 prop_assert!(percent >= CRITICAL || level == Pressure::Critical);
-                prop_assert!(percent < LOW || !level.presses());
-                if let Some(after) = watch.look_again_after(now) {
-                    // The memory stays as it is: then it changes at that time and not before.
+                prop_assert!(percent < LOW || !level.requires_stop());
+                if let Some(after) = watch.requeue_after(now) {
+                    // With constant memory, the level changes exactly after `requeue_after`.
                     let at = |after: Duration| watch.clone().observe(&memory(percent, None), now + after);
                     prop_assert_ne!(at(after), level);
                     if after > Duration::from_secs(1) {

@@ -1,4 +1,5 @@
-//! The bandwidth probe: run once in a child process, on an idle node, and remembered in the state directory.
+//! The bandwidth probe. It runs in a child process while the node is idle. Its result is stored in
+//! the state directory.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -22,28 +23,30 @@ use rooflet_base::units::BytesPerSecond;
 use rooflet_client::Changes;
 use rooflet_roofline::probing::PROBE_FRESH_FOR;
 
-/// The file in the state directory.
+/// File in the state directory.
 const FILE: &str = "probe.json";
 
-/// A probe that takes longer, what it waits for heat not included, is ended: replicas wait for it.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Maximum duration of the probe, excluding the time of sustained load. Replicas wait for the
+/// probe.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// After a failure the probe is tried again after this time, if the node is idle then.
+/// Delay of the retry after a failure. The retry also waits until the node is idle.
 const RETRY: Duration = Duration::from_secs(3600);
 
-/// What is read of the probe's output, in bytes.
+/// Maximum output of the probe that is read, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 256 << 10;
 
-/// What is known of the node's bandwidth.
+/// State of the node's measurement.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ProbeState {
     pub step: ProbeStep,
-    /// What was measured last. It counts until there is something newer, and less once it is old.
-    pub last: Option<Measured>,
+    /// Last measurement. It stays valid until a newer one exists; predictions from an old one are
+    /// less certain.
+    pub last: Option<ProbeResult>,
 }
 
 impl ProbeState {
-    /// Of a machine that does not exist.
+    /// State of a simulated machine.
     pub fn simulated() -> Self {
         Self {
             step: ProbeStep::Simulated,
@@ -52,65 +55,66 @@ impl ProbeState {
     }
 }
 
-/// What the probe is doing.
+/// Step of the probe.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum ProbeStep {
-    /// The machine does not exist: there is nothing to measure.
+    /// The machine is simulated and never probed.
     Simulated,
-    /// It runs when the last figure is old, or there is none, and no replica runs.
+    /// The probe runs when the last measurement has expired or is missing, and no worker runs.
     #[default]
     Waiting,
     Running,
-    /// It is tried again later.
+    /// The last attempt failed and is retried later.
     Failed {
         reason: &'static str,
         message: String,
     },
 }
 
-/// A figure of this machine, as it is.
+/// Measurement of this machine.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
+pub struct ProbeResult {
     pub report: Box<ProbeReport>,
     pub duration: Duration,
 }
 
-impl Measured {
+impl ProbeResult {
     pub fn measured_at(&self) -> Timestamp {
         self.report.measured_at.parse().unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
-    /// For how long it is still fresh.
-    pub(crate) fn fresh_for(&self, now: Timestamp) -> Duration {
+    /// Remaining time until the measurement expires.
+    pub(crate) fn remaining_validity(&self, now: Timestamp) -> Duration {
         PROBE_FRESH_FOR.saturating_sub(since(now, self.measured_at()))
     }
 }
 
-/// A figure as it is kept. It is worth nothing on another machine, system or engine.
+/// Stored measurement. It is valid only for the same machine, operating system and engine.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept {
-    /// What it was measured on and with.
+struct StoredProbe {
+    /// Machine, operating system and version of the measurement.
     conditions: String,
     duration_seconds: f64,
     report: ProbeReport,
 }
 
-/// What the agent with this state directory measured last, good or not; `None` where there is nothing that can be read.
+/// Returns the last measurement in an agent's state directory, even if it is expired or for other
+/// conditions.
 pub fn last_report(state_dir: &Utf8Path) -> Option<ProbeReport> {
-    let kept: Kept = read_json(&state_dir.join(FILE)).ok().flatten()?;
-    Some(kept.report)
+    let stored: StoredProbe = read_json(&state_dir.join(FILE)).ok().flatten()?;
+    Some(stored.report)
 }
 
-/// See the module.
+/// Task that runs the probe.
 pub(crate) struct Prober {
     pub state: Arc<StateDir>,
-    /// The command of the child.
+    /// Program of the child process.
     pub program: Utf8PathBuf,
     pub arguments: Vec<String>,
-    /// How much of its time the child loads the machine to see what heat leaves.
+    /// Time for which the child process loads the machine before the sustained measurement.
     pub sustained: Duration,
-    /// Machine, system and version: a figure measured under others is not used.
+    /// Machine, operating system and version. A measurement under other conditions is not reused.
     pub conditions: String,
     pub clock: Clock,
     pub changes: Changes,
@@ -119,43 +123,44 @@ pub(crate) struct Prober {
     pub state_tx: watch::Sender<ProbeState>,
 }
 
-/// Why there is no figure.
+/// Error of a probe run.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
     #[error("starting the probe")]
     Start(#[source] std::io::Error),
-    #[error("the probe ended with {status}: {said}")]
+    #[error("the probe exited with {status}: {message}")]
     Ended {
         status: std::process::ExitStatus,
-        said: String,
+        message: String,
     },
-    #[error("the probe did not end within {} s", .0.as_secs())]
-    TooLong(Duration),
-    #[error("the probe's output cannot be read")]
+    #[error("the probe did not finish within {} s", .0.as_secs())]
+    Timeout(Duration),
+    #[error("parsing the probe's output")]
     Output(#[source] serde_json::Error),
 }
 
 impl Prober {
-    /// The figure of an earlier life, fresh or old, if it was measured under these conditions. To be asked before anything
-    /// is started.
-    pub(crate) fn remembered(state: &StateDir, conditions: &str) -> Option<Measured> {
-        let kept: Kept = state.read(FILE).ok().flatten()?;
-        (kept.conditions == conditions).then(|| Measured {
-            report: Box::new(kept.report),
-            duration: Duration::try_from_secs_f64(kept.duration_seconds).unwrap_or_default(),
+    /// Returns the stored measurement, fresh or expired, if it was taken under these conditions.
+    /// Call it before the prober starts.
+    pub(crate) fn stored(state: &StateDir, conditions: &str) -> Option<ProbeResult> {
+        let stored: StoredProbe = state.read(FILE).ok().flatten()?;
+        (stored.conditions == conditions).then(|| ProbeResult {
+            report: Box::new(stored.report),
+            duration: Duration::try_from_secs_f64(stored.duration_seconds).unwrap_or_default(),
         })
     }
 
-    /// Measures when there is no good figure and the node is idle, until `stop`.
+    /// Probes the machine whenever a measurement is due and the node is idle, until `stop`.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.wait_until_due() => {}
             }
-            // From here on the sync loop starts nothing. A worker that it was just starting has the machine.
+            // From here on the sync loop starts no worker. If a worker is already starting, the
+            // probe waits.
             self.set(true, ProbeStep::Running, None);
-            if !self.is_granted().await {
+            if !self.is_machine_idle().await {
                 self.set(false, ProbeStep::Waiting, None);
                 continue;
             }
@@ -166,7 +171,7 @@ impl Prober {
             match outcome {
                 Ok(measured) => self.set(false, ProbeStep::Waiting, Some(measured)),
                 Err(err) => {
-                    warn!(error = %Chain(&err), "the node's memory bandwidth could not be measured");
+                    warn!(error = %Chain(&err), "failed to measure the node's memory bandwidth");
                     let failed = ProbeStep::Failed {
                         reason: "ProbeFailed",
                         message: Chain(&err).to_string(),
@@ -185,28 +190,28 @@ impl Prober {
         loop {
             let now = self.clock.now();
             let last = self.state_tx.latest().last;
-            let due_in = last.map_or(Duration::ZERO, |last| last.fresh_for(now));
+            let due_in = last.map_or(Duration::ZERO, |last| last.remaining_validity(now));
             if !due_in.is_zero() {
                 tokio::time::sleep(due_in).await;
             } else if self.reports_rx.see_latest().idle {
                 return;
             } else if self.reports_rx.changed().await.is_err() {
-                // The sync loop has ended, and the agent with it.
+                // The sync loop has ended, so the agent is stopping.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Whether the sync loop holds back, with no worker running.
-    async fn is_granted(&mut self) -> bool {
+    /// Waits until the sync loop stops starting workers. Returns true if none runs.
+    async fn is_machine_idle(&mut self) -> bool {
         match self.reports_rx.wait_for(|reports| reports.probing).await {
             Ok(reports) => reports.idle,
             Err(_) => false,
         }
     }
 
-    /// Without a new figure the last one stays.
-    fn set(&self, probing: bool, step: ProbeStep, measured: Option<Measured>) {
+    /// Sets the state. Without a new measurement the last one is kept.
+    fn set(&self, probing: bool, step: ProbeStep, measured: Option<ProbeResult>) {
         self.probing_tx.send_replace(probing);
         self.state_tx.send_modify(|state| {
             state.step = step;
@@ -215,8 +220,8 @@ impl Prober {
         self.changes.mark();
     }
 
-    async fn measure(&self) -> Result<Measured, ProbeError> {
-        let began = self.clock.instant();
+    async fn measure(&self) -> Result<ProbeResult, ProbeError> {
+        let started = self.clock.instant();
         let mut child = tokio::process::Command::new(&self.program)
             .args(&self.arguments)
             .stdin(Stdio::null())
@@ -227,38 +232,38 @@ impl Prober {
             .map_err(ProbeError::Start)?;
         let (output, errors) = (child.stdout.take(), child.stderr.take());
         let all = async { tokio::join!(read(output), read(errors), child.wait()) };
-        let limit = LIMIT + self.sustained;
+        let limit = TIMEOUT + self.sustained;
         let (output, errors, status) = tokio::time::timeout(limit, all)
             .await
-            .map_err(|_| ProbeError::TooLong(limit))?;
+            .map_err(|_| ProbeError::Timeout(limit))?;
         let status = status.map_err(ProbeError::Start)?;
         if !status.success() {
-            let said = String::from_utf8_lossy(&errors);
-            let said = said
+            let message = String::from_utf8_lossy(&errors);
+            let message = message
                 .lines()
                 .rev()
                 .find(|line| !line.trim().is_empty())
-                .unwrap_or("it said nothing")
+                .unwrap_or("no error output")
                 .to_owned();
-            return Err(ProbeError::Ended { status, said });
+            return Err(ProbeError::Ended { status, message });
         }
         let report: ProbeReport = serde_json::from_slice(&output).map_err(ProbeError::Output)?;
-        let duration = self.clock.instant() - began;
+        let duration = self.clock.instant() - started;
         info!(
             qmv = %BytesPerSecond(report.measurements.qmv.median_bytes_per_second),
             read = %BytesPerSecond(report.measurements.read.median_bytes_per_second),
             seconds = duration.as_secs_f64(),
             "measured the node's memory bandwidth"
         );
-        let kept = Kept {
+        let stored = StoredProbe {
             conditions: self.conditions.clone(),
             duration_seconds: duration.as_secs_f64(),
             report: report.clone(),
         };
-        if let Err(err) = self.state.write(FILE, &kept) {
-            warn!(error = %Chain(&err), "the measured figure could not be kept");
+        if let Err(err) = self.state.write(FILE, &stored) {
+            warn!(error = %Chain(&err), "failed to store the measurement");
         }
-        Ok(Measured {
+        Ok(ProbeResult {
             report: Box::new(report),
             duration,
         })
@@ -269,7 +274,7 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
         let mut stream = stream.take(MAX_OUTPUT_BYTES);
-        // What came before a failure is all there is to show.
+        // After a read error, the bytes read so far are used.
         drop(stream.read_to_end(&mut bytes).await);
     }
     bytes
@@ -306,23 +311,26 @@ mod tests {
         }
     }
 
-    /// It is old, and all there is: of an earlier life, and while the next one fails.
+    /// An expired measurement is kept across restarts and failed probes.
     #[tokio::test]
-    async fn an_old_figure_stays_until_there_is_a_new_one() {
+    async fn expired_measurement_is_kept_until_a_new_one_exists() {
         let directory = TempDir::new();
         let path = directory.path();
         let state = Arc::new(StateDir::open(path).unwrap());
-        let kept = Kept {
+        let kept = StoredProbe {
             conditions: "here".to_owned(),
             duration_seconds: 6.0,
             report: report(),
         };
         state.write(FILE, &kept).unwrap();
-        assert_eq!(Prober::remembered(&state, "elsewhere"), None);
-        let last = Prober::remembered(&state, "here");
-        let fresh_for = |now: &str| last.as_ref().unwrap().fresh_for(now.parse().unwrap());
-        assert_eq!(fresh_for("2026-01-07T23:00:00Z"), Duration::from_secs(3600));
-        assert_eq!(fresh_for("2026-02-01T00:00:00Z"), Duration::ZERO);
+        assert_eq!(Prober::stored(&state, "elsewhere"), None);
+        let last = Prober::stored(&state, "here");
+        let remaining_validity = |now: &str| last.as_ref().unwrap().remaining_validity(now.parse().unwrap());
+        assert_eq!(
+            remaining_validity("2026-01-07T23:00:00Z"),
+            Duration::from_secs(3600)
+        );
+        assert_eq!(remaining_validity("2026-02-01T00:00:00Z"), Duration::ZERO);
 
         let idle = Reports {
             idle: true,

@@ -1,4 +1,4 @@
-//! Times of the day at which a machine belongs to its owner alone.
+//! Quiet hours: times of the day at which the machine is reserved for its user.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -7,19 +7,20 @@ use k8s_openapi::jiff::civil::Time;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Parts of every day, in the machine's own time zone; none unless told.
+/// Daily periods in the machine's time zone. Empty by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QuietHours(Vec<(Time, Time)>);
 
-/// The text is not `HH:MM-HH:MM`.
+/// Error of a text that is not `HH:MM-HH:MM`.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "`{0}` is no time of day from and to: write HH:MM-HH:MM, such as 09:00-18:00, several with commas between"
+    "`{0}` is not a period: use HH:MM-HH:MM, such as 09:00-18:00, and separate several periods by commas"
 )]
 pub struct ParseQuietHoursError(String);
 
 impl QuietHours {
-    /// From the first minute of a part to before its last; one that ends before it begins goes over midnight.
+    /// Returns true if `time` is within a period. A period includes its start and excludes its end.
+    /// A period that ends before it starts spans midnight.
     pub fn contain(&self, time: Time) -> bool {
         self.0.iter().any(|(from, to)| {
             if from < to {
@@ -30,7 +31,7 @@ impl QuietHours {
         })
     }
 
-    /// How long it is until a part begins or ends; `None` where none ever does.
+    /// Time until the next start or end of a period. `None` if no period starts or ends.
     pub fn change_after(&self, time: Time) -> Option<Duration> {
         let until = |moment: Time| match moment > time {
             true => moment.duration_since(time).unsigned_abs(),
@@ -48,7 +49,7 @@ impl FromStr for QuietHours {
         let part = |part: &str| {
             let (from, to) = part.split_once('-')?;
             let (from, to) = (time(from.trim())?, time(to.trim())?);
-            // All day is the only part that ends where it begins.
+            // Only 00:00-24:00 may start and end at the same time.
             (from != to || (from, written_end(part)) == (Time::midnight(), "24:00")).then_some((from, to))
         };
         let parts = text.split(',').map(|written| {
@@ -63,7 +64,7 @@ fn written_end(part: &str) -> &str {
     part.rsplit('-').next().unwrap_or_default().trim()
 }
 
-/// `HH:MM`; `24:00` is the day's end, as a part's end.
+/// Parses `HH:MM`. `24:00` is valid as the end of a period.
 fn time(text: &str) -> Option<Time> {
     let (hour, minute) = text.split_once(':')?;
     let two_digits = |part: &str| {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_holds_its_first_minute_and_not_its_end() {
+    fn period_includes_its_start_and_excludes_its_end() {
         check(
             "09:00-17:30",
             &["09:00", "17:29:59"],
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_change_is_a_beginning_or_an_end_of_this_day_or_the_next() {
+    fn next_change_is_the_earliest_start_or_end() {
         let hours: QuietHours = "09:00-12:00,22:00-07:00".parse().unwrap();
         for (time, minutes) in [("08:59", 1), ("09:00", 180), ("12:00", 600), ("23:30", 450)] {
             let expect = Duration::from_secs(minutes * 60);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_of_a_day_is_told() {
+    fn rejects_invalid_periods() {
         for text in [
             "",
             "9-17",

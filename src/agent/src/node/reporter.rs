@@ -1,5 +1,5 @@
-//! Keeps this node's FleetNode at the API server: registers and reports. The object's spec and
-//! labels of others belong to the user.
+//! Registration and status reports of this node's FleetNode. The agent never changes the object's
+//! spec or labels that other clients set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use rooflet_base::units::Bytes;
 use rooflet_client::{ApiError, Attempts, Cache, Changes, EventType, FIELD_MANAGER, Recorder, patch_status};
 use rooflet_host::{Host, Identity};
 
-/// The status is looked at again after this time, whatever has been heard.
-const LOOK: Duration = Duration::from_secs(30);
+/// Interval after which the status is computed although nothing has changed.
+const RESYNC: Duration = Duration::from_secs(30);
 
-/// See the module. Clones share everything.
+/// Writer of the FleetNode. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct NodeReporter {
     pub client: Client,
@@ -41,7 +41,7 @@ pub(crate) struct NodeReporter {
     pub host: Host,
     pub identity: Identity,
     pub lease: NodeLease,
-    /// On the disk that is watched for space.
+    /// Path on the disk whose free space is reported.
     pub state_path: Utf8PathBuf,
     pub endpoint: String,
     pub quiet_hours: QuietHours,
@@ -56,7 +56,7 @@ pub(crate) struct NodeReporter {
 }
 
 impl NodeReporter {
-    /// Registers and reports until `stop`; then says that the node is not ready.
+    /// Registers the node and reports its status until `stop`.
     pub(crate) async fn report(mut self, stop: CancellationToken) {
         let mut changed_rx = self.changes.subscribe();
         let mut attempts = Attempts::new("reporting the node");
@@ -75,7 +75,7 @@ impl NodeReporter {
             let wait = match outcome {
                 Ok(()) => {
                     attempts.succeeded();
-                    LOOK
+                    RESYNC
                 }
                 Err(err @ (ApiError::Conflict(_) | ApiError::AlreadyExists(_))) => attempts.failed(&err),
                 Err(err) => {
@@ -91,15 +91,16 @@ impl NodeReporter {
                 () = stop.cancelled() => return,
                 _ = changed_rx.changed() => {}
                 _ = self.reports_rx.changed() => {}
-                // Of a machine that is not measured nothing ever comes.
+                // The channel of a machine that is never probed is closed, which disables this
+                // branch.
                 Ok(()) = self.probe_rx.changed() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
-    /// Says that the agent stops, so that nobody has to wait for the Lease to run out.
-    pub(crate) async fn say_stopping(&self) -> Result<(), ApiError> {
+    /// Reports that the agent stops, so that the node becomes not ready before its Lease expires.
+    pub(crate) async fn report_stopping(&self) -> Result<(), ApiError> {
         self.write(true).await
     }
 
@@ -113,22 +114,22 @@ impl NodeReporter {
                     field_manager: Some(FIELD_MANAGER.to_owned()),
                     ..PostParams::default()
                 };
-                let created = api.create(&params, &self.first()).await?;
+                let created = api.create(&params, &self.new_node()).await?;
                 info!(node = self.name, "registered the node");
                 self.recorder.publish(
                     &created,
                     EventType::Normal,
                     "Registered",
-                    "the agent has registered the node",
+                    "agent registered the node",
                 );
                 self.cache.wrote(created.clone());
                 Arc::new(created)
             }
         };
         self.lease.check().await?;
-        let node = self.label(&api, node).await?;
+        let node = self.update_labels(&api, node).await?;
         let previous = node.status.clone().unwrap_or_default();
-        let stranded = self.stranded();
+        let leaked = self.leaked();
         let facts = NodeFacts {
             identity: &self.identity,
             machine_id: &self.lease.holder.machine_id,
@@ -136,7 +137,7 @@ impl NodeReporter {
             disk: self.host.disk(&self.state_path).ok(),
             power: self.host.power(),
             presence: self.host.presence(),
-            stranded,
+            leaked,
             quiet: self.quiet_hours.contain(self.clock.time_of_day()),
             endpoint: &self.endpoint,
             probe: &self.probe_rx.latest(),
@@ -146,19 +147,19 @@ impl NodeReporter {
         };
         let status = node_status(&facts, &previous, self.clock.now());
         if let Some(written) = patch_status(&api, node.as_ref(), &status).await? {
-            self.tell(&written, &previous, &status);
+            self.publish_events(&written, &previous, &status);
             self.cache.wrote(written);
         }
         Ok(())
     }
 
-    /// Wired memory that did not come back.
-    fn stranded(&self) -> Option<Bytes> {
+    /// Wired memory that was not freed after the last worker exited.
+    fn leaked(&self) -> Option<Bytes> {
         let idle = self.reports_rx.latest().idle;
-        self.wired.look(self.host.wired()?, idle, self.clock.instant())
+        self.wired.observe(self.host.wired()?, idle, self.clock.instant())
     }
 
-    fn tell(&self, node: &FleetNode, previous: &FleetNodeStatus, next: &FleetNodeStatus) {
+    fn publish_events(&self, node: &FleetNode, previous: &FleetNodeStatus, next: &FleetNodeStatus) {
         for kind in [
             condition_type::READY,
             condition_type::MEMORY_PRESSURE,
@@ -177,7 +178,7 @@ impl NodeReporter {
             let Some(condition) = next
                 .conditions
                 .iter()
-                .find(|one| one.type_ == kind)
+                .find(|condition| condition.type_ == kind)
                 .filter(|_| was != is)
             else {
                 continue;
@@ -214,7 +215,7 @@ impl NodeReporter {
         .collect()
     }
 
-    fn first(&self) -> FleetNode {
+    fn new_node(&self) -> FleetNode {
         FleetNode {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
@@ -226,13 +227,17 @@ impl NodeReporter {
         }
     }
 
-    /// Labels of ours that are not there or wrong; all others stay.
-    async fn label(&self, api: &Api<FleetNode>, node: Arc<FleetNode>) -> Result<Arc<FleetNode>, ApiError> {
-        let wrong = wrong_labels(self.labels(), node.labels());
-        if wrong.is_empty() {
+    /// Sets the agent's own labels if they differ. Other labels stay.
+    async fn update_labels(
+        &self,
+        api: &Api<FleetNode>,
+        node: Arc<FleetNode>,
+    ) -> Result<Arc<FleetNode>, ApiError> {
+        let changes = label_changes(self.labels(), node.labels());
+        if changes.is_empty() {
             return Ok(node);
         }
-        let patch = json!({"metadata": {"labels": wrong}});
+        let patch = json!({"metadata": {"labels": changes}});
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
@@ -243,19 +248,22 @@ impl NodeReporter {
     }
 }
 
-/// What has to be set, or taken away, of the labels that there are.
-fn wrong_labels(
-    ours: BTreeMap<String, String>,
-    there: &BTreeMap<String, String>,
+/// Returns the labels to set (`Some`) and to remove (`None`).
+fn label_changes(
+    desired: BTreeMap<String, String>,
+    current: &BTreeMap<String, String>,
 ) -> BTreeMap<String, Option<String>> {
-    let mut wrong: BTreeMap<_, _> = ours.into_iter().map(|(key, value)| (key, Some(value))).collect();
-    // A real machine that takes the name of a simulated one is not simulated.
-    wrong.entry(SIMULATED_LABEL.to_owned()).or_insert(None);
-    wrong.retain(|key, value| there.get(key) != value.as_ref());
-    wrong
+    let mut changes: BTreeMap<_, _> = desired
+        .into_iter()
+        .map(|(key, value)| (key, Some(value)))
+        .collect();
+    // A real machine may reuse the name of a simulated one.
+    changes.entry(SIMULATED_LABEL.to_owned()).or_insert(None);
+    changes.retain(|key, value| current.get(key) != value.as_ref());
+    changes
 }
 
-/// Text as a label's value: other characters become dashes.
+/// Converts text to a label value: unsupported characters become dashes.
 fn label_value(text: &str) -> String {
     let text: String = text
         .chars()
@@ -276,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_of_others_stay_and_a_real_machine_is_not_called_simulated() {
+    fn keeps_other_labels_and_removes_simulated_label_of_real_machine() {
         let labels = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
             let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
             all.iter().map(own).collect()
@@ -286,19 +294,19 @@ mod tests {
             ("rooflet.dev/chip", "M1"),
             (SIMULATED_LABEL, "true"),
         ]);
-        let real = wrong_labels(labels(&[("rooflet.dev/chip", "M4")]), &there);
+        let real = label_changes(labels(&[("rooflet.dev/chip", "M4")]), &there);
         let expect = [
             ("rooflet.dev/chip".to_owned(), Some("M4".to_owned())),
             (SIMULATED_LABEL.to_owned(), None),
         ];
         assert_eq!(real, expect.into());
         let simulated = labels(&[("rooflet.dev/chip", "M1"), (SIMULATED_LABEL, "true")]);
-        assert_eq!(wrong_labels(simulated, &there), BTreeMap::new());
-        assert_eq!(wrong_labels(labels(&[]), &labels(&[])), BTreeMap::new());
+        assert_eq!(label_changes(simulated, &there), BTreeMap::new());
+        assert_eq!(label_changes(labels(&[]), &labels(&[])), BTreeMap::new());
     }
 
     #[test]
-    fn any_text_becomes_a_label_value() {
+    fn converts_any_text_to_a_label_value() {
         assert_eq!(label_value("Apple M4 Pro"), "Apple-M4-Pro");
         assert_eq!(label_value("AMD EPYC 9R14 (KVM)"), "AMD-EPYC-9R14--KVM");
         assert_eq!(label_value("…"), "");

@@ -1,8 +1,8 @@
-//! The status of this node's FleetNode, from facts. Pure.
+//! Status of this node's FleetNode, derived from facts. Pure.
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::conditions::{Stated, conditions};
+use super::conditions::{NodeCondition, conditions};
 use super::facts::NodeFacts;
 use super::hardware::{published_probe, show_engine};
 use rooflet_api::conditions::set_condition;
@@ -12,7 +12,7 @@ use rooflet_base::units::{Bytes, BytesPerSecond};
 use rooflet_roofline::chip;
 use rooflet_roofline::memory::allocatable;
 
-/// The next status. Conditions of other writers stay.
+/// Returns the next status. Keeps conditions of other writers.
 pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Timestamp) -> FleetNodeStatus {
     let reports = facts.reports;
     let total = facts.memory.total;
@@ -20,7 +20,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
     let report = facts.probe.last.as_ref().map(|last| &last.report);
     let bandwidth = report.map(|report| BytesPerSecond(report.measurements.qmv.median_bytes_per_second));
     let sheet = chip::of_machine(&facts.identity.chip, total).ok();
-    // Bandwidth as a quantity, in whole megabytes per second.
+    // Bandwidth as a quantity in whole megabytes per second.
     let bandwidth_quantity = bandwidth.map(|rate| format!("{:.0}M", rate.0 / 1e6));
     let engine = report.map(|report| &report.engine).or(reports.engine.as_ref());
     let mut next = FleetNodeStatus {
@@ -57,7 +57,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
             bandwidth: measured_of_spec(bandwidth, sheet.map(|chip| chip.bandwidth)),
             free_memory: gibibytes(usable - reports.reserved),
             free_bandwidth: measured_of_spec(
-                bandwidth.map(|rate| BytesPerSecond(rate.0 * (1.0 - reports.promised_share).max(0.0))),
+                bandwidth.map(|rate| BytesPerSecond(rate.0 * (1.0 - reports.reserved_share).max(0.0))),
                 None,
             ),
         },
@@ -68,7 +68,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
         conditions: previous.conditions.clone(),
     };
     for stated in conditions(facts, &previous.conditions, now) {
-        let Stated {
+        let NodeCondition {
             kind,
             truth,
             reason,
@@ -87,7 +87,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
     next
 }
 
-/// Measured / data sheet, without a blank, so that a column of `kubectl get` stays one word.
+/// Formats `MEASURED/DATASHEET` without spaces, so that a column of `kubectl get` stays one word.
 fn measured_of_spec(measured: Option<BytesPerSecond>, spec: Option<BytesPerSecond>) -> String {
     match (measured.map(gigabytes_per_second), spec.map(gigabytes_per_second)) {
         (Some(measured), Some(spec)) => format!("{measured}/{spec}GB/s"),
@@ -97,7 +97,7 @@ fn measured_of_spec(measured: Option<BytesPerSecond>, spec: Option<BytesPerSecon
     }
 }
 
-/// Three digits.
+/// Formats a rate with three significant digits.
 fn gigabytes_per_second(BytesPerSecond(rate): BytesPerSecond) -> String {
     let gigabytes = rate / 1e9;
     match gigabytes {
@@ -107,7 +107,7 @@ fn gigabytes_per_second(BytesPerSecond(rate): BytesPerSecond) -> String {
     }
 }
 
-/// Without a blank, so that a column of `kubectl get` stays one word.
+/// Formats gibibytes without a space, so that a column of `kubectl get` stays one word.
 fn gibibytes(Bytes(bytes): Bytes) -> String {
     format!("{:.1}Gi", bytes as f64 / (1u64 << 30) as f64)
 }
@@ -117,11 +117,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::node::conditions::{PRESENT_WITHIN, freshness};
+    use crate::node::conditions::{PRESENT_WITHIN, probe_freshness};
     use crate::node::hardware::node_hardware;
     use crate::node::pressure::Pressure;
     use crate::node::probe::ProbeStep;
-    use crate::node::probe::{Measured, ProbeState};
+    use crate::node::probe::{ProbeResult, ProbeState};
     use crate::reports::Reports;
     use rooflet_api::conditions::{PROBE_EXPIRED, Truth};
     use rooflet_api::v1alpha1::{Chip, Figure, Measurements, Plausibility, PowerSource, ThermalState};
@@ -155,7 +155,7 @@ mod tests {
     fn measured(at: &str) -> ProbeState {
         ProbeState {
             step: ProbeStep::Waiting,
-            last: Some(Measured {
+            last: Some(ProbeResult {
                 report: Box::new(report(at)),
                 duration: Duration::from_secs(6),
             }),
@@ -180,7 +180,7 @@ mod tests {
             disk: host.disk("/".into()).ok(),
             power: Power::default(),
             presence: Presence::default(),
-            stranded: None,
+            leaked: None,
             quiet: false,
             endpoint: "http://127.0.0.1:1",
             probe: &probe,
@@ -200,13 +200,13 @@ mod tests {
         assert_eq!(
             node_status(&facts, &status, now + Duration::from_secs(60)),
             status,
-            "time alone changes nothing"
+            "status is unchanged by time alone"
         );
         status
     }
 
     #[test]
-    fn a_node_says_what_it_has() {
+    fn reports_capacity_and_conditions() {
         let status = check(
             |_| {},
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_simulated_machine_is_never_called_measured() {
+    fn simulated_machine_is_never_reported_as_measured() {
         let status = check(
             |facts| facts.probe = Box::leak(Box::new(ProbeState::simulated())),
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/SimulatedChip",
@@ -230,20 +230,20 @@ mod tests {
     }
 
     #[test]
-    fn an_old_figure_is_less_sure_on_the_node_itself_too() {
+    fn expired_measurement_makes_predictions_less_certain() {
         let mut probe = measured("2026-01-02T00:00:00Z");
         let hardware =
             |now: &str| node_hardware(&Chip::default(), Bytes::gib(16), &probe, now.parse().unwrap());
         let fresh = hardware("2026-01-08T00:00:00Z").unwrap();
         assert_eq!(hardware("2026-01-08T23:00:00Z"), Some(fresh));
         let Hardware::Measured(machine) = fresh else {
-            panic!("nothing was measured");
+            panic!("expected measured hardware");
         };
         assert_eq!(
             hardware("2026-01-09T01:00:00Z"),
             Some(Hardware::Measured(machine.stale()))
         );
-        // It counts until there is a newer one, and readers of the condition are told that it is old.
+        // It stays in use until a newer one exists, and the condition reports its age.
         let failed = ProbeStep::Failed {
             reason: "ProbeFailed",
             message: "m".to_owned(),
@@ -251,19 +251,22 @@ mod tests {
         for (step, news) in [
             (ProbeStep::Waiting, ""),
             (ProbeStep::Running, "; the probe is running"),
-            (failed, "; measuring again failed: m"),
+            (failed, "; the last attempt failed: m"),
         ] {
             probe.step = step;
             let now = "2026-01-09T01:00:00Z".parse().unwrap();
             let hardware = node_hardware(&Chip::default(), Bytes::gib(16), &probe, now);
             assert_eq!(hardware, Some(Hardware::Measured(machine.stale())));
             let message = format!("measured 2026-01-02T00:00:00Z, more than a week ago{news}");
-            assert_eq!(freshness(&probe, now), (Truth::False, PROBE_EXPIRED, message));
+            assert_eq!(
+                probe_freshness(&probe, now),
+                (Truth::False, PROBE_EXPIRED, message)
+            );
         }
     }
 
     #[test]
-    fn a_measured_figure_is_fresh_for_a_week() {
+    fn measurement_is_fresh_for_a_week() {
         let fresh = measured("2026-01-02T00:00:00Z");
         let status = check(
             |facts| facts.probe = Box::leak(Box::new(fresh)),
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_machine_shows_more_than_zero() {
+    fn slow_machine_reports_more_than_zero() {
         let shown = |measured: f64, spec: f64| {
             let rate = |gigabytes: f64| (gigabytes > 0.0).then_some(BytesPerSecond(gigabytes * 1e9));
             measured_of_spec(rate(measured), rate(spec))
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_against_serving_is_told_where_the_machine_knows_it() {
+    fn reports_adverse_conditions_that_the_machine_supports() {
         check(
             |facts| {
                 facts.power = Power {
@@ -323,10 +326,10 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_stays_wired_asks_for_a_reboot_until_it_comes_back() {
+    fn wired_memory_requires_reboot_until_it_is_freed() {
         let usual = "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours";
         let leaked = check(
-            |facts| facts.stranded = Some(Bytes::gib(35)),
+            |facts| facts.leaked = Some(Bytes::gib(35)),
             &format!(
                 "{usual} WiredMemoryLeaked=True/MemoryStaysWired RebootRequired=True/MemoryStaysWired ProbeFresh=False/NotMeasured"
             ),
@@ -341,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_and_trouble_are_told() {
+    fn reports_memory_disk_and_probe_problems() {
         check(
             |facts| {
                 facts.reports = Box::leak(Box::new(Reports {

@@ -1,6 +1,6 @@
-//! Whether the machine's wired memory came back after the last worker was gone. A process that is killed or crashes while it
-//! holds a large model can leave its memory wired in the kernel, where only a restart of the machine frees it. What is
-//! wired beyond that is somebody else's: a virtual machine's, say.
+//! Detection of leaked wired memory. If a process that holds a large model is killed or crashes,
+//! its memory can stay wired in the kernel until the machine restarts. Memory that other programs
+//! wire, such as virtual machines, is not counted.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,124 +13,129 @@ use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
 use rooflet_base::units::Bytes;
 
-/// The kernel frees what a process had wired within seconds.
+/// The kernel frees the wired memory of an exited process within this time.
 const SETTLED_AFTER: Duration = Duration::from_secs(60);
 
-/// Other programs wire and free this much in a day.
-const ORDINARY: Bytes = Bytes::gib(2);
+/// Wired memory that other programs add or free in a day, and that is therefore ignored.
+const TOLERANCE: Bytes = Bytes::gib(2);
 
-/// In the state directory.
+/// File in the state directory.
 const FILE: &str = "wired.json";
 
-/// Remembers what was wired before anything was served.
+/// State of the leak detection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WiredMemory {
-    /// What was wired last before workers ran: other programs wire and free, too.
+    /// Wired memory measured last before workers ran.
     baseline: Option<Bytes>,
-    /// Workers have run, and what they had wired has not come back yet, as far as is known.
+    /// True if workers have run and their wired memory is not known to be freed.
     served: bool,
-    /// What those workers may have left that were killed or crashed since it was last looked at.
+    /// Memory that workers may have left wired because they were killed or crashed since the last
+    /// check.
     lost: Bytes,
     idle_since: Option<Instant>,
-    /// It was looked at since the last worker ended: what is wired later is not a worker's.
+    /// True if a check was made since the last worker exited. Memory wired after the check belongs
+    /// to other programs.
     is_judged: bool,
-    stranded: Option<Bytes>,
+    leaked: Option<Bytes>,
 }
 
-/// What outlives the agent while workers run: what was wired before them is not to be seen again until they are gone.
+/// State that is stored while workers run, because the baseline cannot be measured again before
+/// they exit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Remembered {
-    /// Memory is wired afresh with every start of the machine.
+pub(crate) struct StoredWiredMemory {
+    /// Id of the system start. Wired memory starts from zero with every start.
     boot_id: String,
     baseline_bytes: u64,
     served: bool,
-    /// Nothing in the file of an older agent.
+    /// Absent in files of older agents.
     #[serde(default)]
     lost_bytes: u64,
-    /// What has not come back, once that was judged.
+    /// Leaked memory, if the check has been made.
     #[serde(default)]
     stranded_bytes: Option<u64>,
 }
 
 impl WiredMemory {
-    /// Goes on from what an earlier life of the agent has seen, if the machine has been up since.
-    pub(crate) fn resume(remembered: Option<Remembered>, boot_id: &str) -> Self {
-        match remembered {
+    /// Continues from stored state, if the machine has not restarted since.
+    pub(crate) fn resume(stored: Option<StoredWiredMemory>, boot_id: &str) -> Self {
+        match stored {
             Some(known) if known.boot_id == boot_id && known.served => Self {
                 baseline: Some(Bytes(known.baseline_bytes)),
                 served: true,
                 lost: Bytes(known.lost_bytes),
                 is_judged: known.stranded_bytes.is_some() && known.lost_bytes == 0,
-                stranded: known.stranded_bytes.map(Bytes),
+                leaked: known.stranded_bytes.map(Bytes),
                 idle_since: None,
             },
             Some(_) | None => Self::default(),
         }
     }
 
-    /// For the agent's next life; `None` while there is nothing to come back.
-    pub(crate) fn remember(&self, boot_id: &str) -> Option<Remembered> {
-        self.served.then_some(Remembered {
+    /// State to store for the next agent process. `None` if no worker memory is outstanding.
+    pub(crate) fn to_stored(&self, boot_id: &str) -> Option<StoredWiredMemory> {
+        self.served.then_some(StoredWiredMemory {
             boot_id: boot_id.to_owned(),
             baseline_bytes: self.baseline?.0,
             served: self.served,
             lost_bytes: self.lost.0,
-            stranded_bytes: self.stranded.map(|stranded| stranded.0),
+            stranded_bytes: self.leaked.map(|leaked| leaked.0),
         })
     }
 
-    /// Workers that could hold so much were killed or crashed.
-    pub(crate) fn lose(&mut self, held: Bytes) {
+    /// Adds the memory of workers that were killed or crashed.
+    pub(crate) fn add_lost(&mut self, held: Bytes) {
         self.lost += held;
     }
 
-    /// `wired` is what is wired now; `idle` that no worker runs. Returns what has not come back.
+    /// Checks the wired memory. `idle` is true if no worker runs. Returns the leaked memory.
     pub(crate) fn observe(&mut self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
         if !idle {
             self.served = true;
             self.idle_since = None;
             self.is_judged = false;
-            return self.stranded;
+            return self.leaked;
         }
         let idle_since = *self.idle_since.get_or_insert(now);
         if self.served && now - idle_since < SETTLED_AFTER {
-            return self.stranded;
+            return self.leaked;
         }
-        // An agent that found workers when it started has no figure from before them.
+        // An agent that adopted workers has no earlier baseline.
         let baseline = self.baseline.filter(|_| self.served).unwrap_or(wired);
-        // What is wired beyond that is other programs', as is what they wire from then on.
-        let known = self.stranded.unwrap_or(Bytes::ZERO);
+        // Excess beyond the lost memory belongs to other programs.
+        let known = self.leaked.unwrap_or(Bytes::ZERO);
         let most = if self.is_judged { known } else { known + self.lost };
         let excess = (wired - baseline).min(most);
         (self.is_judged, self.lost) = (true, Bytes::ZERO);
-        self.stranded = Some(excess).filter(|excess| *excess > ORDINARY);
-        if self.stranded.is_none() {
+        self.leaked = Some(excess).filter(|excess| *excess > TOLERANCE);
+        if self.leaked.is_none() {
             (self.served, self.baseline) = (false, Some(wired));
         }
-        self.stranded
+        self.leaked
     }
 }
 
-/// The same, kept in the agent's state directory. Clones share it.
+/// [`WiredMemory`] that is stored in the agent's state directory. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct WiredWatch {
     state: Arc<StateDir>,
-    /// `None` where the machine does not tell one start from another.
+    /// `None` if the machine does not report an id of its system start.
     boot_id: Option<String>,
     memory: Arc<Mutex<WiredMemory>>,
 }
 
 impl WiredWatch {
-    /// Goes on from what is on disk.
+    /// Loads the stored state.
     pub(crate) fn load(state: Arc<StateDir>, boot_id: Option<String>) -> Self {
-        let remembered = state.read::<Option<Remembered>>(FILE).unwrap_or_else(|err| {
-            // It is learned anew.
-            warn!(error = %Chain(&err), "what memory was wired before cannot be read");
-            None
-        });
+        let stored = state
+            .read::<Option<StoredWiredMemory>>(FILE)
+            .unwrap_or_else(|err| {
+                // Detection starts from zero.
+                warn!(error = %Chain(&err), "failed to read the stored wired memory");
+                None
+            });
         let memory = match &boot_id {
-            Some(boot_id) => WiredMemory::resume(remembered.flatten(), boot_id),
+            Some(boot_id) => WiredMemory::resume(stored.flatten(), boot_id),
             None => WiredMemory::default(),
         };
         Self {
@@ -141,27 +146,27 @@ impl WiredWatch {
     }
 
     /// See [`WiredMemory::observe`].
-    pub(crate) fn look(&self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
+    pub(crate) fn observe(&self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
         self.change(|memory| memory.observe(wired, idle, now))
     }
 
-    /// See [`WiredMemory::lose`].
-    pub(crate) fn lose(&self, held: Bytes) {
+    /// See [`WiredMemory::add_lost`].
+    pub(crate) fn add_lost(&self, held: Bytes) {
         if held > Bytes::ZERO {
-            self.change(|memory| memory.lose(held));
+            self.change(|memory| memory.add_lost(held));
         }
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut WiredMemory) -> T) -> T {
         let mut memory = lock(&self.memory);
-        let remember = |memory: &WiredMemory| memory.remember(self.boot_id.as_deref()?);
-        let before = remember(&memory);
+        let to_stored = |memory: &WiredMemory| memory.to_stored(self.boot_id.as_deref()?);
+        let before = to_stored(&memory);
         let outcome = change(&mut memory);
-        let after = remember(&memory);
+        let after = to_stored(&memory);
         if before != after
             && let Err(err) = self.state.write(FILE, &after)
         {
-            debug!(error = %Chain(&err), "what memory is wired cannot be written down");
+            debug!(error = %Chain(&err), "failed to store the wired memory");
         }
         outcome
     }
@@ -172,7 +177,8 @@ mod tests {
     use super::*;
     use rooflet_base::clock::Clock;
 
-    /// Steps of `seconds idle|busy|crash GiB -> stranded GiB or -`. At a crash so much of a worker is lost, and none is left.
+    /// Steps of `seconds idle|busy|crash GiB -> leaked GiB or -`. A crash loses a worker with that
+    /// memory and leaves none running.
     #[track_caller]
     fn check(steps: &[(u64, &str, u64, Option<u64>)]) {
         let start = Clock::System.instant();
@@ -181,19 +187,19 @@ mod tests {
         for (second, state, wired, expect) in steps {
             let now = start + Duration::from_secs(*second);
             let wired = if *state == "crash" {
-                memory.lose(Bytes::gib(*wired));
+                memory.add_lost(Bytes::gib(*wired));
                 wired_last
             } else {
                 *wired
             };
             wired_last = wired;
-            let stranded = memory.observe(Bytes::gib(wired), *state != "busy", now);
-            assert_eq!(stranded, expect.map(Bytes::gib), "at {second} s");
+            let leaked = memory.observe(Bytes::gib(wired), *state != "busy", now);
+            assert_eq!(leaked, expect.map(Bytes::gib), "at {second} s");
         }
     }
 
     #[test]
-    fn memory_that_stays_wired_after_the_last_worker_was_killed_is_told() {
+    fn memory_that_stays_wired_after_a_killed_worker_is_a_leak() {
         check(&[
             (0, "idle", 5, None),
             (30, "busy", 40, None),
@@ -208,8 +214,8 @@ mod tests {
 
     /// A virtual machine that starts while a worker runs wires memory, too.
     #[test]
-    fn what_others_wire_beside_a_worker_is_no_leak() {
-        // The worker ended in order.
+    fn memory_wired_by_other_programs_during_serving_is_no_leak() {
+        // The worker exited normally.
         check(&[
             (0, "idle", 5, None),
             (30, "busy", 60, None),
@@ -219,18 +225,18 @@ mod tests {
             (180, "idle", 45, None),
             (240, "idle", 45, None),
         ]);
-        // It left no more than it had.
+        // The leak cannot exceed the worker's memory.
         check(&[
             (0, "idle", 5, None),
             (30, "busy", 60, None),
             (60, "crash", 12, None),
             (120, "idle", 45, Some(12)),
-            // The next one ends in order.
+            // The next worker exits normally.
             (150, "busy", 60, Some(12)),
             (180, "idle", 50, Some(12)),
             (240, "idle", 50, Some(12)),
         ]);
-        // One of the first workers that had nothing to speak of.
+        // One of the first workers that held almost no memory.
         check(&[
             (0, "idle", 5, None),
             (30, "busy", 60, None),
@@ -239,9 +245,10 @@ mod tests {
         ]);
     }
 
-    /// Hours after the last worker a virtual machine or a desktop wires memory, and it is no worker's.
+    /// Memory that a virtual machine or a desktop wires hours after the last worker exited is not
+    /// the worker's.
     #[test]
-    fn what_others_wire_later_is_no_leak() {
+    fn memory_wired_by_other_programs_after_serving_is_no_leak() {
         check(&[
             (0, "idle", 5, None),
             (30, "busy", 40, None),
@@ -249,13 +256,13 @@ mod tests {
             (61, "idle", 6, None),
             (120, "idle", 6, None),
             (9000, "idle", 30, None),
-            // What was there before the next worker is not its, either.
+            // Memory wired before the next worker starts is not that worker's.
             (9010, "busy", 60, None),
             (9020, "crash", 30, None),
             (9021, "idle", 30, None),
             (9080, "idle", 30, None),
         ]);
-        // Nor does it add to a leak that is known.
+        // It does not add to a known leak.
         check(&[
             (0, "idle", 5, None),
             (30, "busy", 40, None),
@@ -264,7 +271,7 @@ mod tests {
             (130, "idle", 35, Some(10)),
             (140, "idle", 12, Some(7)),
             (150, "idle", 35, Some(7)),
-            // The next worker may leave more behind.
+            // The next worker may leak more memory.
             (160, "busy", 45, Some(7)),
             (170, "crash", 35, Some(7)),
             (230, "idle", 40, Some(35)),
@@ -274,48 +281,48 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_is_found_by_the_agents_next_life_and_not_after_a_restart_of_the_machine() {
+    fn leak_survives_agent_restart_but_not_machine_restart() {
         let start = Clock::System.instant();
         let mut first = WiredMemory::default();
         first.observe(Bytes::gib(5), true, start);
         first.observe(Bytes::gib(40), false, start);
-        let look = |remembered: Remembered, boot: &str, lost: Bytes| {
+        let look = |remembered: StoredWiredMemory, boot: &str, lost: Bytes| {
             let text = serde_json::to_string(&remembered).unwrap();
             let mut next = WiredMemory::resume(serde_json::from_str(&text).unwrap(), boot);
-            next.lose(lost);
+            next.add_lost(lost);
             next.observe(Bytes::gib(40), true, start);
             next.observe(Bytes::gib(40), true, start + SETTLED_AFTER)
         };
-        let serving = first.remember("boot-1").expect("a baseline");
-        // The worker ended while no agent was there.
+        let serving = first.to_stored("boot-1").expect("a baseline");
+        // The worker exited while no agent ran.
         let lost = Bytes::gib(36);
         assert_eq!(look(serving.clone(), "boot-1", lost), Some(Bytes::gib(35)));
         assert_eq!(look(serving, "boot-2", lost), None);
-        // Or just before the agent did.
-        first.lose(lost);
-        let lost_before = first.remember("boot-1").expect("a baseline");
+        // The worker exited just before the agent stopped.
+        first.add_lost(lost);
+        let lost_before = first.to_stored("boot-1").expect("a baseline");
         assert_eq!(look(lost_before, "boot-1", Bytes::ZERO), Some(Bytes::gib(35)));
-        // Or it was judged before the agent ended.
+        // The check was made before the agent stopped.
         first.observe(Bytes::gib(40), true, start);
         first.observe(Bytes::gib(40), true, start + SETTLED_AFTER);
-        let judged = first.remember("boot-1").expect("a leak");
+        let judged = first.to_stored("boot-1").expect("a leak");
         let mut next = WiredMemory::resume(Some(judged.clone()), "boot-1");
         assert_eq!(next.observe(Bytes::gib(40), true, start), Some(Bytes::gib(35)));
         assert_eq!(look(judged, "boot-1", Bytes::ZERO), Some(Bytes::gib(35)));
-        assert_eq!(WiredMemory::default().remember("boot-1"), None);
+        assert_eq!(WiredMemory::default().to_stored("boot-1"), None);
     }
 
     #[test]
-    fn memory_that_comes_back_and_what_others_wire_is_none_of_it() {
+    fn freed_memory_and_memory_of_other_programs_is_no_leak() {
         check(&[
             (0, "idle", 5, None),
             (30, "busy", 40, None),
             (60, "crash", 35, None),
             (120, "idle", 7, None),
         ]);
-        // No worker of ours ever ran.
+        // No worker has run.
         check(&[(0, "idle", 5, None), (600, "idle", 20, None)]);
-        // Workers were there before the agent: what was wired before them is not known.
+        // The workers are older than the agent, so the baseline is unknown.
         check(&[
             (0, "busy", 40, None),
             (30, "crash", 35, None),

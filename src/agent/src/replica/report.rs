@@ -1,22 +1,24 @@
-//! What is to be said of one replica.
+//! Report of one replica.
 
 use super::DesiredReplica;
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaStatus};
 
-/// What is to be said of one replica.
+/// Status of one replica that the agent reports to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     pub replica: DesiredReplica,
     pub status: ModelReplicaStatus,
-    /// Nothing of it runs any more and it is being deleted: its finalizer may go.
+    /// True if the object is being deleted and its worker has exited, so that the finalizer can be
+    /// removed.
     pub release: bool,
 }
 
 impl Report {
-    /// It was made before the object became what it is now; the next pass makes another one. Written nevertheless, it
-    /// would undo what was said of a higher generation.
+    /// Returns true if the report describes an older generation than `object` has. Such a report is
+    /// not written: it would overwrite the status of the newer generation. The next sync pass
+    /// creates a new report.
     pub fn is_outdated(&self, object: &ModelReplica) -> bool {
-        let made_for = self.status.observed_generation;
-        made_for.is_some() && made_for < object.metadata.generation
+        let reported = self.status.observed_generation;
+        reported.is_some() && reported < object.metadata.generation
     }
 }

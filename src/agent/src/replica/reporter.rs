@@ -1,5 +1,5 @@
-//! Tells the API server what the agent knows of its replicas: statuses, finalizers, mirrors of manifests. Driven by
-//! levels, not by events: what is not written yet is written at the next try, whatever happened in between.
+//! Writes replica reports to the API server: statuses, finalizers, and mirrors of manifests. The
+//! reporter is level-triggered: each attempt writes every difference that is not written yet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use rooflet_base::error::Chain;
 use rooflet_base::latest::LatestSeen;
 use rooflet_client::{ApiError, Attempts, Cache, Changes, FIELD_MANAGER, patch_status};
 
-/// See the module.
+/// Writer of replica statuses, finalizers and mirrors.
 pub(crate) struct Reporter {
     pub client: Client,
     pub node: String,
     pub cache: Cache<ModelReplica>,
     pub changes: Changes,
     pub reports_rx: watch::Receiver<Arc<Reports>>,
-    /// The reports that are written in full.
+    /// Last reports that were written completely.
     pub written_tx: watch::Sender<Arc<Reports>>,
 }
 
@@ -52,7 +52,7 @@ impl Reporter {
                     self.written_tx.send_replace(reports);
                     tokio::select! {
                         () = stop.cancelled() => return,
-                        // Where the other side has ended there is nothing more to hear.
+                        // A closed channel of reports disables its branch.
                         Ok(()) = changed_rx.changed() => {}
                         Ok(()) = self.reports_rx.changed() => {}
                     }
@@ -68,17 +68,20 @@ impl Reporter {
         }
     }
 
-    /// Writes whatever differs. Goes on after a failure; returns the last one that may pass by itself.
+    /// Writes all differences. Continues after a failure and returns the last transient error.
     async fn write(&self, reports: &Reports) -> Result<(), ApiError> {
         let mut outcome = Ok(());
         for (key, report) in reports.replicas.iter().chain(&reports.displaced) {
             match self.write_one(key, report).await {
-                // The watch shows the newer version soon, and this is done again.
+                // The watch soon delivers the newer version, which triggers another write.
                 Ok(()) | Err(ApiError::Conflict(_) | ApiError::NotFound(_) | ApiError::AlreadyExists(_)) => {}
-                // A node is not told whether a replica that is not its own is there.
+                // The API server answers Forbidden for replicas of other nodes, whether they exist
+                // or not.
                 Err(ApiError::Forbidden(_)) if self.cache.get(Some(&key.namespace), &key.name).is_none() => {}
                 Err(err) if err.is_transient() => outcome = Err(err),
-                Err(err) => warn!(replica = %key, error = %Chain(&err), "the API server refuses a report"),
+                Err(err) => {
+                    warn!(replica = %key, error = %Chain(&err), "API server rejected a replica report")
+                }
             }
         }
         if let Err(err) = self.remove_leftovers(&reports.replicas).await {
@@ -107,7 +110,7 @@ impl Reporter {
                 if shows(&object, report) {
                     return self.write_status(&api, &object, report).await;
                 }
-                // A mirror never changes; it is made again.
+                // Mirrors are immutable: the reporter deletes and recreates them.
                 self.delete(&api, &object).await
             }
             (Origin::Manifest(file), None) => {
@@ -121,7 +124,7 @@ impl Reporter {
                 self.cache.wrote(created);
                 Ok(())
             }
-            // An object that is not ours has the name, or ours is gone.
+            // An unrelated object has the same name, or the replica's object is gone.
             (Origin::Api | Origin::Manifest(_), _) => Ok(()),
         }
     }
@@ -138,7 +141,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// Lets a deleted object go.
+    /// Removes the replica's finalizer from a deleted object.
     async fn release(&self, api: &Api<ModelReplica>, object: &ModelReplica) -> Result<(), ApiError> {
         let finalizers: Vec<_> = object
             .finalizers()
@@ -188,7 +191,7 @@ impl Reporter {
         }
     }
 
-    /// Mirrors of manifests that are gone.
+    /// Deletes mirrors whose manifests no longer exist.
     async fn remove_leftovers(&self, wanted: &BTreeMap<ReplicaKey, Report>) -> Result<(), ApiError> {
         for object in self.cache.list() {
             let key = ReplicaKey::of(&object);
@@ -233,7 +236,7 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
     }
 }
 
-/// Whether a mirror shows what runs.
+/// Returns true if a mirror matches the running replica.
 fn shows(object: &ModelReplica, report: &Report) -> bool {
     let shown = crate::replica::DesiredReplica::of(object);
     shown.spec == report.replica.spec && shown.terms.objectives == report.replica.terms.objectives

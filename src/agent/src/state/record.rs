@@ -1,4 +1,4 @@
-//! What the state directory keeps of one replica and of its worker.
+//! Stored record of a replica and of its worker.
 
 use camino::Utf8PathBuf;
 use k8s_openapi::jiff::Timestamp;
@@ -9,7 +9,7 @@ use crate::workers::golden::Golden;
 use rooflet_api::v1alpha1::Termination;
 use rooflet_process::ProcessId;
 
-/// What is kept of one replica.
+/// Stored record of one replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
@@ -18,18 +18,18 @@ pub struct Record {
     pub generation: i64,
     pub origin: Origin,
     pub spec: ReplicaSpec,
-    /// As they are now, also while the worker runs. Nothing in the record of an older agent.
+    /// Current terms, updated while the worker runs. Records of older agents have none.
     #[serde(default)]
     pub terms: Terms,
     #[serde(default)]
     pub restarts: i32,
-    /// The worker ended by itself, so that its next start is a restart.
+    /// True if the worker exited on its own, so that its next start counts as a restart.
     #[serde(default)]
     pub ended_by_itself: bool,
-    /// It was stopped because the machine's owner needs its memory, and has not started again.
-    #[serde(default)]
-    pub gave_way: bool,
-    /// In a row.
+    /// True if the replica was stopped because of memory pressure and has not started again.
+    #[serde(rename = "gaveWay", default)]
+    pub stopped_for_memory: bool,
+    /// Number of consecutive failures.
     #[serde(default)]
     pub failures: u32,
     #[serde(default)]
@@ -38,13 +38,13 @@ pub struct Record {
     pub bad_model: Option<BadModel>,
     #[serde(default)]
     pub last_termination: Option<Termination>,
-    /// Written before the process is started, with its identity added afterwards.
+    /// Stored before the process is started. The process id is added afterwards.
     #[serde(default)]
     pub worker: Option<WorkerRecord>,
 }
 
 impl Record {
-    /// What was wanted when the agent last knew.
+    /// Returns the desired replica as the agent last saw it.
     pub fn desired(&self) -> DesiredReplica {
         DesiredReplica {
             uid: self.uid.clone(),
@@ -58,31 +58,32 @@ impl Record {
     }
 }
 
-/// What is kept of a running worker.
+/// Stored record of a running worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerRecord {
     pub process: Option<ProcessId>,
     pub started: Timestamp,
     pub reserved_bytes: u64,
-    /// The reservation's working, for the condition's message.
+    /// Formula of the reservation, for the message of the condition.
     pub reservation: String,
     pub model_path: Utf8PathBuf,
     pub fingerprint: u64,
-    /// What it was started with; empty in the record of an older agent.
+    /// Program and engine version that the worker was started with. Empty in records of older
+    /// agents.
     #[serde(default)]
     pub engine: String,
     pub context_tokens: u32,
-    /// What its longest answer may take.
+    /// Duration of the longest possible answer, in seconds.
     #[serde(default)]
     pub answer_seconds: u64,
-    /// Where it stores prefixes, if it does.
+    /// Directory of the prefixes that the worker caches on disk, if any.
     #[serde(default)]
     pub prefix_dir: Option<Utf8PathBuf>,
-    /// How much of them.
+    /// Maximum size of these prefixes, in bytes.
     #[serde(default)]
     pub prefix_bytes: u64,
-    /// What it has still to answer before it counts as ready.
+    /// Golden prompts that the worker must still pass before it is Ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub golden: Option<Golden>,
 }

@@ -1,21 +1,21 @@
-//! What should run on this node: an input of the sync plan.
+//! Desired state of this node: input of the sync plan.
 
 use std::collections::BTreeMap;
 
 use crate::models::{ModelProblem, ServableModel};
 use crate::replica::{DesiredReplica, ReplicaKey};
 
-/// What should run on this node.
+/// Desired state of this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Desired {
-    pub replicas: BTreeMap<ReplicaKey, Wanted>,
-    /// The agent is stopping and takes its workers along.
+    pub replicas: BTreeMap<ReplicaKey, ResolvedReplica>,
+    /// True if the agent is stopping and stops its workers.
     pub stopping: bool,
 }
 
-/// One replica, and what is known of its model.
+/// Desired replica with the result of inspecting its model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct ResolvedReplica {
     pub replica: DesiredReplica,
     pub model: Result<ServableModel, ModelProblem>,
 }

@@ -1,8 +1,8 @@
-//! What is downloaded besides what starts now: models for replicas that will follow those that run.
+//! Prefetch: downloads of models for replicas that will succeed running ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::desired::{Desired, Wanted};
+use super::desired::{Desired, ResolvedReplica};
 use super::observed::Observed;
 use super::sync_loop::SyncLoop;
 use crate::models::ASKING_HUB;
@@ -12,17 +12,17 @@ use rooflet_base::units::Bytes;
 use rooflet_client::EventType;
 
 impl SyncLoop {
-    /// Downloads what follows replicas that run, as far as the disk has room beside what is promised, and ends the downloads
-    /// that nobody needs any more.
-    pub(super) fn prepare(&mut self, desired: &Desired, observed: &Observed) {
-        // One that is refused for now may go on coming; one of a replica that leaves is nobody's.
+    /// Downloads the models of successors while the disk has unreserved space, and stops downloads
+    /// that no replica needs.
+    pub(super) fn prefetch(&mut self, desired: &Desired, observed: &Observed) {
+        // A rejected replica keeps its download. A replica that is being deleted does not.
         let here = desired
             .replicas
             .iter()
             .filter(|(_, wanted)| !wanted.replica.deleting);
         let mut wanted = BTreeSet::new();
         let mut next = BTreeMap::new();
-        for (key, Wanted { replica, .. }) in here {
+        for (key, ResolvedReplica { replica, .. }) in here {
             if let Ok(ModelSource::Hub(model)) = replica.spec.source() {
                 wanted.insert(model);
             }
@@ -32,19 +32,20 @@ impl SyncLoop {
         }
         wanted.extend(next.keys().cloned());
         self.models.retain_pulls(&wanted);
-        self.prepared.retain(|model, _| next.contains_key(model));
+        self.prefetches.retain(|model, _| next.contains_key(model));
         if desired.stopping {
             return;
         }
-        let room = observed.disk_limit - observed.promised_disk();
+        let free = observed.disk_limit - observed.reserved_disk();
         for (model, (key, replica)) in next {
-            let trouble = self.get(&model, room);
-            self.tell(key, replica, model, trouble);
+            let problem = self.prefetch_model(&model, free);
+            self.publish_prefetch_problem(key, replica, model, problem);
         }
     }
 
-    /// Begins a download that fits into `room`, unless it has begun. What is wrong with it, if anything is.
-    fn get(&mut self, model: &HubModel, room: Bytes) -> Option<(&'static str, String)> {
+    /// Starts a download if it fits into `free` and is not running. Returns the problem of the
+    /// download, if it has one.
+    fn prefetch_model(&mut self, model: &HubModel, free: Bytes) -> Option<(&'static str, String)> {
         let source = ModelSource::Hub(model.clone());
         let used = self.used_models.get_or_insert_default();
         used.extend(self.models.downloaded_to(&source));
@@ -56,29 +57,29 @@ impl SyncLoop {
         };
         used.insert(found.path);
         let pull = found.pull?;
-        if pull.missing() <= room {
+        if pull.missing() <= free {
             let missing = self.workers.missing_disk(pull.missing());
             self.models.pull(&source, used, missing);
         }
-        let trouble = pull.trouble?;
-        Some((trouble.reason, trouble.message))
+        let problem = pull.problem?;
+        Some((problem.reason, problem.message))
     }
 
-    /// An event, since conditions speak of what runs.
-    fn tell(
+    /// Publishes a problem as an event. Conditions describe only the running model.
+    fn publish_prefetch_problem(
         &mut self,
         key: &ReplicaKey,
         replica: &DesiredReplica,
         model: HubModel,
-        trouble: Option<(&'static str, String)>,
+        problem: Option<(&'static str, String)>,
     ) {
-        let reason = trouble.as_ref().map(|(reason, _)| *reason);
-        let before = self.prepared.insert(model.clone(), reason).flatten();
-        let Some((reason, message)) = trouble.filter(|_| before != reason) else {
+        let reason = problem.as_ref().map(|(reason, _)| *reason);
+        let before = self.prefetches.insert(model.clone(), reason).flatten();
+        let Some((reason, message)) = problem.filter(|_| before != reason) else {
             return;
         };
         if let Some((recorder, object)) = self.recorder.as_ref().zip(self.object(key, replica)) {
-            let message = format!("{model}, which is to follow it here: {message}");
+            let message = format!("prefetch of {model} for the next revision: {message}");
             recorder.publish(object.as_ref(), EventType::Warning, reason, message);
         }
     }

@@ -1,4 +1,4 @@
-//! What is on this node: an input of the sync plan.
+//! Observed state of this node: input of the sync plan.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,35 @@ use rooflet_roofline::memory::{Held, NodeMemory};
 use rooflet_roofline::predict::Hardware;
 use rooflet_roofline::predict::calibration::Calibration;
 
-/// What is on this node.
+/// Observed state of this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observed {
-    pub replicas: BTreeMap<ReplicaKey, Seen>,
+    pub replicas: BTreeMap<ReplicaKey, ObservedReplica>,
     pub memory: NodeMemory,
-    /// What replicas that were told how much may store on the disk together.
+    /// Maximum of the sum of the disk limits that replicas set for cached prefixes.
     pub disk_limit: Bytes,
-    /// What the speed of models can be predicted from, if anything can.
+    /// Hardware from which model speeds are predicted. `None` if it is unknown.
     pub hardware: Option<Hardware>,
-    /// What runs here have taught about it.
+    /// Calibration of the predictions by requests on this node.
     pub calibrations: Vec<Calibration>,
-    /// By fingerprint, models that took the machine down, and what is to be said of them.
+    /// Quarantined models by fingerprint, with the message for their conditions.
     pub quarantined: BTreeMap<u64, String>,
-    /// Memory of workers that are gone, which the kernel did not give back.
-    pub stranded: Option<Bytes>,
-    /// The bandwidth probe is running and wants the machine for itself.
+    /// Wired memory of exited workers that the kernel did not free.
+    pub leaked: Option<Bytes>,
+    /// True while the bandwidth probe runs or waits for the workers.
     pub probing: bool,
-    /// Whether the machine's owner needs its memory back.
+    /// Level of memory pressure.
     pub pressure: Pressure,
-    /// How much would have to be given back.
+    /// Memory that must become available for pressure to end.
     pub shortfall: Bytes,
-    /// What is to stay free beside one that has given way and comes back.
-    pub relapse: Bytes,
+    /// Additional memory that must stay free when a replica restarts that was stopped for memory
+    /// pressure.
+    pub restart_headroom: Bytes,
 }
 
 impl Observed {
-    /// Disk of everything that has a process.
-    pub(super) fn promised_disk(&self) -> Bytes {
+    /// Disk space that replicas with a process have reserved.
+    pub(super) fn reserved_disk(&self) -> Bytes {
         let running = self
             .replicas
             .values()
@@ -47,31 +48,31 @@ impl Observed {
     }
 }
 
-/// One replica as the agent last acted on it.
+/// State of one replica after the agent's last action.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
+pub struct ObservedReplica {
     pub uid: String,
     pub generation: i64,
     pub spec: ReplicaSpec,
     pub worker: WorkerState,
     pub held: Held,
-    /// Requests under way or waiting, as its worker last said.
+    /// In-flight and waiting requests, as the worker last reported.
     pub requests: u64,
-    /// It was stopped for the machine's owner.
-    pub gave_way: bool,
-    /// No start before this.
+    /// True if the replica was stopped for memory pressure and has not restarted.
+    pub stopped_for_memory: bool,
+    /// Earliest time of the next start.
     pub backoff_until: Option<Timestamp>,
     pub bad_model: Option<BadModel>,
 }
 
-/// Whether a replica has a process.
+/// State of a replica's worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
     None,
     Running,
-    /// It runs and has not answered for too long.
+    /// The process runs, but its worker has not responded for too long.
     Unresponsive,
     Stopping,
-    /// It should have ended long ago: a driver may hold it.
+    /// The process did not exit in time, for example because a driver blocks it.
     Stuck,
 }

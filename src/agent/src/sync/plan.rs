@@ -1,14 +1,14 @@
-//! What one sync pass will do: one step for each replica, decided from what is wanted and what is seen. Pure.
+//! Plan of one sync pass: one step per replica, computed from desired and observed state. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::desired::{Desired, Wanted};
-use super::give_way;
-use super::observed::{Observed, Seen, WorkerState};
-use super::step::{Ground, Refusal, Start, Step, StopCause, Wait};
+use super::desired::{Desired, ResolvedReplica};
+use super::memory_pressure;
+use super::observed::{Observed, ObservedReplica, WorkerState};
+use super::step::{Refusal, RefusalKind, Start, Step, StopCause, Wait};
 use crate::models::{PendingPull, ServableModel};
 use crate::node::pressure::Pressure;
 use crate::replica::{BadModel, DesiredReplica, ReplicaKey};
@@ -25,70 +25,76 @@ use rooflet_roofline::memory::{Demand, Held, MemoryRefusal, NodeMemory};
 use rooflet_roofline::predict::{Engine, Parameters};
 use rooflet_roofline::published::admission_status;
 
-/// A model that its worker found unservable is tried again after this time even if no file has changed: the fault may
-/// have been the worker's.
+/// Retry delay of a model that its worker rejected, if the files have not changed. The cause may
+/// have been the worker.
 pub(super) const BAD_MODEL_RETRY: Duration = Duration::from_secs(5 * 60);
 
-/// See [`Step`].
+/// Planned steps of one sync pass.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SyncPlan {
     pub steps: BTreeMap<ReplicaKey, Step>,
-    /// Of those that run: the judgement on them as things are now, which a promise raised since then may have broken.
-    pub standing: BTreeMap<ReplicaKey, AdmissionStatus>,
-    /// The share of the chip's time that is promised, starts of this pass included.
-    pub promised_share: f64,
-    /// The memory of those that stop is needed now: they get no more time than one that gives way.
-    pub hurry: bool,
+    /// Current admission status of each running replica. Objectives that changed after the start
+    /// may no longer be met.
+    pub running_admission: BTreeMap<ReplicaKey, AdmissionStatus>,
+    /// Reserved share of the chip's time, 0 to 1, including replicas that this pass starts.
+    pub reserved_share: f64,
+    /// True if the memory of stopping replicas is needed, so that their grace period is shortened.
+    pub shorten_grace: bool,
 }
 
 impl SyncPlan {
     pub fn new(desired: &Desired, observed: &Observed, now: Timestamp) -> Self {
-        let mut pass = Pass {
+        let mut planner = Planner {
             desired,
             observed,
             now,
-            // Everything that has a process counts, whatever is to become of it.
+            // Every replica with a process counts, whatever its next step.
             held: observed
                 .replicas
                 .values()
                 .filter(|seen| seen.worker != WorkerState::None)
                 .map(|seen| seen.held)
                 .collect(),
-            disk: observed.promised_disk(),
+            disk: observed.reserved_disk(),
             commitments: Vec::new(),
         };
-        let standing = pass.judge_running();
+        let running_admission = planner.assess_running();
         let keys = desired.replicas.keys().chain(observed.replicas.keys());
         let mut steps = BTreeMap::new();
         for key in keys {
             if !steps.contains_key(key) {
-                steps.insert(key.clone(), pass.decide(key));
+                steps.insert(key.clone(), planner.decide(key));
             }
         }
         let is_stuck = |key: &ReplicaKey| {
             let seen = observed.replicas.get(key);
             seen.is_some_and(|seen| seen.worker == WorkerState::Stuck)
         };
-        let is_going = |(key, step): (&ReplicaKey, &Step)| {
+        let is_stopping = |(key, step): (&ReplicaKey, &Step)| {
             matches!(step, Step::Stop(_) | Step::AwaitStop) && !is_stuck(key)
         };
-        let anyone_goes = steps.iter().any(is_going);
-        // How much one gives back is seen before another one is asked.
-        if !anyone_goes
-            && let Some(victim) = give_way::victim(desired, observed)
+        let any_stopping = steps.iter().any(is_stopping);
+        // The memory that a stopping replica frees must be known before the next replica is
+        // stopped.
+        if !any_stopping
+            && let Some(victim) = memory_pressure::victim(desired, observed)
             && let Some(step @ Step::Keep) = steps.get_mut(&victim)
         {
             *step = Step::Stop(StopCause::MemoryPressure);
         }
         Self {
             steps,
-            standing,
-            promised_share: pass.commitments.iter().map(|one| one.share).sum(),
-            hurry: anyone_goes && observed.pressure.presses(),
+            running_admission,
+            reserved_share: planner
+                .commitments
+                .iter()
+                .map(|commitment| commitment.share)
+                .sum(),
+            shorten_grace: any_stopping && observed.pressure.requires_stop(),
         }
     }
 
-    /// The next moment at which time alone changes the plan.
+    /// Returns the next time at which the plan changes although its inputs do not.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.steps
             .values()
@@ -107,17 +113,17 @@ impl SyncPlan {
     }
 }
 
-struct Pass<'a> {
+struct Planner<'a> {
     desired: &'a Desired,
     observed: &'a Observed,
     now: Timestamp,
-    /// Promised so far, the starts of this pass included.
+    /// Memory reserved so far, including starts of this pass.
     held: Vec<Held>,
     disk: Bytes,
     commitments: Vec<Commitment>,
 }
 
-impl Pass<'_> {
+impl Planner<'_> {
     fn decide(&mut self, key: &ReplicaKey) -> Step {
         let wanted = self
             .desired
@@ -144,9 +150,9 @@ impl Pass<'_> {
         }
     }
 
-    fn decide_running(&self, replica: &DesiredReplica, seen: &Seen, otherwise: Step) -> Step {
+    fn decide_running(&self, replica: &DesiredReplica, seen: &ObservedReplica, otherwise: Step) -> Step {
         let is_another = replica.uid != seen.uid;
-        // An older generation never undoes a newer one.
+        // An older generation never replaces a newer one.
         let has_changed = replica.generation >= seen.generation && replica.spec != seen.spec;
         if self.desired.stopping {
             Step::Stop(StopCause::AgentStopping)
@@ -157,8 +163,13 @@ impl Pass<'_> {
         }
     }
 
-    fn decide_absent(&mut self, key: &ReplicaKey, wanted: &Wanted, seen: Option<&Seen>) -> Step {
-        let Wanted { replica, model } = wanted;
+    fn decide_absent(
+        &mut self,
+        key: &ReplicaKey,
+        wanted: &ResolvedReplica,
+        seen: Option<&ObservedReplica>,
+    ) -> Step {
+        let ResolvedReplica { replica, model } = wanted;
         if self.desired.stopping {
             return Step::Wait(Wait::AgentStopping);
         }
@@ -166,47 +177,48 @@ impl Pass<'_> {
         if seen.is_some_and(|seen| replica.generation < seen.generation) {
             return Step::Wait(Wait::Stale);
         }
-        // What went wrong with another spec says nothing about this one.
+        // Failures of another specification do not apply to this one.
         let seen = seen.filter(|seen| seen.spec == replica.spec);
         let facts = match model {
             Ok(facts) => facts,
-            Err(problem) if problem.is_passing => return Step::Wait(Wait::Artifacts(problem.clone())),
-            Err(problem) => return refuse(Ground::Artifacts, problem.reason, problem.message.clone()),
+            Err(problem) if problem.is_transient => return Step::Wait(Wait::Artifacts(problem.clone())),
+            Err(problem) => return refuse(RefusalKind::Model, problem.reason, problem.message.clone()),
         };
         let is_bad = |bad: &&BadModel| {
             bad.fingerprint == facts.fingerprint && since(self.now, bad.at) < BAD_MODEL_RETRY
         };
         if let Some(bad) = seen.and_then(|seen| seen.bad_model.as_ref()).filter(is_bad) {
-            return refuse(Ground::Artifacts, &bad.reason, bad.message.clone());
+            return refuse(RefusalKind::Model, &bad.reason, bad.message.clone());
         }
         if let Some(message) = self.observed.quarantined.get(&facts.fingerprint)
             && !replica.terms.overridden
         {
-            return refuse(Ground::Never, "Quarantined", message.clone());
+            return refuse(RefusalKind::Permanent, "Quarantined", message.clone());
         }
-        if let Some(stranded) = self.observed.stranded
+        if let Some(leaked) = self.observed.leaked
             && !replica.terms.overridden
         {
             let message = format!(
-                "{stranded} of workers that are gone stayed wired, and another one could strand as much: restart the machine"
+                "{leaked} stayed wired after earlier workers exited, and another worker could leak more: restart the machine"
             );
-            return refuse(Ground::NotNow, "MemoryStaysWired", message);
+            return refuse(RefusalKind::Temporary, "MemoryStaysWired", message);
         }
-        let gave_way = seen.is_some_and(|seen| seen.gave_way);
-        if gave_way && self.observed.pressure != Pressure::None {
+        let stopped_for_memory = seen.is_some_and(|seen| seen.stopped_for_memory);
+        if stopped_for_memory && self.observed.pressure != Pressure::None {
             return refuse(
-                Ground::NotNow,
+                RefusalKind::Temporary,
                 NODE_MEMORY_PRESSURE,
-                "it was stopped because other programs on the machine need its memory; it starts again when that has been over for a while".to_owned(),
+                "stopped under memory pressure; restarts after enough memory has been available for a while"
+                    .to_owned(),
             );
         }
         let demand = demand(replica, facts);
         if demand.context_tokens > facts.max_context_tokens {
-            return self.too_long(&ask(replica, facts, demand), facts.max_context_tokens);
+            return self.refuse_context(&ask(replica, facts, demand), facts.max_context_tokens);
         }
         if let (Some(bits), Some(err)) = (replica.spec.kv_bits(), &facts.unquantisable) {
-            let message = format!("spec.serving.kvCache.bits is {bits}: {err}; leave it out");
-            return refuse(Ground::Never, "KvCacheBitsUnsupported", message);
+            let message = format!("spec.serving.kvCache.bits is {bits}: {err}; omit the field");
+            return refuse(RefusalKind::Permanent, "KvCacheBitsUnsupported", message);
         }
         if let Some(until) = seen
             .and_then(|seen| seen.backoff_until)
@@ -219,9 +231,9 @@ impl Pass<'_> {
         }
         let ask = ask(replica, facts, demand);
         let mut memory = self.observed.memory;
-        if gave_way {
-            // It comes back where there is more than enough, or it would leave again soon.
-            memory.available = memory.available - self.observed.relapse;
+        if stopped_for_memory {
+            // Headroom prevents the replica from being stopped again soon after its restart.
+            memory.available = memory.available - self.observed.restart_headroom;
         }
         let supply = self.supply(memory);
         let parameters = Parameters::built_in();
@@ -239,7 +251,7 @@ impl Pass<'_> {
                 message.push_str(&format!(". It would be admitted with {}", changes.join(" or ")));
             }
             return Step::Refuse(Refusal {
-                ground: ground(refusal),
+                kind: refusal_kind(refusal),
                 reason: refusal.reason().to_owned(),
                 message,
                 admission: Some(Box::new(status(&suggestions))),
@@ -281,14 +293,15 @@ impl Pass<'_> {
         }
     }
 
-    /// Refuses a context that is longer than the model was made for, with all that would be said of it otherwise.
-    fn too_long(&self, ask: &Ask<'_>, longest: u32) -> Step {
+    /// Rejects a context length beyond the model's maximum. The message includes all other
+    /// findings.
+    fn refuse_context(&self, ask: &Ask<'_>, longest: u32) -> Step {
         let supply = self.supply(self.observed.memory);
         let parameters = Parameters::built_in();
         let verdict = Verdict::new(ask, &supply, parameters);
         let suggestion = shorter(ask, longest, &supply, parameters);
         let mut message = format!(
-            "spec.serving.contextTokens is {}, and the model was made for at most {longest}: lower it",
+            "spec.serving.contextTokens is {}, but the model supports at most {longest}: lower it",
             ask.demand.context_tokens
         );
         if let Some(suggestion) = suggestion {
@@ -299,23 +312,25 @@ impl Pass<'_> {
         admission.binding = Some("Context".to_owned());
         admission.refusals.insert(0, message.clone());
         Step::Refuse(Refusal {
-            ground: Ground::Never,
+            kind: RefusalKind::Permanent,
             reason: "ContextTooLong".to_owned(),
             message,
             admission: Some(Box::new(admission)),
         })
     }
 
-    /// What runs has its promise, whoever is looked at first. Returns whether each can be kept beside the others.
-    fn judge_running(&mut self) -> BTreeMap<ReplicaKey, AdmissionStatus> {
-        // It has its memory already: what other programs leave free is no question any more.
+    /// Reserves memory and chip time for all running replicas. Returns for each whether the node
+    /// still fits it beside the other running replicas.
+    fn assess_running(&mut self) -> BTreeMap<ReplicaKey, AdmissionStatus> {
+        // Running replicas already hold their memory, so the memory that other programs use is
+        // irrelevant.
         let memory = NodeMemory {
             available: self.observed.memory.allocatable,
             ..self.observed.memory
         };
-        // The same of what it may store.
+        // Likewise, running replicas already hold their disk space.
         let disk_limit = self.observed.disk_limit.max(self.disk);
-        let judge = |ask: &Ask<'_>, held: &[Held], commitments: &[Commitment]| {
+        let assess = |ask: &Ask<'_>, held: &[Held], commitments: &[Commitment]| {
             let supply = Supply {
                 memory,
                 held,
@@ -332,35 +347,35 @@ impl Pass<'_> {
             .iter()
             .filter(|(_, seen)| seen.worker != WorkerState::None)
             .filter_map(|(key, seen)| {
-                let Wanted { replica, model } = self.desired.replicas.get(key)?;
+                let ResolvedReplica { replica, model } = self.desired.replicas.get(key)?;
                 let facts = model.as_ref().ok()?;
                 let ask = ask(replica, facts, demand(replica, facts));
                 Some((key, ask, facts.max_context_tokens, seen.held))
             })
             .collect();
-        let promised: Vec<_> = running
+        let commitments: Vec<_> = running
             .iter()
-            .map(|(key, ask, ..)| judge(ask, &[], &[]).commitment(key.to_string(), ask.objectives))
+            .map(|(key, ask, ..)| assess(ask, &[], &[]).commitment(key.to_string(), ask.objectives))
             .collect();
-        let mut standing = BTreeMap::new();
+        let mut running_admission = BTreeMap::new();
         for (index, (key, ask, model_tokens, _)) in running.iter().enumerate() {
-            let (mut held, mut others) = (Vec::new(), promised.clone());
+            let (mut held, mut others) = (Vec::new(), commitments.clone());
             held.extend(running.iter().map(|(.., held)| *held));
             held.remove(index);
             others.remove(index);
-            let verdict = judge(ask, &held, &others);
+            let verdict = assess(ask, &held, &others);
             let status = AdmissionStatus {
                 admitted: true,
                 ..admission_status(ask, *model_tokens, &verdict, &[])
             };
-            standing.insert((*key).clone(), status);
+            running_admission.insert((*key).clone(), status);
         }
-        self.commitments = promised;
-        standing
+        self.commitments = commitments;
+        running_admission
     }
 }
 
-/// Context and streams that are reserved.
+/// Context length and concurrency that a replica reserves.
 pub fn demand(replica: &DesiredReplica, facts: &ServableModel) -> Demand {
     Demand {
         context_tokens: facts.context_tokens(replica.spec.context_tokens),
@@ -381,21 +396,21 @@ fn ask<'a>(replica: &DesiredReplica, facts: &'a ServableModel, demand: Demand) -
     }
 }
 
-fn ground(refusal: &admission::Refusal) -> Ground {
+fn refusal_kind(refusal: &admission::Refusal) -> RefusalKind {
     match refusal {
         admission::Refusal::Memory(MemoryRefusal::NeverFits { .. })
         | admission::Refusal::TooSlow { .. }
-        | admission::Refusal::FirstTokenTooLate { .. } => Ground::Never,
+        | admission::Refusal::FirstTokenTooLate { .. } => RefusalKind::Permanent,
         admission::Refusal::Memory(MemoryRefusal::Reserved { .. } | MemoryRefusal::NotFreeNow { .. })
         | admission::Refusal::Disk { .. }
         | admission::Refusal::SpeedUnknown
-        | admission::Refusal::Bandwidth { .. } => Ground::NotNow,
+        | admission::Refusal::Bandwidth { .. } => RefusalKind::Temporary,
     }
 }
 
-fn refuse(ground: Ground, reason: &str, message: String) -> Step {
+fn refuse(kind: RefusalKind, reason: &str, message: String) -> Step {
     Step::Refuse(Refusal {
-        ground,
+        kind,
         reason: reason.to_owned(),
         message,
         admission: None,

@@ -1,12 +1,23 @@
-//! Cases as text: `check(wanted, seen, expect)`.
+//! Test cases as text: `check(desired, observed, expect)`.
 //!
-//! A wanted replica is `name[:key=value...]`: `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default),
-//! `model` (missing, asked), `away` (GiB to download), `sinks` (of attention), `kv` (bits), `disk` (GiB to store), `deleting`, `decode` (tokens/s promised), `overridden`,
-//! `priority`. A seen one: `worker` (none, running, hung, stopping, stuck), `spec`, `uid`, `gen`, `gib`, `backoff` (seconds from
-//! now), `bad` (fingerprint, age in seconds), `busy` (requests), `mib` (resident), `gaveway`. `@probing`, `@stopping`, `@stranded=GIB`,
-//! `@m4pro` (default: a chip nobody knows), `@free=GIB`, `@allocatable=GIB` and `@disk=GIB` (default 10), `@easing`, `@low`, `@critical`
-//! (memory of which 100 MiB are missing) set
-//! the scene. Models have 1 GiB of weights times `gib`, less what the runtime takes.
+//! A desired replica is `name[:key=value...]` with these keys:
+//! - `spec` (default a), `uid` (u), `gen` (1), `gib` (1), `ctx` (0 = default), `overridden`,
+//!   `priority`, `deleting`,
+//! - `model` (missing, asked), `away` (GiB to download), `sinks` (of attention), `kv` (bits),
+//!   `disk` (GiB for prefixes),
+//! - `decode` (objective in tokens/s).
+//!
+//! An observed replica has these keys:
+//! - `worker` (none, running, hung, stopping, stuck), `spec`, `uid`, `gen`, `gib`, `busy`
+//!   (requests), `mib` (resident),
+//! - `backoff` (seconds from now), `bad` (fingerprint, age in seconds), `stopped-for-memory`.
+//!
+//! Settings of the node:
+//! - `@probing`, `@stopping`, `@leaked=GIB`, `@m4pro` (default: an unknown chip),
+//! - `@free=GIB`, `@allocatable=GIB`, `@disk=GIB` (default 10),
+//! - `@recovering`, `@low`, `@critical`: memory pressure with a shortfall of 100 MiB.
+//!
+//! Models have 1 GiB of weights times `gib`, minus the memory of the runtime.
 
 use std::sync::Arc;
 
@@ -60,7 +71,7 @@ fn number<T: std::str::FromStr>(fields: &BTreeMap<&str, &str>, name: &str, defau
         .map_or(default, |text| text.parse().ok().expect("a number"))
 }
 
-/// A model whose replica reserves exactly this much with the default context of 1024 tokens.
+/// Model whose replica reserves exactly `gib` GiB with the default context of 1024 tokens.
 fn model(gib: u64) -> ServableModel {
     let kv = Bytes(1 << 10);
     ServableModel {
@@ -77,7 +88,7 @@ fn model(gib: u64) -> ServableModel {
     }
 }
 
-fn wanted(text: &str) -> (ReplicaKey, Wanted) {
+fn wanted(text: &str) -> (ReplicaKey, ResolvedReplica) {
     let (name, fields) = fields(text);
     let replica = DesiredReplica {
         uid: fields.get("uid").unwrap_or(&"u").to_string(),
@@ -97,11 +108,11 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
         deleting: fields.contains_key("deleting"),
     };
     let model = match fields.get("model") {
-        Some(&"missing") => Err(ModelProblem::lasting("ModelNotFound", "m")),
+        Some(&"missing") => Err(ModelProblem::permanent("ModelNotFound", "m")),
         Some(&"asked") => Err(ModelProblem {
             reason: ASKING_HUB,
             message: "m".to_owned(),
-            is_passing: true,
+            is_transient: true,
         }),
         Some(other) => panic!("unknown problem {other}"),
         None => Ok(ServableModel {
@@ -112,15 +123,18 @@ fn wanted(text: &str) -> (ReplicaKey, Wanted) {
                 model: "hf://o/n@c0".parse().unwrap(),
                 bytes: Bytes::gib(gib.parse().unwrap()),
                 done: Bytes::ZERO,
-                trouble: None,
+                problem: None,
             }),
             ..model(number(&fields, "gib", 1))
         }),
     };
-    (ReplicaKey::new("default", name), Wanted { replica, model })
+    (
+        ReplicaKey::new("default", name),
+        ResolvedReplica { replica, model },
+    )
 }
 
-fn seen(text: &str) -> (ReplicaKey, Seen) {
+fn seen(text: &str) -> (ReplicaKey, ObservedReplica) {
     let (name, fields) = fields(text);
     let worker = match *fields.get("worker").unwrap_or(&"running") {
         "none" => WorkerState::None,
@@ -139,7 +153,7 @@ fn seen(text: &str) -> (ReplicaKey, Seen) {
             message: "m".to_owned(),
         }
     });
-    let state = Seen {
+    let state = ObservedReplica {
         uid: fields.get("uid").unwrap_or(&"u").to_string(),
         generation: number(&fields, "gen", 1),
         spec: spec(&fields),
@@ -149,7 +163,7 @@ fn seen(text: &str) -> (ReplicaKey, Seen) {
             resident: Bytes::mib(number(&fields, "mib", 0)),
         },
         requests: number(&fields, "busy", 0),
-        gave_way: fields.contains_key("gaveway"),
+        stopped_for_memory: fields.contains_key("stopped-for-memory"),
         backoff_until: fields
             .get("backoff")
             .map(|text| now() + jiff::SignedDuration::from_secs(text.parse().unwrap())),
@@ -170,11 +184,11 @@ pub(in crate::sync) fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Ob
         },
         disk_limit: Bytes::gib(10),
         quarantined: BTreeMap::new(),
-        stranded: None,
+        leaked: None,
         probing: false,
         pressure: Pressure::None,
         shortfall: Bytes::mib(100),
-        relapse: Bytes::mib(300),
+        restart_headroom: Bytes::mib(300),
     };
     for word in wanted_text.split_whitespace() {
         match word.split_once('=').unwrap_or((word, "")) {
@@ -183,11 +197,11 @@ pub(in crate::sync) fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Ob
                 let fingerprint = fingerprint.parse().unwrap();
                 observed
                     .quarantined
-                    .insert(fingerprint, "it took the machine down".to_owned());
+                    .insert(fingerprint, "it crashed the machine".to_owned());
             }
-            ("@stranded", gib) => observed.stranded = Some(Bytes::gib(gib.parse().unwrap())),
+            ("@leaked", gib) => observed.leaked = Some(Bytes::gib(gib.parse().unwrap())),
             ("@probing", _) => observed.probing = true,
-            ("@easing", _) => observed.pressure = Pressure::Easing,
+            ("@recovering", _) => observed.pressure = Pressure::Recovering,
             ("@low", _) => observed.pressure = Pressure::Low,
             ("@critical", _) => observed.pressure = Pressure::Critical,
             ("@m4pro", _) => {
@@ -216,7 +230,7 @@ fn show(step: &Step) -> String {
         Step::AwaitStop => "await".to_owned(),
         Step::Wait(Wait::BackOff { until }) => format!("backoff({}s)", since(*until, now()).as_secs()),
         Step::Wait(wait) => format!("wait({wait:?})"),
-        Step::Refuse(refusal) => format!("refuse({:?}/{})", refusal.ground, refusal.reason),
+        Step::Refuse(refusal) => format!("refuse({:?}/{})", refusal.kind, refusal.reason),
         Step::Release => "release".to_owned(),
     }
 }
@@ -234,12 +248,12 @@ pub(in crate::sync) fn check(wanted: &str, seen: &str, expect: &str) {
     assert_eq!(
         SyncPlan::new(&desired, &observed, now()),
         plan,
-        "planning twice changes nothing"
+        "planning twice gives the same plan"
     );
 }
 
 #[test]
-fn what_is_wanted_starts_and_what_is_not_stops() {
+fn starts_desired_replicas_and_stops_others() {
     check("", "", "");
     check("a", "", "a=start(1.0 GiB)");
     check("a", "a", "a=keep");
@@ -252,7 +266,7 @@ fn what_is_wanted_starts_and_what_is_not_stops() {
 }
 
 #[test]
-fn a_changed_replica_is_stopped_before_it_is_started() {
+fn changed_replica_stops_before_it_starts() {
     check("a:spec=b", "a:spec=a", "a=stop(Replaced)");
     check("a:uid=v", "a:uid=u", "a=stop(Replaced)");
     check("a:uid=v", "a:uid=u:worker=stopping", "a=await");
@@ -260,7 +274,7 @@ fn a_changed_replica_is_stopped_before_it_is_started() {
 }
 
 #[test]
-fn the_longest_answer_takes_the_whole_context() {
+fn longest_answer_fills_the_whole_context() {
     let seconds = |tokens, rate| longest_answer(tokens, rate).as_secs();
     assert_eq!(seconds(4096, Some(20.0)), 204);
     assert_eq!(seconds(1_000_000, Some(20.0)), 3600);
@@ -269,7 +283,7 @@ fn the_longest_answer_takes_the_whole_context() {
 }
 
 #[test]
-fn an_older_generation_never_undoes_a_newer_one() {
+fn older_generation_never_replaces_newer_one() {
     check("a:spec=b:gen=1", "a:spec=a:gen=2", "a=keep");
     check("a:spec=b:gen=1", "a:spec=a:gen=2:worker=none", "a=wait(Stale)");
     check("a:spec=b:gen=3", "a:spec=a:gen=2", "a=stop(Replaced)");
@@ -277,7 +291,7 @@ fn an_older_generation_never_undoes_a_newer_one() {
 }
 
 #[test]
-fn a_crashed_worker_waits_its_turn() {
+fn crashed_worker_waits_for_its_backoff() {
     check("a", "a:worker=none:backoff=4", "a=backoff(4s)");
     check("a", "a:worker=none:backoff=0", "a=start(1.0 GiB)");
     check("a:spec=b", "a:worker=none:spec=a:backoff=4", "a=start(1.0 GiB)");
@@ -286,23 +300,23 @@ fn a_crashed_worker_waits_its_turn() {
 }
 
 #[test]
-fn a_bad_model_is_tried_again_when_its_files_change_or_after_a_while() {
+fn bad_model_is_retried_after_file_change_or_delay() {
     check(
         "a",
         "a:worker=none:bad=7,10:backoff=-1",
-        "a=refuse(Artifacts/CorruptWeights)",
+        "a=refuse(Model/CorruptWeights)",
     );
     check("a", "a:worker=none:bad=8,10", "a=start(1.0 GiB)");
     check("a", "a:worker=none:bad=7,300", "a=start(1.0 GiB)");
-    check("a:model=missing", "", "a=refuse(Artifacts/ModelNotFound)");
+    check("a:model=missing", "", "a=refuse(Model/ModelNotFound)");
     check("a:model=missing", "a", "a=keep");
-    check("a:ctx=1025", "", "a=refuse(Never/ContextTooLong)");
-    check("a:kv=8:sinks", "", "a=refuse(Never/KvCacheBitsUnsupported)");
+    check("a:ctx=1025", "", "a=refuse(Permanent/ContextTooLong)");
+    check("a:kv=8:sinks", "", "a=refuse(Permanent/KvCacheBitsUnsupported)");
     check("a:kv=16:sinks", "", "a=start(1.0 GiB)");
 }
 
 #[test]
-fn the_verdict_tells_the_context_that_was_asked_and_what_would_fit() {
+fn context_refusal_reports_request_and_suggestion() {
     let admission = |wanted: &str| {
         let (desired, observed) = scene(wanted, "");
         let plan = SyncPlan::new(&desired, &observed, now());
@@ -320,7 +334,7 @@ fn the_verdict_tells_the_context_that_was_asked_and_what_would_fit() {
         })
     };
     assert_eq!(admission("a:ctx=512").context, context(512, Some(1024)));
-    // The gibibyte is what 1024 tokens take in all.
+    // 1024 tokens fill the whole GiB.
     assert_eq!(admission("a @allocatable=1").context, context(1024, Some(1024)));
     assert_eq!(admission("a:gib=2 @allocatable=1").context, context(1024, None));
     let too_long = admission("a:ctx=1025");
@@ -331,87 +345,87 @@ fn the_verdict_tells_the_context_that_was_asked_and_what_would_fit() {
     assert_eq!(
         too_long.refusals,
         [
-            "spec.serving.contextTokens is 1025, and the model was made for at most 1024: lower it. It would be admitted with \
+            "spec.serving.contextTokens is 1025, but the model supports at most 1024: lower it. It would be admitted with \
           spec.serving.contextTokens: 1024"
         ]
     );
-    // No length helps where the weights do not fit.
+    // No context length helps if the weights do not fit.
     assert_eq!(admission("a:gib=2:ctx=1025 @allocatable=1").suggestions, [""; 0]);
 }
 
 #[test]
-fn a_model_that_took_the_machine_down_is_not_started_unless_its_owner_insists() {
-    check("a @quarantined=7", "", "a=refuse(Never/Quarantined)");
+fn quarantined_model_starts_only_with_override() {
+    check("a @quarantined=7", "", "a=refuse(Permanent/Quarantined)");
     check("a:overridden @quarantined=7", "", "a=start(1.0 GiB)");
     check("a @quarantined=8", "", "a=start(1.0 GiB)");
-    // Its worker was found again: the machine did not go down.
+    // A worker that was adopted did not crash the machine.
     check("a @quarantined=7", "a", "a=keep");
 }
 
 #[test]
-fn nothing_is_started_where_memory_did_not_come_back() {
-    check("a @stranded=3", "", "a=refuse(NotNow/MemoryStaysWired)");
+fn leaked_wired_memory_prevents_starts() {
+    check("a @leaked=3", "", "a=refuse(Temporary/MemoryStaysWired)");
     check(
-        "a @stranded=3",
+        "a @leaked=3",
         "a:worker=none",
-        "a=refuse(NotNow/MemoryStaysWired)",
+        "a=refuse(Temporary/MemoryStaysWired)",
     );
-    check("a @stranded=3", "a", "a=keep");
-    check("a:overridden @stranded=3", "", "a=start(1.0 GiB)");
+    check("a @leaked=3", "a", "a=keep");
+    check("a:overridden @leaked=3", "", "a=start(1.0 GiB)");
 }
 
 #[test]
-fn memory_is_never_promised_twice() {
-    check("a:gib=11", "", "a=refuse(Never/ExceedsNodeMemory)");
+fn memory_is_never_reserved_twice() {
+    check("a:gib=11", "", "a=refuse(Permanent/ExceedsNodeMemory)");
     check(
         "a:gib=6 b:gib=6",
         "",
-        "a=start(6.0 GiB) b=refuse(NotNow/InsufficientMemory)",
+        "a=start(6.0 GiB) b=refuse(Temporary/InsufficientMemory)",
     );
     check(
         "a:gib=6 b:gib=6",
         "b:gib=6",
-        "a=refuse(NotNow/InsufficientMemory) b=keep",
+        "a=refuse(Temporary/InsufficientMemory) b=keep",
     );
     check(
         "a:gib=6",
         "b:gib=6",
-        "a=refuse(NotNow/InsufficientMemory) b=stop(Deleted)",
+        "a=refuse(Temporary/InsufficientMemory) b=stop(Deleted)",
     );
     check(
         "a:gib=6",
         "b:gib=6:worker=stopping",
-        "a=refuse(NotNow/InsufficientMemory) b=await",
+        "a=refuse(Temporary/InsufficientMemory) b=await",
     );
     check("a:gib=6", "b:gib=6:worker=none", "a=start(6.0 GiB) b=release");
-    check("@free=3 a:gib=4", "", "a=refuse(NotNow/MemoryInUse)");
+    check("@free=3 a:gib=4", "", "a=refuse(Temporary/MemoryInUse)");
     check(
         "@free=9 a:gib=4 b:gib=6",
         "",
-        "a=start(4.0 GiB) b=refuse(NotNow/MemoryInUse)",
+        "a=start(4.0 GiB) b=refuse(Temporary/MemoryInUse)",
     );
 }
 
 #[test]
-fn disk_is_never_promised_twice() {
+fn disk_is_never_reserved_twice() {
     check("a:disk=10", "", "a=start(1.0 GiB)");
-    check("a:disk=11", "", "a=refuse(NotNow/InsufficientDisk)");
+    check("a:disk=11", "", "a=refuse(Temporary/InsufficientDisk)");
     check("a:disk=11:overridden", "", "a=start(1.0 GiB)");
     check(
         "a:disk=6 b:disk=6 c",
         "",
-        "a=start(1.0 GiB) b=refuse(NotNow/InsufficientDisk) c=start(1.0 GiB)",
+        "a=start(1.0 GiB) b=refuse(Temporary/InsufficientDisk) c=start(1.0 GiB)",
     );
     check(
         "a:disk=6",
         "b:disk=6:worker=stopping",
-        "a=refuse(NotNow/InsufficientDisk) b=await",
+        "a=refuse(Temporary/InsufficientDisk) b=await",
     );
     check("a:disk=6", "b:disk=6:worker=none", "a=start(1.0 GiB) b=release");
     check(
         "@disk=0 a:disk=0 b:disk=1",
         "",
-        "a=start(1.0 GiB) b=refuse(NotNow/InsufficientDisk)",
+        "a=start(1.0 GiB) b=refuse(Temporary/InsufficientDisk)",
     );
 
     let (desired, observed) = scene("a:disk=6", "");
@@ -426,45 +440,45 @@ fn disk_is_never_promised_twice() {
         free_bytes: Some(10 << 30),
     };
     assert_eq!(start.admission.disk, Some(disk));
-    // What other programs have taken since then is told by the node, and stops no replica.
+    // Memory that other programs use later appears as a node condition and stops no replica.
     let (desired, observed) = scene("@disk=1 a:disk=6", "a:disk=6");
     let plan = SyncPlan::new(&desired, &observed, now());
-    let standing = plan.standing.values().next().expect("it runs");
-    assert_eq!(standing.refusals, Vec::<String>::new());
+    let running_admission = plan.running_admission.values().next().expect("it runs");
+    assert_eq!(running_admission.refusals, Vec::<String>::new());
 }
 
 #[test]
-fn a_model_that_is_elsewhere_is_judged_before_it_is_downloaded() {
+fn model_is_admitted_before_its_download() {
     check("a:away=3", "", "a=pull(1.0 GiB)");
     check(
         "a:model=asked",
         "",
-        "a=wait(Artifacts(ModelProblem { reason: \"AskingHub\", message: \"m\", is_passing: true }))",
+        "a=wait(Artifacts(ModelProblem { reason: \"AskingHub\", message: \"m\", is_transient: true }))",
     );
-    // What is on its way holds its memory and its disk.
+    // A download reserves its memory and disk space.
     check(
         "a:away=1:gib=6 b:gib=6",
         "",
-        "a=pull(6.0 GiB) b=refuse(NotNow/InsufficientMemory)",
+        "a=pull(6.0 GiB) b=refuse(Temporary/InsufficientMemory)",
     );
     check(
         "a:away=6 b:away=6",
         "",
-        "a=pull(1.0 GiB) b=refuse(NotNow/InsufficientDisk)",
+        "a=pull(1.0 GiB) b=refuse(Temporary/InsufficientDisk)",
     );
     check(
         "a:away=6 b:disk=6",
         "",
-        "a=pull(1.0 GiB) b=refuse(NotNow/InsufficientDisk)",
+        "a=pull(1.0 GiB) b=refuse(Temporary/InsufficientDisk)",
     );
     check(
         "a:away=6 b:disk=6",
         "b:disk=6",
-        "a=refuse(NotNow/InsufficientDisk) b=keep",
+        "a=refuse(Temporary/InsufficientDisk) b=keep",
     );
-    check("a:away=3:gib=99", "", "a=refuse(Never/ExceedsNodeMemory)");
-    check("a:away=11", "", "a=refuse(NotNow/InsufficientDisk)");
-    // Nobody downloads for what leaves, or while the agent does.
+    check("a:away=3:gib=99", "", "a=refuse(Permanent/ExceedsNodeMemory)");
+    check("a:away=11", "", "a=refuse(Temporary/InsufficientDisk)");
+    // Neither a deleted replica nor a stopping agent starts a download.
     check("a:away=3:deleting", "", "a=release");
     check("@stopping a:away=3", "", "a=wait(AgentStopping)");
     let (desired, observed) = scene("a:away=11:disk=2", "");
@@ -479,7 +493,7 @@ fn a_model_that_is_elsewhere_is_judged_before_it_is_downloaded() {
         "{}",
         refusal.message
     );
-    // No smaller cache makes room for the model.
+    // A smaller cache does not free enough disk for the model.
     assert!(
         !refusal.message.contains("It would be admitted"),
         "{}",
@@ -488,7 +502,7 @@ fn a_model_that_is_elsewhere_is_judged_before_it_is_downloaded() {
 }
 
 #[test]
-fn a_probe_and_a_stopping_agent_start_nothing() {
+fn probe_and_stopping_agent_prevent_starts() {
     check("@probing a b", "b", "a=wait(Probing) b=keep");
     check(
         "@stopping a b",
@@ -498,7 +512,7 @@ fn a_probe_and_a_stopping_agent_start_nothing() {
 }
 
 #[test]
-fn a_refusal_says_what_would_fit() {
+fn refusal_suggests_settings_that_fit() {
     let (desired, observed) = scene("@allocatable=1 a:gib=2", "");
     let plan = SyncPlan::new(&desired, &observed, now());
     let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
@@ -526,25 +540,25 @@ fn a_refusal_says_what_would_fit() {
 }
 
 #[test]
-fn bandwidth_is_never_promised_twice() {
-    // Four gibibytes a token: some 55 tokens/s with the chip to itself.
+fn bandwidth_is_never_reserved_twice() {
+    // Four GiB per token: about 55 tokens/s with the chip to itself.
     let model = "gib=4:decode=40";
     check(
         &format!("@m4pro a:{model} b:{model}"),
         "",
-        "a=start(4.0 GiB) b=refuse(NotNow/InsufficientBandwidth)",
+        "a=start(4.0 GiB) b=refuse(Temporary/InsufficientBandwidth)",
     );
     check(
         &format!("@m4pro a:{model} b:{model}"),
         "b:gib=4",
-        "a=refuse(NotNow/InsufficientBandwidth) b=keep",
+        "a=refuse(Temporary/InsufficientBandwidth) b=keep",
     );
     check(
         "@m4pro a:gib=4:decode=99",
         "",
-        "a=refuse(Never/ObjectiveOutOfReach)",
+        "a=refuse(Permanent/ObjectiveOutOfReach)",
     );
-    check(&format!("a:{model}"), "", "a=refuse(NotNow/NotProbed)");
+    check(&format!("a:{model}"), "", "a=refuse(Temporary/NotProbed)");
     check(
         &format!("@m4pro a:{model} b:{model}:overridden"),
         "a:gib=4",
@@ -553,11 +567,11 @@ fn bandwidth_is_never_promised_twice() {
 }
 
 #[test]
-fn a_promise_raised_since_the_start_is_judged_anew() {
+fn objective_raised_after_the_start_is_assessed_again() {
     let broken = |wanted: &str, seen: &str| {
         let (desired, observed) = scene(wanted, seen);
         let plan = SyncPlan::new(&desired, &observed, now());
-        let judged = plan.standing.into_iter().map(|(key, status)| {
+        let judged = plan.running_admission.into_iter().map(|(key, status)| {
             assert!(status.admitted, "{key} runs");
             (key.name, status.refusals.len())
         });
@@ -570,26 +584,26 @@ fn a_promise_raised_since_the_start_is_judged_anew() {
         broken("@m4pro a:gib=4:decode=40 b:gib=4:decode=40", running),
         both(1, 1)
     );
-    // What other programs use now is no question for what is loaded.
+    // Memory that other programs use now does not affect running replicas.
     assert_eq!(broken("@free=0 a:gib=4 b:gib=4", running), both(0, 0));
     assert_eq!(broken("@allocatable=7 a:gib=4 b:gib=4", running), both(1, 1));
     assert_eq!(broken("@m4pro a:gib=4", "a:gib=4:worker=none"), vec![]);
 }
 
 #[test]
-fn the_next_deadline_is_the_earliest_backoff() {
+fn next_deadline_is_the_earliest_backoff() {
     let (desired, observed) = scene("a b c", "a:worker=none:backoff=9 b:worker=none:backoff=4 c");
     let plan = SyncPlan::new(&desired, &observed, now());
     assert_eq!(plan.next_deadline().map(|at| since(at, now()).as_secs()), Some(4));
 }
 
-/// What the world looks like after a plan was carried out and every process that was told to stop has ended.
-fn carry_out(desired: &Desired, observed: &mut Observed, plan: &SyncPlan) {
+/// Applies a plan and lets every stopping process exit.
+fn apply(desired: &Desired, observed: &mut Observed, plan: &SyncPlan) {
     for (key, step) in &plan.steps {
         match step {
             Step::Start(start) => {
                 let replica = &desired.replicas[key].replica;
-                let seen = Seen {
+                let seen = ObservedReplica {
                     uid: replica.uid.clone(),
                     generation: replica.generation,
                     spec: replica.spec.clone(),
@@ -599,17 +613,17 @@ fn carry_out(desired: &Desired, observed: &mut Observed, plan: &SyncPlan) {
                         resident: Bytes::ZERO,
                     },
                     requests: 0,
-                    gave_way: false,
+                    stopped_for_memory: false,
                     backoff_until: None,
                     bad_model: None,
                 };
                 observed.replicas.insert(key.clone(), seen);
             }
-            Step::Pull(_) => unreachable!("all models are here"),
+            Step::Pull(_) => unreachable!("all models are on disk"),
             Step::Stop(cause) => {
                 let seen = observed.replicas.get_mut(key).unwrap();
                 seen.worker = WorkerState::None;
-                seen.gave_way = *cause == StopCause::MemoryPressure;
+                seen.stopped_for_memory = *cause == StopCause::MemoryPressure;
             }
             Step::AwaitStop => {
                 observed.replicas.get_mut(key).unwrap().worker = WorkerState::None;
@@ -634,7 +648,7 @@ fn any_seen() -> impl Strategy<Value = String> {
     })
 }
 
-fn promised(observed: &Observed) -> Bytes {
+fn reserved(observed: &Observed) -> Bytes {
     let held = observed
         .replicas
         .values()
@@ -644,18 +658,18 @@ fn promised(observed: &Observed) -> Bytes {
 
 proptest! {
     #[test]
-    fn carrying_plans_out_ends_in_a_plan_that_does_nothing(
+    fn applied_plans_converge_to_a_plan_without_actions(
         wanted in proptest::collection::vec(any_wanted(), 0..5),
         seen in proptest::collection::vec(any_seen(), 0..4),
         stopping in any::<bool>(),
     ) {
         let (mut desired, mut observed) = scene(&wanted.join(" "), &seen.join(" "));
         desired.stopping = stopping;
-        // Stop, forget, start: three rounds at most, whatever the beginning.
+        // Stop, release, start: three rounds at most from any state.
         for _ in 0..3 {
             let plan = SyncPlan::new(&desired, &observed, now());
-            carry_out(&desired, &mut observed, &plan);
-            prop_assert!(promised(&observed) <= observed.memory.allocatable, "{observed:?}");
+            apply(&desired, &mut observed, &plan);
+            prop_assert!(reserved(&observed) <= observed.memory.allocatable, "{observed:?}");
         }
         let plan = SyncPlan::new(&desired, &observed, now());
         for (key, step) in &plan.steps {
@@ -666,14 +680,14 @@ proptest! {
     }
 
     #[test]
-    fn nothing_runs_that_is_not_wanted(
+    fn only_desired_replicas_run(
         wanted in proptest::collection::vec(any_wanted(), 0..5),
         seen in proptest::collection::vec(any_seen(), 0..4),
     ) {
         let (desired, mut observed) = scene(&wanted.join(" "), &seen.join(" "));
         for _ in 0..3 {
             let plan = SyncPlan::new(&desired, &observed, now());
-            carry_out(&desired, &mut observed, &plan);
+            apply(&desired, &mut observed, &plan);
         }
         for (key, seen) in &observed.replicas {
             if seen.worker != WorkerState::None {

@@ -1,4 +1,4 @@
-//! What a pass tells: of each replica, of those that a manifest has displaced, and of the node.
+//! Reports of a sync pass: status and events of every replica, and the state of the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use tracing::info;
 
-use super::desired::{Desired, Wanted};
+use super::desired::{Desired, ResolvedReplica};
+use super::last_status::{LastStatus, throttle};
 use super::observed::{Observed, WorkerState};
 use super::plan::{SyncPlan, demand};
-use super::said::{Said, throttle};
-use super::status::{Facts, Happening, happenings, replica_status};
-use super::step::{Ground, Refusal, Step};
+use super::status::{Facts, ReplicaEvent, replica_status, status_events};
+use super::step::{Refusal, RefusalKind, Step};
 use super::sync_loop::{Displaced, SyncLoop};
 use crate::models::ModelProblem;
 use crate::replica::{DesiredReplica, Origin, ReplicaKey, Report, is_mirror};
@@ -25,7 +25,7 @@ use rooflet_client::{Cache, EventType};
 use rooflet_roofline::memory::Reservation;
 use rooflet_roofline::published::publish_calibration;
 
-/// The model directory is listed again after this time.
+/// Interval at which the model directory is listed.
 const LIST_MODELS: Duration = Duration::from_secs(5);
 
 impl SyncLoop {
@@ -39,10 +39,11 @@ impl SyncLoop {
         now: Timestamp,
     ) {
         let mut reports = BTreeMap::new();
-        self.calibrator.look(&self.workers.requests());
-        // What the engine of this machine does says nothing of the chip that predictions are for.
+        self.calibrator.update_load(&self.workers.requests());
+        // The engine of a simulated machine computes on another chip, so its speed is not
+        // comparable with predictions.
         let comparable = observed.hardware.filter(|_| self.computes_here);
-        for (key, Wanted { replica, model }) in &desired.replicas {
+        for (key, ResolvedReplica { replica, model }) in &desired.replicas {
             let Some(step) = plan.steps.get(key) else { continue };
             let object = self.object(key, replica);
             let previous = self.previous(key, replica, object.as_deref());
@@ -70,33 +71,34 @@ impl SyncLoop {
                     .ok()
                     .map(|facts| Reservation::new(&facts.served, demand(replica, facts)).total()),
                 progress,
-                standing: plan.standing.get(key),
+                running_admission: plan.running_admission.get(key),
                 overridden: replica.terms.overridden,
                 prediction,
                 calibrations: &observed.calibrations,
             };
             let mut next = replica_status(&facts, &previous.status, now);
             let measured_at = throttle(&previous, &mut next, self.clock.instant());
-            // Before the server was heard nobody knows what it was told last; what is new is told then.
-            let heard = self.sources.api.as_ref().is_none_or(Cache::is_synced);
-            let mut events = if heard {
-                happenings(&previous.status, &next)
+            // Until the API server's objects are synced, the last reported status is unknown, so
+            // events wait.
+            let is_synced = self.sources.api.as_ref().is_none_or(Cache::is_synced);
+            let mut events = if is_synced {
+                status_events(&previous.status, &next)
             } else {
                 Vec::new()
             };
             if released.contains(key) {
-                events.push(Happening {
+                events.push(ReplicaEvent {
                     kind: EventType::Normal,
                     reason: "Stopped".to_owned(),
-                    message: "the worker has ended and its memory is free".to_owned(),
+                    message: "worker exited and released its memory".to_owned(),
                 });
             }
             self.publish(key, object.as_deref(), events);
             let release = *step == Step::Release;
-            if heard {
-                self.said.insert(
+            if is_synced {
+                self.last_statuses.insert(
                     (key.clone(), replica.uid.clone()),
-                    Said {
+                    LastStatus {
                         status: next.clone(),
                         measured_at,
                     },
@@ -111,11 +113,11 @@ impl SyncLoop {
                 },
             );
         }
-        self.forget(desired, &displaced);
+        self.prune(desired, &displaced);
         let (models, models_problem) = self.list_models();
         let seen = self.workers.observe();
         let next = Reports {
-            promised_share: plan.promised_share,
+            reserved_share: plan.reserved_share,
             replicas: reports,
             displaced,
             models,
@@ -143,8 +145,8 @@ impl SyncLoop {
         });
     }
 
-    /// Tells what happened to a replica: the API server, or the log where no object shows it.
-    fn publish(&self, key: &ReplicaKey, object: Option<&ModelReplica>, events: Vec<Happening>) {
+    /// Publishes the events of a replica. Without an object at the API server, logs them instead.
+    fn publish(&self, key: &ReplicaKey, object: Option<&ModelReplica>, events: Vec<ReplicaEvent>) {
         for event in events {
             match (&self.recorder, object) {
                 (Some(recorder), Some(object)) => {
@@ -155,9 +157,9 @@ impl SyncLoop {
         }
     }
 
-    /// Drops what is kept of replicas that are gone.
-    fn forget(&mut self, desired: &Desired, displaced: &BTreeMap<ReplicaKey, Report>) {
-        self.said.retain(|(key, uid), _| {
+    /// Removes the state of replicas that are gone.
+    fn prune(&mut self, desired: &Desired, displaced: &BTreeMap<ReplicaKey, Report>) {
+        self.last_statuses.retain(|(key, uid), _| {
             let wanted = desired.replicas.get(key).map(|wanted| &wanted.replica);
             let displaced = displaced.get(key).map(|report| &report.replica);
             wanted
@@ -168,7 +170,8 @@ impl SyncLoop {
         self.calibrator.retain(|key| desired.replicas.contains_key(key));
     }
 
-    /// Tells those that a manifest displaced; they have no process, so they may go when they are deleted.
+    /// Reports replicas that a manifest displaced. They have no process, so their finalizer is
+    /// removed once they are deleted.
     pub(super) fn report_displaced(
         &mut self,
         displaced: Vec<Displaced>,
@@ -177,7 +180,7 @@ impl SyncLoop {
         let mut reports = BTreeMap::new();
         for Displaced { key, replica, file } in displaced {
             let object = self.object(&key, &replica);
-            let Said {
+            let LastStatus {
                 status: previous,
                 measured_at,
             } = self.previous(&key, &replica, object.as_deref());
@@ -186,31 +189,31 @@ impl SyncLoop {
                 serving_name: &replica.spec.serving_name,
                 generation: Some(replica.generation),
                 step: &Step::Refuse(Refusal {
-                    ground: Ground::NotNow,
+                    kind: RefusalKind::Temporary,
                     reason: "NameTaken".to_owned(),
                     message: format!(
-                        "the manifest {file} on this node runs a replica of this name: delete this one, or rename the manifest's deployment"
+                        "manifest {file} on this node defines a replica with this name: delete this replica, or rename the manifest's deployment"
                     ),
                     admission: None,
                 }),
                 pull: None,
                 reservation: None,
                 progress: None,
-                standing: None,
+                running_admission: None,
                 overridden: false,
                 prediction: None,
                 calibrations: &[],
             };
             let status = replica_status(&facts, &previous, now);
             if let (Some(recorder), Some(object)) = (&self.recorder, &object) {
-                for event in happenings(&previous, &status) {
+                for event in status_events(&previous, &status) {
                     recorder.publish(object.as_ref(), event.kind, &event.reason, event.message);
                 }
             }
             let release = replica.deleting;
-            self.said.insert(
+            self.last_statuses.insert(
                 (key.clone(), replica.uid.clone()),
-                Said {
+                LastStatus {
                     status: status.clone(),
                     measured_at,
                 },
@@ -227,7 +230,8 @@ impl SyncLoop {
         reports
     }
 
-    /// The object that shows this replica: its own, or the mirror of a manifest.
+    /// Object that shows this replica at the API server: its own object, or the mirror of a
+    /// manifest.
     pub(super) fn object(&self, key: &ReplicaKey, replica: &DesiredReplica) -> Option<Arc<ModelReplica>> {
         let object = self.sources.api.as_ref()?.get(Some(&key.namespace), &key.name)?;
         let is_it = match replica.origin {
@@ -237,36 +241,45 @@ impl SyncLoop {
         is_it.then_some(object)
     }
 
-    /// What was said last, with the conditions of other writers as they are now.
-    fn previous(&self, key: &ReplicaKey, replica: &DesiredReplica, object: Option<&ModelReplica>) -> Said {
+    /// Last status of a replica, with the current conditions of other writers.
+    fn previous(
+        &self,
+        key: &ReplicaKey,
+        replica: &DesiredReplica,
+        object: Option<&ModelReplica>,
+    ) -> LastStatus {
         let written = object.and_then(|object| object.status.clone());
-        let Some(mut said) = self.said.get(&(key.clone(), replica.uid.clone())).cloned() else {
-            return Said {
+        let Some(mut last) = self
+            .last_statuses
+            .get(&(key.clone(), replica.uid.clone()))
+            .cloned()
+        else {
+            return LastStatus {
                 status: written.unwrap_or_default(),
                 measured_at: self.clock.instant(),
             };
         };
-        const OURS: [&str; 4] = [
+        const OWN: [&str; 4] = [
             condition_type::ADMITTED,
             condition_type::ARTIFACTS_READY,
             condition_type::LOADED,
             condition_type::READY,
         ];
-        for theirs in written.into_iter().flat_map(|status| status.conditions) {
-            if OURS.contains(&theirs.type_.as_str()) {
+        for foreign in written.into_iter().flat_map(|status| status.conditions) {
+            if OWN.contains(&foreign.type_.as_str()) {
                 continue;
             }
-            match said
+            match last
                 .status
                 .conditions
                 .iter_mut()
-                .find(|known| known.type_ == theirs.type_)
+                .find(|known| known.type_ == foreign.type_)
             {
-                Some(known) => *known = theirs,
-                None => said.status.conditions.insert(0, theirs),
+                Some(known) => *known = foreign,
+                None => last.status.conditions.insert(0, foreign),
             }
         }
-        said
+        last
     }
 
     fn list_models(&mut self) -> (Vec<NodeModel>, Option<ModelProblem>) {

@@ -1,11 +1,12 @@
-//! A replica's status, and the events of its changes: pure functions of what was decided and what is there.
+//! Status of a replica and the events of its changes: pure functions of the planned step and the
+//! worker's state.
 
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use super::step::{Ground, Refusal, Start, Step, StopCause, Wait};
+use super::step::{Refusal, RefusalKind, Start, Step, StopCause, Wait};
 use crate::models::{ASKING_HUB, PendingPull};
 use crate::workers::Progress;
 use crate::workers::backoff;
@@ -28,64 +29,66 @@ use rooflet_roofline::predict::Hardware;
 use rooflet_roofline::predict::calibration::Calibration;
 use rooflet_roofline::published::{Load, predicted_prefill, predicted_speed, speed_under};
 
-/// The reason of [`rooflet_roofline::memory::MemoryRefusal::NotFreeNow`].
+/// Reason of [`rooflet_roofline::memory::MemoryRefusal::NotFreeNow`].
 const MEMORY_IN_USE: &str = "MemoryInUse";
 const FITS: &str = "Fits";
-/// The model's files are on their way.
+/// Reason while the model's files are downloaded.
 const PULLING: &str = "Pulling";
 
-/// How often it is told how far a download is, and after which part of it.
+/// Minimum interval between updates of the download progress, and number of steps that update it
+/// earlier.
 const DOWNLOAD_PERIOD: Duration = Duration::from_secs(10);
 const DOWNLOAD_STEPS: u64 = 20;
 
-/// What a status is made from.
+/// Inputs of a replica's status.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     pub node: &'a str,
     pub serving_name: &'a str,
     pub generation: Option<i64>,
     pub step: &'a Step,
-    /// What is still to be downloaded of its model.
+    /// Download that the replica's model still needs.
     pub pull: Option<&'a PendingPull>,
-    /// What it reserves, or will when it starts.
+    /// Memory that the replica reserves, or will reserve when it starts.
     pub reservation: Option<Bytes>,
-    /// `None` if the replica never had a worker here.
+    /// `None` if the replica never had a worker on this node.
     pub progress: Option<Progress>,
-    /// The judgement on it as things are now, if it runs.
-    pub standing: Option<&'a AdmissionStatus>,
-    /// What speaks against it is told and not enforced.
+    /// Current admission status, if the replica runs.
+    pub running_admission: Option<&'a AdmissionStatus>,
+    /// If true, admission problems are reported but not enforced.
     pub overridden: bool,
-    /// What the speed of this replica's requests is predicted from; `None` too where they shared the chip with others.
+    /// Hardware and model for predictions. `None` also if requests shared the chip with another
+    /// worker.
     pub prediction: Option<(Hardware, &'a ServedModel)>,
     pub calibrations: &'a [Calibration],
 }
 
-/// One condition: truth, reason and message.
+/// Status, reason and message of one condition.
 #[derive(Debug, Clone)]
-struct Said {
+struct ConditionValue {
     truth: Truth,
     reason: String,
     message: String,
 }
 
-fn say(truth: Truth, reason: &str, message: impl Into<String>) -> Said {
-    Said {
+fn condition(truth: Truth, reason: &str, message: impl Into<String>) -> ConditionValue {
+    ConditionValue {
         truth,
         reason: reason.to_owned(),
         message: message.into(),
     }
 }
 
-/// What the conditions say, but for Scheduled.
-struct Verdict {
+/// Phase and conditions of a replica, except Scheduled.
+struct ReplicaConditions {
     phase: ReplicaPhase,
-    admitted: Said,
-    artifacts: Said,
-    loaded: Said,
-    ready: Said,
+    admitted: ConditionValue,
+    artifacts: ConditionValue,
+    loaded: ConditionValue,
+    ready: ConditionValue,
 }
 
-/// The next status. Conditions of other writers stay.
+/// Returns the next status. Keeps conditions of other writers.
 pub fn replica_status(
     facts: &Facts<'_>,
     previous: &ModelReplicaStatus,
@@ -115,10 +118,10 @@ pub fn replica_status(
         Step::Start(start) | Step::Pull(start) => next.admission = Some(start.admission.as_ref().clone()),
         Step::Refuse(refusal) if is_still_in_use(refusal, previous) => {}
         Step::Refuse(refusal) => next.admission = refusal.admission.as_deref().cloned(),
-        Step::Keep => next.admission = facts.standing.cloned().or(next.admission),
+        Step::Keep => next.admission = facts.running_admission.cloned().or(next.admission),
         Step::Stop(_) | Step::AwaitStop | Step::Wait(_) | Step::Release => {}
     }
-    let mut verdict = match facts.step {
+    let mut conditions = match facts.step {
         Step::Keep | Step::Start(_) | Step::Stop(_) | Step::AwaitStop => {
             running(facts, next.admission.as_ref())
         }
@@ -128,18 +131,18 @@ pub fn replica_status(
         Step::Release => released(),
     };
     keep_volatile_message(
-        &mut verdict.admitted,
+        &mut conditions.admitted,
         &previous.conditions,
         condition_type::ADMITTED,
     );
-    keep_volatile_message(&mut verdict.ready, &previous.conditions, condition_type::READY);
-    next.phase = verdict.phase;
-    let mut set = |kind, said: Said| {
-        let Said {
+    keep_volatile_message(&mut conditions.ready, &previous.conditions, condition_type::READY);
+    next.phase = conditions.phase;
+    let mut set = |kind, value: ConditionValue| {
+        let ConditionValue {
             truth,
             reason,
             message,
-        } = said;
+        } = value;
         set_condition(
             &mut next.conditions,
             kind,
@@ -152,16 +155,19 @@ pub fn replica_status(
     };
     if !is_true(&previous.conditions, condition_type::SCHEDULED) {
         let message = format!("placed on node {}", facts.node);
-        set(condition_type::SCHEDULED, say(Truth::True, "Scheduled", message));
+        set(
+            condition_type::SCHEDULED,
+            condition(Truth::True, "Scheduled", message),
+        );
     }
-    set(condition_type::ADMITTED, verdict.admitted);
-    set(condition_type::ARTIFACTS_READY, verdict.artifacts);
-    set(condition_type::LOADED, verdict.loaded);
-    set(condition_type::READY, verdict.ready);
+    set(condition_type::ADMITTED, conditions.admitted);
+    set(condition_type::ARTIFACTS_READY, conditions.artifacts);
+    set(condition_type::LOADED, conditions.loaded);
+    set(condition_type::READY, conditions.ready);
     next
 }
 
-fn running(facts: &Facts<'_>, admission: Option<&AdmissionStatus>) -> Verdict {
+fn running(facts: &Facts<'_>, admission: Option<&AdmissionStatus>) -> ReplicaConditions {
     let progress = facts.progress.as_ref();
     let reservation = progress.and_then(|progress| progress.reservation.as_ref());
     let path = progress.and_then(|progress| progress.model_path.as_ref());
@@ -169,134 +175,134 @@ fn running(facts: &Facts<'_>, admission: Option<&AdmissionStatus>) -> Verdict {
     let (phase, starting) = match status.map(|status| status.phase) {
         None => (
             ReplicaPhase::Loading,
-            say(Truth::False, "Starting", "the worker has been started"),
+            condition(Truth::False, "Starting", "worker is starting"),
         ),
         Some(WorkerPhase::Loading) => (
             ReplicaPhase::Loading,
-            say(Truth::False, "Loading", "the worker reads the weights"),
+            condition(Truth::False, "Loading", "worker is loading the weights"),
         ),
         Some(WorkerPhase::Warming) => (
             ReplicaPhase::Warming,
             match progress.and_then(|progress| progress.golden_failure.as_deref()) {
-                Some(why) => say(Truth::False, GOLDEN_PROMPT_FAILED, why),
-                None => say(Truth::False, "Warming", "the worker does its first forward pass"),
+                Some(failure) => condition(Truth::False, GOLDEN_PROMPT_FAILED, failure),
+                None => condition(
+                    Truth::False,
+                    "Warming",
+                    "worker is running its first forward pass",
+                ),
             },
         ),
         Some(WorkerPhase::Ready) => {
-            let message = format!("answers requests for model `{}`", facts.serving_name);
-            (ReplicaPhase::Ready, say(Truth::True, "Serving", message))
+            let message = format!("worker serves model `{}`", facts.serving_name);
+            (ReplicaPhase::Ready, condition(Truth::True, "Serving", message))
         }
     };
     let has_weights = matches!(phase, ReplicaPhase::Warming | ReplicaPhase::Ready);
     let loaded = match status.and_then(|status| status.model.as_ref()) {
         Some(model) if has_weights => {
             let weights = Bytes(model.weights_bytes);
-            let message = format!("{} with {weights} of weights is in memory", model.architecture);
-            say(Truth::True, "WeightsLoaded", message)
+            let message = format!("loaded {} with {weights} of weights", model.architecture);
+            condition(Truth::True, "WeightsLoaded", message)
         }
-        None if has_weights => say(Truth::True, "WeightsLoaded", "the weights are in memory"),
+        None if has_weights => condition(Truth::True, "WeightsLoaded", "weights are loaded"),
         Some(_) | None => starting.clone(),
     };
     let (phase, ready) = match progress.and_then(|progress| progress.stopping) {
         Some(cause) => (
             ReplicaPhase::Draining,
-            say(Truth::False, "Draining", draining(cause)),
+            condition(Truth::False, "Draining", draining(cause)),
         ),
         None => (phase, starting),
     };
-    Verdict {
+    ReplicaConditions {
         phase,
         admitted: admitted(
             admission,
             facts.overridden,
             reservation.map_or("", |(_, text)| text.as_str()),
         ),
-        artifacts: say(
+        artifacts: condition(
             Truth::True,
             "Found",
-            path.map_or_else(String::new, |path| format!("the model is in {path}")),
+            path.map_or_else(String::new, |path| format!("model found in {path}")),
         ),
         loaded,
         ready,
     }
 }
 
-/// What runs was admitted; whether by the numbers is said too.
-fn admitted(admission: Option<&AdmissionStatus>, overridden: bool, reserves: &str) -> Said {
-    let against = admission.map_or_else(String::new, |admission| admission.refusals.join("; "));
-    let (reason, message) = match (against.as_str(), overridden) {
+/// Returns the condition Admitted of a running replica. Its reason shows whether the replica still
+/// fits.
+fn admitted(admission: Option<&AdmissionStatus>, overridden: bool, reserves: &str) -> ConditionValue {
+    let refusals = admission.map_or_else(String::new, |admission| admission.refusals.join("; "));
+    let (reason, message) = match (refusals.as_str(), overridden) {
         ("", _) => (FITS, format!("reserves {reserves}")),
         (_, true) => (
             ADMISSION_OVERRIDDEN,
-            format!("{ADMISSION_ANNOTATION}: {ADMISSION_WARN} overrides: {against}"),
+            format!("{ADMISSION_ANNOTATION}: {ADMISSION_WARN} overrides: {refusals}"),
         ),
         (_, false) => (
             OVERCOMMITTED,
-            format!("it runs, and its node can no longer hold what is promised: {against}"),
+            format!("the replica runs, but its reservation no longer fits the node: {refusals}"),
         ),
     };
-    say(Truth::True, reason, message)
+    condition(Truth::True, reason, message)
 }
 
 fn draining(cause: StopCause) -> &'static str {
     match cause {
-        StopCause::Deleted => "it is being deleted: running requests finish, then the worker stops",
+        StopCause::Deleted => "replica is being deleted: in-flight requests finish, then the worker stops",
         StopCause::Replaced => {
-            "its specification has changed: running requests finish, then the worker is replaced"
+            "specification has changed: in-flight requests finish, then the agent replaces the worker"
         }
-        StopCause::Unresponsive => "the worker has stopped answering and is replaced",
+        StopCause::Unresponsive => "worker does not respond and is being replaced",
         StopCause::MemoryPressure => {
-            "other programs on the machine need its memory: running requests finish, then the worker stops"
+            "available memory is low: in-flight requests finish, then the worker stops"
         }
-        StopCause::AgentStopping => {
-            "the node's agent is stopping: running requests finish, then the worker stops"
-        }
+        StopCause::AgentStopping => "agent is stopping: in-flight requests finish, then the worker stops",
     }
 }
 
-fn waiting(wait: &Wait, progress: Option<&Progress>) -> Verdict {
+fn waiting(wait: &Wait, progress: Option<&Progress>) -> ReplicaConditions {
     match wait {
         Wait::BackOff { .. } => {
             let failures = progress.map_or(1, |progress| progress.failures.max(1));
             let end = progress.and_then(|progress| progress.last_termination.as_ref());
             let message = format!(
-                "waiting {} s before the worker is started again, after {failures} failure(s) in a row; the last: {}",
-                backoff::wait_after(failures).as_secs(),
+                "back-off {} s restarting failed worker after {failures} consecutive failure(s); last failure: {}",
+                backoff::delay_after(failures).as_secs(),
                 end.map_or("unknown", |end| end.message.as_str())
             );
-            Verdict {
+            ReplicaConditions {
                 phase: ReplicaPhase::Pending,
-                admitted: say(
+                admitted: condition(
                     Truth::True,
                     FITS,
-                    "it was admitted before and is looked at again when it starts",
+                    "admitted before; the next start repeats admission",
                 ),
-                artifacts: say(Truth::True, "Found", "the model's files are there"),
-                loaded: say(Truth::False, "CrashLoopBackOff", "the worker does not run"),
-                ready: say(Truth::False, "CrashLoopBackOff", message),
+                artifacts: condition(Truth::True, "Found", "model files are on disk"),
+                loaded: condition(Truth::False, "CrashLoopBackOff", "worker is not running"),
+                ready: condition(Truth::False, "CrashLoopBackOff", message),
             }
         }
-        Wait::Artifacts(problem) => Verdict {
+        Wait::Artifacts(problem) => ReplicaConditions {
             phase: ReplicaPhase::Pulling,
-            artifacts: say(Truth::False, problem.reason, problem.message.as_str()),
+            artifacts: condition(Truth::False, problem.reason, problem.message.as_str()),
             ..pending(problem.reason, &problem.message)
         },
         Wait::Probing => pending(
             "NodeProbing",
-            "the node's memory bandwidth is being measured; the worker starts afterwards",
+            "the agent is measuring the node's memory bandwidth; the worker starts afterwards",
         ),
-        Wait::Stale => pending("Stale", "waiting for the newest version of the object"),
-        Wait::AgentStopping => pending(
-            "AgentStopped",
-            "the node's agent was stopped, and its workers with it",
-        ),
+        Wait::Stale => pending("Stale", "waiting for the newest generation of the object"),
+        Wait::AgentStopping => pending("AgentStopped", "the node's agent and its workers are stopped"),
     }
 }
 
-fn pending(reason: &str, message: &str) -> Verdict {
-    let unknown = say(Truth::Unknown, reason, message);
-    let no = say(Truth::False, reason, message);
-    Verdict {
+fn pending(reason: &str, message: &str) -> ReplicaConditions {
+    let unknown = condition(Truth::Unknown, reason, message);
+    let no = condition(Truth::False, reason, message);
+    ReplicaConditions {
         phase: ReplicaPhase::Pending,
         admitted: unknown.clone(),
         artifacts: unknown,
@@ -305,44 +311,44 @@ fn pending(reason: &str, message: &str) -> Verdict {
     }
 }
 
-/// Judged, and waiting for its model's files.
-fn pulling(facts: &Facts<'_>, start: &Start, download: Option<&DownloadStatus>) -> Verdict {
-    let said = match facts.pull.and_then(|pull| pull.trouble.as_ref()) {
-        Some(trouble) => say(Truth::False, trouble.reason, trouble.message.as_str()),
-        None => say(
+/// Returns the conditions of an admitted replica whose model is being downloaded.
+fn pulling(facts: &Facts<'_>, start: &Start, download: Option<&DownloadStatus>) -> ReplicaConditions {
+    let artifacts = match facts.pull.and_then(|pull| pull.problem.as_ref()) {
+        Some(problem) => condition(Truth::False, problem.reason, problem.message.as_str()),
+        None => condition(
             Truth::False,
             PULLING,
             facts.pull.map_or_else(String::new, |pull| {
                 let done = download.map_or(0, |download| download.bytes);
                 let percent = (done * 100).checked_div(pull.bytes.0).unwrap_or(0);
-                format!("{percent} % of the {} of {} have come", pull.bytes, pull.model)
+                format!("downloaded {percent} % of {} of {}", pull.bytes, pull.model)
             }),
         ),
     };
-    Verdict {
+    ReplicaConditions {
         phase: ReplicaPhase::Pulling,
         admitted: admitted(
             Some(&start.admission),
             facts.overridden,
             &start.reservation.to_string(),
         ),
-        artifacts: said.clone(),
-        loaded: say(
+        artifacts: artifacts.clone(),
+        loaded: condition(
             Truth::False,
-            &said.reason,
-            "the worker starts when its model is there",
+            &artifacts.reason,
+            "worker starts after the download",
         ),
-        ready: said,
+        ready: artifacts,
     }
 }
 
-/// What is told of a download: not every byte of it.
+/// Returns the reported progress of a download, which is updated only in steps.
 fn download(pull: &PendingPull, before: Option<&DownloadStatus>, now: Timestamp) -> DownloadStatus {
     let (done, total) = (pull.done.0, pull.bytes.0);
     let before = before.filter(|before| before.total_bytes == total);
     let grown = before.map_or(done, |before| done.saturating_sub(before.bytes));
     match before {
-        // What came was wrong, and is fetched again.
+        // The digest did not match, and the files are downloaded again.
         Some(before) if done < before.bytes => DownloadStatus {
             bytes: done,
             ..before.clone()
@@ -361,32 +367,28 @@ fn download(pull: &PendingPull, before: Option<&DownloadStatus>, now: Timestamp)
     }
 }
 
-fn refused(refusal: &Refusal, pull: Option<&PendingPull>) -> Verdict {
-    let reason = word(&refusal.reason);
-    let no = say(Truth::False, reason, refusal.message.as_str());
-    let not_loaded = say(Truth::False, reason, "the worker does not run");
-    match refusal.ground {
-        Ground::Artifacts => Verdict {
+fn refused(refusal: &Refusal, pull: Option<&PendingPull>) -> ReplicaConditions {
+    let reason = camel_case_reason(&refusal.reason);
+    let no = condition(Truth::False, reason, refusal.message.as_str());
+    let not_loaded = condition(Truth::False, reason, "worker is not running");
+    match refusal.kind {
+        RefusalKind::Model => ReplicaConditions {
             phase: ReplicaPhase::Failed,
-            admitted: say(Truth::Unknown, reason, "the model cannot be read"),
+            admitted: condition(Truth::Unknown, reason, "failed to read the model"),
             artifacts: no.clone(),
             loaded: not_loaded,
             ready: no,
         },
-        Ground::Never | Ground::NotNow => Verdict {
-            phase: if refusal.ground == Ground::Never {
+        RefusalKind::Permanent | RefusalKind::Temporary => ReplicaConditions {
+            phase: if refusal.kind == RefusalKind::Permanent {
                 ReplicaPhase::Failed
             } else {
                 ReplicaPhase::Pending
             },
             admitted: no.clone(),
             artifacts: match pull {
-                Some(_) => say(
-                    Truth::False,
-                    reason,
-                    "nothing is downloaded for what does not fit",
-                ),
-                None => say(Truth::True, "Found", "the model's files are there"),
+                Some(_) => condition(Truth::False, reason, "models that do not fit are not downloaded"),
+                None => condition(Truth::True, "Found", "model files are on disk"),
             },
             loaded: not_loaded,
             ready: no,
@@ -394,31 +396,32 @@ fn refused(refusal: &Refusal, pull: Option<&PendingPull>) -> Verdict {
     }
 }
 
-fn released() -> Verdict {
-    Verdict {
+fn released() -> ReplicaConditions {
+    ReplicaConditions {
         phase: ReplicaPhase::Succeeded,
-        ..pending("Stopped", "the worker has ended and its memory is free")
+        ..pending("Stopped", "worker exited and released its memory")
     }
 }
 
-/// A reason that a worker gave is a CamelCase word, or it is not repeated.
-fn word(reason: &str) -> &str {
+/// Returns a worker's reason if it is a CamelCase word, otherwise `WorkerFailed`.
+fn camel_case_reason(reason: &str) -> &str {
     let fits = reason.len() <= 64
         && reason.starts_with(|c: char| c.is_ascii_uppercase())
         && reason.chars().all(|c| c.is_ascii_alphanumeric());
     if fits { reason } else { "WorkerFailed" }
 }
 
-/// How much other programs leave free changes all the time; the first figure stands until the verdict changes.
-fn keep_volatile_message(said: &mut Said, previous: &[Condition], kind: &str) {
+/// Keeps the previous message of a `MemoryInUse` condition while status and reason are unchanged.
+/// The available memory in the message changes constantly.
+fn keep_volatile_message(next: &mut ConditionValue, previous: &[Condition], kind: &str) {
     let before = previous.iter().find(|condition| condition.type_ == kind);
     let is_same =
-        |before: &&Condition| before.reason == MEMORY_IN_USE && before.status == said.truth.as_str();
+        |before: &&Condition| before.reason == MEMORY_IN_USE && before.status == next.truth.as_str();
     if let Some(before) = before
         .filter(is_same)
-        .filter(|before| before.reason == said.reason)
+        .filter(|before| before.reason == next.reason)
     {
-        said.message.clone_from(&before.message);
+        next.message.clone_from(&before.message);
     }
 }
 
@@ -457,7 +460,7 @@ fn requests(status: &WorkerStatus, previous: Option<&RequestsStatus>, now: Times
         idle_since: None,
     };
     if counts.running + counts.queued == 0 {
-        // One that came and went between two looks has been counted.
+        // A request that started and finished between two passes resets the idle time.
         let ended = |counts: &RequestsStatus| (counts.completed, counts.failed);
         next.idle_since = previous
             .filter(|previous| ended(previous) == ended(&next))
@@ -502,19 +505,19 @@ fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {
     })
 }
 
-/// Something to tell of a replica.
+/// Event of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Happening {
+pub(super) struct ReplicaEvent {
     pub kind: EventType,
     pub reason: String,
     pub message: String,
 }
 
-/// The events of a change of status.
-pub(super) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatus) -> Vec<Happening> {
-    let mut told = Vec::new();
-    let mut tell = |kind, reason: &str, message: &str| {
-        told.push(Happening {
+/// Returns the events of a status change.
+pub(super) fn status_events(previous: &ModelReplicaStatus, next: &ModelReplicaStatus) -> Vec<ReplicaEvent> {
+    let mut events = Vec::new();
+    let mut push = |kind, reason: &str, message: &str| {
+        events.push(ReplicaEvent {
             kind,
             reason: reason.to_owned(),
             message: message.to_owned(),
@@ -525,15 +528,20 @@ pub(super) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatu
         .as_ref()
         .filter(|_| next.last_termination != previous.last_termination)
     {
-        tell(
+        push(
             EventType::Warning,
             "WorkerExited",
             &format!("{}: {}", end.reason, end.message),
         );
     }
     let changed = |kind: &str| {
-        let find =
-            |status: &ModelReplicaStatus| status.conditions.iter().find(|one| one.type_ == kind).cloned();
+        let find = |status: &ModelReplicaStatus| {
+            status
+                .conditions
+                .iter()
+                .find(|condition| condition.type_ == kind)
+                .cloned()
+        };
         let (before, after) = (find(previous), find(next)?);
         let same =
             before.is_some_and(|before| before.status == after.status && before.reason == after.reason);
@@ -546,16 +554,16 @@ pub(super) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatu
         if let Some(condition) = changed(kind) {
             match (condition.status.as_str(), event) {
                 ("True", _) if [ADMISSION_OVERRIDDEN, OVERCOMMITTED].contains(&condition.reason.as_str()) => {
-                    tell(EventType::Warning, &condition.reason, &condition.message);
+                    push(EventType::Warning, &condition.reason, &condition.message);
                 }
                 ("True", Some(event)) if !is_true(&previous.conditions, kind) => {
-                    tell(EventType::Normal, event, &condition.message);
+                    push(EventType::Normal, event, &condition.message);
                 }
                 ("False", _) if condition.reason == ASKING_HUB => {}
                 ("False", _) if condition.reason == PULLING => {
-                    tell(EventType::Normal, PULLING, &condition.message);
+                    push(EventType::Normal, PULLING, &condition.message);
                 }
-                ("False", _) => tell(EventType::Warning, &condition.reason, &condition.message),
+                ("False", _) => push(EventType::Warning, &condition.reason, &condition.message),
                 _ => {}
             }
         }
@@ -563,35 +571,35 @@ pub(super) fn happenings(previous: &ModelReplicaStatus, next: &ModelReplicaStatu
     if let Some(download) = previous.download.as_ref().filter(|_| next.download.is_none())
         && is_true(&next.conditions, condition_type::ARTIFACTS_READY)
     {
-        let message = format!("downloaded the model, {}", Bytes(download.total_bytes));
-        tell(EventType::Normal, "Pulled", &message);
+        let message = format!("downloaded model, {}", Bytes(download.total_bytes));
+        push(EventType::Normal, "Pulled", &message);
     }
     if next.phase == ReplicaPhase::Loading && previous.phase != ReplicaPhase::Loading {
         if next.restarts > previous.restarts {
-            tell(
+            push(
                 EventType::Normal,
                 "Restarted",
-                &format!("started the worker again (restart {})", next.restarts),
+                &format!("restarted worker (restart {})", next.restarts),
             );
         } else {
-            tell(EventType::Normal, "Started", "started the worker");
+            push(EventType::Normal, "Started", "started worker");
         }
     }
     if let Some(condition) = changed(condition_type::LOADED).filter(|condition| condition.status == "True") {
-        tell(EventType::Normal, "Loaded", &condition.message);
+        push(EventType::Normal, "Loaded", &condition.message);
     }
     if let Some(condition) = changed(condition_type::READY) {
         match (condition.status.as_str(), condition.reason.as_str()) {
-            ("True", _) => tell(EventType::Normal, "Ready", &condition.message),
+            ("True", _) => push(EventType::Normal, "Ready", &condition.message),
             (_, GOLDEN_PROMPT_FAILED) => {
-                tell(EventType::Warning, GOLDEN_PROMPT_FAILED, &condition.message);
+                push(EventType::Warning, GOLDEN_PROMPT_FAILED, &condition.message);
             }
-            (_, "CrashLoopBackOff") => tell(EventType::Warning, "BackOff", &condition.message),
-            (_, "Draining") => tell(EventType::Normal, "Draining", &condition.message),
+            (_, "CrashLoopBackOff") => push(EventType::Warning, "BackOff", &condition.message),
+            (_, "Draining") => push(EventType::Normal, "Draining", &condition.message),
             _ => {}
         }
     }
-    told
+    events
 }
 
 #[cfg(test)]

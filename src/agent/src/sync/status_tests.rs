@@ -1,6 +1,6 @@
 use super::*;
+use crate::models::DownloadProblem;
 use crate::models::ModelProblem;
-use crate::models::Trouble;
 use crate::sync::Start;
 use rooflet_api::v1alpha1::Termination;
 use rooflet_api::wire::{EngineInfo, EngineMemory, ModelInfo, RequestCounts};
@@ -90,19 +90,19 @@ fn start() -> Step {
     })
 }
 
-fn refusal(ground: Ground, reason: &str) -> Step {
+fn refusal(kind: RefusalKind, reason: &str) -> Step {
     Step::Refuse(Refusal {
-        ground,
+        kind,
         reason: reason.to_owned(),
         message: format!("because of {reason}"),
         admission: None,
     })
 }
 
-/// A replica's life: status after status, with what is told on the way.
+/// Simulated history of one replica: applies steps and checks each status and its events.
 struct Life {
     status: ModelReplicaStatus,
-    standing: Option<AdmissionStatus>,
+    running_admission: Option<AdmissionStatus>,
     overridden: bool,
     pull: Option<PendingPull>,
     second: i64,
@@ -112,15 +112,15 @@ impl Life {
     fn new() -> Self {
         Self {
             status: ModelReplicaStatus::default(),
-            standing: None,
+            running_admission: None,
             overridden: false,
             pull: None,
             second: 0,
         }
     }
 
-    /// `expect`: phase, then `+` for each true condition, `-` for false, `?` for unknown, in the order of the list;
-    /// then the events.
+    /// `expect`: the phase; `+` for each true condition, `-` for false, `?` for unknown, in list
+    /// order; then the events.
     #[track_caller]
     fn check(&mut self, step: &Step, progress: Option<Progress>, expect: &str) {
         self.second += 1;
@@ -132,7 +132,7 @@ impl Life {
             pull: self.pull.as_ref(),
             reservation: None,
             progress,
-            standing: self.standing.as_ref(),
+            running_admission: self.running_admission.as_ref(),
             overridden: self.overridden,
             prediction: None,
             calibrations: &[],
@@ -147,37 +147,37 @@ impl Life {
                 _ => '?',
             })
             .collect();
-        let told: Vec<_> = happenings(&self.status, &next)
+        let events: Vec<_> = status_events(&self.status, &next)
             .into_iter()
             .map(|event| event.reason)
             .collect();
         assert_eq!(
-            format!("{} {conditions} [{}]", next.phase.as_str(), told.join(" ")),
+            format!("{} {conditions} [{}]", next.phase.as_str(), events.join(" ")),
             expect
         );
         let later = if self.pull.is_some() { 0 } else { 100 };
         let again = replica_status(&facts, &next, at(self.second + later));
-        assert_eq!(again, next, "the same facts change nothing later");
-        assert_eq!(happenings(&next, &again), []);
+        assert_eq!(again, next, "the same facts give the same status later");
+        assert_eq!(status_events(&next, &again), []);
         self.status = next;
     }
 }
 
 fn pulling() -> Step {
     let Step::Start(start) = start() else {
-        unreachable!("it is one");
+        unreachable!("expected a start")
     };
     Step::Pull(start)
 }
 
 #[test]
-fn a_model_comes_before_it_is_loaded() {
+fn download_precedes_loading() {
     let pull = |mib| {
         Some(PendingPull {
             model: "hf://o/n@c0".parse().unwrap(),
             bytes: Bytes::mib(200),
             done: Bytes::mib(mib),
-            trouble: None,
+            problem: None,
         })
     };
     let came = |life: &Life| life.status.download.as_ref().map(|download| download.bytes >> 20);
@@ -192,19 +192,19 @@ fn a_model_comes_before_it_is_loaded() {
     let asked = ModelProblem {
         reason: ASKING_HUB,
         message: "the hub is asked".to_owned(),
-        is_passing: true,
+        is_transient: true,
     };
     life.check(&Step::Wait(Wait::Artifacts(asked)), None, "Pulling +?--- []");
     life.pull = pull(0);
     life.check(&pulling(), None, "Pulling ++--- [Admitted Pulling]");
-    // Not every byte is news.
+    // Small progress does not change the status.
     life.pull = pull(9);
     life.check(&pulling(), None, "Pulling ++--- []");
     assert_eq!(came(&life), Some(0));
     life.pull = pull(10);
     life.check(&pulling(), None, "Pulling ++--- []");
     assert_eq!(came(&life), Some(10));
-    assert_eq!(message(&life), "5 % of the 200.0 MiB of hf://o/n@c0 have come");
+    assert_eq!(message(&life), "downloaded 5 % of 200.0 MiB of hf://o/n@c0");
     life.second += 10;
     life.pull = pull(11);
     life.check(&pulling(), None, "Pulling ++--- []");
@@ -213,19 +213,19 @@ fn a_model_comes_before_it_is_loaded() {
     let updated_at = |life: &Life| life.status.download.clone().unwrap().updated_at;
     let before = updated_at(&life);
     let mut troubled = pull(4).unwrap();
-    troubled.trouble = Some(Trouble {
+    troubled.problem = Some(DownloadProblem {
         reason: "DigestMismatch",
-        message: "it is thrown away".to_owned(),
-        is_passing: true,
+        message: "digest mismatch".to_owned(),
+        is_transient: true,
     });
     life.pull = Some(troubled);
     life.check(&pulling(), None, "Pulling ++--- [DigestMismatch]");
     assert_eq!((came(&life), updated_at(&life)), (Some(4), before));
     life.pull = pull(100);
     life.check(&pulling(), None, "Pulling ++--- [Pulling]");
-    // What does not fit for a while comes no further, and is not there.
+    // A replica that does not fit pauses its download.
     life.check(
-        &refusal(Ground::NotNow, "InsufficientMemory"),
+        &refusal(RefusalKind::Temporary, "InsufficientMemory"),
         None,
         "Pending +---- [InsufficientMemory InsufficientMemory]",
     );
@@ -239,7 +239,7 @@ fn a_model_comes_before_it_is_loaded() {
 }
 
 #[test]
-fn a_replica_becomes_ready_step_by_step() {
+fn replica_passes_through_all_phases_to_ready() {
     let mut life = Life::new();
     life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
     life.check(
@@ -274,7 +274,7 @@ fn a_replica_becomes_ready_step_by_step() {
 }
 
 #[test]
-fn a_broken_or_overridden_admission_is_told() {
+fn overcommitted_and_overridden_admission_is_reported() {
     let mut life = Life::new();
     let ready = || Some(worker(WorkerPhase::Ready));
     let refused = |why: &str| {
@@ -285,10 +285,10 @@ fn a_broken_or_overridden_admission_is_told() {
         })
     };
     life.check(&Step::Keep, ready(), "Ready +++++ [Admitted Loaded Ready]");
-    life.standing = refused("it needs 70 %");
+    life.running_admission = refused("it needs 70 %");
     life.check(&Step::Keep, ready(), "Ready +++++ [Overcommitted]");
-    assert_eq!(life.status.admission, life.standing);
-    life.standing = refused("it needs 80 %");
+    assert_eq!(life.status.admission, life.running_admission);
+    life.running_admission = refused("it needs 80 %");
     life.check(&Step::Keep, ready(), "Ready +++++ []");
     life.overridden = true;
     life.check(&Step::Keep, ready(), "Ready +++++ [AdmissionOverridden]");
@@ -297,13 +297,13 @@ fn a_broken_or_overridden_admission_is_told() {
         admitted.message,
         "rooflet.dev/admission: warn overrides: it needs 80 %"
     );
-    life.standing = Some(AdmissionStatus::default());
+    life.running_admission = Some(AdmissionStatus::default());
     life.check(&Step::Keep, ready(), "Ready +++++ []");
     assert_eq!(life.status.conditions[1].reason, "Fits");
 }
 
 #[test]
-fn a_crash_loop_is_told_with_its_cause() {
+fn crash_loop_is_reported_with_cause() {
     let mut life = Life::new();
     life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
     let wait = Step::Wait(Wait::BackOff { until: at(99) });
@@ -316,11 +316,11 @@ fn a_crash_loop_is_told_with_its_cause() {
         .unwrap();
     assert_eq!(
         ready.message,
-        "waiting 2 s before the worker is started again, after 2 failure(s) in a row; the last: the worker ended with exit code 1"
+        "back-off 2 s restarting failed worker after 2 consecutive failure(s); last failure: the worker ended with exit code 1"
     );
     assert_eq!(
         life.status.reserved_memory, None,
-        "nothing is held while it waits"
+        "nothing is reserved during the backoff"
     );
     let again = Progress {
         restarts: 1,
@@ -331,26 +331,26 @@ fn a_crash_loop_is_told_with_its_cause() {
 }
 
 #[test]
-fn refusals_are_conditions_and_events() {
+fn refusals_set_conditions_and_events() {
     let mut life = Life::new();
     life.check(&Step::Wait(Wait::Probing), None, "Pending +??-- []");
     life.check(
-        &refusal(Ground::NotNow, "InsufficientMemory"),
+        &refusal(RefusalKind::Temporary, "InsufficientMemory"),
         None,
         "Pending +-+-- [InsufficientMemory]",
     );
     life.check(
-        &refusal(Ground::Never, "ContextTooLong"),
+        &refusal(RefusalKind::Permanent, "ContextTooLong"),
         None,
         "Failed +-+-- [ContextTooLong]",
     );
     life.check(
-        &refusal(Ground::Artifacts, "ModelNotFound"),
+        &refusal(RefusalKind::Model, "ModelNotFound"),
         None,
         "Failed +?--- [ModelNotFound]",
     );
     life.check(
-        &refusal(Ground::Artifacts, "not a word"),
+        &refusal(RefusalKind::Model, "not a word"),
         None,
         "Failed +?--- [WorkerFailed]",
     );
@@ -358,7 +358,7 @@ fn refusals_are_conditions_and_events() {
 }
 
 #[test]
-fn what_other_programs_leave_free_does_not_rewrite_the_status() {
+fn free_memory_in_message_does_not_change_the_status() {
     let reason = MemoryRefusal::NotFreeNow {
         wanted: Bytes(2),
         free: Bytes(1),
@@ -366,12 +366,12 @@ fn what_other_programs_leave_free_does_not_rewrite_the_status() {
     .reason();
     let mut life = Life::new();
     life.check(
-        &refusal(Ground::NotNow, reason),
+        &refusal(RefusalKind::Temporary, reason),
         None,
         "Pending +-+-- [MemoryInUse]",
     );
     let other = Step::Refuse(Refusal {
-        ground: Ground::NotNow,
+        kind: RefusalKind::Temporary,
         reason: reason.to_owned(),
         message: "another figure".to_owned(),
         admission: None,
@@ -382,7 +382,7 @@ fn what_other_programs_leave_free_does_not_rewrite_the_status() {
 }
 
 #[test]
-fn the_schedulers_word_stays() {
+fn schedulers_condition_message_is_kept() {
     let mut life = Life::new();
     set_condition(
         &mut life.status.conditions,
@@ -398,7 +398,7 @@ fn the_schedulers_word_stays() {
 }
 
 #[test]
-fn a_worker_that_does_not_answer_as_it_has_to_is_not_ready() {
+fn worker_that_fails_golden_prompts_is_not_ready() {
     let mut life = Life::new();
     life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
     life.check(
@@ -412,7 +412,7 @@ fn a_worker_that_does_not_answer_as_it_has_to_is_not_ready() {
 }
 
 #[test]
-fn idleness_is_told_since_the_last_request_that_ended() {
+fn idle_since_is_the_end_of_the_last_request() {
     let look = |previous: Option<&RequestsStatus>, running: u64, completed: u64, second: i64| {
         let mut status = worker(WorkerPhase::Ready).status.unwrap();
         status.requests = RequestCounts {
@@ -432,6 +432,6 @@ fn idleness_is_told_since_the_last_request_that_ended() {
     assert_eq!(
         since(&look(Some(&fresh), 0, 1, 13)),
         Some(13),
-        "it came and went between two looks"
+        "a request started and finished between two passes"
     );
 }

@@ -1,4 +1,4 @@
-//! What a sync plan says of one replica: an output of the plan.
+//! Step of a sync plan for one replica.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::models::ModelProblem;
 use rooflet_api::v1alpha1::AdmissionStatus;
 use rooflet_roofline::memory::Reservation;
 
-/// What to do about one replica.
+/// Step for one replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// It would be started if its model were here.
+    /// Download the model of an admitted replica before its worker starts.
     Pull(Start),
     Start(Start),
     Stop(StopCause),
-    /// It runs as it should.
+    /// The worker runs as desired.
     Keep,
-    /// Its process is on its way out.
+    /// The worker is stopping.
     AwaitStop,
-    /// It would be started, only not now.
+    /// The worker starts later.
     Wait(Wait),
-    /// It cannot be started as things are. Decided afresh in every pass.
+    /// Admission rejects the replica. Every pass decides this again.
     Refuse(Refusal),
-    /// Nothing of it runs and nobody wants it: forget it, and let its object go.
+    /// The replica is neither running nor desired: remove its state and its object's finalizer.
     Release,
 }
 
@@ -37,13 +37,14 @@ pub struct Start {
     pub admission: Box<AdmissionStatus>,
 }
 
-/// What a planned stop waits at most for requests that are under way, unless the agent was told otherwise.
+/// Default of the maximum time that a planned stop waits for in-flight requests.
 pub const ANSWER_GRACE: Duration = Duration::from_secs(300);
-/// No answer is waited for longer.
+/// Maximum assumed duration of an answer.
 const LONGEST_ANSWER: Duration = Duration::from_secs(3600);
 
 impl Start {
-    /// What its longest answer may take: the whole context at the slow end of the prediction, all streams busy.
+    /// Duration of the longest possible answer: the whole context at the slow end (p10) of the
+    /// prediction, at full concurrency.
     pub fn longest_answer(&self) -> Duration {
         let speed = self.admission.speed.as_ref();
         longest_answer(
@@ -61,18 +62,18 @@ pub(super) fn longest_answer(context_tokens: u32, tokens_per_second: Option<f64>
     })
 }
 
-/// Why a running worker is stopped.
+/// Cause of stopping a running worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopCause {
-    /// Its object is being deleted, or its manifest is gone.
+    /// The object is being deleted, or the manifest is gone.
     Deleted,
-    /// Another object has taken its name, or its manifest has changed.
+    /// Another object has the same name, or the manifest has changed.
     Replaced,
-    /// It does not answer any more.
+    /// The worker does not respond.
     Unresponsive,
     /// The agent is stopping.
     AgentStopping,
-    /// The machine's owner needs its memory.
+    /// The node is under memory pressure.
     MemoryPressure,
 }
 
@@ -81,31 +82,31 @@ pub enum Wait {
     BackOff {
         until: Timestamp,
     },
-    /// It is not known yet what its model is.
+    /// The model's metadata is not known yet.
     Artifacts(ModelProblem),
-    /// The node is being measured.
+    /// The bandwidth probe runs.
     Probing,
-    /// What is wanted is older than what was acted on.
+    /// The desired generation is older than the running one.
     Stale,
     AgentStopping,
 }
 
-/// Why a replica is not started, as its conditions say it.
+/// Rejection of a replica, with the values for its conditions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
-    pub ground: Ground,
+    pub kind: RefusalKind,
     pub reason: String,
     pub message: String,
-    /// The numbers, where it was a question of numbers.
+    /// Numbers of the admission decision, if the rejection is based on them.
     pub admission: Option<Box<AdmissionStatus>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ground {
-    /// Something about the model's files.
-    Artifacts,
-    /// It can never run here as it is.
-    Never,
-    /// It may run here later.
-    NotNow,
+pub enum RefusalKind {
+    /// The model's files cannot be served.
+    Model,
+    /// The replica can never run here with its current specification.
+    Permanent,
+    /// The replica may run here later.
+    Temporary,
 }

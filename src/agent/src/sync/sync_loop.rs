@@ -1,4 +1,4 @@
-//! The loop itself: one pass after every change, and one every ten seconds.
+//! The sync loop: one pass after every change, and one every ten seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::desired::{Desired, Wanted};
+use super::desired::{Desired, ResolvedReplica};
+use super::last_status::LastStatus;
 use super::observed::Observed;
 use super::plan::SyncPlan;
-use super::said::Said;
 use super::step::Step;
 use crate::calibrator::Calibrator;
 use crate::manifests::ManifestSet;
@@ -34,63 +34,66 @@ use rooflet_client::{Cache, Changes, Recorder};
 use rooflet_host::Host;
 use rooflet_roofline::memory::{NodeMemory, allocatable};
 
-/// A pass is made after this time even if nothing has changed.
+/// Interval of passes without changes.
 const RESYNC: Duration = Duration::from_secs(10);
 
-/// A replica of the API server whose key a manifest's replica has.
+/// Replica of the API server that does not run because a manifest defines a replica with the same
+/// key.
 #[derive(Debug)]
 pub(super) struct Displaced {
     pub(super) key: ReplicaKey,
     pub(super) replica: DesiredReplica,
-    /// The manifest.
+    /// File of the manifest.
     pub(super) file: String,
 }
 
-/// Where wishes come from.
+/// Sources of the desired state.
 pub(crate) struct Sources {
-    /// Replicas bound to this node; `None` for an agent without an API server.
+    /// Replicas bound to this node. `None` without an API server.
     pub api: Option<Cache<ModelReplica>>,
     pub manifests: Option<watch::Receiver<Arc<ManifestSet>>>,
-    /// Whether the bandwidth probe is running.
+    /// True while the bandwidth probe runs.
     pub probing: watch::Receiver<bool>,
-    /// What was measured.
+    /// Result of the probe.
     pub probe: watch::Receiver<ProbeState>,
 }
 
-/// See the module.
+/// State of the sync loop.
 pub(crate) struct SyncLoop {
     pub node: String,
     pub host: Host,
     pub chip: Chip,
-    /// Its workers compute on that chip: what they are measured to do can be held against what is predicted of it.
+    /// True if the workers compute on this node's chip, so that measured speeds may calibrate
+    /// predictions.
     pub computes_here: bool,
-    /// By fingerprint, models that took the machine down, and what is to be said of them.
+    /// Quarantined models by fingerprint, with the message for their conditions.
     pub quarantined: BTreeMap<u64, String>,
     pub wired: WiredWatch,
     pub clock: Clock,
     pub sources: Sources,
     pub workers: Workers,
     pub models: Models,
-    /// Directories of the models that replicas needed in the last pass, if there was one.
+    /// Directories of models that replicas needed in the last pass. `None` before the first pass.
     pub used_models: Option<BTreeSet<Utf8PathBuf>>,
-    /// Models that are downloaded for what follows, and what was last said to be wrong with them.
-    pub prepared: BTreeMap<HubModel, Option<&'static str>>,
+    /// Models that are prefetched for successors, with the reason of the last published problem.
+    pub prefetches: BTreeMap<HubModel, Option<&'static str>>,
     pub calibrator: Calibrator,
     pub memory_watch: MemoryWatch,
     pub recorder: Option<Recorder>,
     pub metrics: AgentMetrics,
     pub changes: Changes,
     pub reports_tx: watch::Sender<Arc<Reports>>,
-    /// By key and uid: a manifest's replica may have displaced one of the same key.
-    pub said: BTreeMap<(ReplicaKey, String), Said>,
+    /// Last statuses by key and uid. A manifest's replica may have displaced a replica with the
+    /// same key.
+    pub last_statuses: BTreeMap<(ReplicaKey, String), LastStatus>,
     pub listed: Option<(Instant, Vec<NodeModel>, Option<ModelProblem>)>,
 }
 
-/// What runs, with the share of the chip's time that is promised to those with objectives.
-fn promises(desired: &Desired, plan: &SyncPlan) -> BTreeMap<ReplicaKey, Option<f64>> {
-    let running = plan.standing.iter().map(|(key, status)| {
+/// Running replicas with the share of the chip's time that is reserved for their objectives.
+fn reserved_shares(desired: &Desired, plan: &SyncPlan) -> BTreeMap<ReplicaKey, Option<f64>> {
+    let running = plan.running_admission.iter().map(|(key, status)| {
         let wanted = desired.replicas.get(key);
-        let has_objectives = wanted.is_some_and(|wanted| wanted.replica.terms.is_promised());
+        let has_objectives = wanted.is_some_and(|wanted| wanted.replica.terms.has_objectives());
         let share = status.chip_time_percent / 100.0;
         (key.clone(), has_objectives.then_some(share))
     });
@@ -98,7 +101,7 @@ fn promises(desired: &Desired, plan: &SyncPlan) -> BTreeMap<ReplicaKey, Option<f
 }
 
 impl SyncLoop {
-    /// Runs until `stop`. Then stops all workers, unless they are to be kept for the agent's next life.
+    /// Runs until `stop`. Then stops all workers, unless the next agent process adopts them.
     pub(crate) async fn run(mut self, stop: CancellationToken, keep_workers: bool) {
         let mut changed_rx = self.changes.subscribe();
         loop {
@@ -115,7 +118,7 @@ impl SyncLoop {
             tokio::select! {
                 () = stop.cancelled(), if !stopping => {
                     info!("stopping the workers");
-                    self.workers.hurry();
+                    self.workers.shorten_grace();
                 }
                 _ = changed_rx.changed() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -123,21 +126,21 @@ impl SyncLoop {
         }
     }
 
-    /// One pass. Returns when time alone calls for the next one.
+    /// Runs one pass. Returns the time of the next pass if no change occurs.
     fn pass(&mut self, stopping: bool) -> Option<Timestamp> {
         let now = self.clock.now();
         let observed = self.observe();
         let (desired, displaced) = self.desired(stopping);
         let plan = SyncPlan::new(&desired, &observed, now);
-        let released = self.carry_out(&desired, &plan);
-        self.prepare(&desired, &observed);
+        let released = self.apply(&desired, &plan);
+        self.prefetch(&desired, &observed);
         if self.computes_here {
-            self.workers.pacing().promise(promises(&desired, &plan));
+            self.workers.pacing().set_shares(reserved_shares(&desired, &plan));
         }
         let displaced = self.report_displaced(displaced, now);
         self.report(&desired, &plan, &released, displaced, &observed, now);
         self.workers.publish();
-        let progress = self.models.look_again().map(|wait| now + wait);
+        let progress = self.models.requeue_after().map(|delay| now + delay);
         plan.next_deadline().into_iter().chain(progress).min()
     }
 
@@ -159,7 +162,7 @@ impl SyncLoop {
             None => Vec::new(),
         };
         let replicas = self.workers.observe();
-        self.wired.lose(self.workers.take_lost());
+        self.wired.add_lost(self.workers.take_lost_memory());
         Observed {
             replicas,
             memory: NodeMemory {
@@ -172,33 +175,34 @@ impl SyncLoop {
             hardware,
             calibrations,
             quarantined: self.quarantined.clone(),
-            stranded: self.stranded(),
+            leaked: self.leaked(),
             probing: self.sources.probing.latest(),
             pressure,
             shortfall: pressure::shortfall(&memory),
-            relapse: pressure::relapse(memory.total),
+            restart_headroom: pressure::restart_headroom(memory.total),
         }
     }
 
-    /// Wired memory that did not come back.
-    fn stranded(&self) -> Option<Bytes> {
+    /// Wired memory that was not freed after the last worker exited.
+    fn leaked(&self) -> Option<Bytes> {
         let wired = self.host.wired()?;
         self.wired
-            .look(wired, self.workers.is_idle(), self.clock.instant())
+            .observe(wired, self.workers.is_idle(), self.clock.instant())
     }
 
-    /// What is wanted, and what would be if no manifest stood in its way.
+    /// Returns the desired replicas, and the replicas that a manifest displaced.
     fn desired(&mut self, stopping: bool) -> (Desired, Vec<Displaced>) {
         let mut displaced = Vec::new();
-        let mut wishes: BTreeMap<ReplicaKey, DesiredReplica> = BTreeMap::new();
+        let mut replicas: BTreeMap<ReplicaKey, DesiredReplica> = BTreeMap::new();
         match &self.sources.api {
             Some(cache) if cache.is_synced() => {
                 for replica in cache.list() {
                     if replica.spec.node_name.as_deref() == Some(self.node.as_str()) && !is_mirror(&replica) {
-                        wishes.insert(ReplicaKey::of(&replica), DesiredReplica::of(&replica));
+                        replicas.insert(ReplicaKey::of(&replica), DesiredReplica::of(&replica));
                     }
                 }
-                // It is there, and a newer version has written what this one cannot read: what it last wanted stands.
+                // A newer version of rooflet wrote an object that this version cannot parse. Its
+                // last known specification stays.
                 for unreadable in cache.unreadable() {
                     let key = ReplicaKey::new(unreadable.namespace.unwrap_or_default(), unreadable.name);
                     let known = self
@@ -206,12 +210,12 @@ impl SyncLoop {
                         .records()
                         .find(|record| record.key == key && record.uid == unreadable.uid);
                     if let Some(record) = known {
-                        wishes.entry(key).or_insert_with(|| record.desired());
+                        replicas.entry(key).or_insert_with(|| record.desired());
                     }
                 }
             }
-            // The server has not been heard yet: what it last wanted stands.
-            Some(_) => wishes.extend(
+            // Until the first sync with the API server, the recorded specifications apply.
+            Some(_) => replicas.extend(
                 self.workers
                     .records()
                     .filter(|record| record.origin == Origin::Api)
@@ -232,7 +236,7 @@ impl SyncLoop {
                     next: None,
                     deleting: false,
                 };
-                if let Some(replica) = wishes.insert(key.clone(), replica) {
+                if let Some(replica) = replicas.insert(key.clone(), replica) {
                     displaced.push(Displaced {
                         key: key.clone(),
                         replica,
@@ -241,7 +245,7 @@ impl SyncLoop {
                 }
             }
         }
-        let replicas = wishes
+        let replicas = replicas
             .into_iter()
             .map(|(key, replica)| {
                 let model = match replica.spec.source() {
@@ -249,30 +253,30 @@ impl SyncLoop {
                         let model = self.models.inspect(&source);
                         model.map(|model| model.with_kv_bits(replica.spec.kv_bits()))
                     }
-                    Err(err) => Err(ModelProblem::lasting("InvalidSource", err.to_string())),
+                    Err(err) => Err(ModelProblem::permanent("InvalidSource", err.to_string())),
                 };
-                (key, Wanted { replica, model })
+                (key, ResolvedReplica { replica, model })
             })
             .collect();
         (Desired { replicas, stopping }, displaced)
     }
 
-    /// Directories of the models that are wanted, those among them that nothing can be told of for now.
+    /// Directories of all desired models, including models whose state is currently unknown.
     fn used(&self, desired: &Desired) -> BTreeSet<Utf8PathBuf> {
         let wanted = desired.replicas.values();
-        let path = |Wanted { replica, model }: &Wanted| match model {
+        let path = |ResolvedReplica { replica, model }: &ResolvedReplica| match model {
             Ok(model) => Some(model.path.clone()),
             Err(_) => self.models.downloaded_to(&replica.spec.source().ok()?),
         };
         wanted.filter_map(path).collect()
     }
 
-    /// Does what the plan says. Returns the replicas whose worker has ended for good in this pass.
-    fn carry_out(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
+    /// Executes the plan. Returns the replicas that this pass released.
+    fn apply(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
         let mut released = Vec::new();
         let used = self.used(desired);
         for (key, wanted) in &desired.replicas {
-            self.workers.remember(key, &wanted.replica);
+            self.workers.update_terms(key, &wanted.replica);
         }
         for (key, step) in &plan.steps {
             match step {
@@ -290,7 +294,7 @@ impl SyncLoop {
                         self.models.touch(&start.path);
                         self.metrics.started();
                         self.workers.start(key, &wanted.replica, start);
-                        // A worker that could not be started is looked at again at once.
+                        // The next pass handles a failed start immediately.
                         self.changes.mark();
                     }
                 }
@@ -304,8 +308,8 @@ impl SyncLoop {
                 Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
-        if plan.hurry {
-            self.workers.hurry();
+        if plan.shorten_grace {
+            self.workers.shorten_grace();
         }
         self.used_models = Some(used);
         released

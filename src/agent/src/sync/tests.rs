@@ -1,5 +1,5 @@
-//! The real loop with real processes (shell scripts in the place of workers), a machine made of values and a clock that
-//! is turned by hand.
+//! Tests of the real sync loop with real processes (shell scripts instead of workers), a simulated
+//! host, and a manual clock.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 const SLEEPS: &str = "exec sleep 600";
 
-/// Ends as a worker does that cannot serve its model.
+/// Exits like a worker that cannot serve its model.
 const BAD_MODEL: &str = r#"while [ $# -gt 0 ]; do
     if [ "$1" = --termination-message-path ]; then
         echo '{"reason": "CorruptWeights", "message": "model.safetensors is cut short"}' > "$2"
@@ -40,7 +40,8 @@ const BAD_MODEL: &str = r#"while [ $# -gt 0 ]; do
 done
 exit 78"#;
 
-/// A process that another test of this one is starting has the lock of an earlier life until it is another program.
+/// Opens the state directory. Retries, because a child process of a concurrent test can briefly
+/// inherit the lock.
 fn open(path: &Utf8Path) -> StateDir {
     let mut tries = 0;
     loop {
@@ -94,7 +95,7 @@ impl Scene {
             Proxy::new(),
             Host::Fake(host.clone()),
         );
-        let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.gave_way));
+        let memory_watch = MemoryWatch::resume(workers.records().any(|record| record.stopped_for_memory));
         let (manifests_tx, manifests_rx) = watch::channel(Arc::default());
         let (reports_tx, reports_rx) = watch::channel(Arc::default());
         let (_, probing) = watch::channel(false);
@@ -117,14 +118,14 @@ impl Scene {
             workers,
             models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
             used_models: None,
-            prepared: BTreeMap::new(),
+            prefetches: BTreeMap::new(),
             calibrator: Calibrator::new(state),
             memory_watch,
             recorder: None,
             metrics: AgentMetrics::register(&Registry::new()).unwrap(),
             changes,
             reports_tx,
-            said: BTreeMap::new(),
+            last_statuses: BTreeMap::new(),
             listed: None,
         };
         Self {
@@ -138,7 +139,7 @@ impl Scene {
         }
     }
 
-    /// The agent is killed and started again.
+    /// Kills the agent and starts it again.
     fn restart(self, script: &str) -> Self {
         let Self { directory, sync, .. } = self;
         drop(sync);
@@ -230,7 +231,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_worker_is_started_restarted_after_its_wait_and_stopped() {
+async fn worker_is_started_restarted_after_backoff_and_stopped() {
     let mut scene = Scene::new(SLEEPS);
     scene.want(&["a"]);
     scene.until("a=Loading/Starting/0").await;
@@ -257,7 +258,7 @@ async fn a_worker_is_started_restarted_after_its_wait_and_stopped() {
     while !scene.sync.workers.is_idle() {
         tokio::select! {
             _ = changed_rx.changed() => {}
-            () = &mut deadline => panic!("the worker still runs"),
+            () = &mut deadline => panic!("the worker is still running"),
         }
         scene.sync.pass(false);
     }
@@ -266,11 +267,11 @@ async fn a_worker_is_started_restarted_after_its_wait_and_stopped() {
     let left = fs::read_dir(scene.directory.path().join("state/replicas"))
         .unwrap()
         .count();
-    assert_eq!(left, 0, "its directory is gone");
+    assert_eq!(left, 0, "the replica's directory is removed");
 }
 
 #[tokio::test]
-async fn a_killed_agent_takes_its_workers_back() {
+async fn restarted_agent_adopts_its_workers() {
     let mut scene = Scene::new(SLEEPS);
     scene.want(&["a", "b"]);
     scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
@@ -295,7 +296,7 @@ async fn a_killed_agent_takes_its_workers_back() {
 }
 
 #[tokio::test]
-async fn a_bad_model_is_not_started_again_and_again() {
+async fn bad_model_is_not_restarted() {
     let mut scene = Scene::new(BAD_MODEL);
     scene.want(&["a"]);
     scene.until("a=Failed/CorruptWeights/0").await;
@@ -318,9 +319,9 @@ async fn a_bad_model_is_not_started_again_and_again() {
 }
 
 #[tokio::test]
-async fn a_full_node_refuses_and_starts_when_there_is_room() {
+async fn full_node_rejects_replica_until_memory_is_free() {
     let mut scene = Scene::new(SLEEPS);
-    // What admission leaves free, and room for one.
+    // The margin of admission, and memory for one replica.
     scene
         .host
         .set_available(pressure::margin(Bytes::gib(16)) + Bytes::mib(700));
@@ -335,7 +336,7 @@ async fn a_full_node_refuses_and_starts_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn the_machines_owner_gets_the_memory_back() {
+async fn memory_pressure_stops_replicas() {
     let mut scene = Scene::new(SLEEPS);
     let prior = Terms {
         priority: 1,
@@ -349,16 +350,18 @@ async fn the_machines_owner_gets_the_memory_back() {
     scene.time.advance(Duration::from_secs(20));
     scene.sync.pass(false);
     assert_eq!(scene.reports_rx.latest().pressure, Pressure::Low);
-    // Its end gives back enough: the other one stays.
+    // Stopping one replica frees enough memory, so the second keeps running.
     scene.host.set_available(Bytes::gib(8));
     let gone = "a=Loading/Starting/0 b=Pending/NodeMemoryPressure/0";
     scene.until(gone).await;
-    // Not even another life of the agent forgets it.
+    // A restarted agent still honours the stop.
     let mut scene = scene.restart(SLEEPS);
     scene.host.set_available(Bytes::gib(8));
     scene.want_on(&all);
     scene.until(gone).await;
-    scene.time.advance(pressure::CALM_FOR - Duration::from_secs(1));
+    scene
+        .time
+        .advance(pressure::RECOVERY_TIME - Duration::from_secs(1));
     scene.until(gone).await;
     scene.time.advance(Duration::from_secs(1));
     scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
@@ -367,11 +370,11 @@ async fn the_machines_owner_gets_the_memory_back() {
     }
 }
 
-/// An agent that starts while the API server is away goes by what was wanted last, all of it.
+/// While the API server is unreachable, a starting agent uses all recorded specifications.
 #[tokio::test]
-async fn what_was_promised_outlives_the_agent() {
+async fn recorded_terms_survive_agent_restart() {
     let mut scene = Scene::new(SLEEPS);
-    let promised = |rate| Terms {
+    let with_objective = |rate| Terms {
         objectives: ObjectivesSpec {
             decode_tokens_per_second: Some(rate),
             time_to_first_token: None,
@@ -383,22 +386,22 @@ async fn what_was_promised_outlives_the_agent() {
         let record = scene.sync.workers.records().next().unwrap();
         record.desired().terms
     };
-    scene.want_on(&[("a", promised(1.0))]);
+    scene.want_on(&[("a", with_objective(1.0))]);
     scene.until("a=Loading/Starting/0").await;
-    assert_eq!(remembered(&scene), promised(1.0));
-    // A change restarts nothing.
+    assert_eq!(remembered(&scene), with_objective(1.0));
+    // Changed terms restart no worker.
     let process = scene.process("a").unwrap();
-    scene.want_on(&[("a", promised(2.0))]);
+    scene.want_on(&[("a", with_objective(2.0))]);
     scene.sync.pass(false);
     assert_eq!(scene.process("a"), Some(process.clone()));
     let scene = scene.restart(SLEEPS);
-    assert_eq!(remembered(&scene), promised(2.0));
+    assert_eq!(remembered(&scene), with_objective(2.0));
     process.kill_group().unwrap();
 }
 
-/// After a restart of the agent, and while its hub is away, nothing is known of a model that is wanted.
+/// After an agent restart, the state of a needed model is unknown while the hub is unreachable.
 #[tokio::test]
-async fn a_download_that_is_wanted_is_kept_while_its_hub_says_nothing() {
+async fn needed_download_is_kept_while_the_hub_is_unreachable() {
     let mut scene = Scene::new(SLEEPS);
     let state = Arc::new(open(&scene.path("other-state")));
     let partial = state.downloads().join("o/n/.c0.partial");
@@ -425,7 +428,7 @@ async fn a_download_that_is_wanted_is_kept_while_its_hub_says_nothing() {
     assert_eq!(unused(&mut scene, "b", "hf://o/other@c0"), Bytes(50));
 }
 
-/// An agent with one worker that was asked to stop and has: the worker's process, and what was said last.
+/// Stops an agent with one worker. Returns the worker's process and the last reports.
 async fn stopped_agent(keep_workers: bool) -> (ProcessId, Arc<Reports>) {
     let mut scene = Scene::new(SLEEPS);
     scene.want(&["a"]);
@@ -441,14 +444,14 @@ async fn stopped_agent(keep_workers: bool) -> (ProcessId, Arc<Reports>) {
 }
 
 #[tokio::test]
-async fn an_agent_that_stops_takes_its_workers_along() {
+async fn stopping_agent_stops_its_workers() {
     let (process, reports) = stopped_agent(false).await;
     assert!(!process.is_alive());
     assert_eq!(reports.replicas[&key("a")].status.phase, ReplicaPhase::Pending);
 }
 
 #[tokio::test]
-async fn workers_can_be_kept_for_the_agents_next_life() {
+async fn keep_workers_leaves_workers_running() {
     let (process, _) = stopped_agent(true).await;
     assert!(process.is_alive());
     process.kill_group().unwrap();

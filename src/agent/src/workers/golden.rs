@@ -1,5 +1,6 @@
-//! Golden prompts: what a worker must answer before it counts as ready. Asked over its socket, greedily; neither
-//! prompts nor answers are logged or told.
+//! Golden prompts: requests that a worker must answer correctly before it is Ready. The agent sends
+//! them over the worker's socket with temperature 0. Prompts and answers never appear in logs or
+//! reports.
 
 use std::time::Duration;
 
@@ -13,70 +14,70 @@ use serde_json::{Value, json};
 use rooflet_api::v1alpha1::{Expectation, GoldenPrompt};
 use rooflet_proxy::{Proxy, Upstream};
 
-/// How long one answer may take.
+/// Timeout of one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
-/// The largest answer that is read, in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 const PATH: &str = "/v1/chat/completions";
 
-/// What is asked of a worker.
+/// Golden prompts of one worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Golden {
-    /// The name it serves under.
+    /// Served name of the model.
     pub model: String,
     pub prompts: Vec<GoldenPrompt>,
 }
 
-/// How the answers were.
+/// Result of the golden prompts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum GoldenState {
     #[default]
     Pending,
     Passed,
-    /// Why, without a word of prompt or answer.
+    /// Error message without text of prompts or answers.
     Failed(String),
 }
 
 impl GoldenState {
     pub(crate) fn failure(&self) -> Option<String> {
         match self {
-            Self::Failed(why) => Some(why.clone()),
+            Self::Failed(message) => Some(message.clone()),
             Self::Pending | Self::Passed => None,
         }
     }
 }
 
-/// Why the worker's response to a golden prompt fails. No variant holds text of the prompt or of the response.
+/// Error of a golden prompt. No variant contains text of the prompt or answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum GoldenPromptError {
     #[error("the worker answered with HTTP status {0}")]
     Status(u16),
-    #[error("the answer does not contain what spec.strategy.goldenPrompts expects")]
-    Lacks,
-    #[error("the answer is not the one that spec.strategy.goldenPrompts expects")]
-    Differs,
+    #[error("the answer does not contain the text in spec.strategy.goldenPrompts")]
+    Missing,
+    #[error("the answer does not equal the text in spec.strategy.goldenPrompts")]
+    Different,
     #[error("the answer is empty")]
     Empty,
 }
 
-/// Asks for every answer. `None` when the worker could not be asked, which is no answer.
-pub(crate) async fn ask(golden: &Golden, proxy: &Proxy, upstream: &Upstream) -> Option<GoldenState> {
+/// Sends all prompts and checks the answers. Returns `None` if the worker was unreachable or busy.
+pub(crate) async fn run(golden: &Golden, proxy: &Proxy, upstream: &Upstream) -> Option<GoldenState> {
     for (index, prompt) in golden.prompts.iter().enumerate() {
-        let asking = answer(&golden.model, prompt, proxy, upstream);
-        let answered = tokio::time::timeout(ANSWER_TIMEOUT, asking).await.ok()??;
-        let judged = answered.and_then(|text| judge(&prompt.expect, &text));
-        if let Err(why) = judged {
+        let request = answer(&golden.model, prompt, proxy, upstream);
+        let answered = tokio::time::timeout(ANSWER_TIMEOUT, request).await.ok()??;
+        let checked = answered.and_then(|text| check(&prompt.expect, &text));
+        if let Err(err) = checked {
             let (number, of) = (index + 1, golden.prompts.len());
             return Some(GoldenState::Failed(format!(
-                "golden prompt {number} of {of}: {why}"
+                "golden prompt {number} of {of}: {err}"
             )));
         }
     }
     Some(GoldenState::Passed)
 }
 
-/// The text, or why there is none; `None` while the worker does not speak.
+/// Returns the answer's text or an error. Returns `None` if the worker was unreachable or busy.
 async fn answer(
     model: &str,
     prompt: &GoldenPrompt,
@@ -103,7 +104,7 @@ async fn answer(
         .await
         .ok()?
         .to_bytes();
-    // Busy, which passes.
+    // The worker is busy; the caller retries.
     if status == http::StatusCode::TOO_MANY_REQUESTS || status == http::StatusCode::SERVICE_UNAVAILABLE {
         return None;
     }
@@ -115,17 +116,17 @@ async fn answer(
     Some(Ok(text.unwrap_or_default().to_owned()))
 }
 
-/// Whether an answer is what was expected.
-fn judge(expect: &Expectation, answer: &str) -> Result<(), GoldenPromptError> {
+/// Checks an answer against the expectation.
+fn check(expect: &Expectation, answer: &str) -> Result<(), GoldenPromptError> {
     let Expectation { contains, equals } = expect;
-    let lacks = contains.as_ref().is_some_and(|wanted| !answer.contains(wanted));
-    let differs = equals
+    let is_missing = contains.as_ref().is_some_and(|wanted| !answer.contains(wanted));
+    let is_different = equals
         .as_ref()
         .is_some_and(|wanted| answer.trim() != wanted.trim());
-    if lacks {
-        Err(GoldenPromptError::Lacks)
-    } else if differs {
-        Err(GoldenPromptError::Differs)
+    if is_missing {
+        Err(GoldenPromptError::Missing)
+    } else if is_different {
+        Err(GoldenPromptError::Different)
     } else if answer.trim().is_empty() {
         Err(GoldenPromptError::Empty)
     } else {
@@ -138,21 +139,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_held_against_what_is_expected() {
+    fn compares_answer_with_expectation() {
         let expect = |contains: Option<&str>, equals: Option<&str>| Expectation {
             contains: contains.map(str::to_owned),
             equals: equals.map(str::to_owned),
         };
-        assert_eq!(judge(&expect(None, None), "anything"), Ok(()));
-        assert_eq!(judge(&expect(Some("Paris"), None), "It is Paris."), Ok(()));
-        assert_eq!(judge(&expect(None, Some("Paris")), " Paris\n"), Ok(()));
+        assert_eq!(check(&expect(None, None), "anything"), Ok(()));
+        assert_eq!(check(&expect(Some("Paris"), None), "It is Paris."), Ok(()));
+        assert_eq!(check(&expect(None, Some("Paris")), " Paris\n"), Ok(()));
         for (expect, answer) in [
             (expect(Some("Paris"), None), "It is Rome, my secret."),
             (expect(None, Some("Paris")), "Paris, my secret"),
             (expect(None, None), " \n"),
         ] {
-            let told = judge(&expect, answer).unwrap_err().to_string();
-            assert!(!told.contains("secret") && !told.contains("Paris"), "{told}");
+            let message = check(&expect, answer).unwrap_err().to_string();
+            assert!(
+                !message.contains("secret") && !message.contains("Paris"),
+                "{message}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How many requests of gateways each replica has, counted where all of them pass.
+//! Number of in-flight requests per replica, counted in the agent's proxy.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,27 +11,27 @@ use crate::replica::ReplicaKey;
 use rooflet_api::wire::RUNNING_HEADER;
 use rooflet_base::mutex::lock;
 
-/// See the module. Clones share the counts.
+/// In-flight requests per replica. Clones share the counts.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct InFlight(Arc<Mutex<BTreeMap<ReplicaKey, u64>>>);
+pub(crate) struct InFlightCounts(Arc<Mutex<BTreeMap<ReplicaKey, u64>>>);
 
-/// One request; over when dropped.
+/// In-flight request. Dropping it ends the request.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    all: InFlight,
+pub(crate) struct InFlightRequest {
+    all: InFlightCounts,
     key: ReplicaKey,
 }
 
-impl InFlight {
-    pub(crate) fn begin(&self, key: &ReplicaKey) -> Flight {
+impl InFlightCounts {
+    pub(crate) fn begin(&self, key: &ReplicaKey) -> InFlightRequest {
         self.change(key, |count| count.saturating_add(1));
-        Flight {
+        InFlightRequest {
             all: self.clone(),
             key: key.clone(),
         }
     }
 
-    /// Returns the new count.
+    /// Changes the count of a replica and returns the new count.
     fn change(&self, key: &ReplicaKey, with: impl FnOnce(u64) -> u64) -> u64 {
         let mut counts = lock(&self.0);
         let count = with(counts.get(key).copied().unwrap_or(0));
@@ -48,22 +48,22 @@ impl InFlight {
     }
 }
 
-impl Flight {
-    /// Says on the answer how many there are, and ends with it.
-    pub(crate) fn land_with(self, response: Response) -> Response {
+impl InFlightRequest {
+    /// Adds the current count to the response headers. The request ends with the response body.
+    pub(crate) fn finish_with(self, response: Response) -> Response {
         let (mut parts, body) = response.into_parts();
         parts
             .headers
             .insert(RUNNING_HEADER, self.all.count(&self.key).into());
         let body = body.map_frame(move |frame| {
-            let _under_way = &self;
+            let _in_flight = &self;
             frame
         });
         Response::from_parts(parts, Body::new(body))
     }
 }
 
-impl Drop for Flight {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         self.all.change(&self.key, |count| count.saturating_sub(1));
     }
@@ -74,25 +74,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_tells_of_all_requests_that_are_under_way() {
-        let all = InFlight::default();
+    async fn responses_report_the_number_of_in_flight_requests() {
+        let all = InFlightCounts::default();
         let key = ReplicaKey::new("default", "a");
         let other = all.begin(&ReplicaKey::new("default", "b"));
-        let told = |response: &Response| response.headers()[RUNNING_HEADER].to_str().unwrap().to_owned();
-        let first = all.begin(&key).land_with(Response::new(Body::from("one")));
-        let second = all.begin(&key).land_with(Response::new(Body::from("two")));
-        assert_eq!((told(&first).as_str(), told(&second).as_str()), ("1", "2"));
+        let running = |response: &Response| response.headers()[RUNNING_HEADER].to_str().unwrap().to_owned();
+        let first = all.begin(&key).finish_with(Response::new(Body::from("one")));
+        let second = all.begin(&key).finish_with(Response::new(Body::from("two")));
+        assert_eq!((running(&first).as_str(), running(&second).as_str()), ("1", "2"));
         let text = first.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(text.as_ref(), b"one");
-        assert_eq!(all.count(&key), 1, "the first has been read to its end");
-        // A client that goes away.
+        assert_eq!(all.count(&key), 1, "the first response was read completely");
+        // A client disconnects.
         drop(second);
         drop(all.begin(&key));
         assert_eq!(all.count(&key), 0);
         drop(other);
-        assert!(
-            all.0.lock().unwrap().is_empty(),
-            "nothing is kept of what is over"
-        );
+        assert!(all.0.lock().unwrap().is_empty(), "ended requests leave no entry");
     }
 }

@@ -1,4 +1,5 @@
-//! Asks one worker how it is doing, over its socket, until its process ends, and tells it what it may take of the chip.
+//! Monitor of one worker: polls its status over its socket and sends it its share of the chip's
+//! time.
 
 use std::time::Duration;
 
@@ -20,35 +21,37 @@ use rooflet_client::Changes;
 use rooflet_process::Process;
 use rooflet_proxy::{Proxy, Upstream};
 
-/// Between two questions, until the worker is ready and afterwards.
+/// Poll interval until the worker is ready, and afterwards.
 const STARTING_PERIOD: Duration = Duration::from_millis(200);
 const READY_PERIOD: Duration = Duration::from_secs(2);
 
-/// How long one answer may take.
+/// Timeout of one poll.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A worker whose engine made no progress, or that did not answer at all, for so long is replaced. Long prefills do
-/// not count: the worker's own health follows the engine, not the length of a request.
+/// Time without engine progress or without a response after which a worker is replaced. Long
+/// prefills do not trigger it: the worker's health endpoint follows the engine, not the length of a
+/// request.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(60);
 
-/// The largest status that is read, in bytes.
+/// Maximum size of a status that is read, in bytes.
 const MAX_STATUS_BYTES: usize = 256 << 10;
 
-/// What a worker last said.
+/// State of a worker as last observed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Contact {
+pub(crate) struct MonitorState {
     pub status: Option<WorkerStatus>,
     pub unresponsive: bool,
-    /// Until it has passed, a worker that says it is ready is told to be warming.
+    /// Result of the golden prompts. A worker that is ready but has not passed them is reported as
+    /// warming.
     pub golden: GoldenState,
 }
 
-impl Contact {
+impl MonitorState {
     pub(crate) fn phase(&self) -> Option<WorkerPhase> {
         self.status.as_ref().map(|status| status.phase)
     }
 
-    /// Memory it has taken already.
+    /// Memory that the worker has allocated.
     pub(crate) fn resident(&self) -> Bytes {
         let memory = self.status.as_ref().map(|status| status.memory);
         memory.map_or(Bytes::ZERO, |memory| {
@@ -56,48 +59,49 @@ impl Contact {
         })
     }
 
-    /// Whether the sync loop should look: counters of bytes and requests change all the time and decide nothing.
+    /// Returns true if the difference matters to the sync loop. Counters of bytes and requests
+    /// change constantly and do not.
     fn differs(&self, other: &Self) -> bool {
-        let essence = |contact: &Self| {
-            let status = contact.status.as_ref();
+        let relevant = |state: &Self| {
+            let status = state.status.as_ref();
             (
-                contact.unresponsive,
-                contact.golden.clone(),
+                state.unresponsive,
+                state.golden.clone(),
                 status.map(|status| (status.phase, status.model.clone(), status.measured)),
             )
         };
-        essence(self) != essence(other)
+        relevant(self) != relevant(other)
     }
 }
 
-/// Asks one worker.
+/// Monitor of one worker.
 pub(crate) struct Monitor {
     pub replica: ReplicaKey,
     pub clock: Clock,
     pub proxy: Proxy,
     pub upstream: Upstream,
-    /// What it has to answer before it counts as ready.
+    /// Golden prompts that the worker must pass before it is Ready.
     pub golden: Option<Golden>,
     pub changes: Changes,
     pub pacing: Pacing,
 }
 
 impl Monitor {
-    /// Starts asking. Marks `changes` when something that matters has changed, the end of the process included.
-    pub(crate) fn spawn(self, tasks: &Tasks, process: Process) -> watch::Receiver<Contact> {
-        let (contact_tx, contact_rx) = watch::channel(Contact::default());
+    /// Starts polling. Marks `changes` when the worker's state changes or its process exits.
+    pub(crate) fn spawn(self, tasks: &Tasks, process: Process) -> watch::Receiver<MonitorState> {
+        let (state_tx, state_rx) = watch::channel(MonitorState::default());
         tasks.spawn_detached(async move {
             tokio::select! {
                 _ = process.wait() => {}
-                () = contact_tx.closed() => {}
-                () = self.ask(&contact_tx) => {}
+                () = state_tx.closed() => {}
+                () = self.poll(&state_tx) => {}
             }
             self.changes.mark();
         });
-        contact_rx
+        state_rx
     }
 
-    async fn ask(&self, contact_tx: &watch::Sender<Contact>) {
+    async fn poll(&self, state_tx: &watch::Sender<MonitorState>) {
         let (clock, proxy, upstream) = (&self.clock, &self.proxy, &self.upstream);
         let mut last_healthy = clock.instant();
         let mut golden_state = match self.golden {
@@ -111,14 +115,14 @@ impl Monitor {
             if let Some(status) = &status
                 && status.requests.running + status.requests.queued > 0
             {
-                self.pacing.is_asked(&self.replica);
+                self.pacing.request_started(&self.replica);
             }
             if let Some(status) = status
                 .as_mut()
                 .filter(|status| status.phase == WorkerPhase::Ready)
             {
                 if let (GoldenState::Pending, Some(golden)) = (&golden_state, &self.golden) {
-                    golden_state = golden::ask(golden, proxy, upstream).await.unwrap_or_default();
+                    golden_state = golden::run(golden, proxy, upstream).await.unwrap_or_default();
                 }
                 if golden_state != GoldenState::Passed {
                     status.phase = WorkerPhase::Warming;
@@ -129,20 +133,20 @@ impl Monitor {
             }
             let unresponsive = clock.instant() - last_healthy >= UNRESPONSIVE_AFTER;
             let mut matters = false;
-            contact_tx.send_modify(|contact| {
-                // A worker that is busy for a moment is still what it said it was.
-                let next = Contact {
-                    status: status.or_else(|| contact.status.clone()),
+            state_tx.send_modify(|state| {
+                // A worker that misses one poll keeps its last status.
+                let next = MonitorState {
+                    status: status.or_else(|| state.status.clone()),
                     unresponsive,
                     golden: golden_state.clone(),
                 };
-                matters = next.differs(contact);
-                *contact = next;
+                matters = next.differs(state);
+                *state = next;
             });
             if matters {
                 self.changes.mark();
             }
-            let ready = contact_tx.latest().phase() == Some(WorkerPhase::Ready);
+            let ready = state_tx.latest().phase() == Some(WorkerPhase::Ready);
             tokio::select! {
                 () = tokio::time::sleep(if ready { READY_PERIOD } else { STARTING_PERIOD }) => {}
                 _ = paced_rx.changed() => {}
@@ -150,10 +154,10 @@ impl Monitor {
         }
     }
 
-    /// Tells it what it may take of the chip's time, too.
+    /// Requests the status. The request also carries the worker's share of the chip's time.
     async fn status(&self) -> Option<WorkerStatus> {
         let share = self.pacing.share(&self.replica);
-        let asking = async {
+        let request = async {
             let request = Request::get("/status").header(CHIP_SHARE_HEADER, share.to_string());
             let response = get(&self.proxy, &self.upstream, request).await?;
             let body = Limited::new(response.into_body(), MAX_STATUS_BYTES)
@@ -163,20 +167,20 @@ impl Monitor {
                 .to_bytes();
             serde_json::from_slice(&body).ok()
         };
-        tokio::time::timeout(ANSWER_TIMEOUT, asking).await.ok().flatten()
+        tokio::time::timeout(ANSWER_TIMEOUT, request).await.ok().flatten()
     }
 }
 
 async fn is_healthy(proxy: &Proxy, upstream: &Upstream) -> bool {
-    let asking = get(proxy, upstream, Request::get("/health"));
-    tokio::time::timeout(ANSWER_TIMEOUT, asking)
+    let request = get(proxy, upstream, Request::get("/health"));
+    tokio::time::timeout(ANSWER_TIMEOUT, request)
         .await
         .ok()
         .flatten()
         .is_some()
 }
 
-/// A response, if it says that all is well.
+/// Returns the response if its status is a success.
 async fn get(proxy: &Proxy, upstream: &Upstream, request: Builder) -> Option<http::Response<Body>> {
     let request = request.body(Body::empty()).ok()?;
     let path = request.uri().path_and_query()?.clone();

@@ -1,7 +1,8 @@
-//! How much of the chip's time replicas without objectives take while replicas with objectives have requests. Those have
-//! their shares promised; without a limit a neighbour's engine would take half of the time whatever was promised.
+//! Shares of the chip's time while replicas with objectives have requests. Without a limit, the
+//! engine of a best-effort replica takes half of the time, whatever share is reserved for the
+//! objectives.
 //!
-//! The monitors tell each worker its share, and the engine's thread rests between its steps.
+//! Monitors send each worker its share. The worker's engine thread pauses between its steps.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,26 +15,26 @@ use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use rooflet_roofline::admission::BEST_EFFORT_SHARE;
 
-/// Who has had requests is busy for so long: until its monitor has asked once more, and so that the gaps between the
-/// requests of one client are none.
+/// A replica counts as busy for this time after a request. The time covers one poll of the monitor
+/// and the gaps between consecutive requests of a client.
 const BUSY_FOR: Duration = Duration::from_secs(3);
 
-/// A running replica.
+/// Running replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Member {
-    /// Of the chip's time; `None`: it has no objectives.
-    promised: Option<f64>,
-    /// When it was last seen to have requests.
-    asked: Option<Instant>,
+    /// Reserved share of the chip's time. `None` without objectives.
+    reserved: Option<f64>,
+    /// Time of the last observed request.
+    last_request: Option<Instant>,
 }
 
 impl Member {
     fn is_busy(&self, now: Instant) -> bool {
-        self.asked.is_some_and(|asked| now - asked < BUSY_FOR)
+        self.last_request.is_some_and(|last| now - last < BUSY_FOR)
     }
 }
 
-/// See the module. Clones share the members.
+/// Shares of the chip's time. Clones share the members.
 #[derive(Debug, Clone)]
 pub(crate) struct Pacing {
     clock: Clock,
@@ -50,14 +51,20 @@ impl Pacing {
         }
     }
 
-    /// All replicas that run, with what was promised to those that have objectives.
-    pub(crate) fn promise(&self, promises: BTreeMap<ReplicaKey, Option<f64>>) {
+    /// Sets all running replicas with their reserved shares. `None` means no objectives.
+    pub(crate) fn set_shares(&self, shares: BTreeMap<ReplicaKey, Option<f64>>) {
         let mut members = self.lock();
-        let next: BTreeMap<_, _> = promises
+        let next: BTreeMap<_, _> = shares
             .into_iter()
-            .map(|(key, promised)| {
-                let asked = members.get(&key).and_then(|member| member.asked);
-                (key, Member { promised, asked })
+            .map(|(key, reserved)| {
+                let last_request = members.get(&key).and_then(|member| member.last_request);
+                (
+                    key,
+                    Member {
+                        reserved,
+                        last_request,
+                    },
+                )
             })
             .collect();
         if *members != next {
@@ -66,29 +73,29 @@ impl Pacing {
         }
     }
 
-    /// The replica has requests.
-    pub(crate) fn is_asked(&self, key: &ReplicaKey) {
+    /// Records a request of the replica.
+    pub(crate) fn request_started(&self, key: &ReplicaKey) {
         let now = self.clock.instant();
         if let Some(member) = self.lock().get_mut(key) {
             let was_busy = member.is_busy(now);
-            member.asked = Some(now);
+            member.last_request = Some(now);
             if !was_busy {
                 self.changed_tx.send_replace(());
             }
         }
     }
 
-    /// The share of the chip's time that the replica's worker may take now.
+    /// Share of the chip's time that the replica's worker may use now.
     pub(crate) fn share(&self, key: &ReplicaKey) -> f64 {
         let now = self.clock.instant();
         let members = self.lock();
-        let limited = members.get(key).is_some_and(|member| member.promised.is_none());
+        let limited = members.get(key).is_some_and(|member| member.reserved.is_none());
         let busy = members.values().filter(|member| member.is_busy(now));
-        let left = limited.then(|| left_to_others(busy.map(|member| member.promised)));
-        left.flatten().unwrap_or(1.0)
+        let share = limited.then(|| best_effort_share(busy.map(|member| member.reserved)));
+        share.flatten().unwrap_or(1.0)
     }
 
-    /// Hears when shares may have become smaller. When they become larger is found by asking.
+    /// Fires when shares may have become smaller. Larger shares are applied by the next poll.
     pub(crate) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed_tx.subscribe()
     }
@@ -98,18 +105,19 @@ impl Pacing {
     }
 }
 
-/// What each replica without objectives may take beside so many busy ones: an equal part of what was not promised to
-/// those, and never less than admission has kept for it. `None` where nothing was promised to any: they share as it comes.
-fn left_to_others(busy: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
-    let (mut promised, mut others) = (None, 0_u32);
-    for one in busy {
-        match one {
-            Some(share) => *promised.get_or_insert(0.0) += share,
-            None => others += 1,
+/// Share of each best-effort replica beside the busy replicas: an equal part of the unreserved
+/// share, but at least [`BEST_EFFORT_SHARE`], which admission keeps free. `None` if no busy replica
+/// has objectives.
+fn best_effort_share(busy: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+    let (mut reserved, mut best_effort) = (None, 0_u32);
+    for share in busy {
+        match share {
+            Some(share) => *reserved.get_or_insert(0.0) += share,
+            None => best_effort += 1,
         }
     }
-    let left = (1.0 - promised?) / f64::from(others.max(1));
-    Some(left.max(BEST_EFFORT_SHARE))
+    let share = (1.0 - reserved?) / f64::from(best_effort.max(1));
+    Some(share.max(BEST_EFFORT_SHARE))
 }
 
 #[cfg(test)]
@@ -120,19 +128,22 @@ mod tests {
     use rooflet_base::clock::ManualClock;
 
     #[test]
-    fn what_is_not_promised_is_shared_by_the_others() {
-        assert_eq!(left_to_others([None, None]), None);
-        assert_eq!(left_to_others([Some(0.75)]), Some(0.25));
-        assert_eq!(left_to_others([Some(0.5), Some(0.25), None, None]), Some(0.125));
-        // An override has promised more than there is.
+    fn best_effort_replicas_share_the_unreserved_time() {
+        assert_eq!(best_effort_share([None, None]), None);
+        assert_eq!(best_effort_share([Some(0.75)]), Some(0.25));
         assert_eq!(
-            left_to_others([Some(0.7), Some(0.7), None]),
+            best_effort_share([Some(0.5), Some(0.25), None, None]),
+            Some(0.125)
+        );
+        // An admission override has reserved more than the whole.
+        assert_eq!(
+            best_effort_share([Some(0.7), Some(0.7), None]),
             Some(BEST_EFFORT_SHARE)
         );
     }
 
     #[test]
-    fn only_while_a_promise_is_made_use_of() {
+    fn limits_apply_only_while_objectives_are_in_use() {
         let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
         let pacing = Pacing::new(Clock::Manual(manual.clone()));
         let [fast, slow, new] = ["fast", "slow", "new"].map(|name| ReplicaKey::new("default", name));
@@ -147,25 +158,25 @@ mod tests {
                 changed,
             )
         };
-        pacing.promise([(fast.clone(), Some(0.75)), (slow.clone(), None)].into());
+        pacing.set_shares([(fast.clone(), Some(0.75)), (slow.clone(), None)].into());
         assert_eq!(shares(), (1.0, 1.0, 1.0, true));
-        pacing.is_asked(&slow);
+        pacing.request_started(&slow);
         assert_eq!(shares(), (1.0, 1.0, 1.0, true));
-        pacing.is_asked(&fast);
+        pacing.request_started(&fast);
         assert_eq!(shares(), (1.0, 0.25, 1.0, true));
-        pacing.is_asked(&fast);
-        pacing.promise([(fast.clone(), Some(0.75)), (slow.clone(), None)].into());
+        pacing.request_started(&fast);
+        pacing.set_shares([(fast.clone(), Some(0.75)), (slow.clone(), None)].into());
         assert_eq!(shares(), (1.0, 0.25, 1.0, false), "nothing new");
         manual.advance(BUSY_FOR - Duration::from_millis(1));
         assert_eq!(shares().1, 0.25);
         manual.advance(Duration::from_millis(1));
-        assert_eq!(shares(), (1.0, 1.0, 1.0, false), "it has had none for a while");
-        // An objective that is taken back.
-        pacing.is_asked(&fast);
-        pacing.promise([(fast.clone(), None), (slow.clone(), None)].into());
+        assert_eq!(shares(), (1.0, 1.0, 1.0, false), "no recent requests");
+        // An objective is removed.
+        pacing.request_started(&fast);
+        pacing.set_shares([(fast.clone(), None), (slow.clone(), None)].into());
         assert_eq!(shares(), (1.0, 1.0, 1.0, true));
-        pacing.promise(BTreeMap::new());
-        pacing.is_asked(&fast);
+        pacing.set_shares(BTreeMap::new());
+        pacing.request_started(&fast);
         assert_eq!(shares(), (1.0, 1.0, 1.0, true));
     }
 }

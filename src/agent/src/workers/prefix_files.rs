@@ -1,6 +1,7 @@
-//! Where workers store prefixes beyond their lives: `kv/ID/N` of the state directory. ID stands for the namespace and the
-//! served name, so that a worker that takes another's place finds what that one has computed; what is in the files
-//! decides whether it can be used. N tells those apart that run at the same time.
+//! Directories in which workers cache prefixes on disk: `kv/ID/N` in the state directory. ID
+//! identifies namespace and served name, so that the next worker finds the prefixes of its
+//! predecessor. The file contents decide whether they are usable. N distinguishes workers that run
+//! at the same time.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -19,40 +20,41 @@ use rooflet_base::clock::since;
 use rooflet_base::file::directories;
 use rooflet_base::units::Bytes;
 
-/// The most that one worker stores where nobody says how much: half a million tokens of a model with 16 KiB each, or
-/// fifty thousand with 160.
-const DEFAULT: Bytes = Bytes::gib(8);
-/// Of what is promised to nobody.
-const DEFAULT_SHARE: u64 = 10;
-/// With less than this left, the disk is left to others.
-const LITTLE_LEFT: Bytes = Bytes::gib(20);
+/// Maximum size per worker without an explicit limit: 500,000 tokens of a model with 16 KiB per
+/// token, or 50,000 tokens of a model with 160 KiB per token.
+const DEFAULT_LIMIT: Bytes = Bytes::gib(8);
+/// Divisor of the unreserved disk space for a worker without an explicit limit.
+const DEFAULT_DIVISOR: u64 = 10;
+/// Below this unreserved disk space, workers without an explicit limit store nothing.
+const MIN_UNRESERVED: Bytes = Bytes::gib(20);
 
-/// Directories that no worker has used for so long are removed: what they serve is gone, or elsewhere.
-const KEPT_UNUSED: Duration = Duration::from_hours(7 * 24);
+/// Unused directories are removed after this time.
+const UNUSED_RETENTION: Duration = Duration::from_hours(7 * 24);
 
-/// The file that a worker holds while it uses a directory; see `worker/src/cache/files.rs`.
+/// Lock file that a worker holds while it uses a directory; see `worker/src/cache/files.rs`.
 const LOCK: &str = "lock";
 
-/// A worker's own directory.
+/// Prefix directory of one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefixFiles {
     pub dir: Utf8PathBuf,
-    /// The most that the files in it may have.
+    /// Maximum total size of its files.
     pub limit: Bytes,
 }
 
-/// How much a worker may store with so much of the disk promised to nobody; `None` is nothing. What is asked for is not
-/// lessened: admission has found room for it, and near a full disk the worker itself stops writing.
-pub(crate) fn budget(spec: Option<&KvCacheSpec>, left: Bytes) -> Option<Bytes> {
+/// Maximum size of a worker's prefixes, given the unreserved disk space. `None` if the worker
+/// stores none. An explicit limit is not reduced: admission has reserved it, and a worker stops
+/// writing when the disk is nearly full.
+pub(crate) fn budget(spec: Option<&KvCacheSpec>, unreserved: Bytes) -> Option<Bytes> {
     let bytes = match spec.and_then(KvCacheSpec::disk_bytes) {
-        Some(asked) => asked,
-        None if left < LITTLE_LEFT => Bytes::ZERO,
-        None => Bytes(left.0 / DEFAULT_SHARE).min(DEFAULT),
+        Some(explicit) => explicit,
+        None if unreserved < MIN_UNRESERVED => Bytes::ZERO,
+        None => Bytes(unreserved.0 / DEFAULT_DIVISOR).min(DEFAULT_LIMIT),
     };
     (bytes > Bytes::ZERO).then_some(bytes)
 }
 
-/// The first directory of these replicas that is not in use.
+/// Returns the first directory of a served name that is not in use.
 pub(crate) fn choose(
     root: &Utf8Path,
     namespace: &str,
@@ -62,10 +64,11 @@ pub(crate) fn choose(
     let of_name = root.join(identifier(&ReplicaKey::new(namespace, serving_name)));
     let mut dirs = (0_usize..).map(|n| of_name.join(n.to_string()));
     let free = dirs.find(|dir| !used.contains(dir.as_path()));
-    free.expect("finitely many are in use")
+    free.expect("the number of directories in use is finite")
 }
 
-/// Makes the directory and its lock, as a worker would: one that cannot is no reason for the replica not to serve.
+/// Creates the directory and its lock file. If this fails, the replica serves without cached
+/// prefixes on disk.
 pub(crate) fn prepare(dir: &Utf8Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let lock = OpenOptions::new()
@@ -77,20 +80,20 @@ pub(crate) fn prepare(dir: &Utf8Path) -> io::Result<()> {
     lock.map(drop)
 }
 
-/// What the files below a directory have.
-pub(crate) fn stored(dir: &Utf8Path) -> Bytes {
+/// Total size of the files below a directory.
+pub(crate) fn stored_bytes(dir: &Utf8Path) -> Bytes {
     let entries = dir.read_dir_utf8().into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => stored(entry.path()),
+        Ok(metadata) if metadata.is_dir() => stored_bytes(entry.path()),
         Ok(metadata) => Bytes(metadata.len()),
-        // It was removed meanwhile.
+        // The file was removed in the meantime.
         Err(_) => Bytes::ZERO,
     });
     sizes.sum()
 }
 
-/// Removes directories that have not been used for long, and others that are not used, the oldest first, until `wanted`
-/// is free again.
+/// Removes directories that were unused for [`UNUSED_RETENTION`]. Then removes other unused
+/// directories, oldest first, until `wanted` bytes are freed.
 pub(crate) fn remove_unused(root: &Utf8Path, used: &BTreeSet<&Utf8Path>, now: Timestamp, mut wanted: Bytes) {
     let names = directories(root);
     let mut unused: Vec<_> = names
@@ -101,26 +104,26 @@ pub(crate) fn remove_unused(root: &Utf8Path, used: &BTreeSet<&Utf8Path>, now: Ti
         .collect();
     unused.sort();
     for (last_used, dir) in unused {
-        let is_old = last_used.is_some_and(|used| since(now, used) > KEPT_UNUSED);
+        let is_old = last_used.is_some_and(|used| since(now, used) > UNUSED_RETENTION);
         if !is_old && wanted == Bytes::ZERO {
             continue;
         }
-        let bytes = stored(&dir);
+        let bytes = stored_bytes(&dir);
         match fs::remove_dir_all(&dir) {
             Ok(()) => {
                 wanted = wanted - bytes;
-                info!(%dir, "removed stored prefixes that no worker uses");
+                info!(%dir, "removed unused prefix directory");
             }
-            Err(err) => warn!(%dir, error = %err, "stored prefixes could not be removed"),
+            Err(err) => warn!(%dir, error = %err, "failed to remove prefix directory"),
         }
     }
     for of_name in names {
-        // Only where nothing is in it.
+        // Removes empty directories only.
         drop(fs::remove_dir(of_name));
     }
 }
 
-/// A worker truncates its lock when it starts.
+/// Time of the last worker start that used a directory. A starting worker truncates the lock file.
 fn last_used(dir: &Utf8Path) -> Option<Timestamp> {
     let metadata = fs::metadata(dir.join(LOCK)).or_else(|_| fs::metadata(dir));
     Timestamp::try_from(metadata.ok()?.modified().ok()?).ok()
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_is_modest_unless_one_is_asked_for() {
+    fn budget_is_small_without_an_explicit_limit() {
         let none = KvCacheSpec::default();
         for (spec, free, expected) in [
             (None, 500, Some(Bytes::gib(8))),
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_has_a_directory_which_the_next_one_finds() {
+    fn next_worker_finds_the_directory_of_its_predecessor() {
         let root = Utf8Path::new("/kv");
         let choose = |namespace, name, used: &[&Utf8PathBuf]| {
             choose(
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_private_and_what_cannot_be_made_is_told() {
+    fn directory_is_private_and_creation_errors_are_returned() {
         let dir = TempDir::new();
         let root = dir.path();
         let dir = root.join("id/0");
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_used_for_a_week_goes() {
+    fn removes_directories_unused_for_a_week() {
         let dir = TempDir::new();
         let root = dir.path();
         let now: Timestamp = "2026-03-01T00:00:00Z".parse().unwrap();
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_makes_room_for_what_is_promised_the_oldest_first() {
+    fn removes_oldest_unused_directories_until_enough_space_is_free() {
         let dir = TempDir::new();
         let root = dir.path();
         let now: Timestamp = "2026-03-01T00:00:00Z".parse().unwrap();
@@ -240,13 +243,16 @@ mod tests {
         let [newest, oldest, middle] =
             [("a/0", 1), ("b/0", 3), ("c/0", 2)].map(|(name, age)| place(name, age));
         let used = place("d/0", 9);
-        assert_eq!((stored(root), stored(&oldest)), (Bytes(400), Bytes(100)));
+        assert_eq!(
+            (stored_bytes(root), stored_bytes(&oldest)),
+            (Bytes(400), Bytes(100))
+        );
         let in_use = BTreeSet::from([used.as_path()]);
         remove_unused(root, &in_use, now, Bytes(101));
         assert!(!oldest.exists() && !middle.exists() && newest.exists() && used.exists());
         remove_unused(root, &in_use, now, Bytes(1000));
         assert!(!newest.exists() && used.exists());
-        assert_eq!(stored(root), Bytes(100));
-        assert_eq!(stored(&root.join("not/there")), Bytes::ZERO);
+        assert_eq!(stored_bytes(root), Bytes(100));
+        assert_eq!(stored_bytes(&root.join("not/there")), Bytes::ZERO);
     }
 }

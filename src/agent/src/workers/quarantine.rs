@@ -1,8 +1,8 @@
-//! Models that took the whole machine down, which are not started again as things are.
+//! Quarantine of models that crashed the whole machine.
 //!
-//! A kernel panic in the GPU's drivers repeats with the same model on the same engine and system, sometimes several times
-//! an hour, and takes everything else on the machine along. The workers that ran when it happened are the suspects; who
-//! knows better says so with the admission override.
+//! A kernel panic in the GPU drivers repeats with the same model, engine and operating system,
+//! sometimes several times an hour, and ends every process on the machine. All workers that ran at
+//! the time of the panic are suspects. The admission override lifts the quarantine of a replica.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use crate::state::{Record, StateDir};
 use rooflet_base::error::Chain;
 use rooflet_host::{Host, PanicReport};
 
-/// Where the state directory keeps them.
+/// File in the state directory.
 const FILE: &str = "quarantine.json";
 
-/// Looks for panics since the workers were started of which there are records, and returns by fingerprint what is to be said
-/// of models that must not be started here with this engine.
-pub(crate) fn look(
+/// Searches for kernel panics since the start of the recorded workers. Returns the quarantined
+/// models by fingerprint, with the message for their conditions.
+pub(crate) fn load(
     state: &StateDir,
     host: &Host,
     engine: &str,
@@ -29,7 +29,7 @@ pub(crate) fn look(
     now: Timestamp,
 ) -> BTreeMap<u64, String> {
     let mut quarantine: Quarantine = state.read(FILE).unwrap_or_else(|err| {
-        warn!(error = %Chain(&err), file = FILE, "the file cannot be read: models that took this machine down may be started again");
+        warn!(error = %Chain(&err), file = FILE, "failed to read quarantined models: models that crashed this machine may start again");
         None
     }).unwrap_or_default();
     let records = state.records();
@@ -37,18 +37,18 @@ pub(crate) fn look(
         .iter()
         .filter_map(|record| record.worker.as_ref())
         .map(|worker| worker.started);
-    // Without workers, too: whether reports can be read is told before one is needed.
+    // Also without workers: unreadable reports are logged before they are needed.
     let panics = host.panics(started.min().unwrap_or(now));
     if let Some(err) = &panics.unreadable {
         warn!(
             error = %Chain(err),
-            "reports of kernel panics cannot be read, so a model that takes this machine down is started again: run the agent as an administrator"
+            "failed to read kernel panic reports: models that crash this machine are not quarantined; run the agent as an administrator"
         );
     }
     if quarantine.add(&panics.read, &records, engine)
         && let Err(err) = state.write(FILE, &quarantine)
     {
-        warn!(error = %Chain(&err), file = FILE, "models that took this machine down cannot be noted");
+        warn!(error = %Chain(&err), file = FILE, "failed to store quarantined models");
     }
     let applies = quarantine.applies(engine, os_build);
     for message in applies.values() {
@@ -57,13 +57,13 @@ pub(crate) fn look(
     applies
 }
 
-/// One model under suspicion, with what it ran on.
+/// Model that ran during a kernel panic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Suspect {
     fingerprint: u64,
     model_path: Utf8PathBuf,
-    /// Empty in what an older agent has noted, which says nothing of any engine.
+    /// Empty in files of older agents, which matches no engine.
     #[serde(default)]
     engine: String,
     os_build: String,
@@ -71,13 +71,13 @@ pub(crate) struct Suspect {
     message: String,
 }
 
-/// All that were ever found, as the state directory keeps them.
+/// All suspects, as stored in the state directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Quarantine(Vec<Suspect>);
 
 impl Quarantine {
-    /// Adds the models whose workers ran when the GPU's drivers panicked, each with its engine; where a record does not say
-    /// which, `engine`. Whether anything is new.
+    /// Adds the models whose workers ran during a panic of the GPU drivers. `engine` applies to
+    /// records without an engine. Returns true if a suspect was added.
     pub(crate) fn add(&mut self, reports: &[PanicReport], records: &[Record], engine: &str) -> bool {
         let before = self.0.len();
         for report in reports.iter().filter(|report| report.by_gpu) {
@@ -105,21 +105,22 @@ impl Quarantine {
         self.0.len() > before
     }
 
-    /// By fingerprint, what is to be said of the models that are not started with this engine on this system.
+    /// Models by fingerprint that must not start with this engine and operating system, with a
+    /// message.
     pub(crate) fn applies(&self, engine: &str, os_build: &str) -> BTreeMap<u64, String> {
         let applies = |suspect: &&Suspect| suspect.engine == engine && suspect.os_build == os_build;
-        let said = |suspect: &Suspect| {
+        let entry = |suspect: &Suspect| {
             let message = format!(
-                "{} was running on {} when the machine's kernel panicked in the GPU's drivers: {}; it is not started again with \
-                 {engine} on system build {os_build}. Update either, or override with the annotation \
-                 rooflet.dev/admission: warn",
+                "{} was running on {} when the kernel panicked in the GPU drivers: {}; the agent does not start it with {engine} on system \
+                build {os_build}. Update either of them, or override with the annotation \
+                rooflet.dev/admission: warn",
                 suspect.model_path,
                 rfc3339(suspect.at),
                 suspect.message,
             );
             (suspect.fingerprint, message)
         };
-        self.0.iter().filter(applies).map(said).collect()
+        self.0.iter().filter(applies).map(entry).collect()
     }
 }
 
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_when_the_gpu_s_drivers_panicked_is_kept_apart_on_that_system() {
+    fn models_of_a_gpu_panic_are_quarantined_on_the_same_system() {
         let records = [
             running("a", 1, "2026-04-01T10:00:00Z", "mlx 1"),
             running("of-an-older-agent", 3, "2026-04-01T10:00:00Z", ""),
@@ -170,13 +171,13 @@ mod tests {
             record("stopped"),
         ];
         let mut quarantine = Quarantine::default();
-        // The agent that looks was started with a newer engine than the worker was.
-        let looking = "mlx 2";
-        assert!(!quarantine.add(&[panic("2026-04-01T11:00:00Z", false)], &records, looking));
-        assert!(!quarantine.add(&[panic("2026-04-01T09:00:00Z", true)], &records, looking));
+        // This agent runs a newer engine than the worker did.
+        let agent_engine = "mlx 2";
+        assert!(!quarantine.add(&[panic("2026-04-01T11:00:00Z", false)], &records, agent_engine));
+        assert!(!quarantine.add(&[panic("2026-04-01T09:00:00Z", true)], &records, agent_engine));
         let panics = [panic("2026-04-01T11:00:00Z", true)];
-        assert!(quarantine.add(&panics, &records, looking));
-        assert!(!quarantine.add(&panics, &records, looking), "once is enough");
+        assert!(quarantine.add(&panics, &records, agent_engine));
+        assert!(!quarantine.add(&panics, &records, agent_engine), "already added");
         let applies = quarantine.applies("mlx 1", "25E246");
         assert_eq!(applies.keys().collect::<Vec<_>>(), [&1]);
         assert!(

@@ -1,4 +1,4 @@
-//! How a replica's record changes when its worker starts and ends.
+//! Changes of a replica's record when its worker starts and exits.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub fn first_record(key: &ReplicaKey, replica: &DesiredReplica) -> Record {
         terms: replica.terms.clone(),
         restarts: 0,
         ended_by_itself: false,
-        gave_way: false,
+        stopped_for_memory: false,
         failures: 0,
         backoff_until: None,
         bad_model: None,
@@ -41,7 +41,7 @@ impl Record {
         now: Timestamp,
     ) {
         if self.spec != replica.spec {
-            // What went wrong with the old spec says nothing about the new one.
+            // Failures of the previous specification do not count for the new one.
             self.failures = 0;
             self.ended_by_itself = false;
         }
@@ -51,7 +51,7 @@ impl Record {
         self.origin = replica.origin.clone();
         self.backoff_until = None;
         self.bad_model = None;
-        self.gave_way = false;
+        self.stopped_for_memory = false;
         if std::mem::take(&mut self.ended_by_itself) {
             self.restarts = self.restarts.saturating_add(1);
         }
@@ -80,10 +80,10 @@ impl Record {
         });
     }
 
-    /// The worker ended without having been asked to, or could not even be started.
+    /// Records that the worker exited on its own or failed to start.
     pub fn fail(&mut self, end: Termination, ready_for: Option<Duration>, now: Timestamp) {
         self.failures = backoff::count_failure(self.failures, ready_for);
-        self.backoff_until = Some(now + backoff::wait_after(self.failures));
+        self.backoff_until = Some(now + backoff::delay_after(self.failures));
         self.ended_by_itself = true;
         self.last_termination = Some(end);
     }

@@ -1,4 +1,4 @@
-//! One replica's process and what is remembered of it.
+//! One replica's process and record.
 
 use std::time::Instant;
 
@@ -9,8 +9,8 @@ use tracing::{info, warn};
 use super::{Endpoint, Progress};
 use crate::replica::{BadModel, rfc3339};
 use crate::state::{Record, ReplicaDir, read_json};
-use crate::sync::{Seen, StopCause, WorkerState};
-use crate::workers::monitor::Contact;
+use crate::sync::{ObservedReplica, StopCause, WorkerState};
+use crate::workers::monitor::MonitorState;
 use rooflet_api::v1alpha1::Termination;
 use rooflet_api::wire::{TerminationMessage, WorkerPhase};
 use rooflet_base::clock::since;
@@ -22,8 +22,8 @@ use rooflet_process::{Exit, KILL_PATIENCE, Process};
 use rooflet_proxy::Upstream;
 use rooflet_roofline::memory::Held;
 
-/// What of a worker's log is repeated in its termination message, in bytes.
-const LAST_WORDS_BYTES: usize = 500;
+/// Maximum length of the log excerpt in a termination message, in bytes.
+const MAX_LOG_EXCERPT_BYTES: usize = 500;
 
 pub(super) struct Slot {
     pub(super) record: Record,
@@ -33,16 +33,16 @@ pub(super) struct Slot {
 
 pub(super) struct Worker {
     pub(super) process: Process,
-    pub(super) contact_rx: watch::Receiver<Contact>,
+    pub(super) monitor_rx: watch::Receiver<MonitorState>,
     pub(super) ready_since: Option<Timestamp>,
     pub(super) stopping: Option<Stopping>,
 }
 
-/// A stop that is under way.
+/// Stop in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stopping {
     pub(super) cause: StopCause,
-    /// When it is killed if it has not ended by itself.
+    /// Time at which the process is killed if it has not exited.
     pub(super) killed_at: Instant,
 }
 
@@ -55,18 +55,19 @@ impl Worker {
 impl Slot {
     pub(super) fn save(&self) {
         if let Err(err) = self.dir.save(&self.record) {
-            // A later start of the agent finds the worker by its command line and replaces it.
-            warn!(replica = %self.record.key, error = %Chain(&err), "the replica's record could not be written");
+            // The next agent process finds the worker by its command line and replaces it.
+            warn!(replica = %self.record.key, error = %Chain(&err), "failed to write replica record");
         }
     }
 
-    /// Looks whether the worker has become ready, or has ended. Returns what it could hold if it was killed or crashed.
-    pub(super) fn take_note(&mut self, now: Timestamp, instant: Instant) -> Option<Bytes> {
+    /// Records that the worker became ready or exited. Returns its reserved memory if it was killed
+    /// or crashed.
+    pub(super) fn update(&mut self, now: Timestamp, instant: Instant) -> Option<Bytes> {
         let worker = self.worker.as_mut()?;
-        let is_ready = worker.contact_rx.latest().phase() == Some(WorkerPhase::Ready);
+        let is_ready = worker.monitor_rx.latest().phase() == Some(WorkerPhase::Ready);
         if is_ready && worker.ready_since.is_none() {
             worker.ready_since = Some(now);
-            // It has answered what it had to, and need not again when the agent comes back.
+            // The golden prompts have passed and are not repeated after an agent restart.
             if let Some(record) = &mut self.record.worker
                 && record.golden.take().is_some()
             {
@@ -78,7 +79,7 @@ impl Slot {
         let ended_in_order = match exit {
             Exit::Code(_) => true,
             Exit::Signal(_) => false,
-            // One that was asked to end and was not killed for it.
+            // The worker was asked to stop and exited before the kill.
             Exit::Unknown => worker
                 .stopping
                 .is_some_and(|stopping| instant < stopping.killed_at),
@@ -94,16 +95,16 @@ impl Slot {
             StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping | StopCause::MemoryPressure,
         ) = stopping
         {
-            info!(replica = %self.record.key, "a worker has stopped as asked");
+            info!(replica = %self.record.key, "worker stopped");
             self.save();
             return lost;
         }
         let mut end = self.termination(exit, now);
         if stopping == Some(StopCause::Unresponsive) {
             end.reason = "Unresponsive".to_owned();
-            end.message = "it had stopped answering".to_owned();
+            end.message = "worker did not respond".to_owned();
         }
-        warn!(replica = %self.record.key, reason = end.reason, "a worker ended: {}", end.message);
+        warn!(replica = %self.record.key, reason = end.reason, "worker exited: {}", end.message);
         if stopping.is_none() && exit == Exit::Code(i32::from(ExitStatus::Config as u8)) {
             self.record.bad_model = fingerprint.map(|fingerprint| BadModel {
                 fingerprint,
@@ -121,7 +122,7 @@ impl Slot {
     }
 
     fn termination(&self, exit: Exit, now: Timestamp) -> Termination {
-        let said = read_json::<TerminationMessage>(&self.dir.termination_message())
+        let reported = read_json::<TerminationMessage>(&self.dir.termination_message())
             .ok()
             .flatten();
         let (exit_code, signal) = match exit {
@@ -129,8 +130,8 @@ impl Slot {
             Exit::Signal(signal) => (None, Some(signal)),
             Exit::Unknown => (None, None),
         };
-        let (reason, message) = match said {
-            Some(said) => (said.reason, said.message),
+        let (reason, message) = match reported {
+            Some(reported) => (reported.reason, reported.message),
             None => {
                 let reason = match exit {
                     Exit::Code(0) => "Completed",
@@ -138,13 +139,13 @@ impl Slot {
                     Exit::Signal(9) => "Killed",
                     Exit::Signal(_) => "Crashed",
                 };
-                let last_words = last_words(&self.dir.log());
-                let said = if last_words.is_empty() {
+                let last_line = last_log_line(&self.dir.log());
+                let excerpt = if last_line.is_empty() {
                     String::new()
                 } else {
-                    format!("; its log ends with: {last_words}")
+                    format!("; last line of its log: {last_line}")
                 };
-                (reason.to_owned(), format!("the worker ended with {exit}{said}"))
+                (reason.to_owned(), format!("worker exited with {exit}{excerpt}"))
             }
         };
         Termination {
@@ -163,34 +164,34 @@ impl Slot {
         match worker.stopping {
             Some(stopping) if now > stopping.killed_at + KILL_PATIENCE => WorkerState::Stuck,
             Some(_) => WorkerState::Stopping,
-            None if worker.contact_rx.latest().unresponsive => WorkerState::Unresponsive,
+            None if worker.monitor_rx.latest().unresponsive => WorkerState::Unresponsive,
             None => WorkerState::Running,
         }
     }
 
-    /// What its worker last said; nothing without one.
-    fn contact(&self) -> Contact {
+    /// Last observed state of the worker. Empty without a worker.
+    fn monitored(&self) -> MonitorState {
         let worker = self.worker.as_ref();
-        worker.map_or_else(Contact::default, |worker| worker.contact_rx.latest())
+        worker.map_or_else(MonitorState::default, |worker| worker.monitor_rx.latest())
     }
 
-    pub(super) fn seen(&self, now: Instant) -> Seen {
+    pub(super) fn observe(&self, now: Instant) -> ObservedReplica {
         let record = &self.record;
         let reserved = Bytes(record.worker.as_ref().map_or(0, |worker| worker.reserved_bytes));
-        let contact = self.contact();
-        let status = contact.status.as_ref();
+        let monitored = self.monitored();
+        let status = monitored.status.as_ref();
         let requests = status.map_or(0, |status| status.requests.running + status.requests.queued);
-        Seen {
+        ObservedReplica {
             uid: record.uid.clone(),
             generation: record.generation,
             spec: record.spec.clone(),
             worker: self.state(now),
             held: Held {
                 reserved,
-                resident: contact.resident().min(reserved),
+                resident: monitored.resident().min(reserved),
             },
             requests,
-            gave_way: record.gave_way,
+            stopped_for_memory: record.stopped_for_memory,
             backoff_until: record.backoff_until,
             bad_model: record.bad_model.clone(),
         }
@@ -198,22 +199,22 @@ impl Slot {
 
     pub(super) fn progress(&self) -> Progress {
         let record = self.record.worker.as_ref();
-        let contact = self.contact();
+        let monitored = self.monitored();
         Progress {
             restarts: self.record.restarts,
             failures: self.record.failures,
             last_termination: self.record.last_termination.clone(),
             reservation: record.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
             model_path: record.map(|worker| worker.model_path.clone()),
-            status: contact.status,
+            status: monitored.status,
             stopping: self.worker.as_ref().and_then(Worker::cause),
-            golden_failure: contact.golden.failure(),
+            golden_failure: monitored.golden.failure(),
         }
     }
 
     pub(super) fn endpoint(&self) -> Endpoint {
         let worker = self.worker.as_ref();
-        let is_ready = |worker: &Worker| worker.contact_rx.latest().phase() == Some(WorkerPhase::Ready);
+        let is_ready = |worker: &Worker| worker.monitor_rx.latest().phase() == Some(WorkerPhase::Ready);
         Endpoint {
             serving_name: self.record.spec.serving_name.clone(),
             log: self.dir.log(),
@@ -225,15 +226,15 @@ impl Slot {
     }
 }
 
-/// The last line of a log.
-fn last_words(log: &Log) -> String {
+/// Returns the last line of a log.
+fn last_log_line(log: &Log) -> String {
     let chunk = log
         .read(From::LastLines(1))
         .and_then(|mut reader| reader.next_chunk())
         .unwrap_or_default();
     let text = String::from_utf8_lossy(&chunk);
     let line = text.trim();
-    match line.char_indices().find(|(at, _)| *at >= LAST_WORDS_BYTES) {
+    match line.char_indices().find(|(at, _)| *at >= MAX_LOG_EXCERPT_BYTES) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line.to_owned(),
     }

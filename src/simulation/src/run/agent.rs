@@ -29,7 +29,7 @@ impl Run<'_> {
         state.synced = false;
         state.said.clear();
         state.reports = Reports::default();
-        state.memory_watch = MemoryWatch::resume(state.records.values().any(|record| record.gave_way));
+        state.memory_watch = MemoryWatch::resume(state.records.values().any(|record| record.stopped_for_memory));
         state.replica_writer = Writer::default();
         state.node_writer = Writer::default();
         state.sync_due = None;
@@ -111,7 +111,7 @@ impl Run<'_> {
         let state = &mut self.world.nodes[node];
         let memory = state.memory();
         let pressure = state.memory_watch.observe(&memory, instant);
-        if let Some(wait) = state.memory_watch.look_again_after(instant) {
+        if let Some(wait) = state.memory_watch.requeue_after(instant) {
             self.world
                 .wake_agent_after(node, wait.max(Duration::from_millis(1)));
         }
@@ -135,7 +135,7 @@ impl Run<'_> {
                     if *cause == StopCause::MemoryPressure
                         && let Some(record) = self.world.nodes[node].records.get_mut(key)
                     {
-                        record.gave_way = true;
+                        record.stopped_for_memory = true;
                     }
                     self.world.stop_worker(node, key, *cause);
                 }
@@ -149,7 +149,7 @@ impl Run<'_> {
                 Step::Pull(_) | Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
-        if plan.hurry {
+        if plan.shorten_grace {
             self.world.hurry_workers(node);
         }
         self.check_node(node);

@@ -13,7 +13,7 @@ use rooflet_agent::node::pressure;
 use rooflet_agent::node::pressure::Pressure;
 use rooflet_agent::replica::{DesiredReplica, ReplicaKey};
 use rooflet_agent::state::Record;
-use rooflet_agent::sync::{Desired, Observed, Seen, Wanted, WorkerState};
+use rooflet_agent::sync::{Desired, Observed, ObservedReplica, ResolvedReplica, WorkerState};
 use rooflet_api::v1alpha1::{ModelReplica, ModelSource};
 use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::{Held, NodeMemory};
@@ -66,7 +66,7 @@ impl World<'_> {
                 true => WorkerState::None,
                 false => state,
             };
-            let seen = Seen {
+            let seen = ObservedReplica {
                 uid: record.uid.clone(),
                 generation: record.generation,
                 spec: record.spec.clone(),
@@ -79,7 +79,7 @@ impl World<'_> {
                     let requests = worker.status().requests;
                     requests.running + requests.queued
                 }),
-                gave_way: record.gave_way,
+                stopped_for_memory: record.stopped_for_memory,
                 backoff_until: record.backoff_until.filter(|_| !self.planted.has(Bug::NoBackoff)),
                 bad_model: record.bad_model.clone(),
             };
@@ -95,11 +95,11 @@ impl World<'_> {
             hardware: Some(state.machine.class.hardware),
             calibrations: Vec::new(),
             quarantined: BTreeMap::new(),
-            stranded: None,
+            leaked: None,
             probing: false,
             pressure,
             shortfall: pressure::shortfall(&memory),
-            relapse: pressure::relapse(memory.total),
+            restart_headroom: pressure::restart_headroom(memory.total),
         }
     }
 
@@ -113,9 +113,9 @@ impl World<'_> {
                 Err(err) => Err(err.to_string()),
             };
             let model =
-                model.map_err(|name| ModelProblem::lasting("ModelNotFound", format!("{name} is not there")));
+                model.map_err(|name| ModelProblem::permanent("ModelNotFound", format!("{name} is not there")));
             let model = model.map(|model| model.with_kv_bits(replica.spec.kv_bits()));
-            Wanted { replica, model }
+            ResolvedReplica { replica, model }
         };
         let replicas = if state.synced || self.planted.has(Bug::ActsBeforeListing) {
             state

@@ -14,7 +14,7 @@ use rooflet_agent::Reports;
 use rooflet_agent::node::{NodeFacts, ProbeState, node_status};
 use rooflet_agent::replica::{DesiredReplica, ReplicaKey, Report};
 use rooflet_agent::sync::{
-    Desired, Facts, Observed, Step, SyncPlan, Wanted, WorkerState, demand, replica_status,
+    Desired, Facts, Observed, ResolvedReplica, Step, SyncPlan, WorkerState, demand, replica_status,
 };
 use rooflet_api::conditions::condition_type;
 use rooflet_api::meta::REPLICA_FINALIZER;
@@ -95,7 +95,7 @@ impl World<'_> {
     ) {
         let state = &self.nodes[node];
         let mut reports = BTreeMap::new();
-        for (key, Wanted { replica, model }) in &desired.replicas {
+        for (key, ResolvedReplica { replica, model }) in &desired.replicas {
             let Some(step) = plan.steps.get(key) else { continue };
             let object = state
                 .view
@@ -113,7 +113,7 @@ impl World<'_> {
                     .ok()
                     .map(|facts| Reservation::new(&facts.served, demand(replica, facts)).total()),
                 progress: state.progress(key),
-                standing: plan.standing.get(key),
+                running_admission: plan.running_admission.get(key),
                 overridden: replica.terms.overridden,
                 prediction: observed
                     .hardware
@@ -148,7 +148,7 @@ impl World<'_> {
             models: state.machine.class.published.clone(),
             reserved,
             disk_limit: Some(observed.disk_limit),
-            promised_share: plan.promised_share,
+            reserved_share: plan.reserved_share,
             idle: state.workers.is_empty(),
             pressure: observed.pressure,
             ..Reports::default()
@@ -205,7 +205,7 @@ impl World<'_> {
                 lid_closed: Some(state.lid_closed > 0),
                 idle: Some(idle(state.user_present > 0)),
             },
-            stranded: None,
+            leaked: None,
             quiet: state
                 .machine
                 .class

@@ -8,7 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cli::{Failure, default_data_dir, ui};
-use rooflet_agent::calibrator::kept;
+use rooflet_agent::calibrator::stored;
 use rooflet_agent::models::ComputeType;
 use rooflet_agent::node::last_report;
 use rooflet_api::v1alpha1::{Chip, PlausibilityVerdict, Probe};
@@ -148,7 +148,7 @@ fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>, engine: Engi
     let hardware = speed(chip, live.total, report.as_ref(), engine, &mut notes);
     let calibrations = match (&report, hardware) {
         (Some(report), Some(hardware)) if engine == Engine::Mlx => {
-            kept(&state_dir(), &report.engine, hardware)
+            stored(&state_dir(), &report.engine, hardware)
         }
         (_, _) => Vec::new(),
     };

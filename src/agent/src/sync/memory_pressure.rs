@@ -1,4 +1,4 @@
-//! Who gives its memory back when the machine's owner needs it. Pure.
+//! Choice of the replica that the agent stops under memory pressure. Pure.
 
 use super::desired::Desired;
 use super::observed::{Observed, WorkerState};
@@ -6,13 +6,13 @@ use crate::node::pressure::Pressure;
 use crate::replica::ReplicaKey;
 use rooflet_base::units::Bytes;
 
-/// The next replica to stop, if there is pressure.
+/// Returns the next replica to stop, if there is pressure.
 ///
-/// Those without objectives go first, by the lowest priority; those with objectives only when memory is about to run
-/// out. Among equals the one whose end does the least damage: with the fewest requests under way, then the smallest that
-/// gives back enough.
+/// Replicas without objectives are stopped first, by lowest priority. Replicas with objectives are
+/// stopped only under critical pressure. Ties are resolved by the fewest in-flight requests, and
+/// then by the smallest replica that frees enough memory.
 pub(super) fn victim(desired: &Desired, observed: &Observed) -> Option<ReplicaKey> {
-    if !observed.pressure.presses() {
+    if !observed.pressure.requires_stop() {
         return None;
     }
     let candidates = observed.replicas.iter().filter_map(|(key, seen)| {
@@ -21,16 +21,17 @@ pub(super) fn victim(desired: &Desired, observed: &Observed) -> Option<ReplicaKe
             WorkerState::None | WorkerState::Stopping | WorkerState::Stuck => false,
         };
         let replica = &desired.replicas.get(key)?.replica;
-        let is_promised = replica.terms.is_promised();
-        let may_go = runs && !replica.deleting && (!is_promised || observed.pressure == Pressure::Critical);
-        let gives = seen.held.resident;
-        let is_enough = gives >= observed.shortfall;
-        // The smallest that is enough, else the largest.
+        let has_objectives = replica.terms.has_objectives();
+        let is_candidate =
+            runs && !replica.deleting && (!has_objectives || observed.pressure == Pressure::Critical);
+        let freed = seen.held.resident;
+        let is_enough = freed >= observed.shortfall;
+        // Prefers the smallest replica that frees enough. If none does, prefers the largest.
         let size = (
             !is_enough,
-            if is_enough { gives } else { Bytes(u64::MAX) - gives },
+            if is_enough { freed } else { Bytes(u64::MAX) - freed },
         );
-        may_go.then_some((is_promised, replica.terms.priority, seen.requests, size, key))
+        is_candidate.then_some((has_objectives, replica.terms.priority, seen.requests, size, key))
     });
     candidates.min().map(|(.., key)| key.clone())
 }
@@ -44,9 +45,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lowest_priority_without_objectives_gives_way_first() {
+    fn replicas_without_objectives_stop_first_by_lowest_priority() {
         check("a b", "a b", "a=keep b=keep");
-        check("@easing a b", "a b", "a=keep b=keep");
+        check("@recovering a b", "a b", "a=keep b=keep");
         let stopped = "stop(MemoryPressure)";
         check("@low a:priority=1 b", "a b", &format!("a=keep b={stopped}"));
         check(
@@ -66,10 +67,10 @@ mod tests {
             "a b",
             &format!("a=keep b={stopped}"),
         );
-        // What one gives back is seen before another one is asked, and nobody is asked who goes anyway.
+        // The memory of a stopping replica is awaited before the next replica is stopped.
         check("@critical a b", "a b:worker=stopping", "a=keep b=await");
         check("@critical a b:deleting", "a b", "a=keep b=stop(Deleted)");
-        // One that does not end is waited for no longer.
+        // The agent does not wait for a stuck worker.
         check(
             "@critical a b c",
             "a b:worker=stuck c:busy=1",
@@ -78,20 +79,20 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_anyway_is_hurried_while_memory_is_needed() {
-        let hurries = |wanted: &str, seen: &str| {
+    fn pressure_shortens_the_grace_period_of_stopping_workers() {
+        let shortens_grace = |wanted: &str, seen: &str| {
             let (desired, observed) = scene(wanted, seen);
-            SyncPlan::new(&desired, &observed, jiff::Timestamp::UNIX_EPOCH).hurry
+            SyncPlan::new(&desired, &observed, jiff::Timestamp::UNIX_EPOCH).shorten_grace
         };
-        assert!(hurries("@low a b", "a b:worker=stopping"));
-        assert!(hurries("@critical a b:deleting", "a b"));
-        assert!(!hurries("@easing a b", "a b:worker=stopping"));
-        assert!(!hurries("a b", "a b:worker=stopping"));
-        assert!(!hurries("@low a", "a"));
+        assert!(shortens_grace("@low a b", "a b:worker=stopping"));
+        assert!(shortens_grace("@critical a b:deleting", "a b"));
+        assert!(!shortens_grace("@recovering a b", "a b:worker=stopping"));
+        assert!(!shortens_grace("a b", "a b:worker=stopping"));
+        assert!(!shortens_grace("@low a", "a"));
     }
 
     #[test]
-    fn among_equals_the_least_damage_is_done() {
+    fn ties_are_resolved_by_requests_and_size() {
         let third = "a=keep b=keep c=stop(MemoryPressure)";
         check("@low a b c", "a:busy=1 b:busy=2 c", third);
         check("@low a b c", "a:mib=300 b:mib=99 c:mib=100", third);
@@ -99,41 +100,45 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_way_comes_back_when_it_is_calm_and_there_is_more_than_enough() {
-        let gone = "a:worker=none:gaveway";
-        for level in ["@easing", "@low", "@critical"] {
-            check(&format!("{level} a"), gone, "a=refuse(NotNow/NodeMemoryPressure)");
+    fn stopped_replica_restarts_after_recovery_with_headroom() {
+        let gone = "a:worker=none:stopped-for-memory";
+        for level in ["@recovering", "@low", "@critical"] {
+            check(
+                &format!("{level} a"),
+                gone,
+                "a=refuse(Temporary/NodeMemoryPressure)",
+            );
         }
         check("a", gone, "a=start(1.0 GiB)");
-        check("@free=1 a", gone, "a=refuse(NotNow/MemoryInUse)");
+        check("@free=1 a", gone, "a=refuse(Temporary/MemoryInUse)");
         check("@free=1 a", "a:worker=none", "a=start(1.0 GiB)");
         check("@free=2 a", gone, "a=start(1.0 GiB)");
-        // Another one may start whatever was stopped, if it fits.
-        check("@easing a", "a:worker=none", "a=start(1.0 GiB)");
+        // Another replica may start in the freed memory.
+        check("@recovering a", "a:worker=none", "a=start(1.0 GiB)");
     }
 
     proptest! {
-        /// Nobody of a lower rank is left when one of a higher one goes, and at most one goes at a time.
+        /// Replicas are stopped one at a time and in order of their rank.
         #[test]
-        fn no_one_goes_before_its_turn(
+        fn replicas_stop_one_at_a_time_in_rank_order(
             replicas in prop::collection::vec((-3i32..3, 0i32..3, 0i32..300, any::<bool>(), 0..9), 0..6),
         ) {
             let (mut wanted, mut seen) = ("@critical".to_owned(), String::new());
-            for (at, (priority, busy, mib, promised, worker)) in replicas.iter().enumerate() {
-                let promised = if *promised { ":decode=1" } else { "" };
+            for (at, (priority, busy, mib, has_objectives, worker)) in replicas.iter().enumerate() {
+                let objectives = if *has_objectives { ":decode=1" } else { "" };
                 let worker = match worker {
                     0 => "none",
                     1 => "hung",
                     _ => "running",
                 };
-                wanted.push_str(&format!(" r{at}:priority={priority}{promised}"));
+                wanted.push_str(&format!(" r{at}:priority={priority}{objectives}"));
                 seen.push_str(&format!(" r{at}:busy={busy}:mib={mib}:worker={worker}"));
             }
             let (desired, observed) = scene(&wanted, &seen);
             let runs = |key: &ReplicaKey| observed.replicas[key].worker != WorkerState::None;
             let rank = |key: &ReplicaKey| {
                 let terms = &desired.replicas[key].replica.terms;
-                (terms.is_promised(), terms.priority)
+                (terms.has_objectives(), terms.priority)
             };
             let found = victim(&desired, &observed);
             prop_assert_eq!(found.is_some(), desired.replicas.keys().any(runs));

@@ -1,4 +1,4 @@
-//! What differs between an agent of a real machine and one of a simulated machine. All else of an agent is the same for both.
+//! Differences between the agent of a real machine and the agent of a simulated machine.
 
 use std::time::Duration;
 
@@ -15,35 +15,36 @@ use rooflet_base::task::Tasks;
 use rooflet_client::Changes;
 use rooflet_host::Identity;
 
-/// See the module.
-pub(super) struct Parts {
-    /// The program with its engine, as quarantine knows them.
+/// Engine, models and probe of a real or simulated machine.
+pub(super) struct Platform {
+    /// Version of rooflet and of the engine, as quarantine records store it.
     pub(super) engine: String,
-    /// What workers are started with, before the arguments that every worker gets.
+    /// Leading arguments of the worker command. The arguments common to all workers follow.
     pub(super) worker: Vec<String>,
     pub(super) models: Models,
-    /// The workers compute on the node's chip: what they are measured to do can be held against what is predicted of it.
+    /// True if the workers compute on the node's own chip, so that measured speeds may calibrate
+    /// predictions.
     pub(super) computes_here: bool,
-    /// What is known of the machine's speed.
+    /// State of the machine's speed measurement at the start.
     pub(super) probe: ProbeState,
-    /// How its speed is measured; `None` where it is not to be.
-    pub(super) measuring: Option<Measuring>,
-    /// The machine is kept from falling asleep while it serves.
-    pub(super) stays_awake: bool,
+    /// Setup of the probe. `None` if the machine must not be probed.
+    pub(super) probe_setup: Option<ProbeSetup>,
+    /// True if the agent prevents the machine from sleeping while it serves.
+    pub(super) prevents_sleep: bool,
 }
 
-/// How a machine is measured.
+/// Setup of the probe process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Measuring {
-    /// Of the child process that does it.
+pub(super) struct ProbeSetup {
+    /// Arguments of the child process.
     pub(super) arguments: Vec<String>,
-    /// How much of its time the child loads the machine to see what heat leaves.
+    /// Time for which the probe loads the machine before the sustained measurement.
     pub(super) sustained: Duration,
-    /// Machine, system and version: a figure measured under others is not used.
+    /// Machine, operating system and version. A measurement under other conditions is not reused.
     pub(super) conditions: String,
 }
 
-impl Parts {
+impl Platform {
     pub(super) fn of(agent: &Agent, tasks: &Tasks, changes: &Changes) -> Self {
         match &agent.config.simulated {
             None => Self::real(agent, tasks, changes),
@@ -65,7 +66,7 @@ impl Parts {
         );
         let probe = ProbeState {
             step: ProbeStep::Waiting,
-            last: Prober::remembered(&agent.state, &conditions),
+            last: Prober::stored(&agent.state, &conditions),
         };
         let device = probe.last.as_ref().map(|last| last.report.engine.device.as_str());
         Self {
@@ -74,16 +75,16 @@ impl Parts {
             models: models(agent, device, tasks, changes),
             computes_here: true,
             probe,
-            measuring: config.probe.then(|| Measuring {
+            probe_setup: config.probe.then(|| ProbeSetup {
                 arguments: probe_arguments(config.model_dir.as_deref(), sustained),
                 sustained: sustained.unwrap_or_default(),
                 conditions,
             }),
-            stays_awake: true,
+            prevents_sleep: true,
         }
     }
 
-    /// A simulated machine whose workers are real, and compute on the machine that they run on.
+    /// Returns a simulated machine whose workers run the real engine on the host.
     fn with_real_engine(agent: &Agent, tasks: &Tasks, changes: &Changes) -> Self {
         Self {
             engine: program_with(&agent.config.engine),
@@ -91,8 +92,8 @@ impl Parts {
             models: models(agent, None, tasks, changes),
             computes_here: false,
             probe: ProbeState::simulated(),
-            measuring: None,
-            stays_awake: false,
+            probe_setup: None,
+            prevents_sleep: false,
         }
     }
 
@@ -103,19 +104,19 @@ impl Parts {
             models: Models::simulated(engine.models.clone()),
             computes_here: true,
             probe: ProbeState::simulated(),
-            measuring: None,
-            stays_awake: false,
+            probe_setup: None,
+            prevents_sleep: false,
         }
     }
 
-    /// There is something to measure.
+    /// Returns true if the probe is enabled and no recent measurement exists.
     pub(super) fn must_probe(&self, now: Timestamp) -> bool {
         let last = self.probe.last.as_ref();
-        self.measuring.is_some() && last.is_none_or(|last| last.fresh_for(now).is_zero())
+        self.probe_setup.is_some() && last.is_none_or(|last| last.remaining_validity(now).is_zero())
     }
 }
 
-/// Those of the model directory, and those of the hub if there is one.
+/// Models of the model directory and, if configured, of the hub.
 fn models(agent: &Agent, device: Option<&str>, tasks: &Tasks, changes: &Changes) -> Models {
     let config = &agent.config;
     let directory = ModelDirectory::new(config.model_dir.clone());
@@ -129,7 +130,7 @@ fn models(agent: &Agent, device: Option<&str>, tasks: &Tasks, changes: &Changes)
     }
 }
 
-/// The disk that is read is the one models are loaded from.
+/// Returns the arguments of the probe process. The probe measures the disk that holds the models.
 fn probe_arguments(model_dir: Option<&Utf8Path>, sustained: Option<Duration>) -> Vec<String> {
     let mut arguments = ["probe", "--output", "json"].map(str::to_owned).to_vec();
     if let Some(model_dir) = model_dir {
@@ -141,7 +142,7 @@ fn probe_arguments(model_dir: Option<&Utf8Path>, sustained: Option<Duration>) ->
     arguments
 }
 
-/// What a measured figure depends on.
+/// Describes everything that a measurement depends on.
 fn measuring_conditions(
     machine_id: &str,
     identity: &Identity,
@@ -158,7 +159,7 @@ fn measuring_conditions(
     )
 }
 
-/// This version of rooflet with an engine.
+/// Version of rooflet together with the engine's.
 fn program_with(engine: &str) -> String {
     format!("rooflet {}, {engine}", env!("CARGO_PKG_VERSION"))
 }
@@ -197,9 +198,9 @@ mod tests {
         }
     }
 
-    /// Name; worker, computes here, is measured with, stays awake.
+    /// Name, worker arguments, `computes_here`, probe arguments, `prevents_sleep`.
     #[test]
-    fn a_simulated_machine_is_never_measured() {
+    fn simulated_machine_is_never_probed() {
         let engine = SimulatedEngine {
             models: BTreeMap::new(),
             worker: vec!["simulated-worker".to_owned()],
@@ -211,7 +212,7 @@ mod tests {
             })
         };
         let sustained: &[&str] = &["probe", "--output", "json", "--sustained", "90"];
-        for (simulated, worker, computes_here, measured_with, stays_awake) in [
+        for (simulated, worker, computes_here, measured_with, prevents_sleep) in [
             (None, "worker", true, Some(sustained), true),
             (on(None), "worker", false, None, false),
             (on(Some(engine)), "simulated-worker", true, None, false),
@@ -221,17 +222,17 @@ mod tests {
             let clock = Clock::Manual(ManualClock::new(Timestamp::UNIX_EPOCH));
             let host = Host::Fake(FakeHost::new("mini-1", Bytes::gib(16)));
             let agent = Agent::new(config(state_dir, simulated), host, clock).unwrap();
-            let parts = Parts::of(&agent, &Tasks::new(), &Changes::new());
+            let parts = Platform::of(&agent, &Tasks::new(), &Changes::new());
             assert_eq!(parts.worker, [worker]);
             assert_eq!(parts.computes_here, computes_here, "{worker}");
             let arguments = parts
-                .measuring
+                .probe_setup
                 .as_ref()
-                .map(|measuring| measuring.arguments.clone());
+                .map(|probe_setup| probe_setup.arguments.clone());
             let expected = measured_with.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
             assert_eq!(arguments, expected, "{worker}");
             assert_eq!(parts.must_probe(Timestamp::UNIX_EPOCH), measured_with.is_some());
-            assert_eq!(parts.stays_awake, stays_awake, "{worker}");
+            assert_eq!(parts.prevents_sleep, prevents_sleep, "{worker}");
         }
     }
 }

@@ -1,23 +1,25 @@
-//! What was said of a replica last, and how often what is measured of it is said again. Pure.
+//! Last status computed for a replica, and the rate limit for measured values in it. Pure.
 
 use std::time::{Duration, Instant};
 
 use rooflet_api::v1alpha1::ModelReplicaStatus;
 
-/// Speeds change with every request; a status that differs in nothing else is written again after this time.
+/// Minimum interval between status updates that change only measured values. They change with every
+/// request.
 const MEASURED_PERIOD: Duration = Duration::from_secs(10);
 
-/// The status that was last made for a replica.
+/// Last status computed for a replica.
 #[derive(Debug, Clone)]
-pub(crate) struct Said {
+pub(crate) struct LastStatus {
     pub(super) status: ModelReplicaStatus,
-    /// When what is measured was last made anew.
+    /// Time of the last update of measured values.
     pub(super) measured_at: Instant,
 }
 
-/// Leaves what is measured as it was said, unless that is long ago or there was nothing. When the next status' figures are
-/// from.
-pub(super) fn throttle(previous: &Said, next: &mut ModelReplicaStatus, now: Instant) -> Instant {
+/// Keeps the previous measured values in `next` if their last update was less than
+/// [`MEASURED_PERIOD`] ago. Values that appear for the first time are never delayed. Returns the
+/// time of the values in `next`.
+pub(super) fn throttle(previous: &LastStatus, next: &mut ModelReplicaStatus, now: Instant) -> Instant {
     let seen = &previous.status;
     if (&next.measured, &next.requests) == (&seen.measured, &seen.requests) {
         return previous.measured_at;
@@ -58,15 +60,15 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_said_anew_at_first_and_after_a_while() {
+    fn measured_values_are_updated_first_and_then_periodically() {
         let began = Clock::System.instant();
         let (soon, late) = (began + MEASURED_PERIOD / 2, began + MEASURED_PERIOD);
         let check = |before, mut next: ModelReplicaStatus, now, expect: ModelReplicaStatus, at| {
-            let said = Said {
+            let last = LastStatus {
                 status: before,
                 measured_at: began,
             };
-            assert_eq!(throttle(&said, &mut next, now), at);
+            assert_eq!(throttle(&last, &mut next, now), at);
             assert_eq!(next, expect);
         };
         let (few, many) = (|| status(Some(3), true), || status(Some(4), true));
@@ -75,7 +77,7 @@ mod tests {
         check(few(), many(), late, many(), late);
         check(status(None, false), many(), soon, many(), soon);
         check(status(Some(3), false), many(), soon, many(), soon);
-        // A worker that is gone has no figures, at once.
+        // Without a worker, measured values disappear immediately.
         let none = || status(None, false);
         check(few(), none(), soon, none(), began);
     }
