@@ -222,7 +222,7 @@ fn a_taken_port_and_a_second_up_are_told() {
         model_dir,
     ]);
     assert_eq!(code, Some(69), "{told}");
-    assert!(told.contains("another `rooflet up` is running"), "{told}");
+    assert!(told.contains("another `rooflet up` uses"), "{told}");
 
     // The server's own lock, without `up` before it.
     let output = Command::new(rooflet())

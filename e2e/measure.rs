@@ -71,7 +71,7 @@ fn what_is_no_target_is_told() {
         (
             &["nowhere"][..],
             69,
-            "neither an http:// or https:// URL nor a model's directory",
+            "neither an http:// or https:// URL nor a model directory",
         ),
         (&[server], 69, "no answer from http://127.0.0.1:9/v1/models"),
         (&["http://127.0.0.1:port"], 2, "`http://127.0.0.1:port` is no URL"),

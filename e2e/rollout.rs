@@ -252,7 +252,7 @@ fn what_is_refused_or_paused_changes_nothing(cluster: &Cluster) {
     kubectl.wait_for_condition("mdep guide", "Progressing", "Unknown");
     assert_eq!(workers(cluster), before);
     let (success, said) = cluster.rollout("promote mdep/guide");
-    assert!(!success && said.contains("no rollout under way"), "{said}");
+    assert!(!success && said.contains("no rollout in progress"), "{said}");
     kubectl.run("delete mdep guide").ok();
 }
 

@@ -1,5 +1,5 @@
-//! Benchmarks of servers: what to ask in which order, what an answer's times are worth, and what follows from many of
-//! them. Asking is done in `cli/bench`.
+//! Benchmarks of servers: the measured combinations, the validity of samples, and the statistics of
+//! the results. The module `cli/bench` sends the requests.
 
 mod matrix;
 mod report;

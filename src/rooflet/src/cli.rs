@@ -47,9 +47,9 @@ use rooflet_telemetry::logging::{self, LogFormat};
 
 pub(crate) use self::failure::Failure;
 
-/// Where the API server listens unless told otherwise.
+/// Default address of the API server.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7443";
-/// Where the gateway listens unless told otherwise.
+/// Default address of the gateway.
 pub(crate) const DEFAULT_GATEWAY_LISTEN: &str = "127.0.0.1:7480";
 
 /// Declarative node agent and control plane for fleets of Macs that serve language models.
@@ -61,7 +61,8 @@ pub(crate) const DEFAULT_GATEWAY_LISTEN: &str = "127.0.0.1:7480";
     subcommand_required = true
 )]
 struct Cli {
-    /// How log lines look. What is logged is set by ROOFLET_LOG, such as `info` or `rooflet=debug`.
+    /// Format of log lines. ROOFLET_LOG selects the logged levels, such as `info` or
+    /// `rooflet=debug`.
     #[arg(long, global = true, value_enum, default_value_t, env = "ROOFLET_LOG_FORMAT")]
     log_format: LogFormat,
     #[command(subcommand)]
@@ -74,42 +75,45 @@ enum Command {
     Up(up::Args),
     /// Run the control plane: API server, controller and gateway.
     Server(server::Args),
-    /// Run the agent of this node: it serves what is placed here, or what its manifest directory says.
+    /// Run the agent of this node: it serves the replicas bound to the node or defined in its
+    /// manifest directory.
     Agent(agent::Args),
-    /// Make this machine a node of a control plane elsewhere.
+    /// Join this machine to a remote control plane as a node.
     Join(join::Args),
-    /// Make, list and delete the tokens that other machines join with.
+    /// Create, list and delete the tokens with which other machines join.
     Token(token::Args),
-    /// Print the log of a replica, wherever it runs.
+    /// Print the log of a replica on any node.
     Logs(logs::Args),
-    /// Keep new replicas away from nodes.
+    /// Mark nodes as unschedulable.
     Cordon(cordon::Args),
-    /// Let new replicas come to nodes again.
+    /// Mark nodes as schedulable.
     Uncordon(cordon::Args),
-    /// Move a node's replicas to others, as fast as their deployments can spare them.
+    /// Move a node's replicas to other nodes, within the disruption budgets of their deployments.
     Drain(drain::Args),
-    /// Say which replicas would be better off on other nodes, and move them if asked to.
+    /// Propose moves of replicas to better nodes, and execute them on request.
     Rebalance(rebalance::Args),
-    /// Watch a rollout, pause it, go back, or promote a canary: what `kubectl rollout` does for Deployments.
+    /// Manage rollouts: status, pause, undo, promote and abort, like `kubectl rollout` for
+    /// Deployments.
     Rollout(rollout::Args),
-    /// Tell whether a model fits a machine, and how fast it would be there.
+    /// Predict whether a model fits a machine, and its speed there.
     Fit(fit::Args),
-    /// Tell whether Macs carry a demand, how far, and what to buy.
+    /// Predict whether Macs satisfy a demand, how much more they could serve, and what to buy.
     Plan(plan::Args),
-    /// Tell what would happen in a fleet, on a virtual clock.
+    /// Simulate a fleet on a virtual clock.
     Simulate(simulate::Args),
-    /// Answer as a worker of a simulated machine would. Agents of `server --simulate` start these.
+    /// Serve as the worker of a simulated machine. Agents of `server --simulate` start it.
     #[command(hide = true)]
     SimulatedWorker(simulated_worker::Args),
     /// Measure this machine's memory bandwidth through the engine.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
-    /// Measure one OpenAI-compatible server, or compare two: times to the first token, speed, throughput.
+    /// Benchmark one OpenAI-compatible server, or compare two: time to first token, decode speed,
+    /// throughput.
     Bench(bench::Args),
-    /// Predict and measure decode speed on this machine, with models of random weights.
+    /// Predict and measure the decode speed of this machine with models of random weights.
     #[cfg(feature = "mlx")]
     BenchRoofline(bench_roofline::Args),
-    /// Serve one model directory as a plain OpenAI-compatible server. Agents start these by themselves.
+    /// Serve one model directory as an OpenAI-compatible server. Agents start workers themselves.
     #[cfg(feature = "mlx")]
     Worker(worker::Args),
     /// Check published numbers against physics, known facts and their own arithmetic.
@@ -120,8 +124,8 @@ enum Command {
     Version(version::Args),
 }
 
-/// Runs the command line `args` (the program's name first) to its end. Errors are told on standard error; the exit codes
-/// are in docs/cli.md.
+/// Runs the command line `args`, whose first element is the program name. Prints errors to standard
+/// error. docs/cli.md lists the exit codes.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     #[cfg(feature = "mlx")]
     rooflet_mlx::set_environment();
@@ -137,12 +141,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             };
         }
     };
-    // kube reports every failed connection as an error of its own; whoever made the call handles and says it.
+    // kube logs every failed connection as an error; the caller handles and reports it.
     let filtered = logging::init(cli.log_format, "info,kube_client=off");
     let filtered = filtered.map_err(|err| Failure::new(ExitStatus::Usage, err));
     open_files::raise_limit();
     let done = filtered.and_then(|()| execute(cli.command));
-    // Half of an answer is none.
+    // Incomplete output counts as a failure.
     let done = done.and_then(|status| match ui::lost() {
         Some(err) => Err(anyhow::anyhow!("writing to standard output: {err}").into()),
         None => Ok(status),
@@ -162,10 +166,12 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches).map_err(|err| err.format(&mut command))
 }
 
-/// Variables of directories that data is kept in. Who empties one hardly means the default.
+/// Variables that name data directories. An empty value is rejected, because the user probably did
+/// not intend the default.
 const KEEPING: [&str; 3] = ["ROOFLET_DATA_DIR", "ROOFLET_SERVER_DATA_DIR", "ROOFLET_STATE_DIR"];
 
-/// The command whose arguments, and those of its verbs, look at no variable that is empty, but the ones of [`KEEPING`].
+/// Removes empty environment variables from the arguments of a command and its subcommands, except
+/// [`KEEPING`].
 fn without(is_empty: &dyn Fn(&OsStr) -> bool, command: clap::Command) -> clap::Command {
     let ignored = |name: &OsStr| is_empty(name) && !KEEPING.iter().any(|own| name == *own);
     command
@@ -178,12 +184,12 @@ fn without(is_empty: &dyn Fn(&OsStr) -> bool, command: clap::Command) -> clap::C
 
 fn execute(command: Command) -> Result<ExitStatus, Failure> {
     match command {
-        // The verbs whose answer may be no.
+        // These verbs return an exit status for a negative answer.
         Command::Fit(args) => return fit::run(&args),
         Command::Claim(args) => return claim::run(&args),
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
-        // Times are those of reads from the network only where reader and clock share a thread.
+        // Times of network reads are accurate only if reader and clock share a thread.
         Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
@@ -209,12 +215,12 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
     Ok(ExitStatus::Success)
 }
 
-/// Runs an asynchronous verb to its end.
+/// Runs an asynchronous verb to completion.
 fn block_on<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     run_on(tokio::runtime::Builder::new_multi_thread(), verb)
 }
 
-/// The same on a single thread.
+/// Runs an asynchronous verb to completion on a single thread.
 fn block_on_one<T>(verb: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     run_on(tokio::runtime::Builder::new_current_thread(), verb)
 }
@@ -223,16 +229,16 @@ fn run_on<T>(
     mut builder: tokio::runtime::Builder,
     verb: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    // Two TLS stacks of our dependencies could each choose a provider; say once which.
+    // Two dependencies bring a TLS stack each; one provider must be selected explicitly.
     drop(rustls::crypto::ring::default_provider().install_default());
     let runtime = builder.enable_all().build().context("starting the runtime")?;
     let outcome = runtime.block_on(verb);
-    // A read of standard input may still block its thread, and must not keep the process.
+    // A blocking read of standard input may still run and must not keep the process alive.
     runtime.shutdown_background();
     outcome
 }
 
-/// The user's home, or here where none is known.
+/// User's home directory, or the current directory if it is unknown.
 fn home() -> Utf8PathBuf {
     std::env::home_dir()
         .and_then(|home| Utf8PathBuf::from_path_buf(home).ok())
@@ -244,19 +250,21 @@ fn default_data_dir() -> Utf8PathBuf {
     home().join(".rooflet")
 }
 
-/// Of an argument that names a directory and that `variable` stands for where it is not given.
+/// Parser of an argument that names a directory. `variable` is the environment variable of the
+/// argument.
 fn directory(
     variable: &'static str,
 ) -> impl Fn(&str) -> Result<Utf8PathBuf, String> + Clone + Send + Sync + 'static {
     move |path| match path {
         "" => Err(format!(
-            "it is empty: name a directory, or leave it out, {variable} in the environment too"
+            "must not be empty: pass a directory, or omit the argument and unset {variable}"
         )),
         path => Ok(path.into()),
     }
 }
 
-/// What kubectl would use, or where it would find nothing, what `rooflet up` and `rooflet server` write by default.
+/// Returns kubectl's kubeconfig. If kubectl has none, returns the default one of `rooflet up` or
+/// `rooflet server`.
 fn default_kubeconfig() -> KubeconfigSource {
     if environment::is_set("KUBECONFIG") {
         KubeconfigSource::Environment
@@ -276,30 +284,31 @@ fn kubeconfig_in(home: &Utf8Path) -> KubeconfigSource {
         .map_or(KubeconfigSource::Environment, KubeconfigSource::File)
 }
 
-/// How long to load the machine to see what heat leaves of its speed.
+/// Parses the load time of the sustained measurement.
 fn sustained_seconds(text: &str) -> Result<u64, String> {
     let seconds = text.parse().ok();
     seconds
         .filter(|seconds| (1..=MAX_SUSTAINED_SECONDS).contains(seconds))
-        .ok_or_else(|| format!("write whole seconds from 1 to {MAX_SUSTAINED_SECONDS}"))
+        .ok_or_else(|| format!("must be a whole number of seconds from 1 to {MAX_SUSTAINED_SECONDS}"))
 }
 
-/// What the node of the agent with this state directory is called where nobody says: what it was called last. Networks change
-/// a Mac's host name, and a second node would come of it.
-fn node_name(told: Option<String>, state_dir: &Utf8Path) -> Result<String, Failure> {
-    if let Some(name) = told {
+/// Returns the node name: the explicit name, otherwise the name stored in the state directory,
+/// otherwise the host name. The stored name prevents a second node when a network changes the Mac's
+/// host name.
+fn node_name(explicit: Option<String>, state_dir: &Utf8Path) -> Result<String, Failure> {
+    if let Some(name) = explicit {
         return Ok(name);
     }
-    let kept = node_name_in(state_dir).with_context(|| {
+    let stored = node_name_in(state_dir).with_context(|| {
         format!(
-            "reading the node's name in `{state_dir}`: say it with --node-name, or choose another directory"
+            "reading the node name in `{state_dir}`: pass it with --node-name, or choose another directory"
         )
     });
-    let kept = kept.map_err(|err| Failure::new(ExitStatus::Config, err))?;
-    Ok(kept.unwrap_or_else(|| as_node_name(&Host::Native.identity().hostname)))
+    let stored = stored.map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    Ok(stored.unwrap_or_else(|| as_node_name(&Host::Native.identity().hostname)))
 }
 
-/// A host name, as a name of a FleetNode may be written.
+/// Converts a host name to a valid FleetNode name.
 fn as_node_name(hostname: &str) -> String {
     let allowed = |c: char| {
         if c.is_ascii_alphanumeric() || c == '.' || c == '-' {
@@ -326,7 +335,7 @@ mod tests {
     use rooflet_testing::TempDir;
 
     #[test]
-    fn a_directory_that_is_named_by_nothing_is_refused_with_its_variable() {
+    fn empty_directory_argument_is_rejected_with_its_variable() {
         let parse = directory("ROOFLET_DATA_DIR");
         assert_eq!(parse("a b"), Ok("a b".into()));
         let refused = parse("").unwrap_err();
@@ -334,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn of_empty_variables_only_those_of_directories_to_keep_data_in_are_looked_at() {
+    fn empty_variables_are_ignored_except_those_of_data_directories() {
         fn variables(command: &clap::Command) -> BTreeSet<&OsStr> {
             let verbs = command.get_subcommands().flat_map(variables);
             let own = command.get_arguments().filter_map(|arg| arg.get_env());
@@ -346,10 +355,10 @@ mod tests {
     }
 
     #[test]
-    fn a_node_keeps_its_name_whatever_the_machine_is_called_since() {
+    fn node_name_survives_a_change_of_host_name() {
         let directory = TempDir::new();
         let state_dir = directory.path();
-        let name = |told: Option<&str>| node_name(told.map(str::to_owned), state_dir);
+        let name = |explicit: Option<&str>| node_name(explicit.map(str::to_owned), state_dir);
         let hostname = as_node_name(&Host::Native.identity().hostname);
         assert_eq!(name(None).unwrap(), hostname);
         let state = StateDir::open(state_dir).unwrap();
@@ -363,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_are_made_names_of_nodes() {
+    fn converts_host_names_to_node_names() {
         assert_eq!(
             as_node_name("Anna's MacBook Air.local"),
             "anna-s-macbook-air.local"
@@ -372,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_kubeconfig_is_used_where_kubectl_has_none() {
+    fn own_kubeconfig_is_the_default_if_kubectl_has_none() {
         let directory = TempDir::new();
         let home = directory.path();
         let write = |path: &str| {

@@ -1,6 +1,8 @@
-//! The `rooflet` binary: the command line (`cli`) and the composition of the services into one process (`node`).
+//! The `rooflet` binary: the command line (`cli`) and the composition of the services into one
+//! process (`node`).
 //!
-//! See ARCHITECTURE.md for the map. Modules are private, so that dead code is reported; [`run`] is the only way in.
+//! See ARCHITECTURE.md for the map. Modules are private, so that dead code is reported; [`run`] is
+//! the only way in.
 
 mod benchmark;
 mod cli;
@@ -8,7 +10,8 @@ mod node;
 
 pub use cli::run;
 
-/// What `cargo bench` measures and no command reaches: placing alone, masks alone, an engine alone.
+/// Functions for `cargo bench` that no command reaches: placement, logits masks and the engine
+/// alone.
 #[doc(hidden)]
 pub mod bench {
     pub use rooflet_scheduler::bench::{PlacementCount, PlacementTrial};

@@ -1,4 +1,4 @@
-//! The `rooflet` binary. Everything lives in the library, so that dead code is still reported.
+//! The `rooflet` binary. All code is in the library, so that dead code is reported.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Composition: binds listeners, builds the roles of a process from their configuration, waits for them to end.
+//! Composition: binds listeners, builds the roles of a process from their configuration, and waits
+//! for their end.
 
 mod cable;
 pub(crate) mod data_dir;

@@ -1,25 +1,27 @@
-//! What is measured: every combination of prompt length, state of the prefix cache, concurrency and kind of answer.
+//! Benchmark matrix: every combination of prompt length, prefix cache state, concurrency and
+//! streaming.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What the server has of a prompt when it is asked.
+/// State of the server's prefix cache for a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum PromptState {
-    /// Nothing: no such prompt was sent before.
+    /// Not cached: the prompt was never sent before.
     Cold,
-    /// Its keys and values in files only: it was answered before, and others since then.
+    /// Cached on disk only: the prompt was answered before, and other prompts since then.
     Warm,
-    /// The same, and the server was started anew.
+    /// Cached on disk only, after a restart of the server.
     Restart,
-    /// Its keys and values in memory: the same prompt was answered just before.
+    /// Cached in memory: the prompt was answered immediately before.
     Hot,
 }
 
 impl PromptState {
-    /// Whether the server must be one that is started here, with a directory for its prefixes.
+    /// Returns true if the state requires a server that the benchmark starts itself, with a prefix
+    /// cache on disk.
     pub(crate) fn needs_files(self) -> bool {
         match self {
             Self::Warm | Self::Restart => true,
@@ -39,23 +41,23 @@ impl fmt::Display for PromptState {
     }
 }
 
-/// The whole benchmark.
+/// Whole benchmark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Matrix {
-    /// Prompts, in tokens.
+    /// Prompt lengths in tokens.
     pub(crate) contexts: Vec<u32>,
     pub(crate) states: Vec<PromptState>,
-    /// Requests sent at the same time.
+    /// Numbers of concurrent requests.
     pub(crate) concurrency: Vec<u32>,
-    /// Whether answers are streamed.
+    /// Streamed answers (true), complete answers (false), or both.
     pub(crate) streaming: Vec<bool>,
     pub(crate) runs: u32,
-    /// Tokens asked for in each answer.
+    /// Tokens requested for each answer.
     pub(crate) tokens: u32,
 }
 
-/// One combination.
+/// Combination of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Cell {
@@ -66,7 +68,8 @@ pub(crate) struct Cell {
 }
 
 impl Matrix {
-    /// The shape of a published study of prefix caches: prompts of 1k to 32k tokens, cold, warm and hot, three runs.
+    /// Returns the matrix of a published study of prefix caches: prompts of 1k to 32k tokens, cold,
+    /// warm and hot, three runs.
     pub(crate) fn cache_study() -> Self {
         Self {
             contexts: [1, 2, 4, 8, 16, 32].map(|k| k * 1024).to_vec(),
@@ -78,7 +81,7 @@ impl Matrix {
         }
     }
 
-    /// The shortest prompts first, so that something is seen early.
+    /// Returns all combinations. Short prompts come first, so that the first results appear early.
     pub(crate) fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &context_tokens in &self.contexts {
@@ -100,18 +103,19 @@ impl Matrix {
 }
 
 impl Cell {
-    /// Seconds that its requests take one target: `prefill` and `decode` in tokens per second, as seen in a trial. Requests that
-    /// are sent together are taken to share the machine, not to help one another: what comes of batching is the surprise.
+    /// Estimates the duration of the cell's requests to one target, in seconds. `prefill` and
+    /// `decode` are the tokens per second of the trial. Concurrent requests are assumed to share
+    /// the machine without any gain from batching.
     pub(crate) fn seconds(&self, matrix: &Matrix, prefill: f64, decode: f64) -> f64 {
-        let read = f64::from(self.context_tokens) / prefill;
-        let said = f64::from(matrix.tokens) / decode;
+        let prefill_time = f64::from(self.context_tokens) / prefill;
+        let decode_time = f64::from(matrix.tokens) / decode;
         let runs = f64::from(matrix.runs);
         let of_one = match self.state {
-            PromptState::Cold => runs * (read + said),
-            // Each prompt is read once before.
-            PromptState::Hot | PromptState::Restart => read + runs * said,
-            // And another one, too.
-            PromptState::Warm => 2.0 * read + runs * said,
+            PromptState::Cold => runs * (prefill_time + decode_time),
+            // Each prompt is prefilled once before the runs.
+            PromptState::Hot | PromptState::Restart => prefill_time + runs * decode_time,
+            // A second prompt is prefilled as well.
+            PromptState::Warm => 2.0 * prefill_time + runs * decode_time,
         };
         f64::from(self.concurrency) * of_one
     }
@@ -122,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_combination_comes_once() {
+    fn cells_contain_every_combination_once() {
         let mut matrix = Matrix::cache_study();
         matrix.concurrency = vec![1, 4];
         matrix.streaming = vec![true, false];
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_run_reads_its_prompt_every_time() {
+    fn cold_run_prefills_its_prompt_every_time() {
         let matrix = Matrix {
             tokens: 10,
             ..Matrix::cache_study()
@@ -148,7 +152,7 @@ mod tests {
             };
             cell.seconds(&matrix, 100.0, 5.0)
         };
-        // 10 s to read, 2 s to answer; 3 runs of 2 requests.
+        // 10 s of prefill, 2 s of decoding; 3 runs of 2 requests.
         assert_eq!(seconds(PromptState::Cold), 72.0);
         assert_eq!(seconds(PromptState::Hot), 32.0);
         assert_eq!(seconds(PromptState::Warm), 52.0);

@@ -1,4 +1,4 @@
-//! What came out for each cell: every target's figures, and how the second does against the first.
+//! Results per cell: figures of every target, and the ratio of the second target to the first.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,29 @@ use super::sample::{Conditions, Sample, Taint};
 use super::statistics::{Estimate, Ratio, estimate, ratio};
 use rooflet_base::quantile::{median, nearest};
 
-/// What one target did in one run of a cell.
+/// Result of one target in one run of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Round {
     pub(crate) samples: Vec<Sample>,
-    /// Requests that failed, and why.
+    /// Errors of failed requests.
     pub(crate) failures: Vec<String>,
-    /// From the first request to the end of the last answer.
+    /// Time from the first request to the end of the last answer.
     pub(crate) seconds: f64,
     pub(crate) conditions: Conditions,
 }
 
-/// What is measured of an answer.
+/// Measured quantity of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Metric {
     TimeToFirstTokenSeconds,
     DecodeTokensPerSecond,
     TotalSeconds,
-    /// Of all requests of a run together.
+    /// Tokens per second of all requests of a run together.
     ThroughputTokensPerSecond,
 }
 
-/// Of one metric.
+/// Quantiles of one metric.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Quantiles {
@@ -39,34 +39,34 @@ pub(crate) struct Quantiles {
     pub(crate) p95: Estimate,
     pub(crate) p99: Estimate,
     pub(crate) samples: usize,
-    /// That they are of.
+    /// Number of rounds that the samples come from.
     pub(crate) rounds: usize,
 }
 
-/// What one target did in all runs of a cell.
+/// Result of one target in all runs of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TargetFigures {
-    /// Median, as the server counts.
+    /// Median of the token counts that the server reports.
     pub(crate) prompt_tokens: Option<u64>,
     pub(crate) cached_tokens: Option<u64>,
-    /// Without answers that are impossible.
+    /// Metrics, without impossible answers.
     pub(crate) metrics: BTreeMap<Metric, Quantiles>,
-    /// How many answers each taint was found in.
+    /// Number of answers per taint.
     pub(crate) taints: BTreeMap<Taint, usize>,
     pub(crate) failures: Vec<String>,
     pub(crate) samples: Vec<Sample>,
 }
 
-/// One cell's outcome.
+/// Result of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CellReport {
     #[serde(flatten)]
     pub(crate) cell: Cell,
-    /// In the order of the targets.
+    /// Results in the order of the targets.
     pub(crate) targets: Vec<TargetFigures>,
-    /// Second target over first; empty with one target.
+    /// Ratio of the second target to the first. Empty with one target.
     pub(crate) ratios: BTreeMap<Metric, Ratio>,
 }
 
@@ -93,7 +93,7 @@ impl Metric {
             Self::TotalSeconds => of_each(|sample| Some(sample.total_seconds)),
             Self::ThroughputTokensPerSecond => {
                 let tokens: u64 = samples.iter().map(|sample| sample.completion_tokens).sum();
-                // A part of the round's time belongs to answers that do not count.
+                // Part of the round's time belongs to answers that are excluded.
                 let whole = samples.len() == round.samples.len() && round.failures.is_empty();
                 if whole && tokens > 0 && round.seconds > 0.0 {
                     vec![tokens as f64 / round.seconds]
@@ -106,7 +106,7 @@ impl Metric {
 }
 
 impl CellReport {
-    /// `rounds` of each target, in the same order for all.
+    /// Creates the report from the rounds of each target, in the same order for all targets.
     pub(crate) fn new(matrix: &Matrix, cell: Cell, rounds: &[Vec<Round>]) -> Self {
         let targets: Vec<TargetFigures> = rounds
             .iter()
@@ -142,7 +142,7 @@ impl CellReport {
     }
 }
 
-/// The answers of a round that physics allows.
+/// Answers of a round that do not exceed the physical limit.
 fn possible<'a>(matrix: &Matrix, cell: &Cell, round: &'a Round) -> Vec<&'a Sample> {
     let is_possible = |sample: &&Sample| {
         !sample
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_no_figure() {
+    fn impossible_answers_are_excluded() {
         // 10 tokens in 1 s and in 10 ms.
         let rounds = vec![round(vec![sample(1.0, 2.0), sample(1.0, 1.01)], Some(100.0))];
         let report = report(&[rounds]);

@@ -1,60 +1,63 @@
-//! One request as its client saw it, and what speaks against using its times.
+//! One request as its client measured it, and the taints that make its times unusable.
 
 use serde::Serialize;
 
 use super::matrix::{Cell, PromptState};
 
-/// Tokens of a cold prompt that may be cached: what every chat template begins with.
+/// Tokens of a cold prompt that may be cached: the common start of every chat template.
 const COMMON_PREFIX_TOKENS: u64 = 64;
-/// Share of a repeated prompt that must come from the cache.
+/// Minimum share of a repeated prompt that must come from the cache.
 const LEAST_CACHED: f64 = 0.5;
 
-/// Of a stream that came in fewer reads from the network, the time between them says nothing of the server's speed.
+/// Minimum number of network reads for a decode speed. With fewer reads, their times do not show
+/// the server's speed.
 const LEAST_READS: u64 = 4;
 
 /// One answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Sample {
-    /// `None` where the server does not tell.
+    /// `None` if the server does not report it.
     pub(crate) prompt_tokens: Option<u64>,
     pub(crate) cached_tokens: Option<u64>,
     pub(crate) completion_tokens: u64,
-    /// The server told no usage: pieces of the stream were counted.
+    /// True if the server reported no usage, so that stream chunks were counted.
     pub(crate) counted_pieces: bool,
     pub(crate) reasoning_tokens: u64,
-    /// Reads from the network that brought text, and tokens that came with the first.
+    /// Network reads that brought text.
     pub(crate) reads: u64,
+    /// Tokens that arrived with the first read.
     pub(crate) first_tokens: u64,
-    /// `None` where the answer came in one piece.
+    /// `None` for an answer that is not streamed.
     pub(crate) time_to_first_token_seconds: Option<f64>,
     pub(crate) total_seconds: f64,
 }
 
-/// What held for a run besides what was asked.
+/// Conditions of the machine during a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Conditions {
-    /// The machine slowed itself down.
+    /// True if the machine was throttled.
     pub(crate) throttled: bool,
     pub(crate) on_battery: bool,
-    /// The most tokens per second that memory bandwidth allows one stream; `None` where model or machine are unknown.
+    /// Upper limit of tokens per second per stream, from the memory bandwidth. `None` if model or
+    /// machine are unknown.
     pub(crate) ceiling: Option<f64>,
 }
 
-/// Why a run does not show what was asked for.
+/// Reason why a run does not measure the requested condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Taint {
-    /// Faster than memory bandwidth allows: not a result.
+    /// Faster than memory bandwidth allows. The answer is excluded.
     Impossible,
-    /// A part of the prompt was cached where nothing should have been.
+    /// Part of the prompt was cached in the cold state.
     CacheHit,
-    /// The prompt was not cached where it should have been.
+    /// The prompt was not cached in another state.
     CacheMiss,
-    /// Cached or not cannot be told.
+    /// The server does not report cached tokens.
     CacheUnknown,
     Reasoning,
-    /// The answer ended before as many tokens as were asked for.
+    /// The answer has fewer tokens than requested.
     Short,
     CountedPieces,
     Throttled,
@@ -62,31 +65,32 @@ pub(crate) enum Taint {
 }
 
 impl Taint {
-    pub(crate) fn told(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
-            Self::Impossible => "faster than the memory's bandwidth allows",
-            Self::CacheHit => "prompt cached, though cold was asked",
-            Self::CacheMiss => "prompt not cached, though it was sent before",
-            Self::CacheUnknown => "server does not tell what was cached",
+            Self::Impossible => "faster than the memory bandwidth allows",
+            Self::CacheHit => "prompt was cached in the cold state",
+            Self::CacheMiss => "prompt was not cached although it was sent before",
+            Self::CacheUnknown => "server does not report cached tokens",
             Self::Reasoning => "reasoning tokens in the answer",
-            Self::Short => "answer shorter than asked",
-            Self::CountedPieces => "no usage told: pieces counted as tokens",
-            Self::Throttled => "machine hot or in low power mode",
-            Self::OnBattery => "on battery",
+            Self::Short => "answer has fewer tokens than requested",
+            Self::CountedPieces => "server reported no usage: stream chunks were counted as tokens",
+            Self::Throttled => "machine was hot or in low power mode",
+            Self::OnBattery => "machine was on battery power",
         }
     }
 }
 
 impl Sample {
-    /// Tokens per second after the first, and after those that came together with it.
+    /// Tokens per second after the first token. Tokens that arrived together with the first are
+    /// excluded.
     pub(crate) fn decode_tokens_per_second(&self) -> Option<f64> {
         let decoding = self.total_seconds - self.time_to_first_token_seconds?;
         let decoded = self.completion_tokens.saturating_sub(self.first_tokens);
-        let tells = self.reads >= LEAST_READS && decoded > 0 && decoding > 0.0;
-        tells.then(|| decoded as f64 / decoding)
+        let is_measurable = self.reads >= LEAST_READS && decoded > 0 && decoding > 0.0;
+        is_measurable.then(|| decoded as f64 / decoding)
     }
 
-    /// What speaks against it, of what was asked and held.
+    /// Taints of the sample for a cell, the requested tokens and the conditions of the run.
     pub(super) fn taints(&self, cell: &Cell, tokens: u32, conditions: &Conditions) -> Vec<Taint> {
         let mut taints = Vec::new();
         let mut note = |found: bool, taint| {
@@ -147,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_token_is_not_decoded() {
+    fn first_token_is_not_part_of_decoding() {
         assert_eq!(sample().decode_tokens_per_second(), Some(10.0));
         let whole = Sample {
             time_to_first_token_seconds: None,
             ..sample()
         };
         assert_eq!(whole.decode_tokens_per_second(), None);
-        // A client that is slow to read finds several.
+        // A slow client receives several tokens in one read.
         let held_up = Sample {
             reads: 7,
             first_tokens: 5,
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_as_asked_is_named() {
+    fn deviations_from_the_cell_are_tainted() {
         let taints = |sample: Sample, state| sample.taints(&cell(state), 11, &Conditions::default());
         let cached = |tokens| Sample {
             cached_tokens: tokens,
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn no_stream_is_faster_than_memory() {
+    fn stream_faster_than_memory_is_impossible() {
         let under = |ceiling| {
             let conditions = Conditions {
                 ceiling: Some(ceiling),

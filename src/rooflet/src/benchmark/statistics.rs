@@ -1,4 +1,5 @@
-//! What can be said of few, skewed samples: quantiles with bootstrap intervals, and whether two targets differ.
+//! Statistics of few, skewed samples: quantiles with bootstrap intervals, and a test whether two
+//! targets differ.
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -7,19 +8,20 @@ use serde::Serialize;
 use rooflet_base::quantile::sorted;
 
 const RESAMPLES: usize = 2000;
-/// Up to so many pairs, every way to flip their signs is tried.
+/// Maximum number of pairs for the exact sign-flip test, which tries all patterns of signs.
 const MOST_EXACT: usize = 14;
-/// The same samples give the same interval.
+/// Fixed seed, so that the same samples give the same interval.
 const SEED: u64 = 7;
 
-/// Of fewer rounds nothing is shown at 95 %: no interval between values that were seen holds the median as often, and even if
-/// all agree which target is better, they do so by accident more often than in 5 %.
+/// Minimum number of rounds for a 95 % statement. With fewer rounds, no interval between observed
+/// values contains the median that often. Even if all rounds favour the same target, this happens
+/// by chance in more than 5 % of cases.
 pub(crate) const LEAST_ROUNDS: usize = 6;
-/// The standard normal's quantile at 97.5 %.
+/// 97.5 % quantile of the standard normal distribution.
 const Z: f64 = 1.959_964;
 
-/// A quantile and its 95 % confidence interval, or where there are fewer than [`LEAST_ROUNDS`] the smallest and the largest
-/// value. What lies beyond the largest value no interval tells.
+/// Quantile and its 95 % confidence interval. With fewer than [`LEAST_ROUNDS`] rounds: smallest and
+/// largest value. No interval extends beyond the largest value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Estimate {
@@ -28,27 +30,31 @@ pub(crate) struct Estimate {
     pub(crate) high: f64,
 }
 
-/// How one target does against another.
+/// Ratio of one target to another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Ratio {
-    /// Second over first: geometric mean over the rounds, with its 95 % confidence interval; of one round that has no end.
+    /// Geometric mean of second over first over the rounds, with its 95 % confidence interval.
+    /// Unbounded for one round.
     #[serde(flatten)]
     pub(crate) of: Estimate,
-    /// Chance of a ratio as far from 1 if the targets were alike, by flipping which is which in every round.
+    /// Probability of a ratio at least as far from 1 if the targets are equal, from a sign-flip
+    /// test over the rounds.
     pub(crate) p: f64,
     pub(crate) rounds: usize,
 }
 
-/// The value that `fraction` of all are at or below, midway where two are (Hyndman and Fan 1996, definition 2). Not
-/// `rooflet_base::quantile`'s, by which the 99th percentile of a hundred skewed times is next to the second largest.
+/// Returns the value that `fraction` of all values do not exceed, or the midpoint if two values
+/// qualify (Hyndman and Fan 1996, definition 2). Differs from `rooflet_base::quantile`, whose 99th
+/// percentile of 100 skewed times is nearly the second largest value.
 fn quantile(sorted: &[f64], fraction: f64) -> f64 {
     let rank = fraction * sorted.len() as f64;
     let at = |rank: f64| sorted[(rank as usize).clamp(1, sorted.len()) - 1];
     f64::midpoint(at(rank.ceil()), at(rank.floor() + 1.0))
 }
 
-/// `None` of no values. Rounds are drawn, again and again, and not values: those of one round are alike.
+/// Estimates a quantile. `None` without values. The bootstrap resamples rounds, because values of
+/// one round are correlated.
 pub(super) fn estimate(rounds: &[Vec<f64>], fraction: f64) -> Option<Estimate> {
     let rounds: Vec<&Vec<f64>> = rounds.iter().filter(|round| !round.is_empty()).collect();
     let all = |rounds: &[&Vec<f64>]| sorted(rounds.iter().copied().flatten().copied());
@@ -74,8 +80,8 @@ pub(super) fn estimate(rounds: &[Vec<f64>], fraction: f64) -> Option<Estimate> {
     })
 }
 
-/// What is cut off at each end of the resampled: less than 2.5 %, since few rounds spread less than what they were drawn from
-/// (the expanded percentiles of Hesterberg 2015).
+/// Probability to cut off at each end of the resampled values: less than 2.5 %, because few rounds
+/// spread less than their population (expanded percentiles of Hesterberg 2015).
 fn tail(rounds: usize) -> f64 {
     let n = rounds as f64;
     let x = (n / (n - 1.0)).sqrt() * student(rounds - 1);
@@ -92,7 +98,7 @@ fn tail(rounds: usize) -> f64 {
     density * series.iter().fold(0.0, |sum, factor| (sum + factor) * t)
 }
 
-/// Student's quantile at 97.5 %, within 0.3 %, of one degree of freedom or more.
+/// 97.5 % quantile of Student's t distribution, within 0.3 %, for one or more degrees of freedom.
 fn student(degrees: usize) -> f64 {
     match degrees {
         ..=1 => 12.706_2,
@@ -109,7 +115,7 @@ fn student(degrees: usize) -> f64 {
     }
 }
 
-/// Of what both targets did in the same rounds. `None` of no pairs.
+/// Ratio over the rounds that both targets completed. `None` without pairs.
 pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let logs: Vec<f64> = pairs
         .iter()
@@ -121,7 +127,7 @@ pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     }
     let n = logs.len() as f64;
     let mean = logs.iter().sum::<f64>() / n;
-    // Student's interval: to resample so few makes it too narrow.
+    // Student's interval, because a bootstrap of so few values is too narrow.
     let half = match logs.len() {
         1 => f64::INFINITY,
         rounds => {
@@ -140,7 +146,7 @@ pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     })
 }
 
-/// Share of sign patterns whose sum is at least as far from 0 as the one that was seen.
+/// Share of sign patterns whose sum is at least as far from 0 as the observed sum.
 fn sign_flips(logs: &[f64]) -> f64 {
     let seen = logs.iter().sum::<f64>().abs() * (1.0 - 1e-12);
     if logs.len() <= MOST_EXACT {
@@ -162,7 +168,7 @@ fn sign_flips(logs: &[f64]) -> f64 {
             flipped.sum::<f64>().abs() >= seen
         })
         .count();
-    // The pattern that was seen is one of them.
+    // The observed pattern counts as one of them.
     (as_far + 1) as f64 / (RESAMPLES + 1) as f64
 }
 
@@ -174,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_interval_holds_its_value_and_lies_within_the_samples(
+        fn interval_contains_its_value_and_lies_within_the_samples(
             rounds in proptest::collection::vec(proptest::collection::vec(0.001..1000.0_f64, 1..4), 1..12),
             fraction in 0.05..0.99_f64,
         ) {
@@ -197,9 +203,10 @@ mod tests {
         }
     }
 
-    /// Three rounds, all of them faster: 2 of the 8 patterns of signs are as far from zero, so nothing is proven.
+    /// Three rounds favour one target: 2 of the 8 sign patterns are as far from zero, so the
+    /// difference is not significant.
     #[test]
-    fn few_rounds_prove_nothing() {
+    fn few_rounds_are_not_significant() {
         let alike = |rounds| ratio(&vec![(1.0, 2.0); rounds]).unwrap();
         assert_eq!(alike(3).p, 0.25);
         assert_eq!(alike(6).p, 2.0 / 64.0);
@@ -208,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_lie_midway_where_two_values_are_one() {
+    fn quantile_is_the_midpoint_of_two_values() {
         let each = |values: &[f64]| values.iter().map(|value| vec![*value]).collect::<Vec<_>>();
         let values: Vec<f64> = (1..=100_u8).map(f64::from).collect();
         let values = each(&values);
@@ -224,10 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn of_few_rounds_all_is_told_that_was_seen() {
-        let told = |rounds: &[Vec<f64>]| estimate(rounds, 0.5).map(|of| (of.low, of.value, of.high));
-        assert_eq!(told(&[vec![4.0, 1.0], vec![], vec![2.0]]), Some((1.0, 2.0, 4.0)));
-        assert_eq!(told(&[vec![], vec![]]), None);
+    fn few_rounds_give_smallest_and_largest_value() {
+        let interval = |rounds: &[Vec<f64>]| estimate(rounds, 0.5).map(|of| (of.low, of.value, of.high));
+        assert_eq!(
+            interval(&[vec![4.0, 1.0], vec![], vec![2.0]]),
+            Some((1.0, 2.0, 4.0))
+        );
+        assert_eq!(interval(&[vec![], vec![]]), None);
         let once = ratio(&[(1.0, 2.0)]).unwrap().of;
         assert_eq!((once.low, once.high), (0.0, f64::INFINITY));
         // exp(ln 2 ± 12.706 * 0.1 / sqrt 2), whose spread is known.
@@ -240,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_of_statistics_are_met() {
+    fn quantiles_match_statistical_tables() {
         for (degrees, value) in [
             (1, 12.706),
             (2, 4.303),
@@ -262,18 +272,18 @@ mod tests {
         (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
     }
 
-    /// Share of experiments whose interval holds the truth.
+    /// Share of experiments whose interval contains the true value.
     fn coverage(mut holds: impl FnMut(&mut StdRng) -> bool) -> f64 {
         const EXPERIMENTS: usize = 200;
         let mut random = StdRng::seed_from_u64(1);
         (0..EXPERIMENTS).filter(|_| holds(&mut random)).count() as f64 / EXPERIMENTS as f64
     }
 
-    /// Within two standard deviations of 200 experiments, or above.
+    /// Lower limit of two standard deviations for 200 experiments.
     const COVERED: f64 = 0.92;
 
     #[test]
-    fn intervals_hold_the_truth_as_often_as_they_say() {
+    fn intervals_contain_the_true_value_as_often_as_stated() {
         for rounds in [3, 8] {
             let share = coverage(|random| {
                 let pairs: Vec<_> = (0..rounds).map(|_| (1.0, (0.2 * normal(random)).exp())).collect();
@@ -282,7 +292,7 @@ mod tests {
             });
             assert!(share >= COVERED, "a ratio of {rounds} rounds: {share}");
         }
-        // What is measured together is alike.
+        // Values of one round are correlated.
         for answers in [1, 4] {
             let share = coverage(|random| {
                 let mut round = |_| {

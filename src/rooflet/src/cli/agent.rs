@@ -24,69 +24,76 @@ use rooflet_pki::NodeCertificate;
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
 
-/// In the state directory: the credentials of a node that has joined.
+/// File in the state directory with the credentials of a joined node.
 pub(super) const KUBECONFIG_FILE: &str = "kubeconfig";
 
 /// Arguments of `rooflet agent`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The API server this node belongs to. Default: the one that it has joined. Without any, only --manifest-dir says what runs here.
+    /// Kubeconfig of the API server. Default: the API server that this node has joined. Without
+    /// any, only --manifest-dir defines replicas.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
-    /// Run one copy of each ModelDeployment in this directory, with or without an API server.
+    /// Run one replica of each ModelDeployment in this directory, with or without an API server.
     #[arg(long, value_name = "DIR")]
     manifest_dir: Option<Utf8PathBuf>,
-    /// The name of this machine's FleetNode. Without it the one that it had last, which the state directory keeps, and at first the
-    /// host name.
+    /// Name of this machine's FleetNode. Default: the previous name, which is stored in the state
+    /// directory, initially the host name.
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// Where `local://NAME` models are: one directory each.
+    /// Directory of `local://NAME` models, one subdirectory each.
     #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR", value_parser = super::directory("ROOFLET_MODEL_DIR"))]
     model_dir: Option<Utf8PathBuf>,
-    /// Where the agent keeps its logs and what it needs to find its workers again.
+    /// Directory of the agent's logs and of the records with which it finds its workers.
     #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = super::directory("ROOFLET_STATE_DIR"), default_value_t = super::default_data_dir().join("agent"))]
     state_dir: Utf8PathBuf,
-    /// Where the agent takes requests for its replicas. Port 0 takes a free one.
+    /// Address of the agent's HTTP server. Port 0 selects a free port.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Let pages of these origins ask this agent, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
-    /// whatever this says; clients that are no browsers do not come from an origin.
+    /// Web origins whose pages may send requests to this agent, such as `https://chat.example.com`;
+    /// `*` for all. Pages of this machine and of apps are always allowed. Clients other than
+    /// browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
-    /// The address at which the gateway reaches this agent, if it is another one than it listens on.
+    /// Address at which the gateway reaches this agent, if it differs from --listen.
     #[arg(long, value_name = "HOST")]
     advertise_address: Option<String>,
-    /// Seconds that a worker may take to finish running requests when the agent stops or the machine needs its memory.
+    /// Seconds for in-flight requests to finish when the agent stops or memory is low.
     #[arg(long, value_name = "N", default_value_t = GRACE.as_secs(), value_parser = clap::value_parser!(u64).range(0..=3600))]
     grace_seconds: u64,
-    /// Seconds that it may take for that when its replica is replaced, moved or scaled away: as long as its longest answer
-    /// may take, and at most this.
+    /// Maximum seconds for in-flight requests to finish when a replica is replaced, moved or scaled
+    /// down. The agent waits no longer than the longest possible answer takes.
     #[arg(long, value_name = "N", default_value_t = ANSWER_GRACE.as_secs(), value_parser = clap::value_parser!(u64).range(0..=3600))]
     answer_grace_seconds: u64,
-    /// Leave workers running when the agent stops; its next start takes them over. After a crash it always does.
+    /// Keep workers running when the agent stops; the next agent adopts them. After a crash of the
+    /// agent, workers always keep running.
     #[arg(long)]
     keep_workers: bool,
-    /// Times of day at which this machine is not to serve: its replicas move away where other nodes have room.
+    /// Daily times at which this machine does not serve. Its replicas move to other nodes that have
+    /// capacity.
     #[arg(long, value_name = "HH:MM-HH:MM[,…]")]
     quiet_hours: Option<QuietHours>,
     /// Do not measure the memory bandwidth.
     #[arg(long)]
     no_probe: bool,
-    /// Load the machine for so many seconds whenever it is measured, so that predictions are of the speed that it keeps when
-    /// it is hot. Its replicas start afterwards. Two minutes tell the most of a Mac without a fan.
+    /// Load the machine for this many seconds before each measurement, so that predictions apply to
+    /// the sustained speed of a hot machine. Replicas start afterwards. 120 is enough for a Mac
+    /// without a fan.
     #[arg(long, value_name = "N", conflicts_with = "no_probe", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
     probe_sustained_seconds: Option<u64>,
-    /// Be a Mac with this chip, such as "M4 Pro", to try a fleet on one machine: admission, placement and predictions go by its
-    /// data sheet, while workers run the engine of this machine. The node is labelled rooflet.dev/simulated.
+    /// Simulate a Mac with this chip, such as "M4 Pro", to try a fleet on one machine. Admission,
+    /// placement and predictions use its data sheet; workers run the engine of this machine. The
+    /// node has the label rooflet.dev/simulated.
     #[arg(long, value_name = "CHIP", requires = "simulated_memory")]
     simulated_chip: Option<String>,
-    /// The memory of that Mac. What workers really take is this machine's, and nobody watches that it has so much.
+    /// Memory of the simulated Mac. Workers use this machine's memory; the agent does not check
+    /// that it is sufficient.
     #[arg(long, value_name = "SIZE", requires = "simulated_chip", value_parser = super::fit::memory_size)]
     simulated_memory: Option<Bytes>,
-    /// The GPU cores of that Mac, where its chip is made with several numbers.
+    /// GPU cores of the simulated Mac, if its chip exists with several numbers.
     #[arg(long, value_name = "N", requires = "simulated_chip")]
     simulated_gpu_cores: Option<u32>,
-    /// Stop when standard input ends: a supervisor holds the other end.
+    /// Stop when standard input closes. A supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
 }
@@ -97,8 +104,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let kubeconfig = args.kubeconfig.or(joined);
     if kubeconfig.is_none() && args.manifest_dir.is_none() {
         return Err(unusable(
-            "this machine has joined no control plane: run `rooflet join`, or say with --kubeconfig or --manifest-dir who decides what \
-             runs here"
+            "this machine has not joined a control plane: run `rooflet join`, or pass --kubeconfig or --manifest-dir"
                 .to_owned(),
         ));
     }
@@ -118,7 +124,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         && named != joined
     {
         return Err(unusable(format!(
-            "--node-name {named}: this machine's certificate is for {joined}; leave the name out, or join again with it"
+            "--node-name {named}: the certificate of this machine is for node {joined}; omit --node-name, or join again with this name"
         )));
     }
     let node_name = super::node_name(args.node_name.or(joined_as), &args.state_dir)?;
@@ -127,7 +133,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     if args.listen.ip().is_unspecified() && args.advertise_address.is_none() {
         return Err(unusable(format!(
-            "--listen {}: say with --advertise-address at which address others reach this machine",
+            "--listen {}: pass --advertise-address with the address at which other machines reach this machine",
             args.listen
         )));
     }
@@ -161,7 +167,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Some(host) => format!("{host}:{}", bound.port()),
         None => bound.to_string(),
     };
-    let program = std::env::current_exe().context("finding this program's own file")?;
+    let program = std::env::current_exe().context("determining the path of this program")?;
     let config = AgentConfig {
         node_name,
         state_dir: args.state_dir,
@@ -172,7 +178,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         endpoint: format!("http://{advertised}"),
         quiet_hours: args.quiet_hours.unwrap_or_default(),
         program: Utf8PathBuf::from_path_buf(program).map_err(|path| {
-            anyhow::anyhow!("this program's path `{}` is not UTF-8: move it", path.display())
+            anyhow::anyhow!(
+                "path of this program `{}` is not UTF-8: move the program",
+                path.display()
+            )
         })?,
         engine: engine(),
         grace: Duration::from_secs(args.grace_seconds),
@@ -193,8 +202,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .map_err(|why| Failure::from(anyhow::anyhow!(why)))
 }
 
-/// Name and version of the engine in this build. The version is that of the loaded library, which may change under the same
-/// rooflet.
+/// Name and version of the engine in this build. The version is that of the loaded library, which
+/// can change without a new version of rooflet.
 fn engine() -> String {
     #[cfg(feature = "mlx")]
     return format!("mlx {}", rooflet_mlx::device::engine_version());
@@ -202,7 +211,7 @@ fn engine() -> String {
     return "no engine".to_owned();
 }
 
-/// The client of a node whose certificate is renewed as long as the tasks run.
+/// Returns a client whose certificate is renewed while the tasks run.
 fn keep_credentials(
     client: Client,
     kubeconfig: Utf8PathBuf,
@@ -221,7 +230,7 @@ fn keep_credentials(
     client
 }
 
-/// A Mac that does not exist, but for its disk.
+/// Returns the host of a simulated Mac. Only its disk is real.
 fn simulated(
     node: &str,
     chip: &str,

@@ -27,31 +27,33 @@ use rooflet_model::dimensions::KvBits;
 use rooflet_roofline::chip;
 use rooflet_roofline::predict::ModelCost;
 
-/// More requests at once than any of these servers batches.
+/// Maximum number of concurrent requests; larger than any server's batch.
 const MOST_CONCURRENT: i64 = 256;
 
 const RUNS_OF_ONE: u32 = 5;
-/// If all rounds agree, the chance that they do by accident is 2 in 2^8: enough below 5 % that not all need to.
+/// With 8 rounds, the probability that all rounds favour one target by chance is 2 in 2^8, well
+/// below 5 %.
 const RUNS_OF_TWO: u32 = 8;
 
 /// Arguments of `rooflet bench`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// URL of a server, or a model's directory, for which a worker is started. Two are compared: both are asked in every
-    /// round, and which comes first changes.
+    /// URL of a server, or directory of a model for which a worker is started. With two targets,
+    /// every round measures both in alternating order.
     #[arg(value_name = "URL|DIR", required = true, num_args = 1..=2)]
     targets: Vec<String>,
-    /// The `model` of requests. Default: the only one that the server names.
+    /// `model` of the requests. Default: the only model that the server lists.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// The key that servers at URLs want, for each of them.
+    /// API key for all servers at URLs.
     #[arg(long, value_name = "KEY", env = "OPENAI_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// Tokens of the prompts, such as 128,1k,4k.
+    /// Prompt lengths in tokens, such as 128,1k,4k.
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_tokens, default_value = "128,1k")]
     contexts: Vec<u32>,
-    /// What the server has of a prompt: cold = nothing, hot = it was answered just before, warm = its prefix is in files
-    /// only, restart = that, and the server was started anew. The last two need a model's directory.
+    /// State of the prefix cache for a prompt: cold = not cached, hot = answered immediately
+    /// before, warm = cached on disk only, restart = cached on disk only and the server restarted.
+    /// warm and restart need a model directory.
     #[arg(
         long,
         value_name = "STATE,…",
@@ -60,28 +62,28 @@ pub(super) struct Args {
         default_value = "cold,hot"
     )]
     states: Vec<State>,
-    /// Requests sent at the same time.
+    /// Number of concurrent requests.
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MOST_CONCURRENT), default_value = "1")]
     concurrency: Vec<u32>,
-    /// Whether answers are streamed. Without a stream there is no time to the first token.
+    /// Stream answers. Without streaming there is no time to first token.
     #[arg(long, value_enum, default_value = "yes")]
     stream: Streaming,
-    /// How often all of it is measured. Default: 5, or 8 where two are compared: fewer than 6 can show no difference.
+    /// Number of runs. Default: 5, or 8 when comparing; fewer than 6 cannot show a difference.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: Option<u32>,
-    /// Tokens asked for in each answer.
+    /// Tokens requested for each answer.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=8192))]
     tokens: u32,
-    /// A ready-made choice of contexts, states, runs and tokens.
+    /// Predefined contexts, states, runs and tokens.
     #[arg(long, value_enum, conflicts_with_all = ["contexts", "states", "concurrency", "stream", "runs", "tokens"])]
     preset: Option<Preset>,
-    /// The directory of the model that servers at URLs on this machine serve: what its bytes and the chip's bandwidth
-    /// do not allow is refused. Known for a target that is a directory.
+    /// Directory of the model that servers at local URLs serve. Results faster than its size and
+    /// the chip's bandwidth allow are rejected. Known for targets that are directories.
     #[arg(long, value_name = "DIR")]
     facts: Option<Utf8PathBuf>,
     #[arg(long, short, value_enum, default_value = "table")]
     output: Output,
-    /// Writes a report with plots of what was streamed, too.
+    /// Also write a report with plots of the streamed answers.
     #[arg(long, value_name = "FILE")]
     html: Option<Utf8PathBuf>,
 }
@@ -103,7 +105,7 @@ enum Streaming {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Preset {
-    /// Prompts of 1k to 32k tokens, cold, hot and, where the target is a model's directory, warm; three runs.
+    /// Prompts of 1k to 32k tokens, cold, hot and, for model directories, warm; three runs.
     CacheStudy,
 }
 
@@ -113,7 +115,7 @@ enum Output {
     Json,
 }
 
-/// All that came out.
+/// Result of the benchmark.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -130,13 +132,13 @@ struct TargetName {
     model: String,
 }
 
-/// `1 run`, `2 runs`.
+/// Formats a count with its noun: `1 run`, `2 runs`.
 fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 fn parse_tokens(text: &str) -> Result<u32, String> {
-    let wrong = || format!("`{text}` is no number of tokens; write 128, 4k or 4096");
+    let wrong = || format!("`{text}` is not a number of tokens: use 128, 4k or 4096");
     let lower = text.to_ascii_lowercase();
     let (digits, factor) = lower
         .strip_suffix('k')
@@ -186,7 +188,7 @@ pub(super) async fn run(args: Args) -> Result<ExitStatus, Failure> {
     let tasks = Tasks::new();
     shutdown::on_signal(&tasks)?;
     let stop = tasks.stop_token();
-    // What is dropped ends: no worker of ours is left behind.
+    // Dropping the benchmark ends its workers.
     tokio::select! {
         outcome = measured(args) => outcome,
         () = stop.cancelled() => Err(anyhow!("interrupted").into()),
@@ -196,28 +198,28 @@ pub(super) async fn run(args: Args) -> Result<ExitStatus, Failure> {
 async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     let clock = Clock::System;
     if let Some(path) = &args.html {
-        // Not after an hour of measuring.
+        // An unwritable file must fail before the measurement, not after an hour.
         std::fs::File::options()
             .create(true)
             .append(true)
             .open(path)
-            .with_context(|| format!("`{path}` cannot be written"))?;
+            .with_context(|| format!("opening `{path}` for writing"))?;
     }
     let matrix = args.matrix();
     let stores = matrix.states.iter().any(|state| state.needs_files());
     let key = args.api_key.as_deref().filter(|key| !key.is_empty());
     let mut servers = Vec::new();
-    // All of them, before a model is loaded for the first.
+    // All targets are checked before the first model is loaded.
     for name in &args.targets {
         if stores && target::is_url(name) {
             let err =
-                anyhow!("`{name}`: warm and restart need a model's directory, for which a server is started");
+                anyhow!("`{name}`: warm and restart need a model directory, for which a server is started");
             return Err(Failure::new(ExitStatus::Usage, err));
         }
         let server = target::is_url(name).then(|| Server::at(name, key)).transpose();
         servers.push(server.map_err(|err| Failure::new(ExitStatus::Usage, err))?);
     }
-    // Prompts of another run of this program are others; those of two targets are the same.
+    // Prompts differ between runs of the program, but not between the two targets.
     let began = clock.now().as_millisecond().cast_unsigned();
     let mut targets = Vec::new();
     for (name, server) in args.targets.iter().zip(servers) {
@@ -281,7 +283,7 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     if let Some(path) = &args.html {
         std::fs::write(path, html::report(&report, clock.now()))
             .with_context(|| format!("writing `{path}`"))?;
-        ui::progress(&format!("{path} has the report"));
+        ui::progress(&format!("wrote report {path}"));
     }
     if report.cells.iter().any(CellReport::has_failures) {
         return Err(anyhow!("requests failed").into());
@@ -293,7 +295,7 @@ async fn measured(args: Args) -> Result<ExitStatus, Failure> {
     })
 }
 
-/// All runs of one cell, every target in each.
+/// Measures all runs of one cell on every target.
 async fn measure(
     targets: &mut [Target],
     matrix: &Matrix,
@@ -304,7 +306,8 @@ async fn measure(
 ) -> anyhow::Result<CellReport> {
     let mut rounds: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
     let (mut kept, mut others): (Vec<Vec<String>>, Vec<Vec<String>>) = Default::default();
-    // Two servers get the same prompts; a server that is compared with itself would have them cached.
+    // Two servers get the same prompts. A server that is compared with itself gets different ones,
+    // because it caches.
     let alike = targets.len() == 2 && targets[0].client.base != targets[1].client.base;
     if cell.state != PromptState::Cold {
         let first = *seed;
@@ -313,10 +316,10 @@ async fn measure(
                 *seed = first;
             }
             let known = prompts(target, &cell, seed);
-            // Answered once before; a failure shows in the runs.
+            // Sends each prompt once to fill the cache. Errors appear in the runs.
             wave(target, &cell, matrix.tokens, &known, clock).await;
             if cell.state == PromptState::Warm {
-                // In memory there is room for one of the two.
+                // The server's memory holds only one of the two prompts.
                 others.push(prompts(target, &cell, seed));
             }
             kept.push(known);
@@ -361,7 +364,7 @@ fn prompts(target: &Target, cell: &Cell, seed: &mut u64) -> Vec<String> {
         .collect()
 }
 
-/// All requests of a run at once.
+/// Sends all requests of a run concurrently.
 async fn wave(target: &Target, cell: &Cell, tokens: u32, prompts: &[String], clock: &Clock) -> Round {
     let begin = clock.instant();
     let asked = prompts.iter().map(|prompt| {
@@ -397,7 +400,8 @@ async fn wave(target: &Target, cell: &Cell, tokens: u32, prompts: &[String], clo
     round
 }
 
-/// Tokens per second that the chip's bandwidth allows one stream of each target; `None` where chip or model are unknown.
+/// Upper limit of tokens per second per stream from the chip's bandwidth, for each target. `None`
+/// if chip or model are unknown.
 fn ceilings(args: &Args, cell: &Cell) -> anyhow::Result<Vec<Option<f64>>> {
     let host = Host::Native;
     let Ok(chip) = chip::of_machine(&host.identity().chip, host.memory().total) else {
@@ -430,7 +434,7 @@ fn ceilings(args: &Args, cell: &Cell) -> anyhow::Result<Vec<Option<f64>>> {
 fn progress_bar(seconds: f64) -> ProgressBar {
     let bar = ProgressBar::new((1e3 * seconds) as u64);
     let style = ProgressStyle::with_template("{bar:30} {percent:>3} %, {eta} left: {msg}")
-        .expect("the template is a constant that is right");
+        .expect("the template is a valid constant");
     bar.set_style(style);
     bar
 }
@@ -448,7 +452,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_written_short_or_long() {
+    fn parses_short_and_long_token_counts() {
         assert_eq!(parse_tokens("4k"), Ok(4096));
         assert_eq!(parse_tokens("128"), Ok(128));
         for wrong in ["", "k", "0", "-1", "4m", "1.5k", "9999999k"] {

@@ -1,5 +1,5 @@
-//! `rooflet bench-roofline`: predicts and measures decode speed on this machine, with models of random weights. Shows how far a
-//! prediction from the probe alone can be trusted here.
+//! `rooflet bench-roofline`: predicts and measures decode speed on this machine with models of
+//! random weights. The result shows how accurate predictions from the probe are.
 
 mod models;
 mod streams;
@@ -23,36 +23,37 @@ use rooflet_roofline::predict::{
 use rooflet_roofline::probing::spread;
 use rooflet_worker::bench::{BareEngine, BenchError};
 
-/// What a model's file holds its weights in.
+/// Bits of the weights.
 const BITS: [u32; 2] = [4, 8];
 
-/// Tokens of the prompt. Its length matters little; that it is not empty does.
+/// Tokens of the prompt. Its length has little influence, but it must not be empty.
 const PROMPT_TOKENS: u32 = 8;
 
 /// Arguments of `rooflet bench-roofline`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Models by their parameters. A CPU takes half a second per token of the largest of the default ones.
+    /// Models by number of parameters. On a CPU, the largest default model takes half a second per
+    /// token.
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', default_value = "20m,75m,220m,600m", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.map(|shape| shape.name)))]
     sizes: Vec<String>,
     /// Tokens decoded per model and round.
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(4..=4096))]
     tokens: u32,
-    /// How often all of it is repeated, the probe included.
+    /// Number of repetitions, including the probe.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Where the models are written, and kept for the next time. Default: a temporary directory.
+    /// Directory in which the models are written and kept. Default: a temporary directory.
     #[arg(long, value_name = "DIR")]
     models: Option<Utf8PathBuf>,
-    /// Measures throughput instead: so many answers together, against one after another.
+    /// Measure throughput instead: this many concurrent answers against sequential answers.
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: Vec<u32>,
-    /// With --streams: this model's directory instead of random ones.
+    /// With --streams: directory of a model to use instead of random ones.
     #[arg(long, value_name = "DIR", requires = "streams")]
     model: Option<Utf8PathBuf>,
 }
 
-/// One model and what is known of it.
+/// Model with its cost and results.
 struct Subject {
     name: String,
     path: Utf8PathBuf,
@@ -62,7 +63,7 @@ struct Subject {
     runs: Vec<Run>,
 }
 
-/// One round's figures of one model.
+/// Result of one round for one model.
 struct Run {
     predicted: DecodePrediction,
     measured: f64,
@@ -91,7 +92,7 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     });
     tokio::select! {
         done = measuring => done?,
-        () = tasks.stop_token().cancelled_owned() => Err(anyhow!("interrupted before all was measured").into()),
+        () = tasks.stop_token().cancelled_owned() => Err(anyhow!("interrupted before the measurement was complete").into()),
     }
 }
 
@@ -125,19 +126,19 @@ fn measure_all(args: &Args, directory: &Utf8Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removed when the run ends, however it ends.
+/// Temporary directory, removed on drop.
 struct Temporary(Utf8PathBuf);
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Nothing is lost but disk space that the system frees sooner or later.
+        // A failure only leaves files that the system removes later.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }
 
 fn machine(report: &ProbeReport) -> Result<MeasuredMachine, Failure> {
     let machine = MeasuredMachine::new(&report.measurements);
-    Ok(machine.context("the probe lacks a figure that predictions need")?)
+    Ok(machine.context("the probe report lacks a figure that predictions need")?)
 }
 
 fn prepare(args: &Args, directory: &Utf8Path, report: &ProbeReport) -> Result<Vec<Subject>, Failure> {
@@ -170,7 +171,7 @@ fn subject(shape: &Shape, bits: u32, directory: &Utf8Path, report: &ProbeReport)
     })
 }
 
-/// The model at `path`, written where it is not there or not whole.
+/// Returns the model at `path`. Writes it if it is missing or incomplete.
 fn written(shape: &Shape, bits: u32, path: &Utf8Path) -> anyhow::Result<ModelDir> {
     ModelDir::inspect(path).or_else(|_| {
         ui::progress(&format!("writing {}", shape.title(bits)));
@@ -185,14 +186,14 @@ fn measure(subject: &Subject, tokens: u32, machine: MeasuredMachine, first: bool
     let wrong = |err: BenchError| anyhow!("{}: {err}", subject.name);
     let engine = BareEngine::load(subject.path.clone().into_std_path_buf(), 1).map_err(wrong)?;
     let question = "a".repeat(PROMPT_TOKENS as usize);
-    // Weights come into memory, and the allocator's buffers with the first tokens. GPUs compile kernels when they first
-    // meet a shape, and contexts of each length are shapes.
+    // The warm-up loads weights and allocates buffers. GPUs compile kernels for each new shape, and
+    // every context length is a shape.
     let warm_up = if first { tokens as usize } else { 2 };
     engine.chat(&question, warm_up).map_err(wrong)?;
     let answer = engine.chat(&question, tokens as usize).map_err(wrong)?;
     let Some(measured) = answer.decode_tokens_per_second else {
         bail!(
-            "{}: the answer of {} tokens has no speed",
+            "{}: the answer of {} tokens has no decode speed",
             subject.name,
             answer.completion_tokens
         );
@@ -214,8 +215,8 @@ fn measure(subject: &Subject, tokens: u32, machine: MeasuredMachine, first: bool
     Ok(Run { predicted, measured })
 }
 
-/// Rounds differ by what else runs on the machine, so both sides are compared where they were least disturbed: the
-/// fastest of the rounds. The medians, beside it, are of each round's own ratio.
+/// Formats the results. Other programs disturb rounds differently, so the fastest rounds of both
+/// sides are compared. The last column shows the median ratio within rounds.
 fn table(report: &ProbeReport, subjects: &[Subject]) -> String {
     let engine = &report.engine;
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! `rooflet claim`: whether published numbers can be true.
+//! `rooflet claim`: checks published performance numbers.
 
 mod document;
 mod report;
@@ -17,7 +17,7 @@ use rooflet_base::error::ExitStatus;
 use rooflet_base::yaml;
 use rooflet_claim::{Assessment, InvalidClaim};
 
-/// Arguments that are said of the one claim that they make.
+/// Arguments that describe a single claim.
 const OF_ONE_CLAIM: [&str; 17] = [
     "chip",
     "gpu_cores",
@@ -40,85 +40,89 @@ const OF_ONE_CLAIM: [&str; 17] = [
 
 /// Check published numbers against physics, known facts and their own arithmetic.
 ///
-/// With --file: every claim of a YAML file. Without: one claim from the other flags. docs/claims.md describes the form.
+/// With --file: checks every claim of a YAML file. Otherwise checks one claim from the other flags.
+/// docs/claims.md describes the format.
 ///
-/// Exits with 0 if all is plausible, with 4 if something is wrong, with 5 if a claim holds nothing that can be checked.
+/// Exit codes: 0 if everything is plausible, 4 if something is wrong, 5 if a claim contains nothing
+/// that can be checked.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(super) struct Args {
-    /// Claims to check: PerformanceClaim objects, or bare specs of them; `-` is standard input. May be given again.
+    /// File with claims: PerformanceClaim objects or their specs; `-` reads standard input.
+    /// Repeatable.
     #[arg(long = "file", short = 'f', value_name = "FILE.yaml", conflicts_with_all = OF_ONE_CLAIM)]
     files: Vec<Utf8PathBuf>,
-    /// How the outcome is printed. json: one object, or a list of them when there are several claims.
+    /// Output format. json: one object, or a list for several claims.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-    /// The chip, such as "Apple M4 Pro".
+    /// Chip, such as "Apple M4 Pro".
     #[arg(long)]
     chip: Option<String>,
-    /// Its GPU cores.
+    /// GPU cores of the chip.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     gpu_cores: Option<u32>,
-    /// The machine's memory, such as 24GB.
+    /// Memory of the machine, such as 24GB.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<String>,
-    /// The bandwidth that the claim gives the chip, in GB/s.
+    /// Bandwidth that the claim states for the chip, in GB/s.
     #[arg(long, value_name = "GB/S", allow_hyphen_values = true)]
     bandwidth: Option<String>,
-    /// The model, such as gemma-3-12b-it-4bit.
+    /// Model, such as gemma-3-12b-it-4bit.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// The format of its weights: mlx4, 4bit, q4_k_m, bf16 and the like. Default: what the name ends in.
+    /// Weight format: mlx4, 4bit, q4_k_m, bf16 and others. Default: from the model's name.
     #[arg(long, value_name = "FORMAT")]
     quantization: Option<String>,
-    /// The program that ran it.
+    /// Inference engine.
     #[arg(long)]
     engine: Option<String>,
-    /// Tokens of the prompt.
+    /// Prompt length in tokens.
     #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
     prompt: Option<String>,
-    /// Of them, tokens that a prefix cache held.
+    /// Prompt tokens in the prefix cache.
     #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
     cached: Option<String>,
-    /// Tokens in the KV cache while decoding.
+    /// Tokens in the KV cache during decoding.
     #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
     context: Option<String>,
-    /// Tokens generated.
+    /// Generated tokens.
     #[arg(long, value_name = "TOKENS", allow_hyphen_values = true)]
     generated: Option<String>,
-    /// Sequences decoded together.
+    /// Sequences in the batch.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     batch: Option<u32>,
-    /// Decode speed in tokens per second: 77.7, ~26 or 12-15; or the time of one token: 12.5ms/token.
+    /// Decode speed in tokens per second, such as 77.7, ~26 or 12-15; or time per token, such as
+    /// 12.5ms/token.
     #[arg(long, value_name = "TOK/S", allow_hyphen_values = true)]
     decode: Option<String>,
     /// Prefill speed in tokens per second.
     #[arg(long, value_name = "TOK/S", allow_hyphen_values = true)]
     prefill: Option<String>,
-    /// Time to the first token, in seconds.
+    /// Time to first token, in seconds.
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     ttft: Option<String>,
-    /// Any other figure, as KIND=VALUE, such as weightBytes=1.9GB. May be given again.
+    /// Other figure as KIND=VALUE, such as weightBytes=1.9GB. Repeatable.
     #[arg(long, value_name = "KIND=VALUE", allow_hyphen_values = true)]
     figure: Vec<String>,
-    /// Arithmetic that the claim states, such as "16829/571 = 29.5". May be given again.
+    /// Arithmetic statement of the claim, such as "16829/571 = 29.5". Repeatable.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     statement: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Output {
-    /// Plain words.
+    /// Plain text.
     #[default]
     Text,
     Json,
     Yaml,
 }
 
-/// One claim, judged.
+/// Checked claim.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Judged {
-    /// Where it stands, or its name.
+    /// File and document, or name.
     claim: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
@@ -178,7 +182,8 @@ impl Judged {
     }
 }
 
-/// `several`: claims were asked about, whether or not all of them could be read.
+/// Formats the results. `several` is true if several claims were passed, even if some were
+/// unreadable.
 fn print(judged: &[Judged], several: bool, output: Output) -> anyhow::Result<String> {
     Ok(match (output, judged) {
         (Output::Text, _) => judged.iter().map(report::text).collect::<Vec<_>>().join("\n"),
@@ -194,7 +199,7 @@ fn print(judged: &[Judged], several: bool, output: Output) -> anyhow::Result<Str
     })
 }
 
-/// What the gravest of the verdicts is to a script.
+/// Exit status of the most severe verdict.
 fn outcome(judged: &[Judged]) -> ExitStatus {
     if judged.iter().any(|judged| judged.verdict.is_flag()) {
         ExitStatus::Flagged
@@ -208,7 +213,7 @@ fn outcome(judged: &[Judged]) -> ExitStatus {
     }
 }
 
-/// Figures with a flag of their own, in the order in which [`from_flags`] has them.
+/// Figures with their own flag, in the order of [`from_flags`].
 fn figure_flags(args: &Args) -> impl Iterator<Item = (&'static str, FigureKind, &str)> {
     [
         ("--decode", FigureKind::DecodeTokensPerSecond, &args.decode),
@@ -219,7 +224,7 @@ fn figure_flags(args: &Args) -> impl Iterator<Item = (&'static str, FigureKind, 
     .filter_map(|(flag, kind, value)| Some((flag, kind, value.as_deref()?)))
 }
 
-/// The flag that a field of the claim came from.
+/// Flag from which a field of the claim comes.
 fn flag(args: &Args, field: &str) -> Option<String> {
     let index = |list: &str| -> Option<usize> {
         let (index, _) = field.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;
@@ -251,7 +256,7 @@ fn from_flags(args: &Args) -> anyhow::Result<PerformanceClaimSpec> {
     for text in &args.figure {
         let (kind, value) = text
             .split_once('=')
-            .ok_or_else(|| anyhow!("--figure {text}: write KIND=VALUE, such as weightBytes=1.9GB"))?;
+            .ok_or_else(|| anyhow!("--figure {text}: use KIND=VALUE, such as weightBytes=1.9GB"))?;
         let kind = serde_json::from_value(Value::from(kind.trim()))
             .map_err(|err| anyhow!("--figure {text}: {err}"))?;
         figures.push(figure(kind, value.trim()));
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_a_claim_in_flags_exclude_each_other() {
+    fn file_and_claim_flags_are_exclusive() {
         for flag in [
             "--prefill=3",
             "--ttft=1",
@@ -332,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_may_begin_with_a_minus() {
+    fn statement_may_start_with_a_minus() {
         let line = Line::try_parse_from(["rooflet", "--statement", "-2.58 = 181.82-184.40"]).unwrap();
         assert_eq!(run(&line.args).unwrap(), ExitStatus::Success);
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_flag() {
-        for (flags, told) in [
+    fn errors_name_the_flag() {
+        for (flags, expected) in [
             (&["--decode=fast"][..], "--decode: `fast` is not a number"),
             (&["--ttft=1", "--prefill=x"], "--prefill: `x` is not a number"),
             (
@@ -352,7 +357,7 @@ mod tests {
                 &["--figure", "weightBytes=-1 GB"],
                 "--figure weightBytes=-1 GB: `-1 GB` ",
             ),
-            (&["--figure", "-1 GB"], "--figure -1 GB: write KIND=VALUE"),
+            (&["--figure", "-1 GB"], "--figure -1 GB: use KIND=VALUE"),
             (&["--decode=3", "--memory=much"], "--memory: `much` is not"),
             (&["--decode=3", "--prompt=long"], "--prompt: `long` is not"),
         ] {
@@ -360,7 +365,7 @@ mod tests {
             let line = Line::try_parse_from(words.iter().chain(flags)).unwrap();
             let failure = run(&line.args).unwrap_err();
             let message = format!("{:#}", failure.error);
-            assert!(message.starts_with(told), "{message}");
+            assert!(message.starts_with(expected), "{message}");
         }
     }
 }

@@ -13,21 +13,21 @@ use rooflet_client::{ApiError, FIELD_MANAGER};
 /// Arguments of `rooflet cordon` and `rooflet uncordon`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The nodes' names. `kubectl get mac` lists them.
+    /// Names of the nodes. `kubectl get mac` lists them.
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
-    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }
 
-/// Keeps new replicas away.
+/// Marks nodes as unschedulable.
 pub(crate) async fn cordon(args: Args) -> Result<(), Failure> {
     let wanted = json!({"spec": {"unschedulable": true}});
     change(args, "cordoned", wanted, |node| node.spec.unschedulable).await
 }
 
-/// Lets new replicas come again; a node that was being drained keeps those it still has.
+/// Marks nodes as schedulable and ends a drain. Replicas that are still on the node stay.
 pub(crate) async fn uncordon(args: Args) -> Result<(), Failure> {
     let wanted = json!({"spec": {"unschedulable": false, "drain": false}});
     change(args, "uncordoned", wanted, |node| {

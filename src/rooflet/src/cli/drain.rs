@@ -1,6 +1,7 @@
 //! `rooflet drain`
 //!
-//! The controller drains: this asks for it, tells how far it is, and may be stopped and started again.
+//! The controller drains the node. This command requests the drain and prints its progress; it can
+//! be interrupted and repeated.
 
 use std::time::Duration;
 
@@ -22,16 +23,17 @@ use rooflet_client::ApiError;
 /// Arguments of `rooflet drain`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The node's name. `kubectl get mac` lists them.
+    /// Name of the node. `kubectl get mac` lists the nodes.
     node: String,
-    /// Delete what no other node takes, or what its deployment cannot spare, as well: those models are served less, or
-    /// not at all, until there is room.
+    /// Also delete replicas that fit no other node or that a disruption budget protects. Their
+    /// models serve less, or not at all, until another node has capacity.
     #[arg(long)]
     force: bool,
-    /// Seconds to wait until no replica is left; 0 waits as long as it takes. The node goes on being drained afterwards.
+    /// Seconds to wait until the node has no replicas; 0 waits without limit. The drain continues
+    /// after the timeout.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
-    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }
@@ -42,7 +44,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let name = &args.node;
     let node = cordon::node(&nodes, name).await?;
     let already = if node.spec.unschedulable { "already " } else { "" };
-    let asked = cordon::patch(
+    let requested = cordon::patch(
         &nodes,
         name,
         &json!({"spec": {"unschedulable": true, "drain": true}}),
@@ -50,25 +52,25 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     .await?;
     ui::output(&format!("fleetnode.rooflet.dev/{name} {already}cordoned\n"));
     let waiting = async {
-        let staying = delete_by_hand(&client, &args).await?;
-        until_drained(&nodes, name, asked.metadata.generation).await?;
-        Ok::<_, Failure>(staying)
+        let remaining = delete_unmanaged(&client, &args).await?;
+        until_drained(&nodes, name, requested.metadata.generation).await?;
+        Ok::<_, Failure>(remaining)
     };
-    let staying = match args.timeout {
+    let remaining = match args.timeout {
         0 => waiting.await?,
         seconds => tokio::time::timeout(Duration::from_secs(seconds), waiting)
             .await
             .map_err(|_elapsed| {
                 anyhow!(
-                    "{name} is not drained after {seconds} s; it goes on being drained, `kubectl describe mac {name}` says how \
-                     far it is, and `rooflet uncordon {name}` ends it"
+                    "{name} is not drained after {seconds} s; the drain continues. `kubectl describe mac {name}` shows its progress, \
+                    and `rooflet uncordon {name}` ends it"
                 )
             })??,
     };
-    if !staying.is_empty() {
+    if !remaining.is_empty() {
         return Err(anyhow!(
-            "{name} still has replicas that no deployment would make again: {}; delete them, or say --force",
-            staying.join(", ")
+            "{name} still has replicas without a controller: {}; delete them, or pass --force",
+            remaining.join(", ")
         )
         .into());
     }
@@ -76,11 +78,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Deletes what the controller leaves alone, if it may; returns the names of what it may not.
-async fn delete_by_hand(client: &Client, args: &Args) -> Result<Vec<String>, Failure> {
+/// Deletes replicas that the controller does not evict, if --force is set. Returns the names of
+/// those that remain.
+async fn delete_unmanaged(client: &Client, args: &Args) -> Result<Vec<String>, Failure> {
     let replicas: Api<ModelReplica> = Api::all(client.clone());
     let here = ListParams::default().fields(&format!("spec.nodeName={}", args.node));
-    let (mut staying, mut of_manifests) = (Vec::new(), Vec::new());
+    let (mut remaining, mut of_manifests) = (Vec::new(), Vec::new());
     for replica in replicas.list(&here).await.map_err(ApiError::from)? {
         let namespace = replica.namespace().unwrap_or_default();
         let shown = format!("{namespace}/{}", replica.name_any());
@@ -102,40 +105,42 @@ async fn delete_by_hand(client: &Client, args: &Args) -> Result<Vec<String>, Fai
             }
             ui::output(&format!("evicting replica {shown}\n"));
         } else if !replica.labels().contains_key(DEPLOYMENT_LABEL) {
-            staying.push(shown);
+            remaining.push(shown);
         }
     }
     if !of_manifests.is_empty() {
         let names = of_manifests.join(", ");
-        ui::progress(&format!("ignoring replicas of the node's own manifests: {names}"));
+        ui::progress(&format!(
+            "ignoring replicas of the node's manifest directory: {names}"
+        ));
     }
-    Ok(staying)
+    Ok(remaining)
 }
 
-/// Waits for the controller, and tells what it says.
+/// Waits until the controller reports the node as drained, and prints its messages.
 async fn until_drained(nodes: &Api<FleetNode>, name: &str, generation: Option<i64>) -> Result<(), Failure> {
     let changes = watch_object(nodes.clone(), name).default_backoff();
     let mut changes = std::pin::pin!(changes);
-    let mut told = String::new();
+    let mut printed = String::new();
     while let Some(change) = changes.next().await {
-        // Its backoff tries again.
+        // The watch retries with backoff.
         let Ok(node) = change else { continue };
-        let node = node.ok_or_else(|| anyhow!("FleetNode {name} was deleted meanwhile"))?;
+        let node = node.ok_or_else(|| anyhow!("FleetNode {name} was deleted"))?;
         if !node.spec.drain {
-            return Err(anyhow!("somebody ended it: {name} is not being drained any more").into());
+            return Err(anyhow!("the drain of {name} was cancelled").into());
         }
         let conditions = node.status.map(|status| status.conditions).unwrap_or_default();
-        let condition = conditions
-            .into_iter()
-            .find(|one| one.type_ == condition_type::DRAINED && one.observed_generation >= generation);
+        let condition = conditions.into_iter().find(|condition| {
+            condition.type_ == condition_type::DRAINED && condition.observed_generation >= generation
+        });
         match condition {
             Some(condition) if condition.status == "True" => return Ok(()),
-            Some(condition) if condition.message != told => {
+            Some(condition) if condition.message != printed => {
                 ui::progress(&condition.message);
-                told = condition.message;
+                printed = condition.message;
             }
             Some(_) | None => {}
         }
     }
-    Err(anyhow!("watching FleetNode {name} has ended").into())
+    Err(anyhow!("the watch of FleetNode {name} ended").into())
 }

@@ -1,15 +1,15 @@
-//! The events of a streamed chat completion, as a client of any OpenAI-compatible server reads them.
+//! Server-sent events of a streamed chat completion from an OpenAI-compatible server.
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use futures::FutureExt;
 use serde_json::Value;
 
-/// One answer's events.
+/// Events of one answer.
 pub(super) struct Events {
     response: reqwest::Response,
     buffer: Vec<u8>,
-    /// What came after the last read, where that was no bytes.
+    /// Result of the last read, if it returned no bytes.
     ended: Option<reqwest::Result<Option<Bytes>>>,
     reads: u64,
     done: bool,
@@ -26,7 +26,8 @@ impl Events {
         }
     }
 
-    /// The next chunk; `None` at the end. An error that the server tells of is one.
+    /// Returns the next chunk, or `None` at the end. An error that the server reports is returned
+    /// as an error.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<Value>> {
         loop {
             while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -41,7 +42,7 @@ impl Events {
                 }
                 let chunk: Value = serde_json::from_str(data).with_context(|| format!("not JSON: {data}"))?;
                 if let Some(message) = chunk["error"]["message"].as_str() {
-                    bail!("the server failed while it answered: {message}");
+                    bail!("the server failed during the answer: {message}");
                 }
                 return Ok(Some(chunk));
             }
@@ -49,18 +50,19 @@ impl Events {
                 Some(ended) => ended,
                 None => self.response.chunk().await,
             };
-            let Some(bytes) = read.context("the answer broke off")? else {
+            let Some(bytes) = read.context("the answer was interrupted")? else {
                 return Ok(None);
             };
             self.reads += 1;
             self.buffer.extend_from_slice(&bytes);
-            self.take_what_is_here().await;
+            self.read_available().await;
         }
     }
 
-    /// One read from the network may bring many pieces, which come one by one from whoever reads the connection: on a
-    /// runtime of one thread, it has handed over the next when it has had its turn.
-    async fn take_what_is_here(&mut self) {
+    /// Reads everything that has already arrived, so that it counts as one network read. The
+    /// connection's task delivers chunks one by one; on a single-threaded runtime it delivers the
+    /// next chunk when it is scheduled.
+    async fn read_available(&mut self) {
         loop {
             tokio::task::yield_now().await;
             match self.response.chunk().now_or_never() {
@@ -73,13 +75,13 @@ impl Events {
         }
     }
 
-    /// Which read from the network the last chunk came with, on a runtime of one thread: what comes together tells nothing
-    /// of the time between.
+    /// Number of the network read that delivered the last chunk, on a single-threaded runtime.
+    /// Chunks of one read have no meaningful time between them.
     pub(super) fn reads(&self) -> u64 {
         self.reads
     }
 
-    /// The server has said that it is done.
+    /// Returns true if the server has sent `[DONE]`.
     pub(super) fn is_done(&self) -> bool {
         self.done
     }
@@ -100,9 +102,9 @@ mod tests {
         "f\r\ndata: {\"a\": 1}\n\r\n1\r\n\n\r\n".repeat(count)
     }
 
-    /// Chunks of HTTP are no reads: a server may write many at once.
+    /// HTTP chunks are not network reads: a server may write many at once.
     #[tokio::test]
-    async fn what_came_together_is_one_read() {
+    async fn chunks_that_arrive_together_count_as_one_read() {
         drop(rustls::crypto::ring::default_provider().install_default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

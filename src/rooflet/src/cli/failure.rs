@@ -1,8 +1,8 @@
-//! A command that failed.
+//! Failure of a command.
 
 use rooflet_base::error::ExitStatus;
 
-/// A failed command: what to tell the user, and the exit code.
+/// Failed command: error message and exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: ExitStatus,

@@ -1,4 +1,4 @@
-//! `rooflet fit`: whether a model fits a machine, and how fast it would be.
+//! `rooflet fit`: predicts whether a model fits a machine, and its speed.
 
 mod cases;
 pub(super) mod machine;
@@ -19,23 +19,23 @@ use rooflet_model::weights::{NamedFormat, WeightFormat};
 use rooflet_roofline::predict::{Engine, Parameters};
 use rooflet_roofline::sizing::{Fit, Service};
 
-/// The prompt whose first token is timed where none is given, in tokens; less if the context is.
+/// Default prompt length for the time to first token, limited by the context.
 const DEFAULT_PROMPT_TOKENS: u32 = 2000;
 
-/// Tell whether a model fits a machine, and how fast it would be there.
+/// Predict whether a model fits a machine, and its speed there.
 ///
-/// Exits with 0 if it fits and with 3 if it does not.
+/// Exit codes: 0 if it fits, 3 if it does not.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The model: its directory, its config.json, hf://OWNER/NAME (with @REVISION if wanted), https:// and a
-    /// directory there, a published one by its name (Qwen3-8B-4bit), or FILE.json#NAME for a table of shapes. Of
-    /// remote ones headers are read, no weights.
+    /// Model: directory, config.json, hf://OWNER/NAME[@REVISION], https:// URL of a directory, name
+    /// of a published model (Qwen3-8B-4bit), or FILE.json#NAME for a table of shapes. Of remote
+    /// models only headers are read, no weights.
     #[arg(required_unless_present = "cases", conflicts_with = "cases")]
     model: Option<String>,
-    /// The chip, such as "Apple M4 Pro". Without it: this machine.
+    /// Chip, such as "Apple M4 Pro". Default: this machine.
     #[arg(long)]
     chip: Option<String>,
-    /// GPU cores of --chip, where it comes with several numbers.
+    /// GPU cores of --chip, if it exists with several numbers.
     #[arg(
         long,
         requires = "chip",
@@ -43,29 +43,30 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     gpu_cores: Option<u32>,
-    /// Memory of the machine, such as 24Gi. Without it: the least that --chip comes with.
+    /// Memory of the machine, such as 24Gi. Default: the smallest memory of --chip.
     #[arg(long, value_parser = memory_size, allow_negative_numbers = true)]
     memory: Option<Bytes>,
-    /// Measured figures: what `rooflet probe -o json` printed here or elsewhere, or `now` to measure this machine first.
-    /// Without it: what this machine's agent measured last.
+    /// Measured figures: a file with the output of `rooflet probe -o json`, or `now` to measure
+    /// this machine first. Default: the last measurement of this machine's agent.
     #[arg(long, value_name = "FILE|now", conflicts_with_all = ["chip", "all_chips"])]
     probe: Option<ProbeSource>,
-    /// One line for every chip there is.
+    /// Print one line per chip of the catalogue.
     #[arg(long, conflicts_with_all = ["chip", "cases"])]
     all_chips: bool,
-    /// What runs the model, in a format that it can run.
+    /// Inference engine.
     #[arg(long, value_enum, default_value_t)]
     engine: EngineName,
-    /// Tokens of prompt and answer together. Default: what the model was made for, at most 32768.
+    /// Context length in tokens, prompt and answer together. Default: the model's maximum, at most
+    /// 32768.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     context: Option<u32>,
-    /// Streams served at the same time.
+    /// Number of concurrent streams.
     #[arg(long, value_name = "STREAMS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096), allow_negative_numbers = true)]
     concurrency: u32,
-    /// Tokens of the prompt whose first token is timed. Default: 2000, or the context if that is less.
+    /// Prompt length for the time to first token. Default: 2000, or the context if it is smaller.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     prompt: Option<u32>,
-    /// Tokens of that prompt that are in the prefix cache: the first token after such a hit is told too.
+    /// Prompt tokens in the prefix cache, for an additional time to first token.
     #[arg(
         long,
         value_name = "TOKENS",
@@ -73,16 +74,16 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     cached: u32,
-    /// Bits of an element of the KV cache: 4, 8, 16 or 32. MLX's CPU back end keeps 32 where 16 are asked for.
+    /// Bits per element of the KV cache: 4, 8, 16 or 32. MLX's CPU back end uses 32 instead of 16.
     #[arg(long, value_name = "BITS", default_value_t = 16, value_parser = kv_bits, allow_negative_numbers = true)]
     kv_bits: u32,
-    /// Format of the weights, for names and FILE.json#NAME: mlx4, mlx8, bf16, q4_k_m and others.
+    /// Weight format for names and FILE.json#NAME: mlx4, mlx8, bf16, q4_k_m and others.
     #[arg(long, value_name = "FORMAT", value_parser = weight_format)]
     quantization: Option<WeightFormat>,
-    /// How the answer is printed.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-    /// Predict every row of a CSV file of measurements, and print the rows with the predictions added.
+    /// Predict every row of a CSV file of measurements, and print the rows with added predictions.
     #[arg(
         long,
         value_name = "FILE.csv",
@@ -152,7 +153,7 @@ fn all_chips(args: &Args, model: &NamedModel, service: Service) -> Result<bool, 
         })
         .collect();
     if fits.is_empty() {
-        let err = anyhow!("no chip of the catalogue is sold with this --memory");
+        let err = anyhow!("no chip of the catalogue is available with this --memory");
         return Err(Failure::new(ExitStatus::Usage, err));
     }
     let chosen = report::smallest_that_fits(fits);
@@ -179,13 +180,13 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
         .unwrap_or_else(|| DEFAULT_PROMPT_TOKENS.min(context_tokens));
     if prompt_tokens > context_tokens {
         let err = anyhow!(
-            "--prompt {prompt_tokens} is longer than the context of {context_tokens} tokens: raise --context"
+            "--prompt {prompt_tokens} exceeds the context of {context_tokens} tokens: raise --context"
         );
         return Err(Failure::new(ExitStatus::Usage, err));
     }
     if args.cached > 0 && args.cached >= prompt_tokens {
         let err = anyhow!(
-            "--cached {} leaves nothing of a prompt of {prompt_tokens} tokens to compute: its last token always is",
+            "--cached {} must be less than the prompt of {prompt_tokens} tokens: the last token is always computed",
             args.cached
         );
         return Err(Failure::new(ExitStatus::Usage, err));
@@ -210,13 +211,13 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
     match service.kv_problem(&model.facts) {
         Some(problem) => Err(Failure::new(
             ExitStatus::Usage,
-            anyhow!("--kv-bits {}: {problem}: leave it out", args.kv_bits),
+            anyhow!("--kv-bits {}: {problem}: omit the flag", args.kv_bits),
         )),
         None => Ok(service),
     }
 }
 
-/// `24Gi`, or `24GB`, `24 gb`, `24G` as it says on the box, which is the same for memory.
+/// Parses a memory size such as `24Gi`. Product notations (`24GB`, `24 gb`, `24G`) mean the same.
 pub(super) fn memory_size(text: &str) -> Result<Bytes, String> {
     let size = text.trim().trim_end_matches(['B', 'b']).trim_end_matches('i');
     let binary = match size.strip_suffix(['G', 'g']) {
@@ -225,7 +226,7 @@ pub(super) fn memory_size(text: &str) -> Result<Bytes, String> {
     };
     let size = quantity::parse_bytes(&binary).map_err(|err| err.to_string())?;
     if size < Bytes::gib(1) {
-        return Err(format!("that is {size}; write a size such as 24Gi"));
+        return Err(format!("must be at least 1 GiB, such as 24Gi, but is {size}"));
     }
     Ok(size)
 }
@@ -233,10 +234,7 @@ pub(super) fn memory_size(text: &str) -> Result<Bytes, String> {
 fn weight_format(text: &str) -> Result<WeightFormat, String> {
     let named = NamedFormat::understand(text, None).map_err(|err| err.to_string())?;
     if named.is_guess() {
-        return Err(format!(
-            "it leaves the format open; the likeliest is {}",
-            named.format
-        ));
+        return Err(format!("ambiguous format; the most likely is {}", named.format));
     }
     Ok(named.format)
 }
@@ -244,7 +242,7 @@ fn weight_format(text: &str) -> Result<WeightFormat, String> {
 fn kv_bits(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(bits @ (4 | 8 | 16 | 32)) => Ok(bits),
-        Ok(_) | Err(_) => Err("it can be 4, 8, 16 or 32".to_owned()),
+        Ok(_) | Err(_) => Err("must be 4, 8, 16 or 32".to_owned()),
     }
 }
 
@@ -267,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_nothing_is_refused_by_its_flag() {
+    fn rejects_negative_numbers_with_the_flag() {
         for flag in [
             "--context",
             "--concurrency",
@@ -278,17 +276,17 @@ mod tests {
             "--memory",
         ] {
             let line = Line::try_parse_from(["rooflet", "qwen3-8b-4bit", "--chip=M4 Pro", flag, "-5"]);
-            let said = line.err().unwrap().to_string();
+            let message = line.err().unwrap().to_string();
             assert!(
-                said.contains("invalid value '-5'") && said.contains(flag),
-                "{said}"
+                message.contains("invalid value '-5'") && message.contains(flag),
+                "{message}"
             );
         }
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_its_flag() {
-        for (flags, says) in [
+    fn rejects_contradictory_flags() {
+        for (flags, expected) in [
             (
                 &["qwen3-8b-4bit", "--quantization=mlx8"][..],
                 "--quantization: `qwen3-8b-4bit` says by its name that its weights are in mlx4, and not in mlx8",
@@ -302,8 +300,8 @@ mod tests {
                 "--quantization: mlx does not run q4_k_m, a format of llama.cpp alone: write mlx4, or --engine llama.cpp",
             ),
         ] {
-            let said = refused(flags);
-            assert!(said.starts_with(says), "{said}");
+            let message = refused(flags);
+            assert!(message.starts_with(expected), "{message}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! `rooflet join`: makes this machine a node of a control plane elsewhere. As with kubeadm, a token and the hash of the
-//! server's authority are all that has to be known; both are in the line that `rooflet token create` prints.
+//! `rooflet join`: joins this machine to a remote control plane. As with kubeadm, a token and the
+//! hash of the server's certificate authority are sufficient; `rooflet token create` prints both.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use rooflet_pki::{
     AuthorityHash, BootstrapToken, DiscoverError, NodeCertificate, NodeRequest, certificate_pem, discover,
 };
 
-/// Where the line that is printed has the agent listen.
+/// Port of the agent in the printed command.
 const AGENT_PORT: u16 = 7500;
 
 /// Arguments of `rooflet join`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the API server is, such as https://10.0.0.5:7443.
+    /// URL of the API server, such as https://10.0.0.5:7443.
     #[arg(value_name = "URL")]
     server: String,
-    /// The token, as `rooflet token create` prints it.
+    /// Token that `rooflet token create` printed.
     #[arg(
         long,
         value_name = "TOKEN",
@@ -34,16 +34,17 @@ pub(crate) struct Args {
         hide_env_values = true
     )]
     token: BootstrapToken,
-    /// The hash of the server's authority, by which this machine knows that it is the right one; printed beside the token.
+    /// Hash of the server's certificate authority, with which this machine verifies the server;
+    /// printed with the token.
     #[arg(long, value_name = "sha256:HASH")]
     ca_hash: AuthorityHash,
-    /// The name of this machine's FleetNode. Default: what it was called last, and at first the host name.
+    /// Name of this machine's FleetNode. Default: the previous name, initially the host name.
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// The agent's state directory: the credentials are kept there.
+    /// State directory of the agent, which stores the credentials.
     #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = super::directory("ROOFLET_STATE_DIR"), default_value_t = super::default_data_dir().join("agent"))]
     state_dir: Utf8PathBuf,
-    /// Seconds to wait for the certificate to be signed.
+    /// Seconds to wait for the signed certificate.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait_seconds: u64,
 }
@@ -66,7 +67,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .with_context(|| format!("creating the state directory `{}`", args.state_dir))
         .map_err(|err| Failure::new(ExitStatus::Config, err))?;
     let client = with_token(server.url.clone(), &server.authority, args.token.reveal())?;
-    let request = NodeRequest::new(&node).context("making a key")?;
+    let request = NodeRequest::new(&node).context("generating a key")?;
     let certificate = sign_node(
         &client,
         &request.request_pem,
@@ -75,7 +76,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     .await?;
     let named = NodeCertificate::read(certificate.as_bytes()).and_then(|certificate| certificate.node);
     if named.as_deref() != Some(node.as_str()) {
-        return Err(anyhow!("the server signed a certificate of somebody else than node {node}").into());
+        return Err(anyhow!("the server signed a certificate that is not for node {node}").into());
     }
     let url = server.url.to_string();
     let url = url.trim_end_matches('/');
@@ -92,13 +93,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     )
     .map_err(|err| Failure::new(ExitStatus::Config, err))?;
     ui::output(&format!(
-        "node {node} has joined {url}: its credentials are in {path}\n\nrun its agent with:\n  {}\n",
+        "node {node} joined {url}: its credentials are in {path}\n\nrun its agent with:\n  {}\n",
         agent_line(&args.state_dir, server.own_address)
     ));
     Ok(())
 }
 
-/// What starts the agent so that a gateway elsewhere reaches it.
+/// Command that starts the agent so that a remote gateway reaches it.
 fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
     let mut line = "rooflet agent --model-dir DIR".to_owned();
     if state_dir != super::default_data_dir().join("agent") {
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_is_told_to_listen_where_the_server_sees_this_machine() {
+    fn agent_command_listens_on_the_address_that_the_server_sees() {
         let line = |address: &str| agent_line("/state".into(), address.parse().expect("an address"));
         assert_eq!(
             line("192.0.2.7"),

@@ -9,25 +9,25 @@ use super::{Failure, objects, ui};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_client::ApiError;
 
-/// The most that is read of an agent's refusal, in bytes.
+/// Maximum size of an agent's error message, in bytes.
 const MAX_REFUSAL_BYTES: usize = 4 << 10;
 
 /// Arguments of `rooflet logs`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The replica: mrep/NAME, modelreplica/NAME or NAME. `kubectl get mrep` lists them.
+    /// Replica: mrep/NAME, modelreplica/NAME or NAME. `kubectl get mrep` lists the replicas.
     #[arg(value_name = "mrep/NAME")]
     replica: String,
-    /// The replica's namespace. Default: that of the kubeconfig's context.
+    /// Namespace of the replica. Default: the namespace of the kubeconfig's context.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Go on with what is logged from now on.
+    /// Keep printing new log lines.
     #[arg(long, short)]
     follow: bool,
-    /// Begin with the last N lines; -1 begins with the first line, as without it.
+    /// Start with the last N lines; -1 prints the whole log.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     tail: Option<i64>,
-    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         anyhow!("no ModelReplica {name} in namespace {namespace}; `kubectl get mrep -A` lists them")
     })?;
     let node = replica.spec.node_name.ok_or_else(|| {
-        anyhow!("ModelReplica {name} is on no node yet; `kubectl describe mrep {name}` says why")
+        anyhow!("ModelReplica {name} has no node yet; `kubectl describe mrep {name}` shows the reason")
     })?;
     let nodes: Api<FleetNode> = Api::all(client);
     let endpoint = nodes
@@ -51,18 +51,19 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .map_err(ApiError::from)?
         .and_then(|node| node.status)
         .and_then(|status| status.endpoint)
-        .ok_or_else(|| anyhow!("the agent of FleetNode {node} has not said where it listens"))?;
+        .ok_or_else(|| anyhow!("the agent of FleetNode {node} has not reported its endpoint"))?;
     let log = format!("{endpoint}/replicas/{namespace}/{name}/logs");
     Ok(print(&args, &node, &log).await?)
 }
 
-/// `log` is its URL.
+/// Prints the log at the URL `log`.
 async fn print(args: &Args, node: &str, log: &str) -> anyhow::Result<()> {
     let mut url = format!("{log}?follow={}", args.follow);
     if let Some(lines) = args.tail.filter(|lines| *lines >= 0) {
         url.push_str(&format!("&tailLines={lines}"));
     }
-    // The agent is reached directly: a proxy meant for the world outside does not know it.
+    // The agent is reached directly, because a configured proxy usually serves external addresses
+    // only.
     let http = reqwest::Client::builder()
         .no_proxy()
         .build()
@@ -71,18 +72,18 @@ async fn print(args: &Args, node: &str, log: &str) -> anyhow::Result<()> {
         .get(url)
         .send()
         .await
-        .with_context(|| format!("the agent of node {node} cannot be reached from here: {log}"))?;
+        .with_context(|| format!("connecting to the agent of node {node}: {log}"))?;
     let status = response.status();
     let mut bytes = response.bytes_stream();
     if !status.is_success() {
-        let mut said = Vec::new();
-        while let (true, Some(chunk)) = (said.len() < MAX_REFUSAL_BYTES, bytes.next().await) {
-            said.extend_from_slice(&chunk?);
+        let mut message = Vec::new();
+        while let (true, Some(chunk)) = (message.len() < MAX_REFUSAL_BYTES, bytes.next().await) {
+            message.extend_from_slice(&chunk?);
         }
-        bail!("{}", String::from_utf8_lossy(&said).trim());
+        bail!("{}", String::from_utf8_lossy(&message).trim());
     }
     while let Some(chunk) = bytes.next().await {
-        let chunk = chunk.context("the agent's answer broke off")?;
+        let chunk = chunk.context("the agent's answer was interrupted")?;
         if ui::output_bytes(&chunk)
             .context("writing to standard output")?
             .is_break()

@@ -1,4 +1,4 @@
-//! How verbs reach objects of an API server.
+//! Access to objects of an API server.
 
 use anyhow::anyhow;
 use camino::Utf8PathBuf;
@@ -8,7 +8,7 @@ use super::{Failure, default_kubeconfig};
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{KubeconfigSource, connect};
 
-/// A client of the server that the file names, or of the default one.
+/// Connects to the server of a kubeconfig, or of the default one.
 pub(super) async fn client(kubeconfig: Option<Utf8PathBuf>) -> Result<Client, Failure> {
     let source = kubeconfig.map_or_else(default_kubeconfig, KubeconfigSource::File);
     connect(&source)
@@ -16,12 +16,12 @@ pub(super) async fn client(kubeconfig: Option<Utf8PathBuf>) -> Result<Client, Fa
         .map_err(|err| Failure::new(ExitStatus::Config, err))
 }
 
-/// The one that is given, else that of the kubeconfig's context.
+/// Returns the explicit namespace, otherwise the namespace of the kubeconfig's context.
 pub(super) fn namespace(given: Option<String>, client: &Client) -> String {
     given.unwrap_or_else(|| client.default_namespace().to_owned())
 }
 
-/// The name of an object that is written as kubectl takes it: NAME or KIND/NAME.
+/// Parses NAME or KIND/NAME, as kubectl accepts them.
 pub(super) fn name_of<K>(text: &str) -> Result<&str, Failure>
 where
     K: Resource<DynamicType = ()> + CustomResourceExt,
@@ -39,7 +39,7 @@ where
     let short = K::shortnames().first().copied().unwrap_or(&singular);
     Err(Failure::new(
         ExitStatus::Usage,
-        anyhow!("`{text}` is not a {singular}: write {short}/NAME; `kubectl get {short}` lists them"),
+        anyhow!("`{text}` is not a {singular}: use {short}/NAME; `kubectl get {short}` lists them"),
     ))
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica};
 
     #[test]
-    fn an_object_is_named_with_or_without_its_kind() {
+    fn object_name_with_or_without_kind() {
         for text in [
             "mrep/guide-x",
             "modelreplica/guide-x",
@@ -63,8 +63,8 @@ mod tests {
         for text in ["mdep/guide", "mrep/", "pod/x", "modelreplica.example.com/x"] {
             let failure = name_of::<ModelReplica>(text).unwrap_err();
             assert_eq!(failure.status, ExitStatus::Usage);
-            let told = failure.error.to_string();
-            assert!(told.contains("write mrep/NAME"), "{told}");
+            let message = failure.error.to_string();
+            assert!(message.contains("use mrep/NAME"), "{message}");
         }
         assert_eq!(name_of::<ModelDeployment>("mdep/guide").unwrap(), "guide");
         name_of::<ModelDeployment>("deployment/x").unwrap_err();

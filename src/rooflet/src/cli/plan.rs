@@ -1,4 +1,4 @@
-//! `rooflet plan`: whether Macs carry a demand, how far, what breaks first, and what to buy.
+//! `rooflet plan`: predicts whether Macs satisfy a demand, what limits them, and what to buy.
 
 mod flags;
 mod html;
@@ -29,13 +29,15 @@ use rooflet_roofline::memory::ServedModel;
 use rooflet_scheduler::capacity;
 use rooflet_scheduler::capacity::{LoadModelError, PlanError, WantedModel};
 
-/// Tell whether Macs carry a demand, how far, what breaks first, and what to buy.
+/// Predict whether Macs satisfy a demand, how much more they could serve, what limits them, and
+/// what to buy.
 ///
-/// Exits with 0 if they do, with --recommend also if something can be bought so that they do, and with 3 if not.
-/// Nothing is changed anywhere.
+/// Exit codes: 0 if they satisfy the demand, or with --recommend if a purchase does; 3 otherwise.
+/// The command changes nothing.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A CapacityPlan manifest, such as examples/plan.yaml, instead of the flags for one model; `-` is standard input.
+    /// CapacityPlan manifest, such as examples/plan.yaml, instead of the flags for one model; `-`
+    /// reads standard input.
     #[arg(
         long,
         short = 'f',
@@ -44,64 +46,67 @@ pub(super) struct Args {
         required_unless_present = "model"
     )]
     filename: Option<Utf8PathBuf>,
-    /// The model: a name such as qwen3-8b with --quantization, or whatever else `rooflet fit` takes.
+    /// Model: a name such as qwen3-8b with --quantization, or any other MODEL of `rooflet fit`.
     #[arg(long, requires_all = ["requests_per_second", "prompt", "answer"])]
     model: Option<String>,
-    /// Format of the weights where the model does not say it: mlx4, mlx8, bf16 and others.
+    /// Weight format, if the model does not define it: mlx4, mlx8, bf16 and others.
     #[arg(long, value_name = "FORMAT")]
     quantization: Option<String>,
-    /// Requests that arrive per second.
+    /// Arriving requests per second.
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     requests_per_second: Option<f64>,
-    /// Tokens of the average prompt.
+    /// Average prompt length in tokens.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     prompt: Option<u32>,
-    /// Tokens of the average answer.
+    /// Average answer length in tokens.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     answer: Option<u32>,
-    /// Tokens that one request may have. Default: prompt and answer.
+    /// Maximum tokens of a request. Default: prompt and answer.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     context: Option<u32>,
-    /// What a replica may store on its node's disk, such as 20Gi: serving.kvCache.diskSize of a ModelDeployment.
+    /// Disk space of a replica for cached prefixes, such as 20Gi: serving.kvCache.diskSize of a
+    /// ModelDeployment.
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<String>,
-    /// Requests that a replica serves at the same time.
+    /// Concurrent requests of a replica.
     #[arg(long, value_name = "STREAMS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     concurrency: u32,
-    /// Nodes that must have the model at least.
+    /// Minimum number of nodes with the model.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     replicas: u32,
-    /// Tokens per second that each stream must get.
+    /// Required tokens per second of each stream.
     #[arg(long, value_name = "TOKENS/S", allow_negative_numbers = true)]
     decode: Option<f64>,
-    /// The longest wait for the first token, such as 3s.
+    /// Maximum time to first token, such as 3s.
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     first_token: Option<String>,
-    /// The Macs, such as "2 x M4 16Gi, M4 Pro/20 48Gi disk=200Gi 90W @ 2199": count, GPU cores, memory, what replicas may store on the disk, watts and price of one.
+    /// Macs, such as "2 x M4 16Gi, M4 Pro/20 48Gi disk=200Gi 90W @ 2199": count, chip, GPU cores,
+    /// memory, disk space for replicas, watts and price of each.
     #[arg(long, value_name = "MACS", conflicts_with_all = ["current", "compare"])]
     fleet: Option<String>,
-    /// Macs to compare with those of other --compare, written as for --fleet.
+    /// Macs to compare with those of other --compare flags, in the format of --fleet.
     #[arg(long, value_name = "MACS", conflicts_with = "current")]
     compare: Vec<String>,
-    /// The FleetNodes there are, by kubeconfig; as if nothing ran on them.
+    /// Use the FleetNodes of the kubeconfig's cluster, without their current replicas.
     #[arg(long)]
     current: bool,
-    /// With --current: leave to what runs now what it has reserved.
+    /// With --current: keep the reservations of running replicas.
     #[arg(long, requires = "current", conflicts_with_all = ["fleet", "compare"])]
     beside_running: bool,
-    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE", requires = "current")]
     kubeconfig: Option<Utf8PathBuf>,
-    /// Say what to buy of the catalogue and the offers.
+    /// Recommend a purchase from the catalogue and the offers.
     #[arg(long, conflicts_with = "compare")]
     recommend: bool,
-    /// A Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" for at most three, else as many as it takes (up to 10000 are tried).
+    /// Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" limits the count, otherwise
+    /// up to 10000 are tried.
     #[arg(long, value_name = "MAC", requires = "recommend")]
     offer: Vec<String>,
-    /// Write the answer as a report in one HTML file as well, to send or to print.
+    /// Also write a report as one HTML file.
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     html: Option<Utf8PathBuf>,
-    /// How the answer is printed.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
@@ -125,7 +130,7 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     spec.catalogue.extend(offers);
     if args.recommend && spec.catalogue.is_empty() {
         let err =
-            anyhow!("--recommend needs something to choose from: spec.catalogue of the manifest, or --offer");
+            anyhow!("--recommend needs a catalogue: add spec.catalogue to the manifest, or pass --offer");
         return Err(usage(err));
     }
     if !args.recommend {
@@ -141,7 +146,9 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
         return compare(args, &spec);
     }
     if spec.fleet.macs.is_empty() && !args.current && !args.recommend {
-        let err = anyhow!("which Macs? --fleet, --compare, --current, or spec.fleet.macs of the manifest");
+        let err = anyhow!(
+            "no Macs specified: pass --fleet, --compare or --current, or add spec.fleet.macs to the manifest"
+        );
         return Err(usage(err));
     }
     let verdict = ask(args, &spec)?;
@@ -195,7 +202,7 @@ fn ask(args: &Args, spec: &CapacityPlanSpec) -> Result<PlanVerdict, Failure> {
     Ok(capacity::answer(&question))
 }
 
-/// What a flag said wrong is told of the flag.
+/// Converts an error of a field into an error of the flag that set it.
 fn unusable(args: &Args, spec: &CapacityPlanSpec, err: &PlanError) -> Failure {
     let Some(flag) = flags::of_field(args, &err.field) else {
         let status = if args.filename.is_some() {
@@ -205,7 +212,7 @@ fn unusable(args: &Args, spec: &CapacityPlanSpec, err: &PlanError) -> Failure {
         };
         return Failure::new(status, anyhow!("{err}"));
     };
-    // Of a list, which one.
+    // Index within a list.
     let index = err
         .field
         .split(['[', ']'])
@@ -248,8 +255,8 @@ async fn fleet(kubeconfig: Option<Utf8PathBuf>) -> Result<(Vec<FleetNode>, Vec<M
     Ok((nodes.items, replicas.items))
 }
 
-/// What `rooflet fit` reads: paths, FILE.json#NAME and remote models. Names are known to the planner itself, and
-/// `local://` is on nodes.
+/// Loads models that `rooflet fit` reads: paths, FILE.json#NAME and remote models. The planner
+/// itself resolves names and `local://` sources.
 fn load(demand: &DemandSpec) -> Option<Result<WantedModel, LoadModelError>> {
     let text = &demand.model;
     let path = text.contains('#') || text.contains('/') || Utf8Path::new(text).exists();

@@ -1,4 +1,4 @@
-//! `rooflet probe`: measures this machine through the engine and says what the figures mean.
+//! `rooflet probe`: measures this machine through the engine and assesses the figures.
 
 mod picture;
 mod roofline;
@@ -31,24 +31,25 @@ use rooflet_roofline::probing::{DataSheet, PROBE_FRESH_FOR};
 /// Arguments of `rooflet probe`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How the figures are printed.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-    /// Repeat the 4-bit products for so long, to see what heat leaves of the speed. Two minutes tell.
+    /// Repeat the 4-bit products for this time to measure the sustained speed. 120 is enough.
     #[arg(long, value_name = "SECONDS", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
     sustained: Option<u64>,
-    /// Also read this file, or the largest one below this directory, past the page cache.
+    /// Also measure the read speed of this file, or of the largest file below this directory,
+    /// bypassing the page cache.
     #[arg(long, value_name = "FILE|DIR")]
     disk: Option<Utf8PathBuf>,
-    /// Also draw the roofline into this file.
+    /// Also write the roofline as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<Utf8PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // A path that is wrong should not cost ten seconds.
+    // An invalid path must fail before the measurement.
     if let Some(path) = &args.svg {
-        // What it holds stays until there is something better.
+        // Opening in append mode keeps the previous contents until the new drawing is complete.
         let appending = fs::File::options().create(true).append(true).open(path);
         appending.with_context(|| format!("--svg: writing `{path}`"))?;
     }
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failure> {
-    // First, as a path that is wrong should not cost ten seconds.
+    // The disk comes first: an invalid path must fail before the measurement.
     let disk_read = match &args.disk {
         None => None,
         Some(path) => disk_figure(disk::read(path, clock))?,
@@ -78,9 +79,9 @@ fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failu
         memory: usable(memory),
         sustained: args.sustained.map(Duration::from_secs),
     };
-    let is_read_by_people = args.output == Output::Table;
+    let prints_table = args.output == Output::Table;
     let (engine, mut measurements) = probe::measure(options, clock, |what| {
-        if is_read_by_people {
+        if prints_table {
             ui::progress(what);
         }
     })?;
@@ -95,7 +96,7 @@ fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failu
         Ok(chip) => probing::plausibility(read, DataSheet::Bandwidth(chip.bandwidth)),
         Err(err) => probing::plausibility(read, DataSheet::Missing(&err.to_string())),
     };
-    // Nobody needs the nanoseconds.
+    // Whole seconds are sufficient.
     let now = clock.now();
     let now = now.round(jiff::Unit::Second).unwrap_or(now);
     Ok(ProbeReport {
@@ -108,7 +109,7 @@ fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failu
     })
 }
 
-/// What the GPU may hold and is free.
+/// Free memory that the GPU may use.
 fn usable(memory: Memory) -> Bytes {
     memory
         .working_set
@@ -125,7 +126,8 @@ fn machine(identity: Identity, memory: Memory, spec: Option<BytesPerSecond>) -> 
     }
 }
 
-/// `None` where a directory has nothing to read, which is told: what its models are keeps nobody from measuring the rest.
+/// Returns the disk figure. `None` if the directory has no file to read: this is reported, and the
+/// remaining measurements run.
 fn disk_figure(read: Result<DiskRead, DiskReadError>) -> Result<Option<DiskFigure>, Failure> {
     let read = match read {
         Ok(read) => read,
@@ -165,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn seconds_that_cannot_be_are_refused_with_those_that_can() {
+    fn invalid_seconds_are_rejected_with_the_valid_range() {
         use clap::Parser;
         for seconds in ["-3", "0", "3601", "1.5", "long"] {
             let line = Line::try_parse_from(["rooflet", "--sustained", seconds]);
-            let said = line.err().unwrap().to_string();
+            let message = line.err().unwrap().to_string();
             assert!(
-                said.contains("--sustained") && said.contains("from 1 to 3600"),
-                "{said}"
+                message.contains("--sustained") && message.contains("from 1 to 3600"),
+                "{message}"
             );
         }
         let line = Line::try_parse_from(["rooflet", "--sustained", "3600"]).unwrap();
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_that_cannot_be_read_keeps_nobody_from_measuring_the_rest() {
+    fn directory_without_readable_file_does_not_stop_the_probe() {
         let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
         let path = Utf8PathBuf::from("/models/a/model.safetensors");
         let largest = DiskReadError::Largest {
@@ -188,7 +190,7 @@ mod tests {
             err: denied(),
         };
         assert_eq!(disk_figure(Err(largest)).ok(), Some(None));
-        // Who names a file means it.
+        // An explicit file must be readable.
         let named = DiskReadError::Read { path, err: denied() };
         assert!(disk_figure(Err(named)).is_err());
     }

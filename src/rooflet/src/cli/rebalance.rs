@@ -17,26 +17,29 @@ use rooflet_client::ApiError;
 use rooflet_controller::Mobility;
 use rooflet_scheduler::{Fleet, Move, ReplicaKey, ReplicaRequest, rebalance};
 
-/// Say which replicas would be better off on other nodes or make room for one that has none, and what moving them costs.
+/// Propose moves of replicas to better nodes, or to make room for a replica without a node, with
+/// the cost of each move.
 ///
-/// Nothing is changed without --apply. With it, one replica after the other is moved where its deployment is whole: where
-/// its strategy has a surge, its replacement answers requests before it goes, else one may have to be missing meanwhile.
-/// The next one follows when all replicas of the deployment answer again.
+/// Without --apply, the command changes nothing. With it, it makes one move after another. If the
+/// deployment's strategy allows a surge, the replacement is ready before the old replica stops;
+/// otherwise the deployment temporarily has one replica less. The next move starts when all
+/// replicas of the deployment are ready.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Make the moves.
+    /// Execute the moves.
     #[arg(long)]
     apply: bool,
-    /// Propose at most N moves.
+    /// Maximum number of proposed moves.
     #[arg(long, value_name = "N", default_value_t = 20)]
     max_moves: usize,
-    /// Seconds to wait until a deployment is whole again after a move.
+    /// Seconds to wait until a deployment is ready again after a move.
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     timeout: u64,
-    /// What the controller was given as --reserve-node-failures, so that no move is proposed which it would not make.
+    /// Value of the controller's --reserve-node-failures, so that every proposed move is possible
+    /// for the controller.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     reserve_node_failures: u8,
-    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }
@@ -56,50 +59,50 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     moves.truncate(args.max_moves);
     if moves.is_empty() {
         ui::output(
-            "No replica would be so much better off elsewhere, or make room for another, that it is worth a move.\n",
+            "No move is worth its cost: no replica would gain enough on another node or make room for another replica.\n",
         );
         return Ok(());
     }
     ui::output(&table(&moves, &deployments.items));
     if found > moves.len() {
         ui::output(&format!(
-            "{} more are not shown (--max-moves).\n",
+            "{} more moves are not shown (--max-moves).\n",
             found - moves.len()
         ));
     }
     if !args.apply {
-        ui::output("Nothing was changed; --apply makes these moves one after the other.\n");
+        ui::output("Nothing was changed; --apply executes these moves one after another.\n");
         return Ok(());
     }
-    // Some of the moves for a replica make it no room.
-    let mut in_vain: Option<&ReplicaKey> = None;
+    // After a skipped move, the remaining moves for the same waiting replica are useless.
+    let mut unreachable_target: Option<&ReplicaKey> = None;
     for one in &moves {
         let waiting = one.makes_room_for.as_ref();
-        if let Some(waiting) = waiting.filter(|waiting| in_vain == Some(*waiting)) {
+        if let Some(waiting) = waiting.filter(|waiting| unreachable_target == Some(*waiting)) {
             ui::output(&format!(
-                "{}: skipped: without the move before it makes no room for {waiting}\n",
+                "{}: skipped: makes no room for {waiting} without the previous move\n",
                 one.replica
             ));
             continue;
         }
         match make(&client, one, Duration::from_secs(args.timeout)).await? {
             Outcome::Moved(done) => ui::output(&format!("{}: {done}\n", one.replica)),
-            Outcome::Skipped(why) => {
-                ui::output(&format!("{}: skipped: {why}\n", one.replica));
-                in_vain = waiting;
+            Outcome::Skipped(reason) => {
+                ui::output(&format!("{}: skipped: {reason}\n", one.replica));
+                unreachable_target = waiting;
             }
         }
     }
     Ok(())
 }
 
-/// What became of a move.
+/// Result of a move.
 enum Outcome {
     Moved(String),
     Skipped(String),
 }
 
-/// Replicas without a node, in the order in which the scheduler looks at them.
+/// Replicas without a node, in the order of the scheduler.
 fn waiting(replicas: &[ModelReplica]) -> Vec<ReplicaRequest> {
     let mut waiting: Vec<&ModelReplica> = replicas
         .iter()
@@ -122,9 +125,9 @@ fn table(moves: &[Move], deployments: &[ModelDeployment]) -> String {
             deployments.iter().find(of_owner)
         });
         let meanwhile = match spec.map(|deployment| Mobility::of(&deployment.spec)) {
-            Some(Mobility::Surge) => "its replacement answers before it goes",
-            Some(Mobility::Spare) => "until then its deployment answers with one replica less",
-            Some(Mobility::None) | None => "its deployment cannot spare it, so --apply leaves it where it is",
+            Some(Mobility::Surge) => "its replacement is ready before it stops",
+            Some(Mobility::Spare) => "during the move its deployment has one replica less",
+            Some(Mobility::None) | None => "its deployment does not allow the move, so --apply skips it",
         };
         let reason = one
             .makes_room_for
@@ -142,9 +145,9 @@ fn table(moves: &[Move], deployments: &[ModelDeployment]) -> String {
     text
 }
 
-/// Makes one move, if it is still one and can be spared.
+/// Executes one move, if it is still valid and the deployment allows it.
 async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<Outcome, Failure> {
-    let skipped = |why| Ok(Outcome::Skipped(why));
+    let skipped = |reason| Ok(Outcome::Skipped(reason));
     let namespace = &one.replica.namespace;
     let replicas: Api<ModelReplica> = Api::namespaced(client.clone(), namespace);
     let deployments: Api<ModelDeployment> = Api::namespaced(client.clone(), namespace);
@@ -153,22 +156,22 @@ async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<Outcome,
     let Some(replica) = replica.filter(|replica| {
         replica.spec.node_name.as_deref() == Some(&one.from) && replica.metadata.deletion_timestamp.is_none()
     }) else {
-        return skipped("it has changed meanwhile".to_owned());
+        return skipped("the replica has changed".to_owned());
     };
     let Some(owner) = &one.deployment else {
-        return skipped("it is of no ModelDeployment".to_owned());
+        return skipped("the replica has no ModelDeployment".to_owned());
     };
     let deployment = deployments.get_opt(&owner.name).await.map_err(ApiError::from)?;
     let Some(deployment) = deployment else {
         return skipped(format!("ModelDeployment {} is gone", owner.name));
     };
     if !is_whole(&deployment) {
-        return skipped(format!("ModelDeployment {} is not whole as it is", owner.name));
+        return skipped(format!("ModelDeployment {} is not fully ready", owner.name));
     }
     if Mobility::of(&deployment.spec) == Mobility::None {
         return skipped(format!(
-            "ModelDeployment {} may neither miss a replica nor have one more (maxUnavailable and maxSurge of \
-             spec.strategy.rollingUpdate)",
+            "ModelDeployment {} allows neither a missing nor an additional replica (maxUnavailable and maxSurge of \
+            spec.strategy.rollingUpdate)",
             owner.name
         ));
     }
@@ -192,15 +195,11 @@ async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<Outcome,
                 annotate(&replicas, name, None).await?;
             }
             let state = match is_there {
-                true => "is still where it was, and may stay",
-                false => "has left, but its ModelDeployment is not whole again",
+                true => "has not moved, and the move was cancelled",
+                false => "has moved, but its ModelDeployment is not fully ready",
             };
             let seconds = timeout.as_secs();
-            return Err(anyhow!(
-                "{} {state} after {seconds} s (--timeout); no more moves are made",
-                one.replica
-            )
-            .into());
+            return Err(anyhow!("{} {state} after {seconds} s (--timeout); stopping", one.replica).into());
         }
     }
     let of_owner = ListParams::default().labels(&format!("{DEPLOYMENT_LABEL}={}", owner.name));
@@ -217,7 +216,7 @@ async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<Outcome,
     )))
 }
 
-/// Asks the controller to move the replica, or no longer.
+/// Requests a move from the controller, or cancels the request.
 async fn annotate(replicas: &Api<ModelReplica>, name: &str, to: Option<&str>) -> Result<(), Failure> {
     let patch = json!({ "metadata": { "annotations": { MOVE_ANNOTATION: to } } });
     let patched = replicas
@@ -226,7 +225,7 @@ async fn annotate(replicas: &Api<ModelReplica>, name: &str, to: Option<&str>) ->
     patched.map(drop).map_err(|error| ApiError::from(error).into())
 }
 
-/// Whether all replicas that are wanted answer.
+/// Returns true if all desired replicas are ready.
 fn is_whole(deployment: &ModelDeployment) -> bool {
     let status = deployment.status.as_ref();
     status.is_some_and(|status| {

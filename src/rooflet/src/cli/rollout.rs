@@ -1,5 +1,5 @@
-//! `rooflet rollout`: what `kubectl rollout` does for Deployments, for ModelDeployments, in its words; kubectl itself
-//! refuses kinds that it does not know. Canaries have `promote` and `abort` besides, as with Argo Rollouts.
+//! `rooflet rollout`: `kubectl rollout` for ModelDeployments, with kubectl's messages, because
+//! kubectl rejects unknown kinds. Canaries also have `promote` and `abort`, as in Argo Rollouts.
 
 mod change;
 mod history;
@@ -17,10 +17,10 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{ApiError, FIELD_MANAGER};
 
-/// How an object of the kind is written before its name, as kubectl does.
+/// Kind in front of object names, as kubectl prints it.
 const KIND: &str = "modeldeployment.rooflet.dev";
 
-/// How often a change is tried that others' writes come between.
+/// Maximum number of attempts after write conflicts.
 const MAX_TRIES: usize = 5;
 
 /// Arguments of `rooflet rollout`.
@@ -32,63 +32,63 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Watch a rollout until it is done; exit code 1 when it fails.
+    /// Watch a rollout until it completes; exit code 1 if it fails.
     Status {
         #[command(flatten)]
         target: Target,
-        /// Tell how it stands and do not wait.
+        /// Wait for completion; --watch=false prints the current status only.
         #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
         watch: bool,
-        /// Give up after this time, such as 90s. 0: never.
+        /// Stop watching after this time, such as 90s; 0 waits without limit.
         #[arg(long, default_value = "0", value_name = "DURATION")]
         timeout: String,
-        /// Fail when the newest revision is another one.
+        /// Fail if the newest revision is different.
         #[arg(long, default_value_t = 0, value_name = "N")]
         revision: i64,
     },
-    /// Roll no change of the template out until `resume`. Scaling still works.
+    /// Pause rollouts of template changes until `resume`. Scaling continues.
     Pause(Target),
-    /// Go on after `pause`.
+    /// Resume a paused rollout.
     Resume(Target),
-    /// Go back to the template of an earlier revision.
+    /// Roll back to the template of an earlier revision.
     Undo {
         #[command(flatten)]
         target: Target,
-        /// The revision to go back to. 0: the one before the present template.
+        /// Revision to roll back to; 0 is the revision before the current template.
         #[arg(long, default_value_t = 0, value_name = "N")]
         to_revision: i64,
     },
-    /// End the pause or step that a canary is at.
+    /// End the current pause or step of a canary.
     Promote {
         #[command(flatten)]
         target: Target,
-        /// Skip all steps that are left, and do not wait for a maintenance window or for idle replicas.
+        /// Skip all remaining steps, and do not wait for a maintenance window or for idle replicas.
         #[arg(long)]
         full: bool,
     },
-    /// Give the newest revision up and go back to the one that was last rolled out.
+    /// Abort the rollout of the newest revision and roll back to the last complete one.
     Abort(Target),
     /// List the revisions.
     History {
         #[command(flatten)]
         target: Target,
-        /// Show the template of this one.
+        /// Show the template of this revision.
         #[arg(long, default_value_t = 0, value_name = "N")]
         revision: i64,
     },
-    /// Replace every replica by a new one of the same template.
+    /// Replace all replicas by new ones with the same template.
     Restart(Target),
 }
 
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// The deployment: mdep/NAME, modeldeployment/NAME or NAME.
+    /// Deployment: mdep/NAME, modeldeployment/NAME or NAME.
     #[arg(value_name = "mdep/NAME")]
     deployment: String,
-    /// Its namespace. Default: that of the kubeconfig's context.
+    /// Namespace of the deployment. Default: the namespace of the kubeconfig's context.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }
@@ -136,7 +136,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// A deployment on a server.
+/// Deployment on an API server.
 struct Place {
     deployments: Api<ModelDeployment>,
     revisions: Api<ModelRevision>,
@@ -157,7 +157,8 @@ impl Target {
         })
     }
 
-    /// Makes one change, refused if the deployment has changed since it was read, and says that it is made.
+    /// Makes one change and prints the result. Retries if the deployment has changed since it was
+    /// read.
     async fn change(
         self,
         choose: impl Fn(&ModelDeployment, &[ModelRevision]) -> anyhow::Result<Change>,
@@ -179,7 +180,7 @@ impl Target {
                 .patch(&place.name, &params, &kube::api::Patch::Merge(&patch))
                 .await;
             match patched.map_err(ApiError::from) {
-                // Somebody wrote it meanwhile: what was chosen is chosen anew.
+                // After a conflict, the change is computed again.
                 Err(ApiError::Conflict(_)) if tries_left > 0 => {}
                 patched => {
                     patched?;
@@ -208,7 +209,7 @@ impl Place {
         })
     }
 
-    /// The deployment's revisions, the oldest first.
+    /// Revisions of the deployment, oldest first.
     async fn history(&self, deployment: &ModelDeployment) -> anyhow::Result<Vec<ModelRevision>> {
         let params = kube::api::ListParams::default().labels(&format!("{DEPLOYMENT_LABEL}={}", self.name));
         let listed = self.revisions.list(&params).await.map_err(ApiError::from)?;

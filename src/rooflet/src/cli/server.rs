@@ -24,27 +24,29 @@ use rooflet_simulation::{Scenario, machines};
 /// Arguments of `rooflet server`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where the store and the keys are kept.
+    /// Directory of the store and the keys.
     #[arg(long, env = "ROOFLET_SERVER_DATA_DIR", value_parser = super::directory("ROOFLET_SERVER_DATA_DIR"), default_value_t = super::default_data_dir().join("server"))]
     data_dir: Utf8PathBuf,
-    /// Where the API server listens.
+    /// Address of the API server.
     #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// More names and addresses by which clients reach the API server, for its certificate. It has this machine's loopback
-    /// and the address of `--listen`; where that is all addresses, all that this machine has, and its name.
+    /// Additional names and addresses for the API server's certificate. It always contains the
+    /// loopback addresses and the address of --listen. If that is the unspecified address, it
+    /// contains all addresses of this machine and its name.
     #[arg(long, value_name = "NAME[,…]", value_delimiter = ',')]
     tls_san: Vec<String>,
-    /// Where the OpenAI-compatible gateway listens.
+    /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
-    /// Let pages of these origins ask the gateway, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
-    /// whatever this says; clients that are no browsers do not come from an origin.
+    /// Web origins whose pages may send requests to the gateway, such as
+    /// `https://chat.example.com`; `*` for all. Pages of this machine and of apps are always
+    /// allowed. Clients other than browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
-    /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
+    /// Path of the written kubeconfig. Default: DATA_DIR/kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
-    /// Which parts run in this process.
+    /// Roles of this process.
     #[arg(
         long,
         value_enum,
@@ -52,23 +54,26 @@ pub(crate) struct Args {
         default_value = "apiserver,controller,gateway"
     )]
     roles: Vec<Role>,
-    /// Use this API server instead of an own one, for the roles controller and gateway. Default: the one that KUBECONFIG names.
+    /// Kubeconfig of another API server for the roles controller and gateway. Default: the value of
+    /// KUBECONFIG.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
-    /// How many reading requests the API server works on at once; more are answered 429. Watches are not counted.
+    /// Maximum number of concurrent read requests to the API server; more get status 429. Watches
+    /// are not counted.
     #[arg(long, default_value_t = InFlightLimits::default().requests, value_name = "N")]
     max_requests_inflight: NonZeroU32,
-    /// How many writing requests the API server works on at once; more are answered 429.
+    /// Maximum number of concurrent write requests to the API server; more get status 429.
     #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
     max_mutating_requests_inflight: NonZeroU32,
-    /// Place replicas only so that those of any N nodes would find room on the others.
+    /// Node-loss reserve: place replicas so that those of any N nodes fit on the remaining nodes.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     reserve_node_failures: u8,
-    /// Join simulated Macs, such as those of examples/simulation/fleet.yaml: real agents over machines and an engine that do
-    /// not exist, labelled rooflet.dev/simulated. The file's fleet, models, faults and thermal traces are used, nothing else.
+    /// Add simulated Macs, such as those of examples/simulation/fleet.yaml: real agents with
+    /// simulated machines and engines, labelled rooflet.dev/simulated. Only the file's fleet,
+    /// models, faults and thermal traces are used.
     #[arg(long, value_name = "FLEET")]
     simulate: Option<Utf8PathBuf>,
-    /// Stop when standard input ends: a supervisor holds the other end.
+    /// Stop when standard input closes. A supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
 }
@@ -109,13 +114,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .map_err(|why| Failure::from(anyhow::anyhow!(why)))
 }
 
-/// The API server elsewhere that is named, if one is. `is_set`: KUBECONFIG says something, a list of files perhaps.
+/// Kubeconfig of another API server, if one is configured. `is_set` is true if KUBECONFIG is set.
 fn api_server(kubeconfig: Option<Utf8PathBuf>, is_set: bool) -> Option<KubeconfigSource> {
     let environment = is_set.then_some(KubeconfigSource::Environment);
     kubeconfig.map(KubeconfigSource::File).or(environment)
 }
 
-/// The fleet of `--simulate`, checked before anything is started.
+/// Loads the fleet of `--simulate` before anything is started.
 fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
     let Some(file) = &args.simulate else {
         return Ok(None);
@@ -124,7 +129,7 @@ fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
     let scenario = Scenario::parse(&text).with_context(|| file.to_string())?;
     scenario.check_playable().with_context(|| file.to_string())?;
     machines(&scenario).with_context(|| file.to_string())?;
-    let program = std::env::current_exe().context("finding this program's own file")?;
+    let program = std::env::current_exe().context("determining the path of this program")?;
     let own = args.kubeconfig_out.clone();
     let own = KubeconfigSource::File(own.unwrap_or_else(|| args.data_dir.join("kubeconfig")));
     Ok(Some(SimulatedFleet {
@@ -137,7 +142,8 @@ fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
             true => own,
             false => api_server(args.kubeconfig.clone(), environment::is_set("KUBECONFIG")).unwrap_or(own),
         },
-        program: Utf8PathBuf::try_from(program).context("this program's path is not UTF-8: move it")?,
+        program: Utf8PathBuf::try_from(program)
+            .context("path of this program is not UTF-8: move the program")?,
     }))
 }
 
@@ -146,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_api_server_is_the_one_that_is_named() {
+    fn configured_api_server_is_used() {
         let file = KubeconfigSource::File("a".into());
         for (kubeconfig, is_set, expect) in [
             (Some("a"), true, Some(file.clone())),

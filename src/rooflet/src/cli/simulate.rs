@@ -1,4 +1,4 @@
-//! `rooflet simulate`: what would happen in a fleet, on a virtual clock.
+//! `rooflet simulate`: simulates a fleet on a virtual clock.
 
 mod compare;
 mod table;
@@ -13,33 +13,36 @@ use rooflet_base::error::ExitStatus;
 use rooflet_simulation as simulation;
 use rooflet_simulation::{Outcome, Policy, RunOptions, Scenario};
 
-/// Tell what would happen in a fleet: who can be asked, how fast, what is dropped and what moves.
+/// Simulate a fleet: availability, speed, dropped requests and moves.
 ///
-/// The scenario names Macs, models, deployments, demand and faults; see examples/simulation/day.yaml and docs/simulation.md.
-/// Scheduling, rollouts, node life, agents and routing are decided by the code that runs in a real fleet; answers take
-/// the time that the roofline predicts. Nothing is measured, and nothing is changed anywhere. The same scenario and seed
-/// give the same answer, byte for byte.
+/// The scenario contains Macs, models, deployments, demand and faults; see
+/// examples/simulation/day.yaml and docs/simulation.md. Scheduling, rollouts, node lifecycle,
+/// agents and routing use the code of a real fleet. Answers take the time that the roofline
+/// predicts. The command measures nothing and changes nothing. The same scenario and seed give the
+/// same output, byte for byte.
 ///
-/// Exits with 1 if a guarantee was broken; the seed and the faults that were needed are printed.
+/// Exit code 1 if an invariant was violated; the seed and the required faults are printed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to simulate, such as examples/simulation/day.yaml.
+    /// Scenario, such as examples/simulation/day.yaml.
     #[arg(value_name = "SCENARIO")]
     scenario: Utf8PathBuf,
-    /// Names the run: random faults, requests and delays follow from it.
+    /// Seed of random faults, requests and delays.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Try that many seeds, from --seed on, and tell only whether a guarantee was broken; with --compare, how the policies
-    /// did over all of them.
+    /// Run N seeds starting at --seed and print only whether an invariant was violated; with
+    /// --compare, compare the policies over all seeds.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// How replicas are placed (SloSlack, BinPack, Spread or Fastest for all deployments; best-fit, least-loaded or
-    /// next-node: by memory alone) and requests routed (round-robin, random), joined by a plus sign.
+    /// Placement policy (SloSlack, BinPack, Spread or Fastest for all deployments; best-fit,
+    /// least-loaded or next-node: by memory only) and routing policy (round-robin, random), joined
+    /// by a plus sign.
     ///
-    /// The default is what rooflet does. Placements by memory alone look at no objectives; requests are held against them.
+    /// The default is rooflet's own policy. Placement by memory only ignores objectives; requests
+    /// are still compared with them.
     #[arg(long, default_value_t, value_name = "POLICY")]
     policy: Policy,
-    /// Policies to compare on the same seeds, such as default,best-fit,best-fit+round-robin.
+    /// Policies to compare with the same seeds, such as default,best-fit,best-fit+round-robin.
     #[arg(
         long,
         value_delimiter = ',',
@@ -47,10 +50,10 @@ pub(super) struct Args {
         conflicts_with = "policy"
     )]
     compare: Vec<Policy>,
-    /// Tell every write, start, end and fault as well.
+    /// Also print every write, start, end and fault.
     #[arg(long, conflicts_with = "seeds")]
     journal: bool,
-    /// How the answer is printed.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
 }
@@ -91,7 +94,7 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     Ok(status(&outcomes))
 }
 
-/// Seeds of which none broke a guarantee.
+/// Result of seeds without a violated invariant.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SeedsTried {
@@ -101,7 +104,7 @@ struct SeedsTried {
     faults: usize,
 }
 
-/// Runs seed after seed until one fails.
+/// Runs seeds until one violates an invariant.
 fn try_seeds(
     args: &Args,
     scenario: &Scenario,
@@ -128,7 +131,7 @@ fn try_seeds(
     args.output.print(&tried, || {
         let SeedsTried { first_seed, last_seed, events, faults } = tried;
         Ok(format!(
-            "seeds {first_seed} to {last_seed}: no guarantee was broken in {events} events with {faults} faults\n"
+            "seeds {first_seed} to {last_seed}: no guarantee was violated in {events} events with {faults} faults\n"
         ))
     })?;
     Ok(ExitStatus::Success)
@@ -138,7 +141,7 @@ fn shrunk(scenario: &Scenario, options: &RunOptions, outcome: Outcome) -> Result
     if outcome.violation.is_none() {
         return Ok(outcome);
     }
-    ui::progress("a guarantee was broken; leaving out faults that are not needed for it");
+    ui::progress("a guarantee was violated; removing faults that are not required for it");
     simulation::shrink(scenario, options, outcome).map_err(|err| Failure::new(ExitStatus::Config, err))
 }
 
@@ -151,7 +154,7 @@ fn status(outcomes: &[Outcome]) -> ExitStatus {
 }
 
 fn print(args: &Args, outcomes: &[Outcome]) -> Result<(), Failure> {
-    // One run is told as itself, several as a list.
+    // One run is printed as an object, several as a list.
     let value = match outcomes {
         [outcome] => serde_json::to_value(outcome)?,
         outcomes => serde_json::to_value(outcomes)?,

@@ -1,4 +1,4 @@
-//! `rooflet simulated-worker`: what the agents of simulated machines start instead of a worker.
+//! `rooflet simulated-worker`: worker process of a simulated machine.
 
 use std::time::Duration;
 
@@ -15,16 +15,17 @@ use rooflet_simulation::{Scenario, machines};
 /// Arguments of `rooflet simulated-worker`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The file of `rooflet server --simulate`.
+    /// Scenario file of `rooflet server --simulate`.
     #[arg(long, value_name = "FILE")]
     fleet: Utf8PathBuf,
-    /// The simulated machine.
+    /// Name of the simulated machine.
     #[arg(long)]
     machine: String,
-    /// What slows the machine down at the moment, if anything does.
+    /// File with the current slowdown of the machine.
     #[arg(long, value_name = "FILE")]
     conditions: Utf8PathBuf,
-    /// What every worker is started with, after `--`. What a simulated one does not need is ignored.
+    /// Arguments of every worker, after `--`. Arguments without a meaning for a simulated worker
+    /// are ignored.
     #[arg(last = true)]
     worker: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `rooflet token`: what other Macs join with.
+//! `rooflet token`: bootstrap tokens with which other Macs join.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -25,30 +25,32 @@ use rooflet_pki::{AuthorityHash, BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_P
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
-    /// Which API server to ask. Default: what kubectl would use, else the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<Utf8PathBuf>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Make a token, and print what to run on the Mac that is to join. Any number of Macs may join with it.
+    /// Create a token, and print the command to run on the joining Mac. Any number of Macs may use
+    /// the token.
     Create {
-        /// How long Macs may join with it, such as 15m or 24h. 0: until it is deleted.
+        /// Lifetime of the token, such as 15m or 24h; 0 for a token that does not expire.
         #[arg(long, default_value = "24h", value_name = "DURATION")]
         ttl: String,
-        /// What it is for; `rooflet token list` shows it.
+        /// Description that `rooflet token list` shows.
         #[arg(long, value_name = "TEXT")]
         description: Option<String>,
-        /// Where other Macs reach the API server. Default: as the kubeconfig says, but at this machine's address where that is loopback.
+        /// URL under which other Macs reach the API server. Default: the URL of the kubeconfig,
+        /// with this machine's address instead of loopback.
         #[arg(long, value_name = "URL")]
         server: Option<String>,
     },
-    /// List the tokens, without their secret parts.
+    /// List the tokens without their secrets.
     List,
-    /// Delete tokens. Macs that have joined stay.
+    /// Delete tokens. Macs that have joined are not affected.
     Delete {
-        /// What stands before the dot.
+        /// Token id, the part before the dot.
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -78,7 +80,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 .and_then(|der| AuthorityHash::of(der))
                 .ok_or_else(|| {
                     anyhow!(
-                        "the kubeconfig does not name the API server's authority (certificate-authority-data)"
+                        "the kubeconfig lacks the API server's certificate authority (certificate-authority-data)"
                     )
                 })?;
             let token = BootstrapToken::draw().context("drawing a random token")?;
@@ -107,21 +109,22 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 table.add_row([id, expires, text("description").unwrap_or_default()]);
             }
             match table.is_empty() {
-                true => ui::progress("no tokens; `rooflet token create` makes one"),
+                true => ui::progress("no tokens; create one with `rooflet token create`"),
                 false => ui::output(&format!("{table}\n")),
             }
         }
         Verb::Delete { ids } => {
             for id in ids {
-                // A whole token names its Secret, too.
+                // A whole token is accepted as well.
                 let id = id.split_once('.').map_or(id.as_str(), |(id, _)| id);
                 let (name, params) = (format!("{TOKEN_SECRET_PREFIX}{id}"), DeleteParams::default());
                 match secrets.delete(&name, &params).await.map_err(ApiError::from) {
                     Ok(_) => ui::output(&format!("bootstrap token {id} deleted\n")),
                     Err(ApiError::NotFound(_)) => {
-                        return Err(
-                            anyhow!("no bootstrap token {id}; `rooflet token list` shows them").into(),
-                        );
+                        return Err(anyhow!(
+                            "no bootstrap token {id}; `rooflet token list` lists the tokens"
+                        )
+                        .into());
                     }
                     Err(err) => return Err(err.into()),
                 }
@@ -136,11 +139,11 @@ fn data(secret: &Secret, key: &str) -> Option<String> {
     Some(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// `None`: never.
+/// Returns the time of expiry, or `None` for a token that does not expire.
 fn expiry(ttl: &str, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
     let wrong = || {
         let what =
-            anyhow!("--ttl {ttl}: write a duration, such as 15m or 24h, or 0 for a token that never expires");
+            anyhow!("--ttl {ttl}: use a duration, such as 15m or 24h, or 0 for a token that does not expire");
         Failure::new(ExitStatus::Usage, what)
     };
     if ttl == "0" {
@@ -177,7 +180,7 @@ fn secret(token: &BootstrapToken, expires: Option<Timestamp>, description: Optio
     }
 }
 
-/// The server's URL as other machines write it.
+/// Returns the server's URL for other machines.
 async fn reachable(source: &KubeconfigSource) -> anyhow::Result<String> {
     let (url, _) = server_of(source).await?;
     let host = url.host().unwrap_or_default();
@@ -187,8 +190,8 @@ async fn reachable(source: &KubeconfigSource) -> anyhow::Result<String> {
     let address =
         own_address().map_or_else(|| Host::Native.identity().hostname, |address| address.to_string());
     ui::progress(&format!(
-        "the kubeconfig reaches the API server by loopback; other Macs reach it at {address} if it was started with `--listen \
-         0.0.0.0:{port}` (else say --server URL)",
+        "the kubeconfig uses the loopback address of the API server; other Macs reach it at {address} if it was started with `--listen \
+        0.0.0.0:{port}` (otherwise pass --server URL)",
         port = port_of(&url),
     ));
     let host = match address.contains(':') {
@@ -196,7 +199,7 @@ async fn reachable(source: &KubeconfigSource) -> anyhow::Result<String> {
         false => address,
     };
     if url.scheme_str() != Some("https") {
-        bail!("the API server at {url} has no TLS, so nobody can join it");
+        bail!("the API server at {url} has no TLS, so other machines cannot join it");
     }
     Ok(format!("https://{host}:{}", port_of(&url)))
 }
@@ -205,10 +208,11 @@ fn port_of(url: &Uri) -> u16 {
     url.port_u16().unwrap_or(443)
 }
 
-/// The address by which this machine reaches others. A datagram socket that is connected asks the routing table, and sends nothing.
+/// Address with which this machine reaches other machines. Connecting a datagram socket queries the
+/// routing table and sends nothing.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // Of those that are for documentation: no machine has it.
+    // An address reserved for documentation, which no machine has.
     socket.connect((Ipv4Addr::new(198, 51, 100, 1), 9)).ok()?;
     socket.local_addr().map(|address: SocketAddr| address.ip()).ok()
 }
@@ -218,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_expire_unless_told_otherwise() {
+    fn tokens_expire_by_default() {
         let now: Timestamp = "2026-03-01T10:00:00.25Z".parse().expect("a time");
         let at = |ttl: &str| expiry(ttl, now).map(|at| at.map(|at| format!("{at:.0}")));
         assert_eq!(

@@ -1,5 +1,6 @@
-//! The only code that prints. What may be piped goes to standard output, everything else to standard error.
-//! Messages that cannot be written, because nobody reads them any more or the disk is full, are dropped.
+//! The only module that prints. Output for pipes goes to standard output, everything else to
+//! standard error. Messages that cannot be written, for example because the reader has exited or
+//! the disk is full, are dropped.
 
 pub(crate) mod digits;
 pub(crate) mod html;
@@ -12,23 +13,23 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
-/// Why the first text that was lost was.
+/// First write error of standard output.
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
-/// Prints text that a user may pipe into another program. What cannot be written is [told](lost) in the end.
+/// Prints text to standard output. A write error is kept for [`lost`].
 pub(crate) fn output(text: &str) {
     if let Err(err) = output_bytes(text.as_bytes()) {
         drop(LOST.set(err));
     }
 }
 
-/// Why not all of the output is where it should be.
+/// Returns the first write error of standard output, if any.
 pub(crate) fn lost() -> Option<&'static io::Error> {
     LOST.get()
 }
 
-/// Passes bytes on as they come, not only whole lines. Breaks where nobody reads them any more (`| head`), which is no
-/// failure of ours.
+/// Writes bytes to standard output as they arrive. Returns `Break` if the reader has exited (`|
+/// head`), which is not an error.
 pub(crate) fn output_bytes(bytes: &[u8]) -> io::Result<ControlFlow<()>> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -38,7 +39,7 @@ pub(crate) fn output_bytes(bytes: &[u8]) -> io::Result<ControlFlow<()>> {
     }
 }
 
-/// What hubs, nodes and files say must not steer the terminal.
+/// Escapes control characters, so that text from hubs, nodes and files cannot control the terminal.
 fn printable(text: &str) -> String {
     let escapes = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     text.chars()
@@ -52,12 +53,12 @@ fn printable(text: &str) -> String {
         })
 }
 
-/// Prints what went wrong with all its causes on one line.
+/// Prints an error with all its causes on one line.
 pub(crate) fn error(error: &anyhow::Error) {
     progress(&format!("error: {error:#}"));
 }
 
-/// Prints one line on progress.
+/// Prints one line of progress.
 pub(crate) fn progress(line: &str) {
     drop(writeln!(io::stderr(), "{}", printable(line)));
 }
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_does_not_steer_the_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(printable("a\n\tb \u{1b}[2J\rc é"), "a\n\tb \\u{1b}[2J\\rc é");
     }
 }

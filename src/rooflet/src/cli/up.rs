@@ -24,47 +24,48 @@ use rooflet_base::task::Tasks;
 use rooflet_inference_api::openai::pages::AllowedOrigins;
 use rooflet_process::logs::Log;
 
-/// How long the control plane may take to answer.
+/// Timeout until the control plane answers.
 const SERVER_READY: Duration = Duration::from_secs(60);
-/// How long the agent may take to register and to measure its machine.
+/// Timeout until the agent has registered and measured its machine.
 const NODE_READY: Duration = Duration::from_secs(180);
-/// How long an applied deployment may take to become ready.
+/// Timeout until an applied deployment is ready.
 const MODEL_READY: Duration = Duration::from_secs(600);
-/// How long tasks may take to end after the children are gone.
+/// Timeout until all tasks have ended after the child processes have exited.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Arguments of `rooflet up`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where everything is kept: store, keys, logs, kubeconfig.
+    /// Directory of store, keys, logs and kubeconfig.
     #[arg(long, env = "ROOFLET_DATA_DIR", value_parser = super::directory("ROOFLET_DATA_DIR"), default_value_t = super::default_data_dir())]
     data_dir: Utf8PathBuf,
-    /// Directory with one model per sub-directory; `local://NAME` finds NAME there. Default: DATA_DIR/models.
+    /// Directory with one model per subdirectory, for `local://NAME`. Default: DATA_DIR/models.
     #[arg(long, env = "ROOFLET_MODEL_DIR", value_parser = super::directory("ROOFLET_MODEL_DIR"))]
     model_dir: Option<Utf8PathBuf>,
-    /// Where the API server listens.
+    /// Address of the API server.
     #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// Where the OpenAI-compatible gateway listens.
+    /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
-    /// Let pages of these origins ask the gateway and the agent, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
-    /// whatever this says; clients that are no browsers do not come from an origin.
+    /// Web origins whose pages may send requests to gateway and agent, such as
+    /// `https://chat.example.com`; `*` for all. Pages of this machine and of apps are always
+    /// allowed. Clients other than browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
-    /// Where the kubeconfig is written. Default: DATA_DIR/kubeconfig.
+    /// Path of the written kubeconfig. Default: DATA_DIR/kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
-    /// Name of this machine's FleetNode. Default: the one that it had last, and at first the host name.
+    /// Name of this machine's FleetNode. Default: the previous name, initially the host name.
     #[arg(long)]
     node_name: Option<String>,
-    /// Apply these manifests once everything runs, and wait until their deployments are ready.
+    /// Apply these manifests when everything runs, and wait until their deployments are ready.
     #[arg(long, value_name = "FILE")]
     apply: Vec<Utf8PathBuf>,
-    /// Ask the first applied deployment this question and print the answer as it streams in.
+    /// Send this question to the first applied deployment and print the streamed answer.
     #[arg(long, value_name = "QUESTION", requires = "apply")]
     ask: Option<String>,
-    /// Shut everything down again afterwards; the exit code tells whether all of it worked.
+    /// Stop everything afterwards; the exit code shows whether all steps succeeded.
     #[arg(long)]
     exit: bool,
 }
@@ -81,7 +82,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         outcome = bring_up(&args, &layout, &tasks, &events_tx, &mut children) => outcome,
         failure = watch(&mut events) => Err(failure),
         () = stop.cancelled() => match args.exit {
-            true => Err(anyhow!("interrupted before all of it was done").into()),
+            true => Err(anyhow!("interrupted before all steps were complete").into()),
             false => Ok(()),
         },
     };
@@ -95,7 +96,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
     ui::progress("stopping …");
     events.close();
-    // The agent first, so that its workers finish what they are answering while the control plane is still there.
+    // The agent stops first, so that its workers finish in-flight requests while the control plane
+    // still runs.
     while let Some(child) = children.pop() {
         child.stop().await;
     }
@@ -105,20 +107,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     outcome
 }
 
-/// Reports what happens to the children; returns when one of them cannot run at all.
+/// Prints events of the child processes. Returns when one of them cannot run.
 async fn watch(events: &mut mpsc::Receiver<ChildEvent>) -> Failure {
     while let Some(event) = events.recv().await {
         match event {
             ChildEvent::Restarting { name, how, wait } => {
                 ui::progress(&format!(
-                    "the {name} {how}; starting it again in {:.1} s",
+                    "the {name} {how}; restarting in {:.1} s",
                     wait.as_secs_f64()
                 ));
             }
             ChildEvent::GaveUp { name, how, log } => {
                 let words = match log.as_str() {
                     "" => String::new(),
-                    log => format!("; its last words:\n{log}"),
+                    log => format!("; last lines of its log:\n{log}"),
                 };
                 return Failure::new(ExitStatus::Unavailable, anyhow!("the {name} {how}{words}"));
             }
@@ -186,7 +188,7 @@ async fn bring_up(
         let Some(model) = &model else {
             return Err(Failure::new(
                 ExitStatus::Config,
-                anyhow!("--ask: none of the applied files holds a ModelDeployment"),
+                anyhow!("--ask: the applied files contain no ModelDeployment"),
             ));
         };
         ask::ask(
@@ -211,7 +213,7 @@ fn next_steps(layout: &Layout, model: &str) {
     ));
 }
 
-/// As a shell reads it back.
+/// Quotes a text for a shell.
 fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,=".contains(c);
     if text.chars().all(is_plain) {
@@ -221,7 +223,7 @@ fn shell_word(text: &str) -> String {
     }
 }
 
-/// Where things are and which ports they use.
+/// Paths and ports.
 struct Layout {
     data_dir: Utf8PathBuf,
     model_dir: Utf8PathBuf,
@@ -230,7 +232,7 @@ struct Layout {
     gateway_listen: SocketAddr,
     node_name: String,
     allowed_origins: AllowedOrigins,
-    /// Held for as long as we run: one `up` per data directory.
+    /// Lock that allows one `rooflet up` per data directory.
     _lock: File,
 }
 
@@ -239,14 +241,14 @@ impl Layout {
         let config = |error: anyhow::Error| Failure::new(ExitStatus::Config, error);
         let data_dir = camino::absolute_utf8(&args.data_dir).map_err(|err| config(err.into()))?;
         let create = |directory: &Utf8Path| {
-            data_dir::create(directory).with_context(|| format!("cannot create the directory `{directory}`"))
+            data_dir::create(directory).with_context(|| format!("creating the directory `{directory}`"))
         };
         create(&data_dir.join("logs")).map_err(config)?;
         let lock = lock(&data_dir)?;
         let model_dir = match &args.model_dir {
             Some(given) if !given.is_dir() => {
                 return Err(config(anyhow!(
-                    "--model-dir {given}: there is no such directory; it should hold one model per sub-directory"
+                    "--model-dir {given}: the directory does not exist; it must contain one model per subdirectory"
                 )));
             }
             Some(given) => camino::absolute_utf8(given).map_err(|err| config(err.into()))?,
@@ -257,7 +259,8 @@ impl Layout {
             }
         };
         for file in &args.apply {
-            // Read again when it is applied; a file that cannot be is known before anything is started.
+            // The file is read again when it is applied. An unreadable file must fail before
+            // anything starts.
             cluster::read(file).map_err(|error| config(error.context("--apply")))?;
         }
         Ok(Self {
@@ -265,7 +268,7 @@ impl Layout {
                 .kubeconfig_out
                 .clone()
                 .unwrap_or_else(|| data_dir.join("kubeconfig")),
-            // The children may be restarted, and clients remember a port: a free one is chosen once, here.
+            // Ports are chosen once, because children may restart and clients remember the port.
             listen: settle("--listen", args.listen)?,
             gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
             node_name: super::node_name(args.node_name.clone(), &data_dir.join("agent"))?,
@@ -311,7 +314,7 @@ impl Layout {
     }
 }
 
-/// Takes the data directory for this process.
+/// Locks the data directory.
 fn lock(data_dir: &Utf8Path) -> Result<File, Failure> {
     let path = data_dir.join("up.lock");
     let open = || -> anyhow::Result<File> {
@@ -320,25 +323,23 @@ fn lock(data_dir: &Utf8Path) -> Result<File, Failure> {
             .truncate(false)
             .write(true)
             .open(&path)
-            .with_context(|| format!("cannot open `{path}`"))
+            .with_context(|| format!("opening `{path}`"))
     };
     let file = open().map_err(|error| Failure::new(ExitStatus::Config, error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Failure::new(
             ExitStatus::Unavailable,
-            anyhow!(
-                "another `rooflet up` is running on `{data_dir}`; stop it, or give this one its own --data-dir"
-            ),
+            anyhow!("another `rooflet up` uses `{data_dir}`; stop it, or pass another --data-dir"),
         )),
         Err(TryLockError::Error(err)) => Err(Failure::new(
             ExitStatus::Config,
-            anyhow!(err).context(format!("cannot lock `{path}`")),
+            anyhow!(err).context(format!("locking `{path}`")),
         )),
     }
 }
 
-/// Turns port 0 into a free port, and says early when a port is taken.
+/// Replaces port 0 by a free port. Fails if a port is in use.
 fn settle(flag: &'static str, address: SocketAddr) -> Result<SocketAddr, Failure> {
     let bound = TcpListener::bind(address).and_then(|listener| listener.local_addr());
     bound.map_err(|err| match BindError::new(flag, address, err) {
@@ -352,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_word_of_a_shell() {
+    fn quotes_paths_for_a_shell() {
         assert_eq!(
             shell_word("/home/me/.rooflet/kubeconfig"),
             "/home/me/.rooflet/kubeconfig"

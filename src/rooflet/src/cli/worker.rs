@@ -21,10 +21,10 @@ use rooflet_worker::{Listen, PrefixFiles, WorkerConfig};
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("address").required(true).args(["listen", "socket"])))]
 pub(crate) struct Args {
-    /// The model's directory: config.json, tokenizer.json, *.safetensors.
+    /// Directory of the model: config.json, tokenizer.json, *.safetensors.
     #[arg(long, value_name = "DIR")]
     model: Utf8PathBuf,
-    /// The name clients put into `model`.
+    /// Served name: the `model` of requests.
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: String,
     /// Listen on this TCP address.
@@ -33,49 +33,56 @@ pub(crate) struct Args {
     /// Listen on this Unix socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<Utf8PathBuf>,
-    /// Let pages of these origins ask this worker, such as `https://chat.example.com`; `*` for all. Pages of this machine and of apps may,
-    /// whatever this says; clients that are no browsers do not come from an origin.
+    /// Web origins whose pages may send requests to this worker, such as
+    /// `https://chat.example.com`; `*` for all. Pages of this machine and of apps are always
+    /// allowed. Clients other than browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
-    /// Tokens of prompt and answer together that one request may have. Default: the model's maximum, at most 32768.
+    /// Maximum context of a request in tokens, prompt and answer together. Default: the model's
+    /// maximum, at most 32768.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     context_tokens: Option<u64>,
-    /// Requests served at the same time.
+    /// Maximum number of concurrent requests.
     #[arg(long, value_name = "N", default_value_t = rooflet_api::v1alpha1::DEFAULT_MAX_CONCURRENCY, value_parser = clap::value_parser!(u32).range(1..=1024))]
     max_concurrency: u32,
-    /// Requests that may wait for those that are served; more are answered 429 with `Retry-After`. Default: eight for each
-    /// that is served at the same time.
+    /// Maximum number of waiting requests; more get status 429 with `Retry-After`. Default: eight
+    /// times the maximum number of concurrent requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     max_queued: Option<u32>,
-    /// Guess up to N tokens ahead from what followed the same tokens earlier in the text, and check them in one pass: faster
-    /// for answers that repeat their prompt, the same tokens in any case. Only while one request is answered alone, and not
-    /// for models with sliding windows or recurrent states. Default: off.
+    /// Number of draft tokens of prompt lookup: tokens that followed the same text earlier are
+    /// verified in one step. This is faster for answers that repeat the prompt, and never changes
+    /// the answer. It applies while a single request runs, and not to models with sliding windows
+    /// or recurrent states. Default: off.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     prompt_lookup_tokens: Option<u32>,
-    /// Memory for weights, caches and intermediate results, such as 12Gi. Default: what this machine leaves to models.
+    /// Memory for weights, caches and intermediate results, such as 12Gi. Default: the memory that
+    /// this machine allows for models.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory_limit: Option<Bytes>,
-    /// Keep keys and values of tokens in so many bits, 8 or 4, instead of the model's own type (16): more tokens fit, and
-    /// long ones are answered faster, at some loss of precision. Not for models with sliding windows or attention sinks.
+    /// Bits per element of the KV cache, 8 or 4, instead of the model's own type (16 bits). More
+    /// tokens fit and long contexts decode faster, at some loss of precision. Not for models with
+    /// sliding windows or attention sinks.
     #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u32).range(4..=16))]
     kv_bits: Option<u32>,
-    /// The most of that memory which the prefix cache may use, such as 2Gi; 0 turns it off. It only uses what running
-    /// requests leave. Default: as much as the running requests can come to.
+    /// Maximum memory of the prefix cache within --memory-limit, such as 2Gi; 0 disables it. It
+    /// only uses memory that running requests write_termination_message free. Default: the maximum
+    /// memory of the running requests.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     prefix_cache_memory: Option<Bytes>,
-    /// Store prefixes here, too, so that they survive a restart. Each worker needs a directory of its own.
+    /// Also store cached prefixes in this directory, so that they survive a restart. Each worker
+    /// needs its own directory.
     #[arg(long, value_name = "DIR")]
     prefix_cache_dir: Option<Utf8PathBuf>,
-    /// The most that the files in that directory may have.
+    /// Maximum total size of the files in that directory.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes, default_value = "16Gi", requires = "prefix_cache_dir")]
     prefix_cache_disk: Bytes,
-    /// Seconds that running requests may take to finish after SIGTERM.
+    /// Seconds for in-flight requests to finish after SIGTERM.
     #[arg(long, value_name = "N", default_value_t = 30)]
     grace_seconds: u64,
-    /// Where the reason is written as JSON when the worker ends by itself.
+    /// File to which the worker writes its termination reason as JSON when it exits on its own.
     #[arg(long, value_name = "FILE", hide = true)]
     termination_message_path: Option<Utf8PathBuf>,
-    /// Stop when standard input ends: whoever started it holds the other end.
+    /// Stop when standard input closes. The parent process holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
 }
@@ -89,9 +96,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let listen = match (args.socket, args.listen) {
         (Some(path), _) => Listen::Unix(path),
         (None, Some(address)) => Listen::Tcp(address),
-        (None, None) => unreachable!("the argument group asks for one of the two"),
+        (None, None) => unreachable!("the argument group requires one of both"),
     };
-    // Spans are told of until the last request has ended, and sent then.
+    // Spans are recorded until the last request has ended, and exported afterwards.
     let traced = Tasks::new();
     let config = WorkerConfig {
         model: args.model,
@@ -122,16 +129,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     drop(traced.join(traces::LAST_EXPORT).await);
     outcome.map_err(|err| {
         if let Some(path) = &args.termination_message_path {
-            leave(path, &err.termination_message());
+            write_termination_message(path, &err.termination_message());
         }
         Failure::new(err.exit_status(), err)
     })
 }
 
-/// Leaves the reason where the agent finds it; not being able to is no reason to hide the reason itself.
-fn leave(path: &Utf8Path, message: &TerminationMessage) {
+/// Writes the termination message for the agent. A write error must not hide the message itself.
+fn write_termination_message(path: &Utf8Path, message: &TerminationMessage) {
     let text = serde_json::to_string(message).expect("two strings always serialise");
     if let Err(err) = std::fs::write(path, text) {
-        warn!(%path, error = %err, "the termination message could not be written");
+        warn!(%path, error = %err, "failed to write termination message");
     }
 }

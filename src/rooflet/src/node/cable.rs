@@ -1,4 +1,5 @@
-//! A cable between two processes that can be pulled: for simulated Macs that lose their network.
+//! Network connection between two processes that can be interrupted, for simulated Macs that lose
+//! their network.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,14 +12,15 @@ use rooflet_base::task::Tasks;
 
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// See the module. While it is out nothing arrives, and nobody is told; what was sent arrives when it is in again.
+/// Interruptible connection. While it is interrupted, no bytes arrive and no error occurs; the
+/// bytes arrive after reconnection.
 #[derive(Debug)]
 pub(super) struct Cable {
     is_in: watch::Sender<bool>,
 }
 
 impl Cable {
-    /// Carries what comes to `listener` on to `target`, `HOST:PORT`, until `tasks` stop.
+    /// Forwards connections from `listener` to `target` (`HOST:PORT`) until `tasks` stop.
     pub(super) fn lay(tasks: &Tasks, listener: TcpListener, target: String) -> Self {
         let (is_in, state) = watch::channel(true);
         let (connections, stop) = (tasks.clone(), tasks.stop_token());
@@ -33,7 +35,8 @@ impl Cable {
                 connections.spawn_detached(async move {
                     tokio::select! {
                         () = stop.cancelled() => {}
-                        // Either end may go at any time; the other one sees its connection end.
+                        // Either side may close at any time; the other side then sees the end of
+                        // its connection.
                         _ = carry(near, &target, state) => {}
                     }
                 });
@@ -47,7 +50,7 @@ impl Cable {
     }
 }
 
-/// `host:port` of the cable's own end is `listener`'s.
+/// Creates a listener and returns its address.
 pub(super) async fn end() -> io::Result<(SocketAddr, TcpListener)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     Ok((listener.local_addr()?, listener))
@@ -94,7 +97,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_arrives_while_it_is_out_and_nothing_is_lost() {
+    async fn interruption_delays_bytes_and_loses_none() {
         let tasks = Tasks::new();
         let far = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let (address, listener) = end().await.unwrap();
@@ -112,7 +115,11 @@ mod tests {
         far.read_exact(&mut seen).await.unwrap();
         assert_eq!(&seen, b"two");
         drop(near);
-        assert_eq!(far.read(&mut seen).await.unwrap(), 0, "its end arrives, too");
+        assert_eq!(
+            far.read(&mut seen).await.unwrap(),
+            0,
+            "the end of the connection arrives as well"
+        );
         tasks.cancel();
         tasks.join(Duration::from_secs(5)).await.unwrap();
     }

@@ -1,4 +1,5 @@
-//! The controllers against our own API server, in one process and over real HTTP; the test plays the agent.
+//! Tests of the controllers with the embedded API server in one process over real HTTP. The tests
+//! act as the agent.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use rooflet_roofline::memory::ServedModel;
 use rooflet_store::{Store, StoreConfig};
 use rooflet_testing::TempDir;
 
-/// No wait is longer. Generous: the machine may be busy.
+/// Timeout of every wait. It is long because the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -49,7 +50,7 @@ impl Drop for Scene {
 
 impl Scene {
     async fn start() -> Self {
-        // Only the first test of a process gets to say which.
+        // Only the first call in a process installs the provider.
         drop(rustls::crypto::ring::default_provider().install_default());
         let directory = TempDir::new();
         let authority = Arc::new(
@@ -126,7 +127,7 @@ impl Scene {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    /// Registers a node as its agent would.
+    /// Registers a node like its agent.
     async fn join(&self, name: &str, gib: u32) {
         let api: Api<FleetNode> = Api::all(self.client.clone());
         let node = FleetNode::new(name, Default::default());
@@ -173,13 +174,13 @@ impl Scene {
             .items
     }
 
-    /// What the agents do: run what is bound, let go what is ending.
+    /// Acts as the agents: runs bound replicas and releases deleted ones.
     async fn play_agents(&self) {
         for replica in self.list::<ModelReplica>().await {
             if replica.spec.node_name.is_none() {
                 continue;
             }
-            // Another writer may have been faster; then the next round does it.
+            // After a write conflict, the next round retries.
             if replica.metadata.deletion_timestamp.is_some() {
                 let patch = json!({ "metadata": { "finalizers": [] } });
                 drop(
@@ -217,7 +218,7 @@ impl Scene {
             })
     }
 
-    /// Plays the agents until the condition starts like this.
+    /// Runs the agents until the condition starts with `start`.
     async fn until_condition(&self, name: &str, kind: &str, start: &str) {
         let mut last = String::new();
         let reached = tokio::time::timeout(DEADLINE, async {
@@ -245,7 +246,7 @@ async fn until<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> 
 }
 
 #[tokio::test]
-async fn a_deployment_becomes_bound_replicas_rolls_scales_and_goes() {
+async fn deployment_is_bound_rolled_out_scaled_and_deleted() {
     let scene = Scene::start().await;
     let _controller = scene.control("one");
     scene.deploy("guide", json!({ "replicas": 2 })).await;
@@ -279,7 +280,7 @@ async fn a_deployment_becomes_bound_replicas_rolls_scales_and_goes() {
     let deployment = scene.api::<ModelDeployment>().get("guide").await.expect("there");
     assert_eq!(deployment.status.expect("written").ready.as_deref(), Some("2/2"));
 
-    // What does not fit says so on the replica and on the deployment.
+    // A replica that does not fit is reported on replica and deployment.
     scene.change("guide", json!({ "replicas": 3 })).await;
     let why = "False InsufficientMemory: 0/2 nodes are available: 2 ";
     scene
@@ -290,7 +291,7 @@ async fn a_deployment_becomes_bound_replicas_rolls_scales_and_goes() {
         .until_condition("guide", condition_type::READY, "True AllReplicasReady")
         .await;
 
-    // In place: a new replica gets the memory of the one that it replaces.
+    // In-place update: the new replica reuses the memory of the replica that it replaces.
     scene
         .change("guide", json!({ "serving": { "contextTokens": 1024 } }))
         .await;
@@ -313,19 +314,19 @@ async fn a_deployment_becomes_bound_replicas_rolls_scales_and_goes() {
     let events: Api<Event> = scene.api();
     until("events of each kind", || async {
         let events = events.list(&ListParams::default()).await.expect("listed").items;
-        let told = |kind: &str, reason: &str| {
+        let recorded = |kind: &str, reason: &str| {
             events.iter().any(|event| {
                 event.involved_object.kind.as_deref() == Some(kind)
                     && event.involved_object.uid.is_some()
                     && event.reason.as_deref() == Some(reason)
             })
         };
-        told("ModelDeployment", "RevisionCreated")
-            && told("ModelDeployment", "ReplicaCreated")
-            && told("ModelDeployment", "InsufficientMemory")
-            && told("ModelDeployment", "RolloutComplete")
-            && told("ModelReplica", "Scheduled")
-            && told("ModelReplica", "FailedScheduling")
+        recorded("ModelDeployment", "RevisionCreated")
+            && recorded("ModelDeployment", "ReplicaCreated")
+            && recorded("ModelDeployment", "InsufficientMemory")
+            && recorded("ModelDeployment", "RolloutComplete")
+            && recorded("ModelReplica", "Scheduled")
+            && recorded("ModelReplica", "FailedScheduling")
     })
     .await;
 
@@ -342,7 +343,7 @@ async fn a_deployment_becomes_bound_replicas_rolls_scales_and_goes() {
 }
 
 #[tokio::test]
-async fn a_wrong_authority_token_or_port_is_told_apart() {
+async fn wrong_authority_token_and_port_have_distinct_errors() {
     let scene = Scene::start().await;
     let good = std::fs::read_to_string(&scene.kubeconfig).expect("written");
     let outcome = async |kubeconfig: String| {
@@ -356,8 +357,8 @@ async fn a_wrong_authority_token_or_port_is_told_apart() {
         .lines()
         .find_map(|line| line.trim().strip_prefix("token: "))
         .expect("a token");
-    let said = outcome(good.replace(token, "rooflet_wrong")).await;
-    assert!(said.contains("does not allow it"), "{said}");
+    let message = outcome(good.replace(token, "rooflet_wrong")).await;
+    assert!(message.contains("does not allow it"), "{message}");
 
     let other = TempDir::new();
     let authority =
@@ -375,18 +376,18 @@ async fn a_wrong_authority_token_or_port_is_told_apart() {
         pki::kubeconfig::Credentials::Token(&token),
     )
     .expect("written");
-    let said = outcome(std::fs::read_to_string(&path).expect("written")).await;
-    assert!(said.contains("not to be trusted"), "{said}");
+    let message = outcome(std::fs::read_to_string(&path).expect("written")).await;
+    assert!(message.contains("not to be trusted"), "{message}");
 
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let closed = format!("https://{}", port.local_addr().expect("bound"));
     drop(port);
-    let said = outcome(good.replace(url.trim_matches(['"', '\'']), &closed)).await;
-    assert!(said.contains("is it running?"), "{said}");
+    let message = outcome(good.replace(url.trim_matches(['"', '\'']), &closed)).await;
+    assert!(message.contains("is it running?"), "{message}");
 }
 
 #[tokio::test]
-async fn a_replica_of_a_deleted_node_is_let_go_and_made_anew() {
+async fn replica_of_a_deleted_node_is_replaced() {
     let scene = Scene::start().await;
     let _controller = scene.control("one");
     scene.join("a", 8).await;
@@ -412,7 +413,7 @@ async fn a_replica_of_a_deleted_node_is_let_go_and_made_anew() {
 }
 
 #[tokio::test]
-async fn of_two_controllers_one_acts_and_the_other_takes_over() {
+async fn second_controller_takes_over_after_the_leader_stops() {
     let scene = Scene::start().await;
     let one = scene.control("one");
     let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "kube-system");

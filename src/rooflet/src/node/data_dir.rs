@@ -1,4 +1,4 @@
-//! Directories that hold keys, models' logs and everything that was ever applied.
+//! Creation of directories with keys, logs and applied objects.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -8,8 +8,8 @@ use camino::Utf8Path;
 
 const MODE: u32 = 0o700;
 
-/// Creates `path` and what is missing above it, for their owner alone. One that is there is left as it is: whoever made
-/// it may have wanted more to look in.
+/// Creates `path` and its missing parents with access for the owner only. Existing directories keep
+/// their mode, because the user may have granted access deliberately.
 pub(crate) fn create(path: &Utf8Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(MODE).create(path)
 }
@@ -23,12 +23,12 @@ mod tests {
     use rooflet_testing::TempDir;
 
     #[test]
-    fn what_is_made_is_its_owners_alone_and_what_was_there_stays() {
+    fn new_directories_are_private_and_existing_ones_unchanged() {
         let directory = TempDir::new();
         let there = directory.path();
         fs::set_permissions(there, Permissions::from_mode(0o755)).expect("ours");
         create(&there.join("a/b")).expect("created");
-        create(&there.join("a/b")).expect("it may be there already");
+        create(&there.join("a/b")).expect("an existing directory is no error");
         let mode = |path: &Utf8Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!(
             (mode(there), mode(&there.join("a")), mode(&there.join("a/b"))),

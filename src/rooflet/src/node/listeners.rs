@@ -1,18 +1,18 @@
-//! Binding ports. Every port of a process is bound before any of its work starts, so that nothing is half-started.
+//! Binding of ports. A process binds all its ports before it starts any work.
 
 use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
 
-/// Why a port could not be bound.
+/// Error of binding a port.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {
     #[error(
-        "{flag} {address}: the port is in use by another process; stop that process or choose another port (port 0 takes a free one)"
+        "{flag} {address}: the port is in use by another process; stop that process or choose another port (0 selects a free port)"
     )]
     InUse { flag: &'static str, address: SocketAddr },
-    #[error("{flag} {address}: cannot listen there")]
+    #[error("{flag} {address}: failed to listen")]
     Other {
         flag: &'static str,
         address: SocketAddr,
@@ -31,7 +31,7 @@ impl BindError {
     }
 }
 
-/// Binds `address`, which the user gave with `flag`.
+/// Binds `address`, the value of `flag`.
 pub(crate) async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address)
         .await
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_port_in_use_is_told_as_such() {
+    async fn port_in_use_is_reported() {
         let first = bind("--listen", "127.0.0.1:0".parse().expect("an address"))
             .await
             .expect("a free port");

@@ -1,4 +1,4 @@
-//! The control plane in one process: API server, controller and gateway, or a part of them.
+//! Control plane in one process: API server, controller and gateway, or a subset of these roles.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -37,10 +37,10 @@ use rooflet_pki::{
 };
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 
-/// How long streams may take to end after the process was asked to stop.
+/// Timeout of streams after the process was asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
-/// A part of the control plane.
+/// Role of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Role {
     /// The embedded API server and its store.
@@ -51,34 +51,34 @@ pub(crate) enum Role {
     Gateway,
 }
 
-/// How the control plane is set up.
+/// Configuration of the control plane.
 #[derive(Debug)]
 pub(crate) struct ServerConfig {
     pub(crate) data_dir: Utf8PathBuf,
     pub(crate) listen: SocketAddr,
-    /// More names and addresses under which clients reach the API server.
+    /// Additional names and addresses in the API server's certificate.
     pub(crate) tls_sans: Vec<String>,
     pub(crate) gateway_listen: SocketAddr,
     pub(crate) kubeconfig_out: Utf8PathBuf,
     pub(crate) roles: Vec<Role>,
-    /// How many requests the API server works on at once.
+    /// Limits of concurrent requests to the API server.
     pub(crate) in_flight: InFlightLimits,
-    /// The replicas of any so many nodes are to find room on the others.
+    /// Node-loss reserve: number of nodes whose replicas must fit on the remaining nodes.
     pub(crate) reserve_node_failures: usize,
-    /// Where models of `hf://` sources are.
+    /// Access to the model hub of `hf://` sources.
     pub(crate) hub: HubAccess,
-    /// Whose pages may ask the gateway.
+    /// Web origins whose pages may send requests to the gateway.
     pub(crate) allowed_origins: AllowedOrigins,
-    /// An API server elsewhere, for roles without an own one.
+    /// Another API server, for processes without the role apiserver.
     pub(crate) api_server: Option<KubeconfigSource>,
 }
 
-/// Why the control plane could not start. Nothing was half-started when this is returned.
+/// Error that prevents the start of the control plane. No role is running when it is returned.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartServerError {
-    #[error("--roles without `apiserver` needs --kubeconfig or KUBECONFIG, to know which API server to use")]
+    #[error("--roles without `apiserver` needs --kubeconfig or KUBECONFIG to select an API server")]
     NoApiServer,
-    #[error("cannot create the data directory `{path}`")]
+    #[error("creating the data directory `{path}`")]
     DataDir {
         path: Utf8PathBuf,
         #[source]
@@ -107,7 +107,7 @@ pub(crate) enum StartServerError {
 }
 
 impl StartServerError {
-    /// What the process ends with.
+    /// Exit status for the error.
     pub(crate) fn status(&self) -> ExitStatus {
         match self {
             Self::NoApiServer => ExitStatus::Usage,
@@ -128,13 +128,13 @@ impl StartServerError {
     }
 }
 
-/// Starts the roles. Returns once all of them serve; they end with `tasks`.
+/// Starts the roles. Returns when all of them serve. They end with `tasks`.
 pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), StartServerError> {
     let has = |role| config.roles.contains(&role);
     if !has(Role::Apiserver) && config.api_server.is_none() {
         return Err(StartServerError::NoApiServer);
     }
-    // All ports first: a process that cannot have one must not have touched anything.
+    // All ports are bound first: a process that fails to bind must not have changed anything.
     let api_listener = match has(Role::Apiserver) {
         true => Some(listeners::bind("--listen", config.listen).await?),
         false => None,
@@ -175,11 +175,12 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     Ok(())
 }
 
-/// Who the controller is when several want to lead.
+/// Identity of the controller in the leader election.
 fn identity(config: &ServerConfig) -> String {
     let hostname = Host::Native.identity().hostname;
     if config.roles.contains(&Role::Apiserver) {
-        // One server has a data directory at a time, so after a crash it may go on leading at once.
+        // A data directory has one server at a time, so a restarted server may take over leadership
+        // immediately.
         format!("{hostname}_{}", config.data_dir)
     } else {
         format!("{hostname}_{}", std::process::id())
@@ -199,7 +200,8 @@ async fn start_api_server(
         path: directory.to_owned(),
         err,
     })?;
-    // The store's lock says whether another server has this directory, so it comes before everything that writes.
+    // The store's lock detects another server with this directory, so the store is opened before
+    // anything is written.
     let mut store_config = StoreConfig::at(directory.join("store.redb"));
     store_config.metrics = StoreMetrics::register(registry)?;
     let store = Store::open(store_config, clock.clone())?;
@@ -235,7 +237,7 @@ async fn start_api_server(
     server.install_crds(&definitions).await?;
     server.serve(listener, tasks).await?;
 
-    // Written last: whoever finds the file can use it.
+    // The kubeconfig is written last, so that it is usable as soon as it exists.
     let host = if address.ip().is_unspecified() {
         "127.0.0.1".to_owned()
     } else {
@@ -253,7 +255,7 @@ async fn start_api_server(
         authority.certificate_pem(),
         Credentials::Token(&token),
     )?;
-    info!(kubeconfig = %config.kubeconfig_out, "kubeconfig is written");
+    info!(kubeconfig = %config.kubeconfig_out, "kubeconfig written");
     tasks.spawn("store-close", |stop| {
         Box::pin(async move {
             stop.cancelled().await;
@@ -264,14 +266,14 @@ async fn start_api_server(
     Ok(())
 }
 
-/// How other machines may reach this one.
+/// Names and addresses of this machine.
 struct ReachedBy {
     hostname: String,
     addresses: Vec<IpAddr>,
 }
 
-/// The names of the serving certificate, besides those of loopback: the address it listens on, where that is all of them
-/// everything this machine goes by, and `extra`.
+/// Names of the serving certificate besides the loopback names: the listen address, or all names
+/// and addresses of this machine if it is unspecified, and `extra`.
 fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> ReachedBy) -> Vec<String> {
     let mut names = match listen.is_unspecified() {
         false => vec![listen.to_string()],
@@ -281,7 +283,8 @@ fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> Reac
             let local = (!plain.contains('.')).then(|| format!("{plain}.local"));
             let addresses = here.addresses.iter().map(IpAddr::to_string);
             let own = [plain].into_iter().chain(local).chain(addresses);
-            // A machine may be called what no certificate can hold; a name that a person gave is told to be wrong instead.
+            // Host names that are invalid in certificates are skipped. An invalid name in `extra`
+            // is an error.
             own.filter(|name| pki::is_ip_or_dns_name(name)).collect()
         }
     };
@@ -299,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_listens_everywhere_is_called_all_that_the_machine_is() {
+    fn unspecified_listen_address_adds_all_names_of_the_machine() {
         let check = |listen: &str, hostname: &str, extra: &[&str], expect: &[&str]| {
             let here = || ReachedBy {
                 hostname: hostname.to_owned(),

@@ -1,4 +1,4 @@
-//! What makes a process stop: SIGTERM, SIGINT, or the end of the parent that started it.
+//! Triggers of a process's shutdown: SIGTERM, SIGINT, or the exit of its parent process.
 
 use std::io::{self, Read};
 
@@ -8,7 +8,7 @@ use tracing::info;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
 
-/// Stops `tasks` at the first SIGTERM or SIGINT, and ends the process at once at the second.
+/// Stops `tasks` at the first SIGTERM or SIGINT. A second signal exits the process immediately.
 pub(crate) fn on_signal(tasks: &Tasks) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -20,7 +20,7 @@ pub(crate) fn on_signal(tasks: &Tasks) -> io::Result<()> {
                 _ = interrupt.recv() => {}
             }
             if nth == 1 {
-                info!("asked to stop; a second signal stops at once");
+                info!("received signal, stopping; a second signal exits immediately");
                 set.cancel();
             } else {
                 exit_now();
@@ -30,17 +30,18 @@ pub(crate) fn on_signal(tasks: &Tasks) -> io::Result<()> {
     Ok(())
 }
 
-/// Stops `tasks` when standard input ends. A supervisor holds the other end of that pipe, and the system closes it
-/// however the supervisor ends, `kill -9` included; this works on every Unix alike.
+/// Stops `tasks` when standard input closes. A supervisor holds the other end of the pipe. The
+/// system closes it even if the supervisor is killed, on every Unix.
 pub(crate) fn on_stdin_end(tasks: &Tasks) -> io::Result<()> {
     let set = tasks.clone();
-    // A thread of its own, because a blocking read of standard input cannot be cancelled; it ends with the process.
+    // A separate thread, because a blocking read of standard input cannot be cancelled. It ends
+    // with the process.
     std::thread::Builder::new()
         .name("stdin".to_owned())
         .spawn(move || {
             let mut buffer = [0; 64];
             while !matches!(io::stdin().read(&mut buffer), Ok(0) | Err(_)) {}
-            info!("the supervisor is gone; stopping");
+            info!("supervisor exited, stopping");
             set.cancel();
         })?;
     Ok(())
@@ -48,7 +49,7 @@ pub(crate) fn on_stdin_end(tasks: &Tasks) -> io::Result<()> {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a second signal means: now, whatever still runs"
+    reason = "a second signal requests an immediate exit"
 )]
 fn exit_now() {
     std::process::exit(ExitStatus::Failure as i32);

@@ -1,4 +1,4 @@
-//! How fast a simulated worker has answered, timed as a client would: as a worker's own figures are made.
+//! Measured speed of a simulated worker, timed like by a client.
 
 use std::collections::VecDeque;
 
@@ -6,23 +6,23 @@ use rooflet_api::v1alpha1::Sample;
 use rooflet_api::wire::MeasuredSpeed;
 use rooflet_base::quantile::{nearest, sorted};
 
-/// Requests that the medians are over at most.
+/// Maximum number of requests in the medians.
 const RECENT: usize = 64;
 
-/// One request that was answered to its end.
+/// Completed request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answered {
-    /// From its arrival, in seconds.
+    /// Time to first token, in seconds.
     pub(super) first_token: f64,
-    /// After the first token; `None` for an answer of one.
+    /// Decode speed after the first token. `None` for an answer of one token.
     pub(super) tokens_per_second: Option<f64>,
-    /// Requests that the worker answered at the same time, itself included, on average.
+    /// Average number of concurrent requests of the worker, including this one.
     pub(super) streams: f64,
     pub(super) prompt_tokens: f64,
     pub(super) context_tokens: f64,
 }
 
-/// The last ones.
+/// Most recent requests.
 #[derive(Debug, Default)]
 pub(super) struct RecentAnswers(VecDeque<Answered>);
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_are_of_the_last_answers() {
+    fn medians_cover_the_most_recent_answers() {
         let mut recent = RecentAnswers::default();
         assert_eq!(recent.measured(), MeasuredSpeed::default());
         for number in 1..=100 {

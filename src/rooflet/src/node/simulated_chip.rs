@@ -1,22 +1,22 @@
-//! Who uses a simulated chip at the moment: each busy worker of a machine holds a lock on a file of its own, which goes with
-//! its process however that ends.
+//! Sharing of a simulated chip: each busy worker of a machine locks a file of its own. The system
+//! releases the lock when the process exits.
 
 use std::fs::{File, TryLockError};
 use std::io;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-/// See the module.
+/// Handle of a worker on its machine's chip.
 #[derive(Debug)]
 pub(super) struct Chip {
     directory: Utf8PathBuf,
     own: Utf8PathBuf,
-    /// Held while this worker is busy.
+    /// Lock that is held while this worker is busy.
     busy: Option<File>,
 }
 
 impl Chip {
-    /// `directory` is the machine's, `worker` names the process in it.
+    /// Registers `worker` in the machine's `directory`.
     pub(super) fn join(directory: Utf8PathBuf, worker: &str) -> io::Result<Self> {
         std::fs::create_dir_all(&directory)?;
         let own = directory.join(worker);
@@ -27,7 +27,7 @@ impl Chip {
         })
     }
 
-    /// This worker has something to compute, or has not.
+    /// Marks this worker as busy or idle.
     pub(super) fn set_busy(&mut self, busy: bool) -> io::Result<()> {
         if !busy {
             self.busy = None;
@@ -39,7 +39,7 @@ impl Chip {
         Ok(())
     }
 
-    /// Workers that compute now, this one counted: their requests take turns.
+    /// Number of busy workers, including this one. Their requests share the chip.
     pub(super) fn sharers(&self) -> usize {
         let others = self.directory.read_dir_utf8().into_iter().flatten().flatten();
         let others = others.filter(|entry| entry.path() != self.own && is_held(entry.path()));
@@ -58,7 +58,7 @@ mod tests {
     use rooflet_testing::TempDir;
 
     #[test]
-    fn busy_workers_share_a_chip_until_they_rest_or_end() {
+    fn chip_is_shared_by_busy_workers() {
         let directory = TempDir::new();
         let path = directory.path().join("busy");
         let mut one = Chip::join(path.clone(), "1").unwrap();
@@ -72,6 +72,6 @@ mod tests {
         assert_eq!(two.sharers(), 1);
         one.set_busy(true).unwrap();
         drop(two);
-        assert_eq!(one.sharers(), 1, "its process is gone");
+        assert_eq!(one.sharers(), 1, "the second process has exited");
     }
 }

@@ -1,7 +1,8 @@
-//! `rooflet server --simulate`: agents of machines that do not exist, beside the control plane of this process.
+//! `rooflet server --simulate`: agents of simulated machines in the process of the control plane.
 //!
-//! Each is the real agent with a host made of values. It speaks the real protocol to the API server, listens on a port of
-//! its own, and starts a process per replica: [`simulated_worker`](super::simulated_worker). All are labelled.
+//! Each is the real agent with a fake host. It uses the real protocol to the API server, listens on
+//! its own port, and starts one process per replica: [`simulated_worker`](super::simulated_worker).
+//! All nodes have the label for simulated nodes.
 
 use std::time::Duration;
 
@@ -18,35 +19,35 @@ use rooflet_host::FakeHost;
 use rooflet_inference_api::openai::pages::AllowedOrigins;
 use rooflet_simulation::{Fault, FaultSpec, Machine, Scenario, ScenarioError, machines};
 
-/// How long a worker may finish what it is answering.
+/// Time for in-flight requests to finish.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Where the simulated machines come from and where their agents keep what they must not forget.
+/// Simulated machines, and the directory of their agents' state.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulatedFleet {
     pub(crate) scenario: Scenario,
-    /// Workers read it, too.
+    /// Scenario file, which workers read as well.
     pub(crate) file: Utf8PathBuf,
     pub(crate) state_dir: Utf8PathBuf,
     pub(crate) api_server: KubeconfigSource,
-    /// This binary.
+    /// Path of the rooflet binary.
     pub(crate) program: Utf8PathBuf,
 }
 
-/// Why the simulated machines cannot be started.
+/// Error of starting the simulated machines.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartFleetError {
-    #[error("the simulated fleet")]
+    #[error("creating the simulated fleet")]
     Scenario(#[from] ScenarioError),
     #[error("connecting to the API server")]
     Connect(#[from] ConnectError),
-    #[error("a port for the simulated agent of {node}")]
+    #[error("binding a port for the simulated agent of {node}")]
     Listen {
         node: String,
         #[source]
         err: std::io::Error,
     },
-    #[error("the simulated agent of {node}")]
+    #[error("starting the simulated agent of {node}")]
     Agent {
         node: String,
         #[source]
@@ -54,7 +55,7 @@ pub(crate) enum StartFleetError {
     },
 }
 
-/// Starts an agent for every machine. They end with `tasks`, and take their workers along.
+/// Starts an agent for every machine. The agents end with `tasks` and stop their workers.
 pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), StartFleetError> {
     let machines = machines(&fleet.scenario)?;
     let client = connect(&fleet.api_server).await?;
@@ -84,7 +85,7 @@ pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), S
         let state_dir = fleet.state_dir.join(&node);
         let conditions = state_dir.join("conditions.json");
         let mut config = config(fleet, &machine, &conditions, format!("http://{reached_at}"));
-        // An agent that ends for a while leaves them; the last one does not.
+        // A simulated restart keeps the workers; the final stop ends them.
         config.keep_workers = !its.is_empty();
         let memory = machine.class.memory;
         let mac = SimulatedMac {
@@ -105,7 +106,7 @@ pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), S
     }
     info!(
         machines = count,
-        "simulated agents run; nothing they say was measured"
+        "simulated agents started; their figures are not measured"
     );
     Ok(())
 }

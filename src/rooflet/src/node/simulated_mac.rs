@@ -1,4 +1,4 @@
-//! One simulated Mac: the lives of its agent, and what the scenario's faults do to it.
+//! One simulated Mac: runs of its agent, and the effects of the scenario's faults.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,17 +23,17 @@ use rooflet_host::{FakeHost, Host, PanicReport};
 use rooflet_process::find_by_argument;
 use rooflet_simulation::{Fault, FaultSpec, idle, power};
 
-/// The verb that workers of simulated machines are started with.
+/// Verb that starts workers of simulated machines.
 pub(super) const WORKER: &str = "simulated-worker";
-/// How long an agent may take to stop beside its workers' grace.
+/// Additional time for an agent to stop, beyond the grace period of its workers.
 const AGENT_ENDS: Duration = Duration::from_secs(4);
 
-/// What slows a simulated chip and its disk down at the moment: what workers read.
+/// Current slowdown of a simulated chip and its disk. Workers read it from a file.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Conditions {
-    /// The chip is so many times slower.
+    /// Factor by which the chip is slower.
     pub(crate) chip: f64,
-    /// Weights are read so many times slower.
+    /// Factor by which loading of weights is slower.
     pub(crate) disk: f64,
 }
 
@@ -44,31 +44,31 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// Where nothing can be read nothing is slower.
+    /// Reads the file. An unreadable file means no slowdown.
     pub(crate) async fn read(file: &Utf8Path) -> Self {
         let text = tokio::fs::read(file).await.unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 }
 
-/// The two cables of a machine whose network is to fail.
+/// Interruptible network connections of a machine.
 #[derive(Debug)]
 pub(super) struct Cables {
-    /// To the API server.
+    /// Connection to the API server.
     pub(super) up: Cable,
-    /// From the gateway.
+    /// Connection from the gateway.
     pub(super) down: Cable,
 }
 
-/// See the module.
+/// Simulated Mac.
 pub(super) struct SimulatedMac {
     pub(super) config: AgentConfig,
     pub(super) host: FakeHost,
     pub(super) memory: Bytes,
     pub(super) client: Client,
-    /// Not over the machine's own cable.
+    /// Client that bypasses the machine's interruptible connection.
     pub(super) admin: Client,
-    /// Where the agent listens.
+    /// Address of the agent.
     pub(super) address: SocketAddr,
     pub(super) cables: Option<Cables>,
     pub(super) conditions: Utf8PathBuf,
@@ -76,7 +76,7 @@ pub(super) struct SimulatedMac {
 }
 
 impl SimulatedMac {
-    /// Begins to live until `tasks` stop.
+    /// Starts the machine, which runs until `tasks` stop.
     pub(super) fn begin(self, listener: TcpListener, tasks: &Tasks) -> Result<(), StartAgentError> {
         let agent = Agent::new(self.config.clone(), Host::Fake(self.host.clone()), Clock::System)?;
         let mut lives = Lives {
@@ -90,16 +90,16 @@ impl SimulatedMac {
     }
 }
 
-/// One life of the agent after the other.
+/// Successive runs of the agent.
 struct Lives {
     mac: SimulatedMac,
-    /// Faults that are on, by their place in the machine's.
+    /// Active faults, as indices into the machine's faults.
     active: Vec<usize>,
     life: Option<Tasks>,
 }
 
 impl Lives {
-    /// The faults begin and end at their time, counted from now.
+    /// Applies and ends the faults at their times, relative to now.
     async fn run(mut self, stop: CancellationToken) {
         let start = Clock::System.instant();
         for (at, index, begins) in timeline(&self.mac.faults) {
@@ -113,9 +113,9 @@ impl Lives {
                 false => self.active.retain(|one| *one != index),
             }
             let fault = self.mac.faults[index].clone();
-            info!(node = self.mac.config.node_name, begins, fault = ?fault.what, "simulated");
+            info!(node = self.mac.config.node_name, begins, fault = ?fault.what, "simulated fault");
             if let Err(err) = self.apply(&fault, begins).await {
-                error!(node = self.mac.config.node_name, error = %Chain(&err), "the simulated Mac stays as it is");
+                error!(node = self.mac.config.node_name, error = %Chain(&err), "failed to apply simulated fault");
             }
         }
         stop.cancelled().await;
@@ -134,26 +134,26 @@ impl Lives {
         let stop = life.stop_token();
         life.spawn_detached(async move {
             if let Err(err) = agent.run(Some(client), listener, stop).await {
-                error!(node, why = err.to_string(), "a simulated agent has ended");
+                error!(node, why = err.to_string(), "simulated agent failed");
             }
         });
         self.life = Some(life);
     }
 
-    /// The agent's process ends. Its workers live on where it was told to leave them.
+    /// Stops the agent. Its workers keep running if the configuration says so.
     async fn end(&mut self) {
         if let Some(life) = self.life.take() {
             life.cancel();
             if let Err(why) = life.join(self.mac.config.grace + AGENT_ENDS).await {
                 warn!(
                     node = self.mac.config.node_name,
-                    why, "a simulated agent did not stop cleanly"
+                    why, "simulated agent did not stop cleanly"
                 );
             }
         }
     }
 
-    /// Of the faults of one kind that are on, the strongest shows.
+    /// Returns the strongest active fault of a kind.
     fn strongest(&self, is_kind: fn(&Fault) -> bool, otherwise: f64) -> f64 {
         let active = self.active.iter().map(|index| &self.mac.faults[*index]);
         let strengths = active
@@ -225,7 +225,7 @@ impl Lives {
             Fault::WiredLeak { share, .. } => {
                 if begins {
                     self.mac.host.strand(self.share_of_memory(*share));
-                    // Drivers keep what processes had that were killed.
+                    // Drivers keep the memory of killed processes.
                     self.kill_workers(usize::MAX);
                 }
             }
@@ -242,7 +242,7 @@ impl Lives {
                     deleted.map_err(io::Error::other)?;
                 }
             }
-            // Refused before anything was started: see `Scenario::check_playable`.
+            // `Scenario::check_playable` rejects these faults before the start.
             Fault::ClockSkew { .. }
             | Fault::StaleController {}
             | Fault::StaleGateway {}
@@ -262,7 +262,7 @@ impl Lives {
         Bytes((self.mac.memory.0 as f64 * share) as u64)
     }
 
-    /// In the words of published ones.
+    /// Panic report with the text of published reports.
     fn panic_report(&self) -> PanicReport {
         PanicReport {
             at: Clock::System.now(),
@@ -272,36 +272,36 @@ impl Lives {
         }
     }
 
-    /// As the loss of power ends them, or a crash.
+    /// Kills workers, like a power loss or a crash.
     fn kill_workers(&self, most: usize) {
         for worker in find_by_argument(WORKER, self.mac.conditions.as_str())
             .iter()
             .take(most)
         {
             if let Err(err) = worker.kill_group() {
-                warn!(pid = worker.pid(), error = %Chain(&err), "a simulated worker cannot be killed");
+                warn!(pid = worker.pid(), error = %Chain(&err), "failed to kill simulated worker");
             }
         }
     }
 
-    /// Those that the last agent left.
+    /// Stops the workers that the last agent left running.
     fn stop_workers(&self) {
         for worker in find_by_argument(WORKER, self.mac.conditions.as_str()) {
-            // It has a grace of its own.
+            // The worker has its own grace period.
             if let Err(err) = worker.terminate() {
-                warn!(pid = worker.pid(), error = %Chain(&err), "a simulated worker cannot be stopped");
+                warn!(pid = worker.pid(), error = %Chain(&err), "failed to stop simulated worker");
             }
         }
     }
 }
 
-/// When each fault begins and ends, in order.
+/// Start and end of each fault, in order of time.
 fn timeline(faults: &[FaultSpec]) -> Vec<(Duration, usize, bool)> {
     let moments = faults.iter().enumerate();
     let mut moments: Vec<_> = moments
         .flat_map(|(index, fault)| [(fault.at, index, true), (fault.at + fault.lasts, index, false)])
         .collect();
-    // Of two at the same time the one that ends goes first: the steps of a trace follow one another.
+    // At equal times, ends come before starts, because the steps of a trace follow one another.
     moments.sort_by_key(|(at, index, begins)| (*at, *begins, *index));
     moments
 }
@@ -312,7 +312,7 @@ mod tests {
     use rooflet_testing::TempDir;
 
     #[test]
-    fn steps_of_a_trace_follow_one_another() {
+    fn steps_of_a_trace_do_not_overlap() {
         let hot = |at: u64, factor| FaultSpec {
             at: Duration::from_secs(at),
             lasts: Duration::from_secs(10),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_slower_where_nothing_is_written() {
+    async fn missing_conditions_file_means_no_slowdown() {
         let directory = TempDir::new();
         let file = directory.path().join("conditions.json");
         assert_eq!(Conditions::read(&file).await, Conditions::default());

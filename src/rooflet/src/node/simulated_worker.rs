@@ -1,5 +1,7 @@
-//! A worker without a model: it answers as a worker does, in the time that the roofline predicts, and says so in every
-//! answer. Busy workers of a machine take turns on its chip. What it reports as measured is how long its answers took. Prompts are counted at four bytes to a token, for nothing is tokenised.
+//! Worker without a model. It answers in the time that the roofline predicts, and every answer
+//! states that it is simulated. Busy workers of a machine share its chip. The reported speed is
+//! measured from its own answers. Prompts are counted as four bytes per token, because there is no
+//! tokenizer.
 
 use std::convert::Infallible;
 use std::io;
@@ -37,13 +39,13 @@ use rooflet_roofline::predict::Hardware;
 use rooflet_roofline::published::{Load, speed_under};
 
 const BYTES_PER_TOKEN: usize = 4;
-/// Where a request does not say.
+/// Default answer length.
 const ANSWER_TOKENS: usize = 128;
-/// Requests that wait for a stream at most.
+/// Maximum number of waiting requests.
 const QUEUE: usize = 64;
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// What is served.
+/// Configuration of a simulated worker.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulatedWorker {
     pub(crate) socket: Utf8PathBuf,
@@ -51,10 +53,10 @@ pub(crate) struct SimulatedWorker {
     pub(crate) context_tokens: usize,
     pub(crate) max_concurrency: usize,
     pub(crate) grace: Duration,
-    /// What slows it down at the moment.
+    /// File with the current slowdown.
     pub(crate) conditions: Utf8PathBuf,
     pub(crate) model: ServableModel,
-    /// The model answers so many times more slowly than is predicted of it.
+    /// Factor by which the model is slower than predicted.
     pub(crate) slower: f64,
     pub(crate) hardware: Hardware,
     pub(crate) disk_bytes_per_second: f64,
@@ -73,7 +75,7 @@ struct App {
 }
 
 impl App {
-    /// One request more, or less, is computed.
+    /// Counts the start or end of a request.
     fn count(&self, begins: bool) {
         let mut chip = lock(&self.chip);
         let running = match begins {
@@ -81,7 +83,7 @@ impl App {
             false => self.running.fetch_sub(1, Ordering::Relaxed) - 1,
         };
         if let Err(err) = chip.set_busy(running > 0) {
-            warn!(error = %Chain(&err), "workers beside this one do not know that it is busy");
+            warn!(error = %Chain(&err), "failed to mark the simulated chip as busy");
         }
     }
 
@@ -91,7 +93,8 @@ impl App {
     }
 }
 
-/// Serves on its socket until `tasks` stop, and then finishes what it is answering, within its grace.
+/// Serves on its socket until `tasks` stop. Then finishes in-flight requests within the grace
+/// period.
 pub(crate) async fn serve(worker: SimulatedWorker, tasks: &Tasks) -> io::Result<()> {
     let listener = UnixListener::bind(&worker.socket)?;
     std::fs::set_permissions(&worker.socket, std::fs::Permissions::from_mode(0o600))?;
@@ -191,7 +194,7 @@ async fn text(State(app): State<Arc<App>>, body: Chunk) -> Response {
     answer(app, body, false).await
 }
 
-/// One request that holds a stream of the worker.
+/// Request that occupies a stream of the worker.
 struct Answer {
     app: Arc<App>,
     chat: bool,
@@ -200,9 +203,9 @@ struct Answer {
     created: i64,
     arrived: Instant,
     first_token_at: Option<Instant>,
-    /// When the next token is due.
+    /// Time at which the next token is due.
     due: Instant,
-    /// Requests that were answered at the same time, summed up over the tokens.
+    /// Sum of concurrent requests over all tokens.
     streams: usize,
     _permit: OwnedSemaphorePermit,
 }
@@ -232,7 +235,7 @@ async fn answer(app: Arc<App>, body: Chunk, chat: bool) -> Response {
     let prompt_tokens = body.len().div_ceil(BYTES_PER_TOKEN);
     if prompt_tokens + tokens > app.worker.context_tokens {
         let message = format!(
-            "The prompt has about {prompt_tokens} tokens, and with {tokens} for the answer that is more than {}.",
+            "The prompt has about {prompt_tokens} tokens. With {tokens} tokens for the answer, this exceeds the maximum of {}.",
             app.worker.context_tokens
         );
         return ApiError::invalid_value("max_tokens", message).into_response();
@@ -301,7 +304,7 @@ async fn answer(app: Arc<App>, body: Chunk, chat: bool) -> Response {
 }
 
 impl Answer {
-    /// Seconds to the first token and between two, as things are now.
+    /// Returns the current time to first token, and the time between tokens, in seconds.
     async fn speed(&self) -> (f64, f64) {
         let worker = &self.app.worker;
         let load = Load {
@@ -315,7 +318,7 @@ impl Answer {
         (speed.first_token.p50 * slower, slower / speed.decode.p50)
     }
 
-    /// In the middle of the answer.
+    /// Context length in the middle of the answer.
     fn context_tokens(&self) -> f64 {
         (self.prompt_tokens + self.tokens / 2) as f64
     }
@@ -333,13 +336,13 @@ impl Answer {
         self.streams += self.app.running.load(Ordering::Relaxed);
     }
 
-    /// Until so long after what was due last: what one wait is late the next one is shorter.
+    /// Waits until `seconds` after the previous due time. A late wake-up shortens the next wait.
     async fn wait(&mut self, seconds: f64) {
         self.due += Duration::try_from_secs_f64(seconds).unwrap_or_default();
         tokio::time::sleep_until(self.due.into()).await;
     }
 
-    /// All of it is answered.
+    /// Records a completed answer.
     fn end(&self) {
         let Some(first) = self.first_token_at else {
             return;

@@ -1,6 +1,7 @@
-//! Keeps child processes of this binary running: starts them, restarts them when they end, stops them in order.
+//! Supervisor of child processes of this binary: starts them, restarts them after an exit, and
+//! stops them in order.
 //!
-//! Used by `rooflet up`. In production launchd does this work.
+//! `rooflet up` uses it. In production, launchd is the supervisor.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -20,44 +21,44 @@ use rooflet_base::error::{Chain, ExitStatus};
 use rooflet_base::task::Tasks;
 use rooflet_process::logs::{From, Log, MAX_LOG_BYTES};
 
-/// The first wait before a child that ended is started again; doubles each time.
+/// First delay before a restart. The delay doubles with each restart.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
-/// The longest wait before a child that ended is started again.
+/// Maximum delay before a restart.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// A child that ran this long is healthy: the next wait is short again.
+/// A child that ran for this time resets the delay.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-/// A child that ends with an error sooner than this, whenever it is started, does not come to run.
+/// An exit with an error before this time counts as a failed start.
 const STARTED_AFTER: Duration = Duration::from_secs(10);
-/// Starts that may fail so, one after the other, before the child has ever run.
+/// Maximum number of consecutive failed starts of a child that has never run.
 const MAX_FAILED_STARTS: u32 = 3;
-/// How long a child may take to stop before it is killed.
+/// Time for a child to stop before it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(45);
-/// How often a child's log is looked at, whether it has grown too long.
+/// Interval at which the size of a child's log is checked.
 const LOG_POLL: Duration = Duration::from_secs(10);
-/// Lines of a child's log that are shown when it cannot run.
+/// Number of log lines that are printed if a child cannot run.
 const LOG_TAIL_LINES: usize = 8;
 
-/// A child process to keep running.
+/// Child process to supervise.
 #[derive(Debug, Clone)]
 pub(crate) struct ChildSpec {
-    /// What people call it.
+    /// Display name.
     pub(crate) name: &'static str,
     /// Arguments after the program's own name.
     pub(crate) args: Vec<OsString>,
-    /// Its standard output and error go here, appended.
+    /// Log file for standard output and error.
     pub(crate) log: Log,
 }
 
-/// What happened to a child.
+/// Event of a child process.
 #[derive(Debug)]
 pub(crate) enum ChildEvent {
-    /// It ended by itself and is started again after a wait.
+    /// The child exited and is restarted after a delay.
     Restarting {
         name: &'static str,
         how: String,
         wait: Duration,
     },
-    /// It cannot run: starting it again would end the same way.
+    /// The child cannot run; a restart would fail in the same way.
     GaveUp {
         name: &'static str,
         how: String,
@@ -65,14 +66,14 @@ pub(crate) enum ChildEvent {
     },
 }
 
-/// A child that is kept running until it is told to stop.
+/// Supervised child process.
 pub(crate) struct Supervised {
     stop: CancellationToken,
     stopped: oneshot::Receiver<()>,
 }
 
 impl Supervised {
-    /// Keeps `spec` running. Events go to `events`.
+    /// Supervises `spec`. Sends its events to `events`.
     pub(crate) fn start(
         spec: ChildSpec,
         clock: Clock,
@@ -89,14 +90,14 @@ impl Supervised {
         Self { stop, stopped }
     }
 
-    /// Stops the child and waits until it is gone.
+    /// Stops the child and waits for its exit.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
         drop(self.stopped.await);
     }
 }
 
-/// When a child is started again.
+/// Restart policy of a child.
 #[derive(Debug)]
 struct Restarts {
     wait: Duration,
@@ -113,10 +114,11 @@ impl Restarts {
         }
     }
 
-    /// How long to wait after a child that ran for so long and ended by itself; `None`: it would end the same way.
+    /// Returns the delay before the restart of a child that ran for `ran`. `None` if a restart
+    /// would fail in the same way.
     fn after(&mut self, ran: Duration, status: Option<&ProcessStatus>) -> Option<Duration> {
         self.has_run |= ran >= STARTED_AFTER;
-        // Who was killed may well run.
+        // A killed process may run after a restart.
         let failed = status.is_none_or(|status| status.code().is_some_and(|code| code != 0));
         self.failed_starts = if failed { self.failed_starts + 1 } else { 0 };
         if status.is_some_and(is_final) || (!self.has_run && self.failed_starts >= MAX_FAILED_STARTS) {
@@ -136,9 +138,10 @@ async fn run(spec: &ChildSpec, clock: &Clock, stop: &CancellationToken, events: 
     while !stop.is_cancelled() {
         let started = clock.instant();
         let (how, status) = match spawn(spec) {
-            Err(err) => (format!("could not be started: {err}"), None),
+            Err(err) => (format!("failed to start: {err}"), None),
             Ok(mut child) => {
-                // Held here, because waiting for a child would close it, and closing it is what tells the child to stop.
+                // The pipe stays open here: waiting for the child would close it, which makes the
+                // child stop.
                 let _lifeline = child.stdin.take();
                 let status = tokio::select! {
                     status = child.wait() => status,
@@ -163,11 +166,11 @@ async fn run(spec: &ChildSpec, clock: &Clock, stop: &CancellationToken, events: 
     }
 }
 
-/// Rotates a log whenever it has grown too long. Never ends.
+/// Rotates a log that has grown too large. Never returns.
 async fn keep_short(log: &Log) -> Infallible {
     loop {
         if let Err(err) = log.rotate(MAX_LOG_BYTES) {
-            warn!(log = %log.path(), error = %Chain(&err), "a log could not be rotated");
+            warn!(log = %log.path(), error = %Chain(&err), "failed to rotate log");
         }
         tokio::time::sleep(LOG_POLL).await;
     }
@@ -177,28 +180,28 @@ fn spawn(spec: &ChildSpec) -> io::Result<Child> {
     let log = spec.log.open_append()?;
     Command::new(std::env::current_exe()?)
         .args(&spec.args)
-        // The child stops when this pipe closes, so it never outlives us.
+        // The child stops when this pipe closes, so it never outlives this process.
         .stdin(Stdio::piped())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // A terminal's Ctrl-C reaches only us; we stop the children in order.
+        // Ctrl-C in a terminal reaches only this process, which stops the children in order.
         .process_group(0)
         .spawn()
 }
 
-/// SIGTERM, then SIGKILL once the grace is over.
+/// Sends SIGTERM, and SIGKILL after the grace period.
 async fn end(mut child: Child) {
     let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) else {
         return;
     };
-    // It may have ended just now, which is what we want.
+    // The process may have exited already.
     let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     if tokio::time::timeout(STOP_GRACE, child.wait()).await.is_err() {
         drop(child.kill().await);
     }
 }
 
-/// Exit codes that say: as things are, this cannot work.
+/// Returns true for exit codes that a restart cannot change.
 fn is_final(status: &ProcessStatus) -> bool {
     [ExitStatus::Usage, ExitStatus::Unavailable, ExitStatus::Config]
         .iter()
@@ -208,13 +211,13 @@ fn is_final(status: &ProcessStatus) -> bool {
 fn describe(status: &ProcessStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.code(), status.signal()) {
-        (Some(code), _) => format!("ended with exit code {code}"),
-        (None, Some(signal)) => format!("was ended by signal {signal}"),
-        (None, None) => "ended".to_owned(),
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("was terminated by signal {signal}"),
+        (None, None) => "exited".to_owned(),
     }
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 fn tail(log: &Log) -> io::Result<String> {
     let mut reader = log.read(From::LastLines(LOG_TAIL_LINES))?;
     let mut bytes = Vec::new();
@@ -240,17 +243,21 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_never_came_to_run_is_given_up() {
+    fn child_that_never_ran_is_not_restarted_forever() {
         let mut restarts = Restarts::new();
         let mut waits = || restarts.after(SHORT, Some(&exit(1)));
         let waits = [waits(), waits(), waits()];
         assert_eq!(waits, [Some(FIRST_BACKOFF), Some(FIRST_BACKOFF * 2), None]);
         let mut restarts = Restarts::new();
-        assert_eq!(restarts.after(SHORT, Some(&exit(78))), None, "it says so itself");
+        assert_eq!(
+            restarts.after(SHORT, Some(&exit(78))),
+            None,
+            "a configuration error is final"
+        );
     }
 
     #[test]
-    fn a_child_that_has_run_or_is_killed_is_started_again_and_again() {
+    fn child_that_has_run_or_was_killed_is_always_restarted() {
         let mut restarts = Restarts::new();
         restarts.after(STARTED_AFTER, Some(&exit(1)));
         for _ in 0..9 {
@@ -266,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_log_is_rotated_when_it_is_long() {
+    async fn large_log_is_rotated() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("server.log");
         let log = Log::new(path.clone().try_into().expect("UTF-8"));
@@ -279,6 +286,6 @@ mod tests {
         std::fs::write(&path, long).expect("written");
         assert!(tokio::time::timeout(LOG_POLL * 2, &mut watching).await.is_err());
         assert!(rotated.exists());
-        assert_eq!(std::fs::metadata(&path).expect("it is there").len(), 0);
+        assert_eq!(std::fs::metadata(&path).expect("a log file").len(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! An OpenAI client that looks at the clock.
+//! OpenAI client that measures times.
 
 use std::time::{Duration, Instant};
 
@@ -13,31 +13,31 @@ use rooflet_api::wire::WorkerStatus;
 use rooflet_base::clock::Clock;
 use rooflet_base::loopback;
 
-/// Longest time between two pieces of an answer, the first included.
+/// Timeout between two chunks of an answer, including the first.
 const SILENCE: Duration = Duration::from_secs(1800);
 const CONNECT: Duration = Duration::from_secs(10);
-/// The most that is told of a refusal.
+/// Maximum length of a server's error message that is printed.
 const MAX_REFUSAL_CHARS: usize = 500;
 
-/// Where a server is, whether or not it answers.
+/// Address of a server.
 #[derive(Debug)]
 pub(super) struct Server {
     http: reqwest::Client,
-    /// Ends before `/v1`.
+    /// URL without `/v1`.
     base: String,
 }
 
-/// One server and the model asked there.
+/// Server and model of the requests.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     http: reqwest::Client,
-    /// Ends before `/v1`.
+    /// URL without `/v1`.
     pub(super) base: String,
     pub(super) model: String,
     clock: Clock,
 }
 
-/// What is asked.
+/// Parameters of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub(super) prompt: &'a str,
@@ -46,16 +46,16 @@ pub(super) struct Ask<'a> {
 }
 
 impl Server {
-    /// `key` goes with every request. Fails where there can be no such server, or no such key.
+    /// Creates a server from its URL and optional API key. Fails if either is invalid.
     pub(super) fn at(base: &str, key: Option<&str>) -> anyhow::Result<Self> {
         let base = base.trim_end_matches('/').trim_end_matches("/v1").to_owned();
-        let url = reqwest::Url::parse(&base).with_context(|| format!("`{base}` is no URL"))?;
+        let url = reqwest::Url::parse(&base).with_context(|| format!("`{base}` is not a URL"))?;
         let mut http = loopback::client_of(&url)
             .connect_timeout(CONNECT)
             .read_timeout(SILENCE);
         if let Some(key) = key {
             let mut value = HeaderValue::try_from(format!("Bearer {key}"))
-                .map_err(|_| anyhow!("--api-key: a key is one line of ASCII characters"))?;
+                .map_err(|_| anyhow!("--api-key: a key must be one line of ASCII characters"))?;
             value.set_sensitive(true);
             http = http.default_headers(HeaderMap::from_iter([(AUTHORIZATION, value)]));
         }
@@ -63,7 +63,7 @@ impl Server {
         Ok(Self { http, base })
     }
 
-    /// Asks it for its models where none is named.
+    /// Selects the model. Without a name, requests the server's list of models.
     pub(super) async fn connect(self, model: Option<&str>, clock: Clock) -> anyhow::Result<Client> {
         let Self { http, base } = self;
         let model = match model {
@@ -80,23 +80,23 @@ impl Server {
 }
 
 impl Client {
-    /// Whether a worker of ours takes requests.
+    /// Returns true if a worker that the benchmark started is ready.
     pub(super) async fn is_ready(&self) -> bool {
         let answer = self.http.get(format!("{}/ready", self.base)).send().await;
         answer.is_ok_and(|answer| answer.status().is_success())
     }
 
-    /// Bytes that a token adds to the cache of a worker of ours.
+    /// Bytes per token in the KV cache of a worker that the benchmark started.
     pub(super) async fn kv_bytes_per_token(&self) -> anyhow::Result<u64> {
         let url = format!("{}/status", self.base);
         let answer = self.http.get(&url).send().await;
         let answer = answer.with_context(|| format!("no answer from {url}"))?;
         let status: WorkerStatus = answer.json().await.with_context(|| format!("reading {url}"))?;
-        let model = status.model.context("the worker does not know its model")?;
+        let model = status.model.context("the worker reports no model")?;
         Ok(model.kv_bytes_per_token)
     }
 
-    /// Asks greedily, and waits for the end of the answer.
+    /// Sends a request with temperature 0 and reads the whole answer.
     pub(super) async fn ask(&self, ask: Ask<'_>) -> anyhow::Result<Sample> {
         let mut body = json!({
             "model": self.model,
@@ -145,13 +145,13 @@ impl Client {
     }
 }
 
-/// Any kind of text that a model makes: answers, reasoning, calls of tools.
+/// Returns true if a chunk has text of any kind: answer, reasoning or tool call.
 fn has_text(delta: &Value) -> bool {
     let text = |name: &str| delta[name].as_str().is_some_and(|text| !text.is_empty());
     text("content") || text("reasoning_content") || text("reasoning") || delta["tool_calls"].is_array()
 }
 
-/// Refuses an answer that is an error, with the server's own words.
+/// Returns the response, or an error with the server's message.
 async fn successful(response: reqwest::Response) -> anyhow::Result<reqwest::Response> {
     let status = response.status();
     if status.is_success() {
@@ -159,14 +159,14 @@ async fn successful(response: reqwest::Response) -> anyhow::Result<reqwest::Resp
     }
     let key = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            "; a key is taken from --api-key or OPENAI_API_KEY"
+            "; pass an API key with --api-key or OPENAI_API_KEY"
         }
         _ => "",
     };
     let url = response.url().clone();
     let text = response.text().await.unwrap_or_default();
-    let said: String = text.chars().take(MAX_REFUSAL_CHARS).collect();
-    bail!("{url} answered {status}: {said}{key}");
+    let message: String = text.chars().take(MAX_REFUSAL_CHARS).collect();
+    bail!("{url} answered {status}: {message}{key}");
 }
 
 async fn first_model(http: &reqwest::Client, base: &str) -> anyhow::Result<String> {
@@ -180,7 +180,7 @@ async fn first_model(http: &reqwest::Client, base: &str) -> anyhow::Result<Strin
         .await?
         .json()
         .await
-        .with_context(|| format!("{url} gave no list of models"))?;
+        .with_context(|| format!("{url} returned no list of models"))?;
     let names: Vec<&str> = list["data"]
         .as_array()
         .into_iter()
@@ -189,12 +189,12 @@ async fn first_model(http: &reqwest::Client, base: &str) -> anyhow::Result<Strin
         .collect();
     match names[..] {
         [model] => Ok(model.to_owned()),
-        [] => bail!("{url} names no model: --model chooses one"),
-        _ => bail!("{url} names {}: --model chooses one of them", names.join(", ")),
+        [] => bail!("{url} lists no model: pass --model"),
+        _ => bail!("{url} lists {}: select one with --model", names.join(", ")),
     }
 }
 
-/// What was seen of a stream.
+/// Times of a streamed answer.
 #[derive(Debug, Default)]
 struct Reading {
     first: Option<Instant>,
@@ -202,7 +202,7 @@ struct Reading {
     pieces: u64,
     first_pieces: u64,
     reads: u64,
-    /// The one that the last piece came with.
+    /// Read that delivered the last piece.
     last_read: u64,
 }
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_wants_a_key_gets_it_or_is_understood() {
+    async fn api_key_is_sent_and_its_absence_is_explained() {
         drop(rustls::crypto::ring::default_provider().install_default());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -261,18 +261,20 @@ mod tests {
             let connect = |key| at(key).unwrap().connect(None, Clock::System);
             assert_eq!(connect(Some("secret")).await.unwrap().model, "tiny");
             for key in [None, Some("wrong")] {
-                let told = connect(key).await.unwrap_err().to_string();
+                let message = connect(key).await.unwrap_err().to_string();
                 assert!(
-                    told.contains("401") && told.contains("no such key") && told.contains("OPENAI_API_KEY"),
-                    "{told}"
+                    message.contains("401")
+                        && message.contains("no such key")
+                        && message.contains("OPENAI_API_KEY"),
+                    "{message}"
                 );
             }
-            let told = at(Some("two\nlines")).unwrap_err().to_string();
-            assert!(told.contains("--api-key"), "{told}");
+            let message = at(Some("two\nlines")).unwrap_err().to_string();
+            assert!(message.contains("--api-key"), "{message}");
         };
         tokio::select! {
             () = asking => {}
-            _ = axum::serve(listener, router).into_future() => unreachable!("it serves for ever"),
+            _ = axum::serve(listener, router).into_future() => unreachable!("the server never ends"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The outcome as one HTML file: times to the first token over the length of prompts, and all figures.
+//! Benchmark report as one HTML file: times over prompt length, and all figures.
 
 use jiff::Timestamp;
 use maud::{Markup, html};
@@ -17,13 +17,10 @@ const TOP: f64 = 16.0;
 const BOTTOM: f64 = 40.0;
 
 const PLOTS: [(Metric, &str); 3] = [
-    (
-        Metric::TimeToFirstTokenSeconds,
-        "Time to the first token, seconds",
-    ),
+    (Metric::TimeToFirstTokenSeconds, "Time to first token, seconds"),
     (
         Metric::DecodeTokensPerSecond,
-        "Decoding, tokens per second and stream",
+        "Decode speed, tokens per second and stream",
     ),
     (
         Metric::ThroughputTokensPerSecond,
@@ -52,17 +49,17 @@ pub(super) fn report(report: &Report, now: Timestamp) -> String {
         }
         (figures(report))
         @if !notes.is_empty() {
-            h2 { "What speaks against figures" }
+            h2 { "Limitations" }
             ul { @for line in notes.lines() { li { (line) } } }
         }
     };
     page(&title, body)
 }
 
-/// One line of a plot: a target in a state at a concurrency.
+/// Line of a plot: one target in one cache state at one concurrency.
 struct Line {
     name: String,
-    /// Tokens of the prompt, and the figure.
+    /// Prompt length in tokens, and the figure.
     points: Vec<(f64, f64)>,
 }
 
@@ -96,8 +93,8 @@ fn line_name(report: &Report, cell: &Cell, at: usize) -> String {
     format!("{target}{} × {}", cell.state, cell.concurrency)
 }
 
-/// Returns a plot with two logarithmic axes, because prompts and times span orders of magnitude. `None` if there is no
-/// figure.
+/// Returns a plot with two logarithmic axes, because prompts and times span orders of magnitude.
+/// `None` if there is no figure.
 fn plot(report: &Report, metric: Metric, heading: &str) -> Option<Markup> {
     let lines = lines(report, metric);
     let all = || lines.iter().flat_map(|line| line.points.iter().copied());
@@ -141,7 +138,7 @@ fn plot(report: &Report, metric: Metric, heading: &str) -> Option<Markup> {
         "soft",
         (f64::midpoint(LEFT, WIDTH - RIGHT), HEIGHT - 4.0),
         Anchor::Middle,
-        "tokens of the prompt",
+        "prompt length, tokens",
     );
     for (at, line) in lines.iter().enumerate() {
         let class = format!("m{}", at % 8);
@@ -149,8 +146,8 @@ fn plot(report: &Report, metric: Metric, heading: &str) -> Option<Markup> {
             drawing.line(&class, (x(pair[0].0), y(pair[0].1)), (x(pair[1].0), y(pair[1].1)));
         }
         for (context, value) in &line.points {
-            let told = format!("{}: {value:.4} at {context} tokens", line.name);
-            drawing.dot(&class, (x(*context), y(*value)), &told);
+            let tooltip = format!("{}: {value:.4} at {context} tokens", line.name);
+            drawing.dot(&class, (x(*context), y(*value)), &tooltip);
         }
     }
     Some(html! {
@@ -163,7 +160,7 @@ fn plot(report: &Report, metric: Metric, heading: &str) -> Option<Markup> {
     })
 }
 
-/// 1, 2 and 5 times powers of ten within a range.
+/// Multiples 1, 2 and 5 of powers of ten within a range.
 fn ticks((low, high): (f64, f64)) -> Vec<f64> {
     let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
     decades
@@ -202,7 +199,7 @@ fn figures(report: &Report) -> Markup {
     table(
         &[
             "prompt, tokens",
-            "target, cache × at a time",
+            "target, cache × concurrency",
             "answer",
             "#first token, s",
             "#decode, tokens/s",

@@ -1,9 +1,9 @@
-//! Prompts of a given length that no server has seen.
+//! Random prompts of a given length.
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-/// Common words, so that a tokenizer makes one or two tokens of each.
+/// Common words, one or two tokens each.
 const WORDS: &[&str] = &[
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
     "state", "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week",
@@ -13,16 +13,16 @@ const WORDS: &[&str] = &[
     "hour", "game", "line", "end", "member",
 ];
 
-/// How long texts become when a server makes tokens of them.
+/// Relation of word count and token count on a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Length {
-    /// What the chat template adds.
+    /// Tokens of the chat template.
     fixed: f64,
     per_word: f64,
 }
 
 impl Length {
-    /// From two prompts of so many words each and the tokens that they became.
+    /// Computes the relation from the word and token counts of two prompts.
     pub(super) fn of_trials((few, few_tokens): (u32, u64), (many, many_tokens): (u32, u64)) -> Self {
         let per_word = (many_tokens as f64 - few_tokens as f64) / f64::from(many - few);
         let per_word = per_word.max(0.1);
@@ -39,7 +39,7 @@ impl Length {
     }
 }
 
-/// So many words, others for every `seed`, and from the first word on.
+/// Returns a text of `words` words that differs for each `seed` from the first word on.
 pub(super) fn text(words: u32, seed: u64) -> String {
     let mut random = StdRng::seed_from_u64(seed);
     let chosen: Vec<&str> = (0..words)
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_is_found_from_two_trials() {
+    fn length_is_computed_from_two_trials() {
         // 12 tokens of template, 1.5 per word.
         let length = Length::of_trials((20, 42), (200, 312));
         assert_eq!(length.words(1512), 1000);
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn another_seed_is_another_text_from_the_start() {
+    fn different_seeds_give_different_texts_from_the_first_word() {
         let start = |seed| text(500, seed).split(' ').take(8).collect::<Vec<_>>().join(" ");
         assert_eq!(start(1), start(1));
         assert_ne!(start(1), start(2));

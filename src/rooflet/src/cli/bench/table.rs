@@ -1,13 +1,13 @@
-//! The outcome for a terminal, as Markdown.
+//! Benchmark results as Markdown tables for a terminal.
 
 use super::{Report, counted};
 use crate::benchmark::{CellReport, LEAST_ROUNDS, Metric, TargetFigures};
 
-/// A ratio is called a difference below this chance of being one by accident.
+/// Significance level: a ratio counts as a difference below this probability.
 const SIGNIFICANT: f64 = 0.05;
 
 pub(super) fn table(report: &Report) -> String {
-    let mut out = "| prompt, tokens | cache | at a time | target | first token, ms | decode, tokens/s | throughput, tokens/s \
+    let mut out = "| prompt, tokens | cache | concurrency | target | first token, ms | decode, tokens/s | throughput, tokens/s \
                    | whole answer, s |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
         .to_owned();
     for cell in &report.cells {
@@ -18,7 +18,7 @@ pub(super) fn table(report: &Report) -> String {
             out += &ratios(cell);
         }
     }
-    out += "\nMedian (95 % confidence interval), then p95 and p99 where there are samples enough to tell them from the largest.\n";
+    out += "\nMedian (95 % confidence interval), then p95 and p99 if there are enough samples.\n";
     if let Some(few) = few_rounds(report) {
         out += &format!("{few}\n");
     }
@@ -29,7 +29,7 @@ pub(super) fn table(report: &Report) -> String {
     out
 }
 
-/// What is to be said of intervals where there were too few rounds for them.
+/// Note about intervals if there were too few rounds for a confidence interval.
 pub(super) fn few_rounds(report: &Report) -> Option<String> {
     let figures = report.cells.iter().flat_map(|cell| &cell.targets);
     let mut quantiles = figures.flat_map(|target| target.metrics.values());
@@ -37,7 +37,7 @@ pub(super) fn few_rounds(report: &Report) -> Option<String> {
         .any(|quantiles| quantiles.rounds < LEAST_ROUNDS)
         .then(|| {
             format!(
-                "Of fewer than {LEAST_ROUNDS} rounds, the brackets hold the smallest and the largest answer, which is less than 95 %."
+                "With fewer than {LEAST_ROUNDS} rounds, parentheses contain the smallest and the largest answer, not a 95 % interval."
             )
         })
 }
@@ -63,7 +63,7 @@ fn row(report: &Report, cell: &CellReport, figures: &TargetFigures, at: usize) -
     )
 }
 
-/// `A` and `B` where two are compared: names are long.
+/// Label of a target: the model's name, or `A` and `B` for two targets.
 pub(super) fn label(report: &Report, at: usize) -> String {
     match (report.targets.len(), at) {
         (1, _) => report.targets[0].model.clone(),
@@ -84,7 +84,7 @@ fn shown(figures: &TargetFigures, metric: Metric, factor: f64, digits: usize) ->
         number(median.low),
         number(median.high)
     );
-    // With fewer the quantile is the largest value.
+    // With fewer samples, the quantile equals the largest value.
     if quantiles.samples >= 20 {
         text += &format!(", {}", number(quantiles.p95.value));
     }
@@ -99,8 +99,8 @@ fn ratios(cell: &CellReport) -> String {
         cell.ratios.get(&metric).map_or("-".to_owned(), |ratio| {
             let better = (ratio.of.value > 1.0) == metric.more_is_better();
             let verdict = match (ratio.p < SIGNIFICANT, better) {
-                (false, _) if ratio.rounds < LEAST_ROUNDS => "too few rounds to show a difference",
-                (false, _) => "no difference shown",
+                (false, _) if ratio.rounds < LEAST_ROUNDS => "too few rounds for a difference",
+                (false, _) => "no significant difference",
                 (true, true) => "B is better",
                 (true, false) => "A is better",
             };
@@ -119,7 +119,7 @@ fn ratios(cell: &CellReport) -> String {
     )
 }
 
-/// What speaks against figures, once for each combination and target.
+/// Taints and failures, one line per cell and target.
 pub(super) fn notes(report: &Report) -> String {
     let mut out = String::new();
     if let [first, second] = &report.targets[..] {
@@ -137,7 +137,7 @@ pub(super) fn notes(report: &Report) -> String {
             for (taint, count) in &figures.taints {
                 out += &format!(
                     "! {place}: {} ({count} of {})\n",
-                    taint.told(),
+                    taint.description(),
                     figures.samples.len()
                 );
             }

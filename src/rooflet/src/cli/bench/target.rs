@@ -1,4 +1,4 @@
-//! What is measured: a server at a URL, or a model directory, for which a worker is started.
+//! Benchmark target: a server at a URL, or a model directory for which a worker is started.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -17,36 +17,36 @@ use crate::cli::bench::client::Ask;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::clock::Clock;
 
-/// How long a model may take to load.
+/// Timeout of loading a model.
 const START: Duration = Duration::from_secs(600);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 
-/// Words of the two prompts that lengths are found with, and tokens of their answers.
+/// Word counts of the two trial prompts, and tokens of their answers.
 const TRIAL_WORDS: [u32; 2] = [20, 220];
 const TRIAL_TOKENS: u32 = 8;
 
-/// What a worker offers unasked, where the model has so much.
+/// Default maximum context of a worker, if the model supports it.
 const USUAL_CONTEXT_TOKENS: u64 = 32_768;
-/// Of a prompt, besides its words; no template has more.
+/// Upper limit of a chat template's tokens.
 const TEMPLATE_TOKENS: u64 = 512;
 
-/// A server that answers.
+/// Connected server.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// As the user wrote it.
+    /// URL or directory as the user passed it.
     pub(super) name: String,
     pub(super) client: Client,
     pub(super) trial: Trial,
-    /// Of a model directory; ends with this.
+    /// Worker of a model directory. It ends with this value.
     worker: Option<Worker>,
 }
 
-/// Whether a target is a server that runs already.
+/// Returns true if a target is the URL of a running server.
 pub(super) fn is_url(target: &str) -> bool {
     target.starts_with("http://") || target.starts_with("https://")
 }
 
-/// What was learnt before the first measurement.
+/// Results of the trial requests before the first measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trial {
     pub(super) length: Length,
@@ -56,7 +56,8 @@ pub(super) struct Trial {
 }
 
 impl Target {
-    /// Starts what is to be started where no server is given, and tries it with prompts of this `seed`.
+    /// Connects to `server`, or starts a worker for the directory `name`. Sends trial prompts of
+    /// this `seed`.
     pub(super) async fn open(
         name: &str,
         server: Option<Server>,
@@ -74,7 +75,7 @@ impl Target {
         };
         let trial = Trial::run(&client, seed)
             .await
-            .with_context(|| format!("trying {name}"))?;
+            .with_context(|| format!("sending trial requests to {name}"))?;
         Ok(Self {
             name: name.to_owned(),
             client,
@@ -83,8 +84,8 @@ impl Target {
         })
     }
 
-    /// Gives a cell the server that it needs: where prompts are to be in files only, one that stores them and has room in
-    /// memory for those of one wave.
+    /// Restarts the worker if the cell needs other prefix cache settings. Cells that need prompts
+    /// cached on disk only get a worker whose memory holds the prompts of one wave.
     pub(super) async fn prepare(&mut self, cell: &Cell, clock: &Clock) -> anyhow::Result<()> {
         let Some(worker) = self.worker.take() else {
             return Ok(());
@@ -92,7 +93,7 @@ impl Target {
         let files = if cell.state.needs_files() {
             let tokens = u64::from(cell.context_tokens) * u64::from(cell.concurrency);
             let bytes = self.client.kv_bytes_per_token().await? * tokens;
-            // Answers, and ends of blocks, come in addition.
+            // Extra space for answers and partly filled blocks.
             Some(Files::new(bytes + bytes / 2)?)
         } else if worker.files.is_some() {
             None
@@ -104,7 +105,7 @@ impl Target {
         self.begin(worker, clock).await
     }
 
-    /// Ends the server, which writes what it still has to, and starts another with the same files.
+    /// Restarts the worker with the same prefix files, after it has written pending prefixes.
     pub(super) async fn restart(&mut self, clock: &Clock) -> anyhow::Result<()> {
         let Some(mut worker) = self.worker.take() else {
             return Ok(());
@@ -118,13 +119,13 @@ impl Target {
     async fn begin(&mut self, mut worker: Worker, clock: &Clock) -> anyhow::Result<()> {
         self.client = worker.wait_until_ready(clock).await?;
         self.worker = Some(worker);
-        // The first request of a server's life may load or compile something.
+        // The first request may load or compile something.
         ask(&self.client, TRIAL_WORDS[0], 0).await?;
         Ok(())
     }
 }
 
-/// Where a worker stores prefixes, besides few in memory; removed in the end.
+/// Prefix cache directory of a worker with a small memory cache. The directory is removed on drop.
 #[derive(Debug)]
 struct Files {
     dir: Utf8PathBuf,
@@ -141,20 +142,20 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // A worker that never stored anything has made none.
+        // The directory does not exist if the worker stored nothing.
         drop(std::fs::remove_dir_all(&self.dir));
     }
 }
 
 impl Trial {
-    /// Begins with the seed `first` for prompts: what a server has cached tells nothing of its speed.
+    /// Sends the trial prompts. Their seeds start at `first`, so that no prompt is cached.
     async fn run(client: &Client, first: u64) -> anyhow::Result<Self> {
-        // The first request of a server's life may load or compile something.
+        // The first request may load or compile something.
         ask(client, TRIAL_WORDS[0], first).await?;
         let few = ask(client, TRIAL_WORDS[0], first + 1).await?;
         let many = ask(client, TRIAL_WORDS[1], first + 2).await?;
         let (Some(few_tokens), Some(many_tokens)) = (few.prompt_tokens, many.prompt_tokens) else {
-            bail!("the server does not tell how many tokens a prompt has (`usage` is missing)");
+            bail!("the server does not report the token count of a prompt (`usage` is missing)");
         };
         let first = many.time_to_first_token_seconds.unwrap_or(many.total_seconds);
         Ok(Self {
@@ -177,12 +178,12 @@ async fn ask(client: &Client, words: u32, seed: u64) -> anyhow::Result<Sample> {
     client.ask(ask).await
 }
 
-/// The most that is asked of a server.
+/// Maximum load of the benchmark.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
-    /// Requests at the same time.
+    /// Concurrent requests.
     concurrency: u32,
-    /// Tokens of one, its answer included.
+    /// Tokens of one request including its answer.
     tokens: u64,
 }
 
@@ -191,21 +192,22 @@ impl Load {
         let longest = matrix.contexts.iter().copied().max().unwrap_or(0);
         Self {
             concurrency: matrix.concurrency.iter().copied().max().unwrap_or(1),
-            // Prompts are as long as their words come to, about.
+            // The token count of a prompt is accurate within about 5 %.
             tokens: u64::from(longest) * 21 / 20 + u64::from(matrix.tokens) + TEMPLATE_TOKENS,
         }
     }
 
-    /// The context that a worker needs for it, as far as the model has so much.
+    /// Context length that a worker needs, limited by the model. `None` if the default is
+    /// sufficient.
     fn context_tokens(self, model: &Utf8Path) -> Option<u64> {
-        // What is wrong with the model is for the worker to say.
+        // The worker reports errors of the model.
         let model = ModelDir::inspect(model).ok()?;
         let most = model.shape.config.max_context_tokens;
         (self.tokens > USUAL_CONTEXT_TOKENS).then_some(self.tokens.min(most))
     }
 }
 
-/// A worker on a free port of this machine.
+/// Worker on a free local port.
 #[derive(Debug)]
 struct Worker {
     child: Child,
@@ -218,13 +220,13 @@ struct Worker {
 impl Worker {
     fn start(model: &Utf8Path, load: Load, files: Option<Files>) -> anyhow::Result<Self> {
         if !model.is_dir() {
-            bail!("`{model}` is neither an http:// or https:// URL nor a model's directory");
+            bail!("`{model}` is neither an http:// or https:// URL nor a model directory");
         }
         if !cfg!(feature = "mlx") {
-            bail!("`{model}`: this build has no engine; name the URL of a server");
+            bail!("`{model}`: this build has no engine; pass the URL of a server");
         }
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let program = std::env::current_exe().context("finding this program's own file")?;
+        let program = std::env::current_exe().context("determining the path of this program")?;
         let mut command = Command::new(program);
         command
             .args([
@@ -247,7 +249,7 @@ impl Worker {
         }
         let child = command
             .env("ROOFLET_LOG", "warn")
-            // The worker stops when this pipe closes, so it never outlives us.
+            // The worker stops when this pipe closes, so it never outlives this process.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -261,19 +263,19 @@ impl Worker {
         })
     }
 
-    /// Another one of the same model, in place of this.
+    /// Replaces the worker by a new one of the same model.
     fn replaced(self, files: Option<Files>) -> anyhow::Result<Self> {
         let (model, load) = (self.model.clone(), self.load);
         drop(self);
         Self::start(&model, load, files)
     }
 
-    /// As a supervisor would end it.
+    /// Stops the worker with SIGTERM and waits for its exit.
     async fn end(&mut self) -> anyhow::Result<()> {
         let pid = Pid::from_raw(self.child.id().cast_signed());
-        kill(pid, Signal::SIGTERM).context("ending a worker")?;
+        kill(pid, Signal::SIGTERM).context("stopping a worker")?;
         while self.child.try_wait()?.is_none() {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL).await;
         }
         Ok(())
     }
@@ -286,7 +288,7 @@ impl Worker {
         let begin = clock.instant();
         loop {
             if let Some(status) = self.child.try_wait()? {
-                bail!("the worker of `{}` ended with {status}", self.model);
+                bail!("the worker of `{}` exited with {status}", self.model);
             }
             if client.is_ready().await {
                 return Ok(client);
@@ -298,17 +300,17 @@ impl Worker {
                     START.as_secs()
                 );
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 }
 
-/// The `model` of requests to a worker of ours.
+/// `model` of requests to a worker that the benchmark started.
 const NAME: &str = "bench";
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The worker may have exited already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -328,9 +330,9 @@ mod tests {
         "\n\ndata: [DONE]\n\n"
     );
 
-    /// Words become tokens alike for both, or their prompts would differ in length from then on.
+    /// Both targets get the same prompts, otherwise their prompt lengths would differ afterwards.
     #[tokio::test]
-    async fn two_servers_are_tried_with_the_same_prompts() {
+    async fn both_servers_get_the_same_trial_prompts() {
         drop(rustls::crypto::ring::default_provider().install_default());
         let clock = Clock::System;
         let matrix = Matrix::cache_study();
@@ -350,7 +352,7 @@ mod tests {
                 opened = Target::open(&name, Some(server), Some("tiny"), Load::of(&matrix), seed, &clock) => {
                     opened.unwrap();
                 }
-                _ = axum::serve(listener, router).into_future() => unreachable!("it serves for ever"),
+                _ = axum::serve(listener, router).into_future() => unreachable!("the server never ends"),
             }
             asked.push(bodies.lock().unwrap().clone());
         }

@@ -1,5 +1,5 @@
-//! Model directories with random weights: their speed is that of a trained model of the same shape, and they cost no
-//! download.
+//! Model directories with random weights. Their speed equals that of a trained model of the same
+//! shape, without a download.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 const GROUP_SIZE: u32 = 64;
 /// 1.0 in half precision.
 const ONE: u16 = 0x3C00;
-/// Random bytes, repeated: no kernel's time depends on more than that they look random.
+/// Size of the random block that is repeated. Kernel times do not depend on the repetition.
 const BLOCK_BYTES: usize = 4 << 20;
 
-/// A Llama-shaped model.
+/// Shape of a Llama model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// By its parameters.
+    /// Name by number of parameters.
     pub(super) name: &'static str,
     hidden: u32,
     intermediate: u32,
@@ -29,13 +29,13 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// A directory's name.
+    /// Name of the model's directory.
     pub(super) fn title(&self, bits: u32) -> String {
         format!("{}-{bits}bit", self.name)
     }
 }
 
-/// From what is all overhead to what is all memory.
+/// Shapes from overhead-bound to memory-bound.
 pub(super) const SHAPES: [Shape; 6] = [
     shape("20m", 384, 1152, 8, (6, 3, 64), 16_384),
     shape("75m", 768, 2304, 9, (12, 6, 64), 16_384),
@@ -65,7 +65,7 @@ const fn shape(
     }
 }
 
-/// One tensor of the file to be.
+/// Tensor to write.
 #[derive(Debug, Clone)]
 struct Tensor {
     dtype: &'static str,
@@ -76,7 +76,7 @@ struct Tensor {
 #[derive(Debug, Clone, Copy)]
 enum Fill {
     Random,
-    /// Every element this number in half precision.
+    /// Half-precision value of every element.
     Half(u16),
 }
 
@@ -118,7 +118,7 @@ impl Shape {
         })
     }
 
-    /// By name, in the order of the file.
+    /// Tensors by name, in file order.
     fn tensors(&self, bits: u32) -> BTreeMap<String, Tensor> {
         let mut tensors = BTreeMap::new();
         let mut matrix = |module: &str, rows: u32, columns: u32| {
@@ -167,22 +167,23 @@ fn halves(shape: Vec<u32>, value: u16) -> Tensor {
     }
 }
 
-/// In half precision, for weights of mean zero under which a vector of `columns` about keeps its length. The scale is a
-/// power of two, so both are exact.
+/// Returns half-precision scale and bias for weights with mean zero that approximately preserve the
+/// length of a vector of `columns` elements. The scale is a power of two, so both values are exact.
 fn scale_and_bias(bits: u32, columns: u32) -> (u16, u16) {
     let levels = f64::from(1_u32 << bits);
-    // The standard deviation of a uniform integer below `levels`.
+    // Standard deviation of a uniform integer below `levels`.
     let deviation = (levels * levels - 1.0).sqrt() / 12_f64.sqrt();
     let exponent = -(deviation * f64::from(columns).sqrt()).log2().round() as i32;
-    // The middle of the levels is 2^(bits-1) - 0.5: in binary, `bits` ones and a point before the last.
+    // The middle of the levels is 2^(bits-1) - 0.5: in binary, `bits` ones with the point before
+    // the last.
     let middle_exponent = exponent + bits.cast_signed() - 2;
     let mantissa = ((1_u16 << (bits - 1)) - 1) << (11 - bits);
     let half = |exponent: i32| u16::try_from((exponent + 15).clamp(1, 30)).unwrap_or(1) << 10;
     (half(exponent), 0x8000 | half(middle_exponent) | mantissa)
 }
 
-/// Every byte is a token, so that a prompt of plain letters has as many tokens as letters; the others stand for words, so that
-/// whatever the model says is text.
+/// Tokenizer whose first 256 tokens are bytes, so that a prompt of letters has one token per
+/// letter. The remaining tokens are words, so that every generated token is text.
 fn tokenizer(vocabulary: u32) -> Value {
     let bytes = printable_bytes();
     let words = (u32::try_from(bytes.len()).expect("256 of them")..vocabulary).map(|id| format!("Ġw{id}"));
@@ -201,16 +202,17 @@ fn tokenizer(vocabulary: u32) -> Value {
     })
 }
 
-/// The characters that stand for bytes in byte-level vocabularies (GPT-2's table): printable Latin-1 for itself, the others from U+0100 on.
+/// Characters for bytes in byte-level vocabularies (GPT-2's table): printable Latin-1 maps to
+/// itself, other bytes to U+0100 and up.
 fn printable_bytes() -> Vec<char> {
     let mut next = 0x100;
     (0..=255_u8)
         .map(|byte| match byte {
             b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
             _ => {
-                let stand_in = char::from_u32(next).expect("all of them are letters");
+                let substitute = char::from_u32(next).expect("all of them are letters");
                 next += 1;
-                stand_in
+                substitute
             }
         })
         .collect()
@@ -220,7 +222,7 @@ fn tokenizer_config() -> Value {
     json!({"chat_template": "{{ messages[0]['content'] }}", "tokenizer_class": "PreTrainedTokenizerFast"})
 }
 
-/// The safetensors format: length of the header, header, data.
+/// Writes the safetensors format: length of the header, header, data.
 fn write_tensors(file: &mut impl Write, tensors: &BTreeMap<String, Tensor>) -> io::Result<()> {
     let mut header = serde_json::Map::new();
     let mut offset = 0_u64;
@@ -233,7 +235,7 @@ fn write_tensors(file: &mut impl Write, tensors: &BTreeMap<String, Tensor>) -> i
         offset = end;
     }
     let mut header = Value::Object(header).to_string();
-    // Data is aligned to eight bytes.
+    // Data is aligned to 8 bytes.
     while !header.len().is_multiple_of(8) {
         header.push(' ');
     }
@@ -259,7 +261,7 @@ fn write_tensors(file: &mut impl Write, tensors: &BTreeMap<String, Tensor>) -> i
     Ok(())
 }
 
-/// xorshift64, from a fixed seed: every run has the same models.
+/// Returns xorshift64 output for a fixed seed, so that every run uses the same models.
 fn random_block() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut block = Vec::with_capacity(BLOCK_BYTES);
@@ -278,9 +280,9 @@ mod tests {
     use rooflet_artifact::model_dir::ModelDir;
     use rooflet_testing::TempDir;
 
-    /// 2^-k and its multiples are written down in IEEE 754's half precision.
+    /// The expected values are multiples of 2^-k in IEEE 754 half precision.
     #[test]
-    fn scale_and_bias_make_weights_of_mean_zero() {
+    fn weights_have_mean_zero() {
         // 4 bits, 1024 columns: 2^-7 = 0x2000, and -7.5 * 2^-7 = -0.05859375 = 0xAB80.
         assert_eq!(scale_and_bias(4, 1024), (0x2000, 0xAB80));
         // 8 bits, 1024 columns: 2^-11 = 0x1000, and -127.5 * 2^-11 = -0.06225586 = 0xABF8.
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_random_model_is_one_that_can_be_served() {
+    fn random_model_is_servable() {
         let directory = TempDir::new();
         let path = directory.path();
         for (bits, weight_bits) in [(4, 4.5), (8, 8.5)] {

@@ -1,5 +1,5 @@
-//! Throughput of several answers: asked together, so that they share a batch, against one after another. Both ways take
-//! turns in one run, on one engine, with the same questions.
+//! Throughput of concurrent answers, which share a batch, against sequential answers. Both modes
+//! alternate in one run, with one engine and the same questions.
 
 use std::thread;
 
@@ -15,10 +15,10 @@ use rooflet_base::clock::Clock;
 use rooflet_roofline::probing::spread;
 use rooflet_worker::bench::BareEngine;
 
-/// Weights of the random models.
+/// Bits of the random models' weights.
 const BITS: u32 = 4;
 
-/// Tokens per second of one round, by the two ways.
+/// Tokens per second of both modes in one round.
 struct Round {
     together: f64,
     in_turn: f64,
@@ -79,7 +79,8 @@ fn measure(path: &Utf8Path, streams: u32, args: &Args) -> anyhow::Result<Vec<Rou
     let engine = BareEngine::load(path.to_owned().into_std_path_buf(), streams as usize)
         .map_err(|err| wrong(err.into()))?;
     let mut rounds = Vec::new();
-    // The first round brings weights and kernels into memory. Each way comes first equally often.
+    // The first round loads weights and kernels and is discarded. Both modes come first equally
+    // often.
     for round in 0..=args.rounds {
         let together = || throughput(&engine, streams, args.tokens, true).map_err(wrong);
         let in_turn = || throughput(&engine, streams, args.tokens, false).map_err(wrong);
@@ -100,9 +101,9 @@ fn measure(path: &Utf8Path, streams: u32, args: &Args) -> anyhow::Result<Vec<Rou
     Ok(rounds.split_off(1))
 }
 
-/// Tokens per second of so many questions, until the last is answered.
+/// Tokens per second of `streams` questions until the last answer is complete.
 fn throughput(engine: &BareEngine, streams: u32, tokens: u32, together: bool) -> anyhow::Result<f64> {
-    // Of different lengths, as requests are.
+    // Question lengths differ, as in real traffic.
     let ask = |stream: u32| {
         let question = "a".repeat((PROMPT_TOKENS + stream) as usize);
         let answer = engine.chat(&question, tokens as usize)?;

@@ -1,4 +1,4 @@
-//! Claims from YAML files, read by the schema of their kind, so that a misspelt field is told and not ignored.
+//! Claims from YAML files, validated by the schema of the kind, so that misspelt fields are errors.
 
 use anyhow::{Context, anyhow, bail};
 use camino::Utf8Path;
@@ -9,10 +9,10 @@ use rooflet_api::{GROUP, VERSION};
 use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_base::yaml;
 
-/// What a claim is called in messages, and what it says.
+/// Name of a claim for messages, and its spec.
 pub(super) type Named = (String, PerformanceClaimSpec);
 
-/// Every claim of a file, or why it cannot be read, which costs the others nothing.
+/// Returns every claim of a file. An unreadable claim does not affect other claims.
 pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<anyhow::Result<Named>>> {
     let text = if file == "-" {
         std::io::read_to_string(std::io::stdin()).context("reading standard input")?
@@ -25,7 +25,7 @@ pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<anyhow::Result<Named>>
 fn parse(file: &str, text: &str) -> anyhow::Result<Vec<anyhow::Result<Named>>> {
     let documents = yaml::documents(text).with_context(|| format!("reading {file}"))?;
     if documents.is_empty() {
-        bail!("{file} holds no claim");
+        bail!("{file} contains no claim");
     }
     let schema = StructuralSchema::of_kind::<PerformanceClaim>();
     let several = documents.len() > 1;
@@ -43,7 +43,7 @@ fn parse(file: &str, text: &str) -> anyhow::Result<Vec<anyhow::Result<Named>>> {
     Ok(claims)
 }
 
-/// The objects of a List, or the document itself.
+/// Returns the items of a List, or the document itself.
 fn items(document: Value) -> Vec<Value> {
     let is_list = document["kind"]
         .as_str()
@@ -56,7 +56,7 @@ fn items(document: Value) -> Vec<Value> {
 
 fn claim(schema: &StructuralSchema, place: &str, document: Value) -> anyhow::Result<Named> {
     let Some(fields) = document.as_object() else {
-        bail!("{place}: a claim is an object with figures or statements");
+        bail!("{place}: a claim must be an object with figures or statements");
     };
     let bare = !fields.contains_key("kind") && !fields.contains_key("apiVersion");
     let mut object = if bare {
@@ -89,7 +89,8 @@ fn claim(schema: &StructuralSchema, place: &str, document: Value) -> anyhow::Res
         .map(|field| format!("{}: unknown field", shown(field)))
         .collect();
     for error in schema.validate(&object, None) {
-        // `<nil>` is the object as a whole; beside others it only says that there may be more.
+        // `<nil>` concerns the whole object; next to other errors it only states that more errors
+        // may exist.
         if error.field != "<nil>" || wrong.is_empty() {
             wrong.push(format!("{}: {}", shown(&error.field), error.message));
         }
@@ -114,7 +115,7 @@ spec:
 ";
 
     #[test]
-    fn objects_and_bare_specs_are_read_alike() {
+    fn objects_and_bare_specs_are_equivalent() {
         let bare = "figures: [{kind: decodeTokensPerSecond, value: 77.7}]\n---\nstatements: ['1 = 1']\n";
         let read = |text: &str| -> Vec<Named> {
             let claims = parse("a.yaml", text).unwrap();
@@ -128,7 +129,7 @@ spec:
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_field() {
+    fn errors_name_the_field() {
         let message = |text: &str| match parse("a.yaml", text) {
             Ok(mut claims) => claims.remove(0).unwrap_err().to_string(),
             Err(err) => err.to_string(),
@@ -144,7 +145,7 @@ spec:
             message(&OBJECT.replace("PerformanceClaim", "ModelDeployment"))
                 .contains("expected kind PerformanceClaim")
         );
-        assert!(message("- 1").contains("a claim is an object"));
-        assert!(message("").contains("holds no claim"));
+        assert!(message("- 1").contains("a claim must be an object"));
+        assert!(message("").contains("contains no claim"));
     }
 }

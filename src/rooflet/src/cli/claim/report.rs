@@ -1,4 +1,4 @@
-//! A judged claim in plain words.
+//! Plain text of a checked claim.
 
 use super::Judged;
 use rooflet_api::v1alpha1::{ClaimFinding, ClaimVerdict};
@@ -32,7 +32,7 @@ pub(super) fn text(judged: &Judged) -> String {
             line(
                 &mut text,
                 5,
-                &format!("{}: {}{}", finding.verdict, finding.message, right(finding)),
+                &format!("{}: {}{}", finding.verdict, finding.message, correction(finding)),
             );
         }
         for remark in &check.remarks {
@@ -42,8 +42,8 @@ pub(super) fn text(judged: &Judged) -> String {
     text
 }
 
-/// What would be right, where the message cannot be trusted to have said it.
-fn right(finding: &ClaimFinding) -> String {
+/// Correct value, unless the message already contains it.
+fn correction(finding: &ClaimFinding) -> String {
     match (&finding.claimed, &finding.right) {
         (Some(claimed), Some(right)) if !finding.message.contains(right.as_str()) => {
             format!(" [claimed: {claimed}; right: {right}]")

@@ -1,7 +1,7 @@
-//! `rooflet fit --cases`: a file of measurements with what the predictor says of each.
+//! `rooflet fit --cases`: adds predictions to a file of measurements.
 //!
-//! Rows come out in their order and number, each as it was. A row that cannot be predicted has empty cells at its end, and
-//! its line, column and remedy are told on standard error; it costs the other rows nothing.
+//! The output keeps every row and its order. A row without a prediction gets empty cells, and
+//! standard error shows its line, column and remedy. It does not affect other rows.
 
 use anyhow::{Context, bail};
 use camino::Utf8Path;
@@ -13,7 +13,7 @@ use rooflet_model::shapes::ShapeFile;
 use rooflet_roofline::cases::{Case, CaseError, REQUIRED, Row};
 use rooflet_roofline::predict::{Parameters, Prediction};
 
-/// Added to every row.
+/// Columns added to every row.
 const ADDED: [&str; 6] = [
     "decode_tps_p10",
     "decode_tps_p50",
@@ -28,7 +28,7 @@ pub(super) fn run(cases: &Utf8Path, shapes: &Utf8Path) -> Result<(), Failure> {
     for (line, problem) in &predicted.problems {
         ui::progress(&format!("warning: {cases}, line {line}: {problem}"));
     }
-    // It is all there is to say, whether or not somebody reads it to its end.
+    // A closed standard output is not an error.
     let _ = ui::output_bytes(&predicted.csv).context("writing CSV")?;
     Ok(())
 }
@@ -40,31 +40,31 @@ fn read(cases: &Utf8Path, shapes: &Utf8Path) -> anyhow::Result<Predicted> {
     Predicted::new(&table, &shapes).with_context(|| format!("reading {cases}"))
 }
 
-/// A table with predictions added.
+/// Table with added predictions.
 #[derive(Debug, PartialEq)]
 struct Predicted {
     csv: Vec<u8>,
-    /// What to know of rows: where they begin, counted from 1, and what was assumed, or why they have no prediction.
+    /// Remarks and errors of rows, with line numbers starting at 1.
     problems: Vec<(usize, String)>,
 }
 
 impl Predicted {
     fn new(table: &[u8], shapes: &ShapeFile) -> anyhow::Result<Self> {
         if table.starts_with(&[0xff, 0xfe]) || table.starts_with(&[0xfe, 0xff]) {
-            bail!("it is UTF-16: save it as UTF-8");
+            bail!("the file is UTF-16: save it as UTF-8");
         }
-        // Rows of another length, and text that is not UTF-8, are a matter of their row.
+        // Rows with a wrong number of cells or invalid UTF-8 are handled row by row.
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(table);
-        let columns = reader.byte_headers().context("line 1: no CSV")?.clone();
+        let columns = reader.byte_headers().context("line 1: not CSV")?.clone();
         let names: Vec<String> = columns.iter().map(|name| text(name).to_lowercase()).collect();
         let missing: Vec<&str> = REQUIRED
             .into_iter()
             .filter(|column| !names.iter().any(|name| name == column))
             .collect();
         if !missing.is_empty() {
-            for (separator, told) in [(';', "semicolons"), ('\t', "tabs")] {
+            for (separator, name) in [(';', "semicolons"), ('\t', "tabs")] {
                 if names.iter().any(|name| name.contains(separator)) {
-                    bail!("line 1 separates its columns by {told}: save it with commas between them");
+                    bail!("line 1 uses {name} as separators: save the file with commas");
                 }
             }
             bail!(
@@ -80,13 +80,13 @@ impl Predicted {
         for record in reader.byte_records() {
             let mut record = record?;
             let (cells, remarks) = predicted(&names, &record, shapes).unwrap_or_else(|problem| {
-                let told = format!("{problem}; left without a prediction");
-                (Default::default(), vec![told])
+                let message = format!("{problem}; no prediction");
+                (Default::default(), vec![message])
             });
             if !remarks.is_empty() {
                 problems.push((line(table, &record), remarks.join("; ")));
             }
-            // The added cells stand below their names whatever the row's length was.
+            // The added cells align with their columns, whatever the row's length is.
             record.truncate(names.len());
             let padding = std::iter::repeat_n(&b""[..], names.len() - record.len());
             writer.write_record(
@@ -104,7 +104,7 @@ impl Predicted {
     }
 }
 
-/// Cells of [`ADDED`] with what was assumed for them, or why there are none.
+/// Cells of [`ADDED`] with remarks, or the reason why there is no prediction.
 fn predicted(
     names: &[String],
     record: &ByteRecord,
@@ -112,7 +112,7 @@ fn predicted(
 ) -> Result<([String; ADDED.len()], Vec<String>), String> {
     if record.len() != names.len() {
         return Err(format!(
-            "it has {} cells and line 1 has {}: quote cells that contain commas",
+            "the row has {} cells but line 1 has {}: quote cells that contain commas",
             record.len(),
             names.len()
         ));
@@ -139,8 +139,8 @@ fn text(cell: &[u8]) -> String {
     String::from_utf8_lossy(cell).trim().to_owned()
 }
 
-/// The line where a record begins. The reader's own count is one short where lines end in CR LF: it takes the LF for the
-/// next record's first byte.
+/// Line number at which a record starts. The reader's own count is one too low for CR LF line ends,
+/// because it assigns the LF to the next record.
 fn line(table: &[u8], record: &ByteRecord) -> usize {
     let start = record.position().map_or(0, |position| position.byte() as usize);
     let breaks = table[start..]

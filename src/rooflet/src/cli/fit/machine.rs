@@ -1,4 +1,4 @@
-//! Which machine `rooflet fit` is about.
+//! Machine of a `rooflet fit` query.
 
 use std::process::{Command, Stdio};
 use std::str::FromStr;
@@ -24,22 +24,22 @@ use rooflet_roofline::predict::{Basis, Engine, Hardware, MeasuredMachine};
 use rooflet_roofline::published::{disk_read, hardware_of};
 use rooflet_roofline::sizing::Machine;
 
-/// A real one is a few kilobytes.
+/// Maximum size of a probe report. Real reports have a few kilobytes.
 const MAX_REPORT_BYTES: u64 = 1 << 20;
 
-/// A machine, and what was assumed about it.
+/// Machine with notes about assumptions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ChosenMachine {
     pub(super) machine: Machine,
     pub(super) notes: Vec<String>,
 }
 
-/// Where measured figures come from.
+/// Source of measured figures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ProbeSource {
-    /// They are measured now.
+    /// Measure this machine now.
     Now,
-    /// What `rooflet probe -o json` printed, here or on another machine.
+    /// Output of `rooflet probe -o json`, from this or another machine.
     File(Utf8PathBuf),
 }
 
@@ -54,7 +54,7 @@ impl FromStr for ProbeSource {
     }
 }
 
-/// A chip of the catalogue. What is not said of it is assumed, and noted.
+/// Returns a chip of the catalogue. Missing properties are assumed and noted.
 pub(super) fn of_chip(
     name: &str,
     gpu_cores: Option<u32>,
@@ -65,11 +65,11 @@ pub(super) fn of_chip(
     let least = chip.memory.iter().min().copied().unwrap_or_default();
     match memory {
         None => notes.push(format!(
-            "{least} of memory is assumed, the least that {} comes with; --memory chooses",
+            "assuming {least} of memory, the smallest size of {}; choose another size with --memory",
             chip.name
         )),
         Some(memory) if !chip.memory.contains(&memory) => {
-            notes.push(format!("{} is not sold with {memory}", chip.name));
+            notes.push(format!("{} is not available with {memory}", chip.name));
         }
         Some(_) => {}
     }
@@ -80,7 +80,7 @@ pub(super) fn of_chip(
         .collect();
     if gpu_cores.is_none() && cores.iter().any(|cores| *cores != chip.gpu_cores) {
         notes.push(format!(
-            "{} GPU cores are assumed; {} comes with others, which --gpu-cores chooses",
+            "assuming {} GPU cores; choose another variant of {} with --gpu-cores",
             chip.gpu_cores, chip.name
         ));
     }
@@ -90,7 +90,7 @@ pub(super) fn of_chip(
     })
 }
 
-/// This machine, or the one that a report is of.
+/// Returns this machine, or the machine of a probe report.
 pub(super) fn of_probe(
     source: Option<&ProbeSource>,
     memory: Option<Bytes>,
@@ -113,9 +113,7 @@ pub(super) fn of_probe(
                 &mut notes,
             );
             if engine == Engine::Mlx && MeasuredMachine::new(&report.measurements).is_none() {
-                let err = anyhow!(
-                    "`{path}` has no figures of the decode kernel: measure again with `rooflet probe`"
-                );
+                let err = anyhow!("`{path}` has no figures of the decode kernel: run `rooflet probe` again");
                 return Err(Failure::new(ExitStatus::Config, err));
             }
             let total = memory.unwrap_or(Bytes(report.machine.memory_bytes));
@@ -152,13 +150,17 @@ fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>, engine: Engi
         }
         (_, _) => Vec::new(),
     };
-    let asked = memory.is_none() && (working_set.is_some() || chip.development);
+    let is_measured = memory.is_none() && (working_set.is_some() || chip.development);
     ChosenMachine {
         machine: Machine {
             name: chip.name.clone(),
             memory: total,
             limit: allocatable(total, working_set),
-            limit_basis: if asked { Basis::Measured } else { Basis::Nominal },
+            limit_basis: if is_measured {
+                Basis::Measured
+            } else {
+                Basis::Nominal
+            },
             hardware,
             in_float32: in_float32(report.as_ref(), engine),
             calibrations,
@@ -168,8 +170,8 @@ fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>, engine: Engi
     }
 }
 
-/// What the machine's speed is predicted from: the same as its agent and the scheduler take. A probe measures MLX's kernels;
-/// of another engine only the data sheet tells.
+/// Returns the hardware for predictions, as agent and scheduler use it. A probe measures MLX's
+/// kernels, so other engines use the data sheet.
 fn speed(
     chip: &Chip,
     memory: Bytes,
@@ -190,13 +192,16 @@ fn speed(
         PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => true,
     });
     notes.extend(implausible.map(|report| {
-        format!("what was measured is not what such a chip does, so the slower of it and the data sheet counts: {}", report.plausibility.message)
+        format!(
+            "the measurement is implausible, so the slower of measurement and data sheet is used: {}",
+            report.plausibility.message
+        )
     }));
     notes.extend(expired);
     if hardware.is_none() {
         let remedy = match engine {
-            Engine::Mlx => "`--probe now` measures how fast this machine is".to_owned(),
-            Engine::LlamaCpp => format!("a probe measures MLX, which says nothing of {engine}"),
+            Engine::Mlx => "measure the speed of this machine with `--probe now`".to_owned(),
+            Engine::LlamaCpp => format!("a probe measures MLX and does not apply to {engine}"),
         };
         notes.push(match chip::of_machine(chip, memory) {
             Err(err) => format!("{err}; {remedy}"),
@@ -211,7 +216,7 @@ fn in_float32(report: Option<&ProbeReport>, engine: Engine) -> bool {
         && ComputeType::of_device(report.map(|report| report.engine.device.as_str())) == ComputeType::Float32
 }
 
-/// Figures of another machine or another system say nothing of this one.
+/// Returns true if a report is from the same machine and operating system build.
 fn is_of(report: &ProbeReport, identity: &Identity, memory: Bytes) -> bool {
     let machine = &report.machine;
     machine.chip.name == identity.chip.name
@@ -223,16 +228,16 @@ fn expiry(report: &ProbeReport) -> Option<String> {
     let expires: Timestamp = report.expires_at.parse().ok()?;
     (expires < Clock::System.now()).then(|| {
         format!(
-            "the machine was measured at {}, too long ago to be sure, so the interval is wider; `--probe now` measures again",
+            "the measurement of {} has expired, so the interval is wider; measure again with `--probe now`",
             report.measured_at
         )
     })
 }
 
-/// Of this machine's agent.
+/// State directory of this machine's agent.
 fn state_dir() -> Utf8PathBuf {
-    let told = variable("ROOFLET_STATE_DIR").map(Utf8PathBuf::from);
-    told.unwrap_or_else(|| default_data_dir().join("agent"))
+    let configured = variable("ROOFLET_STATE_DIR").map(Utf8PathBuf::from);
+    configured.unwrap_or_else(|| default_data_dir().join("agent"))
 }
 
 fn read(path: &Utf8Path) -> anyhow::Result<ProbeReport> {
@@ -241,18 +246,18 @@ fn read(path: &Utf8Path) -> anyhow::Result<ProbeReport> {
         .len();
     if bytes > MAX_REPORT_BYTES {
         return Err(anyhow!(
-            "`{path}` is larger than {MAX_REPORT_BYTES} bytes; no report of a probe is"
+            "`{path}` is larger than {MAX_REPORT_BYTES} bytes and cannot be a probe report"
         ));
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("reading `{path}`"))?;
     serde_json::from_str(&text)
-        .with_context(|| format!("`{path}` is not what `rooflet probe -o json` prints"))
+        .with_context(|| format!("parsing `{path}` as output of `rooflet probe -o json`"))
 }
 
-/// Measures in a child: a failure in the engine must not end the answer about memory without a word.
+/// Runs the probe in a child process, so that a crash of the engine does not end this command.
 pub(in crate::cli) fn measure() -> Result<ProbeReport, Failure> {
     ui::progress("measuring this machine; it should be idle …");
-    let program = std::env::current_exe().context("finding this program")?;
+    let program = std::env::current_exe().context("determining the path of this program")?;
     let output = Command::new(program)
         .args(["probe", "-o", "json"])
         .stdin(Stdio::null())
@@ -260,12 +265,12 @@ pub(in crate::cli) fn measure() -> Result<ProbeReport, Failure> {
         .output()
         .context("starting the probe")?;
     if !output.status.success() {
-        return Err(anyhow!("the probe ended with {}", output.status).into());
+        return Err(anyhow!("the probe exited with {}", output.status).into());
     }
     Ok(serde_json::from_slice(&output.stdout).context("reading the probe's output")?)
 }
 
-/// Every bin of every chip with every memory it is sold with, or only with `memory`.
+/// Returns every variant of every chip with every memory size, or only with `memory`.
 pub(super) fn catalogue(memory: Option<Bytes>) -> Vec<Machine> {
     chip::catalogue()
         .iter()
@@ -314,34 +319,40 @@ mod tests {
         }
     }
 
-    /// Whether it was measured, its bandwidth, and what is told.
+    /// Returns whether the result is measured, its bandwidth, and the notes.
     fn judged(report: &ProbeReport, engine: Engine) -> (bool, f64, String) {
         let mut notes = Vec::new();
         let memory = Bytes::gib(24);
-        let told = match speed(&m4_pro(), memory, Some(report), engine, &mut notes) {
+        let result = match speed(&m4_pro(), memory, Some(report), engine, &mut notes) {
             Some(Hardware::Measured(machine)) => (true, machine.read),
             Some(Hardware::Chip(chip)) => (false, chip.bandwidth.0),
             None => (false, 0.0),
         };
-        (told.0, told.1, notes.join("; "))
+        (result.0, result.1, notes.join("; "))
     }
 
     #[test]
-    fn figures_count_as_they_do_for_the_agent_and_only_for_the_engine_measured() {
+    fn measured_figures_apply_as_in_the_agent_and_only_to_mlx() {
         let plausible = report(250.0, PlausibilityVerdict::Plausible);
         assert_eq!(judged(&plausible, Engine::Mlx), (true, 250e9, String::new()));
         assert_eq!(
             judged(&plausible, Engine::LlamaCpp),
             (false, 273e9, String::new())
         );
-        let (measured, bandwidth, told) = judged(&report(100.0, PlausibilityVerdict::TooLow), Engine::Mlx);
-        assert!(measured && bandwidth == 100e9 && told.ends_with("why"), "{told}");
-        let (measured, bandwidth, told) = judged(&report(400.0, PlausibilityVerdict::TooHigh), Engine::Mlx);
-        assert!(!measured && bandwidth == 273e9 && told.ends_with("why"), "{told}");
+        let (measured, bandwidth, notes) = judged(&report(100.0, PlausibilityVerdict::TooLow), Engine::Mlx);
+        assert!(
+            measured && bandwidth == 100e9 && notes.ends_with("why"),
+            "{notes}"
+        );
+        let (measured, bandwidth, notes) = judged(&report(400.0, PlausibilityVerdict::TooHigh), Engine::Mlx);
+        assert!(
+            !measured && bandwidth == 273e9 && notes.ends_with("why"),
+            "{notes}"
+        );
     }
 
     #[test]
-    fn of_a_machine_without_data_sheet_another_engine_s_speed_is_unknown() {
+    fn speed_of_another_engine_is_unknown_without_data_sheet() {
         let chip = Chip {
             name: "Apple M1 (Virtual)".to_owned(),
             development: true,
@@ -353,7 +364,7 @@ mod tests {
             speed(&chip, Bytes::gib(8), Some(&report), Engine::LlamaCpp, &mut notes),
             None
         );
-        assert!(notes[0].contains("which says nothing of llama.cpp"), "{notes:?}");
+        assert!(notes[0].contains("does not apply to llama.cpp"), "{notes:?}");
         assert!(speed(&chip, Bytes::gib(8), Some(&report), Engine::Mlx, &mut notes).is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! The argument MODEL of `rooflet fit`: from its text to the facts.
+//! MODEL argument of `rooflet fit`: from its text to the model's facts.
 
 use anyhow::{Context, anyhow};
 use camino::Utf8Path;
@@ -15,12 +15,12 @@ use rooflet_model::library::LibraryError;
 use rooflet_model::shapes::ShapeFile;
 use rooflet_model::weights::WeightFormat;
 
-/// A model and what to call it.
+/// Model facts with a name.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::cli) struct NamedModel {
     pub(in crate::cli) name: String,
     pub(in crate::cli) facts: ModelFacts,
-    /// Where it is a shape: the format that was asked for.
+    /// Requested format, if the model is a shape.
     pub(in crate::cli) format: Option<WeightFormat>,
 }
 
@@ -34,7 +34,7 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
     }
     if quantization.is_some() {
         let err = anyhow!(
-            "--quantization is for names such as qwen3-8b and for FILE.json#NAME; `{model}` says itself how its weights are stored"
+            "--quantization applies to names such as qwen3-8b and to FILE.json#NAME; `{model}` defines its weight format itself"
         );
         return Err(Failure::new(ExitStatus::Usage, err));
     }
@@ -44,7 +44,7 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
     let path = Utf8Path::new(model);
     if let Some(names) = shapes_in(path) {
         let err = anyhow!(
-            "`{model}` holds shapes, not a model's config.json: add the name of one, such as {model}#{names}"
+            "`{model}` contains shapes, not a model's config.json: append the name of a shape, such as {model}#{names}"
         );
         return Err(Failure::new(ExitStatus::Usage, err));
     }
@@ -62,12 +62,12 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
     })
 }
 
-/// A published model that is known by its name.
+/// Finds a published model by name.
 fn named(name: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
     let found = library::find(name, quantization).map_err(|err| match err {
-        // It may as well have been meant as a directory.
+        // The name may have been meant as a directory.
         LibraryError::UnknownModel { .. } if quantization.is_none() => {
-            let err = anyhow::Error::new(err).context(format!("there is no file or directory `{name}`"));
+            let err = anyhow::Error::new(err).context(format!("file or directory `{name}` does not exist"));
             Failure::new(ExitStatus::Config, err)
         }
         LibraryError::OtherFormat { .. } => Failure::new(ExitStatus::Usage, anyhow!("--quantization: {err}")),
@@ -94,7 +94,8 @@ async fn remote_model(model: &str) -> Result<NamedModel, Failure> {
     })
 }
 
-/// The first name in a file of shapes; `None` for any other file, such as a configuration under whatever name.
+/// Returns the first name in a file of shapes. `None` for other files, such as a renamed
+/// configuration.
 fn shapes_in(path: &Utf8Path) -> Option<String> {
     if path.extension() != Some("json") {
         return None;
@@ -111,7 +112,7 @@ fn shapes_in(path: &Utf8Path) -> Option<String> {
 fn shape(file: &Utf8Path, name: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, Failure> {
     let Some(format) = quantization else {
         let err = anyhow!(
-            "a shape does not say how its weights are stored: add --quantization, one of {}",
+            "a shape has no weight format: add --quantization, one of {}",
             WeightFormat::NAMES
         );
         return Err(Failure::new(ExitStatus::Usage, err));
@@ -141,7 +142,7 @@ mod tests {
     const SHAPES: &str = r#"{"tiny": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2, "tied": 1}}"#;
 
     #[test]
-    fn a_file_is_what_stands_in_it_whatever_its_name() {
+    fn file_type_is_detected_from_its_contents() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = directory.path().join(name);
@@ -156,7 +157,7 @@ mod tests {
         let shapes = write("shapes.json", SHAPES);
         let refused = load(&shapes, None).unwrap_err().error.to_string();
         assert!(
-            refused.contains("holds shapes") && refused.contains("shapes.json#tiny"),
+            refused.contains("contains shapes") && refused.contains("shapes.json#tiny"),
             "{refused}"
         );
         let tiny = load(&format!("{shapes}#tiny"), Some(WeightFormat::BFloat16)).unwrap();

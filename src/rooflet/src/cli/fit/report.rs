@@ -1,4 +1,4 @@
-//! How the answers of `rooflet fit` look: in plain words, as a table, as JSON.
+//! Output of `rooflet fit`: plain text, table and JSON.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use rooflet_model::families;
 use rooflet_roofline::predict::{Basis, Constraint, DecodePrediction, Hardware, Interval, Prediction};
 use rooflet_roofline::sizing::{Fit, Machine, Obstacle, Service};
 
-/// The documented shape of `-o json`, one object per machine.
+/// Returns the documented JSON output, one object per machine.
 pub(super) fn json(fit: &Fit, model: &NamedModel, machine: &Machine) -> Value {
     let interval =
         |interval: Interval| json!({"p10": interval.p10, "p50": interval.p50, "p90": interval.p90});
@@ -86,7 +86,7 @@ fn gpu_cores(machine: &Machine) -> Option<u32> {
     machine.hardware?.chip().map(|chip| chip.gpu_cores)
 }
 
-/// The answer in plain words.
+/// Returns the output as plain text.
 pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &ChosenMachine) -> String {
     let machine = &chosen.machine;
     let mut out = format!("{} on {}\n\n", describe_model(model), describe_machine(machine));
@@ -95,9 +95,7 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
     match &fit.prediction {
         Some(prediction) => speed(&mut out, prediction, service, fit, machine),
         None if model.facts.dimensions.is_some() => {
-            out.push_str(
-                "\nHow fast it would be cannot be told: this machine's speed has not been measured.\n",
-            );
+            out.push_str("\nThe speed is unknown: this machine has not been measured.\n");
         }
         None => {}
     }
@@ -105,7 +103,7 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
         line(
             &mut out,
             &format!(
-                "\nAt most: a context of {context} tokens with {}, or {} of {} tokens.",
+                "\nMaximum: a context of {context} tokens with {}, or {} of {} tokens.",
                 streams(service.concurrency),
                 streams(most),
                 service.context_tokens
@@ -114,13 +112,13 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
         if model.facts.max_context_tokens.is_none() {
             line(
                 &mut out,
-                "Note: how long a context the model was made for is not known here, only in its config.json: this is the \
-                 memory's limit.",
+                "Note: the model's maximum context is unknown here; only its config.json defines it. This is the limit of the \
+                memory.",
             );
         }
     }
     if !fit.suggestions.is_empty() {
-        out.push_str("\nAny one of these would make it fit:\n");
+        out.push_str("\nEach of these changes would make it fit:\n");
         for suggestion in &fit.suggestions {
             line(&mut out, &format!("  - {suggestion}"));
         }
@@ -129,8 +127,8 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
         line(
             &mut out,
             &format!(
-                "\nNote: config.json describes {}, and the tensors hold {}: a file is missing, or one of them belongs to \
-                 another model.",
+                "\nNote: config.json describes {}, but the tensors contain {}: a file is missing, or one of the files belongs to \
+                another model.",
                 parameters(described),
                 parameters(model.facts.parameters)
             ),
@@ -208,23 +206,23 @@ fn verdict(out: &mut String, fit: &Fit, machine: &Machine, model: &NamedModel) {
     let total = fit.need.total();
     let verdict = match fit.obstacle {
         None => format!(
-            "It fits: it takes {total}, and models may use {} of {}.",
+            "It fits: it needs {total}, and models may use {} of {}.",
             fit.limit, machine.memory
         ),
         Some(Obstacle::Memory) => format!(
-            "It does not fit: it takes {total}, and the machine has {}, of which models may use {}.",
+            "It does not fit: it needs {total}, but the machine has {}, of which models may use {}.",
             machine.memory, fit.limit
         ),
         Some(Obstacle::WorkingSet) => format!(
-            "It does not fit: it takes {total}, and of the machine's {} models may use {}.",
+            "It does not fit: it needs {total}, but models may use only {1} of the machine's {0}.",
             machine.memory, fit.limit
         ),
         Some(Obstacle::Context { longest }) => {
-            format!("It does not fit: the model was made for contexts of up to {longest} tokens.")
+            format!("It does not fit: the model supports contexts of up to {longest} tokens.")
         }
         Some(Obstacle::UnknownFamily) => format!(
-            "It cannot be told whether it fits: model_type `{}` is not known here, so neither are its caches.\n\
-             Its weights are known and would fit. Known families: {}.",
+            "Unknown whether it fits: model_type `{}` is not supported, so the size of its caches is unknown.\n\
+            Its weights are known and would fit. Supported families: {}.",
             model.facts.model_type,
             families::names()
         ),
@@ -233,7 +231,7 @@ fn verdict(out: &mut String, fit: &Fit, machine: &Machine, model: &NamedModel) {
     if let Some(longest) = fit.too_long {
         line(
             out,
-            &format!("And the model was made for contexts of up to {longest} tokens."),
+            &format!("In addition, the model supports contexts of up to {longest} tokens."),
         );
     }
 }
@@ -251,9 +249,9 @@ fn memory(out: &mut String, fit: &Fit, model: &NamedModel, service: Service) {
                 .keys()
                 .map(|stored| stored.as_str())
                 .collect();
-            format!("counted, tensor by tensor ({})", types.join(", "))
+            format!("counted tensor by tensor ({})", types.join(", "))
         }
-        WeightsSource::Index { .. } => "as the index of the files says".to_owned(),
+        WeightsSource::Index { .. } => "from the index of the files".to_owned(),
         WeightsSource::Config => "estimated from dimensions and format".to_owned(),
     };
     row("weights", need.weights, &source);
@@ -262,14 +260,14 @@ fn memory(out: &mut String, fit: &Fit, model: &NamedModel, service: Service) {
         row(
             "",
             facts.left_out,
-            &format!("more in the files is not loaded{parts}"),
+            &format!("in the files, but not loaded{parts}"),
         );
     }
     if let (Some(kv), Some(reserved), Some(dimensions)) = (need.kv, need.kv_reserved, &facts.dimensions) {
         let mut why = describe_cache(dimensions, kv, service, fit);
         if reserved > kv {
             why.push_str(&format!(
-                "; {kv} for its tokens, the rest since caches grow in steps"
+                "; {kv} for its tokens, the rest because caches grow in steps"
             ));
         }
         row("KV cache", reserved, &why);
@@ -278,10 +276,10 @@ fn memory(out: &mut String, fit: &Fit, model: &NamedModel, service: Service) {
         row(
             "activations",
             need.activations,
-            "while a long prompt is read, in steps of 2048 tokens",
+            "during the prefill of a long prompt, in steps of 2048 tokens",
         );
     }
-    row("runtime", need.runtime, "the engine itself");
+    row("runtime", need.runtime, "engine");
 }
 
 fn left_out_parts(source: &WeightsSource) -> String {
@@ -345,7 +343,7 @@ fn speed(out: &mut String, prediction: &Prediction, service: Service, fit: &Fit,
         out,
         &format!(
             "\n{}ecoding with {} tokens in the cache: about {:.1} tokens/s{each} ({:.1} to {:.1}), {basis}.",
-            if fit.admitted() { "D" } else { "If it did, d" },
+            if fit.admitted() { "D" } else { "If it fitted, d" },
             service.context_tokens,
             rate.p50,
             rate.p10,
@@ -357,7 +355,7 @@ fn speed(out: &mut String, prediction: &Prediction, service: Service, fit: &Fit,
         line(
             out,
             &format!(
-                "  {:.1} tokens/s of all {} streams together ({:.1} to {:.1}).",
+                "  {:.1} tokens/s for all {} streams together ({:.1} to {:.1}).",
                 all.p50, service.concurrency, all.p10, all.p90
             ),
         );
@@ -371,7 +369,7 @@ fn speed(out: &mut String, prediction: &Prediction, service: Service, fit: &Fit,
     line(
         out,
         &format!(
-            "First token of a {}-token prompt: after about {} ({} to {}), reading {:.0} tokens/s, {}.",
+            "Time to first token of a {}-token prompt: about {} ({} to {}), prefill {:.0} tokens/s, {}.",
             service.prompt_tokens,
             seconds(wait.p50),
             seconds(wait.p10),
@@ -395,7 +393,7 @@ fn speed(out: &mut String, prediction: &Prediction, service: Service, fit: &Fit,
         line(
             out,
             &format!(
-                "  With {} of them in the prefix cache: {}.",
+                "  With {} prompt tokens in the prefix cache: {}.",
                 service.cached_tokens,
                 range(hit)
             ),
@@ -404,11 +402,11 @@ fn speed(out: &mut String, prediction: &Prediction, service: Service, fit: &Fit,
     line(
         out,
         &format!(
-            "  With the weights to be read from the disk first: {}, {}.",
+            "  If the weights must be read from disk first: {}, {}.",
             range(others.cold_load),
             match others.cold_load_basis {
-                Basis::Measured => "by the disk's measured rate",
-                Basis::Calibrated | Basis::Nominal => "by what such disks and chips are said to do",
+                Basis::Measured => "from the disk's measured rate",
+                Basis::Calibrated | Basis::Nominal => "from published rates of such disks and chips",
             }
         ),
     );
@@ -424,25 +422,25 @@ fn seconds(value: f64) -> String {
 
 fn basis_words(basis: Basis) -> &'static str {
     match basis {
-        Basis::Measured => "from what was measured on this machine",
-        Basis::Calibrated => "from the data sheet, corrected by runs on this machine",
+        Basis::Measured => "from measurements of this machine",
+        Basis::Calibrated => "from the data sheet, calibrated by requests on this machine",
         Basis::Nominal => "from the chip's data sheet, not measured",
     }
 }
 
-/// Whether the speed is that of the hot machine.
+/// States whether the speed is sustained.
 fn heat_words(sustained: Option<f64>) -> String {
     match sustained {
         Some(kept) => format!(
-            "  It keeps that up: this is the speed when hot, {:.0} % of the cold machine's.",
+            "  This is the sustained speed of the hot machine, {:.0} % of the cold machine's.",
             kept * 100.0
         ),
-        None => "  That is while it is cold: `rooflet probe --sustained 120` measures what heat leaves."
+        None => "  This is the speed of the cold machine: `rooflet probe --sustained 120` measures the sustained speed."
             .to_owned(),
     }
 }
 
-/// Traffic in decimal units, as bandwidths are.
+/// Formats memory traffic in decimal units, like bandwidths.
 fn moved(bytes: f64) -> String {
     if bytes >= 1e8 {
         format!("{:.2} GB", bytes / 1e9)
@@ -456,24 +454,27 @@ fn bound_words(decode: &DecodePrediction, machine: &Machine) -> String {
     match decode.binding {
         Constraint::Bandwidth => {
             let rate = match machine.hardware {
-                Some(Hardware::Chip(chip)) => format!(", and the memory moves {} at best", chip.bandwidth),
+                Some(Hardware::Chip(chip)) => {
+                    format!(", and the memory bandwidth is {} at most", chip.bandwidth)
+                }
                 Some(Hardware::Measured(_)) | None => String::new(),
             };
             format!("Bound by memory bandwidth: every token moves {moved}{rate}.")
         }
         Constraint::Compute => {
-            format!("Bound by arithmetic, more than by the {moved} that every token moves.")
+            format!("Bound by compute; every token moves {moved}.")
         }
         Constraint::Memory | Constraint::WorkingSet | Constraint::Disk | Constraint::Policy => {
             format!("Every token moves {moved}.")
         }
         Constraint::Overhead => {
-            format!("Bound by launching kernels: the {moved} that every token moves are less work.")
+            format!("Bound by kernel launches; every token moves {moved}.")
         }
     }
 }
 
-/// Of each chip the smallest memory in which it fits, or the largest there is.
+/// Keeps for each chip the smallest memory in which the model fits, or the largest memory if none
+/// fits.
 pub(super) fn smallest_that_fits(fits: Vec<(Machine, Fit)>) -> Vec<(Machine, Fit)> {
     let mut chosen: Vec<(Machine, Fit)> = Vec::new();
     for (machine, fit) in fits {
@@ -489,7 +490,7 @@ pub(super) fn smallest_that_fits(fits: Vec<(Machine, Fit)>) -> Vec<(Machine, Fit
     chosen
 }
 
-/// One line per chip.
+/// Returns one line per chip.
 pub(super) fn table(fits: &[(Machine, Fit)], model: &NamedModel, service: Service) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
@@ -528,7 +529,7 @@ pub(super) fn table(fits: &[(Machine, Fit)], model: &NamedModel, service: Servic
     }
     format!(
         "{}, {} of {} tokens, prompt of {} tokens, {}\n\
-         Speeds are nominal: from data sheets, not measured. MEMORY is the least in which it fits.\n\n{table}\n",
+         Speeds are nominal: from data sheets, not measured. MEMORY is the smallest size in which it fits.\n\n{table}\n",
         describe_model(model),
         streams(service.concurrency),
         service.context_tokens,

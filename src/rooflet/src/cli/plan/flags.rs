@@ -1,11 +1,11 @@
-//! The flags for one model as a spec, and the flag that a field of the spec came from.
+//! Conversion of the flags for one model to a spec, and of a spec's field back to its flag.
 
 use super::Args;
 use rooflet_api::v1alpha1::{
     CapacityPlanSpec, DEFAULT_MAX_UTILIZATION_PERCENT, DemandSpec, ObjectivesSpec, TimeToFirstTokenObjective,
 };
 
-/// Arguments for one model.
+/// Arguments that describe one model.
 pub(super) const OF_ONE_MODEL: [&str; 11] = [
     "model",
     "quantization",
@@ -20,7 +20,7 @@ pub(super) const OF_ONE_MODEL: [&str; 11] = [
     "first_token",
 ];
 
-/// What the flags for one model ask.
+/// Returns the spec of the flags for one model.
 pub(super) fn spec(args: &Args) -> CapacityPlanSpec {
     let first_token = args.first_token.clone().map(|max| TimeToFirstTokenObjective {
         max,
@@ -49,7 +49,7 @@ pub(super) fn spec(args: &Args) -> CapacityPlanSpec {
     }
 }
 
-/// The flag that set `field`; `None` where a manifest did.
+/// Flag that set `field`. `None` if the manifest set it.
 pub(super) fn of_field(args: &Args, field: &str) -> Option<&'static str> {
     if field.starts_with("spec.fleet.macs") {
         return match (&args.fleet, args.compare.is_empty()) {

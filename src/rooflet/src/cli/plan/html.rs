@@ -1,4 +1,4 @@
-//! A plan's answer as one HTML file, to read, send and print: no script, and nothing is fetched from anywhere.
+//! Report of `rooflet plan` as one HTML file without scripts or external resources.
 
 mod colors;
 mod placement;
@@ -17,7 +17,7 @@ use colors::Colors;
 use rooflet_api::v1alpha1::{PlanHeadroom, PlanVerdict};
 use rooflet_base::units::Bytes;
 
-/// Returns the whole file. `now` is the date on it.
+/// Returns the whole file. `now` is the date of the report.
 pub(super) fn report(verdict: &PlanVerdict, now: Timestamp) -> String {
     let colors = Colors::new(verdict);
     let headline = headline(verdict);
@@ -39,14 +39,14 @@ pub(super) fn report(verdict: &PlanVerdict, now: Timestamp) -> String {
         (headroom(verdict))
         (sections::demand(verdict, &colors))
         @if let Some(map) = placement::map(verdict, &colors) {
-            h2 { "Where everything goes" }
+            h2 { "Placement" }
             (colors.legend())
             (map)
             (sections::placements(verdict))
         }
         (sections::breaks_first(verdict))
         @if let Some(panels) = roofline::panels(verdict, &colors) {
-            h2 { "How fast each kind of node is" }
+            h2 { "Speed of each node class" }
             p class="note" {
                 "The line is what its memory allows: bandwidth ÷ bytes that a token moves. A dot is a model as \
                  predicted with a full context, its bar from the 10th to the 90th percentile; a red dash is its \
@@ -60,10 +60,10 @@ pub(super) fn report(verdict: &PlanVerdict, now: Timestamp) -> String {
     page(&format!("Capacity plan: {headline}"), body)
 }
 
-/// The answer for someone who reads one line.
+/// Returns the result in one sentence.
 fn headline(verdict: &PlanVerdict) -> String {
     let macs = match verdict.nodes {
-        0 => return "There is no Mac yet to carry the demand.".to_owned(),
+        0 => return "The plan has no Macs for the demand.".to_owned(),
         1 => "This Mac".to_owned(),
         nodes => format!("These {nodes} Macs"),
     };
@@ -75,7 +75,7 @@ fn headline(verdict: &PlanVerdict) -> String {
     if verdict.feasible {
         let spare = verdict.demand_factor - 1.0;
         return if verdict.demand_factor >= 1000.0 {
-            format!("{macs} {carries} the demand, with more room than it could use.")
+            format!("{macs} {carries} the demand, with more capacity than it could use.")
         } else if spare >= 1.0 {
             format!(
                 "{macs} {carries} the demand {} times over.",
@@ -83,11 +83,11 @@ fn headline(verdict: &PlanVerdict) -> String {
             )
         } else if spare >= 0.01 {
             format!(
-                "{macs} {carries} the demand, with room for {:.0} % more.",
+                "{macs} {carries} the demand, with capacity for {:.0} % more.",
                 (100.0 * spare).floor()
             )
         } else {
-            format!("{macs} {carries} the demand, and nothing more.")
+            format!("{macs} {carries} the demand, without spare capacity.")
         };
     }
     match verdict.unservable.as_slice() {
@@ -95,9 +95,9 @@ fn headline(verdict: &PlanVerdict) -> String {
             "{macs} {does_not} the demand, only {:.0} % of it.",
             (100.0 * verdict.demand_factor).floor()
         ),
-        [one] => format!("{macs} {does_not} the demand: none of them can serve {one}."),
+        [one] => format!("{macs} {does_not} the demand: no Mac can serve {one}."),
         many => format!(
-            "{macs} {does_not} the demand: none of them can serve {} of the models.",
+            "{macs} {does_not} the demand: no Mac can serve {} of the models.",
             many.len()
         ),
     }
@@ -126,22 +126,22 @@ fn tiles(verdict: &PlanVerdict) -> Markup {
     html! {
         div class="tiles" {
             (tile(&format!("{} ×", number(verdict.demand_factor)), class, &bound))
-            (tile(verdict.binding.as_deref().unwrap_or("nothing"), "", "runs out first"))
+            (tile(verdict.binding.as_deref().unwrap_or("nothing"), "", "first limit"))
             @if verdict.feasible {
                 (tile(survives, survival_class, "survives the loss of any one Mac"))
             }
-            (tile(&format!("{} of {}", verdict.nodes_used, verdict.nodes), "", "Macs are used"))
+            (tile(&format!("{} of {}", verdict.nodes_used, verdict.nodes), "", "Macs in use"))
             @if let Some(price) = verdict.price {
-                (tile(&amount(price), "", "price of all"))
+                (tile(&amount(price), "", "total price"))
             }
             @if let Some(watts) = verdict.watts {
-                (tile(&format!("{} W", number(watts)), "", "power of all"))
+                (tile(&format!("{} W", number(watts)), "", "total power"))
             }
         }
     }
 }
 
-/// Three bars: memory, chip time, tokens per second.
+/// Draws three bars: memory, chip time, tokens per second.
 fn headroom(verdict: &PlanVerdict) -> Markup {
     if verdict.nodes == 0 {
         return html! {};
@@ -174,8 +174,8 @@ fn headroom(verdict: &PlanVerdict) -> Markup {
     );
     bar(0.0, "Memory reserved", memory, &figures);
     let figures = format!("{busy_percent:.0} % on average, {busy_limit_percent:.0} % allowed");
-    bar(1.0, "Time of the chips", busy_percent / 100.0, &figures);
-    // Where not all is carried, there is no more than what is given.
+    bar(1.0, "Chip time", busy_percent / 100.0, &figures);
+    // If the demand is not met, the used capacity is also the maximum.
     let most = max_tokens_per_second.max(tokens_per_second);
     let share = if most > 0.0 { tokens_per_second / most } else { 0.0 };
     let figures = format!(
@@ -187,7 +187,7 @@ fn headroom(verdict: &PlanVerdict) -> Markup {
     let limit = LEFT + BAR * busy_limit_percent / 100.0;
     drawing.line("limit", (limit, 37.0), (limit, 63.0));
     html! {
-        h2 { "How much is used" }
+        h2 { "Utilization" }
         (drawing.finish("Memory, chip time and tokens per second in use"))
         p { (what_ifs(verdict).trim_end()) }
     }
@@ -207,7 +207,7 @@ fn footer(verdict: &PlanVerdict) -> Markup {
                  cached prompts, downloads, loading and the network are not modelled; the limit on the time of a \
                  chip leaves room for them. Prices and watts are those that were given."
             }
-            p { "Made by rooflet " (env!("CARGO_PKG_VERSION")) ". docs/planning.md has the formulas." }
+            p { "Created by rooflet " (env!("CARGO_PKG_VERSION")) ". docs/planning.md has the formulas." }
         }
     }
 }

@@ -1,20 +1,21 @@
-//! Macs as they are written on the command line: `2 x M4 16Gi`, `M4 Pro/20 48Gi disk=200Gi 90W @ 2199`; several with commas.
+//! Parser of Macs on the command line: `2 x M4 16Gi`, `M4 Pro/20 48Gi disk=200Gi 90W @ 2199`;
+//! several are separated by commas.
 
 use anyhow::{Context, anyhow};
 
 use rooflet_api::v1alpha1::{MacSpec, OfferSpec};
 
-/// How to write one, for messages.
-const FORM: &str = "write it as `2 x M4 Pro/20 48Gi disk=200Gi 90W @ 2199`: count, GPU cores, disk, watts and price may be left out";
+/// Format hint for error messages.
+const FORM: &str = "use the form `2 x M4 Pro/20 48Gi disk=200Gi 90W @ 2199`; count, GPU cores, disk, watts and price are optional";
 
-/// A fleet, Macs with commas between.
+/// Parses a fleet: Macs separated by commas.
 pub(super) fn fleet(text: &str) -> anyhow::Result<Vec<MacSpec>> {
     let macs = text.split(',').map(str::trim);
     macs.map(|mac| Ok(self::mac(mac).with_context(|| format!("`{mac}`"))?.1))
         .collect()
 }
 
-/// One offer; its count is how many can be had.
+/// Parses an offer. Its count is the maximum number available.
 pub(super) fn offer(text: &str) -> anyhow::Result<OfferSpec> {
     let (counted, mac) = mac(text.trim()).with_context(|| format!("`{text}`"))?;
     if counted && mac.count == 0 {
@@ -32,14 +33,14 @@ pub(super) fn offer(text: &str) -> anyhow::Result<OfferSpec> {
     })
 }
 
-/// One as it is written, as far as it may be wrong of itself.
+/// Formats a Mac for error messages.
 pub(super) fn shown(chip: &str, gpu_cores: Option<u32>, memory: &str, disk: Option<&str>) -> String {
     let cores = gpu_cores.map_or(String::new(), |cores| format!("/{cores}"));
     let disk = disk.map_or(String::new(), |disk| format!(" disk={disk}"));
     format!("{chip}{cores} {memory}{disk}")
 }
 
-/// And whether it says how many.
+/// Parses one Mac. The first value is true if the text contains a count.
 fn mac(text: &str) -> anyhow::Result<(bool, MacSpec)> {
     let (text, price) = match text.split_once('@') {
         Some((text, price)) => (text.trim(), Some(number(price, "price")?)),
@@ -68,7 +69,7 @@ fn mac(text: &str) -> anyhow::Result<(bool, MacSpec)> {
     if disk.is_some() {
         words.pop();
     }
-    // `16 GB` as on the box is `16Gi`: memory comes in powers of two, whatever it is called.
+    // `16 GB` on a data sheet means `16Gi`, because memory sizes are powers of two.
     let memory = match words.as_slice() {
         [.., size, "GB" | "GiB" | "Gi"] => {
             let size = format!("{size}Gi");
@@ -84,13 +85,13 @@ fn mac(text: &str) -> anyhow::Result<(bool, MacSpec)> {
             words.pop();
             size
         }
-        [] | [_] => return Err(anyhow!("chip and memory are needed; {FORM}")),
+        [] | [_] => return Err(anyhow!("chip and memory are required; {FORM}")),
     };
     let chip = words.join(" ");
     let (chip, gpu_cores) = match chip.split_once('/') {
         Some((chip, cores)) => {
             let parsed = cores.trim().parse();
-            let cores = parsed.map_err(|_| anyhow!("`{cores}` is no count of GPU cores; {FORM}"))?;
+            let cores = parsed.map_err(|_| anyhow!("`{cores}` is not a number of GPU cores; {FORM}"))?;
             (chip.trim().to_owned(), Some(cores))
         }
         None => (chip, None),
@@ -111,7 +112,7 @@ fn mac(text: &str) -> anyhow::Result<(bool, MacSpec)> {
     Ok((count.is_some(), mac))
 }
 
-/// `2 x`, `2x` or `2 ×` at the start, and the rest.
+/// Splits `2 x`, `2x` or `2 ×` from the start of a text.
 fn counted(text: &str) -> Option<(&str, &str)> {
     let (count, rest) = if text.starts_with(|c: char| c.is_ascii_digit() || c == '-') {
         text.split_once(['x', '×'])?
@@ -133,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn macs_are_read_as_people_write_them() {
+    fn parses_usual_notations() {
         let read = |text: &str| {
             let macs = fleet(text).unwrap();
             let [mac] = macs.as_slice() else {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_how_to_write_it() {
+    fn errors_include_the_format_hint() {
         for bad in [
             "",
             "M4",
@@ -190,7 +191,7 @@ mod tests {
             "/20 48Gi",
         ] {
             let message = format!("{:#}", fleet(bad).unwrap_err());
-            assert!(message.contains("write it as"), "{bad}: {message}");
+            assert!(message.contains("use the form"), "{bad}: {message}");
         }
         assert!(offer("0 x M4 16Gi").is_err());
         assert_eq!(offer("3 x M4 16Gi").unwrap().available, Some(3));

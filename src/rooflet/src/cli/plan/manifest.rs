@@ -1,4 +1,4 @@
-//! A CapacityPlan from a file, checked as the API server would.
+//! CapacityPlan from a file, validated like by the API server.
 
 use anyhow::{Context, anyhow};
 use camino::Utf8Path;
@@ -9,7 +9,7 @@ use rooflet_api::v1alpha1::{CapacityPlan, CapacityPlanSpec};
 use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_base::yaml;
 
-/// A CapacityPlan from a file, by the schema that the API server has.
+/// Reads a CapacityPlan from a file and validates it with the API server's schema.
 pub(super) fn read(file: &Utf8Path) -> anyhow::Result<CapacityPlanSpec> {
     let text = if file == "-" {
         std::io::read_to_string(std::io::stdin()).context("reading standard input")?
@@ -25,8 +25,8 @@ fn parse(text: &str) -> anyhow::Result<CapacityPlanSpec> {
         1 => documents.remove(0),
         count => return Err(anyhow!("expected one CapacityPlan, found {count} documents")),
     };
-    let says = |field: &str, what: &str| object.get(field).and_then(Value::as_str) == Some(what);
-    if !says("kind", "CapacityPlan") || !says("apiVersion", "rooflet.dev/v1alpha1") {
+    let has = |field: &str, value: &str| object.get(field).and_then(Value::as_str) == Some(value);
+    if !has("kind", "CapacityPlan") || !has("apiVersion", "rooflet.dev/v1alpha1") {
         return Err(anyhow!(
             "kind: must be CapacityPlan, in apiVersion rooflet.dev/v1alpha1"
         ));
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_is_read_by_its_schema() {
+    fn manifest_is_validated_by_its_schema() {
         let plan = |demand: &str| {
             parse(&format!(
                 "apiVersion: rooflet.dev/v1alpha1\nkind: CapacityPlan\nmetadata: {{name: p}}\nspec:\n  demand: [{demand}]\n"

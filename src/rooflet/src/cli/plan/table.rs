@@ -1,17 +1,18 @@
-//! A plan's answer as text for a terminal.
+//! Text output of `rooflet plan` for a terminal.
 
 use crate::cli::ui::Table;
 use crate::cli::ui::digits::{amount, number};
 use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanNodeLoss, PlanPurchase, PlanVerdict};
 use rooflet_base::units::{Bytes, BytesPerSecond};
 
-/// More rows of models on classes of node than this are cut to those that the placement uses.
+/// Maximum number of rows in the table of models and node classes. Beyond it, only the rows of the
+/// placement are shown.
 const MAX_FIT_ROWS: usize = 60;
 
-/// Fleets that carry this much of what the best one carries are told as equals.
+/// Fleets that carry at least this share of the best fleet's demand count as equal.
 const ALIKE: f64 = 0.995;
 
-/// The whole answer.
+/// Returns the whole output.
 pub(super) fn text(verdict: &PlanVerdict) -> String {
     let mut out = format!("{}\n", verdict.summary);
     out += &section("MODELS", models(verdict));
@@ -28,31 +29,28 @@ pub(super) fn text(verdict: &PlanVerdict) -> String {
     let bound = if verdict.proven {
         "proven: no placement carries more".to_owned()
     } else {
-        format!(
-            "no placement carries more than {} times",
-            number(verdict.demand_factor_bound)
-        )
+        format!("upper bound: {} times", number(verdict.demand_factor_bound))
     };
     if verdict.feasible {
         out += &format!(
-            "\nThe fleet carries {} times the demand ({bound}); the placement as it is {} times.\n",
+            "\nThe fleet carries {} times the demand ({bound}); this placement carries {} times.\n",
             number(verdict.demand_factor),
             number(verdict.placement_factor)
         );
     } else if verdict.unservable.is_empty() {
         out += &format!(
-            "\nThe fleet carries {} times the demand ({bound}); the placement is for that part of it.\n",
+            "\nThe fleet carries {} times the demand ({bound}); the placement covers that part of the demand.\n",
             number(verdict.demand_factor)
         );
     }
     out += &what_ifs(verdict);
     if verdict.classes.iter().any(|class| class.basis == "Nominal") {
-        out += "Speeds rest on data sheets (Nominal) and are judged at their pessimistic end; measured nodes are better known.\n";
+        out += "Speeds with basis Nominal come from data sheets and use the pessimistic end of the prediction.\n";
     }
     out
 }
 
-/// What more of the same machines would give, in a sentence.
+/// States the effect of more memory, speed or disk space.
 pub(super) fn what_ifs(verdict: &PlanVerdict) -> String {
     let (Some(memory), Some(speed)) = (
         verdict.headroom.twice_memory_factor,
@@ -62,19 +60,19 @@ pub(super) fn what_ifs(verdict: &PlanVerdict) -> String {
     };
     let disk = verdict.headroom.unlimited_disk_factor;
     if memory == 0.0 && speed == 0.0 && disk.is_none_or(|disk| disk == 0.0) {
-        return "Neither twice the memory nor chips twice as fast would be enough.\n".to_owned();
+        return "Neither twice the memory nor twice the speed would be enough.\n".to_owned();
     }
     let disk = disk.map_or(String::new(), |disk| {
-        format!(", with room on every disk {} times", number(disk))
+        format!(", with unlimited disk space {} times", number(disk))
     });
     format!(
-        "With twice the memory the same Macs would carry {} times the demand, with chips twice as fast {} times{disk}.\n",
+        "With twice the memory, the same Macs would carry {} times the demand; with twice the speed, {} times{disk}.\n",
         number(memory),
         number(speed)
     )
 }
 
-/// Several fleets side by side, one row each.
+/// Compares fleets, one row each.
 pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
     let mut table = Table::new([
         "FLEET",
@@ -133,7 +131,7 @@ pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
     out
 }
 
-/// Which of several fleets to take, in a sentence.
+/// States which fleet is best.
 pub(super) fn best(verdicts: &[(String, PlanVerdict)]) -> String {
     let feasible: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict.feasible).collect();
     let most = verdicts
@@ -156,24 +154,24 @@ pub(super) fn best(verdicts: &[(String, PlanVerdict)]) -> String {
         .map(|(name, _)| name.as_str())
         .collect();
     let most_words = match &equal[..] {
-        [] | [_] => "carries most",
-        _ => "carries as much as any",
+        [] | [_] => "carries the most",
+        _ => "carries as much as any other",
     };
     let priced = feasible.iter().all(|(_, verdict)| verdict.price.is_some());
     match (feasible.as_slice(), most, cheapest) {
         ([], Some((name, verdict)), _) if verdict.demand_factor > 0.0 => {
-            format!("None carries the demand; {name} comes nearest.")
+            format!("No fleet carries the demand; {name} comes closest.")
         }
-        ([], _, _) => "None carries the demand.".to_owned(),
+        ([], _, _) => "No fleet carries the demand.".to_owned(),
         ([(only, _)], _, _) => format!("Only {only} carries the demand."),
         (_, _, Some((cheapest, _))) if priced && equal.contains(&cheapest.as_str()) => {
-            format!("Of those that carry the demand, {cheapest} costs least and {most_words}.")
+            format!("Of the fleets that carry the demand, {cheapest} costs the least and {most_words}.")
         }
         (_, Some((most, _)), Some((cheapest, _))) if priced => {
-            format!("Of those that carry the demand, {cheapest} costs least; {most} {most_words}.")
+            format!("Of the fleets that carry the demand, {cheapest} costs the least; {most} {most_words}.")
         }
         (_, Some(_), _) if equal.len() > 1 => format!("{} carry the same.", equal.join(" and ")),
-        (_, Some((most, _)), _) => format!("{most} carries most."),
+        (_, Some((most, _)), _) => format!("{most} carries the most."),
         (_, None, _) => String::new(),
     }
 }
@@ -213,7 +211,8 @@ fn models(verdict: &PlanVerdict) -> Table {
     table
 }
 
-/// All classes of node where that is a readable table, else those that have the model, or else the first.
+/// Returns all node classes if the table stays readable. Otherwise those with the model, or the
+/// first class if there is none.
 fn shown<'a>(verdict: &'a PlanVerdict, model: &'a PlanModel, many: bool) -> Vec<&'a PlanFit> {
     let has = |fit: &&PlanFit| {
         verdict.placements.iter().any(|placement| {
@@ -228,7 +227,7 @@ fn shown<'a>(verdict: &'a PlanVerdict, model: &'a PlanModel, many: bool) -> Vec<
     }
 }
 
-/// The pessimistic end, and the median behind it.
+/// Formats the pessimistic end of the interval, with the median in parentheses.
 fn stream(fit: &PlanFit) -> String {
     fit.tokens_per_second.map_or("-".to_owned(), |rate| {
         format!("{} (median {})", number(rate.p10), number(rate.p50))
@@ -244,7 +243,7 @@ fn classes(verdict: &PlanVerdict) -> Table {
         "MEMORY",
         "DISK",
         "BUSY",
-        "PROMISED",
+        "RESERVED",
         "TOK/S",
         "FIRST LIMIT",
         "AT",
@@ -302,7 +301,7 @@ fn placements(verdict: &PlanVerdict) -> Table {
 }
 
 fn losses(verdict: &PlanVerdict) -> Table {
-    let mut table = Table::new(["NODE", "DEMAND STILL CARRIED", "NOT ANSWERED UNTIL MOVED"]);
+    let mut table = Table::new(["NODE", "DEMAND STILL CARRIED", "INTERRUPTED MODELS"]);
     for loss in &verdict.node_losses {
         table.add_row([loss.class.clone(), still_carried(loss), list(&loss.interrupted)]);
     }
@@ -325,7 +324,7 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// What to buy, in sentences.
+/// States what to buy.
 pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     let Some(best) = &purchase.best else {
         return purchase.shortfall.clone().unwrap_or_default();
@@ -333,13 +332,13 @@ pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     let (found, proof) = if purchase.proven {
         ("", "proven".to_owned())
     } else {
-        let proof = format!("nothing below {} is enough", amount(purchase.lower_bound));
+        let proof = format!("lower bound {}", amount(purchase.lower_bound));
         (" found", proof)
     };
     let what = if purchase.minimises == "Price" {
-        format!("the least price{found}")
+        format!("lowest price{found}")
     } else {
-        format!("the fewest Macs{found} (not every offer has a price)")
+        format!("fewest Macs{found} (not every offer has a price)")
     };
     let mut out = match best.items.as_slice() {
         [] => format!("Nothing: the fleet carries the demand. {}", gives(best)),
@@ -369,12 +368,12 @@ pub(super) fn basket(basket: &PlanBasket) -> String {
 
 fn gives(basket: &PlanBasket) -> String {
     format!(
-        "Then {} times the demand is carried; the loss of one node {}.",
+        "The fleet then carries {} times the demand and {} the loss of one node.",
         number(basket.demand_factor),
         if basket.survives_node_loss {
-            "is survived"
+            "survives"
         } else {
-            "is not survived"
+            "does not survive"
         }
     )
 }

@@ -20,7 +20,7 @@ const DEMAND: [&str; 8] = [
 ];
 const FLEET: &str = "--fleet=2 x M4 16Gi";
 
-/// The flags of [`DEMAND`] with some replaced or added.
+/// Runs with the flags of [`DEMAND`], some of them replaced or added.
 fn run_with(changed: &[&str]) -> Result<ExitStatus, Failure> {
     let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
     let kept = DEMAND
@@ -36,7 +36,7 @@ fn run_with(changed: &[&str]) -> Result<ExitStatus, Failure> {
 }
 
 #[test]
-fn the_exit_status_says_whether_it_fits() {
+fn exit_status_shows_whether_the_demand_fits() {
     let status = |changed: &[&str]| run_with(changed).unwrap_or_else(|failure| panic!("{:#}", failure.error));
     assert_eq!(status(&["-o=json"]), ExitStatus::Success);
     assert_eq!(status(&["--requests-per-second=10"]), ExitStatus::DoesNotFit);
@@ -52,8 +52,8 @@ fn the_exit_status_says_whether_it_fits() {
 }
 
 #[test]
-fn a_wrong_flag_is_named_with_what_would_be_right() {
-    for (flag, told) in [
+fn errors_name_the_flag_and_a_remedy() {
+    for (flag, expected) in [
         ("--decode=-1", "--decode: -1 must be more than 0"),
         ("--decode=NaN", "--decode: NaN must be more than 0"),
         ("--decode=0", "--decode: 0 must be more than 0"),
@@ -115,9 +115,9 @@ fn a_wrong_flag_is_named_with_what_would_be_right() {
             "--fleet=M4 16Gi nanW",
             "--fleet: `M4 16Gi nanW`: the power in watts `nan`",
         ),
-        ("--fleet=", "--fleet: ``: chip and memory are needed"),
+        ("--fleet=", "--fleet: ``: chip and memory are required"),
         ("--compare=M9 16Gi", "--compare `M9 16Gi`: no chip is called"),
-        ("--recommend", "--recommend needs something to choose from"),
+        ("--recommend", "--recommend needs a catalogue"),
         ("--offer=M4 16Gi", "--recommend"),
         ("--prompt=0", "--prompt"),
         ("--replicas=-1", "--replicas"),
@@ -125,7 +125,7 @@ fn a_wrong_flag_is_named_with_what_would_be_right() {
         let failure = run_with(&[flag]).expect_err(flag);
         let message = format!("{:#}", failure.error);
         assert_eq!(failure.status, ExitStatus::Usage, "{flag}: {message}");
-        assert!(message.contains(told), "{flag}: {message}");
+        assert!(message.contains(expected), "{flag}: {message}");
     }
     let guide = format!("--model={}/examples/models/guide", rooflet_testing::repository());
     let failure = run_with(&[&guide, "--context=8192"]).expect_err("too long a context");
@@ -143,7 +143,7 @@ fn a_wrong_flag_is_named_with_what_would_be_right() {
 }
 
 #[test]
-fn a_manifest_that_cannot_be_used_is_told_with_its_field() {
+fn errors_of_a_manifest_name_the_field() {
     let refused = |text: &str| {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("plan.yaml");
@@ -158,7 +158,7 @@ fn a_manifest_that_cannot_be_used_is_told_with_its_field() {
         format!("apiVersion: rooflet.dev/v1alpha1\nkind: CapacityPlan\nmetadata: {{name: p}}\nspec: {spec}\n")
     };
     let demand = "demand: [{model: qwen3-8b-4bit, requestsPerSecond: 1, promptTokens: 9, answerTokens: 9}]";
-    for (spec, told) in [
+    for (spec, expected) in [
         ("{demand: []}".to_owned(), "spec.demand"),
         (
             format!("{{{demand}, fleet: {{macs: [{{chip: M9, memory: 16Gi}}]}}}}"),
@@ -182,12 +182,12 @@ fn a_manifest_that_cannot_be_used_is_told_with_its_field() {
         ),
     ] {
         let message = refused(&plan(&spec));
-        assert!(message.contains(told), "{spec}: {message}");
+        assert!(message.contains(expected), "{spec}: {message}");
     }
 }
 
 #[test]
-fn fleets_that_carry_the_same_are_told_as_equals() {
+fn equal_fleets_are_reported_as_equal() {
     let best = |fleets: &[(&str, f64, Option<f64>)]| {
         let verdict = |(name, carries, price): &(&str, f64, Option<f64>)| {
             let verdict = PlanVerdict {
@@ -204,13 +204,13 @@ fn fleets_that_carry_the_same_are_told_as_equals() {
         best(&[("a", 2.0, None), ("b", 2.0, None)]),
         "a and b carry the same."
     );
-    assert_eq!(best(&[("a", 2.0, None), ("b", 1.5, None)]), "a carries most.");
+    assert_eq!(best(&[("a", 2.0, None), ("b", 1.5, None)]), "a carries the most.");
     assert_eq!(
         best(&[("a", 2.0, Some(3.0)), ("b", 2.0, Some(4.0))]),
-        "Of those that carry the demand, a costs least and carries as much as any."
+        "Of the fleets that carry the demand, a costs the least and carries as much as any other."
     );
     assert_eq!(
         best(&[("a", 2.0, Some(3.0)), ("b", 4.0, Some(4.0))]),
-        "Of those that carry the demand, a costs least; b carries most."
+        "Of the fleets that carry the demand, a costs the least; b carries the most."
     );
 }

@@ -1,4 +1,4 @@
-//! The roofline in a terminal: the roof in Braille dots, kernels as letters, a legend below.
+//! Roofline for a terminal: the roof in Braille dots, kernels as letters, and a legend.
 
 use super::roofline::{Roofline, decade};
 use super::table::{flops, gigabytes_per_second};
@@ -6,10 +6,10 @@ use super::table::{flops, gigabytes_per_second};
 /// Size in characters.
 const WIDTH: usize = 60;
 const HEIGHT: usize = 14;
-/// Dots of one Braille character.
+/// Dots of a Braille character.
 const DOTS_ACROSS: usize = 2;
 const DOTS_DOWN: usize = 4;
-/// Width of the labels on the left.
+/// Width of the axis labels on the left.
 const MARGIN: usize = 8;
 
 pub(super) fn draw(roofline: &Roofline) -> String {
@@ -56,7 +56,7 @@ pub(super) fn draw(roofline: &Roofline) -> String {
 
 fn legend(roofline: &Roofline) -> String {
     let mut text = format!(
-        "  ⠉ roof: memory reads at {}, matrix products at {}; they meet at {:.1} FLOP/byte\n",
+        "  ⠉ roof: memory reads {}, matrix products {}; intersection at {:.1} FLOP/byte\n",
         gigabytes_per_second(roofline.bytes_per_second),
         flops(roofline.flops_per_second),
         roofline.ridge(),
@@ -73,7 +73,7 @@ fn legend(roofline: &Roofline) -> String {
     text
 }
 
-/// The row of a height, from above.
+/// Row of a vertical position, counted from the top.
 fn row(position: f64) -> usize {
     HEIGHT - 1 - (position * (HEIGHT - 1) as f64).round() as usize
 }
@@ -82,7 +82,7 @@ fn column(position: f64) -> usize {
     (position * (WIDTH - 1) as f64).round() as usize
 }
 
-/// Dots and letters; letters win.
+/// Dots and letters. Letters replace dots.
 struct Canvas {
     dots: [[u8; WIDTH]; HEIGHT],
     letters: [[Option<char>; WIDTH]; HEIGHT],
@@ -97,7 +97,7 @@ impl Canvas {
     }
 
     fn dot(&mut self, across: usize, height: f64) {
-        /// Bits of U+2800's dots, by row and column.
+        /// Bits of the dots relative to U+2800, by row and column.
         const BITS: [[u8; DOTS_ACROSS]; DOTS_DOWN] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
         let most = HEIGHT * DOTS_DOWN - 1;
         let down = most - (height * most as f64).round() as usize;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_of_a_fast_gpu() {
+    fn picture_of_a_fast_gpu() {
         let drawn = draw(&example());
         insta::assert_snapshot!(drawn, @r"
           FLOP/s
@@ -147,7 +147,7 @@ mod tests {
                  └┬───────────┬───────────┬──────────┬───────────┬───────────┬
                   0.1         1           10         100         1 k         10 k  FLOP/byte
 
-          ⠉ roof: memory reads at 3566 GB/s, matrix products at 567 TFLOPS; they meet at 159.0 FLOP/byte
+          ⠉ roof: memory reads 3566 GB/s, matrix products 567 TFLOPS; intersection at 159.0 FLOP/byte
           D decode, 4-bit, one sequence: 2.63 TFLOPS, 21 % of the roof
           B decode, 4-bit, 16 sequences: 53.5 TFLOPS, 26 % of the roof
           P prefill, 4-bit, 512 tokens: 200 TFLOPS, 35 % of the roof
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mark_is_drawn_whatever_the_figures() {
+    fn every_mark_is_drawn_for_any_figures() {
         let mut roofline = example();
         for (read, matmul) in [(1e6, 1e6), (1e12, 1e7), (1e7, 1e15)] {
             roofline.bytes_per_second = read;

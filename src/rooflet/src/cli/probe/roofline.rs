@@ -1,29 +1,29 @@
-//! The measured roofline as geometry: a memory slope, a compute ceiling, where the engine's kernels sit below them, and
-//! the axes that hold all of it. Pure; `picture` and `svg` draw it.
+//! Geometry of the measured roofline: memory slope, compute ceiling, the engine's kernels, and the
+//! axes. Pure; `picture` and `svg` draw it.
 
 use rooflet_api::v1alpha1::Measurements;
 
-/// Rows of the quantised product that stands for prefill.
+/// Rows of the quantised product that represents prefill.
 const PREFILL_ROWS: f64 = 512.0;
-/// Operations per weight and row: a product and a sum.
+/// Operations per weight and row: one multiplication and one addition.
 const FLOPS_PER_WEIGHT: f64 = 2.0;
-/// The horizontal axis begins here: copying does less than one operation per byte.
+/// Start of the horizontal axis. Copying has less than one operation per byte.
 const LEAST_INTENSITY: f64 = 0.1;
 
-/// See the module.
+/// Measured roofline.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Roofline {
-    /// Of reading memory.
+    /// Rate of reading memory.
     pub(super) bytes_per_second: f64,
-    /// Of a large matrix product.
+    /// Rate of a large matrix product.
     pub(super) flops_per_second: f64,
     pub(super) points: Vec<Point>,
 }
 
-/// A kernel of the engine.
+/// Kernel of the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
-    /// One character for the picture.
+    /// Character of the mark.
     pub(super) mark: char,
     pub(super) name: String,
     /// Floating-point operations per byte of weights.
@@ -32,7 +32,7 @@ pub(super) struct Point {
 }
 
 impl Roofline {
-    /// `None` where the probe lacks the products.
+    /// Returns `None` if the probe lacks the matrix products.
     pub(super) fn new(measured: &Measurements) -> Option<Self> {
         let (matmul, prefill) = (
             measured.matmul_flops_per_second?,
@@ -74,17 +74,17 @@ impl Roofline {
         })
     }
 
-    /// The most operations per second at this intensity.
+    /// Maximum operations per second at this intensity.
     pub(super) fn roof(&self, intensity: f64) -> f64 {
         self.flops_per_second.min(intensity * self.bytes_per_second)
     }
 
-    /// Where the slope meets the ceiling, in operations per byte.
+    /// Intersection of slope and ceiling, in operations per byte.
     pub(super) fn ridge(&self) -> f64 {
         self.flops_per_second / self.bytes_per_second
     }
 
-    /// Whole decades that hold roof and points.
+    /// Horizontal axis in whole decades around roof and points.
     pub(super) fn intensities(&self) -> Axis {
         let most = self
             .points
@@ -102,7 +102,7 @@ impl Roofline {
     }
 }
 
-/// A logarithmic axis over whole decades.
+/// Logarithmic axis over whole decades.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Axis {
     /// Powers of ten.
@@ -115,12 +115,12 @@ impl Axis {
         let from = least.log10().floor() as i32;
         Self {
             from,
-            // A round number lies on the edge, where half of its mark would be cut off.
+            // A round number would lie on the edge, where half of its mark is cut off.
             to: (most.log10() + 1e-9).ceil().max(f64::from(from + 1)) as i32,
         }
     }
 
-    /// 0 at the axis's beginning, 1 at its end; what lies outside is put on the edge.
+    /// Position of a value: 0 at the start of the axis, 1 at its end, limited to this range.
     pub(super) fn position(self, value: f64) -> f64 {
         let span = f64::from(self.to - self.from);
         ((value.log10() - f64::from(self.from)) / span).clamp(0.0, 1.0)
@@ -135,7 +135,7 @@ impl Axis {
     }
 }
 
-/// A power of ten with a prefix of the SI: 10⁹ → `1 G`.
+/// Formats a power of ten with an SI prefix: 10⁹ → `1 G`.
 pub(super) fn decade(exponent: i32) -> String {
     const PREFIXES: [&str; 7] = ["", " k", " M", " G", " T", " P", " E"];
     if exponent < 0 {
@@ -161,7 +161,7 @@ pub(super) fn example() -> Roofline {
             ..Spread::default()
         })
     };
-    // The H200's published-by-us figures: a kernel that is far below its memory.
+    // Our published figures of an H200: a kernel far below the memory roof.
     let measured = Measurements {
         scale_bits: Some(16),
         read: figure(3566e9),
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ridge_is_where_both_limits_are_one() {
+    fn ridge_is_the_intersection_of_both_limits() {
         let roofline = example();
         let ridge = roofline.ridge();
         assert!((ridge - 159.0).abs() < 0.1, "{ridge}");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn points_say_what_the_kernels_compute() {
+    fn points_match_the_measured_kernels() {
         let points = example().points;
         let marks: String = points.iter().map(|point| point.mark).collect();
         assert_eq!(marks, "DBP");
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn axes_hold_what_they_are_made_for(least in 1e-3_f64..1e6, factor in 1.0_f64..1e9) {
+        fn axes_contain_their_values(least in 1e-3_f64..1e6, factor in 1.0_f64..1e9) {
             let axis = Axis::new(least, least * factor);
             prop_assert!(f64::from(axis.from) <= least.log10() + 1e-9);
             prop_assert!((least * factor).log10() <= f64::from(axis.to) + 1e-9);

@@ -1,9 +1,9 @@
-//! The roofline as an SVG file: self-contained, in light and dark.
+//! Roofline as a self-contained SVG file with light and dark colors.
 
 use super::roofline::{Roofline, decade};
 use super::table::{flops, gigabytes_per_second};
 
-/// The picture and the area within its axes, in pixels.
+/// Size of the drawing, and the area within the axes, in pixels.
 const SIZE: (f64, f64) = (760.0, 596.0);
 const LEFT: f64 = 104.0;
 const RIGHT: f64 = 736.0;
@@ -24,7 +24,7 @@ text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1b1f24;fill:v
 .letter{fill:#ffffff;fill:var(--paper);font-size:12px;font-weight:700}
 ";
 
-/// `title` and `subtitle` are any text.
+/// Draws the roofline. `title` and `subtitle` may contain any text.
 pub(super) fn draw(roofline: &Roofline, title: &str, subtitle: &str) -> String {
     let (x_axis, y_axis) = (roofline.intensities(), roofline.rates());
     let x = |value: f64| LEFT + x_axis.position(value) * (RIGHT - LEFT);
@@ -75,7 +75,7 @@ pub(super) fn draw(roofline: &Roofline, title: &str, subtitle: &str) -> String {
         &ceiling,
     ));
     let slope = format!("memory reads {}", gigabytes_per_second(roofline.bytes_per_second));
-    // Low on the slope and to its right, where no kernel of an engine is.
+    // Label position low on the slope and to its right, where no kernel is.
     let at = (from.ln() + (ridge.ln() - from.ln()) * 0.25).exp();
     add(text(
         x(at) + 12.0,
@@ -95,7 +95,7 @@ pub(super) fn draw(roofline: &Roofline, title: &str, subtitle: &str) -> String {
             point.name,
             flops(point.flops_per_second)
         );
-        // Once in the picture, once in the legend below it.
+        // Each mark appears in the drawing and in the legend.
         let below = BOTTOM + 72.0 + row as f64 * 22.0;
         for (px, py) in [(px, py), (LEFT + 9.0, below)] {
             add(format!(
@@ -112,7 +112,7 @@ pub(super) fn draw(roofline: &Roofline, title: &str, subtitle: &str) -> String {
     )
 }
 
-/// `1 G` → `1 G`, `1` → `1 `: a unit follows.
+/// Appends a space for the unit: `1 G` stays `1 G`, `1` becomes `1 `.
 fn spaced(decade: &str) -> String {
     match decade.contains(' ') {
         true => decade.to_owned(),
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_stands_alone_and_in_both_lights() {
+    fn file_is_self_contained_and_has_both_color_schemes() {
         let svg = draw(&example(), "A <chip> & more", "mlx");
         assert!(svg.contains("<title>A &lt;chip&gt; &amp; more</title>"), "{svg}");
         assert!(svg.contains("prefers-color-scheme:dark"));

@@ -1,4 +1,4 @@
-//! The report for people: the figures in groups, and what is to be said about them.
+//! Text output of the probe: grouped figures and notes.
 
 use crate::cli::ui::Table;
 use crate::cli::ui::digits::three_digits;
@@ -6,7 +6,7 @@ use rooflet_api::v1alpha1::{Figure, Measurements, PlausibilityVerdict, PowerSour
 use rooflet_api::wire::ProbeReport;
 use rooflet_base::units::Bytes;
 
-/// Marks a figure that was not steady; a note under the table says what that means.
+/// Mark of an unsteady figure. A note below the table explains it.
 const UNSTEADY: &str = "*";
 
 pub(super) fn render(report: &ProbeReport) -> String {
@@ -25,12 +25,12 @@ fn heading(report: &ProbeReport) -> String {
     let (title, subtitle) = titles(report);
     let machine = &report.machine;
     format!(
-        "{title}, {} ({})\n{subtitle}, good until {}\n",
+        "{title}, {} ({})\n{subtitle}, valid until {}\n",
         machine.operating_system, machine.os_build, report.expires_at,
     )
 }
 
-/// What was measured, and with what and when.
+/// Title and subtitle: machine, engine and time of the measurement.
 pub(super) fn titles(report: &ProbeReport) -> (String, String) {
     let (machine, engine) = (&report.machine, &report.engine);
     let cores = machine
@@ -125,7 +125,7 @@ fn figures(measured: &Measurements) -> String {
     format!("{}\n", table.0)
 }
 
-/// Three digits: slow engines have figures far below 1 GB/s.
+/// Formats a rate with three digits, because slow engines have rates far below 1 GB/s.
 pub(super) fn gigabytes_per_second(bytes_per_second: f64) -> String {
     format!("{} GB/s", three_digits(bytes_per_second / 1e9, 3))
 }
@@ -134,7 +134,7 @@ fn microseconds(seconds: f64) -> String {
     format!("{:.1} µs", seconds * 1e6)
 }
 
-/// Operations per second, three digits.
+/// Formats operations per second with three digits.
 pub(super) fn flops(per_second: f64) -> String {
     match per_second {
         _ if per_second >= 1e12 => format!("{} TFLOPS", three_digits(per_second / 1e12, 3)),
@@ -154,7 +154,7 @@ fn notes(report: &ProbeReport) -> Vec<String> {
     notes.push(format!("{verdict}: {}", report.plausibility.message));
     if let Some(sustained) = &measured.sustained {
         notes.push(format!(
-            "sustained: after {:.0} s the 4-bit products run at {:.0} % of the speed they began with ({} of {})",
+            "sustained: after {:.0} s the 4-bit products run at {:.0} % of their initial speed ({} of {})",
             sustained.seconds,
             sustained.thermal_factor * 100.0,
             gigabytes_per_second(sustained.last_bytes_per_second),
@@ -162,22 +162,22 @@ fn notes(report: &ProbeReport) -> Vec<String> {
         ));
     }
     if let Some(disk) = &measured.disk_read {
-        let whence = if disk.past_cache {
-            "past the page cache"
+        let source = if disk.past_cache {
+            "bypassing the page cache"
         } else {
-            "but not surely past the page cache: memory may have answered"
+            "possibly from the page cache"
         };
-        notes.push(format!("disk: {} was read {whence}", disk.path));
+        notes.push(format!("disk: read {} {source}", disk.path));
     }
     if measured.sizes_reduced {
         notes.push(
-            "sizes were reduced: the engine is slow here or memory is short; a full probe uses 2 GiB per figure"
+            "reduced buffer sizes: the engine is slow or memory is low; a full probe uses 2 GiB per figure"
                 .to_owned(),
         );
     }
     if !all_steady(measured) {
         notes.push(format!(
-            "{UNSTEADY} unsteady twice: (p90 - p10) / median is above 5 %; other programs were using the machine"
+            "{UNSTEADY} unsteady in two attempts: (p90 - p10) / median is above 5 %; other programs were using the machine"
         ));
     }
     notes.extend(power(measured));
@@ -189,8 +189,8 @@ fn power(measured: &Measurements) -> Option<String> {
         ThermalState::Unknown => None,
         ThermalState::Nominal => Some("cool"),
         ThermalState::Fair => Some("warm"),
-        ThermalState::Serious => Some("hot, and slower for it"),
-        ThermalState::Critical => Some("very hot, and much slower for it"),
+        ThermalState::Serious => Some("hot and throttled"),
+        ThermalState::Critical => Some("very hot and strongly throttled"),
     };
     let source = match measured.power_source {
         PowerSource::Unknown => None,

@@ -1,4 +1,4 @@
-//! The changes that `rooflet rollout` makes, as merge patches that are refused when the deployment has changed.
+//! Changes of `rooflet rollout` as merge patches that fail if the deployment has changed.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use rooflet_api::meta::{ABORT_ANNOTATION, CHANGE_CAUSE_ANNOTATION, PROMOTE_ANNOT
 use rooflet_api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelRevision, RolloutStatus};
 use rooflet_client::merge_diff;
 
-/// What is to be done.
+/// Change of a deployment.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Change {
     Pause,
     Resume,
-    /// With what was said of it.
+    /// Rollback to a revision, including its change cause.
     Undo(Box<ModelRevision>),
     Promote(Promotion),
     Abort,
-    /// At this time.
+    /// Restart at this time.
     Restart(String),
 }
 
-/// How far a rollout is promoted.
+/// Extent of a promotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promotion {
     Step,
@@ -44,7 +44,7 @@ impl Change {
     }
 }
 
-/// The patch, or what to say where nothing is to be changed.
+/// Returns the patch, or a message if nothing needs to change.
 pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Result<Result<Value, String>> {
     let name = deployment.name_any();
     let paused = deployment.spec.paused;
@@ -79,44 +79,44 @@ pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Re
             };
             let mut patch = json!({ "spec": spec });
             let cause = |annotations: &BTreeMap<_, _>| annotations.get(CHANGE_CAUSE_ANNOTATION).cloned();
-            let (said, cause): (Option<String>, _) =
+            let (current, cause): (Option<String>, _) =
                 (cause(deployment.annotations()), cause(revision.annotations()));
-            if said != cause {
-                // In a merge patch null removes.
+            if current != cause {
+                // In a merge patch, null removes a field.
                 patch["metadata"]["annotations"] = json!({ CHANGE_CAUSE_ANNOTATION: cause });
             }
             patch
         }
         Change::Promote(promotion) => {
-            let (revision, rollout) = under_way(deployment)?;
+            let (revision, rollout) = in_progress(deployment)?;
             let until = match (promotion, rollout.step) {
                 (Promotion::Step, Some(step)) => step.to_string(),
                 (Promotion::Step, None) => bail!(
-                    "modeldeployments.rooflet.dev \"{name}\" has no canary under way; nothing to promote (`--full` ends what a rollout waits for: a maintenance window, or idle replicas)"
+                    "modeldeployments.rooflet.dev \"{name}\" has no canary in progress; nothing to promote (`--full` ends the wait for a maintenance window or idle replicas)"
                 ),
                 (Promotion::Full, _) => "full".to_owned(),
             };
             annotation(PROMOTE_ANNOTATION, format!("{revision}/{until}"))
         }
-        Change::Abort => annotation(ABORT_ANNOTATION, under_way(deployment)?.0),
+        Change::Abort => annotation(ABORT_ANNOTATION, in_progress(deployment)?.0),
     };
     patch["metadata"]["resourceVersion"] = json!(deployment.metadata.resource_version);
     Ok(Ok(patch))
 }
 
-/// The revision that is being rolled out, and how far it is.
-fn under_way(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutStatus)> {
+/// Returns the revision that is being rolled out, and its status.
+fn in_progress(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutStatus)> {
     let name = deployment.name_any();
     let status = deployment.status.clone().unwrap_or_default();
     if status.observed_generation != deployment.metadata.generation {
         bail!(
-            "modeldeployments.rooflet.dev \"{name}\": the controller has not seen its newest template yet; try again"
+            "modeldeployments.rooflet.dev \"{name}\": the controller has not observed the newest template yet; retry"
         );
     }
     let rollout = status.rollout;
     if let Some(aborted) = &rollout.aborted {
         bail!(
-            "modeldeployments.rooflet.dev \"{name}\" was rolled back ({}: {}); change the template, or try the same again with `rooflet rollout restart mdep/{name}`",
+            "modeldeployments.rooflet.dev \"{name}\" was rolled back ({}: {}); change the template, or retry it with `rooflet rollout restart mdep/{name}`",
             aborted.reason,
             aborted.message
         );
@@ -127,7 +127,7 @@ fn under_way(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutSta
         {
             Ok((revision.clone(), rollout))
         }
-        Some(_) | None => bail!("modeldeployments.rooflet.dev \"{name}\" has no rollout under way"),
+        Some(_) | None => bail!("modeldeployments.rooflet.dev \"{name}\" has no rollout in progress"),
     }
 }
 
@@ -142,31 +142,33 @@ mod tests {
         deployment
     }
 
-    fn told(deployment: &ModelDeployment, change: &Change) -> String {
+    fn error(deployment: &ModelDeployment, change: &Change) -> String {
         patch(deployment, change).unwrap_err().to_string()
     }
 
     #[test]
-    fn what_is_so_already_is_an_error_as_with_kubectl() {
+    fn redundant_change_is_an_error_as_in_kubectl() {
         let running = deployment(&json!({}));
         assert_eq!(
             patch(&running, &Change::Pause).unwrap().unwrap(),
             json!({ "metadata": { "resourceVersion": "7" }, "spec": { "paused": true } })
         );
         assert_eq!(
-            told(&running, &Change::Resume),
+            error(&running, &Change::Resume),
             "modeldeployments.rooflet.dev \"guide\" is not paused"
         );
         let paused = deployment(&json!({ "paused": true }));
         assert_eq!(
-            told(&paused, &Change::Pause),
+            error(&paused, &Change::Pause),
             "modeldeployments.rooflet.dev \"guide\" is already paused"
         );
-        assert!(told(&paused, &Change::Restart(String::new())).contains("rooflet rollout resume mdep/guide"));
+        assert!(
+            error(&paused, &Change::Restart(String::new())).contains("rooflet rollout resume mdep/guide")
+        );
     }
 
     #[test]
-    fn an_undo_takes_away_what_the_old_template_did_not_have() {
+    fn undo_removes_fields_that_the_old_template_lacks() {
         let now = deployment(&json!({
             "serving": { "name": "other", "contextTokens": 64 },
             "restartedAt": "now"
@@ -194,31 +196,31 @@ mod tests {
             patch(&old, &change).unwrap().unwrap_err(),
             "skipped rollback (current template already matches revision 1)"
         );
-        // What was said of it comes back with it.
+        // The change cause is restored as well.
         let annotations = |now: &ModelDeployment, revision: &ModelRevision| {
             let change = Change::Undo(Box::new(revision.clone()));
             let patch = patch(now, &change).unwrap().unwrap();
             patch["metadata"].get("annotations").cloned()
         };
         assert_eq!(annotations(&now, &revision), None);
-        let mut said = now.clone();
+        let mut annotated = now.clone();
         let cause = |text: &str| (CHANGE_CAUSE_ANNOTATION.to_owned(), text.to_owned());
-        said.annotations_mut().extend([cause("longer")]);
+        annotated.annotations_mut().extend([cause("longer")]);
         assert_eq!(
-            annotations(&said, &revision),
+            annotations(&annotated, &revision),
             Some(json!({ CHANGE_CAUSE_ANNOTATION: null }))
         );
         revision.annotations_mut().extend([cause("first")]);
         assert_eq!(
-            annotations(&said, &revision),
+            annotations(&annotated, &revision),
             Some(json!({ CHANGE_CAUSE_ANNOTATION: "first" }))
         );
     }
 
     #[test]
-    fn a_promotion_names_what_it_ends() {
+    fn promotion_names_the_step_that_it_ends() {
         let mut canary = deployment(&json!({}));
-        assert!(told(&canary, &Change::Abort).ends_with("has no rollout under way"));
+        assert!(error(&canary, &Change::Abort).ends_with("has no rollout in progress"));
         canary.status = Some(ModelDeploymentStatus {
             rollout: RolloutStatus {
                 stable_revision: Some("guide-a".to_owned()),
@@ -241,7 +243,7 @@ mod tests {
             "guide-b/full"
         );
         assert_eq!(annotated(Change::Abort, ABORT_ANNOTATION), "guide-b");
-        // One that waits for a better time has no steps.
+        // A rollout that waits for a maintenance window has no steps.
         let status = canary.status.as_mut().unwrap();
         status.rollout.step = None;
         let full = patch(&canary, &Change::Promote(Promotion::Full))
@@ -251,6 +253,6 @@ mod tests {
             full["metadata"]["annotations"][PROMOTE_ANNOTATION],
             "guide-b/full"
         );
-        assert!(told(&canary, &Change::Promote(Promotion::Step)).contains("no canary under way"));
+        assert!(error(&canary, &Change::Promote(Promotion::Step)).contains("no canary in progress"));
     }
 }

@@ -1,4 +1,4 @@
-//! A deployment's revisions, listed and chosen from, in kubectl's words.
+//! Revisions of a deployment in kubectl's format.
 
 use anyhow::{Context, anyhow, bail};
 use kube::ResourceExt;
@@ -8,7 +8,8 @@ use rooflet_api::meta::CHANGE_CAUSE_ANNOTATION;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelRevision};
 use rooflet_controller::is_template_of;
 
-/// The list, or the template of one revision. `revisions` has the oldest first.
+/// Formats the list of revisions, or the template of one revision. `revisions` are sorted, oldest
+/// first.
 pub(super) fn history(name: &str, revisions: &[ModelRevision], revision: i64) -> anyhow::Result<String> {
     if revision != 0 {
         let found = find(revisions, revision)?;
@@ -25,8 +26,9 @@ pub(super) fn history(name: &str, revisions: &[ModelRevision], revision: i64) ->
     Ok(text)
 }
 
-/// The revision to go back to: of the revision before the one that the deployment asks for. A template that was
-/// refused, or not seen yet, has no revision: the one before it is the newest.
+/// Selects the revision to roll back to: the one before the deployment's current revision. If the
+/// current template has no revision, because it was rejected or not observed yet, selects the
+/// newest revision.
 pub(super) fn undo(
     deployment: &ModelDeployment,
     revisions: &[ModelRevision],
@@ -65,9 +67,9 @@ mod tests {
         revision
     }
 
-    /// The layout of `kubectl rollout history`.
+    /// The format of `kubectl rollout history`.
     #[test]
-    fn revisions_are_listed_with_what_caused_them() {
+    fn lists_revisions_with_change_causes() {
         let revisions = [revision(1, None), revision(3, Some("longer context"))];
         assert_eq!(
             history("guide", &revisions, 0).unwrap(),
@@ -79,24 +81,24 @@ mod tests {
             "{one}"
         );
         assert!(one.contains("contextTokens: 192"), "{one}");
-        let told = history("guide", &revisions, 2).unwrap_err().to_string();
-        assert_eq!(told, "unable to find specified revision 2 in history");
+        let message = history("guide", &revisions, 2).unwrap_err().to_string();
+        assert_eq!(message, "unable to find specified revision 2 in history");
     }
 
     #[test]
-    fn an_undo_goes_to_the_revision_before_or_to_the_one_that_is_named() {
+    fn undo_selects_the_previous_or_the_named_revision() {
         let revisions = [revision(1, None), revision(2, None), revision(4, None)];
         let newest = deployment(64 * 4);
         assert_eq!(undo(&newest, &revisions, 0).unwrap().spec.revision, 2);
         assert_eq!(undo(&newest, &revisions, 1).unwrap().spec.revision, 1);
         assert!(undo(&newest, &revisions, 3).is_err());
-        let told = undo(&deployment(64), &revisions[..1], 0).unwrap_err().to_string();
-        assert!(told.contains("no rollout history"), "{told}");
+        let message = undo(&deployment(64), &revisions[..1], 0).unwrap_err().to_string();
+        assert!(message.contains("no rollout history"), "{message}");
     }
 
-    /// Refused templates have no revision; going back from one ends at what is served.
+    /// A rejected template has no revision, so undo restores the newest revision.
     #[test]
-    fn an_undo_of_a_refused_template_goes_to_the_newest_revision() {
+    fn undo_of_a_rejected_template_selects_the_newest_revision() {
         let revisions = [revision(1, None), revision(2, None)];
         let refused = deployment(400_000);
         assert_eq!(undo(&refused, &revisions, 0).unwrap().spec.revision, 2);

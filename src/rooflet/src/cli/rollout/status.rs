@@ -1,4 +1,4 @@
-//! How a rollout stands, told as kubectl tells it, until it is done or has failed.
+//! Status of a rollout with kubectl's messages, until it completes or fails.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use rooflet_api::v1alpha1::{ModelDeployment, ModelRevision};
 use rooflet_base::quantity::parse_duration;
 use rooflet_client::ApiError;
 
-/// Reasons of the condition Progressing with which waiting has no sense.
+/// Reasons of the condition Progressing that end the wait.
 const FAILED: [&str; 3] = ["ProgressDeadlineExceeded", "RolledBack", "ThroughputFloor"];
 
-/// How long is watched, and for what.
+/// Options of the watch.
 #[derive(Debug)]
 pub(super) struct Watching {
     watch: bool,
     timeout: Option<Duration>,
-    /// Which revision it has to be.
+    /// Expected revision.
     revision: Option<i64>,
 }
 
@@ -32,7 +32,7 @@ impl Watching {
         let timeout = match timeout {
             "0" => None,
             text => Some(parse_duration(text).ok_or_else(|| {
-                anyhow!("--timeout: `{text}` is no duration: write a number with a unit, such as 90s or 5m")
+                anyhow!("--timeout: `{text}` is not a duration: use a number with a unit, such as 90s or 5m")
             })?),
         };
         Ok(Self {
@@ -43,7 +43,7 @@ impl Watching {
     }
 }
 
-/// Prints how the rollout stands whenever that changes.
+/// Prints the status of the rollout whenever it changes.
 pub(super) async fn follow(
     deployments: &Api<ModelDeployment>,
     revisions: &Api<ModelRevision>,
@@ -51,13 +51,13 @@ pub(super) async fn follow(
     watching: Watching,
 ) -> anyhow::Result<()> {
     let following = async {
-        // A watch tries for long and says little.
+        // A watch retries for a long time without an error, so the object is read once first.
         deployments.get_opt(name).await.map_err(ApiError::from)?;
-        let mut said = String::new();
+        let mut printed = String::new();
         let mut seen = pin!(watch_object(deployments.clone(), name).default_backoff());
         while let Some(found) = seen.next().await {
             let found = match found.map_err(|err| ApiError::from(&err)) {
-                // The watch begins anew.
+                // The watch restarts.
                 Err(err) if err.is_transient() => continue,
                 found => found?,
             };
@@ -69,22 +69,22 @@ pub(super) async fn follow(
                 check_revision(revisions, &deployment, wanted).await?;
             }
             let line = match &progress {
-                Progress::Failed(why) => bail!("modeldeployment \"{name}\": {why}"),
+                Progress::Failed(message) => bail!("modeldeployment \"{name}\": {message}"),
                 Progress::Unseen => "Waiting for modeldeployment spec update to be observed...\n".to_owned(),
                 Progress::Waiting(what) => {
                     format!("Waiting for modeldeployment \"{name}\" rollout to finish: {what}...\n")
                 }
                 Progress::Done => format!("modeldeployment \"{name}\" successfully rolled out\n"),
             };
-            if line != said {
+            if line != printed {
                 ui::output(&line);
-                said = line;
+                printed = line;
             }
             if progress == Progress::Done || !watching.watch {
                 return Ok(());
             }
         }
-        bail!("the watch has ended");
+        bail!("the watch ended");
     };
     match watching.timeout {
         None => following.await,
@@ -114,10 +114,10 @@ async fn check_revision(
     Ok(())
 }
 
-/// What there is to say.
+/// Progress of a rollout.
 #[derive(Debug, PartialEq)]
 enum Progress {
-    /// The controller has not looked yet.
+    /// The controller has not observed the newest generation.
     Unseen,
     Waiting(String),
     Done,
@@ -125,7 +125,7 @@ enum Progress {
 }
 
 impl Progress {
-    /// kubectl's own questions, in its order.
+    /// Evaluates the same fields as kubectl, in the same order.
     fn of(deployment: &ModelDeployment) -> Self {
         let Some(status) = &deployment.status else {
             return Self::Unseen;
@@ -143,7 +143,7 @@ impl Progress {
         }
         let wanted = deployment.spec.replicas;
         let updated = status.updated_replicas;
-        // What holds it up is said instead of a number that does not move.
+        // The message of a blocked rollout is more useful than unchanged counts.
         let held = progressing.filter(|progressing| progressing.status != "True");
         if let Some(held) = held.filter(|_| updated < wanted || status.replicas > updated) {
             return Self::Waiting(held.message.clone());
@@ -192,9 +192,9 @@ mod tests {
         Progress::of(&serde_json::from_value(deployment).unwrap())
     }
 
-    /// The texts of kubectl's DeploymentStatusViewer.
+    /// The messages of kubectl's DeploymentStatusViewer.
     #[test]
-    fn a_rollout_is_told_as_kubectl_does() {
+    fn messages_match_kubectl() {
         let waiting = |text: &str| Progress::Waiting(text.to_owned());
         assert_eq!(progress(1, [2, 2, 2], None), Progress::Unseen);
         assert_eq!(
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_a_duration() {
+    fn timeout_is_a_duration() {
         assert_eq!(Watching::new(true, "0", 0).unwrap().timeout, None);
         assert_eq!(Watching::new(true, "0s", 0).unwrap().timeout, None);
         let minute = Watching::new(true, "1m", 0).unwrap().timeout;

@@ -1,10 +1,10 @@
-//! Policies side by side over several seeds: the median and, in brackets, the least and the most.
+//! Comparison of policies over several seeds: the median, with minimum and maximum in parentheses.
 
 use crate::cli::ui::Table;
 use rooflet_base::quantile::{median, sorted};
 use rooflet_simulation::{Outcome, show};
 
-/// One row a policy, in the order in which they come first.
+/// Returns one row per policy, in order of first appearance.
 pub(super) fn text(outcomes: &[Outcome]) -> String {
     let Some(first) = outcomes.first() else {
         return String::new();
@@ -18,11 +18,11 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
     let seeds = outcomes.len() / policies.len().max(1);
     let mut table = Table::new([
         "POLICY",
-        "AS PROMISED",
+        "WITHIN SLO",
         "WORST DEPLOYMENT",
         "NOT ANSWERED",
         "TOK/S",
-        "TOK/S AS PROMISED",
+        "TOK/S WITHIN SLO",
         "REPLICAS (MEAN)",
     ]);
     for policy in policies {
@@ -38,7 +38,7 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
         };
         table.add_row(vec![
             policy.to_owned(),
-            spread(1, &as_promised) + " %",
+            spread(1, &within_slo) + " %",
             spread(1, &worst) + " %",
             spread(1, &not_answered) + " %",
             spread(0, &|run| {
@@ -69,8 +69,8 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// Requests of all deployments that were answered and as fast as promised, in percent of those that have ended.
-fn as_promised(run: &Outcome) -> f64 {
+/// Percentage of completed requests of all deployments that met their objectives.
+fn within_slo(run: &Outcome) -> f64 {
     let good: u64 = run.demand.iter().map(|demand| demand.as_promised).sum();
     percent(good, ended(run))
 }
@@ -116,12 +116,12 @@ demand: [{deployment: chat, requestsPerSecond: 0.05, promptTokens: 200, answerTo
 ";
 
     #[test]
-    fn policies_have_a_row_each_whatever_the_seeds() {
-        let scenario = Scenario::parse(SCENARIO).expect("it is one");
+    fn each_policy_has_one_row_for_any_number_of_seeds() {
+        let scenario = Scenario::parse(SCENARIO).expect("a valid scenario");
         let mut outcomes = Vec::new();
         for policy in ["default", "best-fit+random"] {
             for seed in 3..6 {
-                let policy = policy.parse().expect("it is one");
+                let policy = policy.parse().expect("a valid policy");
                 let options = RunOptions::new(seed, policy);
                 outcomes.push(simulate(&scenario, &options).expect("it runs"));
             }

@@ -1,13 +1,13 @@
-//! Outcomes for people.
+//! Text output of simulation results.
 
 use crate::cli::ui::Table;
 use rooflet_base::yaml;
 use rooflet_simulation::{DemandOutcome, Outcome, show};
 
-/// Changes of the number of replicas that are told one by one.
+/// Maximum number of listed changes of the replica count.
 const MOST_CHANGES: usize = 24;
 
-/// All outcomes, side by side where there are several.
+/// Returns all results, side by side if there are several.
 pub(super) fn text(outcomes: &[Outcome]) -> anyhow::Result<String> {
     let mut text = String::new();
     if let Some(first) = outcomes.first() {
@@ -31,10 +31,8 @@ pub(super) fn text(outcomes: &[Outcome]) -> anyhow::Result<String> {
     }
     for outcome in outcomes {
         if let Some(violation) = &outcome.violation {
-            text.push_str(&format!("\nBROKEN GUARANTEE {violation}\n"));
-            text.push_str(
-                "The faults that it takes, for `faults:` of the scenario without `randomFaults:`:\n",
-            );
+            text.push_str(&format!("\nVIOLATED GUARANTEE {violation}\n"));
+            text.push_str("The required faults, for `faults:` of the scenario without `randomFaults:`:\n");
             text.push_str(&yaml::to_string(&outcome.faults)?);
         }
     }
@@ -119,7 +117,7 @@ fn deployments(outcomes: &[Outcome]) -> String {
     format!("{table}\n\n")
 }
 
-/// How many replicas were wanted when, where that changed.
+/// Changes of the desired replica count over time.
 fn scaled(outcomes: &[Outcome]) -> String {
     let mut table = Table::new(["POLICY", "DEPLOYMENT", "REPLICAS WANTED"]);
     for outcome in outcomes {
@@ -129,7 +127,7 @@ fn scaled(outcomes: &[Outcome]) -> String {
             .filter(|deployment| !deployment.scaled.is_empty());
         for deployment in scaled {
             let changes = deployment.scaled.iter().take(MOST_CHANGES);
-            let mut told: Vec<_> = changes
+            let mut listed: Vec<_> = changes
                 .map(|change| format!("{} from {}", change.replicas, show(change.at)))
                 .collect();
             if let Some(more) = deployment
@@ -138,12 +136,12 @@ fn scaled(outcomes: &[Outcome]) -> String {
                 .checked_sub(MOST_CHANGES)
                 .filter(|more| *more > 0)
             {
-                told.push(format!("{more} more changes"));
+                listed.push(format!("{more} more changes"));
             }
             table.add_row(vec![
                 outcome.policy.clone(),
                 deployment.name.clone(),
-                told.join(", "),
+                listed.join(", "),
             ]);
         }
     }

@@ -1,6 +1,6 @@
-//! How many digits of a figure are shown.
+//! Number formats.
 
-/// Three significant digits: more would pretend.
+/// Formats a number with three significant digits. More digits would suggest a false precision.
 pub(crate) fn number(value: f64) -> String {
     let digits = if value == 0.0 {
         0
@@ -10,12 +10,12 @@ pub(crate) fn number(value: f64) -> String {
     short(&format!("{value:.*}", digits.clamp(0, 4) as usize)).to_owned()
 }
 
-/// Money to the unit: 1998, not 2000.
+/// Formats an amount of money to the unit: 1998, not 2000.
 pub(crate) fn amount(value: f64) -> String {
     short(&format!("{value:.2}")).to_owned()
 }
 
-/// Without the zeros that end a fraction.
+/// Removes trailing zeros of a fraction.
 fn short(text: &str) -> &str {
     match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.'),
@@ -23,8 +23,8 @@ fn short(text: &str) -> &str {
     }
 }
 
-/// Three digits, zeros included, so that figures below one another have the same width; below 1 as many behind the point as
-/// `below_one` says.
+/// Formats a number with three digits including zeros, so that numbers in a column have the same
+/// width. Numbers below 1 have `below_one` decimal places.
 #[cfg(feature = "mlx")]
 pub(crate) fn three_digits(value: f64, below_one: usize) -> String {
     match value {
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_three_digits_would_pretend() {
+    fn numbers_have_three_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
             (1998.0, "1998"),
@@ -61,7 +61,7 @@ mod tests {
 
     #[cfg(feature = "mlx")]
     #[test]
-    fn figures_below_one_another_have_one_width() {
+    fn numbers_in_a_column_have_the_same_width() {
         for (value, text) in [(123.4, "123"), (12.0, "12.0"), (1.0, "1.00"), (0.1234, "0.123")] {
             assert_eq!(three_digits(value, 3), text);
         }

@@ -171,7 +171,7 @@ fn tenths(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// At most so many characters, with `…` where there were more.
+/// Shortens a text to `most` characters, ending with `…`.
 pub(crate) fn clipped(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

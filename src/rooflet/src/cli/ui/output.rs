@@ -1,11 +1,11 @@
-//! `--output`, as several verbs have it.
+//! The `--output` flag of several verbs.
 
 use serde::Serialize;
 
 use crate::cli::ui;
 use rooflet_base::yaml;
 
-/// How an answer is printed.
+/// Output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Output {
     #[default]
@@ -15,7 +15,7 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Prints `value`, or the table that people read instead.
+    /// Prints `value`, or its text form.
     pub(crate) fn print<T: Serialize>(
         self,
         value: &T,

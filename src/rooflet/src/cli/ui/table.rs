@@ -1,8 +1,8 @@
-//! Tables for a terminal: columns below their headings, without borders and without blanks at the ends of lines.
+//! Tables for a terminal: aligned columns without borders and without trailing spaces.
 
 use std::fmt;
 
-/// See the module. What it prints ends without a line break.
+/// Table. Its text ends without a line break.
 pub(crate) struct Table(comfy_table::Table);
 
 impl Table {
@@ -17,7 +17,7 @@ impl Table {
         self.0.add_row(cells);
     }
 
-    /// Whether it has headings only.
+    /// Returns true if the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_no_blanks_at_their_ends() {
+    fn lines_have_no_trailing_spaces() {
         let mut table = Table::new(["A", "LONG HEADING"]);
         assert!(table.is_empty());
         table.add_row(["wide cell".to_owned(), "x".to_owned()]);

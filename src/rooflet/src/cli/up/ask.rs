@@ -1,4 +1,4 @@
-//! Asks a served model one question and prints the answer as it streams in.
+//! Sends one question to a served model and prints the streamed answer.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use super::super::events::Events;
 use super::super::ui;
 use rooflet_base::clock::Clock;
 
-/// How long the whole answer may take.
+/// Timeout of the whole answer.
 const ANSWER: Duration = Duration::from_secs(120);
-/// The longest answer that is asked for, in tokens.
+/// Maximum answer length in tokens.
 const MAX_TOKENS: u32 = 200;
 
-/// Prints the answer of `model` behind `gateway`, then its length and speed as this client saw them.
+/// Prints the answer of `model` behind `gateway`, then its length and speed as measured by this
+/// client.
 pub(super) async fn ask(gateway: &str, model: &str, question: &str, clock: &Clock) -> anyhow::Result<()> {
     let body = json!({
         "model": model,
@@ -25,7 +26,7 @@ pub(super) async fn ask(gateway: &str, model: &str, question: &str, clock: &Cloc
         "stream_options": {"include_usage": true},
     });
     ui::progress(&format!("\nasking {model}: {question}"));
-    // The gateway is on this machine: a proxy meant for the world outside does not know it.
+    // The gateway is local, and a configured proxy usually serves external addresses only.
     let client = reqwest::Client::builder().no_proxy().timeout(ANSWER).build()?;
     let begin = clock.instant();
     let url = format!("{gateway}/v1/chat/completions");
@@ -58,7 +59,7 @@ pub(super) async fn ask(gateway: &str, model: &str, question: &str, clock: &Cloc
     }
     ui::output("\n");
     let Some(first) = first.filter(|_| events.is_done() && !text.trim().is_empty()) else {
-        bail!("the answer was empty or broke off before its end");
+        bail!("the answer was empty or incomplete");
     };
     let decode = (last - first).as_secs_f64();
     let speed = if decode > 0.0 {
@@ -67,7 +68,7 @@ pub(super) async fn ask(gateway: &str, model: &str, question: &str, clock: &Cloc
         0.0
     };
     ui::progress(&format!(
-        "{tokens} tokens, {speed:.1} tokens/s, first token after {:.2} s (as this client saw it)",
+        "{tokens} tokens, {speed:.1} tokens/s, first token after {:.2} s (measured by this client)",
         (first - begin).as_secs_f64()
     ));
     Ok(())

@@ -1,4 +1,4 @@
-//! What `rooflet up` asks of the control plane it started.
+//! Requests of `rooflet up` to its control plane.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,19 +17,20 @@ use rooflet_base::yaml;
 use rooflet_client as client;
 use rooflet_client::{ApiError, KubeconfigSource};
 
-/// How often a condition is looked at while something is waited for.
+/// Interval at which a condition is read.
 const POLL: Duration = Duration::from_millis(200);
-/// What kubectl keeps the applied text in; without it `kubectl apply` of the same file would warn.
+/// Annotation in which kubectl stores the applied object. Without it, `kubectl apply` of the same
+/// file prints a warning.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A ModelDeployment's key.
+/// Namespace and name of a ModelDeployment.
 #[derive(Debug, Clone)]
 pub(super) struct DeploymentName {
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
-/// One applied object.
+/// Applied object.
 pub(super) struct Applied {
     kind: String,
     name: String,
@@ -43,7 +44,7 @@ impl fmt::Display for Applied {
     }
 }
 
-/// A connection to the control plane.
+/// Connection to the control plane.
 pub(super) struct Cluster {
     client: Client,
 }
@@ -55,7 +56,7 @@ impl Cluster {
             if !kubeconfig.is_file() {
                 return Ok(None);
             }
-            // An old kubeconfig may still lie there while the server writes its own.
+            // The kubeconfig of a previous run may still exist until the server writes its own.
             let Ok(client) = client::connect(&KubeconfigSource::File(kubeconfig.to_owned())).await else {
                 return Ok(None);
             };
@@ -67,7 +68,7 @@ impl Cluster {
         Ok(Self { client })
     }
 
-    /// Waits until the node is Ready and measured; says what it is.
+    /// Waits until the node is Ready and measured. Returns a description of the node.
     pub(super) async fn node_ready(&self, name: &str, deadline: Duration) -> anyhow::Result<Vec<String>> {
         let nodes: Api<FleetNode> = Api::all(self.client.clone());
         let ready = wait(deadline, || async {
@@ -118,7 +119,7 @@ impl Cluster {
         let discovery = Discovery::new(self.client.clone())
             .run()
             .await
-            .context("asking the API server for its kinds")?;
+            .context("requesting the kinds of the API server")?;
         let mut applied = Vec::new();
         for document in documents {
             applied.push(
@@ -132,7 +133,7 @@ impl Cluster {
 
     async fn apply_one(&self, discovery: &Discovery, document: Value) -> anyhow::Result<Applied> {
         let types: TypeMeta =
-            serde_json::from_value(document.clone()).context("apiVersion and kind must be given")?;
+            serde_json::from_value(document.clone()).context("apiVersion and kind are required")?;
         let gvk = GroupVersionKind::try_from(&types).context("apiVersion")?;
         let Some((resource, capabilities)) = discovery.resolve_gvk(&gvk) else {
             bail!(
@@ -149,7 +150,7 @@ impl Cluster {
             .metadata
             .name
             .clone()
-            .context("metadata.name must be given")?;
+            .context("metadata.name is required")?;
         let namespace = object.namespace().unwrap_or_else(|| "default".to_owned());
         let api = self.api(&resource, &capabilities.scope, &namespace);
         let before = api.get_opt(&name).await.map_err(ApiError::from)?;
@@ -203,7 +204,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until a deployment is Ready; says what it waits for each time that changes.
+    /// Waits until a deployment is Ready. Prints its condition whenever it changes.
     pub(super) async fn deployment_ready(
         &self,
         deployment: &DeploymentName,
@@ -211,7 +212,7 @@ impl Cluster {
         say: &mut dyn FnMut(&str),
     ) -> anyhow::Result<()> {
         let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
-        let mut said = String::new();
+        let mut printed = String::new();
         let waiting = async {
             loop {
                 let found = deployments.get(&deployment.name).await?;
@@ -226,9 +227,9 @@ impl Cluster {
                     .find(|condition| condition.type_ == condition_type::READY)
                 {
                     let line = format!("{}: {} {}", deployment.name, ready.reason, ready.message);
-                    if said != line {
+                    if printed != line {
                         say(&line);
-                        said = line;
+                        printed = line;
                     }
                     if ready.status == "True" {
                         return anyhow::Ok(());
@@ -247,7 +248,7 @@ impl Cluster {
         outcome
     }
 
-    /// The name under which clients find a deployment's model.
+    /// Served name of a deployment's model.
     pub(super) async fn serving_name(&self, deployment: &DeploymentName) -> anyhow::Result<String> {
         let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
         let found = deployments.get(&deployment.name).await?;
@@ -255,13 +256,13 @@ impl Cluster {
     }
 }
 
-/// The documents of a manifest.
+/// Reads the documents of a manifest.
 pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<Value>> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read `{file}`"))?;
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading `{file}`"))?;
     yaml::documents(&text).with_context(|| format!("`{file}` is not valid YAML"))
 }
 
-/// Has the server refuse unknown fields, as kubectl does, instead of dropping them.
+/// Makes the server reject unknown fields instead of dropping them, like kubectl.
 fn strictly(mut request: http::Request<Vec<u8>>) -> anyhow::Result<http::Request<Vec<u8>>> {
     let uri = request.uri();
     let joint = if uri.query().is_some() { '&' } else { '?' };
@@ -269,8 +270,8 @@ fn strictly(mut request: http::Request<Vec<u8>>) -> anyhow::Result<http::Request
     Ok(request)
 }
 
-/// Makes a merge patch remove what was applied last time and is not in the file any more. What others set, such as
-/// the replicas of `kubectl scale`, stays.
+/// Extends a merge patch to remove fields that were applied last time and are no longer in the
+/// file. Fields set by other clients, such as the replicas of `kubectl scale`, stay.
 fn remove_dropped(patch: &mut Value, last: &Value, new: &Value) {
     let (Some(patch), Some(last), Some(new)) = (patch.as_object_mut(), last.as_object(), new.as_object())
     else {
@@ -288,7 +289,7 @@ fn remove_dropped(patch: &mut Value, last: &Value, new: &Value) {
     }
 }
 
-/// Looks again and again until `look` finds something. `None` once the deadline is over.
+/// Polls `look` until it returns a value. Returns `None` after the deadline.
 async fn wait<T, F: Future<Output = anyhow::Result<Option<T>>>>(
     deadline: Duration,
     mut look: impl FnMut() -> F,
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_left_the_file_leaves_the_object() {
+    fn fields_removed_from_the_file_are_removed_from_the_object() {
         let last =
             json!({"spec": {"replicas": 2, "serving": {"name": "a", "maxConcurrency": 8}}, "kind": "X"});
         let new = json!({"spec": {"serving": {"name": "b"}}, "kind": "X"});

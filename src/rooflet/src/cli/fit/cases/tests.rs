@@ -20,7 +20,7 @@ fn lines(lines: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn a_bad_row_is_told_with_its_line_and_costs_the_others_nothing() {
+fn invalid_row_is_reported_with_its_line_and_affects_no_other() {
     let bad = [
         (
             "8,RTX 4090,,mlx-lm,tiny,mlx4,512,",
@@ -32,15 +32,15 @@ fn a_bad_row_is_told_with_its_line_and_costs_the_others_nothing() {
             "`excellent` is not a known weight format; known: mlx2",
         ),
         ("8,M4,10,mlx-lm,tiny,,512,", "column `quant` is missing or empty"),
-        ("8,M4,10,mlx-lm,tiny", "it has 5 cells and line 1 has 8"),
-        ("8,M4,10,mlx-lm,tiny,mlx4,512,a, b", "it has 9 cells"),
+        ("8,M4,10,mlx-lm,tiny", "the row has 5 cells but line 1 has 8"),
+        ("8,M4,10,mlx-lm,tiny,mlx4,512,a, b", "the row has 9 cells"),
     ];
     for (row, problem) in bad {
         let predicted = predict(&lines(&[HEADER, GOOD, row, GOOD])).unwrap();
-        let [(line, told)] = predicted.problems.as_slice() else {
+        let [(line, message)] = predicted.problems.as_slice() else {
             panic!("{row}: {:?}", predicted.problems);
         };
-        assert!(*line == 3 && told.contains(problem), "{row}: {line} {told}");
+        assert!(*line == 3 && message.contains(problem), "{row}: {line} {message}");
         let rows = rows(&predicted);
         let ids: Vec<&str> = rows.iter().map(|row| row["id"].as_str()).collect();
         assert_eq!(ids, ["7", "8", "7"]);
@@ -50,9 +50,9 @@ fn a_bad_row_is_told_with_its_line_and_costs_the_others_nothing() {
     }
 }
 
-/// Programs wrap one of two engines: the format of the weights tells which.
+/// Some programs wrap one of two engines; the weight format determines which.
 #[test]
-fn an_engine_is_told_by_the_format_where_its_name_does_not() {
+fn weight_format_determines_the_engine_of_wrappers() {
     let rate = |row: &str| {
         let predicted = predict(&lines(&[HEADER, row])).unwrap();
         assert!(predicted.problems.is_empty(), "{:?}", predicted.problems);
@@ -70,15 +70,15 @@ fn an_engine_is_told_by_the_format_where_its_name_does_not() {
 }
 
 #[test]
-fn what_was_assumed_is_told_with_its_line_beside_the_prediction() {
+fn assumptions_are_reported_with_their_line() {
     let row = "8,M9 Max,10,mlx-lm,tiny,mlx4,many,";
     let predicted = predict(&lines(&[HEADER, GOOD, row])).unwrap();
-    let [(3, told)] = predicted.problems.as_slice() else {
+    let [(3, message)] = predicted.problems.as_slice() else {
         panic!("{:?}", predicted.problems);
     };
     assert!(
-        told.contains("M9 Max is in no catalogue") && told.contains("column `prompt_tokens` is `many`"),
-        "{told}"
+        message.contains("M9 Max is in no catalogue") && message.contains("column `prompt_tokens` is `many`"),
+        "{message}"
     );
     let rows = rows(&predicted);
     assert!(rows[1]["decode_tps_p50"].parse::<f64>().unwrap() > 0.0);
@@ -86,7 +86,7 @@ fn what_was_assumed_is_told_with_its_line_beside_the_prediction() {
 }
 
 #[test]
-fn a_row_says_the_same_however_its_file_is_written() {
+fn result_does_not_depend_on_the_file_format() {
     let plain = rows(&predict(&lines(&[HEADER, GOOD])).unwrap());
     let cells: Vec<&str> = GOOD.split(',').collect();
     let quoted: Vec<String> = cells.iter().map(|cell| format!("\"{cell}\"")).collect();
@@ -106,7 +106,7 @@ fn a_row_says_the_same_however_its_file_is_written() {
 }
 
 #[test]
-fn lines_are_counted_as_an_editor_does() {
+fn line_numbers_match_those_of_an_editor() {
     let bad = "8,RTX,10,mlx-lm,tiny,mlx4,512,";
     let two_lines = "7,M4,10,mlx-lm,tiny,mlx4,512,\"first\nsecond\"";
     for (ends, table) in [
@@ -123,7 +123,7 @@ fn lines_are_counted_as_an_editor_does() {
 }
 
 #[test]
-fn what_is_not_read_is_handed_through_byte_by_byte() {
+fn unused_columns_are_copied_byte_by_byte() {
     let mut table = format!("{HEADER},mine\n{GOOD},\"a, \"\"b\"\"\"\n").into_bytes();
     let note = table.windows(5).position(|bytes| bytes == b"plain").unwrap();
     table[note] = 0xe9; // é in Latin-1
@@ -138,12 +138,12 @@ fn what_is_not_read_is_handed_through_byte_by_byte() {
 }
 
 #[test]
-fn without_a_needed_column_the_file_is_refused_and_the_column_named() {
+fn missing_required_column_is_named() {
     let message = |header: &str| predict(&lines(&[header, GOOD])).unwrap_err().to_string();
-    let told = message(&HEADER.replace("quant", "quantization"));
+    let missing = message(&HEADER.replace("quant", "quantization"));
     assert!(
-        told.contains("no column `quant`; a table of cases needs"),
-        "{told}"
+        missing.contains("no column `quant`; a table of cases needs"),
+        "{missing}"
     );
     assert!(message("").contains("`chip`, `engine`, `model_key`, `quant`"));
     let few = "chip,gpu_cores,engine,model_key,quant";
@@ -151,12 +151,12 @@ fn without_a_needed_column_the_file_is_refused_and_the_column_named() {
     let rows = rows(&predicted);
     assert_eq!(
         rows[0]["ttft_ms_p50"], "",
-        "an unknown prompt has no first-token time"
+        "an unknown prompt has no time to first token"
     );
     assert_eq!(rows[0]["basis"], "Nominal");
 }
 
-/// The table that the predictor was fitted on, as it was published.
+/// The table that the predictor was fitted to, as published.
 #[test]
 fn every_published_row_is_predicted() {
     let shapes = ShapeFile::parse(include_str!("../../../../../model/src/shapes.json")).unwrap();
@@ -167,7 +167,7 @@ fn every_published_row_is_predicted() {
 }
 
 #[test]
-fn what_the_models_name_says_need_not_be_said_again() {
+fn format_in_the_model_name_need_not_be_repeated() {
     let header = "Chip,GPU_Cores,Engine,model_key,model,Quant,prompt_tokens";
     let table = [
         header,
@@ -184,34 +184,34 @@ fn what_the_models_name_says_need_not_be_said_again() {
     assert!(!rate(0).is_empty() && rate(0) == rate(1));
     assert!(!rate(2).is_empty() && rate(2) == rate(3));
     assert_eq!((rate(4), rate(5)), ("", ""));
-    let told = |line: usize| {
+    let remark = |line: usize| {
         let mut problems = predicted.problems.iter();
         problems
             .find(|(at, _)| *at == line)
-            .map_or("", |(_, told)| told.as_str())
+            .map_or("", |(_, message)| message.as_str())
     };
     assert!(
-        told(3).contains("column `quant` is empty; `Tiny-4bit` says 4bit"),
+        remark(3).contains("column `quant` is empty; `Tiny-4bit` says 4bit"),
         "{}",
-        told(3)
+        remark(3)
     );
-    assert!(told(6).contains("there is no shape `Huge`"), "{}", told(6));
+    assert!(remark(6).contains("there is no shape `Huge`"), "{}", remark(6));
     assert!(
-        told(7).contains("column `quant` is missing or empty"),
+        remark(7).contains("column `quant` is missing or empty"),
         "{}",
-        told(7)
+        remark(7)
     );
 }
 
 #[test]
-fn a_file_that_is_written_otherwise_is_told_how() {
-    let told = |table: &[u8]| format!("{:#}", predict(table).unwrap_err());
+fn unsupported_file_format_is_reported_with_remedy() {
+    let message = |table: &[u8]| format!("{:#}", predict(table).unwrap_err());
     let (commas, good) = (HEADER, GOOD);
-    for (separator, words) in [(";", "by semicolons"), ("\t", "by tabs")] {
+    for (separator, words) in [(";", "uses semicolons"), ("\t", "uses tabs")] {
         let table = lines(&[commas, good]);
         let table = String::from_utf8(table).unwrap().replace(',', separator);
-        assert!(told(table.as_bytes()).contains(words));
+        assert!(message(table.as_bytes()).contains(words));
     }
     let wide: Vec<u8> = "\u{feff}chip".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    assert!(told(&wide).contains("save it as UTF-8"));
+    assert!(message(&wide).contains("save it as UTF-8"));
 }

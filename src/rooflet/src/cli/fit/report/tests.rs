@@ -1,14 +1,14 @@
-//! The answers of `rooflet fit`, field by field.
+//! Tests of the output of `rooflet fit`.
 
 use super::*;
 use crate::cli::fit::model;
 use rooflet_roofline::chip;
 use rooflet_roofline::predict::{Engine, Parameters};
 
-/// The fields that scripts rely on: see docs/cli.md.
+/// Fields on which scripts rely; see docs/cli.md.
 #[test]
 fn json_has_every_documented_field() {
-    let model = model::load("qwen3-8b-4bit", None).unwrap_or_else(|_| panic!("it is a published model"));
+    let model = model::load("qwen3-8b-4bit", None).unwrap_or_else(|_| panic!("expected a published model"));
     let service = Service {
         engine: Engine::Mlx,
         context_tokens: 8192,
@@ -61,8 +61,9 @@ fn json_has_every_documented_field() {
 }
 
 #[test]
-fn a_context_that_memory_and_model_lack_is_told_of_both() {
-    let mut model = model::load("qwen3-8b-4bit", None).unwrap_or_else(|_| panic!("it is a published model"));
+fn context_beyond_memory_and_model_reports_both_limits() {
+    let mut model =
+        model::load("qwen3-8b-4bit", None).unwrap_or_else(|_| panic!("expected a published model"));
     model.facts.max_context_tokens = Some(40_960);
     let service = Service {
         engine: Engine::Mlx,
@@ -78,16 +79,16 @@ fn a_context_that_memory_and_model_lack_is_told_of_both() {
         machine,
         notes: Vec::new(),
     };
-    let said = text(&fit, &model, service, &chosen);
+    let output = text(&fit, &model, service, &chosen);
     assert!(
-        said.contains("It does not fit: it takes") && said.contains("contexts of up to 40960 tokens"),
-        "{said}"
+        output.contains("It does not fit: it needs") && output.contains("contexts of up to 40960 tokens"),
+        "{output}"
     );
-    // A shorter context is the only one of the remedies that remedies both.
+    // Only a shorter context resolves both problems.
     assert!(
         fit.suggestions
             .iter()
             .all(|suggestion| matches!(suggestion, rooflet_roofline::sizing::Suggestion::ContextTokens(_))),
-        "{said}"
+        "{output}"
     );
 }

@@ -1,4 +1,4 @@
-//! One colour per model, the same in every picture of a report.
+//! Colors of the models, identical in every drawing of a report.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,11 +6,11 @@ use maud::{Markup, html};
 
 use rooflet_api::v1alpha1::PlanVerdict;
 
-/// Colours in report.css; the models beyond share a grey.
+/// CSS classes in report.css. The remaining models share grey.
 const CLASSES: [&str; 8] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"];
 pub(super) const OTHERS: &str = "mx";
 
-/// CSS classes by model.
+/// CSS class of each model.
 pub(super) struct Colors<'a> {
     classes: HashMap<&'a str, &'static str>,
     legend: Vec<(&'a str, &'static str)>,
@@ -18,7 +18,7 @@ pub(super) struct Colors<'a> {
 }
 
 impl<'a> Colors<'a> {
-    /// The models that take most memory of the fleet get a colour of their own.
+    /// Assigns colors to the models that use the most memory of the fleet.
     pub(super) fn new(verdict: &'a PlanVerdict) -> Self {
         let mut memory: BTreeMap<&str, u64> = BTreeMap::new();
         for placement in &verdict.placements {
@@ -42,7 +42,7 @@ impl<'a> Colors<'a> {
         self.classes.get(model).copied().unwrap_or(OTHERS)
     }
 
-    /// Models with a colour of their own come first, in the order of the legend.
+    /// Sort key of a model: colored models come first, in the order of the legend.
     pub(super) fn rank(&self, model: &str) -> usize {
         let position = self.legend.iter().position(|(name, _)| *name == model);
         position.unwrap_or(self.legend.len())

@@ -1,5 +1,5 @@
-//! The placement map: what is in the memory of each kind of node, and what its chip spends its time on. Few kinds get a
-//! row each; of many, the rows are the classes of node.
+//! Placement map: memory and chip time of each node group by model. If there are many groups, each
+//! row is a class of nodes.
 
 use maud::Markup;
 
@@ -9,7 +9,7 @@ use crate::cli::ui::html::{Anchor, Drawing, clipped};
 use rooflet_api::v1alpha1::{PlanClass, PlanReplica, PlanVerdict};
 use rooflet_base::units::Bytes;
 
-/// More kinds of node than this are drawn by class.
+/// Maximum number of rows. More node groups are drawn by class.
 const MAX_ROWS: usize = 20;
 
 const WIDTH: f64 = 960.0;
@@ -18,13 +18,13 @@ const BAR: f64 = 590.0;
 const ROW: f64 = 50.0;
 const TOP: f64 = 24.0;
 
-/// One row: nodes that are drawn together.
+/// Row: nodes that are drawn together.
 struct Row<'a> {
     label: String,
     class: &'a PlanClass,
-    /// Of one node, or the mean over them.
+    /// Parts of one node, or the mean over the nodes.
     parts: Vec<Part<'a>>,
-    /// Nodes that run nothing.
+    /// True for nodes without replicas.
     idle: bool,
 }
 
@@ -34,7 +34,7 @@ struct Part<'a> {
     busy_percent: f64,
 }
 
-/// Returns the drawing; `None` if there is no class of node.
+/// Returns the drawing, or `None` without node classes.
 pub(super) fn map(verdict: &PlanVerdict, colors: &Colors<'_>) -> Option<Markup> {
     let rows = rows(verdict, colors);
     if rows.is_empty() {
@@ -62,7 +62,7 @@ pub(super) fn map(verdict: &PlanVerdict, colors: &Colors<'_>) -> Option<Markup> 
         "soft",
         (LEFT, 12.0),
         Anchor::Start,
-        "memory (thick), time of the chip (thin; red: the most allowed)",
+        "memory (thick), chip time (thin; red: maximum allowed)",
     );
     Some(drawing.finish("Placement map: memory and chip time of each kind of node, by model"))
 }
@@ -77,22 +77,22 @@ fn draw(drawing: &mut Drawing, row: &Row<'_>, y: f64, colors: &Colors<'_>) {
         &clipped(&row.label, 28),
     );
     drawing.rect("empty", (LEFT, y, BAR, 21.0), "free memory");
-    drawing.rect("empty", (LEFT, y + 25.0, BAR, 8.0), "free time of the chip");
+    drawing.rect("empty", (LEFT, y + 25.0, BAR, 8.0), "free chip time");
     let (mut memory_x, mut busy_x, mut used) = (LEFT, LEFT, 0.0);
     for part in &row.parts {
         let class = colors.of(part.model);
         let width = (BAR * part.memory / limit).min(LEFT + BAR - memory_x);
         let busy = (BAR * part.busy_percent / 100.0).min(LEFT + BAR - busy_x);
-        let told = format!(
-            "{}: {} ({:.0} %), {:.0} % of the chip's time",
+        let tooltip = format!(
+            "{}: {} ({:.0} %), {:.0} % of the chip time",
             part.model,
             Bytes(part.memory as u64),
             100.0 * part.memory / limit,
             part.busy_percent
         );
-        drawing.rect(class, (memory_x, y, width, 21.0), &told);
-        drawing.rect(class, (busy_x, y + 25.0, busy, 8.0), &told);
-        // Letters are about six and a half wide.
+        drawing.rect(class, (memory_x, y, width, 21.0), &tooltip);
+        drawing.rect(class, (busy_x, y + 25.0, busy, 8.0), &tooltip);
+        // A letter is about 6.5 units wide.
         let letters = ((width - 10.0) / 6.5).max(0.0) as usize;
         if letters >= part.model.chars().count().min(6) {
             drawing.text(
@@ -158,7 +158,7 @@ fn rows<'a>(verdict: &'a PlanVerdict, colors: &Colors<'_>) -> Vec<Row<'a>> {
     rows
 }
 
-/// The mean over all nodes of a class.
+/// Mean over all nodes of a class.
 fn of_class<'a>(verdict: &'a PlanVerdict, class: &'a PlanClass, colors: &Colors<'_>) -> Row<'a> {
     let placements = verdict.placements.iter().filter(|one| one.class == class.name);
     let mut replicas = placements.flat_map(|placement| {
@@ -183,7 +183,7 @@ fn of_class<'a>(verdict: &'a PlanVerdict, class: &'a PlanClass, colors: &Colors<
     }
 }
 
-/// One part per model, in the order of the legend.
+/// Returns one part per model, in the order of the legend.
 fn parts<'a>(
     replicas: &mut dyn Iterator<Item = (&'a PlanReplica, f64)>,
     colors: &Colors<'_>,

@@ -1,5 +1,6 @@
-//! The roofline of each class of node, for decoding: a token cannot come faster than memory moves its bytes. Both axes
-//! are logarithmic, so the roof `tokens/s = bandwidth ÷ bytes per token` is a straight line; every model is a mark below it.
+//! Roofline of each node class for decoding: memory bandwidth limits the token rate. Both axes are
+//! logarithmic, so the roof `tokens/s = bandwidth ÷ bytes per token` is a straight line. Each model
+//! is a mark below it.
 
 use maud::{Markup, html};
 
@@ -9,9 +10,9 @@ use crate::cli::ui::html::{Anchor, Drawing, clipped};
 use rooflet_api::v1alpha1::{PlanClass, PlanFit, PlanModel, PlanVerdict};
 use rooflet_base::units::BytesPerSecond;
 
-/// Classes that are drawn, those with most nodes in use.
+/// Maximum number of panels. Classes with the most used nodes come first.
 const MAX_PANELS: usize = 8;
-/// With more marks than this in a panel, names stand in the legend and the table only.
+/// Maximum number of marks with a name in a panel. Otherwise names appear only in legend and table.
 const MAX_NAMES: usize = 5;
 
 const WIDTH: f64 = 460.0;
@@ -21,16 +22,16 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
 
-/// A model on a class of node.
+/// Model on a node class.
 struct Mark<'a> {
     model: &'a PlanModel,
     bytes: f64,
-    /// Of all streams together: 10th, 50th and 90th percentile.
+    /// Tokens per second of all streams: 10th, 50th and 90th percentile.
     tokens: (f64, f64, f64),
     objective: Option<f64>,
 }
 
-/// A power of ten from and to which an axis goes.
+/// Range of an axis in powers of ten.
 #[derive(Debug, Clone, Copy)]
 struct Axis {
     from: f64,
@@ -38,7 +39,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Around all `values`, which are positive.
+    /// Returns an axis that contains all `values`, which are positive.
     fn around(values: impl Iterator<Item = f64>, spare: f64) -> Option<Self> {
         let (low, high) = values
             .filter(|value| value.is_finite() && *value > 0.0)
@@ -51,12 +52,12 @@ impl Axis {
         })
     }
 
-    /// 0 at its start, 1 at its end.
+    /// Position of a value: 0 at the start of the axis, 1 at its end.
     fn at(self, value: f64) -> f64 {
         ((value.log10() - self.from) / (self.to - self.from)).clamp(0.0, 1.0)
     }
 
-    /// 1, 2 and 5 times powers of ten; only the powers where those are many.
+    /// Multiples 1, 2 and 5 of powers of ten, or only the powers if there are many.
     fn ticks(self) -> Vec<f64> {
         let decades = (self.from.floor() as i32)..=(self.to.ceil() as i32);
         let steps: &[f64] = if self.to - self.from > 2.2 {
@@ -70,7 +71,8 @@ impl Axis {
     }
 }
 
-/// Returns one panel for each class of node that has a mark, on the same axes; `None` if no class has one.
+/// Returns one panel for each node class with a mark, on the same axes. `None` if no class has a
+/// mark.
 pub(super) fn panels(verdict: &PlanVerdict, colors: &Colors<'_>) -> Option<Markup> {
     let mut classes: Vec<(&PlanClass, Vec<Mark<'_>>)> = verdict
         .classes
@@ -103,12 +105,12 @@ pub(super) fn panels(verdict: &PlanVerdict, colors: &Colors<'_>) -> Option<Marku
             @for (class, marks) in &classes { (panel(class, marks, bytes, tokens, colors)) }
         }
         @if left_out > 0 {
-            p class="note" { (left_out) " more classes of node are in the tables." }
+            p class="note" { "The tables list " (left_out) " more node classes." }
         }
     })
 }
 
-/// The models that the placement has on `class`, or all that it could have where it has none.
+/// Models that the placement puts on `class`. If there are none, all models that fit.
 fn marks<'a>(verdict: &'a PlanVerdict, class: &PlanClass) -> Vec<Mark<'a>> {
     let unused = class.nodes_used == 0;
     let placed = |model: &PlanModel| {
@@ -142,7 +144,7 @@ fn panel(class: &PlanClass, marks: &[Mark<'_>], bytes: Axis, tokens: Axis, color
         BytesPerSecond(bandwidth),
         class.basis.to_lowercase(),
         if class.nodes_used == 0 {
-            ", idle: what it could run"
+            ", idle: models that fit"
         } else {
             ""
         }
@@ -161,9 +163,9 @@ fn panel(class: &PlanClass, marks: &[Mark<'_>], bytes: Axis, tokens: Axis, color
         "soft",
         ((LEFT + right) / 2.0, HEIGHT - 6.0),
         Anchor::Middle,
-        "GB moved per token; tokens/s of all streams upwards",
+        "GB moved per token; vertical: tokens/s of all streams",
     );
-    // The roof, cut off where it leaves the picture.
+    // The roof, clipped to the drawing.
     let from = 10f64.powf(bytes.from.max(bandwidth.log10() - tokens.to));
     let to = 10f64.powf(bytes.to.min(bandwidth.log10() - tokens.from));
     if from < to {
@@ -178,8 +180,8 @@ fn panel(class: &PlanClass, marks: &[Mark<'_>], bytes: Axis, tokens: Axis, color
         if let Some(objective) = mark.objective {
             drawing.line("limit", (at - 9.0, y(objective)), (at + 9.0, y(objective)));
         }
-        let told = format!(
-            "{}: {} tokens/s of all streams ({} to {}); the memory alone would allow {}{}",
+        let tooltip = format!(
+            "{}: {} tokens/s of all streams ({} to {}); memory limit {}{}",
             mark.model.name,
             number(mark.tokens.1),
             number(mark.tokens.0),
@@ -195,13 +197,13 @@ fn panel(class: &PlanClass, marks: &[Mark<'_>], bytes: Axis, tokens: Axis, color
         } else {
             color.to_owned()
         };
-        drawing.dot(&dot, (at, y(mark.tokens.1)), &told);
+        drawing.dot(&dot, (at, y(mark.tokens.1)), &tooltip);
         labels.push((at, y(mark.tokens.1), &mark.model.name));
     }
     if names {
         place_apart(&mut labels);
         for (at, level, name) in labels {
-            // The roof is never to the left of a mark.
+            // A mark is never left of the roof.
             let letters = name.chars().count().min(26) as f64;
             let (dx, anchor) = if at - 11.0 - 6.5 * letters > LEFT {
                 (-11.0, Anchor::End)
@@ -214,7 +216,7 @@ fn panel(class: &PlanClass, marks: &[Mark<'_>], bytes: Axis, tokens: Axis, color
     drawing.finish(&format!("Roofline of {}", class.name))
 }
 
-/// Moves labels that would lie over one another apart, from top to bottom.
+/// Moves overlapping labels apart, from top to bottom.
 fn place_apart(labels: &mut [(f64, f64, &str)]) {
     labels.sort_by(|a, b| a.1.total_cmp(&b.1));
     for index in 1..labels.len() {

@@ -1,4 +1,4 @@
-//! The tables of the report.
+//! Tables of the report.
 
 use maud::{Markup, html};
 
@@ -9,9 +9,9 @@ use crate::cli::ui::html::{Cell, table};
 use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanVerdict};
 use rooflet_base::units::{Bytes, BytesPerSecond};
 
-/// Rows that stand open; the rest unfolds.
+/// Number of visible rows. Further rows are collapsed.
 const OPEN_ROWS: usize = 25;
-/// Reasons and changes that are told per model that does not fit.
+/// Maximum number of reasons and suggestions per model that does not fit.
 const REASONS_TOLD: usize = 3;
 
 pub(super) fn purchase(verdict: &PlanVerdict) -> Markup {
@@ -25,28 +25,28 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> Markup {
         };
     };
     let what = if purchase.minimises == "Price" {
-        "The least price"
+        "The lowest price"
     } else {
         "The fewest Macs"
     };
     let (found, proof) = if purchase.proven {
-        ("", "nothing less is enough".to_owned())
+        ("", "proven minimum".to_owned())
     } else {
-        let proof = format!("nothing below {} is enough", amount(purchase.lower_bound));
+        let proof = format!("lower bound {}", amount(purchase.lower_bound));
         (" found", proof)
     };
     let (basket, why) = if best.items.is_empty() {
         (
             "Nothing".to_owned(),
-            "The Macs there are carry the demand".to_owned(),
+            "The existing Macs carry the demand".to_owned(),
         )
     } else {
         (basket(best), format!("{what}{found}; {proof}"))
     };
     let fate = if best.survives_node_loss {
-        "is survived"
+        "survives"
     } else {
-        "is not survived"
+        "does not survive"
     };
     let row = |other: &PlanBasket| {
         let items = other
@@ -73,8 +73,8 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> Markup {
         div class="card" {
             b { (basket) }
             p {
-                (why) ". Then the fleet carries " (number(best.demand_factor))
-                " times the demand, and the loss of one Mac " (fate) "."
+                (why) ". The fleet then carries " (number(best.demand_factor))
+                " times the demand and " (fate) " the loss of one Mac."
             }
         }
         @if !purchase.alternatives.is_empty() {
@@ -83,7 +83,7 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> Markup {
     }
 }
 
-/// Of models that no node can serve: why, and what would change that.
+/// Models that no node can serve, with reasons and remedies.
 pub(super) fn obstacles(verdict: &PlanVerdict) -> Markup {
     if verdict.unservable.is_empty() {
         return html! {};
@@ -118,8 +118,8 @@ pub(super) fn obstacles(verdict: &PlanVerdict) -> Markup {
         ]
     };
     html! {
-        h2 { "What cannot be served" }
-        (table(&["Model", "Why not", "Each of these alone would help"], stuck.map(row)))
+        h2 { "Models that do not fit" }
+        (table(&["Model", "Reasons", "Each of these changes would help"], stuck.map(row)))
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> Markup {
         let (class, served) = match (model.served, verdict.unservable.contains(&model.name)) {
             (true, _) => ("good", "yes"),
             (false, true) => ("bad", "nowhere"),
-            (false, false) => ("warn", "in part"),
+            (false, false) => ("warn", "partly"),
         };
         vec![
             Cell::markup(html! { i class={ "dot " (colors.of(&model.name)) } {} (model.name) }),
@@ -170,7 +170,7 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> Markup {
         "#Wanted",
         "Served",
     ];
-    // What is not served comes first, then what asks for most.
+    // Models that are not fully served come first, then those with the highest demand.
     let mut models: Vec<&PlanModel> = verdict.models.iter().collect();
     models
         .sort_by(|a, b| (a.served.cmp(&b.served)).then(b.tokens_per_second.total_cmp(&a.tokens_per_second)));
@@ -187,7 +187,7 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> Markup {
     }
 }
 
-/// The class of node that runs most of a model's replicas; else one that could.
+/// Node class with most of a model's replicas. If there is none, a class that fits.
 fn usual<'a>(verdict: &PlanVerdict, model: &'a PlanModel) -> Option<&'a PlanFit> {
     let nodes = |fit: &PlanFit| -> u32 {
         let runs = verdict.placements.iter().filter(|placement| {
@@ -196,7 +196,7 @@ fn usual<'a>(verdict: &PlanVerdict, model: &'a PlanModel) -> Option<&'a PlanFit>
         runs.map(|placement| placement.nodes).sum()
     };
     let fits = model.fits.iter().filter(|fit| fit.admitted);
-    // The first of equals.
+    // The first of several equal classes.
     fits.rev().max_by_key(|fit| nodes(fit))
 }
 
@@ -224,14 +224,14 @@ pub(super) fn placements(verdict: &PlanVerdict) -> Markup {
     });
     let headings = [
         "Nodes",
-        "Each runs",
+        "Replica",
         "#Memory",
         "#Requests/s",
-        "#Time of the chip",
+        "#Chip time",
         "#Mean first token",
     ];
     html! {
-        details { summary { "Every replica with its load" } (table(&headings, rows)) }
+        details { summary { "All replicas with their load" } (table(&headings, rows)) }
     }
 }
 
@@ -273,12 +273,12 @@ pub(super) fn breaks_first(verdict: &PlanVerdict) -> Markup {
         "#Fullest memory",
         "#Busiest",
         "#Promised",
-        "#Tokens/s in all",
-        "Runs out first",
+        "#Total tokens/s",
+        "First limit",
         "#At demand",
     ];
     html! {
-        h2 { "What breaks first" }
+        h2 { "Limits" }
         p class="note" {
             "As the demand grows, split as in the placement above. Promised: the largest share of a chip's time that \
              is kept for objectives."
@@ -304,12 +304,12 @@ pub(super) fn losses(verdict: &PlanVerdict) -> Markup {
         ]
     });
     let headings = [
-        "One Mac lost of",
-        "The others still carry the demand",
-        "Not answered until its only replica has moved",
+        "Loss of one",
+        "The remaining Macs carry the demand",
+        "Interrupted until its only replica has moved",
     ];
     html! {
-        h2 { "If one Mac is lost" }
+        h2 { "Loss of one Mac" }
         (table(&headings, rows))
     }
 }

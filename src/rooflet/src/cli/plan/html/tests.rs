@@ -16,7 +16,7 @@ const HOSTILE: &str = "demand: [{name: '<img src=x onerror=1>', model: qwen3-8b,
                        catalogue: [{name: '</style><b>', chip: M4 Pro, memory: 24Gi, price: 1399}]";
 
 #[test]
-fn a_report_fetches_nothing_and_runs_nothing() {
+fn report_has_no_scripts_and_loads_nothing() {
     let page = page(HOSTILE);
     for forbidden in [
         "<script",
@@ -36,7 +36,7 @@ fn a_report_fetches_nothing_and_runs_nothing() {
     assert!(page.contains("&lt;img src=x onerror=1&gt;"));
 }
 
-/// Every element that is opened is closed, in the right order.
+/// Checks that every element is closed in the right order.
 fn assert_nested(page: &str) {
     const VOID: [&str; 1] = ["meta"];
     let mut open: Vec<&str> = Vec::new();
@@ -53,7 +53,7 @@ fn assert_nested(page: &str) {
 }
 
 #[test]
-fn a_report_is_well_formed_whatever_the_answer() {
+fn report_is_well_formed_for_any_verdict() {
     for spec in [
         HOSTILE.to_owned(),
         HOSTILE.replace("qwen3-8b", "llama3-70b"),
@@ -65,7 +65,7 @@ fn a_report_is_well_formed_whatever_the_answer() {
 }
 
 #[test]
-fn the_headline_says_what_the_verdict_says() {
+fn headline_matches_the_verdict() {
     let fits = verdict(HOSTILE);
     assert!(fits.feasible);
     assert!(
@@ -81,15 +81,15 @@ fn the_headline_says_what_the_verdict_says() {
     );
     let large = verdict(&HOSTILE.replace("model: qwen3-8b", "model: llama3-70b"));
     assert!(
-        headline(&large).contains("none of them can serve <img"),
+        headline(&large).contains("no Mac can serve <img"),
         "{}",
         headline(&large)
     );
 }
 
-/// A large fleet is drawn by class, and each model that has no colour of its own is grey.
+/// A large fleet is drawn by class, and models without an own color are grey.
 #[test]
-fn a_large_fleet_stays_readable() {
+fn large_fleet_stays_readable() {
     let demand: Vec<String> = (0..60)
         .map(|index| {
             format!(
