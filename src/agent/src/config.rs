@@ -23,7 +23,7 @@ pub struct AgentConfig {
     pub endpoint: String,
     /// Web origins whose pages may send requests to the agent.
     pub allowed_origins: AllowedOrigins,
-    /// Times at which the agent does not probe.
+    /// Times at which the machine does not serve.
     pub quiet_hours: QuietHours,
     /// Path of the rooflet binary that runs workers and the probe.
     pub program: Utf8PathBuf,

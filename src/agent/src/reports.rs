@@ -23,7 +23,7 @@ pub struct Reports {
     pub calibrations: Vec<Calibration>,
     /// Memory reserved for replicas.
     pub reserved: Bytes,
-    /// Sum of the disk limits that replicas set for cached prefixes.
+    /// Maximum of the sum of the disk limits that replicas set for cached prefixes.
     pub disk_limit: Option<Bytes>,
     /// Measured speed of model downloads.
     pub download: Option<DownloadSpeed>,

@@ -1,9 +1,9 @@
 //! Composition: binds listeners, builds the roles of a process from their configuration, and waits
 //! for their end.
 
-mod cable;
 pub(crate) mod data_dir;
 pub(crate) mod listeners;
+mod network_link;
 pub(crate) mod server;
 pub(crate) mod shutdown;
 mod simulated_answers;

@@ -11,17 +11,14 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Root directory of the repository, for fixtures and examples.
 pub fn repository() -> &'static Utf8Path {
     let package = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));
-    package
-        .ancestors()
-        .nth(2)
-        .expect("the package lies in src/testing")
+    package.ancestors().nth(2).expect("the package is in src/testing")
 }
 
 /// Temporary directory that is deleted when the value is dropped.
 pub struct TempDir(tempfile::TempDir);
 
 impl TempDir {
-    /// Creates an empty directory. Panics if the system has no place for temporary files.
+    /// Creates an empty directory. Panics if the system cannot create temporary files.
     #[expect(clippy::new_without_default, reason = "it creates a directory")]
     pub fn new() -> Self {
         Self(tempfile::tempdir().expect("a directory for temporary files"))
@@ -29,7 +26,7 @@ impl TempDir {
 
     /// Path of the directory.
     pub fn path(&self) -> &Utf8Path {
-        Utf8Path::from_path(self.0.path()).expect("a path of UTF-8")
+        Utf8Path::from_path(self.0.path()).expect("a UTF-8 path")
     }
 }
 
@@ -39,7 +36,8 @@ impl AsRef<Path> for TempDir {
     }
 }
 
-/// Waits for `future`. Panics after [`DEADLINE`], so that a test that hangs names what it waits for.
+/// Waits for `future`. Panics after [`DEADLINE`], so that a hanging test fails at the line of the
+/// wait.
 pub async fn within<T>(future: impl Future<Output = T>) -> T {
     let outcome = tokio::time::timeout(DEADLINE, future);
     outcome.await.expect("within the deadline")

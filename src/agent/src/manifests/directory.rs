@@ -257,7 +257,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    struct Scene {
+    struct Fixture {
         directory: TempDir,
         tasks: Tasks,
         set_rx: watch::Receiver<Arc<ManifestSet>>,
@@ -269,7 +269,7 @@ mod tests {
         )
     }
 
-    impl Scene {
+    impl Fixture {
         fn new(files: &[(&str, &str)]) -> Self {
             let directory = TempDir::new();
             for (name, text) in files {
@@ -314,30 +314,30 @@ mod tests {
     #[tokio::test]
     async fn adds_changes_keeps_moves_and_removes_files() {
         let good = deployment("a", "local://m");
-        let mut scene = Scene::new(&[
+        let mut fixture = Fixture::new(&[
             ("a.yaml", &good),
             ("notes.txt", "x"),
             (".a.yaml.swp", "x"),
             ("b.yaml~", "x"),
         ]);
-        assert_eq!(scene.shown(), "a-n=local://m<a.yaml !");
-        scene.write("b.yml", &deployment("b", "local://m"));
-        scene.until("a-n=local://m<a.yaml b-n=local://m<b.yml !").await;
-        scene.write("a.yaml", &deployment("a", "local://m2"));
-        scene.until("a-n=local://m2<a.yaml b-n=local://m<b.yml !").await;
-        scene.write("a.yaml", "kind: [");
-        scene
+        assert_eq!(fixture.shown(), "a-n=local://m<a.yaml !");
+        fixture.write("b.yml", &deployment("b", "local://m"));
+        fixture.until("a-n=local://m<a.yaml b-n=local://m<b.yml !").await;
+        fixture.write("a.yaml", &deployment("a", "local://m2"));
+        fixture.until("a-n=local://m2<a.yaml b-n=local://m<b.yml !").await;
+        fixture.write("a.yaml", "kind: [");
+        fixture
             .until("a-n=local://m2<a.yaml b-n=local://m<b.yml !a.yaml")
             .await;
-        scene.write("a.yaml", "");
-        scene.write("a.yaml", &deployment("a", "local://m3"));
-        scene.until("a-n=local://m3<a.yaml b-n=local://m<b.yml !").await;
-        let path = |name: &str| scene.directory.path().join(name);
+        fixture.write("a.yaml", "");
+        fixture.write("a.yaml", &deployment("a", "local://m3"));
+        fixture.until("a-n=local://m3<a.yaml b-n=local://m<b.yml !").await;
+        let path = |name: &str| fixture.directory.path().join(name);
         fs::rename(path("a.yaml"), path("c.yaml")).unwrap();
-        scene.until("a-n=local://m3<c.yaml b-n=local://m<b.yml !").await;
-        fs::remove_file(scene.directory.path().join("c.yaml")).unwrap();
-        scene.until("b-n=local://m<b.yml !").await;
-        scene.tasks.cancel();
+        fixture.until("a-n=local://m3<c.yaml b-n=local://m<b.yml !").await;
+        fs::remove_file(fixture.directory.path().join("c.yaml")).unwrap();
+        fixture.until("b-n=local://m<b.yml !").await;
+        fixture.tasks.cancel();
     }
 
     #[test]

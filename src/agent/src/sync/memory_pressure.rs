@@ -41,7 +41,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::plan::SyncPlan;
-    use super::super::plan::tests::{check, scene};
+    use super::super::plan::tests::{check, parse_case};
     use super::*;
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn pressure_shortens_the_grace_period_of_stopping_workers() {
         let shortens_grace = |wanted: &str, seen: &str| {
-            let (desired, observed) = scene(wanted, seen);
+            let (desired, observed) = parse_case(wanted, seen);
             SyncPlan::new(&desired, &observed, jiff::Timestamp::UNIX_EPOCH).shorten_grace
         };
         assert!(shortens_grace("@low a b", "a b:worker=stopping"));
@@ -134,7 +134,7 @@ mod tests {
                 wanted.push_str(&format!(" r{at}:priority={priority}{objectives}"));
                 seen.push_str(&format!(" r{at}:busy={busy}:mib={mib}:worker={worker}"));
             }
-            let (desired, observed) = scene(&wanted, &seen);
+            let (desired, observed) = parse_case(&wanted, &seen);
             let runs = |key: &ReplicaKey| observed.replicas[key].worker != WorkerState::None;
             let rank = |key: &ReplicaKey| {
                 let terms = &desired.replicas[key].replica.terms;

@@ -172,7 +172,7 @@ fn seen(text: &str) -> (ReplicaKey, ObservedReplica) {
     (ReplicaKey::new("default", name), state)
 }
 
-pub(in crate::sync) fn scene(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
+pub(in crate::sync) fn parse_case(wanted_text: &str, seen_text: &str) -> (Desired, Observed) {
     let mut desired = Desired::default();
     let mut observed = Observed {
         hardware: None,
@@ -237,7 +237,7 @@ fn show(step: &Step) -> String {
 
 #[track_caller]
 pub(in crate::sync) fn check(wanted: &str, seen: &str, expect: &str) {
-    let (desired, observed) = scene(wanted, seen);
+    let (desired, observed) = parse_case(wanted, seen);
     let plan = SyncPlan::new(&desired, &observed, now());
     let got: Vec<_> = plan
         .steps
@@ -318,7 +318,7 @@ fn bad_model_is_retried_after_file_change_or_delay() {
 #[test]
 fn context_refusal_reports_request_and_suggestion() {
     let admission = |wanted: &str| {
-        let (desired, observed) = scene(wanted, "");
+        let (desired, observed) = parse_case(wanted, "");
         let plan = SyncPlan::new(&desired, &observed, now());
         match plan.steps.into_values().next() {
             Some(Step::Start(start)) => *start.admission,
@@ -428,7 +428,7 @@ fn disk_is_never_reserved_twice() {
         "a=start(1.0 GiB) b=refuse(Temporary/InsufficientDisk)",
     );
 
-    let (desired, observed) = scene("a:disk=6", "");
+    let (desired, observed) = parse_case("a:disk=6", "");
     let plan = SyncPlan::new(&desired, &observed, now());
     let Some(Step::Start(start)) = plan.steps.values().next() else {
         panic!("{plan:?}");
@@ -441,7 +441,7 @@ fn disk_is_never_reserved_twice() {
     };
     assert_eq!(start.admission.disk, Some(disk));
     // Memory that other programs use later appears as a node condition and stops no replica.
-    let (desired, observed) = scene("@disk=1 a:disk=6", "a:disk=6");
+    let (desired, observed) = parse_case("@disk=1 a:disk=6", "a:disk=6");
     let plan = SyncPlan::new(&desired, &observed, now());
     let running_admission = plan.running_admission.values().next().expect("it runs");
     assert_eq!(running_admission.refusals, Vec::<String>::new());
@@ -481,7 +481,7 @@ fn model_is_admitted_before_its_download() {
     // Neither a deleted replica nor a stopping agent starts a download.
     check("a:away=3:deleting", "", "a=release");
     check("@stopping a:away=3", "", "a=wait(AgentStopping)");
-    let (desired, observed) = scene("a:away=11:disk=2", "");
+    let (desired, observed) = parse_case("a:away=11:disk=2", "");
     let plan = SyncPlan::new(&desired, &observed, now());
     let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
         panic!("{plan:?}");
@@ -513,7 +513,7 @@ fn probe_and_stopping_agent_prevent_starts() {
 
 #[test]
 fn refusal_suggests_settings_that_fit() {
-    let (desired, observed) = scene("@allocatable=1 a:gib=2", "");
+    let (desired, observed) = parse_case("@allocatable=1 a:gib=2", "");
     let plan = SyncPlan::new(&desired, &observed, now());
     let Some(Step::Refuse(refusal)) = plan.steps.values().next() else {
         panic!("{plan:?}")
@@ -524,7 +524,7 @@ fn refusal_suggests_settings_that_fit() {
             .starts_with("it needs 2.0 GiB, and models may use 1.0 GiB of this node"),
         "{refusal:?}"
     );
-    let (desired, observed) = scene("@allocatable=1 a:gib=1", "");
+    let (desired, observed) = parse_case("@allocatable=1 a:gib=1", "");
     let mut tight = observed.clone();
     tight.memory.allocatable = Bytes::gib(1) - Bytes(24 << 10);
     let plan = SyncPlan::new(&desired, &tight, now());
@@ -569,7 +569,7 @@ fn bandwidth_is_never_reserved_twice() {
 #[test]
 fn objective_raised_after_the_start_is_assessed_again() {
     let broken = |wanted: &str, seen: &str| {
-        let (desired, observed) = scene(wanted, seen);
+        let (desired, observed) = parse_case(wanted, seen);
         let plan = SyncPlan::new(&desired, &observed, now());
         let judged = plan.running_admission.into_iter().map(|(key, status)| {
             assert!(status.admitted, "{key} runs");
@@ -592,7 +592,7 @@ fn objective_raised_after_the_start_is_assessed_again() {
 
 #[test]
 fn next_deadline_is_the_earliest_backoff() {
-    let (desired, observed) = scene("a b c", "a:worker=none:backoff=9 b:worker=none:backoff=4 c");
+    let (desired, observed) = parse_case("a b c", "a:worker=none:backoff=9 b:worker=none:backoff=4 c");
     let plan = SyncPlan::new(&desired, &observed, now());
     assert_eq!(plan.next_deadline().map(|at| since(at, now()).as_secs()), Some(4));
 }
@@ -663,7 +663,7 @@ proptest! {
         seen in proptest::collection::vec(any_seen(), 0..4),
         stopping in any::<bool>(),
     ) {
-        let (mut desired, mut observed) = scene(&wanted.join(" "), &seen.join(" "));
+        let (mut desired, mut observed) = parse_case(&wanted.join(" "), &seen.join(" "));
         desired.stopping = stopping;
         // Stop, release, start: three rounds at most from any state.
         for _ in 0..3 {
@@ -684,7 +684,7 @@ proptest! {
         wanted in proptest::collection::vec(any_wanted(), 0..5),
         seen in proptest::collection::vec(any_seen(), 0..4),
     ) {
-        let (desired, mut observed) = scene(&wanted.join(" "), &seen.join(" "));
+        let (desired, mut observed) = parse_case(&wanted.join(" "), &seen.join(" "));
         for _ in 0..3 {
             let plan = SyncPlan::new(&desired, &observed, now());
             apply(&desired, &mut observed, &plan);

@@ -100,7 +100,7 @@ fn refusal(kind: RefusalKind, reason: &str) -> Step {
 }
 
 /// Simulated history of one replica: applies steps and checks each status and its events.
-struct Life {
+struct ReplicaHistory {
     status: ModelReplicaStatus,
     running_admission: Option<AdmissionStatus>,
     overridden: bool,
@@ -108,7 +108,7 @@ struct Life {
     second: i64,
 }
 
-impl Life {
+impl ReplicaHistory {
     fn new() -> Self {
         Self {
             status: ModelReplicaStatus::default(),
@@ -180,85 +180,91 @@ fn download_precedes_loading() {
             problem: None,
         })
     };
-    let came = |life: &Life| life.status.download.as_ref().map(|download| download.bytes >> 20);
-    let message = |life: &Life| {
-        let conditions = &life.status.conditions;
+    let came = |history: &ReplicaHistory| {
+        history
+            .status
+            .download
+            .as_ref()
+            .map(|download| download.bytes >> 20)
+    };
+    let message = |history: &ReplicaHistory| {
+        let conditions = &history.status.conditions;
         let found = conditions
             .iter()
             .find(|one| one.type_ == condition_type::ARTIFACTS_READY);
         found.unwrap().message.clone()
     };
-    let mut life = Life::new();
+    let mut history = ReplicaHistory::new();
     let asked = ModelProblem {
         reason: ASKING_HUB,
         message: "the hub is asked".to_owned(),
         is_transient: true,
     };
-    life.check(&Step::Wait(Wait::Artifacts(asked)), None, "Pulling +?--- []");
-    life.pull = pull(0);
-    life.check(&pulling(), None, "Pulling ++--- [Admitted Pulling]");
+    history.check(&Step::Wait(Wait::Artifacts(asked)), None, "Pulling +?--- []");
+    history.pull = pull(0);
+    history.check(&pulling(), None, "Pulling ++--- [Admitted Pulling]");
     // Small progress does not change the status.
-    life.pull = pull(9);
-    life.check(&pulling(), None, "Pulling ++--- []");
-    assert_eq!(came(&life), Some(0));
-    life.pull = pull(10);
-    life.check(&pulling(), None, "Pulling ++--- []");
-    assert_eq!(came(&life), Some(10));
-    assert_eq!(message(&life), "downloaded 5 % of 200.0 MiB of hf://o/n@c0");
-    life.second += 10;
-    life.pull = pull(11);
-    life.check(&pulling(), None, "Pulling ++--- []");
-    assert_eq!(came(&life), Some(11));
+    history.pull = pull(9);
+    history.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&history), Some(0));
+    history.pull = pull(10);
+    history.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&history), Some(10));
+    assert_eq!(message(&history), "downloaded 5 % of 200.0 MiB of hf://o/n@c0");
+    history.second += 10;
+    history.pull = pull(11);
+    history.check(&pulling(), None, "Pulling ++--- []");
+    assert_eq!(came(&history), Some(11));
 
-    let updated_at = |life: &Life| life.status.download.clone().unwrap().updated_at;
-    let before = updated_at(&life);
+    let updated_at = |history: &ReplicaHistory| history.status.download.clone().unwrap().updated_at;
+    let before = updated_at(&history);
     let mut troubled = pull(4).unwrap();
     troubled.problem = Some(DownloadProblem {
         reason: "DigestMismatch",
         message: "digest mismatch".to_owned(),
         is_transient: true,
     });
-    life.pull = Some(troubled);
-    life.check(&pulling(), None, "Pulling ++--- [DigestMismatch]");
-    assert_eq!((came(&life), updated_at(&life)), (Some(4), before));
-    life.pull = pull(100);
-    life.check(&pulling(), None, "Pulling ++--- [Pulling]");
+    history.pull = Some(troubled);
+    history.check(&pulling(), None, "Pulling ++--- [DigestMismatch]");
+    assert_eq!((came(&history), updated_at(&history)), (Some(4), before));
+    history.pull = pull(100);
+    history.check(&pulling(), None, "Pulling ++--- [Pulling]");
     // A replica that does not fit pauses its download.
-    life.check(
+    history.check(
         &refusal(RefusalKind::Temporary, "InsufficientMemory"),
         None,
         "Pending +---- [InsufficientMemory InsufficientMemory]",
     );
-    life.pull = None;
-    life.check(
+    history.pull = None;
+    history.check(
         &start(),
         Some(progress()),
         "Loading +++-- [Admitted Pulled Started]",
     );
-    assert_eq!(life.status.download, None);
+    assert_eq!(history.status.download, None);
 }
 
 #[test]
 fn replica_passes_through_all_phases_to_ready() {
-    let mut life = Life::new();
-    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
-    life.check(
+    let mut history = ReplicaHistory::new();
+    history.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    history.check(
         &Step::Keep,
         Some(worker(WorkerPhase::Loading)),
         "Loading +++-- []",
     );
-    life.check(
+    history.check(
         &Step::Keep,
         Some(worker(WorkerPhase::Warming)),
         "Warming ++++- [Loaded]",
     );
-    life.check(
+    history.check(
         &Step::Keep,
         Some(worker(WorkerPhase::Ready)),
         "Ready +++++ [Ready]",
     );
-    assert_eq!(life.status.reserved_memory.as_deref(), Some("2Mi"));
-    let measured = life.status.measured.clone().unwrap();
+    assert_eq!(history.status.reserved_memory.as_deref(), Some("2Mi"));
+    let measured = history.status.measured.clone().unwrap();
     assert_eq!(
         (
             measured.tokens_per_second.as_str(),
@@ -270,12 +276,12 @@ fn replica_passes_through_all_phases_to_ready() {
         stopping: Some(StopCause::Deleted),
         ..worker(WorkerPhase::Ready)
     };
-    life.check(&Step::AwaitStop, Some(stopping), "Draining ++++- [Draining]");
+    history.check(&Step::AwaitStop, Some(stopping), "Draining ++++- [Draining]");
 }
 
 #[test]
 fn overcommitted_and_overridden_admission_is_reported() {
-    let mut life = Life::new();
+    let mut history = ReplicaHistory::new();
     let ready = || Some(worker(WorkerPhase::Ready));
     let refused = |why: &str| {
         Some(AdmissionStatus {
@@ -284,31 +290,31 @@ fn overcommitted_and_overridden_admission_is_reported() {
             ..AdmissionStatus::default()
         })
     };
-    life.check(&Step::Keep, ready(), "Ready +++++ [Admitted Loaded Ready]");
-    life.running_admission = refused("it needs 70 %");
-    life.check(&Step::Keep, ready(), "Ready +++++ [Overcommitted]");
-    assert_eq!(life.status.admission, life.running_admission);
-    life.running_admission = refused("it needs 80 %");
-    life.check(&Step::Keep, ready(), "Ready +++++ []");
-    life.overridden = true;
-    life.check(&Step::Keep, ready(), "Ready +++++ [AdmissionOverridden]");
-    let admitted = &life.status.conditions[1];
+    history.check(&Step::Keep, ready(), "Ready +++++ [Admitted Loaded Ready]");
+    history.running_admission = refused("it needs 70 %");
+    history.check(&Step::Keep, ready(), "Ready +++++ [Overcommitted]");
+    assert_eq!(history.status.admission, history.running_admission);
+    history.running_admission = refused("it needs 80 %");
+    history.check(&Step::Keep, ready(), "Ready +++++ []");
+    history.overridden = true;
+    history.check(&Step::Keep, ready(), "Ready +++++ [AdmissionOverridden]");
+    let admitted = &history.status.conditions[1];
     assert_eq!(
         admitted.message,
         "rooflet.dev/admission: warn overrides: it needs 80 %"
     );
-    life.running_admission = Some(AdmissionStatus::default());
-    life.check(&Step::Keep, ready(), "Ready +++++ []");
-    assert_eq!(life.status.conditions[1].reason, "Fits");
+    history.running_admission = Some(AdmissionStatus::default());
+    history.check(&Step::Keep, ready(), "Ready +++++ []");
+    assert_eq!(history.status.conditions[1].reason, "Fits");
 }
 
 #[test]
 fn crash_loop_is_reported_with_cause() {
-    let mut life = Life::new();
-    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    let mut history = ReplicaHistory::new();
+    history.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
     let wait = Step::Wait(Wait::BackOff { until: at(99) });
-    life.check(&wait, Some(ended()), "Pending +++-- [WorkerExited BackOff]");
-    let ready = life
+    history.check(&wait, Some(ended()), "Pending +++-- [WorkerExited BackOff]");
+    let ready = history
         .status
         .conditions
         .iter()
@@ -319,7 +325,7 @@ fn crash_loop_is_reported_with_cause() {
         "back-off 2 s restarting failed worker after 2 consecutive failure(s); last failure: the worker ended with exit code 1"
     );
     assert_eq!(
-        life.status.reserved_memory, None,
+        history.status.reserved_memory, None,
         "nothing is reserved during the backoff"
     );
     let again = Progress {
@@ -327,34 +333,34 @@ fn crash_loop_is_reported_with_cause() {
         last_termination: ended().last_termination,
         ..progress()
     };
-    life.check(&start(), Some(again), "Loading +++-- [Restarted]");
+    history.check(&start(), Some(again), "Loading +++-- [Restarted]");
 }
 
 #[test]
 fn refusals_set_conditions_and_events() {
-    let mut life = Life::new();
-    life.check(&Step::Wait(Wait::Probing), None, "Pending +??-- []");
-    life.check(
+    let mut history = ReplicaHistory::new();
+    history.check(&Step::Wait(Wait::Probing), None, "Pending +??-- []");
+    history.check(
         &refusal(RefusalKind::Temporary, "InsufficientMemory"),
         None,
         "Pending +-+-- [InsufficientMemory]",
     );
-    life.check(
+    history.check(
         &refusal(RefusalKind::Permanent, "ContextTooLong"),
         None,
         "Failed +-+-- [ContextTooLong]",
     );
-    life.check(
+    history.check(
         &refusal(RefusalKind::Model, "ModelNotFound"),
         None,
         "Failed +?--- [ModelNotFound]",
     );
-    life.check(
+    history.check(
         &refusal(RefusalKind::Model, "not a word"),
         None,
         "Failed +?--- [WorkerFailed]",
     );
-    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    history.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
 }
 
 #[test]
@@ -364,8 +370,8 @@ fn free_memory_in_message_does_not_change_the_status() {
         free: Bytes(1),
     }
     .reason();
-    let mut life = Life::new();
-    life.check(
+    let mut history = ReplicaHistory::new();
+    history.check(
         &refusal(RefusalKind::Temporary, reason),
         None,
         "Pending +-+-- [MemoryInUse]",
@@ -376,16 +382,16 @@ fn free_memory_in_message_does_not_change_the_status() {
         message: "another figure".to_owned(),
         admission: None,
     });
-    let before = life.status.clone();
-    life.check(&other, None, "Pending +-+-- []");
-    assert_eq!(life.status, before);
+    let before = history.status.clone();
+    history.check(&other, None, "Pending +-+-- []");
+    assert_eq!(history.status, before);
 }
 
 #[test]
 fn schedulers_condition_message_is_kept() {
-    let mut life = Life::new();
+    let mut history = ReplicaHistory::new();
     set_condition(
-        &mut life.status.conditions,
+        &mut history.status.conditions,
         "Scheduled",
         Truth::True,
         "Bound",
@@ -393,15 +399,15 @@ fn schedulers_condition_message_is_kept() {
         Some(1),
         at(0),
     );
-    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
-    assert_eq!(life.status.conditions[0].message, "best of 3 nodes");
+    history.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    assert_eq!(history.status.conditions[0].message, "best of 3 nodes");
 }
 
 #[test]
 fn worker_that_fails_golden_prompts_is_not_ready() {
-    let mut life = Life::new();
-    life.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
-    life.check(
+    let mut history = ReplicaHistory::new();
+    history.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    history.check(
         &Step::Keep,
         Some(Progress {
             golden_failure: Some("golden prompt 1 of 2: the answer is empty".to_owned()),

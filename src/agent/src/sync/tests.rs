@@ -53,7 +53,7 @@ fn open(path: &Utf8Path) -> StateDir {
     }
 }
 
-struct Scene {
+struct Fixture {
     directory: TempDir,
     tasks: Tasks,
     time: ManualClock,
@@ -67,7 +67,7 @@ fn key(name: &str) -> ReplicaKey {
     ReplicaKey::new("default", name)
 }
 
-impl Scene {
+impl Fixture {
     fn new(script: &str) -> Self {
         Self::on(TempDir::new(), script)
     }
@@ -232,39 +232,39 @@ impl Scene {
 
 #[tokio::test]
 async fn worker_is_started_restarted_after_backoff_and_stopped() {
-    let mut scene = Scene::new(SLEEPS);
-    scene.want(&["a"]);
-    scene.until("a=Loading/Starting/0").await;
-    let first = scene.process("a").unwrap();
+    let mut fixture = Fixture::new(SLEEPS);
+    fixture.want(&["a"]);
+    fixture.until("a=Loading/Starting/0").await;
+    let first = fixture.process("a").unwrap();
     first.kill_group().unwrap();
-    scene.until("a=Pending/CrashLoopBackOff/0").await;
-    scene.time.advance(Duration::from_millis(999));
-    scene.until("a=Pending/CrashLoopBackOff/0").await;
-    scene.time.advance(Duration::from_millis(1));
-    scene.until("a=Loading/Starting/1").await;
-    let second = scene.process("a").unwrap();
+    fixture.until("a=Pending/CrashLoopBackOff/0").await;
+    fixture.time.advance(Duration::from_millis(999));
+    fixture.until("a=Pending/CrashLoopBackOff/0").await;
+    fixture.time.advance(Duration::from_millis(1));
+    fixture.until("a=Loading/Starting/1").await;
+    let second = fixture.process("a").unwrap();
     assert!(second != first && second.is_alive());
     second.kill_group().unwrap();
-    scene.until("a=Pending/CrashLoopBackOff/1").await;
-    scene.time.advance(Duration::from_secs(1));
-    scene.until("a=Pending/CrashLoopBackOff/1").await;
-    scene.time.advance(Duration::from_secs(1));
-    scene.until("a=Loading/Starting/2").await;
-    let third = scene.process("a").unwrap();
-    scene.want(&[]);
-    scene.until("").await;
-    let (mut changed_rx, deadline) = (scene.sync.changes.subscribe(), tokio::time::sleep(LONG));
+    fixture.until("a=Pending/CrashLoopBackOff/1").await;
+    fixture.time.advance(Duration::from_secs(1));
+    fixture.until("a=Pending/CrashLoopBackOff/1").await;
+    fixture.time.advance(Duration::from_secs(1));
+    fixture.until("a=Loading/Starting/2").await;
+    let third = fixture.process("a").unwrap();
+    fixture.want(&[]);
+    fixture.until("").await;
+    let (mut changed_rx, deadline) = (fixture.sync.changes.subscribe(), tokio::time::sleep(LONG));
     tokio::pin!(deadline);
-    while !scene.sync.workers.is_idle() {
+    while !fixture.sync.workers.is_idle() {
         tokio::select! {
             _ = changed_rx.changed() => {}
             () = &mut deadline => panic!("the worker is still running"),
         }
-        scene.sync.pass(false);
+        fixture.sync.pass(false);
     }
     assert!(!third.is_alive());
-    scene.sync.pass(false);
-    let left = fs::read_dir(scene.directory.path().join("state/replicas"))
+    fixture.sync.pass(false);
+    let left = fs::read_dir(fixture.directory.path().join("state/replicas"))
         .unwrap()
         .count();
     assert_eq!(left, 0, "the replica's directory is removed");
@@ -272,10 +272,10 @@ async fn worker_is_started_restarted_after_backoff_and_stopped() {
 
 #[tokio::test]
 async fn restarted_agent_adopts_its_workers() {
-    let mut scene = Scene::new(SLEEPS);
-    scene.want(&["a", "b"]);
-    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
-    let (a, b) = (scene.process("a").unwrap(), scene.process("b").unwrap());
+    let mut fixture = Fixture::new(SLEEPS);
+    fixture.want(&["a", "b"]);
+    fixture.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    let (a, b) = (fixture.process("a").unwrap(), fixture.process("b").unwrap());
     b.kill_group().unwrap();
     tokio::time::timeout(LONG, async {
         while b.is_alive() {
@@ -284,11 +284,11 @@ async fn restarted_agent_adopts_its_workers() {
     })
     .await
     .unwrap();
-    let mut scene = scene.restart(SLEEPS);
-    scene.want(&["a", "b"]);
-    scene.until("a=Loading/Starting/0 b=Loading/Starting/1").await;
-    assert_eq!(scene.process("a"), Some(a.clone()));
-    let new_b = scene.process("b").unwrap();
+    let mut fixture = fixture.restart(SLEEPS);
+    fixture.want(&["a", "b"]);
+    fixture.until("a=Loading/Starting/0 b=Loading/Starting/1").await;
+    assert_eq!(fixture.process("a"), Some(a.clone()));
+    let new_b = fixture.process("b").unwrap();
     assert_ne!(new_b, b);
     for process in [a, new_b] {
         process.kill_group().unwrap();
@@ -297,11 +297,11 @@ async fn restarted_agent_adopts_its_workers() {
 
 #[tokio::test]
 async fn bad_model_is_not_restarted() {
-    let mut scene = Scene::new(BAD_MODEL);
-    scene.want(&["a"]);
-    scene.until("a=Failed/CorruptWeights/0").await;
-    let message = |scene: &Scene| {
-        let reports = scene.reports_rx.latest();
+    let mut fixture = Fixture::new(BAD_MODEL);
+    fixture.want(&["a"]);
+    fixture.until("a=Failed/CorruptWeights/0").await;
+    let message = |fixture: &Fixture| {
+        let reports = fixture.reports_rx.latest();
         let report = &reports.replicas[&key("a")];
         let condition = report
             .status
@@ -311,69 +311,71 @@ async fn bad_model_is_not_restarted() {
             .unwrap();
         condition.message.clone()
     };
-    assert_eq!(message(&scene), "model.safetensors is cut short");
-    scene.time.advance(BAD_MODEL_RETRY - Duration::from_secs(1));
-    scene.until("a=Failed/CorruptWeights/0").await;
-    scene.time.advance(Duration::from_secs(1));
-    scene.until("a=Failed/CorruptWeights/1").await;
+    assert_eq!(message(&fixture), "model.safetensors is cut short");
+    fixture.time.advance(BAD_MODEL_RETRY - Duration::from_secs(1));
+    fixture.until("a=Failed/CorruptWeights/0").await;
+    fixture.time.advance(Duration::from_secs(1));
+    fixture.until("a=Failed/CorruptWeights/1").await;
 }
 
 #[tokio::test]
 async fn full_node_rejects_replica_until_memory_is_free() {
-    let mut scene = Scene::new(SLEEPS);
+    let mut fixture = Fixture::new(SLEEPS);
     // The margin of admission, and memory for one replica.
-    scene
+    fixture
         .host
         .set_available(pressure::margin(Bytes::gib(16)) + Bytes::mib(700));
-    scene.want(&["a", "b"]);
-    scene.until("a=Loading/Starting/0 b=Pending/MemoryInUse/0").await;
-    assert!(scene.reports_rx.latest().reserved > Bytes::mib(400));
-    scene.host.set_available(Bytes::gib(8));
-    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    fixture.want(&["a", "b"]);
+    fixture
+        .until("a=Loading/Starting/0 b=Pending/MemoryInUse/0")
+        .await;
+    assert!(fixture.reports_rx.latest().reserved > Bytes::mib(400));
+    fixture.host.set_available(Bytes::gib(8));
+    fixture.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
     for name in ["a", "b"] {
-        scene.process(name).unwrap().kill_group().unwrap();
+        fixture.process(name).unwrap().kill_group().unwrap();
     }
 }
 
 #[tokio::test]
 async fn memory_pressure_stops_replicas() {
-    let mut scene = Scene::new(SLEEPS);
+    let mut fixture = Fixture::new(SLEEPS);
     let prior = Terms {
         priority: 1,
         ..Terms::default()
     };
     let all = [("a", prior), ("b", Terms::default())];
-    scene.want_on(&all);
-    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
-    scene.host.set_available(Bytes::mib(500));
-    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
-    scene.time.advance(Duration::from_secs(20));
-    scene.sync.pass(false);
-    assert_eq!(scene.reports_rx.latest().pressure, Pressure::Low);
+    fixture.want_on(&all);
+    fixture.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    fixture.host.set_available(Bytes::mib(500));
+    fixture.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    fixture.time.advance(Duration::from_secs(20));
+    fixture.sync.pass(false);
+    assert_eq!(fixture.reports_rx.latest().pressure, Pressure::Low);
     // Stopping one replica frees enough memory, so the second keeps running.
-    scene.host.set_available(Bytes::gib(8));
+    fixture.host.set_available(Bytes::gib(8));
     let gone = "a=Loading/Starting/0 b=Pending/NodeMemoryPressure/0";
-    scene.until(gone).await;
+    fixture.until(gone).await;
     // A restarted agent still honours the stop.
-    let mut scene = scene.restart(SLEEPS);
-    scene.host.set_available(Bytes::gib(8));
-    scene.want_on(&all);
-    scene.until(gone).await;
-    scene
+    let mut fixture = fixture.restart(SLEEPS);
+    fixture.host.set_available(Bytes::gib(8));
+    fixture.want_on(&all);
+    fixture.until(gone).await;
+    fixture
         .time
         .advance(pressure::RECOVERY_TIME - Duration::from_secs(1));
-    scene.until(gone).await;
-    scene.time.advance(Duration::from_secs(1));
-    scene.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
+    fixture.until(gone).await;
+    fixture.time.advance(Duration::from_secs(1));
+    fixture.until("a=Loading/Starting/0 b=Loading/Starting/0").await;
     for name in ["a", "b"] {
-        scene.process(name).unwrap().kill_group().unwrap();
+        fixture.process(name).unwrap().kill_group().unwrap();
     }
 }
 
 /// While the API server is unreachable, a starting agent uses all recorded specifications.
 #[tokio::test]
 async fn recorded_terms_survive_agent_restart() {
-    let mut scene = Scene::new(SLEEPS);
+    let mut fixture = Fixture::new(SLEEPS);
     let with_objective = |rate| Terms {
         objectives: ObjectivesSpec {
             decode_tokens_per_second: Some(rate),
@@ -382,65 +384,65 @@ async fn recorded_terms_survive_agent_restart() {
         overridden: true,
         ..Terms::default()
     };
-    let remembered = |scene: &Scene| {
-        let record = scene.sync.workers.records().next().unwrap();
+    let remembered = |fixture: &Fixture| {
+        let record = fixture.sync.workers.records().next().unwrap();
         record.desired().terms
     };
-    scene.want_on(&[("a", with_objective(1.0))]);
-    scene.until("a=Loading/Starting/0").await;
-    assert_eq!(remembered(&scene), with_objective(1.0));
+    fixture.want_on(&[("a", with_objective(1.0))]);
+    fixture.until("a=Loading/Starting/0").await;
+    assert_eq!(remembered(&fixture), with_objective(1.0));
     // Changed terms restart no worker.
-    let process = scene.process("a").unwrap();
-    scene.want_on(&[("a", with_objective(2.0))]);
-    scene.sync.pass(false);
-    assert_eq!(scene.process("a"), Some(process.clone()));
-    let scene = scene.restart(SLEEPS);
-    assert_eq!(remembered(&scene), with_objective(2.0));
+    let process = fixture.process("a").unwrap();
+    fixture.want_on(&[("a", with_objective(2.0))]);
+    fixture.sync.pass(false);
+    assert_eq!(fixture.process("a"), Some(process.clone()));
+    let fixture = fixture.restart(SLEEPS);
+    assert_eq!(remembered(&fixture), with_objective(2.0));
     process.kill_group().unwrap();
 }
 
 /// After an agent restart, the state of a needed model is unknown while the hub is unreachable.
 #[tokio::test]
 async fn needed_download_is_kept_while_the_hub_is_unreachable() {
-    let mut scene = Scene::new(SLEEPS);
-    let state = Arc::new(open(&scene.path("other-state")));
+    let mut fixture = Fixture::new(SLEEPS);
+    let state = Arc::new(open(&fixture.path("other-state")));
     let partial = state.downloads().join("o/n/.c0.partial");
     fs::create_dir_all(&partial).unwrap();
     fs::write(partial.join("model.safetensors.partial"), [1; 50]).unwrap();
     let pulls = Pulls::new(
         HubAccess::nowhere(),
         &state,
-        &scene.tasks,
+        &fixture.tasks,
         Clock::System,
         Changes::new(),
     );
-    scene.sync.models = Models::new(ModelDirectory::new(None), ComputeType::Float32).with_pulls(pulls);
-    let unused = |scene: &mut Scene, name: &str, source: &str| {
-        scene.want(&[name]);
-        scene.manifests_tx.send_modify(|set| {
+    fixture.sync.models = Models::new(ModelDirectory::new(None), ComputeType::Float32).with_pulls(pulls);
+    let unused = |fixture: &mut Fixture, name: &str, source: &str| {
+        fixture.want(&[name]);
+        fixture.manifests_tx.send_modify(|set| {
             let set = Arc::make_mut(set);
             set.replicas.get_mut(&key(name)).unwrap().1.spec.source = source.to_owned();
         });
-        scene.sync.pass(false);
-        scene.sync.models.unused(scene.sync.used_models.as_ref())
+        fixture.sync.pass(false);
+        fixture.sync.models.unused(fixture.sync.used_models.as_ref())
     };
-    assert_eq!(unused(&mut scene, "a", "hf://o/n@c0"), Bytes::ZERO);
-    assert_eq!(unused(&mut scene, "b", "hf://o/other@c0"), Bytes(50));
+    assert_eq!(unused(&mut fixture, "a", "hf://o/n@c0"), Bytes::ZERO);
+    assert_eq!(unused(&mut fixture, "b", "hf://o/other@c0"), Bytes(50));
 }
 
 /// Stops an agent with one worker. Returns the worker's process and the last reports.
 async fn stopped_agent(keep_workers: bool) -> (ProcessId, Arc<Reports>) {
-    let mut scene = Scene::new(SLEEPS);
-    scene.want(&["a"]);
-    scene.until("a=Loading/Starting/0").await;
-    let process = scene.process("a").unwrap();
+    let mut fixture = Fixture::new(SLEEPS);
+    fixture.want(&["a"]);
+    fixture.until("a=Loading/Starting/0").await;
+    let process = fixture.process("a").unwrap();
     let stop = CancellationToken::new();
     stop.cancel();
-    tokio::time::timeout(LONG, scene.sync.run(stop, keep_workers))
+    tokio::time::timeout(LONG, fixture.sync.run(stop, keep_workers))
         .await
         .unwrap();
-    scene.tasks.cancel();
-    (process, scene.reports_rx.latest())
+    fixture.tasks.cancel();
+    (process, fixture.reports_rx.latest())
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use self::client::{Ask, Server};
+use self::client::{ChatRequest, Server};
 use self::target::{Load, Target, Trial};
 use super::{Failure, ui};
 use crate::benchmark::{Cell, CellReport, Conditions, Matrix, PromptState, Round};
@@ -368,7 +368,7 @@ fn prompts(target: &Target, cell: &Cell, seed: &mut u64) -> Vec<String> {
 async fn wave(target: &Target, cell: &Cell, tokens: u32, prompts: &[String], clock: &Clock) -> Round {
     let begin = clock.instant();
     let asked = prompts.iter().map(|prompt| {
-        target.client.ask(Ask {
+        target.client.ask(ChatRequest {
             prompt,
             tokens,
             streaming: cell.streaming,

@@ -121,7 +121,7 @@ enum Output {
 /// Checked claim.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Judged {
+struct CheckedClaim {
     /// File and document, or name.
     claim: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,41 +135,41 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     if args.files.is_empty() {
         let usage = |err| Failure::new(ExitStatus::Usage, err);
         let spec = from_flags(args).map_err(usage)?;
-        let judged =
-            Judged::new("the claim".to_owned(), spec).map_err(|InvalidClaim { field, message }| {
+        let checked =
+            CheckedClaim::new("the claim".to_owned(), spec).map_err(|InvalidClaim { field, message }| {
                 let flag = flag(args, &field).unwrap_or(field);
                 usage(anyhow!("{flag}: {message}"))
             })?;
-        let judged = [judged];
-        ui::output(&print(&judged, false, args.output)?);
-        return Ok(outcome(&judged));
+        let checked = [checked];
+        ui::output(&print(&checked, false, args.output)?);
+        return Ok(outcome(&checked));
     }
     let mut claims = Vec::new();
     for file in &args.files {
         claims.extend(document::read(file).unwrap_or_else(|err| vec![Err(err)]));
     }
     let several = claims.len() > 1;
-    let (mut judged, mut unreadable) = (Vec::new(), Vec::new());
+    let (mut checked, mut unreadable) = (Vec::new(), Vec::new());
     for claim in claims {
         let outcome = claim.and_then(|(claim, spec)| {
-            Judged::new(claim.clone(), spec).map_err(|err| anyhow!("{claim}: {err}"))
+            CheckedClaim::new(claim.clone(), spec).map_err(|err| anyhow!("{claim}: {err}"))
         });
         match outcome {
-            Ok(one) => judged.push(one),
+            Ok(one) => checked.push(one),
             Err(err) => unreadable.push(err),
         }
     }
-    if !judged.is_empty() {
-        ui::output(&print(&judged, several, args.output)?);
+    if !checked.is_empty() {
+        ui::output(&print(&checked, several, args.output)?);
     }
     let Some(last) = unreadable.pop() else {
-        return Ok(outcome(&judged));
+        return Ok(outcome(&checked));
     };
     unreadable.iter().for_each(ui::error);
     Err(Failure::new(ExitStatus::Config, last))
 }
 
-impl Judged {
+impl CheckedClaim {
     fn new(claim: String, spec: PerformanceClaimSpec) -> Result<Self, InvalidClaim> {
         let assessment = Assessment::new(&spec)?;
         Ok(Self {
@@ -184,13 +184,13 @@ impl Judged {
 
 /// Formats the results. `several` is true if several claims were passed, even if some were
 /// unreadable.
-fn print(judged: &[Judged], several: bool, output: Output) -> anyhow::Result<String> {
-    Ok(match (output, judged) {
-        (Output::Text, _) => judged.iter().map(report::text).collect::<Vec<_>>().join("\n"),
+fn print(checked: &[CheckedClaim], several: bool, output: Output) -> anyhow::Result<String> {
+    Ok(match (output, checked) {
+        (Output::Text, _) => checked.iter().map(report::text).collect::<Vec<_>>().join("\n"),
         (Output::Json, [one]) if !several => serde_json::to_string_pretty(one)? + "\n",
         (Output::Json, all) => serde_json::to_string_pretty(all)? + "\n",
         (Output::Yaml, _) => {
-            let documents = judged
+            let documents = checked
                 .iter()
                 .map(yaml::to_string)
                 .collect::<Result<Vec<_>, _>>()?;
@@ -200,12 +200,12 @@ fn print(judged: &[Judged], several: bool, output: Output) -> anyhow::Result<Str
 }
 
 /// Exit status of the most severe verdict.
-fn outcome(judged: &[Judged]) -> ExitStatus {
-    if judged.iter().any(|judged| judged.verdict.is_flag()) {
+fn outcome(checked: &[CheckedClaim]) -> ExitStatus {
+    if checked.iter().any(|checked| checked.verdict.is_flag()) {
         ExitStatus::Flagged
-    } else if judged
+    } else if checked
         .iter()
-        .any(|judged| judged.verdict == ClaimVerdict::Untestable)
+        .any(|checked| checked.verdict == ClaimVerdict::Untestable)
     {
         ExitStatus::Untestable
     } else {

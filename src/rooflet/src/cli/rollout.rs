@@ -101,16 +101,22 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             timeout,
             revision,
         } => {
-            let watching = status::Watching::new(watch, &timeout, revision)
+            let options = status::WatchOptions::new(watch, &timeout, revision)
                 .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
-            let place = target.connect().await?;
-            Ok(status::follow(&place.deployments, &place.revisions, &place.name, watching).await?)
+            let deployment_ref = target.connect().await?;
+            Ok(status::follow(
+                &deployment_ref.deployments,
+                &deployment_ref.revisions,
+                &deployment_ref.name,
+                options,
+            )
+            .await?)
         }
         Verb::History { target, revision } => {
-            let place = target.connect().await?;
-            let deployment = place.get().await?;
-            let revisions = place.history(&deployment).await?;
-            ui::output(&history::history(&place.name, &revisions, revision)?);
+            let deployment_ref = target.connect().await?;
+            let deployment = deployment_ref.get().await?;
+            let revisions = deployment_ref.history(&deployment).await?;
+            ui::output(&history::history(&deployment_ref.name, &revisions, revision)?);
             Ok(())
         }
         Verb::Pause(target) => target.change(|_, _| Ok(Change::Pause)).await,
@@ -137,7 +143,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Deployment on an API server.
-struct Place {
+struct DeploymentRef {
     deployments: Api<ModelDeployment>,
     revisions: Api<ModelRevision>,
     namespace: String,
@@ -145,11 +151,11 @@ struct Place {
 }
 
 impl Target {
-    async fn connect(self) -> Result<Place, Failure> {
+    async fn connect(self) -> Result<DeploymentRef, Failure> {
         let name = objects::name_of::<ModelDeployment>(&self.deployment)?;
         let client = objects::client(self.kubeconfig).await?;
         let namespace = objects::namespace(self.namespace, &client);
-        Ok(Place {
+        Ok(DeploymentRef {
             deployments: Api::namespaced(client.clone(), &namespace),
             revisions: Api::namespaced(client, &namespace),
             name: name.to_owned(),
@@ -163,28 +169,28 @@ impl Target {
         self,
         choose: impl Fn(&ModelDeployment, &[ModelRevision]) -> anyhow::Result<Change>,
     ) -> Result<(), Failure> {
-        let place = self.connect().await?;
+        let deployment_ref = self.connect().await?;
         for tries_left in (0..MAX_TRIES).rev() {
-            let deployment = place.get().await?;
-            let change = choose(&deployment, &place.history(&deployment).await?)?;
+            let deployment = deployment_ref.get().await?;
+            let change = choose(&deployment, &deployment_ref.history(&deployment).await?)?;
             let patch = match patch(&deployment, &change)? {
                 Ok(patch) => patch,
                 Err(skipped) => {
-                    ui::output(&format!("{KIND}/{} {skipped}\n", place.name));
+                    ui::output(&format!("{KIND}/{} {skipped}\n", deployment_ref.name));
                     break;
                 }
             };
             let params = kube::api::PatchParams::apply(FIELD_MANAGER);
-            let patched = place
+            let patched = deployment_ref
                 .deployments
-                .patch(&place.name, &params, &kube::api::Patch::Merge(&patch))
+                .patch(&deployment_ref.name, &params, &kube::api::Patch::Merge(&patch))
                 .await;
             match patched.map_err(ApiError::from) {
                 // After a conflict, the change is computed again.
                 Err(ApiError::Conflict(_)) if tries_left > 0 => {}
                 patched => {
                     patched?;
-                    ui::output(&format!("{KIND}/{} {}\n", place.name, change.done()));
+                    ui::output(&format!("{KIND}/{} {}\n", deployment_ref.name, change.done()));
                     break;
                 }
             }
@@ -193,7 +199,7 @@ impl Target {
     }
 }
 
-impl Place {
+impl DeploymentRef {
     async fn get(&self) -> anyhow::Result<ModelDeployment> {
         let found = self
             .deployments

@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u32).range(4..=16))]
     kv_bits: Option<u32>,
     /// Maximum memory of the prefix cache within --memory-limit, such as 2Gi; 0 disables it. It
-    /// only uses memory that running requests write_termination_message free. Default: the maximum
+    /// only uses memory that running requests leave free. Default: the maximum
     /// memory of the running requests.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     prefix_cache_memory: Option<Bytes>,

@@ -35,20 +35,20 @@ use rooflet_testing::TempDir;
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
-struct Scene {
+struct Fixture {
     client: Client,
     kubeconfig: Utf8PathBuf,
     tasks: Tasks,
     _directory: TempDir,
 }
 
-impl Drop for Scene {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.tasks.cancel();
     }
 }
 
-impl Scene {
+impl Fixture {
     async fn start() -> Self {
         // Only the first call in a process installs the provider.
         drop(rustls::crypto::ring::default_provider().install_default());
@@ -247,19 +247,19 @@ async fn until<F: Future<Output = bool>>(what: &str, mut check: impl FnMut() -> 
 
 #[tokio::test]
 async fn deployment_is_bound_rolled_out_scaled_and_deleted() {
-    let scene = Scene::start().await;
-    let _controller = scene.control("one");
-    scene.deploy("guide", json!({ "replicas": 2 })).await;
-    scene
+    let fixture = Fixture::start().await;
+    let _controller = fixture.control("one");
+    fixture.deploy("guide", json!({ "replicas": 2 })).await;
+    fixture
         .until_condition("guide", condition_type::ADMITTED, "False NoNodes")
         .await;
-    scene.join("a", 2).await;
-    scene.join("b", 2).await;
-    scene
+    fixture.join("a", 2).await;
+    fixture.join("b", 2).await;
+    fixture
         .until_condition("guide", condition_type::READY, "True AllReplicasReady")
         .await;
 
-    let replicas = scene.list::<ModelReplica>().await;
+    let replicas = fixture.list::<ModelReplica>().await;
     let mut nodes: Vec<_> = replicas
         .iter()
         .filter_map(|replica| replica.spec.node_name.clone())
@@ -277,33 +277,37 @@ async fn deployment_is_bound_rolled_out_scaled_and_deleted() {
             "{conditions:?}"
         );
     }
-    let deployment = scene.api::<ModelDeployment>().get("guide").await.expect("there");
+    let deployment = fixture
+        .api::<ModelDeployment>()
+        .get("guide")
+        .await
+        .expect("there");
     assert_eq!(deployment.status.expect("written").ready.as_deref(), Some("2/2"));
 
     // A replica that does not fit is reported on replica and deployment.
-    scene.change("guide", json!({ "replicas": 3 })).await;
+    fixture.change("guide", json!({ "replicas": 3 })).await;
     let why = "False InsufficientMemory: 0/2 nodes are available: 2 ";
-    scene
+    fixture
         .until_condition("guide", condition_type::SCHEDULED, why)
         .await;
-    scene.change("guide", json!({ "replicas": 2 })).await;
-    scene
+    fixture.change("guide", json!({ "replicas": 2 })).await;
+    fixture
         .until_condition("guide", condition_type::READY, "True AllReplicasReady")
         .await;
 
     // In-place update: the new replica reuses the memory of the replica that it replaces.
-    scene
+    fixture
         .change("guide", json!({ "serving": { "contextTokens": 1024 } }))
         .await;
-    scene
+    fixture
         .until_condition(
             "guide",
             condition_type::PROGRESSING,
             "True RolloutComplete: revision 2",
         )
         .await;
-    assert_eq!(scene.list::<ModelRevision>().await.len(), 2);
-    let contexts: Vec<_> = scene
+    assert_eq!(fixture.list::<ModelRevision>().await.len(), 2);
+    let contexts: Vec<_> = fixture
         .list::<ModelReplica>()
         .await
         .iter()
@@ -311,7 +315,7 @@ async fn deployment_is_bound_rolled_out_scaled_and_deleted() {
         .collect();
     assert_eq!(contexts, [Some(1024), Some(1024)]);
 
-    let events: Api<Event> = scene.api();
+    let events: Api<Event> = fixture.api();
     until("events of each kind", || async {
         let events = events.list(&ListParams::default()).await.expect("listed").items;
         let recorded = |kind: &str, reason: &str| {
@@ -330,24 +334,24 @@ async fn deployment_is_bound_rolled_out_scaled_and_deleted() {
     })
     .await;
 
-    let deployments = scene.api::<ModelDeployment>();
+    let deployments = fixture.api::<ModelDeployment>();
     deployments
         .delete("guide", &DeleteParams::default())
         .await
         .expect("deleted");
     until("nothing is left", || async {
-        scene.play_agents().await;
-        scene.list::<ModelReplica>().await.is_empty() && scene.list::<ModelRevision>().await.is_empty()
+        fixture.play_agents().await;
+        fixture.list::<ModelReplica>().await.is_empty() && fixture.list::<ModelRevision>().await.is_empty()
     })
     .await;
 }
 
 #[tokio::test]
 async fn wrong_authority_token_and_port_have_distinct_errors() {
-    let scene = Scene::start().await;
-    let good = std::fs::read_to_string(&scene.kubeconfig).expect("written");
+    let fixture = Fixture::start().await;
+    let good = std::fs::read_to_string(&fixture.kubeconfig).expect("written");
     let outcome = async |kubeconfig: String| {
-        let path = scene.kubeconfig.with_file_name("changed");
+        let path = fixture.kubeconfig.with_file_name("changed");
         std::fs::write(&path, kubeconfig).expect("written");
         let client = connect(&KubeconfigSource::File(path)).await.expect("well formed");
         let err = client.list_api_groups().await.expect_err("it must not work");
@@ -388,22 +392,22 @@ async fn wrong_authority_token_and_port_have_distinct_errors() {
 
 #[tokio::test]
 async fn replica_of_a_deleted_node_is_replaced() {
-    let scene = Scene::start().await;
-    let _controller = scene.control("one");
-    scene.join("a", 8).await;
-    scene.deploy("guide", json!({})).await;
-    scene
+    let fixture = Fixture::start().await;
+    let _controller = fixture.control("one");
+    fixture.join("a", 8).await;
+    fixture.deploy("guide", json!({})).await;
+    fixture
         .until_condition("guide", condition_type::READY, "True")
         .await;
-    let before = scene.list::<ModelReplica>().await.remove(0);
-    let nodes: Api<FleetNode> = Api::all(scene.client.clone());
+    let before = fixture.list::<ModelReplica>().await.remove(0);
+    let nodes: Api<FleetNode> = Api::all(fixture.client.clone());
     nodes
         .delete("a", &DeleteParams::default())
         .await
         .expect("deleted");
-    scene.join("b", 8).await;
+    fixture.join("b", 8).await;
     until("a replica on b", || async {
-        let replicas = scene.list::<ModelReplica>().await;
+        let replicas = fixture.list::<ModelReplica>().await;
         replicas.iter().all(|replica| replica.uid() != before.uid())
             && replicas
                 .iter()
@@ -414,27 +418,31 @@ async fn replica_of_a_deleted_node_is_replaced() {
 
 #[tokio::test]
 async fn second_controller_takes_over_after_the_leader_stops() {
-    let scene = Scene::start().await;
-    let one = scene.control("one");
-    let leases: Api<Lease> = Api::namespaced(scene.client.clone(), "kube-system");
+    let fixture = Fixture::start().await;
+    let one = fixture.control("one");
+    let leases: Api<Lease> = Api::namespaced(fixture.client.clone(), "kube-system");
     let holder = || async {
         let lease = leases.get_opt("rooflet-controller").await.expect("asked")?;
         lease.spec?.holder_identity
     };
     until("one leads", || async { holder().await.as_deref() == Some("one") }).await;
-    let _two = scene.control("two");
-    scene.join("a", 8).await;
-    scene.deploy("guide", json!({ "replicas": 3 })).await;
-    scene
+    let _two = fixture.control("two");
+    fixture.join("a", 8).await;
+    fixture.deploy("guide", json!({ "replicas": 3 })).await;
+    fixture
         .until_condition("guide", condition_type::READY, "True")
         .await;
-    assert_eq!(scene.list::<ModelReplica>().await.len(), 3, "nobody created more");
+    assert_eq!(
+        fixture.list::<ModelReplica>().await.len(),
+        3,
+        "nobody created more"
+    );
     assert_eq!(holder().await.as_deref(), Some("one"));
     one.cancel();
     one.join(DEADLINE).await.expect("stops cleanly");
     until("two leads", || async { holder().await.as_deref() == Some("two") }).await;
-    scene.change("guide", json!({ "replicas": 1 })).await;
-    scene
+    fixture.change("guide", json!({ "replicas": 1 })).await;
+    fixture
         .until_condition("guide", condition_type::READY, "True AllReplicasReady: all 1")
         .await;
 }

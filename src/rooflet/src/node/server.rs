@@ -213,7 +213,7 @@ async fn start_api_server(
     };
     let users = UserCertificates::new(&signers.client, clock.clone())?;
     let token = Token::open(directory.as_std_path())?;
-    let names = serving_names(address.ip(), config.tls_sans.clone(), || ReachedBy {
+    let names = serving_names(address.ip(), config.tls_sans.clone(), || MachineNames {
         hostname: Host::Native.identity().hostname,
         addresses: host::addresses(),
     });
@@ -267,14 +267,14 @@ async fn start_api_server(
 }
 
 /// Names and addresses of this machine.
-struct ReachedBy {
+struct MachineNames {
     hostname: String,
     addresses: Vec<IpAddr>,
 }
 
 /// Names of the serving certificate besides the loopback names: the listen address, or all names
 /// and addresses of this machine if it is unspecified, and `extra`.
-fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> ReachedBy) -> Vec<String> {
+fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> MachineNames) -> Vec<String> {
     let mut names = match listen.is_unspecified() {
         false => vec![listen.to_string()],
         true => {
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn unspecified_listen_address_adds_all_names_of_the_machine() {
         let check = |listen: &str, hostname: &str, extra: &[&str], expect: &[&str]| {
-            let here = || ReachedBy {
+            let here = || MachineNames {
                 hostname: hostname.to_owned(),
                 addresses: vec![[192, 0, 2, 7].into(), "2001:db8::7".parse().expect("an address")],
             };

@@ -11,7 +11,7 @@ const RECENT: usize = 64;
 
 /// Completed request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Answered {
+pub(super) struct CompletedRequest {
     /// Time to first token, in seconds.
     pub(super) first_token: f64,
     /// Decode speed after the first token. `None` for an answer of one token.
@@ -24,18 +24,18 @@ pub(super) struct Answered {
 
 /// Most recent requests.
 #[derive(Debug, Default)]
-pub(super) struct RecentAnswers(VecDeque<Answered>);
+pub(super) struct RecentAnswers(VecDeque<CompletedRequest>);
 
 impl RecentAnswers {
-    pub(super) fn add(&mut self, answered: Answered) {
-        self.0.push_back(answered);
+    pub(super) fn add(&mut self, completed_request: CompletedRequest) {
+        self.0.push_back(completed_request);
         if self.0.len() > RECENT {
             self.0.pop_front();
         }
     }
 
     pub(super) fn measured(&self) -> MeasuredSpeed {
-        let all = |of: fn(&Answered) -> Option<f64>| sorted(self.0.iter().filter_map(of));
+        let all = |of: fn(&CompletedRequest) -> Option<f64>| sorted(self.0.iter().filter_map(of));
         let middle = |sorted: &[f64]| nearest(sorted, 0.5);
         let rates = all(|one| one.tokens_per_second);
         let first_tokens = all(|one| Some(one.first_token));
@@ -62,7 +62,7 @@ mod tests {
         let mut recent = RecentAnswers::default();
         assert_eq!(recent.measured(), MeasuredSpeed::default());
         for number in 1..=100 {
-            recent.add(Answered {
+            recent.add(CompletedRequest {
                 first_token: f64::from(number),
                 tokens_per_second: (number % 2 == 0).then_some(10.0),
                 streams: 1.0,

@@ -1,16 +1,16 @@
 //! `rooflet server --simulate`: agents of simulated machines in the process of the control plane.
 //!
 //! Each is the real agent with a fake host. It uses the real protocol to the API server, listens on
-//! its own port, and starts one process per replica: [`simulated_worker`](super::simulated_worker).
-//! All nodes have the label for simulated nodes.
+//! its own port, and starts one process per replica:
+//! [`simulated_worker`](super::simulated_worker). All nodes have the label for simulated nodes.
 
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use tracing::info;
 
-use super::cable::{self, Cable};
-use super::simulated_mac::{self, Cables, SimulatedMac};
+use super::network_link::{self, NetworkLink};
+use super::simulated_mac::{self, NetworkLinks, SimulatedMac};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::{AgentConfig, SimulatedEngine, SimulatedMachine, StartAgentError};
 use rooflet_base::task::Tasks;
@@ -62,31 +62,31 @@ pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), S
     let (count, faults) = (machines.len(), fleet.scenario.planned_faults());
     for machine in machines {
         let node = machine.name.clone();
-        let its = faults.iter().filter(|fault| fault.node() == Some(&node));
-        let its: Vec<_> = its.cloned().collect();
+        let machine_faults = faults.iter().filter(|fault| fault.node() == Some(&node));
+        let machine_faults: Vec<_> = machine_faults.cloned().collect();
         let listens = |err| StartFleetError::Listen {
             node: node.clone(),
             err,
         };
-        let (address, listener) = cable::end().await.map_err(listens)?;
+        let (address, listener) = network_link::end().await.map_err(listens)?;
         let is_cut = |fault: &FaultSpec| matches!(fault.what, Fault::Cut { .. } | Fault::Isolate { .. });
         let mut ways = (address, client.clone(), None);
-        if its.iter().any(is_cut) {
-            let (near, up) = cable::end().await.map_err(listens)?;
-            let (others, down) = cable::end().await.map_err(listens)?;
+        if machine_faults.iter().any(is_cut) {
+            let (near, up) = network_link::end().await.map_err(listens)?;
+            let (others, down) = network_link::end().await.map_err(listens)?;
             let (client, server) = connect_via(&fleet.api_server, near).await?;
-            let cables = Cables {
-                up: Cable::lay(tasks, up, server),
-                down: Cable::lay(tasks, down, address.to_string()),
+            let links = NetworkLinks {
+                up: NetworkLink::connect(tasks, up, server),
+                down: NetworkLink::connect(tasks, down, address.to_string()),
             };
-            ways = (others, client, Some(cables));
+            ways = (others, client, Some(links));
         }
-        let (reached_at, client_of_its_own, cables) = ways;
+        let (reached_at, client_of_its_own, links) = ways;
         let state_dir = fleet.state_dir.join(&node);
         let conditions = state_dir.join("conditions.json");
         let mut config = config(fleet, &machine, &conditions, format!("http://{reached_at}"));
         // A simulated restart keeps the workers; the final stop ends them.
-        config.keep_workers = !its.is_empty();
+        config.keep_workers = !machine_faults.is_empty();
         let memory = machine.class.memory;
         let mac = SimulatedMac {
             host: FakeHost::of(machine.identity(), memory),
@@ -94,9 +94,9 @@ pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), S
             client: client_of_its_own,
             admin: client.clone(),
             address,
-            cables,
+            links,
             conditions,
-            faults: its,
+            faults: machine_faults,
             config,
         };
         mac.begin(listener, tasks).map_err(|err| StartFleetError::Agent {

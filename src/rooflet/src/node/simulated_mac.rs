@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::cable::Cable;
+use super::network_link::NetworkLink;
 use rooflet_agent::{Agent, AgentConfig, StartAgentError};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::Clock;
@@ -53,11 +53,11 @@ impl Conditions {
 
 /// Interruptible network connections of a machine.
 #[derive(Debug)]
-pub(super) struct Cables {
+pub(super) struct NetworkLinks {
     /// Connection to the API server.
-    pub(super) up: Cable,
+    pub(super) up: NetworkLink,
     /// Connection from the gateway.
-    pub(super) down: Cable,
+    pub(super) down: NetworkLink,
 }
 
 /// Simulated Mac.
@@ -70,7 +70,7 @@ pub(super) struct SimulatedMac {
     pub(super) admin: Client,
     /// Address of the agent.
     pub(super) address: SocketAddr,
-    pub(super) cables: Option<Cables>,
+    pub(super) links: Option<NetworkLinks>,
     pub(super) conditions: Utf8PathBuf,
     pub(super) faults: Vec<FaultSpec>,
 }
@@ -79,8 +79,8 @@ impl SimulatedMac {
     /// Starts the machine, which runs until `tasks` stop.
     pub(super) fn begin(self, listener: TcpListener, tasks: &Tasks) -> Result<(), StartAgentError> {
         let agent = Agent::new(self.config.clone(), Host::Fake(self.host.clone()), Clock::System)?;
-        let mut lives = Lives {
-            life: None,
+        let mut lives = AgentRuns {
+            run_tasks: None,
             active: Vec::new(),
             mac: self,
         };
@@ -91,14 +91,14 @@ impl SimulatedMac {
 }
 
 /// Successive runs of the agent.
-struct Lives {
+struct AgentRuns {
     mac: SimulatedMac,
     /// Active faults, as indices into the machine's faults.
     active: Vec<usize>,
-    life: Option<Tasks>,
+    run_tasks: Option<Tasks>,
 }
 
-impl Lives {
+impl AgentRuns {
     /// Applies and ends the faults at their times, relative to now.
     async fn run(mut self, stop: CancellationToken) {
         let start = Clock::System.instant();
@@ -126,25 +126,25 @@ impl Lives {
     }
 
     fn begin(&mut self, agent: Agent, listener: TcpListener) {
-        let (life, client, node) = (
+        let (run_tasks, client, node) = (
             Tasks::new(),
             self.mac.client.clone(),
             self.mac.config.node_name.clone(),
         );
-        let stop = life.stop_token();
-        life.spawn_detached(async move {
+        let stop = run_tasks.stop_token();
+        run_tasks.spawn_detached(async move {
             if let Err(err) = agent.run(Some(client), listener, stop).await {
                 error!(node, why = err.to_string(), "simulated agent failed");
             }
         });
-        self.life = Some(life);
+        self.run_tasks = Some(run_tasks);
     }
 
     /// Stops the agent. Its workers keep running if the configuration says so.
     async fn end(&mut self) {
-        if let Some(life) = self.life.take() {
-            life.cancel();
-            if let Err(why) = life.join(self.mac.config.grace + AGENT_ENDS).await {
+        if let Some(run_tasks) = self.run_tasks.take() {
+            run_tasks.cancel();
+            if let Err(why) = run_tasks.join(self.mac.config.grace + AGENT_ENDS).await {
                 warn!(
                     node = self.mac.config.node_name,
                     why, "simulated agent did not stop cleanly"
@@ -185,7 +185,7 @@ impl Lives {
                         Fault::Crash { .. } | Fault::AgentRestart { .. } | Fault::KernelPanic { .. }
                     )
                 });
-                if !is_down && self.life.is_none() {
+                if !is_down && self.run_tasks.is_none() {
                     let listener = TcpListener::bind(self.mac.address).await?;
                     let host = Host::Fake(self.mac.host.clone());
                     let agent = Agent::new(self.mac.config.clone(), host, Clock::System);
@@ -200,9 +200,9 @@ impl Lives {
             Fault::Cut { .. } | Fault::Isolate { .. } => {
                 let is_isolated = self.is_on(|fault| matches!(fault, Fault::Isolate { .. }));
                 let is_cut = self.is_on(|fault| matches!(fault, Fault::Cut { .. }));
-                if let Some(cables) = &self.mac.cables {
-                    cables.up.plug(!is_cut && !is_isolated);
-                    cables.down.plug(!is_isolated);
+                if let Some(links) = &self.mac.links {
+                    links.up.set_connected(!is_cut && !is_isolated);
+                    links.down.set_connected(!is_isolated);
                 }
             }
             Fault::SlowDisk { .. } | Fault::Thermal { .. } | Fault::OnBattery { .. } => {

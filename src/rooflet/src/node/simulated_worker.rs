@@ -23,7 +23,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::warn;
 
-use super::simulated_answers::{Answered, RecentAnswers};
+use super::simulated_answers::{CompletedRequest, RecentAnswers};
 use super::simulated_chip::Chip;
 use super::simulated_mac::Conditions;
 use rooflet_agent::models::ServableModel;
@@ -348,7 +348,7 @@ impl Answer {
             return;
         };
         let answering = (self.app.clock.instant() - first).as_secs_f64();
-        let answered = Answered {
+        let completed_request = CompletedRequest {
             first_token: (first - self.arrived).as_secs_f64(),
             tokens_per_second: (self.tokens > 1 && answering > 0.0)
                 .then(|| (self.tokens - 1) as f64 / answering),
@@ -357,7 +357,7 @@ impl Answer {
             context_tokens: self.context_tokens(),
         };
         let mut recent = lock(&self.app.recent);
-        recent.add(answered);
+        recent.add(completed_request);
     }
 
     fn envelope(&self, object: &str) -> Value {

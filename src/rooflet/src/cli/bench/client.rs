@@ -39,7 +39,7 @@ pub(super) struct Client {
 
 /// Parameters of a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ask<'a> {
+pub(super) struct ChatRequest<'a> {
     pub(super) prompt: &'a str,
     pub(super) tokens: u32,
     pub(super) streaming: bool,
@@ -97,7 +97,7 @@ impl Client {
     }
 
     /// Sends a request with temperature 0 and reads the whole answer.
-    pub(super) async fn ask(&self, ask: Ask<'_>) -> anyhow::Result<Sample> {
+    pub(super) async fn ask(&self, ask: ChatRequest<'_>) -> anyhow::Result<Sample> {
         let mut body = json!({
             "model": self.model,
             "messages": [{"role": "user", "content": ask.prompt}],
@@ -122,16 +122,16 @@ impl Client {
             self.read_stream(response, begin).await
         } else {
             let answer: Value = response.json().await.context("reading the answer")?;
-            Ok(Reading::default().sample(&answer["usage"], begin, self.clock.instant()))
+            Ok(StreamTimes::default().sample(&answer["usage"], begin, self.clock.instant()))
         }
     }
 
     async fn read_stream(&self, response: reqwest::Response, begin: Instant) -> anyhow::Result<Sample> {
-        let (mut reading, mut usage) = (Reading::default(), Value::Null);
+        let (mut times, mut usage) = (StreamTimes::default(), Value::Null);
         let mut events = Events::new(response);
         while let Some(chunk) = events.next().await? {
             if has_text(&chunk["choices"][0]["delta"]) {
-                reading.piece(self.clock.instant(), events.reads());
+                times.piece(self.clock.instant(), events.reads());
             }
             if chunk["usage"].is_object() {
                 usage = chunk["usage"].clone();
@@ -140,8 +140,8 @@ impl Client {
         if !events.is_done() {
             bail!("the stream ended without [DONE]");
         }
-        let end = reading.last.unwrap_or_else(|| self.clock.instant());
-        Ok(reading.sample(&usage, begin, end))
+        let end = times.last.unwrap_or_else(|| self.clock.instant());
+        Ok(times.sample(&usage, begin, end))
     }
 }
 
@@ -196,7 +196,7 @@ async fn first_model(http: &reqwest::Client, base: &str) -> anyhow::Result<Strin
 
 /// Times of a streamed answer.
 #[derive(Debug, Default)]
-struct Reading {
+struct StreamTimes {
     first: Option<Instant>,
     last: Option<Instant>,
     pieces: u64,
@@ -206,7 +206,7 @@ struct Reading {
     last_read: u64,
 }
 
-impl Reading {
+impl StreamTimes {
     fn piece(&mut self, now: Instant, read: u64) {
         self.first.get_or_insert(now);
         self.last = Some(now);

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::client::{Client, Server};
 use super::prompt::{self, Length};
 use crate::benchmark::{Cell, Matrix, Sample};
-use crate::cli::bench::client::Ask;
+use crate::cli::bench::client::ChatRequest;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::clock::Clock;
 
@@ -170,7 +170,7 @@ impl Trial {
 
 async fn ask(client: &Client, words: u32, seed: u64) -> anyhow::Result<Sample> {
     let prompt = prompt::text(words, seed);
-    let ask = Ask {
+    let ask = ChatRequest {
         prompt: &prompt,
         tokens: TRIAL_TOKENS,
         streaming: true,

@@ -10,10 +10,10 @@ use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_base::yaml;
 
 /// Name of a claim for messages, and its spec.
-pub(super) type Named = (String, PerformanceClaimSpec);
+pub(super) type NamedClaim = (String, PerformanceClaimSpec);
 
 /// Returns every claim of a file. An unreadable claim does not affect other claims.
-pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<anyhow::Result<Named>>> {
+pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<anyhow::Result<NamedClaim>>> {
     let text = if file == "-" {
         std::io::read_to_string(std::io::stdin()).context("reading standard input")?
     } else {
@@ -22,7 +22,7 @@ pub(super) fn read(file: &Utf8Path) -> anyhow::Result<Vec<anyhow::Result<Named>>
     parse(file.as_str(), &text)
 }
 
-fn parse(file: &str, text: &str) -> anyhow::Result<Vec<anyhow::Result<Named>>> {
+fn parse(file: &str, text: &str) -> anyhow::Result<Vec<anyhow::Result<NamedClaim>>> {
     let documents = yaml::documents(text).with_context(|| format!("reading {file}"))?;
     if documents.is_empty() {
         bail!("{file} contains no claim");
@@ -54,7 +54,7 @@ fn items(document: Value) -> Vec<Value> {
     document["items"].as_array().cloned().unwrap_or_default()
 }
 
-fn claim(schema: &StructuralSchema, place: &str, document: Value) -> anyhow::Result<Named> {
+fn claim(schema: &StructuralSchema, place: &str, document: Value) -> anyhow::Result<NamedClaim> {
     let Some(fields) = document.as_object() else {
         bail!("{place}: a claim must be an object with figures or statements");
     };
@@ -117,7 +117,7 @@ spec:
     #[test]
     fn objects_and_bare_specs_are_equivalent() {
         let bare = "figures: [{kind: decodeTokensPerSecond, value: 77.7}]\n---\nstatements: ['1 = 1']\n";
-        let read = |text: &str| -> Vec<Named> {
+        let read = |text: &str| -> Vec<NamedClaim> {
             let claims = parse("a.yaml", text).unwrap();
             claims.into_iter().map(Result::unwrap).collect()
         };

@@ -1,14 +1,14 @@
 //! Plain text of a checked claim.
 
-use super::Judged;
+use super::CheckedClaim;
 use rooflet_api::v1alpha1::{ClaimFinding, ClaimVerdict};
 
-pub(super) fn text(judged: &Judged) -> String {
-    let mut text = format!("{}: {}\n", judged.claim, judged.verdict);
-    if let Some(source) = &judged.source {
+pub(super) fn text(checked: &CheckedClaim) -> String {
+    let mut text = format!("{}: {}\n", checked.claim, checked.verdict);
+    if let Some(source) = &checked.source {
         line(&mut text, 2, &format!("source: {source}"));
     }
-    for check in &judged.checks {
+    for check in &checked.checks {
         let mark = match check.verdict {
             ClaimVerdict::Plausible => "ok",
             ClaimVerdict::Untestable => "--",
@@ -24,7 +24,7 @@ pub(super) fn text(judged: &Judged) -> String {
             format!("{}  {}", check.field, check.subject)
         };
         line(&mut text, 2, &format!("{mark} {place}"));
-        for finding in judged
+        for finding in checked
             .findings
             .iter()
             .filter(|finding| finding.field == check.field)

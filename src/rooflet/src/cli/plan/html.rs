@@ -10,7 +10,7 @@ mod tests;
 use jiff::Timestamp;
 use maud::{Markup, html};
 
-use super::table::what_ifs;
+use super::table::alternatives_text;
 use crate::cli::ui::digits::{amount, number};
 use crate::cli::ui::html::{Anchor, Drawing, page};
 use colors::Colors;
@@ -189,7 +189,7 @@ fn headroom(verdict: &PlanVerdict) -> Markup {
     html! {
         h2 { "Utilization" }
         (drawing.finish("Memory, chip time and tokens per second in use"))
-        p { (what_ifs(verdict).trim_end()) }
+        p { (alternatives_text(verdict).trim_end()) }
     }
 }
 

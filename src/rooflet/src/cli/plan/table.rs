@@ -43,7 +43,7 @@ pub(super) fn text(verdict: &PlanVerdict) -> String {
             number(verdict.demand_factor)
         );
     }
-    out += &what_ifs(verdict);
+    out += &alternatives_text(verdict);
     if verdict.classes.iter().any(|class| class.basis == "Nominal") {
         out += "Speeds with basis Nominal come from data sheets and use the pessimistic end of the prediction.\n";
     }
@@ -51,7 +51,7 @@ pub(super) fn text(verdict: &PlanVerdict) -> String {
 }
 
 /// States the effect of more memory, speed or disk space.
-pub(super) fn what_ifs(verdict: &PlanVerdict) -> String {
+pub(super) fn alternatives_text(verdict: &PlanVerdict) -> String {
     let (Some(memory), Some(speed)) = (
         verdict.headroom.twice_memory_factor,
         verdict.headroom.twice_speed_factor,
@@ -341,11 +341,11 @@ pub(super) fn purchase(purchase: &PlanPurchase) -> String {
         format!("fewest Macs{found} (not every offer has a price)")
     };
     let mut out = match best.items.as_slice() {
-        [] => format!("Nothing: the fleet carries the demand. {}", gives(best)),
-        [_, ..] => format!("{}: {what} ({proof}). {}", basket(best), gives(best)),
+        [] => format!("Nothing: the fleet carries the demand. {}", effect(best)),
+        [_, ..] => format!("{}: {what} ({proof}). {}", basket(best), effect(best)),
     };
     for other in &purchase.alternatives {
-        out += &format!("\nor {}. {}", basket(other), gives(other));
+        out += &format!("\nor {}. {}", basket(other), effect(other));
     }
     out
 }
@@ -366,7 +366,7 @@ pub(super) fn basket(basket: &PlanBasket) -> String {
     format!("{}{price}{watts}", items.join(", "))
 }
 
-fn gives(basket: &PlanBasket) -> String {
+fn effect(basket: &PlanBasket) -> String {
     format!(
         "The fleet then carries {} times the demand and {} the loss of one node.",
         number(basket.demand_factor),

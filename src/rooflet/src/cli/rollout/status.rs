@@ -20,14 +20,14 @@ const FAILED: [&str; 3] = ["ProgressDeadlineExceeded", "RolledBack", "Throughput
 
 /// Options of the watch.
 #[derive(Debug)]
-pub(super) struct Watching {
+pub(super) struct WatchOptions {
     watch: bool,
     timeout: Option<Duration>,
     /// Expected revision.
     revision: Option<i64>,
 }
 
-impl Watching {
+impl WatchOptions {
     pub(super) fn new(watch: bool, timeout: &str, revision: i64) -> anyhow::Result<Self> {
         let timeout = match timeout {
             "0" => None,
@@ -48,7 +48,7 @@ pub(super) async fn follow(
     deployments: &Api<ModelDeployment>,
     revisions: &Api<ModelRevision>,
     name: &str,
-    watching: Watching,
+    options: WatchOptions,
 ) -> anyhow::Result<()> {
     let following = async {
         // A watch retries for a long time without an error, so the object is read once first.
@@ -65,7 +65,7 @@ pub(super) async fn follow(
                 bail!("modeldeployments.rooflet.dev \"{name}\" not found");
             };
             let progress = Progress::of(&deployment);
-            if let (Some(wanted), false) = (watching.revision, progress == Progress::Unseen) {
+            if let (Some(wanted), false) = (options.revision, progress == Progress::Unseen) {
                 check_revision(revisions, &deployment, wanted).await?;
             }
             let line = match &progress {
@@ -80,13 +80,13 @@ pub(super) async fn follow(
                 ui::output(&line);
                 printed = line;
             }
-            if progress == Progress::Done || !watching.watch {
+            if progress == Progress::Done || !options.watch {
                 return Ok(());
             }
         }
         bail!("the watch ended");
     };
-    match watching.timeout {
+    match options.timeout {
         None => following.await,
         Some(timeout) => tokio::time::timeout(timeout, following)
             .await
@@ -224,12 +224,12 @@ mod tests {
 
     #[test]
     fn timeout_is_a_duration() {
-        assert_eq!(Watching::new(true, "0", 0).unwrap().timeout, None);
-        assert_eq!(Watching::new(true, "0s", 0).unwrap().timeout, None);
-        let minute = Watching::new(true, "1m", 0).unwrap().timeout;
+        assert_eq!(WatchOptions::new(true, "0", 0).unwrap().timeout, None);
+        assert_eq!(WatchOptions::new(true, "0s", 0).unwrap().timeout, None);
+        let minute = WatchOptions::new(true, "1m", 0).unwrap().timeout;
         assert_eq!(minute, Some(Duration::from_secs(60)));
         assert!(
-            Watching::new(true, "soon", 0)
+            WatchOptions::new(true, "soon", 0)
                 .unwrap_err()
                 .to_string()
                 .contains("90s")

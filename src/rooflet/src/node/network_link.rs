@@ -15,14 +15,14 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// Interruptible connection. While it is interrupted, no bytes arrive and no error occurs; the
 /// bytes arrive after reconnection.
 #[derive(Debug)]
-pub(super) struct Cable {
-    is_in: watch::Sender<bool>,
+pub(super) struct NetworkLink {
+    is_connected: watch::Sender<bool>,
 }
 
-impl Cable {
+impl NetworkLink {
     /// Forwards connections from `listener` to `target` (`HOST:PORT`) until `tasks` stop.
-    pub(super) fn lay(tasks: &Tasks, listener: TcpListener, target: String) -> Self {
-        let (is_in, state) = watch::channel(true);
+    pub(super) fn connect(tasks: &Tasks, listener: TcpListener, target: String) -> Self {
+        let (is_connected, state) = watch::channel(true);
         let (connections, stop) = (tasks.clone(), tasks.stop_token());
         tasks.spawn_detached(async move {
             loop {
@@ -42,11 +42,11 @@ impl Cable {
                 });
             }
         });
-        Self { is_in }
+        Self { is_connected }
     }
 
-    pub(super) fn plug(&self, is_in: bool) {
-        self.is_in.send_replace(is_in);
+    pub(super) fn set_connected(&self, is_connected: bool) {
+        self.is_connected.send_replace(is_connected);
     }
 }
 
@@ -56,14 +56,14 @@ pub(super) async fn end() -> io::Result<(SocketAddr, TcpListener)> {
     Ok((listener.local_addr()?, listener))
 }
 
-async fn carry(near: TcpStream, target: &str, mut is_in: watch::Receiver<bool>) -> io::Result<()> {
-    wait(&mut is_in).await?;
+async fn carry(near: TcpStream, target: &str, mut is_connected: watch::Receiver<bool>) -> io::Result<()> {
+    wait(&mut is_connected).await?;
     let far = TcpStream::connect(target).await?;
     let (near_reads, near_writes) = near.into_split();
     let (far_reads, far_writes) = far.into_split();
-    let back = is_in.clone();
+    let back = is_connected.clone();
     tokio::try_join!(
-        half(near_reads, far_writes, is_in),
+        half(near_reads, far_writes, is_connected),
         half(far_reads, near_writes, back)
     )?;
     Ok(())
@@ -72,12 +72,12 @@ async fn carry(near: TcpStream, target: &str, mut is_in: watch::Receiver<bool>) 
 async fn half(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    mut is_in: watch::Receiver<bool>,
+    mut is_connected: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let count = from.read(&mut buffer).await?;
-        wait(&mut is_in).await?;
+        wait(&mut is_connected).await?;
         if count == 0 {
             return to.shutdown().await;
         }
@@ -85,8 +85,8 @@ async fn half(
     }
 }
 
-async fn wait(is_in: &mut watch::Receiver<bool>) -> io::Result<()> {
-    let plugged = is_in.wait_for(|is_in| *is_in).await;
+async fn wait(is_connected: &mut watch::Receiver<bool>) -> io::Result<()> {
+    let plugged = is_connected.wait_for(|is_connected| *is_connected).await;
     plugged.map(drop).map_err(io::Error::other)
 }
 
@@ -101,17 +101,17 @@ mod tests {
         let tasks = Tasks::new();
         let far = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let (address, listener) = end().await.unwrap();
-        let cable = Cable::lay(&tasks, listener, far.local_addr().unwrap().to_string());
+        let network_link = NetworkLink::connect(&tasks, listener, far.local_addr().unwrap().to_string());
         let mut near = TcpStream::connect(address).await.unwrap();
         let (mut far, _) = far.accept().await.unwrap();
         let mut seen = [0; 3];
         near.write_all(b"one").await.unwrap();
         far.read_exact(&mut seen).await.unwrap();
-        cable.plug(false);
+        network_link.set_connected(false);
         near.write_all(b"two").await.unwrap();
         let early = tokio::time::timeout(Duration::from_millis(200), far.read_exact(&mut seen)).await;
         assert!(early.is_err(), "{seen:?}");
-        cable.plug(true);
+        network_link.set_connected(true);
         far.read_exact(&mut seen).await.unwrap();
         assert_eq!(&seen, b"two");
         drop(near);
