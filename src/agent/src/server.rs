@@ -117,8 +117,8 @@ impl App {
         let endpoints = self.endpoints_rx.latest();
         let mut serving: Vec<_> = endpoints
             .iter()
-            .filter(|(_, one)| one.serving_name == model)
-            .map(|(key, one)| (key.clone(), one.clone()))
+            .filter(|(_, endpoint)| endpoint.serving_name == model)
+            .map(|(key, endpoint)| (key.clone(), endpoint.clone()))
             .collect();
         if !serving.is_empty() {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed) % serving.len();
@@ -211,8 +211,8 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     let mut last = None;
     for (key, upstream) in serving
         .iter()
-        .filter(|(_, one)| one.ready)
-        .filter_map(|(key, one)| Some((key, one.upstream.as_ref()?)))
+        .filter(|(_, endpoint)| endpoint.ready)
+        .filter_map(|(key, endpoint)| Some((key, endpoint.upstream.as_ref()?)))
     {
         let mut request = Request::from_parts(parts.clone(), Body::from(peeked.body.clone()));
         if requested_path == RESPONSES_PATH

@@ -75,21 +75,21 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     // After a skipped move, the remaining moves for the same waiting replica are useless.
-    let mut unreachable_target: Option<&ReplicaKey> = None;
-    for one in &moves {
-        let waiting = one.makes_room_for.as_ref();
-        if let Some(waiting) = waiting.filter(|waiting| unreachable_target == Some(*waiting)) {
+    let mut skipped_for: Option<&ReplicaKey> = None;
+    for planned in &moves {
+        let waiting = planned.makes_room_for.as_ref();
+        if let Some(waiting) = waiting.filter(|waiting| skipped_for == Some(*waiting)) {
             ui::output(&format!(
                 "{}: skipped: makes no room for {waiting} without the previous move\n",
-                one.replica
+                planned.replica
             ));
             continue;
         }
-        match make(&client, one, Duration::from_secs(args.timeout)).await? {
-            Outcome::Moved(done) => ui::output(&format!("{}: {done}\n", one.replica)),
+        match execute(&client, planned, Duration::from_secs(args.timeout)).await? {
+            Outcome::Moved(done) => ui::output(&format!("{}: {done}\n", planned.replica)),
             Outcome::Skipped(reason) => {
-                ui::output(&format!("{}: skipped: {reason}\n", one.replica));
-                unreachable_target = waiting;
+                ui::output(&format!("{}: skipped: {reason}\n", planned.replica));
+                skipped_for = waiting;
             }
         }
     }
@@ -119,9 +119,9 @@ fn waiting(replicas: &[ModelReplica]) -> Vec<ReplicaRequest> {
 
 fn table(moves: &[Move], deployments: &[ModelDeployment]) -> String {
     let mut text = String::new();
-    for one in moves {
-        let spec = one.deployment.as_ref().and_then(|owner| {
-            let of_owner = |one: &&ModelDeployment| ReplicaKey::of(*one) == *owner;
+    for planned in moves {
+        let spec = planned.deployment.as_ref().and_then(|owner| {
+            let of_owner = |deployment: &&ModelDeployment| ReplicaKey::of(*deployment) == *owner;
             deployments.iter().find(of_owner)
         });
         let meanwhile = match spec.map(|deployment| Mobility::of(&deployment.spec)) {
@@ -129,36 +129,37 @@ fn table(moves: &[Move], deployments: &[ModelDeployment]) -> String {
             Some(Mobility::Spare) => "during the move its deployment has one replica less",
             Some(Mobility::None) | None => "its deployment does not allow the move, so --apply skips it",
         };
-        let reason = one
+        let reason = planned
             .makes_room_for
             .as_ref()
             .map_or_else(String::new, |waiting| format!(", makes room for {waiting}"));
-        let cost = match &one.arrival {
-            Some(arrival) => format!("{} {arrival}", one.to),
-            None => format!("{} has the model in memory", one.to),
+        let cost = match &planned.arrival {
+            Some(arrival) => format!("{} {arrival}", planned.to),
+            None => format!("{} has the model in memory", planned.to),
         };
         text.push_str(&format!(
             "{}: {} -> {}{reason}\n  now:  {}\n  then: {}\n  cost: {cost}; {meanwhile}\n",
-            one.replica, one.from, one.to, one.before, one.after
+            planned.replica, planned.from, planned.to, planned.before, planned.after
         ));
     }
     text
 }
 
 /// Executes one move, if it is still valid and the deployment allows it.
-async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<Outcome, Failure> {
+async fn execute(client: &Client, planned: &Move, timeout: Duration) -> Result<Outcome, Failure> {
     let skipped = |reason| Ok(Outcome::Skipped(reason));
-    let namespace = &one.replica.namespace;
+    let namespace = &planned.replica.namespace;
     let replicas: Api<ModelReplica> = Api::namespaced(client.clone(), namespace);
     let deployments: Api<ModelDeployment> = Api::namespaced(client.clone(), namespace);
-    let name = &one.replica.name;
+    let name = &planned.replica.name;
     let replica = replicas.get_opt(name).await.map_err(ApiError::from)?;
     let Some(replica) = replica.filter(|replica| {
-        replica.spec.node_name.as_deref() == Some(&one.from) && replica.metadata.deletion_timestamp.is_none()
+        replica.spec.node_name.as_deref() == Some(&planned.from)
+            && replica.metadata.deletion_timestamp.is_none()
     }) else {
         return skipped("the replica has changed".to_owned());
     };
-    let Some(owner) = &one.deployment else {
+    let Some(owner) = &planned.deployment else {
         return skipped("the replica has no ModelDeployment".to_owned());
     };
     let deployment = deployments.get_opt(&owner.name).await.map_err(ApiError::from)?;
@@ -175,7 +176,7 @@ async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<Outcome,
             owner.name
         ));
     }
-    annotate(&replicas, name, Some(&one.to)).await?;
+    annotate(&replicas, name, Some(&planned.to)).await?;
     let uid = replica.uid().unwrap_or_default();
     let moved = async {
         await_condition(replicas.clone(), name, conditions::is_deleted(&uid)).await?;
@@ -199,7 +200,11 @@ async fn make(client: &Client, one: &Move, timeout: Duration) -> Result<Outcome,
                 false => "has moved, but its ModelDeployment is not fully ready",
             };
             let seconds = timeout.as_secs();
-            return Err(anyhow!("{} {state} after {seconds} s (--timeout); stopping", one.replica).into());
+            return Err(anyhow!(
+                "{} {state} after {seconds} s (--timeout); stopping",
+                planned.replica
+            )
+            .into());
         }
     }
     let of_owner = ListParams::default().labels(&format!("{DEPLOYMENT_LABEL}={}", owner.name));
