@@ -232,7 +232,7 @@ pub(crate) fn probe_freshness(probe: &ProbeState, now: Timestamp) -> (Truth, &'s
             "NotMeasured",
             "the probe runs when no worker runs".to_owned(),
         ),
-        (ProbeStep::Running, None) => (Truth::False, "ProbeSetup", "the probe is running".to_owned()),
+        (ProbeStep::Running, None) => (Truth::False, "Measuring", "the probe is running".to_owned()),
         (ProbeStep::Failed { reason, message }, None) => (Truth::False, reason, message.clone()),
         (step, Some(last)) if last.remaining_validity(now).is_zero() => {
             let suffix = match step {
