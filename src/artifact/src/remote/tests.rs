@@ -308,10 +308,7 @@ fn names_of_remote_models() {
     check("hf://a", &format!("`hf://a`: {form}"));
     check("hf://a/b/c", &format!("`hf://a/b/c`: {form}"));
     check("hf://a/..", &format!("`hf://a/..`: {form}"));
-    check(
-        "hf://a/b@",
-        "`hf://a/b@`: after @ a branch, a tag or a commit is expected",
-    );
+    check("hf://a/b@", "`hf://a/b@`: a branch, tag or commit must follow @");
     check("https://", "`https://`: not a URL: empty host");
 }
 

@@ -29,7 +29,8 @@ impl Run<'_> {
         state.synced = false;
         state.said.clear();
         state.reports = Reports::default();
-        state.memory_watch = MemoryWatch::resume(state.records.values().any(|record| record.stopped_for_memory));
+        state.memory_watch =
+            MemoryWatch::resume(state.records.values().any(|record| record.stopped_for_memory));
         state.replica_writer = Writer::default();
         state.node_writer = Writer::default();
         state.sync_due = None;

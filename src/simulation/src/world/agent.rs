@@ -112,8 +112,8 @@ impl World<'_> {
                 Ok(source @ (ModelSource::File(_) | ModelSource::Hub(_))) => Err(source.to_string()),
                 Err(err) => Err(err.to_string()),
             };
-            let model =
-                model.map_err(|name| ModelProblem::permanent("ModelNotFound", format!("{name} is not there")));
+            let model = model
+                .map_err(|name| ModelProblem::permanent("ModelNotFound", format!("{name} is not there")));
             let model = model.map(|model| model.with_kv_bits(replica.spec.kv_bits()));
             ResolvedReplica { replica, model }
         };
