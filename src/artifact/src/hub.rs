@@ -8,9 +8,9 @@ use rooflet_api::v1alpha1::{ArtifactSpec, HubModel, NodeModel};
 use rooflet_base::error::Chain;
 use rooflet_base::units::Bytes;
 use rooflet_model::checkpoint::{CheckpointError, INDEX_FILE, ModelShape, TOOL_USE_FILE};
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::config::{ModelConfig, ModelConfigError};
 use rooflet_model::facts::ModelFacts;
-use rooflet_model::model::{ModelConfig, ModelConfigError};
+use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::ModelCost;
 

@@ -13,9 +13,9 @@ use rooflet_model::checkpoint::{
     CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, ModelShape,
     SINGLE_FILE, TensorTable,
 };
+use rooflet_model::config::{ModelConfig, ModelConfigError};
 use rooflet_model::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
 use rooflet_model::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
-use rooflet_model::model::{ModelConfig, ModelConfigError};
 
 /// A directory that holds a complete, supported model.
 #[derive(Debug, Clone)]

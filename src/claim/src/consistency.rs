@@ -6,7 +6,7 @@ use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes, with_unit};
 use super::machine::{default_working_set, gigabytes_per_second};
 use super::{Flag, Report};
 use rooflet_api::v1alpha1::{ClaimTiming, ClaimVerdict, FigureKind};
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 
 /// Repeated runs differ by as much.
 const RUN_TO_RUN: f64 = 0.05;

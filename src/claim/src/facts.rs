@@ -7,7 +7,8 @@ use super::model::{ClaimedFormat, KnownModel};
 use super::stated::Reading;
 use super::{Flag, Report};
 use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
-use rooflet_model::dimensions::{Attention, KvBits};
+use rooflet_model::dimensions::Attention;
+use rooflet_model::kv_cache::KvBits;
 
 /// Sizes that follow from dimensions are known this well: norms, biases and rounding are left out.
 const SIZE: f64 = 0.04;

@@ -21,7 +21,7 @@ use super::machine::{Bin, gigabytes_per_second};
 use super::model::{ClaimedFormat, KnownModel};
 use super::{Flag, Report};
 use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 
 /// No Mac's disk reads faster.
 const FASTEST_DISK: f64 = 15e9;

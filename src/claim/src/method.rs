@@ -7,7 +7,7 @@ use super::machine::ChipNaming;
 use super::{Flag, Report};
 use crate::figure_class::FigureClass as _;
 use rooflet_api::v1alpha1::{CacheState, ClaimBasis, ClaimVerdict, FigureKind, PerformanceClaimSpec};
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_model::weights::{WeightFormat, Weights};
 use rooflet_roofline::predict::{Engine, Hardware, ModelCost, Parameters, Prediction, Workload};
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::*;
 use rooflet_api::v1alpha1::FigureKind;
 use rooflet_base::yaml;
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_model::weights::{WeightFormat, Weights};
 use rooflet_roofline::chip;
 use rooflet_roofline::predict::{Engine, Hardware, ModelCost, Parameters, Prediction, Workload};

@@ -1,6 +1,6 @@
 //! Back ends of MLX.
 
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
 
 /// MLX's back ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

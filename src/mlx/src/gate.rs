@@ -7,7 +7,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::backend::Backend;
 use super::kernel::{Kernel, LANES, Launch, Source};
-use rooflet_model::model::Activation;
+use rooflet_model::config::Activation;
 
 /// Lines whose threads share a group.
 const LINES: i32 = 4;

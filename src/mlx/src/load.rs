@@ -10,7 +10,7 @@ use mlx_rs::ops::{arange, split_equal, stack, swap_axes};
 use mlx_rs::{Array, Dtype};
 
 use rooflet_model::checkpoint::{Step, TensorSource};
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
 
 /// Tensors by name, lazily loaded: reading happens when they are evaluated.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use rooflet_api::v1alpha1::{Measurements, Sustained};
 use rooflet_api::wire::EngineInfo;
 use rooflet_base::clock::Clock;
 use rooflet_base::units::Bytes;
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
 use rooflet_roofline::probing;
 
 /// Vectors at once for which 4-bit products are measured: each is another kernel on a GPU, and the rate need not even

@@ -13,7 +13,7 @@ use mlx_rs::ops::{concatenate, matmul, pad, split_at_indices, swap_axes};
 
 use super::backend::Backend;
 use super::sys;
-use rooflet_model::model::{QuantizationMode, QuantizationScheme};
+use rooflet_model::config::{QuantizationMode, QuantizationScheme};
 
 /// How a product is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

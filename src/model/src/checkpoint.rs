@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::model::{FloatType, ModelConfig, QuantizationScheme};
+use crate::config::{FloatType, ModelConfig, QuantizationScheme};
 use layout::Layout;
 pub use layout::Step;
 pub use layout::TensorSource;

@@ -1,8 +1,8 @@
 //! What a checkpoint costs to run: its dimensions, and its weights as the engine holds them.
 
 use crate::checkpoint::{MatrixStorage, ModelShape};
+use crate::config::FloatType;
 use crate::dimensions::ModelDimensions;
-use crate::model::FloatType;
 use crate::weights::Weights;
 use rooflet_base::units::Bytes;
 

@@ -3,8 +3,6 @@
 
 use std::num::Saturating;
 
-use rooflet_base::units::Bytes;
-
 /// A whole model, its token embedding and output head included.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelDimensions {
@@ -91,28 +89,11 @@ pub enum FeedForward {
     },
 }
 
-/// Bits of one element of the KV cache, scales of a quantised one included.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KvBits(pub f64);
-
-impl KvBits {
-    pub const HALF: Self = Self(16.0);
-
-    /// What `bits` per element take: quantised ones carry a scale and a bias of 16 bits per group of 64, so q4 is
-    /// 4.5/16 of half precision and not a quarter.
-    pub fn new(bits: u32) -> Self {
-        match bits {
-            16 | 32 => Self(f64::from(bits)),
-            _ => Self(f64::from(bits) + 32.0 / 64.0),
-        }
-    }
-}
-
 /// Width of the short convolution before a gated delta layer, in tokens.
 pub(crate) const CONVOLUTION_WIDTH: u32 = 4;
 
 /// For products: numbers that make no model make one that is too large for everything, and no error of arithmetic.
-fn wide(size: u32) -> Saturating<u64> {
+pub(crate) fn wide(size: u32) -> Saturating<u64> {
     Saturating(u64::from(size))
 }
 
@@ -171,51 +152,6 @@ impl Attention {
             }
         };
         parameters.0
-    }
-
-    /// Cache of one sequence of `context` tokens.
-    pub fn kv_bytes(&self, context: u32, bits: KvBits) -> Bytes {
-        if let Self::Grouped {
-            shares_cache: true, ..
-        } = self
-        {
-            return Bytes::ZERO;
-        }
-        self.kv_read_bytes(context, bits)
-    }
-
-    /// What one decode step reads of the cache of a sequence of `context` tokens.
-    pub fn kv_read_bytes(&self, context: u32, bits: KvBits) -> Bytes {
-        let elements = match *self {
-            Self::Grouped {
-                kv_heads,
-                head_dim,
-                window,
-                ..
-            } => {
-                let tokens = window.map_or(context, |window| window.min(context));
-                wide(2) * wide(kv_heads) * wide(head_dim) * wide(tokens)
-            }
-            Self::Latent {
-                kv_rank, rope_dim, ..
-            } => (wide(kv_rank) + wide(rope_dim)) * wide(context),
-            // The recurrent state is kept in 32 bits whatever the cache's bits are.
-            Self::GatedDelta {
-                key_heads,
-                key_dim,
-                value_heads,
-                value_dim,
-            } => {
-                let state = wide(value_heads) * wide(key_dim) * wide(value_dim);
-                let keys = wide(key_heads) * wide(key_dim);
-                let values = wide(value_heads) * wide(value_dim);
-                let convolution = wide(CONVOLUTION_WIDTH - 1) * (wide(2) * keys + values);
-                // What is computed in 32 bits has its convolution in them.
-                let float_bytes = wide(if bits.0 >= 32.0 { 4 } else { 2 });
-                return Bytes((wide(4) * state + float_bytes * convolution).0);
-            }
-        };
-        Bytes((elements.0 as f64 * bits.0 / 8.0).round() as u64)
     }
 
     /// Operations that attending costs `tokens` new tokens after `past` ones, projections not included:
@@ -383,14 +319,6 @@ impl ModelDimensions {
         if all > 0.0 { touched / all } else { 0.0 }
     }
 
-    /// Cache of one sequence of `context` tokens.
-    pub fn kv_bytes(&self, context: u32, bits: KvBits) -> Bytes {
-        self.layers
-            .iter()
-            .map(|layer| layer.attention.kv_bytes(context, bits))
-            .sum()
-    }
-
     /// Operations of prefilling `tokens` after `past` ones: `(in matrices, in attention scores)`. The head runs once,
     /// for the last token.
     pub fn prefill_flops(&self, tokens: u32, past: u32) -> (f64, f64) {
@@ -430,6 +358,8 @@ impl ModelDimensions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kv_cache::KvBits;
+    use rooflet_base::units::Bytes;
 
     #[test]
     fn numbers_that_make_no_model_make_one_that_is_too_large() {

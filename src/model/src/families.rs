@@ -18,8 +18,8 @@ mod qwen3_5;
 mod qwen3_next;
 mod smollm3;
 
+use crate::config::Architecture;
 use crate::family::FamilyFacts;
-use crate::model::Architecture;
 
 /// One row per file, sorted by name.
 static FAMILIES: &[&[FamilyFacts]] = &[

@@ -3,7 +3,7 @@
 //! Field names and defaults are those of the published `config.json` files and of the configuration classes that write
 //! them (transformers 4.57 to 5, mlx-lm 0.32).
 
-use crate::model::Architecture;
+use crate::config::Architecture;
 
 /// Models whose `config.json` is read the same way.
 #[derive(Debug, Clone, Copy, PartialEq)]

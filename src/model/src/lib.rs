@@ -4,6 +4,7 @@
 //! clock, and it computes no time.
 
 pub mod checkpoint;
+pub mod config;
 pub mod cost;
 pub mod dimensions;
 pub mod engine;
@@ -11,7 +12,7 @@ pub mod facts;
 pub mod families;
 mod family;
 pub mod fields;
+pub mod kv_cache;
 pub mod library;
-pub mod model;
 pub mod shapes;
 pub mod weights;

@@ -2,8 +2,9 @@
 //! `worker/models`; admission and placement only need to know the size.
 
 use crate::memory::ServedModel;
-use rooflet_model::dimensions::{Attention, KvBits, ModelDimensions};
-use rooflet_model::model::{MixerConfig, ModelConfig};
+use rooflet_model::config::{MixerConfig, ModelConfig};
+use rooflet_model::dimensions::{Attention, ModelDimensions};
+use rooflet_model::kv_cache::KvBits;
 
 /// Elements of a head that may share a scale and a bias, the best first: larger groups save little, smaller ones cost a
 /// bit per element more. MLX has kernels for these.

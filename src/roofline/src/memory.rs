@@ -9,7 +9,8 @@ use std::fmt;
 
 use crate::predict::ModelCost;
 use rooflet_base::units::Bytes;
-use rooflet_model::dimensions::{Attention, KvBits, ModelDimensions};
+use rooflet_model::dimensions::{Attention, ModelDimensions};
+use rooflet_model::kv_cache::KvBits;
 
 /// Held by a worker before it has loaded anything: the engine's context, compiled kernels, tokenizer, HTTP.
 pub const RUNTIME_OVERHEAD: Bytes = Bytes(500_000_000);

@@ -19,8 +19,8 @@ pub use machine::MeasuredMachine;
 pub use parameters::Parameters;
 pub use prefill::PrefillPrediction;
 pub use rooflet_model::cost::ModelCost;
-use rooflet_model::dimensions::KvBits;
 pub use rooflet_model::engine::Engine;
+use rooflet_model::kv_cache::KvBits;
 
 /// What is known of the machine's speed.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -277,7 +277,8 @@ mod tests {
     use super::*;
     use crate::predict::ModelCost;
     use rooflet_api::v1alpha1::{MAX_LAYERS, NodeModel};
-    use rooflet_model::dimensions::{KvBits, Layer};
+    use rooflet_model::dimensions::Layer;
+    use rooflet_model::kv_cache::KvBits;
     use rooflet_model::shapes::ShapeFile;
     use rooflet_model::weights::{WeightFormat, Weights};
 

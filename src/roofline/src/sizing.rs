@@ -11,8 +11,8 @@ use crate::memory::{RUNTIME_OVERHEAD, activation_bytes, allocatable, cache_bytes
 use crate::predict::calibration::Calibration;
 use crate::predict::{Basis, Engine, Hardware, Interval, Parameters, Prediction, Workload};
 use rooflet_base::units::Bytes;
-use rooflet_model::dimensions::KvBits;
 use rooflet_model::facts::{ModelFacts, WeightsSource};
+use rooflet_model::kv_cache::KvBits;
 
 /// The most streams that are looked for.
 const MOST_STREAMS: u32 = 1024;

@@ -8,7 +8,7 @@ use rooflet_api::v1alpha1::{
     Calibration, FleetNode, FleetNodeSpec, FleetNodeStatus, ModelSource, NodeModel, PlacementSpec,
 };
 use rooflet_base::units::Bytes;
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_model::library;
 use rooflet_model::weights::{WeightFormat, Weights};
 use rooflet_roofline::admission::Objectives;

@@ -6,7 +6,7 @@ use super::super::{Flag, Report};
 use super::shown::gigabytes;
 use super::{DecodeLimit, kv_bytes, machine_name, why_untestable};
 use rooflet_api::v1alpha1::ClaimVerdict;
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 
 /// Kernels that do not share the cache between query heads read it this often, and write beside it.
 const KV_READS: f64 = 16.0;

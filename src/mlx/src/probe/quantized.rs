@@ -12,7 +12,7 @@ use super::sampling::Sampler;
 use crate::backend::Backend;
 use crate::load::dtype;
 use rooflet_api::v1alpha1::{Figure, QuantizedFigure, Spread};
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
 use rooflet_roofline::probing;
 use rooflet_roofline::probing::rate;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate as mlx;
 use crate::probe::sampling::Sampling;
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
 
 const SAMPLING: Sampling = Sampling {
     sample: Duration::from_millis(2),

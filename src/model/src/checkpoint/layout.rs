@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{CheckpointError, StoredTensor, StoredType, TensorTable};
-use crate::model::{ExpertsConfig, FeedForwardConfig, ModelConfig, text_name};
+use crate::config::{ExpertsConfig, FeedForwardConfig, ModelConfig, text_name};
 
 /// How a tensor is made of stored ones.
 #[derive(Debug, Clone, PartialEq, Eq)]

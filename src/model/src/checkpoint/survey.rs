@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{CheckpointError, MatrixStorage, Size, StoredTensor, StoredType, TensorTable};
-use crate::dimensions::CONVOLUTION_WIDTH;
-use crate::facts::census::Part;
-use crate::model::{
+use crate::config::{
     AttentionConfig, DenseConfig, ExpertsConfig, FeedForwardConfig, FloatType, GatedDeltaConfig, MixerConfig,
     ModelConfig, QuantizationScheme, QueryKeyNorm, Router,
 };
+use crate::dimensions::CONVOLUTION_WIDTH;
+use crate::facts::census::Part;
 
 pub(super) struct Survey<'a> {
     config: &'a ModelConfig,

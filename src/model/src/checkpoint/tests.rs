@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::QuantizationMode;
+use crate::config::QuantizationMode;
 
 const FILE: &str = "model.safetensors";
 

@@ -6,8 +6,8 @@ use std::fmt;
 use serde_json::Value;
 
 use super::census::Part;
+use crate::config::QuantizationScheme;
 use crate::fields::{FieldError, Fields, Section, shortened};
-use crate::model::QuantizationScheme;
 
 /// How a matrix is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

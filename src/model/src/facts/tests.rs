@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::checkpoint::ModelShape;
-use crate::dimensions::KvBits;
-use crate::model::{FloatType, ModelConfig};
+use crate::config::{FloatType, ModelConfig};
+use crate::kv_cache::KvBits;
 
 /// The headers of a checkpoint, written tensor by tensor as its publisher did.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Gemma 3, whose files may omit every field that equals the default of its configuration class (the 4B model omits all).
 
+use crate::config::{Activation, Architecture, BlockNorms, DefaultActivation, QueryKeyNorm, RopeDefaults};
 use crate::family::{Defaults, FamilyFacts, Mixing, Windows};
-use crate::model::{Activation, Architecture, BlockNorms, DefaultActivation, QueryKeyNorm, RopeDefaults};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["gemma3", "gemma3_text"],

@@ -1,7 +1,7 @@
 //! GLM-4, dense and mixtures of experts.
 
+use crate::config::{Architecture, Bias, BlockNorms, DefaultRouter, QueryKeyNorm, RopeDefaults};
 use crate::family::{Blocks, FamilyFacts, Mixing};
-use crate::model::{Architecture, Bias, BlockNorms, DefaultRouter, QueryKeyNorm, RopeDefaults};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[
     FamilyFacts {

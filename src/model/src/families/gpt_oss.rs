@@ -1,9 +1,9 @@
 //! gpt-oss.
 
-use crate::family::{Blocks, FamilyFacts, Mixing, Windows};
-use crate::model::{
+use crate::config::{
     Activation, Architecture, Bias, DefaultActivation, DefaultRouter, ExpertNames, RopeDefaults,
 };
+use crate::family::{Blocks, FamilyFacts, Mixing, Windows};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["gpt_oss"],

@@ -1,7 +1,7 @@
 //! Llama.
 
+use crate::config::{Architecture, Bias, RopeDefaults};
 use crate::family::FamilyFacts;
-use crate::model::{Architecture, Bias, RopeDefaults};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["llama"],

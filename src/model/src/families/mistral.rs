@@ -1,7 +1,7 @@
 //! Mistral and Ministral.
 
+use crate::config::{Architecture, Bias, RopeDefaults};
 use crate::family::{FamilyFacts, Mixing, Windows};
-use crate::model::{Architecture, Bias, RopeDefaults};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[
     FamilyFacts {

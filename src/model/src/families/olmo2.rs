@@ -1,7 +1,7 @@
 //! OLMo 2.
 
+use crate::config::{Architecture, BlockNorms, QueryKeyNorm, RopeDefaults};
 use crate::family::FamilyFacts;
-use crate::model::{Architecture, BlockNorms, QueryKeyNorm, RopeDefaults};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["olmo2"],

@@ -1,7 +1,7 @@
 //! Phi-3 and Phi-4.
 
+use crate::config::{Architecture, Bias, RopeDefaults};
 use crate::family::{FamilyFacts, Mixing, Windows};
-use crate::model::{Architecture, Bias, RopeDefaults};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["phi3"],

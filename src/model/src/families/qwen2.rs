@@ -1,7 +1,7 @@
 //! Qwen 2 and 2.5.
 
+use crate::config::{Architecture, Bias};
 use crate::family::{Blocks, FamilyFacts, Mixing, Windows};
-use crate::model::{Architecture, Bias};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[
     FamilyFacts {

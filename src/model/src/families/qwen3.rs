@@ -1,7 +1,7 @@
 //! Qwen 3.
 
+use crate::config::{Architecture, QueryKeyNorm};
 use crate::family::{Blocks, FamilyFacts, Mixing, Windows};
-use crate::model::{Architecture, QueryKeyNorm};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[
     FamilyFacts {

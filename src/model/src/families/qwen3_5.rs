@@ -1,7 +1,7 @@
 //! Qwen 3.5, dense and mixtures of experts.
 
+use crate::config::{Architecture, DefaultRouter, ExpertNames, QueryKeyNorm, RopeDefaults};
 use crate::family::{Blocks, Defaults, FamilyFacts, Mixing};
-use crate::model::{Architecture, DefaultRouter, ExpertNames, QueryKeyNorm, RopeDefaults};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[
     FamilyFacts {

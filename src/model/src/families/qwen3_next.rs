@@ -1,7 +1,7 @@
 //! Qwen3-Next.
 
+use crate::config::{Architecture, ExpertNames, QueryKeyNorm, RopeDefaults};
 use crate::family::{Blocks, Defaults, FamilyFacts, Mixing};
-use crate::model::{Architecture, ExpertNames, QueryKeyNorm, RopeDefaults};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["qwen3_next"],

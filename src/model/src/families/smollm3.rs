@@ -1,7 +1,7 @@
 //! SmolLM3.
 
+use crate::config::{Architecture, Bias};
 use crate::family::{FamilyFacts, Mixing, Windows};
-use crate::model::{Architecture, Bias};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["smollm3"],

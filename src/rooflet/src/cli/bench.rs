@@ -23,7 +23,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
 use rooflet_host::Host;
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::chip;
 use rooflet_roofline::predict::ModelCost;
 

@@ -15,8 +15,8 @@ use crate::node::shutdown;
 use rooflet_api::wire::ProbeReport;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::task::Tasks;
-use rooflet_model::dimensions::KvBits;
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::predict::{
     DecodePrediction, Engine, EngineBuild, Hardware, MeasuredMachine, ModelCost, Parameters, Workload,
 };

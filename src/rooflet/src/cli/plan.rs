@@ -23,7 +23,7 @@ use rooflet_api::v1alpha1::{
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::ApiError;
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_model::weights::WeightFormat;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_scheduler::capacity;

@@ -5,7 +5,7 @@ use super::*;
 use crate::chip;
 use crate::predict::ModelCost;
 use crate::predict::calibration::weight_bits;
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_model::shapes::ShapeFile;
 use rooflet_model::weights::{WeightFormat, Weights};
 

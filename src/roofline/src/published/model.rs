@@ -5,7 +5,8 @@ use crate::predict::ModelCost;
 use rooflet_api::v1alpha1 as api;
 use rooflet_api::v1alpha1::{AttentionType, MAX_LAYERS, NodeModel};
 use rooflet_base::units::Bytes;
-use rooflet_model::dimensions::{Attention, FeedForward, KvBits, Layer, ModelDimensions, PerLayerInputs};
+use rooflet_model::dimensions::{Attention, FeedForward, Layer, ModelDimensions, PerLayerInputs};
+use rooflet_model::kv_cache::KvBits;
 use rooflet_model::weights::Weights;
 
 /// Why what is published of a model says nothing of what it takes.

@@ -11,7 +11,7 @@ use rooflet_api::v1alpha1::{
 };
 use rooflet_base::quantity;
 use rooflet_base::units::{Bytes, BytesPerSecond};
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_model::library;
 use rooflet_model::library::LibraryError;
 use rooflet_model::weights::{UnknownWeightFormat, WeightFormat, Weights};

@@ -13,7 +13,7 @@ use rooflet_api::v1alpha1::{Chip, MacSpec, NodeModel};
 use rooflet_base::quantity;
 use rooflet_base::units::Bytes;
 use rooflet_host::Identity;
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_model::library;
 use rooflet_model::weights::{WeightFormat, Weights};
 use rooflet_roofline::chip;

@@ -17,7 +17,7 @@ use rooflet_base::clock::Clock;
 use rooflet_inference_api::openai::request::Stopping;
 use rooflet_mlx as mlx;
 use rooflet_mlx::load::Weights;
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
 
 /// A model with what turns its tokens into text.
 struct Subject {

@@ -2,8 +2,9 @@
 
 use rooflet_base::units::Bytes;
 use rooflet_model::checkpoint::ModelShape;
-use rooflet_model::dimensions::{KvBits, ModelDimensions};
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
+use rooflet_model::dimensions::ModelDimensions;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::{
     CACHE_STEP_TOKENS, RUNTIME_OVERHEAD, activation_bytes, cache_bytes, last_that,
 };

@@ -11,7 +11,7 @@ use rooflet_artifact::model_dir::ModelDir;
 use rooflet_mlx as mlx;
 use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::Weights;
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
 
 pub(super) const ROOMY: Bytes = Bytes::gib(1);
 

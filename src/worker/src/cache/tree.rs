@@ -19,7 +19,7 @@ pub(super) use self::spans::runs;
 use self::spans::{SpanId, Spans};
 use super::eviction::EvictionOrder;
 use super::key::BlockKey;
-use rooflet_model::model::{LayerConfig, ModelConfig};
+use rooflet_model::config::{LayerConfig, ModelConfig};
 use rooflet_roofline::memory::CACHE_STEP_TOKENS;
 
 /// Tokens of a whole block: the step by which caches grow.

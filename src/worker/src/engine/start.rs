@@ -17,7 +17,7 @@ use rooflet_host::Host;
 use rooflet_mlx::backend::Backend;
 use rooflet_mlx::device;
 use rooflet_mlx::load::Weights;
-use rooflet_model::dimensions::KvBits;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, allocatable};
 
 impl EngineConfig {

@@ -13,7 +13,7 @@ use super::rope::RotaryEmbedding;
 use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
-use rooflet_model::model::{AttentionConfig, QueryKeyNorm};
+use rooflet_model::config::{AttentionConfig, QueryKeyNorm};
 
 /// Query, key and value projection.
 #[derive(Debug)]

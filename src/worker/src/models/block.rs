@@ -15,7 +15,7 @@ use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
-use rooflet_model::model::{LayerConfig, MixerConfig};
+use rooflet_model::config::{LayerConfig, MixerConfig};
 
 /// The largest number of half precision.
 const F16_MAX: f32 = 65_504.0;

@@ -16,7 +16,7 @@ use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::{LoadError, Weights, dtype};
 use rooflet_mlx::quantized::unpacks;
 use rooflet_model::checkpoint::ModelShape;
-use rooflet_model::model::{MixerConfig, Rope};
+use rooflet_model::config::{MixerConfig, Rope};
 use rooflet_roofline::kv_quantisation::KvQuantisation;
 
 /// A decoder-only language model with its weights.

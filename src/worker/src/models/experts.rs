@@ -15,8 +15,8 @@ use super::kernels::Kernels;
 use super::linear::{ExpertLinear, Linear};
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
-use rooflet_model::model;
-use rooflet_model::model::{DenseConfig, ExpertsConfig};
+use rooflet_model::config;
+use rooflet_model::config::{DenseConfig, ExpertsConfig};
 
 /// From so many choices on, they are sorted by expert, so that an expert's weights are read once (mlx-lm's threshold).
 const SORTED_CHOICES: i32 = 64;
@@ -41,13 +41,13 @@ enum Router {
 impl Router {
     fn load(
         module: &str,
-        config: model::Router,
+        router: config::Router,
         weights: &mut Weights,
     ) -> std::result::Result<Self, LoadError> {
-        Ok(match config {
-            model::Router::Softmax { renormalizes } => Self::Softmax { renormalizes },
-            model::Router::ChosenSoftmax => Self::ChosenSoftmax,
-            model::Router::Sigmoid {
+        Ok(match router {
+            config::Router::Softmax { renormalizes } => Self::Softmax { renormalizes },
+            config::Router::ChosenSoftmax => Self::ChosenSoftmax,
+            config::Router::Sigmoid {
                 renormalizes,
                 scale,
                 groups,

@@ -12,7 +12,7 @@ use super::linear::Linear;
 use rooflet_mlx::gate::GateKernel;
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
-use rooflet_model::model::{Activation, DenseConfig, FeedForwardConfig};
+use rooflet_model::config::{Activation, DenseConfig, FeedForwardConfig};
 
 /// A gate through an activation, times what comes up.
 #[derive(Debug)]

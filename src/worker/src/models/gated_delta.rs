@@ -22,7 +22,7 @@ use rooflet_mlx::backend::Backend;
 use rooflet_mlx::gated_delta::{Constants, Dimensions, GatedDeltaKernels, State, Tokens};
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
-use rooflet_model::model::GatedDeltaConfig;
+use rooflet_model::config::GatedDeltaConfig;
 
 /// Added to the sum of squares of queries and keys before they are made unit vectors.
 const UNIT_EPS: f64 = 1e-6;

@@ -10,7 +10,7 @@ use rooflet_mlx::mlx_rs::{Array, Dtype, random};
 use rooflet_mlx::backend::Backend;
 use rooflet_mlx::gate::GateKernel;
 use rooflet_mlx::gated_delta::{Dimensions, GatedDeltaKernels};
-use rooflet_model::model::Activation;
+use rooflet_model::config::Activation;
 
 /// Of the largest number. bfloat16 has 8 bits, and what kernels pass on is rounded to it a few times.
 const TOLERANCE: f32 = 0.02;

@@ -5,7 +5,7 @@ use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::fast::rms_norm;
 
 use rooflet_mlx::load::{LoadError, Weights};
-use rooflet_model::model::ModelConfig;
+use rooflet_model::config::ModelConfig;
 
 /// RMS norm with a weight.
 #[derive(Debug)]

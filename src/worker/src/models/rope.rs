@@ -3,7 +3,7 @@
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::{Array, Dtype, fast, ops};
 
-use rooflet_model::model::{Rope, RopeScaling};
+use rooflet_model::config::{Rope, RopeScaling};
 
 /// Rotates queries and keys by their positions.
 #[derive(Debug, Clone)]

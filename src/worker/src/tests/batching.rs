@@ -3,8 +3,8 @@
 use super::load::endless_request;
 use super::*;
 use rooflet_inference_api::openai::response::FinishReason;
-use rooflet_model::dimensions::KvBits;
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, activation_bytes};
 use rooflet_roofline::predict::ModelCost;
 

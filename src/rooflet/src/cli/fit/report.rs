@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 use super::machine::ChosenMachine;
 use super::model::NamedModel;
 use rooflet_base::units::Bytes;
-use rooflet_model::dimensions::{Attention, KvBits, ModelDimensions};
+use rooflet_model::dimensions::{Attention, ModelDimensions};
 use rooflet_model::facts::WeightsSource;
 use rooflet_model::families;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::predict::{Basis, Constraint, DecodePrediction, Hardware, Interval, Prediction};
 use rooflet_roofline::sizing::{Fit, Machine, Obstacle, Service};
 

@@ -97,7 +97,7 @@ mod tests {
     use rooflet_mlx as mlx;
     use rooflet_mlx::backend::Backend;
     use rooflet_mlx::load::Weights;
-    use rooflet_model::model::FloatType;
+    use rooflet_model::config::FloatType;
     use rooflet_testing::TempDir;
 
     /// Numbers between -1 and 1 without a pattern.

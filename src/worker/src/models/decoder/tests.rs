@@ -6,8 +6,8 @@ use super::*;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_mlx as mlx;
 use rooflet_mlx::backend::Backend;
-use rooflet_model::dimensions::KvBits;
-use rooflet_model::model::FloatType;
+use rooflet_model::config::FloatType;
+use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::cache_bytes;
 
 fn root() -> Utf8PathBuf {

@@ -131,15 +131,6 @@ impl ModelConfig {
             sees: section.is_some(),
         })
     }
-
-    /// Bytes that one token adds to the KV cache of one sequence, before windows are full.
-    pub fn kv_bytes_per_token(&self, element: FloatType) -> u64 {
-        let layers = self.layers.iter().map(|layer| match &layer.mixer {
-            MixerConfig::Attention(attention) => 2 * attention.widths().1,
-            MixerConfig::GatedDelta(_) => 0,
-        });
-        layers.sum::<u64>() * element.bytes()
-    }
 }
 
 #[cfg(test)]
