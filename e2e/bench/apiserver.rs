@@ -1,4 +1,5 @@
-//! The API server alone, over TLS with one HTTP/1.1 connection per client: rates, CPU time and watch latency.
+//! The API server alone, over TLS with one HTTP/1.1 connection per client: rates, CPU time and
+//! watch latency.
 
 use std::cell::Cell;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! The control plane of 1,000 and of 10,000 Macs, over the real binary: API server in one process, controller and gateway
-//! in another.
+//! The control plane of 1,000 and of 10,000 Macs, over the real binary: API server in one process,
+//! controller and gateway in another.
 //!
-//! The Macs are light: this benchmark writes what their agents would write (FleetNode, its status, the Lease's renewals
-//! every ten seconds) over the same API; no agent runs, and no replica becomes ready. Statuses are those of simulated Macs.
+//! The Macs are light: this benchmark writes what their agents would write (FleetNode, its status,
+//! the Lease's renewals every ten seconds) over the same API; no agent runs, and no replica becomes
+//! ready. Statuses are those of simulated Macs.
 
 use std::cell::Cell;
 use std::collections::HashSet;

@@ -1,5 +1,6 @@
-//! What prompt lookup gains where an answer repeats its prompt, and what it costs where it does not: two workers with the
-//! guide, one of which guesses, asked in turn. The guide is a trained model, and what it says is its own.
+//! What prompt lookup gains where an answer repeats its prompt, and what it costs where it does
+//! not: two workers with the guide, one of which guesses, asked in turn. The guide is a trained
+//! model, and what it says is its own.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! What holding an answer to a JSON Schema takes per token, in this process: a real vocabulary, no model.
+//! What holding an answer to a JSON Schema takes per token, in this process: a real vocabulary, no
+//! model.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

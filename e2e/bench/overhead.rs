@@ -1,5 +1,6 @@
-//! One streamed greedy answer by three ways: gateway, agent and worker; a worker alone; the engine in this process.
-//! `ROOFLET_OVERHEAD_MODEL` is a model's directory (the guide), `ROOFLET_OVERHEAD_ROUNDS` how often (150).
+//! One streamed greedy answer by three ways: gateway, agent and worker; a worker alone; the engine
+//! in this process. `ROOFLET_OVERHEAD_MODEL` is a model's directory (the guide),
+//! `ROOFLET_OVERHEAD_ROUNDS` how often (150).
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! The scheduler alone, in this process: 50,000 replicas on 10,000 Macs, then one replica at a time.
+//! The scheduler alone, in this process: 50,000 replicas on 10,000 Macs, then one replica at a
+//! time.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! `rooflet plan` for 500 Macs of ten kinds and 100 models, and what to buy beside them: from its start to its end.
+//! `rooflet plan` for 500 Macs of ten kinds and 100 models, and what to buy beside them: from its
+//! start to its end.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -101,7 +102,8 @@ pub(crate) fn run() {
     }
 }
 
-/// How far the bound is above what is carried, for demands drawn from other seeds: one demand says little of that.
+/// How far the bound is above what is carried, for demands drawn from other seeds: one demand says
+/// little of that.
 fn gaps(scratch: &Scratch) {
     head(&["the demand of seeds 1 to 30", "median", "worst"]);
     let gap = |seed: u64| {

@@ -1,6 +1,7 @@
-//! Time to the first token of a prompt that was computed before: with its prefix in memory (hot), and in files after the
-//! worker was restarted (restart), beside the same prompt computed (cold) and the bare reading of those files. And the
-//! worker's processor time of a hot prompt beside that of one more token, which other programs do not disturb.
+//! Time to the first token of a prompt that was computed before: with its prefix in memory (hot),
+//! and in files after the worker was restarted (restart), beside the same prompt computed (cold)
+//! and the bare reading of those files. And the worker's processor time of a hot prompt beside that
+//! of one more token, which other programs do not disturb.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,13 +17,15 @@ use crate::stats::{Samples, head, milliseconds, row};
 const CONTEXTS: [(u32, u32); 3] = [(1000, 3), (4000, 3), (16_000, 1)];
 /// Tokens by which the time of one is found.
 const STEPS: u64 = 32;
-/// Hot requests by which the processor time of one is found: the system counts in hundredths of a second.
+/// Hot requests by which the processor time of one is found: the system counts in hundredths of a
+/// second.
 const REPEATS: u32 = 20;
 
 /// A long prompt on a slow CPU.
 const PATIENCE: Duration = Duration::from_mins(20);
 
-/// Of a Llama of random weights; not chosen for the ratio, but so that a CPU reads the prompts within seconds.
+/// Of a Llama of random weights; not chosen for the ratio, but so that a CPU reads the prompts
+/// within seconds.
 const HIDDEN: usize = 128;
 const LAYERS: usize = 4;
 const HEADS: usize = 4;

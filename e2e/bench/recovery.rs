@@ -1,7 +1,8 @@
-//! From the death of a process to the next answer: a worker, an agent, the control plane with its gateway, a node.
+//! From the death of a process to the next answer: a worker, an agent, the control plane with its
+//! gateway, a node.
 //!
-//! Deaths are SIGKILL, as of a crash; what supervises starts it again where there is something that does. A lost node is
-//! an agent and its worker that nobody starts again.
+//! Deaths are SIGKILL, as of a crash; what supervises starts it again where there is something that
+//! does. A lost node is an agent and its worker that nobody starts again.
 
 use std::time::{Duration, Instant};
 

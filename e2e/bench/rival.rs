@@ -1,7 +1,8 @@
-//! `rooflet worker` beside `mlx_lm.server`: the same model directory, the same requests, turn by turn.
+//! `rooflet worker` beside `mlx_lm.server`: the same model directory, the same requests, turn by
+//! turn.
 //!
-//! `ROOFLET_MLX_LM_PYTHON` names a Python that has mlx-lm; without it nothing is measured. `ROOFLET_RIVAL_MODEL` is a
-//! model's directory (the guide), `ROOFLET_RIVAL_ROUNDS` how often (7).
+//! `ROOFLET_MLX_LM_PYTHON` names a Python that has mlx-lm; without it nothing is measured.
+//! `ROOFLET_RIVAL_MODEL` is a model's directory (the guide), `ROOFLET_RIVAL_ROUNDS` how often (7).
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::net::TcpStream;
@@ -23,8 +24,8 @@ const LONG_TOKENS: u32 = 1000;
 const SHORT_TOKENS: u32 = 4;
 /// Streams of the batch that a seeded request waits behind.
 const BATCH: usize = 4;
-/// Answers that begin at the same time, how long each is, and the characters of each prompt, of which no two are the same:
-/// for the models of `bench-roofline`, a character is a token.
+/// Answers that begin at the same time, how long each is, and the characters of each prompt, of
+/// which no two are the same: for the models of `bench-roofline`, a character is a token.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 const STREAM_TOKENS: u32 = 96;
 const STREAM_CHARACTERS: usize = 1000;
@@ -96,8 +97,9 @@ pub(crate) fn run() {
     line("RSS at the end, MiB".to_owned(), &|round| round.end_mib);
 }
 
-/// The model, without an end of text, so that long answers are as long as asked. The guide's weights are in 32 bits: mlx-lm
-/// computes as they are stored, and MLX's CPU back end is dozens of times slower in 16.
+/// The model, without an end of text, so that long answers are as long as asked. The guide's
+/// weights are in 32 bits: mlx-lm computes as they are stored, and MLX's CPU back end is dozens of
+/// times slower in 16.
 fn endless(of: &Path, directory: &Path) -> PathBuf {
     let model = directory.join("model");
     std::fs::create_dir(&model).expect("writable");

@@ -17,7 +17,8 @@ impl Samples {
         Self { sorted }
     }
 
-    /// The least value that `fraction` of all are at or below: every figure that is shown was measured.
+    /// The least value that `fraction` of all are at or below: every figure that is shown was
+    /// measured.
     pub(crate) fn quantile(&self, fraction: f64) -> f64 {
         let rank = (fraction * self.sorted.len() as f64).ceil() as usize;
         self.sorted[rank.clamp(1, self.sorted.len()) - 1]

@@ -57,7 +57,8 @@ impl Load {
             let (url, expected) = (url.clone(), expected.to_owned());
             let (stop, done) = (stop.clone(), done.clone());
             runtime.spawn(async move {
-                // A connection of its own per request: what one that is kept may lose is not asked here.
+                // A connection of its own per request: what one that is kept may lose is not asked
+                // here.
                 let client = Client::builder()
                     .pool_max_idle_per_host(0)
                     .timeout(LONGEST)

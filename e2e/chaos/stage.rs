@@ -1,5 +1,5 @@
-//! A control plane, a gateway and three nodes, each a process that can be ended, paused and cut off, with cables between
-//! them that can be pulled.
+//! A control plane, a gateway and three nodes, each a process that can be ended, paused and cut
+//! off, with cables between them that can be pulled.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -169,7 +169,8 @@ impl Stage {
         node.agent = Process::start_pausable(&node.args, &node.log);
     }
 
-    /// Ends what is left, in order: agents take their workers along. Panics if anything stays behind.
+    /// Ends what is left, in order: agents take their workers along. Panics if anything stays
+    /// behind.
     pub(super) fn end(mut self) {
         self.kubectl.run("delete mdep guide --timeout=120s").ok();
         for node in self.nodes.values_mut() {
@@ -204,7 +205,8 @@ impl Node {
             &text.replace(&server.to_string(), &cable.to_string()),
         );
         let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        // The agent is reached at the same port of another address; all of 127/8 is this machine, on Linux.
+        // The agent is reached at the same port of another address; all of 127/8 is this machine,
+        // on Linux.
         let other = SocketAddr::from(([127, 0, 0, 2], listen.port()));
         let down = Relay::start(runtime, other, listen).ok();
         let state = scratch.join(name);

@@ -1,11 +1,13 @@
-//! Streams of answers while a fleet of real processes is changed, killed, paused, cut off and left without disk, one
-//! thing after the other, until a time is over. After each everything heals.
+//! Streams of answers while a fleet of real processes is changed, killed, paused, cut off and left
+//! without disk, one thing after the other, until a time is over. After each everything heals.
 //!
-//! What is asked of the requests: a planned change fails none. Neither does what happens to the control plane, for the
-//! data plane serves on without it. What happens to a node may break the streams that are open on it, and what happens
-//! to the gateway those that go through it; nothing else, and nothing that had not begun.
+//! What is asked of the requests: a planned change fails none. Neither does what happens to the
+//! control plane, for the data plane serves on without it. What happens to a node may break the
+//! streams that are open on it, and what happens to the gateway those that go through it; nothing
+//! else, and nothing that had not begun.
 //!
-//! `cargo xtask chaos --minutes 10` goes on for ten minutes; a test run does what [`Deed::BRIEFLY`] names.
+//! `cargo xtask chaos --minutes 10` goes on for ten minutes; a test run does what [`Deed::BRIEFLY`]
+//! names.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -180,7 +182,8 @@ impl Story {
         }
     }
 
-    /// Does one thing, waits until all is well again, and judges what became of the requests meanwhile.
+    /// Does one thing, waits until all is well again, and judges what became of the requests
+    /// meanwhile.
     fn round(&mut self, stage: &mut Stage, load: &Load, deed: Deed) {
         write(stage, &mut self.written);
         self.homes.extend(stage.homes());
@@ -211,7 +214,8 @@ impl Story {
         self.count(deed, &requests);
     }
 
-    /// Does it, and undoes it where it does not end by itself. `None` where this machine cannot do it.
+    /// Does it, and undoes it where it does not end by itself. `None` where this machine cannot do
+    /// it.
     fn act(&mut self, stage: &mut Stage, deed: Deed, node: &'static str) -> Option<Excused> {
         let (random, written) = (&mut self.random, &mut self.written);
         let seconds =

@@ -151,8 +151,8 @@ impl Cluster {
         ]
     }
 
-    /// Starts a server, and of every Mac (name, chip, memory) an agent under that simulated chip, with the real engine and
-    /// the models of `model_dir`. Waits until all are ready.
+    /// Starts a server, and of every Mac (name, chip, memory) an agent under that simulated chip,
+    /// with the real engine and the models of `model_dir`. Waits until all are ready.
     pub(crate) fn of_macs(macs: &[(&str, &str, &str)], model_dir: &Path) -> Option<(Self, Vec<Process>)> {
         let mut cluster = Self::start(&[])?;
         cluster.model_dir = model_dir.to_owned();

@@ -64,7 +64,8 @@ impl Http {
             .expect("a runtime");
         // A second installation is refused, which is fine.
         drop(rustls::crypto::ring::default_provider().install_default());
-        // No connection is kept: the runtime stands still between calls and would not see a server close one.
+        // No connection is kept: the runtime stands still between calls and would not see a server
+        // close one.
         let client = reqwest::Client::builder()
             .pool_max_idle_per_host(0)
             .timeout(patience)
@@ -116,7 +117,8 @@ impl Http {
         self.post("/v1/chat/completions", &body)
     }
 
-    /// The same, and what is heard before the answer's body, told as soon as it is: also of an answer that breaks off.
+    /// The same, and what is heard before the answer's body, told as soon as it is: also of an
+    /// answer that breaks off.
     pub(crate) fn post_hearing(
         &self,
         path: &str,

@@ -1,5 +1,6 @@
-//! What stands in for huggingface.co: a hub of models and, on a port of its own, the CDN that has their large files.
-//! It answers what `huggingface_hub` asks when it downloads a model; `e2e/clients.rs` shows that this client is content.
+//! What stands in for huggingface.co: a hub of models and, on a port of its own, the CDN that has
+//! their large files. It answers what `huggingface_hub` asks when it downloads a model;
+//! `e2e/clients.rs` shows that this client is content.
 
 mod answer;
 
@@ -22,7 +23,8 @@ use tokio::runtime::Runtime;
 pub(crate) enum Access {
     #[default]
     Everybody,
-    /// Everybody sees that it is there and of which files it consists; these are for who has this token.
+    /// Everybody sees that it is there and of which files it consists; these are for who has this
+    /// token.
     Gated(&'static str),
     /// Nobody without this token learns that it exists.
     Private(&'static str),
@@ -159,8 +161,8 @@ impl Hub {
         format!("http://{}", self.address)
     }
 
-    /// Adds the files of a directory to a model as its newest commit, to which its branch `main` moves. Returns the
-    /// commit.
+    /// Adds the files of a directory to a model as its newest commit, to which its branch `main`
+    /// moves. Returns the commit.
     pub(crate) fn commit(&self, model: &str, directory: &Path) -> String {
         let mut files = BTreeMap::new();
         read(directory, "", &mut files);
@@ -189,14 +191,15 @@ impl Hub {
         self.shared.contents().bytes_per_second = bytes_per_second;
     }
 
-    /// Lets something happen to answers that hold byte `at` of files of this name; of several things, to each answer one,
-    /// in the order in which they were wanted.
+    /// Lets something happen to answers that hold byte `at` of files of this name; of several
+    /// things, to each answer one, in the order in which they were wanted.
     pub(crate) fn fault(&self, file: &str, at: usize, fault: Fault, times: Times) {
         let fault = (file.to_owned(), at, fault, times);
         self.shared.contents().faults.push(fault);
     }
 
-    /// Says of files of this name that they are so long, whatever they are: nobody has a file that is too large for a disk.
+    /// Says of files of this name that they are so long, whatever they are: nobody has a file that
+    /// is too large for a disk.
     pub(crate) fn claim(&self, file: &str, bytes: u64) {
         self.shared.contents().claims.insert(file.to_owned(), bytes);
     }
@@ -206,7 +209,8 @@ impl Hub {
         self.shared.contents().faults.clear();
     }
 
-    /// Method and path of every request of the hub so far; of the CDN there are [`Self::downloads`].
+    /// Method and path of every request of the hub so far; of the CDN there are
+    /// [`Self::downloads`].
     pub(crate) fn requests(&self) -> Vec<String> {
         self.shared.contents().requests.clone()
     }

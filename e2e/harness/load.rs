@@ -9,7 +9,8 @@ use super::{Cluster, Http};
 /// Requests that run at the same time.
 const STREAMS: usize = 3;
 
-/// Streams answers of `guide` one after the other while `act` runs. Every one has to come to its end.
+/// Streams answers of `guide` one after the other while `act` runs. Every one has to come to its
+/// end.
 pub(crate) fn under_load(cluster: &Cluster, act: impl FnOnce()) {
     let done = AtomicBool::new(false);
     let answered = AtomicUsize::new(0);

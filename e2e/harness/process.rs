@@ -29,14 +29,15 @@ impl Process {
         Self::run(Command::new(rooflet()).args(args).envs(env), log)
     }
 
-    /// Starts `rooflet ARGS` in a process group of its own: a kernel continues what was stopped in a group that loses
-    /// its last tie to a session, as ours does when the shell that started the tests ends before them.
+    /// Starts `rooflet ARGS` in a process group of its own: a kernel continues what was stopped in
+    /// a group that loses its last tie to a session, as ours does when the shell that started the
+    /// tests ends before them.
     pub(crate) fn start_pausable<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {
         Self::run(Command::new(rooflet()).args(args).process_group(0), log)
     }
 
-    /// Starts `rooflet ARGS`, whose files cannot grow beyond `blocks` (of 512 or 1024 bytes, as the shell counts): to
-    /// the one who writes, a full disk.
+    /// Starts `rooflet ARGS`, whose files cannot grow beyond `blocks` (of 512 or 1024 bytes, as the
+    /// shell counts): to the one who writes, a full disk.
     pub(crate) fn start_on_small_disk<S: AsRef<OsStr>>(
         args: impl IntoIterator<Item = S>,
         log: &Path,
@@ -119,7 +120,8 @@ impl Drop for Process {
         if self.has_ended() {
             return;
         }
-        // Gently first, so that the children of what we kill are not left behind; one that was stopped hears nothing.
+        // Gently first, so that the children of what we kill are not left behind; one that was
+        // stopped hears nothing.
         signal(self.pid(), "CONT");
         signal(self.pid(), "TERM");
         for _ in 0..100 {

@@ -1,4 +1,5 @@
-//! A cable between two processes that can be pulled: everything that is sent over it passes through here.
+//! A cable between two processes that can be pulled: everything that is sent over it passes through
+//! here.
 
 use std::net::SocketAddr;
 
@@ -11,7 +12,8 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
     Whole,
-    /// Connections end, and new ones are closed at once: a process that is gone, or a router that says no.
+    /// Connections end, and new ones are closed at once: a process that is gone, or a router that
+    /// says no.
     Closed,
     /// Nothing arrives and nobody is told: a cable that was pulled.
     Silent,

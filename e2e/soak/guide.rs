@@ -1,4 +1,5 @@
-//! Requests to the guide, a model that was trained: what it says to each is what it says when nothing else runs.
+//! Requests to the guide, a model that was trained: what it says to each is what it says when
+//! nothing else runs.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Requests to a model that follows a script: what it must say to each is worked out here, from the script alone.
+//! Requests to a model that follows a script: what it must say to each is worked out here, from the
+//! script alone.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -69,7 +70,8 @@ const CALL: usize = 8;
 /// After its cue, any letter from `a` to `p` is as probable as the others.
 const LETTERS: usize = 9;
 
-/// Prints what was said, and nothing else. Behind it stand the words by which reasoning and tools are known.
+/// Prints what was said, and nothing else. Behind it stand the words by which reasoning and tools
+/// are known.
 const TEMPLATE: &str =
     "{% for message in messages %}{{ message.content }}{% endfor %}{# </think> <tool_call> tools #}";
 
@@ -114,7 +116,8 @@ pub(super) fn question(random: &mut StdRng) -> Question {
         2 => Api::Responses,
         _ => Api::Messages,
     };
-    // The model reads only its last token. What stands before it fills caches, and often begins alike.
+    // The model reads only its last token. What stands before it fills caches, and often begins
+    // alike.
     let filler = "abcdefghijklmnop".repeat(match random.random_range(0..20) {
         0 => random.random_range(0..60),
         _ => random.random_range(0..6),
@@ -174,7 +177,8 @@ pub(super) fn question(random: &mut StdRng) -> Question {
         1 => &["never", "é"],
         _ => &[],
     };
-    // Responses have none; where an answer has parts, a stop string would be looked for in all of them.
+    // Responses have none; where an answer has parts, a stop string would be looked for in all of
+    // them.
     let stops = match api {
         Api::Completions | Api::Chat if line < JSON => stops,
         Api::Messages if line < JSON => stops,
@@ -191,7 +195,8 @@ pub(super) fn question(random: &mut StdRng) -> Question {
         body["response_format"] = json!({"type": "json_schema", "json_schema": {"name": "stay", "strict": true, "schema": {
             "type": "object", "additionalProperties": false, "required": ["town", "days"],
             "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}}}});
-        // A text that is whole may be followed by nothing else, so the end of text need not be asked for.
+        // A text that is whole may be followed by nothing else, so the end of text need not be
+        // asked for.
         let pieces = LINES[JSON].pieces.len() as u64;
         if max_tokens >= pieces {
             said.end = End::Stop;
@@ -236,7 +241,8 @@ pub(super) fn question(random: &mut StdRng) -> Question {
     }
 }
 
-/// What a line's model says in at most so many tokens, the end of text being one, and how many it takes.
+/// What a line's model says in at most so many tokens, the end of text being one, and how many it
+/// takes.
 fn spoken(line: &Line, max_tokens: u64, stops: &[&str]) -> (Said, u64) {
     let mut bytes = Vec::new();
     let mut pieces = line.pieces.iter().cycle();

@@ -1,4 +1,5 @@
-//! `cargo xtask bench-roofline`: predicted against measured decode speed, on this machine and in one run.
+//! `cargo xtask bench-roofline`: predicted against measured decode speed, on this machine and in
+//! one run.
 
 use std::{convert::Infallible, os::unix::process::CommandExt};
 
@@ -6,7 +7,8 @@ use anyhow::{Context, Result};
 
 use crate::{console, setup};
 
-/// Becomes `rooflet bench-roofline` with `args`. Models are kept below target/, so that only the first run writes them.
+/// Becomes `rooflet bench-roofline` with `args`. Models are kept below target/, so that only the
+/// first run writes them.
 pub(crate) fn run(args: &[&str]) -> Result<Infallible> {
     setup::run()?;
     let models = console::root().join("target").join("bench-models");

@@ -1,5 +1,5 @@
-//! `cargo xtask chaos`: processes killed at random moments, over many seeds; or everything that can happen to a fleet,
-//! for some minutes, while answers are streamed.
+//! `cargo xtask chaos`: processes killed at random moments, over many seeds; or everything that can
+//! happen to a fleet, for some minutes, while answers are streamed.
 
 use std::process::Command;
 

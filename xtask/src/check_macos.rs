@@ -1,6 +1,7 @@
 //! `cargo xtask check-macos`: clippy over the code as a Mac would compile it, from Linux.
 //!
-//! Nothing is linked or run, so neither Xcode nor a Mac is needed, only Rust's standard library for the target.
+//! Nothing is linked or run, so neither Xcode nor a Mac is needed, only Rust's standard library for
+//! the target.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -32,7 +33,8 @@ pub(crate) fn run() -> Result<Outcome> {
     let mut clippy = console::cargo();
     clippy.args(["clippy", "--config", CONFIG, "--target", TARGET]);
     clippy.args(["--workspace", "--all-targets", "--", "-D", "warnings"]);
-    // Crates that compile C for the target (ring) would ask for Apple's compiler; the check links nothing.
+    // Crates that compile C for the target (ring) would ask for Apple's compiler; the check links
+    // nothing.
     let no_compiler = if Path::new("/bin/true").exists() {
         "/bin/true"
     } else {

@@ -22,7 +22,8 @@ pub(crate) fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// Runs `command` silently and returns its standard output; on failure, the error repeats what it said.
+/// Runs `command` silently and returns its standard output; on failure, the error repeats what it
+/// said.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = display(command);
     let output = command
@@ -80,8 +81,9 @@ pub(crate) fn is_installed(program: impl AsRef<OsStr>) -> bool {
 
 /// The cargo that runs this task, in the repository root.
 ///
-/// Cargo told this task about its own package through the environment. Passed on, that would make build
-/// scripts that watch those names (ring's) run anew after every direct `cargo build`, and the other way round.
+/// Cargo told this task about its own package through the environment. Passed on, that would make
+/// build scripts that watch those names (ring's) run anew after every direct `cargo build`, and the
+/// other way round.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());

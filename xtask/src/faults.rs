@@ -1,4 +1,5 @@
-//! `cargo xtask faults`: a simulated fleet in which things go wrong, seed after seed, held against the guarantees.
+//! `cargo xtask faults`: a simulated fleet in which things go wrong, seed after seed, held against
+//! the guarantees.
 
 use anyhow::{Context, Result, bail};
 

@@ -1,4 +1,5 @@
-//! `cargo xtask fit-roofline`: finds the predictor's constants anew from the measurements in src/roofline-fit.
+//! `cargo xtask fit-roofline`: finds the predictor's constants anew from the measurements in
+//! src/roofline-fit.
 
 use anyhow::Result;
 

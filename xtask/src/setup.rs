@@ -1,11 +1,12 @@
 //! `cargo xtask setup`: what cargo cannot build by itself.
 //!
 //! On a Mac that is nothing: mlx-sys builds MLX. Its build script knows only macOS, so on Linux the
-//! script is overridden: this task prepares MLX's CPU build (a wheel), mlx-c and its Rust declarations
-//! in a prefix, and writes `.cargo/mlx-linux.generated.toml`, which points cargo at it.
+//! script is overridden: this task prepares MLX's CPU build (a wheel), mlx-c and its Rust
+//! declarations in a prefix, and writes `.cargo/mlx-linux.generated.toml`, which points cargo at
+//! it.
 //!
-//! The prefix is named after everything that went into it, is built aside and renamed into place, and lies in
-//! the user's cache: all checkouts share it, and a half-built one is never seen.
+//! The prefix is named after everything that went into it, is built aside and renamed into place,
+//! and lies in the user's cache: all checkouts share it, and a half-built one is never seen.
 
 mod bindings;
 mod mlx_c;

@@ -1,4 +1,5 @@
-//! `cargo xtask simulate`: `rooflet simulate` from a build that is quick to make and quick enough for large fleets.
+//! `cargo xtask simulate`: `rooflet simulate` from a build that is quick to make and quick enough
+//! for large fleets.
 
 use std::process::Command;
 

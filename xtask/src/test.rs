@@ -122,7 +122,8 @@ fn line(name: &str, outcome: &Outcome, elapsed: Duration) -> String {
         .to_owned()
 }
 
-/// One run per target directory: checkouts that share one would put their binaries in each other's place.
+/// One run per target directory: checkouts that share one would put their binaries in each other's
+/// place.
 fn lock() -> Result<File> {
     let path = env::current_exe()
         .context("finding the target directory")?
@@ -177,7 +178,8 @@ fn deny() -> Result<Outcome> {
             "cargo-deny is not installed: cargo install --locked cargo-deny".into(),
         ));
     }
-    // Advisories change without the repository doing so; they are checked by a person, not by every build.
+    // Advisories change without the repository doing so; they are checked by a person, not by every
+    // build.
     cargo("deny --all-features --config .cargo/deny.toml check licenses bans sources")
 }
 

@@ -79,7 +79,8 @@ impl Contents {
         }
     }
 
-    /// What strikes an answer with these bytes of a file, and where: of several, what was wanted first.
+    /// What strikes an answer with these bytes of a file, and where: of several, what was wanted
+    /// first.
     fn fault(&mut self, name: &str, bytes: &Range<usize>) -> Option<(usize, Fault)> {
         let strikes = |(file, at, ..): &(String, usize, Fault, Times)| file == name && bytes.contains(at);
         let index = self.faults.iter().position(strikes)?;
@@ -161,7 +162,8 @@ fn place(shared: &Shared, file: &File, path: &str, commit: &str) -> Response {
     let (status, location, etag) = match file.pointer_bytes {
         Some(_) => {
             let cdn = shared.cdn.lock().expect("nobody panics with it");
-            // Another host, not only another port: some clients of the hub tell them by their names.
+            // Another host, not only another port: some clients of the hub tell them by their
+            // names.
             let location = format!("http://localhost:{}/{path}?{SIGNATURE}", cdn.port());
             (StatusCode::FOUND, location, &file.sha256)
         }

@@ -70,16 +70,16 @@ pub const AGENT_STOPPED: &str = "AgentStopped";
 /// Reason of [`condition_type::PROBE_FRESH`]: the figures are outdated.
 pub const PROBE_EXPIRED: &str = "Expired";
 
-/// Reason of [`condition_type::PROBE_FRESH`] and [`condition_type::PREDICTION_ACCURATE`]: the node is
-/// simulated, so its measurements are not real speeds.
+/// Reason of [`condition_type::PROBE_FRESH`] and [`condition_type::PREDICTION_ACCURATE`]: the node
+/// is simulated, so its measurements are not real speeds.
 pub const SIMULATED_CHIP: &str = "SimulatedChip";
 
-/// Reason of [`condition_type::ADMITTED`], and of an event: `rooflet.dev/admission` admitted a replica that does not
-/// fit.
+/// Reason of [`condition_type::ADMITTED`], and of an event: `rooflet.dev/admission` admitted a
+/// replica that does not fit.
 pub const ADMISSION_OVERRIDDEN: &str = "AdmissionOverridden";
 
-/// Reason of [`condition_type::ADMITTED`], and of an event: the replica runs, but its node can no longer satisfy all
-/// reservations.
+/// Reason of [`condition_type::ADMITTED`], and of an event: the replica runs, but its node can no
+/// longer satisfy all reservations.
 pub const OVERCOMMITTED: &str = "Overcommitted";
 
 /// Reason of a replica's [`condition_type::ADMITTED`]: it was stopped because of memory pressure.
@@ -112,7 +112,8 @@ impl From<bool> for Truth {
     }
 }
 
-/// Sets the condition of type `kind`; `lastTransitionTime` changes only with the status. Returns whether anything changed.
+/// Sets the condition of type `kind`; `lastTransitionTime` changes only with the status. Returns
+/// whether anything changed.
 pub fn set_condition(
     conditions: &mut Vec<Condition>,
     kind: &str,
@@ -154,7 +155,8 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
         .any(|condition| condition.type_ == kind && condition.status == "True")
 }
 
-/// Truncates to whole seconds, as metav1.Time does on the wire. Otherwise objects would differ from their stored form.
+/// Truncates to whole seconds, as metav1.Time does on the wire. Otherwise objects would differ from
+/// their stored form.
 pub fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }

@@ -1,4 +1,5 @@
-//! CustomResourceDefinitions, generated from the types. `rooflet crd` prints them; `manifests/crds.yaml` contains them.
+//! CustomResourceDefinitions, generated from the types. `rooflet crd` prints them;
+//! `manifests/crds.yaml` contains them.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -24,7 +25,8 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     definitions.into_iter().map(without_unsigned_formats).collect()
 }
 
-/// Removes unsigned formats: Kubernetes supports only signed ones and warns about `uint32`. The minimum in the schema remains.
+/// Removes unsigned formats: Kubernetes supports only signed ones and warns about `uint32`. The
+/// minimum in the schema remains.
 fn without_unsigned_formats(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let versions = definition.spec.versions.iter_mut();
     let schemas = versions.filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());

@@ -1,6 +1,8 @@
-//! Kinds of the API group `rooflet.dev`, version `v1alpha1`, and documents that rooflet processes exchange.
+//! Kinds of the API group `rooflet.dev`, version `v1alpha1`, and documents that rooflet processes
+//! exchange.
 //!
-//! Invariant: data types only, no I/O and no decisions. `kubectl explain` shows the doc comments of the kinds.
+//! Invariant: data types only, no I/O and no decisions. `kubectl explain` shows the doc comments of
+//! the kinds.
 
 pub mod conditions;
 pub mod crd;

@@ -21,22 +21,28 @@ pub const DEPLOYMENT_LABEL: &str = "rooflet.dev/deployment";
 pub const REVISION_LABEL: &str = "rooflet.dev/revision";
 /// Label of revisions: hash of the template, used to find an unchanged template.
 pub const TEMPLATE_HASH_LABEL: &str = "rooflet.dev/template-hash";
-/// Annotation of replicas that an agent mirrors from its `--manifest-dir`, like `kubernetes.io/config.mirror` of Pods.
+/// Annotation of replicas that an agent mirrors from its `--manifest-dir`, like
+/// `kubernetes.io/config.mirror` of Pods.
 pub const MIRROR_ANNOTATION: &str = "rooflet.dev/config.mirror";
-/// Annotation of deployments and their replicas. With the value `warn`, admission reports its reasons but does not reject.
+/// Annotation of deployments and their replicas. With the value `warn`, admission reports its
+/// reasons but does not reject.
 pub const ADMISSION_ANNOTATION: &str = "rooflet.dev/admission";
 /// Value of [`ADMISSION_ANNOTATION`].
 pub const ADMISSION_WARN: &str = "warn";
-/// Annotation of deployments and revisions: the user's description of a change, as written by kubectl.
+/// Annotation of deployments and revisions: the user's description of a change, as written by
+/// kubectl.
 pub const CHANGE_CAUSE_ANNOTATION: &str = "kubernetes.io/change-cause";
-/// Annotation of deployments: `REVISION/STEP` completes this step of the revision's canary, `REVISION/full` all remaining steps.
+/// Annotation of deployments: `REVISION/STEP` completes this step of the revision's canary,
+/// `REVISION/full` all remaining steps.
 pub const PROMOTE_ANNOTATION: &str = "rooflet.dev/promote";
 /// Annotation of deployments: name of the ModelRevision whose rollout is aborted.
 pub const ABORT_ANNOTATION: &str = "rooflet.dev/abort";
-/// Annotation of replicas: name of the FleetNode to which the replica moves. It is evicted as in a drain. The scheduler places its
-/// replacement on that node if it fits, and never on the previous node.
+/// Annotation of replicas: name of the FleetNode to which the replica moves. It is evicted as in a
+/// drain. The scheduler places its replacement on that node if it fits, and never on the previous
+/// node.
 pub const MOVE_ANNOTATION: &str = "rooflet.dev/move-to";
-/// Annotation of a replica that will be replaced in place: model `hf://OWNER/NAME@COMMIT` that its agent downloads in advance.
+/// Annotation of a replica that will be replaced in place: model `hf://OWNER/NAME@COMMIT` that its
+/// agent downloads in advance.
 pub const PREPARE_ANNOTATION: &str = "rooflet.dev/prepare";
 /// Finalizer of replicas. The agent removes it after the worker has stopped and its memory is free.
 pub const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
@@ -50,12 +56,14 @@ pub const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";
 /// Annotation of gateway Leases: queued requests as JSON, for the autoscaler.
 pub const DEMAND_ANNOTATION: &str = "rooflet.dev/demand";
 
-/// Returns the name of a node's Lease. The prefix avoids conflicts with the Lease of a Kubernetes Node of the same name.
+/// Returns the name of a node's Lease. The prefix avoids conflicts with the Lease of a Kubernetes
+/// Node of the same name.
 pub fn lease_name(node: &str) -> String {
     format!("fleetnode-{node}")
 }
 
-/// Returns an owner reference that makes `owner` the controller: deleting the owner deletes the dependent.
+/// Returns an owner reference that makes `owner` the controller: deleting the owner deletes the
+/// dependent.
 ///
 /// Returns `None` if `owner` was never stored and has no UID.
 pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> Option<OwnerReference> {

@@ -1,4 +1,5 @@
-//! JSON documents that worker, agent and gateway exchange. Field names contain the unit. Data types only.
+//! JSON documents that worker, agent and gateway exchange. Field names contain the unit. Data types
+//! only.
 //!
 //! Readers accept unknown fields, so that an agent may be one release older than its workers.
 
@@ -122,34 +123,37 @@ pub struct MeasuredPrefill {
     pub samples: u64,
 }
 
-/// Response header of an agent for a replica: number of in-flight requests of all gateways, including the requesting one. Gateways
-/// use it to consider each other's requests.
+/// Response header of an agent for a replica: number of in-flight requests of all gateways,
+/// including the requesting one. Gateways use it to consider each other's requests.
 pub const RUNNING_HEADER: &str = "x-rooflet-running";
 
-/// Request header of an agent's `GET /status` to a worker: maximum share of the chip's time, greater than 0 and at most 1. It is valid
-/// for some seconds.
+/// Request header of an agent's `GET /status` to a worker: maximum share of the chip's time,
+/// greater than 0 and at most 1. It is valid for some seconds.
 pub const CHIP_SHARE_HEADER: &str = "x-rooflet-chip-share";
 
-/// Request header of a gateway for `/v1/responses`: replica id, 16 hexadecimal digits. The worker includes it in the response's id, so
-/// that every gateway finds the replica that stores the response.
+/// Request header of a gateway for `/v1/responses`: replica id, 16 hexadecimal digits. The worker
+/// includes it in the response's id, so that every gateway finds the replica that stores the
+/// response.
 pub const KEEPER_HEADER: &str = "x-rooflet-keeper";
 
-/// Returns the id by which gateways identify a replica. It is equal in all gateways and agents of a build.
+/// Returns the id by which gateways identify a replica. It is equal in all gateways and agents of a
+/// build.
 pub fn replica_id(namespace: &str, name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (namespace, name).hash(&mut hasher);
     hasher.finish()
 }
 
-/// Returns the path after `/replicas/NAMESPACE/NAME/proxy` in a URL of an agent, with its original percent-encoding.
+/// Returns the path after `/replicas/NAMESPACE/NAME/proxy` in a URL of an agent, with its original
+/// percent-encoding.
 pub fn behind_proxy(path: &str) -> Option<&str> {
     let replica = path.strip_prefix("/replicas/")?;
     let behind = replica.splitn(3, '/').nth(2)?.strip_prefix("proxy")?;
     behind.starts_with('/').then_some(behind)
 }
 
-/// Returns the id of the replica that stores a response or an item; 0 if the request did not come through a gateway. `None` for ids
-/// of another format.
+/// Returns the id of the replica that stores a response or an item; 0 if the request did not come
+/// through a gateway. `None` for ids of another format.
 pub fn keeper_of(id: &str) -> Option<u64> {
     let (_, digits) = id.split_once('_')?;
     let digits = digits.get(..16)?;
@@ -161,7 +165,8 @@ pub fn keeper_of(id: &str) -> Option<u64> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Demand {
-    /// Maximum number of queued requests since the last report, by namespace and served name, for autoscaled models.
+    /// Maximum number of queued requests since the last report, by namespace and served name, for
+    /// autoscaled models.
     pub waiting: BTreeMap<String, BTreeMap<String, u64>>,
 }
 

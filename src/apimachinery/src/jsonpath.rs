@@ -1,5 +1,5 @@
-//! JSONPath as printer columns and selectable fields use it: `.a.b`, `['x']`, `[0]`, `[1:3]`, `[*]`, `.*`
-//! and filters such as `[?(@.type=="Ready")].status`.
+//! JSONPath as printer columns and selectable fields use it: `.a.b`, `['x']`, `[0]`, `[1:3]`,
+//! `[*]`, `.*` and filters such as `[?(@.type=="Ready")].status`.
 
 use serde_json::Value;
 

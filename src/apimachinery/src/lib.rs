@@ -1,5 +1,5 @@
-//! The parts of the Kubernetes API that are pure functions of values: structural schemas, defaulting, pruning, validation, CEL
-//! rules, patches, selectors, JSONPath, tables and verbs.
+//! The parts of the Kubernetes API that are pure functions of values: structural schemas,
+//! defaulting, pruning, validation, CEL rules, patches, selectors, JSONPath, tables and verbs.
 //!
 //! The crate has no knowledge of rooflet's kinds and does no I/O.
 

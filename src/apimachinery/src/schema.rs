@@ -1,8 +1,8 @@
 //! Structural schemas: what a CustomResourceDefinition says about its objects, compiled once.
 //!
-//! Pure functions over `serde_json::Value`: defaulting, pruning, validation (types, list uniqueness,
-//! CEL rules) with the causes and texts of a real API server. Nothing here knows of storage, HTTP or
-//! time.
+//! Pure functions over `serde_json::Value`: defaulting, pruning, validation (types, list
+//! uniqueness, CEL rules) with the causes and texts of a real API server. Nothing here knows of
+//! storage, HTTP or time.
 
 mod accept;
 pub mod builtin;
@@ -42,8 +42,8 @@ pub struct StructuralSchema {
 }
 
 impl StructuralSchema {
-    /// Checks and compiles a version's schema. Errors name fields below `at`, the field of the CRD the
-    /// schema stands in; `has_status` says whether the version has the `status` subresource.
+    /// Checks and compiles a version's schema. Errors name fields below `at`, the field of the CRD
+    /// the schema stands in; `has_status` says whether the version has the `status` subresource.
     #[cfg(test)]
     pub fn compile(at: &str, schema: &Value, has_status: bool) -> Result<Self, Vec<FieldError>> {
         let errors = accept::check(at, schema, has_status);

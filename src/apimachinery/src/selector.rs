@@ -1,7 +1,7 @@
 //! Label and field selectors: the query language of lists and watches.
 //!
-//! Grammar, edge cases (`a in ()`, `a=`) and error texts are apimachinery's. Parsing proves a selector;
-//! matching cannot fail.
+//! Grammar, edge cases (`a in ()`, `a=`) and error texts are apimachinery's. Parsing proves a
+//! selector; matching cannot fail.
 
 use std::collections::BTreeSet;
 
@@ -459,7 +459,8 @@ impl FieldSelector {
         self.terms.iter().map(|term| term.field.as_str())
     }
 
-    /// The value a field must have, where the selector fixes it: `metadata.name=x` reads one object.
+    /// The value a field must have, where the selector fixes it: `metadata.name=x` reads one
+    /// object.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms
             .iter()
@@ -467,7 +468,8 @@ impl FieldSelector {
             .map(|term| term.value.as_str())
     }
 
-    /// Matches with fields looked up by the caller, since some kinds rename them; absent fields are empty texts.
+    /// Matches with fields looked up by the caller, since some kinds rename them; absent fields are
+    /// empty texts.
     pub fn matches_with(&self, field: impl Fn(&str) -> String) -> bool {
         self.terms
             .iter()

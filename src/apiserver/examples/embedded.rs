@@ -35,7 +35,8 @@ pub(crate) async fn run() -> Result<Value, Box<dyn Error>> {
     Ok(list)
 }
 
-/// The definition of `widgets.example.com`: a size that must be positive, and a colour with a default.
+/// The definition of `widgets.example.com`: a size that must be positive, and a colour with a
+/// default.
 fn widgets() -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",

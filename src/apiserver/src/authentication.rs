@@ -1,4 +1,5 @@
-//! Authentication: the user of a request, by its certificate, the administrator's token or a bootstrap token.
+//! Authentication: the user of a request, by its certificate, the administrator's token or a
+//! bootstrap token.
 
 mod bootstrap;
 mod user;
@@ -27,8 +28,9 @@ fn is_same(own: &str, presented: &str) -> bool {
             == 0
 }
 
-/// Finds the user. The first credentials that are good decide, the certificate before the token; who shows only bad
-/// ones is refused, who shows none is anonymous. `secret` looks up the Secret of a bootstrap token.
+/// Finds the user. The first credentials that are good decide, the certificate before the token;
+/// who shows only bad ones is refused, who shows none is anonymous. `secret` looks up the Secret of
+/// a bootstrap token.
 pub(crate) fn authenticate(
     certificate: Option<Result<UserName, UserCertificateError>>,
     headers: &HeaderMap,

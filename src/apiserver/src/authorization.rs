@@ -1,11 +1,13 @@
 //! Authorization: which user may make which request.
 //!
-//! The server asks its [`Authorizer`]s in order. The first [`Decision::Allow`] or [`Decision::Deny`] decides; if no authorizer
-//! has an opinion, the request is denied. The built-in rules come first: members of `system:masters` may do everything, every
-//! user may read health and version, and authenticated users may read discovery and OpenAPI.
+//! The server asks its [`Authorizer`]s in order. The first [`Decision::Allow`] or
+//! [`Decision::Deny`] decides; if no authorizer has an opinion, the request is denied. The built-in
+//! rules come first: members of `system:masters` may do everything, every user may read health and
+//! version, and authenticated users may read discovery and OpenAPI.
 //!
-//! An authorizer decides by the head of a request, before the body is read. An [`ObjectPolicy`] restricts allowed requests
-//! further, by the stored object and by the object that is about to be stored.
+//! An authorizer decides by the head of a request, before the body is read. An [`ObjectPolicy`]
+//! restricts allowed requests further, by the stored object and by the object that is about to be
+//! stored.
 
 mod rules;
 
@@ -53,22 +55,24 @@ pub enum Decision {
     Allow,
     /// Denied for this reason, whatever later authorizers decide.
     Deny(String),
-    /// Left to later authorizers. The reason is shown if none of them allows the request; it may be empty.
+    /// Left to later authorizers. The reason is shown if none of them allows the request; it may be
+    /// empty.
     NoOpinion(String),
 }
 
 /// Decides whether a request is allowed, by its head alone.
 ///
-/// Calls are synchronous: an authorizer that depends on stored objects keeps what it needs in memory.
+/// Calls are synchronous: an authorizer that depends on stored objects keeps what it needs in
+/// memory.
 pub trait Authorizer: Send + Sync {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision;
 }
 
-/// Restricts by the objects themselves what an [`Authorizer`] allowed. Does not apply to members of `system:masters` and to the
-/// server's own controllers.
+/// Restricts by the objects themselves what an [`Authorizer`] allowed. Does not apply to members of
+/// `system:masters` and to the server's own controllers.
 pub trait ObjectPolicy: Send + Sync {
-    /// Decides whether the user may learn of the stored object, or that there is none. An error is the reason why not. A policy
-    /// that hides objects gives the same reason in both cases.
+    /// Decides whether the user may learn of the stored object, or that there is none. An error is
+    /// the reason why not. A policy that hides objects gives the same reason in both cases.
     fn check_stored(
         &self,
         user: &User,
@@ -76,7 +80,8 @@ pub trait ObjectPolicy: Send + Sync {
         stored: Option<&Value>,
     ) -> Result<(), Forbidden>;
 
-    /// Decides whether the user may store `new`; `old` is `None` for a new object. An error is the reason why not.
+    /// Decides whether the user may store `new`; `old` is `None` for a new object. An error is the
+    /// reason why not.
     fn check_change(
         &self,
         user: &User,

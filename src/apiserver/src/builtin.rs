@@ -1,6 +1,8 @@
-//! The kinds that are compiled in: what each is called, how it is decoded, prepared, checked and printed.
+//! The kinds that are compiled in: what each is called, how it is decoded, prepared, checked and
+//! printed.
 //!
-//! A built-in object is stored without `apiVersion` and `kind`, as lists show it; `Resource` adds them.
+//! A built-in object is stored without `apiVersion` and `kind`, as lists show it; `Resource` adds
+//! them.
 
 mod certificate_signing_request;
 mod config_map;
@@ -304,7 +306,8 @@ impl BuiltIn {
         self != Self::EventsEvent
     }
 
-    /// Fills in what every object of the kind has. Runs on every decoded body; objects are in stored form.
+    /// Fills in what every object of the kind has. Runs on every decoded body; objects are in
+    /// stored form.
     pub(crate) fn default(self, object: &mut Value) {
         match self {
             Self::Secret => secret::default(object),
@@ -378,7 +381,8 @@ impl BuiltIn {
         }
     }
 
-    /// The value of a field by which objects of the kind can be selected, besides name and namespace.
+    /// The value of a field by which objects of the kind can be selected, besides name and
+    /// namespace.
     pub(crate) fn selectable_field<'a>(
         self,
         object: &'a Value,

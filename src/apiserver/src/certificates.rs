@@ -1,4 +1,5 @@
-//! CertificateSigningRequests: what they say and how long they are kept. Pure; `controller::certificates` approves and signs.
+//! CertificateSigningRequests: what they say and how long they are kept. Pure;
+//! `controller::certificates` approves and signs.
 
 pub(crate) mod signer;
 

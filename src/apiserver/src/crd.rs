@@ -1,5 +1,5 @@
-//! CustomResourceDefinition: what one must look like, what it turns into (resources), and its life (conditions,
-//! removal of its objects).
+//! CustomResourceDefinition: what one must look like, what it turns into (resources), and its life
+//! (conditions, removal of its objects).
 
 mod lifecycle;
 mod resource;
@@ -49,7 +49,8 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// Objects may lie in the store in every version that ever was the storage version: none of them can be dropped.
+/// Objects may lie in the store in every version that ever was the storage version: none of them
+/// can be dropped.
 fn check_stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
     let at = "status.storedVersions";
     let stored = crd["status"]["storedVersions"].as_array();

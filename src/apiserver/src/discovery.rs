@@ -17,7 +17,8 @@ use rooflet_apimachinery::verb::Verb;
 /// Content type of the aggregated form.
 pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Whether a client wants `/api` and `/apis` aggregated or plain. The first clause that can be served wins.
+/// Whether a client wants `/api` and `/apis` aggregated or plain. The first clause that can be
+/// served wins.
 pub(crate) fn wants_aggregated(accept: &str) -> Result<bool, ApiError> {
     if accept.is_empty() {
         return Ok(false);

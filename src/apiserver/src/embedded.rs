@@ -21,7 +21,8 @@ const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// How an [`EmbeddedServer`] is set up.
 pub struct EmbeddedOptions {
-    /// Holds the store (`store.redb`) and the administrator's token (`token`). Created if it is missing.
+    /// Holds the store (`store.redb`) and the administrator's token (`token`). Created if it is
+    /// missing.
     pub data_dir: PathBuf,
     /// Port 0 selects a free port.
     pub listen: SocketAddr,
@@ -70,9 +71,11 @@ pub enum StartEmbeddedError {
 #[error("{0}")]
 pub struct StopEmbeddedError(String);
 
-/// A server with its own store, over plain HTTP. Dropping it stops the server; [`EmbeddedServer::stop`] also waits for the end.
+/// A server with its own store, over plain HTTP. Dropping it stops the server;
+/// [`EmbeddedServer::stop`] also waits for the end.
 ///
-/// A program that needs TLS, client certificates or its own store composes an [`ApiServer`] instead.
+/// A program that needs TLS, client certificates or its own store composes an [`ApiServer`]
+/// instead.
 pub struct EmbeddedServer {
     address: SocketAddr,
     token: Token,

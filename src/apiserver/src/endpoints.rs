@@ -1,4 +1,5 @@
-//! HTTP: from a connection to a request, from a request to its handler, and from a result to the bytes of the reply.
+//! HTTP: from a connection to a request, from a request to its handler, and from a result to the
+//! bytes of the reply.
 
 mod answer;
 pub(crate) mod body;

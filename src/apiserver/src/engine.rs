@@ -1,7 +1,7 @@
 //! The one write path of all kinds: decode, prepare, default, validate, store.
 //!
-//! Every decision is made on values read from the store; the store's expectation on the revision makes it stick or be
-//! made again.
+//! Every decision is made on values read from the store; the store's expectation on the revision
+//! makes it stick or be made again.
 
 mod create;
 mod decode;
@@ -33,8 +33,8 @@ pub(crate) use delete::Deleted;
 pub(crate) use scale::scale_of;
 pub(crate) use update::Edit;
 
-/// How long a write is tried again when others were faster and the client did not insist on a version: as long as a
-/// real server lets a request take.
+/// How long a write is tried again when others were faster and the client did not insist on a
+/// version: as long as a real server lets a request take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// See the module's documentation. Clones are the same engine.
@@ -209,7 +209,8 @@ impl Engine {
         Ok(record)
     }
 
-    /// Why a write did not happen. After one that came too late for its definition, the new one is served.
+    /// Why a write did not happen. After one that came too late for its definition, the new one is
+    /// served.
     fn refusal(&self, resource: &Resource, err: CommitError) -> PutError {
         if matches!(err, CommitError::Unguarded { .. }) {
             self.registry.sync();
@@ -218,7 +219,8 @@ impl Engine {
         err.into()
     }
 
-    /// Puts a new value in place of a record that must not have changed; no checks are made. False if it has.
+    /// Puts a new value in place of a record that must not have changed; no checks are made. False
+    /// if it has.
     pub(super) async fn replace_unconditionally(
         &self,
         resource: &Resource,

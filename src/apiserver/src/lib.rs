@@ -1,12 +1,13 @@
 //! An embeddable Kubernetes API server.
 //!
-//! The server has discovery, OpenAPI, CustomResourceDefinitions with CEL rules, watches, tables, patches,
-//! garbage collection, and the built-in kinds that clients need. kubectl and `kube` clients use it like a real one. No kind of
-//! any application is known here: an application's kinds are CustomResourceDefinitions, and its rules on users are an
-//! [`authorization::Authorizer`].
+//! The server has discovery, OpenAPI, CustomResourceDefinitions with CEL rules, watches, tables,
+//! patches, garbage collection, and the built-in kinds that clients need. kubectl and `kube`
+//! clients use it like a real one. No kind of any application is known here: an application's kinds
+//! are CustomResourceDefinitions, and its rules on users are an [`authorization::Authorizer`].
 //!
-//! [`EmbeddedServer`] is a complete server with defaults. [`ApiServer`] is for programs that bring their own store, TLS
-//! configuration, certificate authorities or tasks. An example, `examples/embedded.rs`:
+//! [`EmbeddedServer`] is a complete server with defaults. [`ApiServer`] is for programs that bring
+//! their own store, TLS configuration, certificate authorities or tasks. An example,
+//! `examples/embedded.rs`:
 //!
 #![doc = concat!("```ignore\n", include_str!("../examples/embedded.rs"), "```")]
 //!

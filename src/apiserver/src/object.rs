@@ -82,7 +82,8 @@ pub(crate) fn set_resource_version(object: &mut Value, version: Revision) {
     metadata_mut(object).insert("resourceVersion".to_owned(), Value::from(version.to_string()));
 }
 
-/// An object in JSON with a gap where its resourceVersion goes: the store's writer only fills it in.
+/// An object in JSON with a gap where its resourceVersion goes: the store's writer only fills it
+/// in.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     json: Vec<u8>,

@@ -1,4 +1,5 @@
-//! The table of served resources: the built-in ones and those of the CustomResourceDefinitions in the store.
+//! The table of served resources: the built-in ones and those of the CustomResourceDefinitions in
+//! the store.
 //!
 //! Readers take a [`Snapshot`]; [`Registry::sync`] replaces it when definitions changed.
 

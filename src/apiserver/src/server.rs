@@ -39,7 +39,8 @@ pub struct ApiServerConfig {
     /// Sign certificates that are asked for; `None` leaves that to others.
     pub signers: Option<CertificateSigners>,
     pub in_flight: InFlightLimits,
-    /// Decide in this order which requests are allowed; see [`authorization`](crate::authorization).
+    /// Decide in this order which requests are allowed; see
+    /// [`authorization`](crate::authorization).
     pub authorizers: Vec<Arc<dyn Authorizer>>,
     /// Restrict by the objects what the authorizers allow.
     pub policies: Vec<Arc<dyn ObjectPolicy>>,
@@ -181,7 +182,8 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Starts to serve on a port that the caller bound. Returns at once; everything ends with `tasks`.
+    /// Starts to serve on a port that the caller bound. Returns at once; everything ends with
+    /// `tasks`.
     pub async fn serve(
         self,
         listener: std::net::TcpListener,

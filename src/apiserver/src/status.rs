@@ -1,6 +1,8 @@
-//! `metav1.Status`: every failure of the API server becomes one here, with the words of a real kube-apiserver.
+//! `metav1.Status`: every failure of the API server becomes one here, with the words of a real
+//! kube-apiserver.
 //!
-//! `details.kind` is the plural resource for NotFound, AlreadyExists, Conflict and Forbidden, and the Kind for Invalid.
+//! `details.kind` is the plural resource for NotFound, AlreadyExists, Conflict and Forbidden, and
+//! the Kind for Invalid.
 
 mod details;
 
@@ -133,7 +135,8 @@ impl ApiError {
         err
     }
 
-    /// A path that no group serves. Clients read the plain text as "the server could not find the requested resource".
+    /// A path that no group serves. Clients read the plain text as "the server could not find the
+    /// requested resource".
     pub(crate) fn no_route() -> Self {
         Self::plain(StatusCode::NOT_FOUND, Reason::NotFound, "404 page not found\n")
     }

@@ -1,6 +1,7 @@
-//! Models that this node downloaded: `OWNER/NAME/COMMIT/` below one directory, each whole. `OWNER/NAME/refs/REVISION` says
-//! which commit a branch or tag was when it was asked for; what is on its way is in `.COMMIT.partial/`, and the time of
-//! `.COMMIT.used` is when a worker of this node was last started with the model.
+//! Models that this node downloaded: `OWNER/NAME/COMMIT/` below one directory, each whole.
+//! `OWNER/NAME/refs/REVISION` says which commit a branch or tag was when it was asked for; what is
+//! on its way is in `.COMMIT.partial/`, and the time of `.COMMIT.used` is when a worker of this
+//! node was last started with the model.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -89,7 +90,8 @@ impl Downloads {
         is_commit.then_some(text)
     }
 
-    /// Remembers which commit a branch or tag is, so that a restart finds the same. A commit stands for itself.
+    /// Remembers which commit a branch or tag is, so that a restart finds the same. A commit stands
+    /// for itself.
     pub fn remember(&self, asked: &HubModel, pinned: &HubModel) -> io::Result<()> {
         let Some(commit) = pinned.revision.as_ref().filter(|_| asked != pinned) else {
             return Ok(());
@@ -139,8 +141,8 @@ impl Downloads {
         unused.iter().map(|path| stored(path)).sum()
     }
 
-    /// Removes what has been downloaded of models whose directories are none of `used`, the one first whose last use is
-    /// longest ago, until `wanted` is free again.
+    /// Removes what has been downloaded of models whose directories are none of `used`, the one
+    /// first whose last use is longest ago, until `wanted` is free again.
     pub fn remove_unused(&self, used: &BTreeSet<Utf8PathBuf>, mut wanted: Bytes) {
         let mut unused: Vec<_> = self
             .unused_directories(used)

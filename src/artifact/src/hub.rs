@@ -1,5 +1,5 @@
-//! A repository of a hub as it was at one commit: which files a node needs of it, and what its configuration and headers
-//! tell before anything is downloaded.
+//! A repository of a hub as it was at one commit: which files a node needs of it, and what its
+//! configuration and headers tell before anything is downloaded.
 
 use serde::Deserialize;
 
@@ -81,7 +81,8 @@ struct Lfs {
     size: u64,
 }
 
-/// Asks the hub which commit the model's revision is now, and reads what tells of its size; megabytes at most.
+/// Asks the hub which commit the model's revision is now, and reads what tells of its size;
+/// megabytes at most.
 pub async fn survey(model: &HubModel, hub: &HubAccess) -> Result<Survey, ReadRemoteError> {
     let wanted = RemoteModel::Hub(model.clone());
     let revision = model.revision.as_deref().unwrap_or("main");
@@ -203,7 +204,8 @@ fn publish(shape: &ModelShape) -> NodeModel {
     served.publish(String::new(), config.architecture.as_str().to_owned(), longest)
 }
 
-/// What is published of a model that cannot be served: what another version, or another machine, would need to know.
+/// What is published of a model that cannot be served: what another version, or another machine,
+/// would need to know.
 pub fn describe(facts: &ModelFacts) -> NodeModel {
     let architecture = facts.model_type.clone();
     let max_context_tokens = facts.max_context_tokens.unwrap_or(0);

@@ -1,4 +1,5 @@
-//! Where a model's files are on this node: from a source to a directory, and what lies in the model directory.
+//! Where a model's files are on this node: from a source to a directory, and what lies in the model
+//! directory.
 //!
 //! Only finds; whether a directory holds a servable model is `model_dir`'s to say.
 
@@ -106,8 +107,8 @@ impl ModelDirectory {
         }
     }
 
-    /// Finds the directory of a source. A directory under the model directory must lie there with all its files:
-    /// a link may not lead out of it.
+    /// Finds the directory of a source. A directory under the model directory must lie there with
+    /// all its files: a link may not lead out of it.
     pub fn locate(&self, source: &ModelSource) -> Result<Located, ResolveModelError> {
         match source {
             ModelSource::Local(name) => {

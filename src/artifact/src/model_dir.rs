@@ -1,6 +1,7 @@
-//! A model directory on disk, inspected without reading weights: `config.json` and the headers of its
-//! safetensors files, with bounds on all that is read. Inputs: a path; output: a [`ModelDir`] whose model is
-//! complete and supported, or the [`ModelFacts`] of any model, or an error that names the file.
+//! A model directory on disk, inspected without reading weights: `config.json` and the headers of
+//! its safetensors files, with bounds on all that is read. Inputs: a path; output: a [`ModelDir`]
+//! whose model is complete and supported, or the [`ModelFacts`] of any model, or an error that
+//! names the file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -82,8 +83,8 @@ impl InspectModelError {
         }
     }
 
-    /// Another look may find another outcome although no file has changed: permissions, too many open files, a disk in
-    /// trouble.
+    /// Another look may find another outcome although no file has changed: permissions, too many
+    /// open files, a disk in trouble.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Read { .. } => true,
@@ -130,8 +131,9 @@ impl ModelDir {
     }
 }
 
-/// What is known of the model at `path`, a directory or its `config.json`; whether the engine can run it does not
-/// matter. Headers count where every file is there, else the index, else the configuration alone.
+/// What is known of the model at `path`, a directory or its `config.json`; whether the engine can
+/// run it does not matter. Headers count where every file is there, else the index, else the
+/// configuration alone.
 pub fn facts(path: &Utf8Path) -> Result<ModelFacts, InspectModelError> {
     let dir = if path.is_dir() {
         path
@@ -205,8 +207,8 @@ pub fn read_optional(dir: &Utf8Path, name: &str, limit: u64) -> Result<Option<St
     Ok(Some(text))
 }
 
-/// The files named by the index, or every `model*.safetensors` where there is none; the one that holds all where those
-/// that the index names are not all there.
+/// The files named by the index, or every `model*.safetensors` where there is none; the one that
+/// holds all where those that the index names are not all there.
 fn weight_files(dir: &Utf8Path) -> Result<Vec<Utf8PathBuf>, InspectModelError> {
     let mut names: Vec<String> = match read_optional(dir, INDEX_FILE, MAX_INDEX_BYTES)? {
         Some(text) => {

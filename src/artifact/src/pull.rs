@@ -1,5 +1,5 @@
-//! Downloads the files of a surveyed model, and goes on where an earlier attempt ended. A file has its name only once it is
-//! whole: as long as the hub says, and of the digest that the hub says.
+//! Downloads the files of a surveyed model, and goes on where an earlier attempt ended. A file has
+//! its name only once it is whole: as long as the hub says, and of the digest that the hub says.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,8 @@ use rooflet_base::units::Bytes;
 /// A connection on which nothing comes for so long is given up.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Files that are downloaded at the same time: one connection alone often gets less than the line has.
+/// Files that are downloaded at the same time: one connection alone often gets less than the line
+/// has.
 const CONCURRENT_FILES: usize = 4;
 
 /// Read at once of what an earlier attempt has left.

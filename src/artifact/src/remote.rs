@@ -1,5 +1,6 @@
-//! A model that is somewhere else: its facts by HTTP, without downloading it. What is read are `config.json`, the index,
-//! and of each file of weights the first eight bytes and the header they announce; not one byte of a tensor.
+//! A model that is somewhere else: its facts by HTTP, without downloading it. What is read are
+//! `config.json`, the index, and of each file of weights the first eight bytes and the header they
+//! announce; not one byte of a tensor.
 
 mod access;
 
@@ -272,7 +273,8 @@ pub(super) struct Remote<'a> {
     model: &'a RemoteModel,
     hub: &'a HubAccess,
     client: Client,
-    /// Of the hub: what all requests after the first one ask for, so that they see one state of the model.
+    /// Of the hub: what all requests after the first one ask for, so that they see one state of the
+    /// model.
     revision: String,
     /// Of headers that were read, or are.
     header_bytes: AtomicU64,

@@ -1,11 +1,12 @@
 //! The rules of rooflet's nodes for the API server.
 //!
-//! An agent authenticates as `system:node:NAME` in the group `system:nodes`. [`NodeAuthorizer`] allows it to write its own
-//! FleetNode and its own Lease, the replicas that are bound to its node, and events. A machine that joins authenticates with a
-//! bootstrap token and may create a certificate signing request and read it.
+//! An agent authenticates as `system:node:NAME` in the group `system:nodes`. [`NodeAuthorizer`]
+//! allows it to write its own FleetNode and its own Lease, the replicas that are bound to its node,
+//! and events. A machine that joins authenticates with a bootstrap token and may create a
+//! certificate signing request and read it.
 //!
-//! The rules have two parts. `request` decides by the head of a request. `object` decides by the objects, where the head does
-//! not name the node.
+//! The rules have two parts. `request` decides by the head of a request. `object` decides by the
+//! objects, where the head does not name the node.
 //!
 //! Both parts are pure: the same request and the same objects always give the same decision.
 

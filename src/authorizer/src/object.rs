@@ -1,7 +1,8 @@
 //! What of the objects themselves a user may read and change.
 //!
-//! An agent reaches the objects of its own node. The author of a certificate signing request reaches that request. The reason for
-//! an object out of reach is the same whether it exists or not.
+//! An agent reaches the objects of its own node. The author of a certificate signing request
+//! reaches that request. The reason for an object out of reach is the same whether it exists or
+//! not.
 
 use rooflet_api as api;
 use rooflet_api::meta::{LEASE_NAMESPACE, MIRROR_ANNOTATION, lease_name};

@@ -1,4 +1,5 @@
-//! What a user may request, by the head of the request alone. [`object`](mod@crate::object) has what depends on the objects.
+//! What a user may request, by the head of the request alone. [`object`](mod@crate::object) has
+//! what depends on the objects.
 
 use rooflet_api as api;
 use rooflet_api::meta::{LEASE_NAMESPACE, lease_name};

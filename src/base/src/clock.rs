@@ -87,7 +87,8 @@ impl ManualClock {
     }
 }
 
-/// How long ago `then` was; zero if it lies in the future (clocks of two machines never agree exactly).
+/// How long ago `then` was; zero if it lies in the future (clocks of two machines never agree
+/// exactly).
 pub fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(then)).unwrap_or(Duration::ZERO)
 }

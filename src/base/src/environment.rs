@@ -1,4 +1,5 @@
-//! Variables of the environment. An empty one counts as one that is not set: shells pass on what they could not fill in.
+//! Variables of the environment. An empty one counts as one that is not set: shells pass on what
+//! they could not fill in.
 
 use std::ffi::OsStr;
 

@@ -1,12 +1,14 @@
-//! How errors are shown: [`Chain`] prints an error with its sources, [`ExitStatus`] is what a process ends with.
+//! How errors are shown: [`Chain`] prints an error with its sources, [`ExitStatus`] is what a
+//! process ends with.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
 
 /// Prints an error and all its sources on one line, `what failed: why: why that`.
 ///
-/// No `Display` of ours prints its own source, so nothing is said twice. Errors repeat what servers and files say, which
-/// must not write lines of its own into a log or steer a terminal: control characters are printed as escapes.
+/// No `Display` of ours prints its own source, so nothing is said twice. Errors repeat what servers
+/// and files say, which must not write lines of its own into a log or steer a terminal: control
+/// characters are printed as escapes.
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
@@ -36,7 +38,8 @@ impl fmt::Write for OneLine<'_, '_> {
     }
 }
 
-/// Exit codes of the binary; documented in docs/cli.md. The words and numbers of sysexits(3) where one fits.
+/// Exit codes of the binary; documented in docs/cli.md. The words and numbers of sysexits(3) where
+/// one fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitStatus {

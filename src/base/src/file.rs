@@ -17,8 +17,8 @@ pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Replaces a file in one step that survives a power cut: who reads it finds the old contents or the new ones, after an
-/// error too. Only its owner may read it.
+/// Replaces a file in one step that survives a power cut: who reads it finds the old contents or
+/// the new ones, after an error too. Only its owner may read it.
 pub fn replace(path: impl AsRef<Path>, contents: &[u8]) -> io::Result<()> {
     let path = path.as_ref();
     let directory = match path.parent() {

@@ -1,9 +1,11 @@
-//! What a `watch` channel has now, as a copy. The only borrower of such channels: whoever holds one borrow and asks for
-//! another of the same channel waits, where a writer has come in between, for somebody who waits for them.
+//! What a `watch` channel has now, as a copy. The only borrower of such channels: whoever holds one
+//! borrow and asks for another of the same channel waits, where a writer has come in between, for
+//! somebody who waits for them.
 
 use tokio::sync::watch;
 
-/// A channel of which the last value can be had; what is large in there is behind an [`Arc`](std::sync::Arc).
+/// A channel of which the last value can be had; what is large in there is behind an
+/// [`Arc`](std::sync::Arc).
 pub trait Latest<T> {
     fn latest(&self) -> T;
 }

@@ -1,4 +1,5 @@
-//! The metrics crate stays behind this module. Each service owns a struct of its metrics and registers it.
+//! The metrics crate stays behind this module. Each service owns a struct of its metrics and
+//! registers it.
 
 pub use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -16,8 +17,9 @@ pub const LATENCY_SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 
-/// Buckets for requests to models, in seconds: OpenTelemetry's for `gen_ai.server.request.duration`, 0.01 · 2ⁿ, with
-/// shorter ones for the time between tokens and longer ones for the answers that only local models take.
+/// Buckets for requests to models, in seconds: OpenTelemetry's for
+/// `gen_ai.server.request.duration`, 0.01 · 2ⁿ, with shorter ones for the time between tokens and
+/// longer ones for the answers that only local models take.
 pub const REQUEST_SECONDS: &[f64] = &[
     0.000_625, 0.001_25, 0.002_5, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24,
     20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
@@ -29,7 +31,8 @@ pub const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 /// Everything in `registry` in Prometheus' text format.
 pub fn render(registry: &Registry) -> String {
     let mut text = String::new();
-    // Writing into a `String` fails only on a metric with no name or no samples, which `register` refuses.
+    // Writing into a `String` fails only on a metric with no name or no samples, which `register`
+    // refuses.
     let outcome = prometheus::TextEncoder::new().encode_utf8(&registry.gather(), &mut text);
     debug_assert!(outcome.is_ok(), "{outcome:?}");
     text

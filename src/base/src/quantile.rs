@@ -1,8 +1,9 @@
-//! Quantiles of samples, by one definition: between the two ranks nearest to `share * (n - 1)`, linearly (definition 7 of
-//! Hyndman and Fan 1996, what R and NumPy compute unless told otherwise). Where a figure has to be one that was seen, as with
-//! counts, it is the nearest of these ranks.
+//! Quantiles of samples, by one definition: between the two ranks nearest to `share * (n - 1)`,
+//! linearly (definition 7 of Hyndman and Fan 1996, what R and NumPy compute unless told otherwise).
+//! Where a figure has to be one that was seen, as with counts, it is the nearest of these ranks.
 //!
-//! Who needs another definition says why beside it: `benchmark/statistics.rs`, and the buckets of `simulation/outcome.rs`.
+//! Who needs another definition says why beside it: `benchmark/statistics.rs`, and the buckets of
+//! `simulation/outcome.rs`.
 
 /// Ascending, as the functions here want them.
 pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
@@ -27,7 +28,8 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some(f64::midpoint(sorted[last / 2], sorted[last.div_ceil(2)]))
 }
 
-/// The value at the rank nearest to the quantile's, the higher of two that are equally near; `None` of no values.
+/// The value at the rank nearest to the quantile's, the higher of two that are equally near; `None`
+/// of no values.
 pub fn nearest<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     let position = share * sorted.len().checked_sub(1)? as f64;
     sorted.get((position + 0.5).floor() as usize).copied()

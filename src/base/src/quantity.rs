@@ -70,8 +70,8 @@ pub fn format_bytes(Bytes(bytes): Bytes) -> String {
     format!("{}{}", bytes >> (10 * steps), SUFFIXES[steps as usize])
 }
 
-/// What [`parse_duration`] reads, for schemas: at most eight numbers of nine digits before the point, which is less than a
-/// million years and never too long to be counted with.
+/// What [`parse_duration`] reads, for schemas: at most eight numbers of nine digits before the
+/// point, which is less than a million years and never too long to be counted with.
 pub const DURATION_PATTERN: &str = r"^([0-9]{1,9}(\.[0-9]+)?(ms|s|m|h)){1,8}$";
 
 /// Go's duration text, as far as the schema lets it through: `1m30s`, `500ms`.

@@ -13,8 +13,8 @@ use crate::mutex::lock;
 
 /// A set of tasks that stop together. Clones are the same set.
 ///
-/// A task that returns an error or panics stops the whole set: half a process is worse than none, and a supervisor
-/// (launchd, `rooflet up`) starts it afresh.
+/// A task that returns an error or panics stops the whole set: half a process is worse than none,
+/// and a supervisor (launchd, `rooflet up`) starts it afresh.
 #[derive(Clone, Default)]
 pub struct Tasks {
     stop: CancellationToken,
@@ -57,12 +57,14 @@ impl Tasks {
         );
     }
 
-    /// Starts a task whose end, good or bad, concerns nobody else: one connection, one request, one child's log.
+    /// Starts a task whose end, good or bad, concerns nobody else: one connection, one request, one
+    /// child's log.
     pub fn spawn_detached(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.spawn_tracked(future);
     }
 
-    /// Starts a task that lives as long as the process does and that [`Tasks::join`] does not wait for.
+    /// Starts a task that lives as long as the process does and that [`Tasks::join`] does not wait
+    /// for.
     #[expect(clippy::disallowed_methods, reason = "this is the module the ban points to")]
     pub fn spawn_unjoined(&self, future: impl Future<Output = ()> + Send + 'static) {
         drop(tokio::spawn(future));
@@ -78,7 +80,8 @@ impl Tasks {
         self.stop.cancel();
     }
 
-    /// Waits for all tasks to end, at most `grace`. Returns what the first failed task said, if one failed.
+    /// Waits for all tasks to end, at most `grace`. Returns what the first failed task said, if one
+    /// failed.
     pub async fn join(&self, grace: Duration) -> Result<(), String> {
         self.stop.cancelled().await;
         self.tracker.close();

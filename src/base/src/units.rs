@@ -1,4 +1,5 @@
-//! Quantities that carry their unit: what a number means is in its type, and only meaningful arithmetic exists.
+//! Quantities that carry their unit: what a number means is in its type, and only meaningful
+//! arithmetic exists.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};

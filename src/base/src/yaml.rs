@@ -1,4 +1,5 @@
-//! The only module that knows the YAML crate. Documents come out as JSON values, errors with line and column.
+//! The only module that knows the YAML crate. Documents come out as JSON values, errors with line
+//! and column.
 //!
 //! Scalars follow YAML 1.1 where Kubernetes' own tools do (`012` is octal ten, `yes` is a boolean).
 
@@ -44,7 +45,8 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
     read_one(text, options())
 }
 
-/// Reads one YAML document into a `T` that deals with keys that occur twice: it is given every one of them.
+/// Reads one YAML document into a `T` that deals with keys that occur twice: it is given every one
+/// of them.
 pub fn from_str_with_repeated_keys<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
     let mut options = options();
     options.duplicate_keys = serde_saphyr::DuplicateKeyPolicy::LastWins;

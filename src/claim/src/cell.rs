@@ -1,4 +1,5 @@
-//! One figure of a claim with everything that holds for it: its machine, its model and its conditions.
+//! One figure of a claim with everything that holds for it: its machine, its model and its
+//! conditions.
 
 use super::InvalidClaim;
 use super::field::{Least, read, read_memory, read_within};
@@ -386,8 +387,8 @@ impl Model {
     }
 }
 
-/// The format that a model comes in unless another is named: gpt-oss was published in MXFP4, ollama's tags without a
-/// format are Q4_K_M.
+/// The format that a model comes in unless another is named: gpt-oss was published in MXFP4,
+/// ollama's tags without a format are Q4_K_M.
 fn published_as(name: Option<&str>, engine: Option<&str>) -> Option<&'static str> {
     if name?.to_ascii_lowercase().contains("gpt-oss") {
         return Some("mxfp4");

@@ -1,5 +1,5 @@
-//! A claim's figures against one another: two values for one thing, rates against times, shares against what they are
-//! shares of.
+//! A claim's figures against one another: two values for one thing, rates against times, shares
+//! against what they are shares of.
 
 use super::cell::Cell;
 use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes, with_unit};
@@ -188,7 +188,8 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     }
 }
 
-/// Generated tokens against the time of the request: a rate over the whole time is not the rate of decoding.
+/// Generated tokens against the time of the request: a rate over the whole time is not the rate of
+/// decoding.
 fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let is_rate = matches!(
         cell.kind,
@@ -256,7 +257,8 @@ fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
         report.flag(&cell.field, flag);
         return;
     }
-    // Decoding cannot be slower than the whole request, and with the first token's time known it has one value.
+    // Decoding cannot be slower than the whole request, and with the first token's time known it
+    // has one value.
     let expected = decode.filter(|_| cell.kind != FigureKind::EndToEndTokensPerSecond);
     match expected {
         Some(expected)
@@ -479,8 +481,8 @@ fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
     );
 }
 
-/// Whether weights and a cache that keeps every token of the context in every layer are no more than `bytes`; also where the
-/// model is not known.
+/// Whether weights and a cache that keeps every token of the context in every layer are no more
+/// than `bytes`; also where the model is not known.
 fn fits_at_full_length(cell: &Cell, bytes: f64) -> bool {
     let Some((model, _, format)) = cell.model.sized() else {
         return true;

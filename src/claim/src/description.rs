@@ -1,4 +1,5 @@
-//! What a claim says of chip and model, against what they are: bandwidth, memory sizes, layers, heads, parameters.
+//! What a claim says of chip and model, against what they are: bandwidth, memory sizes, layers,
+//! heads, parameters.
 
 use super::cell::{Cell, Knowledge};
 use super::facts::{GIB_PER_GB, parameters, weights};

@@ -1,4 +1,5 @@
-//! Arithmetic as claims write it, with units and with the rounding of its numbers: read, and evaluated.
+//! Arithmetic as claims write it, with units and with the rounding of its numbers: read, and
+//! evaluated.
 
 use super::lexer::{Hyphen, Lexer, Token};
 use super::unit::{self, Dimension, Unit};
@@ -286,7 +287,8 @@ impl Expression {
         }
     }
 
-    /// The 1000 of `1000 / 8.5 ms = 117.65 tok/s` may turn milliseconds into seconds, which their unit has done already.
+    /// The 1000 of `1000 / 8.5 ms = 117.65 tok/s` may turn milliseconds into seconds, which their
+    /// unit has done already.
     fn convert_milliseconds_of(&mut self, divisor: &Self) {
         let mut literals = Vec::new();
         divisor.literals(&mut literals);

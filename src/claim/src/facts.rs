@@ -1,4 +1,5 @@
-//! Figures that state a fact, against what follows from chip and model: parameters, and the bytes of weights and caches.
+//! Figures that state a fact, against what follows from chip and model: parameters, and the bytes
+//! of weights and caches.
 
 use super::cell::Cell;
 use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes};
@@ -106,8 +107,8 @@ fn is_nearly(stated: &Reading, right: f64, leeway: f64) -> bool {
     (stated.value / right - 1.0).abs() <= leeway || (stated.value * GIB_PER_GB / right - 1.0).abs() <= leeway
 }
 
-/// Weights in memory or in files. A number that follows from a wrong premise is a wrong fact, and the premise is told;
-/// one that follows from none is a slip in the calculation.
+/// Weights in memory or in files. A number that follows from a wrong premise is a wrong fact, and
+/// the premise is told; one that follows from none is a slip in the calculation.
 pub(super) fn weights(
     field: &str,
     claimed: &str,
@@ -376,7 +377,8 @@ fn bits_per_weight(cell: &Cell, model: &KnownModel, report: &mut Report) {
         return;
     };
     let right = model.mean_bits(format.of(model).likely);
-    // Of a format people say the bits that most weights have, and not the mean with those kept in more.
+    // Of a format people say the bits that most weights have, and not the mean with those kept in
+    // more.
     let said = [right, format.likely.experts];
     let leeway = 0.03 + format.spread;
     let shown = Trimmed(right).to_string();

@@ -1,4 +1,5 @@
-//! Published numbers by the fields they stand in: read, and refused with the field and what to write instead.
+//! Published numbers by the fields they stand in: read, and refused with the field and what to
+//! write instead.
 
 use super::InvalidClaim;
 use super::stated::{Measure, Reading, Stated};

@@ -125,7 +125,8 @@ impl Lexer {
         }
     }
 
-    /// Passes over words in parentheses behind a number: `215 ms (about 4.5 %)`. What could be calculated is none: `2 (3 + 4)`.
+    /// Passes over words in parentheses behind a number: `215 ms (about 4.5 %)`. What could be
+    /// calculated is none: `2 (3 + 4)`.
     fn skip_remark(&mut self) -> bool {
         if !matches!(self.tokens.last(), Some(Token::Number(_) | Token::Close)) {
             return false;
@@ -150,8 +151,8 @@ impl Lexer {
         is_remark
     }
 
-    /// `3B-4bit` names a model and no difference. Its size follows from the name to a tenth at best: that of 7.6 billion
-    /// parameters is called 7B.
+    /// `3B-4bit` names a model and no difference. Its size follows from the name to a tenth at
+    /// best: that of 7.6 billion parameters is called 7B.
     fn refuse_size_by_name(&self, start: usize, literal: &Literal) -> Result<(), ExpressionError> {
         if !matches!(literal.unit.as_str(), "B" | "b" | "M") || self.peek(0) != Some('-') {
             return Ok(());

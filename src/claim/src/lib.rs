@@ -1,8 +1,8 @@
-//! Whether a published number can be true: a claim's figures against the limits of the machine, the facts of chip and
-//! model, its own arithmetic and its other figures.
+//! Whether a published number can be true: a claim's figures against the limits of the machine, the
+//! facts of chip and model, its own arithmetic and its other figures.
 //!
-//! Limits are hard: what is merely faster than predicted is never flagged. Input is the spec of a PerformanceClaim,
-//! output an [`Assessment`]; `docs/claims.md` describes both for people.
+//! Limits are hard: what is merely faster than predicted is never flagged. Input is the spec of a
+//! PerformanceClaim, output an [`Assessment`]; `docs/claims.md` describes both for people.
 
 mod cell;
 mod consistency;

@@ -1,8 +1,10 @@
-//! Hard limits: bandwidth for decoding, arithmetic for prefill, memory for weights and cache, the disk for loading.
+//! Hard limits: bandwidth for decoding, arithmetic for prefill, memory for weights and cache, the
+//! disk for loading.
 //!
-//! Every limit is generous on purpose. Weights count with the fewest bits a build of that name can have, what fits
-//! into the chip's system cache counts as never read, a mixture of experts reads the experts of one token however many
-//! tokens decode together, and the cache is in four bits unless the claim says otherwise.
+//! Every limit is generous on purpose. Weights count with the fewest bits a build of that name can
+//! have, what fits into the chip's system cache counts as never read, a mixture of experts reads
+//! the experts of one token however many tokens decode together, and the cache is in four bits
+//! unless the claim says otherwise.
 
 mod bandwidth;
 mod disk;
@@ -81,7 +83,8 @@ pub(super) fn check(cell: &Cell, report: &mut Report) {
 pub(super) struct DecodeLimit {
     /// Tokens per second of all sequences together, with every benefit of the doubt.
     pub(super) hard: f64,
-    /// Bandwidth over the bytes of one token, or what compute allows if that is less, as one would compute it by hand.
+    /// Bandwidth over the bytes of one token, or what compute allows if that is less, as one would
+    /// compute it by hand.
     pub(super) ceiling: f64,
     /// Weights that one pass reads.
     pub(super) streamed: f64,

@@ -1,15 +1,18 @@
-//! Which machine a claim speaks of, what physics allows it, and what is wrong with how it is described.
+//! Which machine a claim speaks of, what physics allows it, and what is wrong with how it is
+//! described.
 
 use super::stated::Reading;
 use rooflet_roofline::chip;
 use rooflet_roofline::chip::naming::{PHONES, chip_names, cores_in};
 use rooflet_roofline::chip::{ChipTier, ChipVariant};
 
-/// Operations per second of one GPU core that no program passes, by generation from M1 on: 128 lanes × 2 × clock in
-/// 32 bits (Apple's GPUs are no faster in 16), and a seventh more for the fastest clock of a generation; from M5 on
-/// the matrix units, at 512 multiply-adds per cycle in 16 bits. Measured at most: .24, .27, .29, .32 and 1.54.
+/// Operations per second of one GPU core that no program passes, by generation from M1 on: 128
+/// lanes × 2 × clock in 32 bits (Apple's GPUs are no faster in 16), and a seventh more for the
+/// fastest clock of a generation; from M5 on the matrix units, at 512 multiply-adds per cycle in 16
+/// bits. Measured at most: .24, .27, .29, .32 and 1.54.
 const PEAK_TFLOPS_PER_CORE: [f64; 6] = [0.38, 0.42, 0.42, 0.53, 2.0, 2.2];
-/// The neural engine's fastest generation in 16 bits; it may help where the engine is none of the GPU's own.
+/// The neural engine's fastest generation in 16 bits; it may help where the engine is none of the
+/// GPU's own.
 const NEURAL_ENGINE_TFLOPS: f64 = 20.0;
 /// Bandwidth figures are rounded so freely: 68 of 68.25, 800 of 819.
 const BANDWIDTH_ROUNDING: f64 = 0.03;
@@ -295,7 +298,8 @@ impl Machine {
             chip::catalogue().iter().filter(has).find(|chip| same(chip))
         };
         let sibling = others(&|chip| chip.name == bin.name);
-        // Bins that differ in cores alone: which of them come with how much is not told apart for sure.
+        // Bins that differ in cores alone: which of them come with how much is not told apart for
+        // sure.
         if sibling.is_some_and(|sibling| sibling.bandwidth.0 == bin.bandwidth) {
             return;
         }
@@ -401,7 +405,8 @@ pub(super) fn sizes(bins: &[Bin]) -> String {
     sizes.iter().map(u64::to_string).collect::<Vec<_>>().join("/")
 }
 
-/// What the GPU may use of `memory` bytes by default: seen are 67 % of 16 and 24 GB, 78 % of 32, 81 % of 64, 84 % of 128.
+/// What the GPU may use of `memory` bytes by default: seen are 67 % of 16 and 24 GB, 78 % of 32, 81
+/// % of 64, 84 % of 128.
 pub(super) fn default_working_set(memory: f64) -> f64 {
     let gib = memory / GIB;
     let share = match gib {

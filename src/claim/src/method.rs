@@ -134,7 +134,8 @@ pub(super) fn check_together(spec: &PerformanceClaimSpec, cells: &[Cell], report
     missing(spec, cells, report);
 }
 
-/// Two prompts whose times are in exactly the ratio of their lengths: attention does not scale so, a ruler does.
+/// Two prompts whose times are in exactly the ratio of their lengths: attention does not scale so,
+/// a ruler does.
 fn extrapolated(cell: &Cell, other: &Cell, report: &mut Report) {
     let times = [FigureKind::PrefillSeconds, FigureKind::TimeToFirstTokenSeconds];
     if cell.kind != other.kind || !times.contains(&cell.kind) || cell.basis == Some(ClaimBasis::Extrapolated)
@@ -221,7 +222,8 @@ fn cold_and_warm(cell: &Cell, other: &Cell, report: &mut Report) {
     }
 }
 
-/// A speed without its chip or its format of weights is no measurement that others can compare with.
+/// A speed without its chip or its format of weights is no measurement that others can compare
+/// with.
 fn missing(spec: &PerformanceClaimSpec, cells: &[Cell], report: &mut Report) {
     let speeds: Vec<&Cell> = cells.iter().filter(|cell| cell.kind.is_performance()).collect();
     if let Some(cell) = speeds

@@ -13,7 +13,8 @@ pub(super) struct KnownModel {
     pub(super) dimensions: Option<ModelDimensions>,
     /// All parameters.
     pub(super) parameters: f64,
-    /// Those that a token multiplies with. `None`: the name says how large it is, and not whether it has experts.
+    /// Those that a token multiplies with. `None`: the name says how large it is, and not whether
+    /// it has experts.
     pub(super) active: Option<f64>,
 }
 
@@ -50,8 +51,8 @@ impl KnownModel {
         }
     }
 
-    /// The fewest bytes that one pass for `batch` tokens reads: every token may choose the same experts, and an untied
-    /// embedding table costs one row.
+    /// The fewest bytes that one pass for `batch` tokens reads: every token may choose the same
+    /// experts, and an untied embedding table costs one row.
     pub(super) fn least_streamed(&self, bits: FormatBits) -> Option<f64> {
         match &self.dimensions {
             Some(dimensions) => Some(weigh(dimensions, dimensions.active_expert_parameters(), bits)),
@@ -240,7 +241,8 @@ impl ClaimedFormat {
     }
 }
 
-/// The size that a name gives the groups of its weights: `g32`, `gs 32`, `group size 32`, `groups of 32`.
+/// The size that a name gives the groups of its weights: `g32`, `gs 32`, `group size 32`,
+/// `groups of 32`.
 fn group(name: &str) -> Option<u32> {
     let lower = name.to_ascii_lowercase();
     let mut words = lower

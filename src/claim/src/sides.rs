@@ -1,10 +1,11 @@
-//! The sides of a statement, in the order in which they are compared: a calculation first, and what it is said to give behind it.
+//! The sides of a statement, in the order in which they are compared: a calculation first, and what
+//! it is said to give behind it.
 
 use super::expression::{self, Expression, ExpressionError, Operator, Relation, Side};
 use super::lexer::Hyphen;
 
-/// The words in front of a calculation that name its result, and the calculation: `total = 1.3 + 2.4 = 3.7`. Nothing is taken where no
-/// two sides would be left.
+/// The words in front of a calculation that name its result, and the calculation:
+/// `total = 1.3 + 2.4 = 3.7`. Nothing is taken where no two sides would be left.
 pub(super) fn split_name(text: &str) -> (Option<&str>, &str) {
     let (mut name, mut rest) = (None, text);
     while let Some((head, tail)) = rest.split_once('=')
@@ -47,7 +48,8 @@ fn gives(calculation: &Side, result: &Side) -> bool {
     result.expression.literal().is_some() && calculation.expression.literal().is_none()
 }
 
-/// Two neighbours as calculation and result. A calculation on the right of a number is what gives that number.
+/// Two neighbours as calculation and result. A calculation on the right of a number is what gives
+/// that number.
 pub(super) fn in_order(left: &Side, right: &Side) -> (Side, Side) {
     if !gives(right, left) {
         return (left.clone(), right.clone());
@@ -65,7 +67,8 @@ pub(super) fn in_order(left: &Side, right: &Side) -> (Side, Side) {
     (right.clone(), result)
 }
 
-/// `60 -> 72 = +20 %` says by how much a number changed, as does `+20 % = 60 -> 72`: what it became over what it was.
+/// `60 -> 72 = +20 %` says by how much a number changed, as does `+20 % = 60 -> 72`: what it became
+/// over what it was.
 fn changes(mut sides: Vec<Side>) -> Vec<Side> {
     let becomes = |at: usize| {
         sides[at].relation == Relation::Becomes

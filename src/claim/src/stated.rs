@@ -190,7 +190,8 @@ impl Reading {
         (self.low - leeway..=self.high + leeway).contains(&value)
     }
 
-    /// Whether both may be the same number, give or take a `share`. Ranges that do no more than touch are not.
+    /// Whether both may be the same number, give or take a `share`. Ranges that do no more than
+    /// touch are not.
     pub(super) fn agrees(&self, other: &Self, share: f64) -> bool {
         if self.is_range && other.is_range {
             let overlap = self.high.min(other.high) - self.low.max(other.low);

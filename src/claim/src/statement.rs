@@ -1,7 +1,8 @@
-//! Arithmetic that a claim states, checked: `16829/571 = 29.5`, `2*42*16*256*32768*2 B = 2.2 GB`, `(a-b)/a = 10.6 %`.
+//! Arithmetic that a claim states, checked: `16829/571 = 29.5`, `2*42*16*256*32768*2 B = 2.2 GB`,
+//! `(a-b)/a = 10.6 %`.
 //!
-//! The digits of the stated result decide how exactly it is meant: 29.5 is anything that rounds or is cut to 29.5. `~`
-//! widens that to a tenth.
+//! The digits of the stated result decide how exactly it is meant: 29.5 is anything that rounds or
+//! is cut to 29.5. `~` widens that to a tenth.
 
 use super::expression::{Amount, Expression, ExpressionError, Literal, Operator, Relation, Side};
 use super::sides;
@@ -10,7 +11,8 @@ use super::unit::{self, Dimension, Unit};
 
 /// `~` means within this share.
 pub(super) const ABOUT: f64 = 0.1;
-/// A result this near is a slip of rounding at most: means of ratios differ so from ratios of means.
+/// A result this near is a slip of rounding at most: means of ratios differ so from ratios of
+/// means.
 const SLIP: f64 = 0.001;
 /// A reading that is off by less than a factor of 1.5 is likely the one that was meant.
 const NEARLY: f64 = 0.4;
@@ -92,7 +94,8 @@ impl<'a> Statement<'a> {
         Some(Stated::of(result.expression.literal()?, about, negative))
     }
 
-    /// Whether its calculation is about that many parameters times bits or bytes for each, and nothing else.
+    /// Whether its calculation is about that many parameters times bits or bytes for each, and
+    /// nothing else.
     pub(super) fn multiplies(&self, parameters: f64) -> bool {
         let Some(sides) = sides::read(self.calculation).ok().and_then(|mut all| all.pop()) else {
             return false;
@@ -156,8 +159,8 @@ impl<'a> Statement<'a> {
         for side in all {
             side.expression.literals(&mut literals);
         }
-        // GB is read as GiB only where no second number could hide a mistake behind it, and nobody who writes GiB, too, means
-        // the same by both.
+        // GB is read as GiB only where no second number could hide a mistake behind it, and nobody
+        // who writes GiB, too, means the same by both.
         let tells_apart = literals.iter().any(|literal| unit::is_binary(&literal.unit));
         let prefixed = literals
             .iter()
@@ -185,7 +188,8 @@ impl<'a> Statement<'a> {
             match self.compare_as(left, right, &choose) {
                 Ok(Ok(working)) => return Outcome::Holds { working },
                 Ok(Err((distance, mistake))) => {
-                    // The first reading is the likeliest; another must be much nearer to be the one that was meant.
+                    // The first reading is the likeliest; another must be much nearer to be the one
+                    // that was meant.
                     if nearest.as_ref().is_none_or(|(known, _)| distance < known * 0.5) {
                         nearest = Some((distance, mistake));
                     }
@@ -211,7 +215,8 @@ impl<'a> Statement<'a> {
         let calculated = left.expression.evaluate(choose).map_err(text)?;
         let claimed = right.expression.evaluate(choose).map_err(text)?;
         let shown = Shown::new(&right.expression, choose);
-        // Without a unit on one side, its number may be meant in base units or in the unit of the other.
+        // Without a unit on one side, its number may be meant in base units or in the unit of the
+        // other.
         let bare = |expression: &Expression| {
             let mut literals = Vec::new();
             expression.literals(&mut literals);
@@ -262,7 +267,8 @@ impl<'a> Statement<'a> {
                     return Ok(Ok(format!("{} = {}", shown_left(left), shown.format(value))));
                 }
                 let distance = distance(value, claimed.value);
-                // That a ratio is meant as a change or as its inverse shows by coming out nearly right.
+                // That a ratio is meant as a change or as its inverse shows by coming out nearly
+                // right.
                 if index > 0 && distance > NEARLY {
                     continue;
                 }
@@ -283,8 +289,8 @@ impl<'a> Statement<'a> {
             .ok_or_else(|| "it says nothing that can be calculated".to_owned())
     }
 
-    /// What the calculation may mean for a result of this form: a change where a percentage is stated of a ratio, the
-    /// inverse where a factor is.
+    /// What the calculation may mean for a result of this form: a change where a percentage is
+    /// stated of a ratio, the inverse where a factor is.
     fn readings(
         &self,
         left: &Expression,
@@ -334,7 +340,8 @@ fn is_decimal_bytes(literal: &Literal) -> bool {
         && literal.meanings[1].dimension.bytes == 1
 }
 
-/// Whether a factor without a unit stands beside ones with: `77.7 * 8.03 GB` leaves open what 77.7 is.
+/// Whether a factor without a unit stands beside ones with: `77.7 * 8.03 GB` leaves open what 77.7
+/// is.
 fn is_loose(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool {
     let mut literals = Vec::new();
     expression.literals(&mut literals);
@@ -382,7 +389,8 @@ fn throughput_gain(left: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> Opti
     (is_reduction && share < 1.0).then(|| share / (1.0 - share))
 }
 
-/// `(w1*x1 + w2*x2 + …)/c` where the weights do not sum to `c`: what they sum to, and the mean they give.
+/// `(w1*x1 + w2*x2 + …)/c` where the weights do not sum to `c`: what they sum to, and the mean they
+/// give.
 fn weighted_mean_note(left: &Expression) -> Option<String> {
     let Expression::Binary(Operator::Divide, above, below) = left else {
         return None;

@@ -141,7 +141,8 @@ proptest! {
     }
 }
 
-/// 273 GB/s over the bytes that one token reads, computed by hand: 6.98·10⁹ weights and a head of 0.525·10⁹.
+/// 273 GB/s over the bytes that one token reads, computed by hand: 6.98·10⁹ weights and a head of
+/// 0.525·10⁹.
 #[test]
 fn a_few_percent_above_the_ceiling_is_not_plausible_where_the_bits_are_known() {
     let m4_pro = chip::find("M4 Pro", Some(20), None).unwrap();

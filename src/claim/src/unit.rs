@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::{Div, Mul};
 
-/// What kind of quantity a number is: powers of the base units. Tokens, layers, requests and the like count as bare
-/// numbers: prose drops them too freely to insist on them.
+/// What kind of quantity a number is: powers of the base units. Tokens, layers, requests and the
+/// like count as bare numbers: prose drops them too freely to insist on them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Dimension {
     pub(super) bytes: i32,
@@ -105,8 +105,8 @@ const MIB: f64 = KIB * KIB;
 const GIB: f64 = MIB * KIB;
 const TIB: f64 = GIB * KIB;
 
-/// The meanings of a unit's name, the likeliest first. `attached` says that it follows its number without a blank: then
-/// `B` is a billion rather than bytes.
+/// The meanings of a unit's name, the likeliest first. `attached` says that it follows its number
+/// without a blank: then `B` is a billion rather than bytes.
 pub(super) fn meanings(name: &str, attached: bool) -> Option<Vec<Unit>> {
     let bytes = |scale| Unit::of(scale, Dimension::BYTES);
     let seconds = |scale| Unit::of(scale, Dimension::SECONDS);

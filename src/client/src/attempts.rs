@@ -33,7 +33,8 @@ impl Attempts {
         }
     }
 
-    /// How long to wait before the next attempt. A failure for the same reason as the last is only told to who debugs.
+    /// How long to wait before the next attempt. A failure for the same reason as the last is only
+    /// told to who debugs.
     pub fn failed(&mut self, err: &ApiError) -> Duration {
         if self.is_news(err) {
             warn!(error = %Chain(err), "{} failed; trying again", self.what);

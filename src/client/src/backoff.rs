@@ -8,7 +8,8 @@ const FIRST: Duration = Duration::from_millis(200);
 /// A restarted API server is found again within this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Waits of [`wait_after`], each shortened by up to a quarter so that a fleet does not return in step. Never ends.
+/// Waits of [`wait_after`], each shortened by up to a quarter so that a fleet does not return in
+/// step. Never ends.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     failures: u32,
@@ -27,7 +28,8 @@ impl Backoff {
     }
 }
 
-/// The longest wait after so many failures in a row, one at least: doubled by each from [`FIRST`] to [`LONGEST`].
+/// The longest wait after so many failures in a row, one at least: doubled by each from [`FIRST`]
+/// to [`LONGEST`].
 pub fn wait_after(failures: u32) -> Duration {
     FIRST
         .saturating_mul(1 << failures.saturating_sub(1).min(16))

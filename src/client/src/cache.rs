@@ -1,12 +1,14 @@
 //! A local copy of one kind, kept fresh by a watch that survives restarts of the server.
 //!
-//! A copy lags behind what we ourselves just wrote. Deciding on it again would, say, create a replica twice. So what
-//! the server answered to our writes lies over the copy until the watch has shown it.
+//! A copy lags behind what we ourselves just wrote. Deciding on it again would, say, create a
+//! replica twice. So what the server answered to our writes lies over the copy until the watch has
+//! shown it.
 //!
-//! What a watch tells again, or after something newer, undoes nothing: of two versions of an object the newer one stands.
+//! What a watch tells again, or after something newer, undoes nothing: of two versions of an object
+//! the newer one stands.
 //!
-//! An object that this version cannot read, because a newer one wrote it, takes no other along: what was known of it
-//! stays, and whoever must not take it for deleted can ask.
+//! An object that this version cannot read, because a newer one wrote it, takes no other along:
+//! what was known of it stays, and whoever must not take it for deleted can ask.
 
 mod written;
 
@@ -138,7 +140,8 @@ impl<K: CachedKind> Cache<K> {
             .find(|object| is_it(object))
     }
 
-    /// What the server answered to a create, an update, a patch or a delete that waits for finalizers.
+    /// What the server answered to a create, an update, a patch or a delete that waits for
+    /// finalizers.
     pub fn wrote(&self, object: K) {
         let known = self.store.get(&ObjectRef::from_obj(&object));
         let mut written = self.lock();

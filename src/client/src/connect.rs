@@ -24,7 +24,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum KubeconfigSource {
     /// This file, and nothing else.
     File(Utf8PathBuf),
-    /// What kubectl would use: `$KUBECONFIG`, else `~/.kube/config`, else the service account of the pod we run in.
+    /// What kubectl would use: `$KUBECONFIG`, else `~/.kube/config`, else the service account of
+    /// the pod we run in.
     Environment,
 }
 
@@ -57,8 +58,8 @@ pub async fn connect(source: &KubeconfigSource) -> Result<Client, ConnectError> 
     client(config(source).await?)
 }
 
-/// A client that reaches the API server at another address, where something stands between the two; and the API server's
-/// own `HOST:PORT`.
+/// A client that reaches the API server at another address, where something stands between the two;
+/// and the API server's own `HOST:PORT`.
 pub async fn connect_via(
     source: &KubeconfigSource,
     address: SocketAddr,
@@ -81,7 +82,8 @@ pub async fn connect_via(
     Ok((client(config)?, own))
 }
 
-/// Where the kubeconfig's API server is, and the authorities (in DER) that it is trusted by, if the file names them.
+/// Where the kubeconfig's API server is, and the authorities (in DER) that it is trusted by, if the
+/// file names them.
 pub async fn server_of(source: &KubeconfigSource) -> Result<(Uri, Vec<Vec<u8>>), ConnectError> {
     let config = config(source).await?;
     Ok((config.cluster_url, config.root_cert.unwrap_or_default()))
@@ -183,7 +185,8 @@ fn names_proxy(kubeconfig: &Kubeconfig) -> bool {
         .any(|url| !url.is_empty())
 }
 
-/// Whether the environment's proxy is for others than this server. kube's own configuration does not ask.
+/// Whether the environment's proxy is for others than this server. kube's own configuration does
+/// not ask.
 fn is_direct(server: &Uri, no_proxy: &str) -> bool {
     let Some(host) = server.host() else { return false };
     let port = server.port_u16().unwrap_or(443).to_string();

@@ -1,8 +1,8 @@
 //! One of several controllers leads: whoever holds the Lease, until it stops renewing it.
 //!
-//! client-go's rules. A candidate never compares clocks with the holder: it takes the Lease over when it has watched
-//! it stay the same for its whole duration, by its own clock. A holder that could not renew in time stops by itself,
-//! well before anyone else may begin.
+//! client-go's rules. A candidate never compares clocks with the holder: it takes the Lease over
+//! when it has watched it stay the same for its whole duration, by its own clock. A holder that
+//! could not renew in time stops by itself, well before anyone else may begin.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -36,7 +36,8 @@ pub struct Elector {
     clock: Clock,
 }
 
-/// A moment by both clocks: the monotonic one of a Mac stands still while it sleeps, the other one may be set.
+/// A moment by both clocks: the monotonic one of a Mac stands still while it sleeps, the other one
+/// may be set.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     instant: Instant,
@@ -75,8 +76,8 @@ impl Leadership {
         }
     }
 
-    /// Whether nobody else can be leading at this moment. To be asked before every write that two leaders must not both
-    /// make.
+    /// Whether nobody else can be leading at this moment. To be asked before every write that two
+    /// leaders must not both make.
     pub fn holds(&self) -> bool {
         !self.lost.is_cancelled() && self.age() < RENEW_DEADLINE
     }
@@ -144,7 +145,8 @@ fn taken(before: Option<&LeaseSpec>, identity: &str, now: Timestamp) -> LeaseSpe
 }
 
 impl Elector {
-    /// Two electors with the same `identity` count as one; it must differ between processes that may run at once.
+    /// Two electors with the same `identity` count as one; it must differ between processes that
+    /// may run at once.
     pub fn new(client: Client, namespace: &str, name: &'static str, identity: String, clock: Clock) -> Self {
         Self {
             leases: Api::namespaced(client, namespace),
@@ -154,9 +156,9 @@ impl Elector {
         }
     }
 
-    /// Runs `lead` whenever this process leads, until `stop`. When leadership is lost, the token given to `lead` is
-    /// cancelled, and nothing more happens until `lead` has returned. What ends by itself is begun again, after a pause that
-    /// grows while it does not last.
+    /// Runs `lead` whenever this process leads, until `stop`. When leadership is lost, the token
+    /// given to `lead` is cancelled, and nothing more happens until `lead` has returned. What ends
+    /// by itself is begun again, after a pause that grows while it does not last.
     pub async fn run<F, W>(self, stop: CancellationToken, mut lead: F)
     where
         F: FnMut(Leadership, CancellationToken) -> W,

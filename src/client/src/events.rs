@@ -1,7 +1,8 @@
 //! Events: what happened to an object, for `kubectl describe` and `kubectl get events`.
 //!
-//! Publishing never waits: events leave through a bounded queue and one task. The same thing happening again raises
-//! the count of the event that is there, and one object cannot flood the server.
+//! Publishing never waits: events leave through a bounded queue and one task. The same thing
+//! happening again raises the count of the event that is there, and one object cannot flood the
+//! server.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -21,14 +22,15 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::task::Tasks;
 
-/// Events that wait to be sent. More are dropped: they tell of what happened, nothing depends on them.
+/// Events that wait to be sent. More are dropped: they tell of what happened, nothing depends on
+/// them.
 const QUEUE: usize = 1024;
 /// The same event within this time of the last one only raises its count.
 const SAME_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// Different events that are remembered for that.
 const MAX_REMEMBERED: usize = 4096;
-/// Events of one object that are sent at once, and the time after which it may send one more: of warnings, and of all
-/// others, so that what goes well never hides what does not.
+/// Events of one object that are sent at once, and the time after which it may send one more: of
+/// warnings, and of all others, so that what goes well never hides what does not.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(60);
 /// How often one event is tried again while the server cannot be reached.
@@ -61,7 +63,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// `component` is shown as the event's source, such as `rooflet-scheduler`; `instance` is the node it runs on.
+    /// `component` is shown as the event's source, such as `rooflet-scheduler`; `instance` is the
+    /// node it runs on.
     pub fn spawn(
         tasks: &Tasks,
         client: Client,

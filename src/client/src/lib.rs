@@ -1,9 +1,12 @@
-//! The only client path to the Kubernetes API, embedded or real: code above this crate cannot tell which server answers.
+//! The only client path to the Kubernetes API, embedded or real: code above this crate cannot tell
+//! which server answers.
 //!
-//! The crate turns a kubeconfig into a client, keeps local copies of kinds fresh through watches ([`Cache`]), writes status
-//! ([`patch_status`]), publishes events ([`Recorder`]) and elects a leader ([`Elector`]).
+//! The crate turns a kubeconfig into a client, keeps local copies of kinds fresh through watches
+//! ([`Cache`]), writes status ([`patch_status`]), publishes events ([`Recorder`]) and elects a
+//! leader ([`Elector`]).
 //!
-//! Invariant: an event that arrives twice or late never replaces a newer version of an object in a cache.
+//! Invariant: an event that arrives twice or late never replaces a newer version of an object in a
+//! cache.
 
 mod attempts;
 mod backoff;

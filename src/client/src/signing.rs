@@ -1,4 +1,5 @@
-//! How a node gets a certificate: it asks by a CertificateSigningRequest and waits until that is signed.
+//! How a node gets a certificate: it asks by a CertificateSigningRequest and waits until that is
+//! signed.
 
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ pub enum SigningError {
     Unsigned { name: String, seconds: u64 },
 }
 
-/// Has a node's request signed, and returns the certificate in PEM. Signing takes the server a moment, unless somebody has to
-/// approve it first.
+/// Has a node's request signed, and returns the certificate in PEM. Signing takes the server a
+/// moment, unless somebody has to approve it first.
 pub async fn sign_node(
     client: &Client,
     request_pem: &str,

@@ -16,8 +16,8 @@ pub const FIELD_MANAGER: &str = "rooflet";
 
 /// Makes the status of `object` be `status`, if it is not yet. `None`: nothing had to be written.
 ///
-/// The write is refused with [`ApiError::Conflict`] if the object is no longer the version we hold: the status was
-/// computed from that version, and two writers share the list of conditions.
+/// The write is refused with [`ApiError::Conflict`] if the object is no longer the version we hold:
+/// the status was computed from that version, and two writers share the list of conditions.
 pub async fn patch_status<K>(api: &Api<K>, object: &K, status: &K::Status) -> Result<Option<K>, ApiError>
 where
     K: Resource + HasStatus + Clone + DeserializeOwned + Debug,

@@ -9,7 +9,8 @@ use rooflet_base::clock::Clock;
 
 /// One read. As loaders read weights: long and in order.
 const CHUNK_BYTES: usize = 8 << 20;
-/// Direct reads want memory, offsets and lengths in multiples of the disk's blocks; 4 KiB is the largest in use.
+/// Direct reads want memory, offsets and lengths in multiples of the disk's blocks; 4 KiB is the
+/// largest in use.
 const ALIGNMENT: usize = 4096;
 /// A smaller file says more of the seek than of the disk.
 const MIN_FILE_BYTES: u64 = 64 << 20;
@@ -20,8 +21,8 @@ const MAX_SECONDS: f64 = 3.0;
 /// Entries of a directory tree that are looked at.
 const MAX_ENTRIES: usize = 10_000;
 
-/// A direct read on Linux never comes from the page cache. macOS only promises not to fill it: what is in it already may
-/// still answer.
+/// A direct read on Linux never comes from the page cache. macOS only promises not to fill it: what
+/// is in it already may still answer.
 const BYPASS_IS_CERTAIN: bool = cfg!(target_os = "linux");
 
 /// A file that was read.
@@ -77,7 +78,8 @@ pub fn read(path: &Utf8Path, clock: &Clock) -> Result<DiskRead, DiskReadError> {
         return Err(DiskReadError::TooSmall { path, bytes });
     }
     let outcome = match open_direct(&path) {
-        // Some file systems, those in memory among them, know no direct reads and say so at the first one.
+        // Some file systems, those in memory among them, know no direct reads and say so at the
+        // first one.
         Ok(file) => read_chunks(file, clock).map(|seconds| (BYPASS_IS_CERTAIN, seconds)),
         Err(err) => Err(err),
     };

@@ -1,6 +1,7 @@
 //! Facts about the machine: identity, memory, disk, power, presence of a user. Read-only.
 //!
-//! [`Host::Native`] asks the operating system. [`Host::Fake`] is a machine made of values, for tests and simulated fleets.
+//! [`Host::Native`] asks the operating system. [`Host::Fake`] is a machine made of values, for
+//! tests and simulated fleets.
 
 pub mod disk;
 mod fake;
@@ -33,7 +34,8 @@ pub use panic_report::{PanicReport, PanicReports};
 use rooflet_api::v1alpha1::{Chip, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
 
-/// By which other machines may reach this one: those of its network interfaces, without loopback and link-local ones.
+/// By which other machines may reach this one: those of its network interfaces, without loopback
+/// and link-local ones.
 pub fn addresses() -> Vec<IpAddr> {
     let networks = Networks::new_with_refreshed_list();
     let mut addresses: Vec<IpAddr> = networks
@@ -67,7 +69,8 @@ pub enum Host {
 /// What stays the same while the machine is up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The same across restarts and reinstalls; `None` where the machine has none (many containers).
+    /// The same across restarts and reinstalls; `None` where the machine has none (many
+    /// containers).
     pub machine_id: Option<String>,
     pub hostname: String,
     pub chip: Chip,
@@ -84,8 +87,8 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     pub total: Bytes,
-    /// What a new program could have at once, without others being swapped out or compressed: what is free, and what caches
-    /// hold of files.
+    /// What a new program could have at once, without others being swapped out or compressed: what
+    /// is free, and what caches hold of files.
     pub available: Bytes,
     /// The most the GPU should hold at a time, where it says so.
     pub working_set: Option<Bytes>,
@@ -178,7 +181,8 @@ impl Host {
         }
     }
 
-    /// Memory that cannot be swapped out, all programs' and the kernel's; `None` where the system does not tell.
+    /// Memory that cannot be swapped out, all programs' and the kernel's; `None` where the system
+    /// does not tell.
     pub fn wired(&self) -> Option<Bytes> {
         match self {
             Self::Native => native::wired(),
@@ -222,8 +226,8 @@ fn native_disk(path: &Utf8Path) -> io::Result<Disk> {
     })
 }
 
-/// What keeps the machine from falling asleep by itself as long as it runs, where there is such a thing. It ends with this
-/// process.
+/// What keeps the machine from falling asleep by itself as long as it runs, where there is such a
+/// thing. It ends with this process.
 pub fn keep_awake() -> Option<Command> {
     native::keep_awake()
 }

@@ -79,8 +79,8 @@ pub(super) fn memory() -> (Bytes, Bytes) {
     }
 }
 
-/// The memory limit of this process's control group and what is left of it: what caches hold of files is given back
-/// when somebody needs it.
+/// The memory limit of this process's control group and what is left of it: what caches hold of
+/// files is given back when somebody needs it.
 fn group_memory() -> Option<(Bytes, Bytes)> {
     let read = |path: &str| fs::read_to_string(format!("/sys/fs/cgroup/{path}")).ok();
     let second = || {
@@ -97,7 +97,8 @@ fn group_memory() -> Option<(Bytes, Bytes)> {
     second().or_else(first)
 }
 
-/// Files of a control group: its limit (`max`: none), what is charged to it, and of that what caches hold.
+/// Files of a control group: its limit (`max`: none), what is charged to it, and of that what
+/// caches hold.
 fn left_of(limit: &str, used: &str, stat: &str, cached: &[&str]) -> Option<(Bytes, Bytes)> {
     let number = |text: &str| text.trim().parse::<u64>().ok().map(Bytes);
     let cached: Bytes = stat

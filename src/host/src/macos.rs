@@ -77,8 +77,8 @@ pub(super) fn wired() -> Option<Bytes> {
     vm_statistics().map(|pages| pages.wired())
 }
 
-/// What the kernel tells programs to free memory by (`<dispatch/source.h>`): it goes by what can be compressed and
-/// swapped, which no count of free pages shows.
+/// What the kernel tells programs to free memory by (`<dispatch/source.h>`): it goes by what can be
+/// compressed and swapped, which no count of free pages shows.
 pub(super) fn memory_level() -> Option<MemoryLevel> {
     match number("kern.memorystatus_vm_pressure_level")? {
         1 => Some(MemoryLevel::Normal),
@@ -113,14 +113,16 @@ pub(super) fn presence() -> Presence {
     }
 }
 
-/// `-i` keeps the system from idle sleep and leaves the display alone; `-w` ends with this process, however that ends.
+/// `-i` keeps the system from idle sleep and leaves the display alone; `-w` ends with this process,
+/// however that ends.
 pub(super) fn keep_awake() -> Option<Command> {
     let mut command = Command::new("/usr/bin/caffeinate");
     command.args(["-i", "-w", &std::process::id().to_string()]);
     Some(command)
 }
 
-/// Reads of `file` from now on neither use nor fill the page cache; what is in it already may still answer.
+/// Reads of `file` from now on neither use nor fill the page cache; what is in it already may still
+/// answer.
 pub(super) fn read_past_cache(file: &File) -> io::Result<()> {
     // SAFETY: F_NOCACHE takes an integer and `file` is open.
     match unsafe { nix::libc::fcntl(file.as_raw_fd(), nix::libc::F_NOCACHE, 1) } {

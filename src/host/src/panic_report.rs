@@ -1,6 +1,7 @@
-//! What macOS writes after a kernel panic: files `*.panic` in `/Library/Logs/DiagnosticReports`, a line of JSON about the
-//! report and then the report, whose `panicString` is the text that the kernel left. The format is known from published
-//! reports; no file of our own was ever there to read.
+//! What macOS writes after a kernel panic: files `*.panic` in `/Library/Logs/DiagnosticReports`, a
+//! line of JSON about the report and then the report, whose `panicString` is the text that the
+//! kernel left. The format is known from published reports; no file of our own was ever there to
+//! read.
 
 use std::fs;
 use std::io;
@@ -19,7 +20,8 @@ pub struct PanicReport {
     pub at: Timestamp,
     /// Of the system that panicked, such as `25E246`.
     pub os_build: String,
-    /// What the kernel said, such as `"completeMemory() prepare count underflow" @IOGPUMemory.cpp:550`.
+    /// What the kernel said, such as
+    /// `"completeMemory() prepare count underflow" @IOGPUMemory.cpp:550`.
     pub message: String,
     /// The GPU's drivers took part.
     pub by_gpu: bool,

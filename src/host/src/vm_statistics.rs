@@ -19,7 +19,8 @@ pub(super) struct VmStatistics {
 }
 
 impl VmStatistics {
-    /// What can be had at once, without anything being compressed or swapped out: xnu's "fully-reclaimable" pages
+    /// What can be had at once, without anything being compressed or swapped out: xnu's
+    /// "fully-reclaimable" pages
     /// (<https://github.com/apple-oss-distributions/xnu/blob/main/doc/vm/memorystatus_notify.md>).
     pub(super) fn available(&self) -> Bytes {
         let free = self.free.saturating_sub(self.speculative);
@@ -68,7 +69,8 @@ mod tests {
 
     #[test]
     fn what_caches_hold_of_files_is_available_and_the_compressor_takes_nothing_from_it() {
-        // 1.5 % of the machine's memory if the compressor's pages are taken from those that are free, inactive or purgeable.
+        // 1.5 % of the machine's memory if the compressor's pages are taken from those that are
+        // free, inactive or purgeable.
         assert_eq!(statistics().available(), Bytes(316_091 * 16384));
         assert_eq!(statistics().wired(), Bytes(181_483 * 16384));
         let busy = VmStatistics {

@@ -1,4 +1,5 @@
-//! Connections of every HTTP server in the binary: how many are open, how long a peer may be silent, and an orderly shutdown.
+//! Connections of every HTTP server in the binary: how many are open, how long a peer may be
+//! silent, and an orderly shutdown.
 //!
 //! Invariants:
 //! - A connection that sends or reads nothing for the limit is closed.
@@ -34,21 +35,22 @@ use tracing::debug;
 use self::stall::Unstalled;
 use self::unread::{Bodies, LOOKS, Watched};
 
-/// Agents, controllers and pools of clients hold one or two each: more at a time is a leak or an attack, and waits until
-/// others end.
+/// Agents, controllers and pools of clients hold one or two each: more at a time is a leak or an
+/// attack, and waits until others end.
 const MAX_CONNECTIONS: usize = 16_384;
-/// For the head of a request: from the beginning, and from the end of the answer before it. Clients that keep a connection
-/// give it up sooner by themselves (those of Go and Rust after 90 s), so that no request meets one that is being closed.
+/// For the head of a request: from the beginning, and from the end of the answer before it. Clients
+/// that keep a connection give it up sooner by themselves (those of Go and Rust after 90 s), so
+/// that no request meets one that is being closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// For a client to read anything at all of what it is sent, and over HTTP/2 to take the next piece of each answer. What it does
-/// not read waits in memory.
+/// For a client to read anything at all of what it is sent, and over HTTP/2 to take the next piece
+/// of each answer. What it does not read waits in memory.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Requests at once on one HTTP/2 connection: client-go opens one stream per watch.
 const HTTP2_STREAMS_MAX: u32 = 1_000;
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Serves `router` to whoever connects, until `stop`: then nobody else is let in, and answers that are under way may end.
-/// Handlers find the client's address as [`ConnectInfo`].
+/// Serves `router` to whoever connects, until `stop`: then nobody else is let in, and answers that
+/// are under way may end. Handlers find the client's address as [`ConnectInfo`].
 pub async fn serve_tcp(listener: TcpListener, router: Router, stop: CancellationToken) {
     serve(without_delay(listener), router, Some, stop).await;
 }
@@ -91,7 +93,8 @@ async fn serve<L: Listener>(
     accept(listener, &stop, connection).await;
 }
 
-/// Lets everybody in until `stop`, each in a task of its own, and returns when the last of them has ended.
+/// Lets everybody in until `stop`, each in a task of its own, and returns when the last of them has
+/// ended.
 pub async fn accept<L: Listener, F>(
     mut listener: L,
     stop: &CancellationToken,
@@ -118,8 +121,8 @@ pub async fn accept<L: Listener, F>(
     connections.wait().await;
 }
 
-/// Answers what comes over one connection, until its client leaves or says nothing for too long, or until `stop`: then what
-/// is under way is finished.
+/// Answers what comes over one connection, until its client leaves or says nothing for too long, or
+/// until `stop`: then what is under way is finished.
 pub async fn carry<I, A, F, B>(io: I, answer: A, stop: &CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -197,7 +200,8 @@ mod tests {
         TaskTracker::new().spawn(task)
     }
 
-    /// The other end of a connection whose requests are answered after a second, and the end of serving it.
+    /// The other end of a connection whose requests are answered after a second, and the end of
+    /// serving it.
     fn connect(stop: &CancellationToken) -> (DuplexStream, JoinHandle<()>) {
         let (client, server) = tokio::io::duplex(4096);
         let stop = stop.clone();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Fails with [`io::ErrorKind::TimedOut`] when nothing at all could be written for `limit`. Reading may take as long as it
-/// takes, and so may having nothing to write.
+/// Fails with [`io::ErrorKind::TimedOut`] when nothing at all could be written for `limit`. Reading
+/// may take as long as it takes, and so may having nothing to write.
 pub(super) struct Unstalled<I> {
     io: I,
     limit: Duration,

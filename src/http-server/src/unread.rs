@@ -1,5 +1,6 @@
-//! Answers over HTTP/2 that nobody reads. The connection lives and other answers pass, so only the body itself can tell: its
-//! frames are not asked for while the client's window is closed. Left alone, it would hold its request for ever.
+//! Answers over HTTP/2 that nobody reads. The connection lives and other answers pass, so only the
+//! body itself can tell: its frames are not asked for while the client's window is closed. Left
+//! alone, it would hold its request for ever.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +14,8 @@ use http_body::{Body, Frame, SizeHint};
 
 use rooflet_base::mutex::lock;
 
-/// Looks at which nobody had asked for a frame, after which a body is given up. The first may come at once.
+/// Looks at which nobody had asked for a frame, after which a body is given up. The first may come
+/// at once.
 const MAX_LOOKS: u32 = 5;
 /// Looks while a body stays silent for as long as it may.
 pub(super) const LOOKS: u32 = MAX_LOOKS - 1;
@@ -36,7 +38,8 @@ pub(super) struct Shared<B> {
     asker: AtomicWaker,
 }
 
-/// A body that ends with [`io::ErrorKind::TimedOut`] when its frames are not asked for. Bodies that are not watched pass.
+/// A body that ends with [`io::ErrorKind::TimedOut`] when its frames are not asked for. Bodies that
+/// are not watched pass.
 pub(super) enum Watched<B> {
     Plain(Pin<Box<B>>),
     Shared(Arc<Shared<B>>),

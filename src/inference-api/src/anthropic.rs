@@ -1,5 +1,6 @@
-//! Anthropic's Messages API: the same inference under other names. A request becomes a chat request of
-//! [`openai`](crate::openai), an answer's parts become blocks and events, errors get another shape. Data only.
+//! Anthropic's Messages API: the same inference under other names. A request becomes a chat request
+//! of [`openai`](crate::openai), an answer's parts become blocks and events, errors get another
+//! shape. Data only.
 
 pub mod error;
 mod message;

@@ -1,5 +1,5 @@
-//! OpenAI's HTTP vocabulary, shared by worker, agent and gateway: requests parsed from JSON into values that hold
-//! only what is supported, responses, and the one error body. No I/O and no model.
+//! OpenAI's HTTP vocabulary, shared by worker, agent and gateway: requests parsed from JSON into
+//! values that hold only what is supported, responses, and the one error body. No I/O and no model.
 
 pub mod body;
 pub mod error;
@@ -18,7 +18,8 @@ pub mod routes;
 pub mod tools;
 pub mod top_level;
 
-/// Completions of one request, prompts times `n`; each occupies the engine like a request of its own.
+/// Completions of one request, prompts times `n`; each occupies the engine like a request of its
+/// own.
 pub const MAX_COMPLETIONS: usize = 64;
 
 pub use error::ApiError;

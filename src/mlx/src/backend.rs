@@ -19,7 +19,8 @@ impl Backend {
         }
     }
 
-    /// The element type to compute in. On the CPU half precision is emulated, dozens of times slower.
+    /// The element type to compute in. On the CPU half precision is emulated, dozens of times
+    /// slower.
     pub fn compute_type(self, stored: FloatType) -> FloatType {
         match self {
             Self::Cpu => FloatType::F32,

@@ -32,7 +32,8 @@ pub fn engine_version() -> String {
     sys::version().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The most that MLX's allocator gives, where the device has memory of its own; `None` where it is the machine's.
+/// The most that MLX's allocator gives, where the device has memory of its own; `None` where it is
+/// the machine's.
 pub fn own_memory(backend: Backend) -> Option<Bytes> {
     match backend {
         Backend::Cpu | Backend::Metal => None,
@@ -40,9 +41,9 @@ pub fn own_memory(backend: Backend) -> Option<Bytes> {
     }
 }
 
-/// Keeps what is in use, and with it the buffers that the allocator keeps for others of their size, below `limit`: before it
-/// takes more it gives such buffers back. What is in use is never refused. MLX on a CPU keeps 32 MiB of them at most,
-/// whatever it is told.
+/// Keeps what is in use, and with it the buffers that the allocator keeps for others of their size,
+/// below `limit`: before it takes more it gives such buffers back. What is in use is never refused.
+/// MLX on a CPU keeps 32 MiB of them at most, whatever it is told.
 pub fn limit_memory(backend: Backend, limit: Bytes) -> mlx_rs::error::Result<()> {
     match backend {
         Backend::Cpu => Ok(()),
@@ -55,7 +56,8 @@ pub fn limit_memory(backend: Backend, limit: Bytes) -> mlx_rs::error::Result<()>
 
 /// What the allocator holds now.
 pub fn memory() -> EngineMemory {
-    // These calls read counters and cannot fail in practice; a missing figure must not end a request.
+    // These calls read counters and cannot fail in practice; a missing figure must not end a
+    // request.
     let bytes = |outcome: mlx_rs::error::Result<usize>| outcome.map_or(0, |bytes| bytes as u64);
     EngineMemory {
         active_bytes: bytes(memory::active_memory()),

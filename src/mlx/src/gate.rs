@@ -1,5 +1,5 @@
-//! A feed-forward block's gate in one kernel for a GPU, where it is three operations of MLX's (SiLU) to nine (GELU), each as long
-//! as the launch of a kernel is where there are few tokens.
+//! A feed-forward block's gate in one kernel for a GPU, where it is three operations of MLX's
+//! (SiLU) to nine (GELU), each as long as the launch of a kernel is where there are few tokens.
 #![expect(unsafe_code, reason = "a kernel is run here, behind a check of shapes")]
 
 use mlx_rs::error::{Exception, Result};
@@ -54,8 +54,8 @@ pub struct GateKernel {
 }
 
 impl GateKernel {
-    /// `None` where there is no GPU, and on CUDA for SiLU: there its three operations are no slower, and compiling a kernel takes
-    /// seconds. Compiled when it is first run.
+    /// `None` where there is no GPU, and on CUDA for SiLU: there its three operations are no
+    /// slower, and compiling a kernel takes seconds. Compiled when it is first run.
     pub fn new(backend: Backend, activation: Activation, float: Dtype) -> Result<Option<Self>> {
         if backend == Backend::Cuda && activation == Activation::Silu {
             return Ok(None);

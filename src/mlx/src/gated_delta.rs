@@ -1,6 +1,7 @@
-//! The gated delta rule (Gated DeltaNet, arXiv:2412.06464) in three kernels for a GPU, where MLX's operations are some forty
-//! for each layer and token. Sums are in float32 and only what is passed on is rounded to the model's type, so results are those
-//! of the operations up to rounding, and the same however tokens are divided into calls.
+//! The gated delta rule (Gated DeltaNet, arXiv:2412.06464) in three kernels for a GPU, where MLX's
+//! operations are some forty for each layer and token. Sums are in float32 and only what is passed
+//! on is rounded to the model's type, so results are those of the operations up to rounding, and
+//! the same however tokens are divided into calls.
 #![expect(unsafe_code, reason = "kernels are run here, behind checks of all shapes")]
 
 use mlx_rs::error::{Exception, Result};
@@ -11,7 +12,8 @@ use mlx_rs::{Array, Dtype};
 use super::backend::Backend;
 use super::kernel::{Kernel, LANES, Launch, Source};
 
-/// The most rows that are computed in one launch, which has a state for each of them, needed or not.
+/// The most rows that are computed in one launch, which has a state for each of them, needed or
+/// not.
 const MOST_ROWS: usize = 8;
 
 /// Of one layer.
@@ -115,7 +117,8 @@ struct Step {
 }
 
 impl GatedDeltaKernels {
-    /// `None` where there is no GPU, or they are not for such layers. Compiled when they are first run.
+    /// `None` where there is no GPU, or they are not for such layers. Compiled when they are first
+    /// run.
     pub fn new(backend: Backend, dimensions: Dimensions, float: Dtype) -> Result<Option<Self>> {
         if !dimensions.suit() {
             return Ok(None);
@@ -185,7 +188,8 @@ impl GatedDeltaKernels {
         }))
     }
 
-    /// What the tokens read, `[rows, tokens, value_heads, value_dim]`, and the rows' states after them. Lazy.
+    /// What the tokens read, `[rows, tokens, value_heads, value_dim]`, and the rows' states after
+    /// them. Lazy.
     pub fn step(
         &self,
         constants: &Constants<'_>,
@@ -279,7 +283,8 @@ impl GatedDeltaKernels {
         let keys = (vec![rows, count, key_heads, key_dim], self.float);
         let values = (vec![rows, count, value_heads, value_dim], self.float);
         let each = (vec![rows, count, value_heads], Dtype::Float32);
-        // Rows that are not there have the last one's state, which nobody reads for them, and write nothing.
+        // Rows that are not there have the last one's state, which nobody reads for them, and write
+        // nothing.
         let read = before.iter().chain(before.last().into_iter().cycle());
         let read: Vec<&State> = read.take(step.most_rows).collect();
         let mut inputs = vec![
@@ -304,7 +309,8 @@ impl GatedDeltaKernels {
             outputs,
         };
         // SAFETY: `check` compared all shapes with the constants that the text was compiled with; it reads and writes by
-        // them and by `mixed`'s shape. Each place and line writes its own vector, each row's first place its convolution.
+        // them and by `mixed`'s shape. Each place and line writes its own vector, each row's first
+        // place its convolution.
         let mut heard = unsafe { step.inputs.run(&inputs, &launch)? };
         let convolutions = heard.split_off(5);
 
@@ -333,8 +339,9 @@ impl GatedDeltaKernels {
             .ok_or_else(|| Exception::custom("a kernel that wrote nothing"))
     }
 
-    /// What was read, `[rows, tokens, value_heads, value_dim]`, normalised by head and times the gate, of the same shape, through
-    /// SiLU. `weight` is `[value_dim]`, `eps` one number in float32. Lazy.
+    /// What was read, `[rows, tokens, value_heads, value_dim]`, normalised by head and times the
+    /// gate, of the same shape, through SiLU. `weight` is `[value_dim]`, `eps` one number in
+    /// float32. Lazy.
     pub fn gate(&self, said: &Array, gate: &Array, weight: &Array, eps: &Array) -> Result<Array> {
         let Dimensions {
             value_heads,

@@ -1,5 +1,5 @@
-//! Kernels of our own for a GPU, in the part of C++ that Metal's and CUDA's dialects share. MLX compiles them when they are
-//! first run, and keeps what it compiled by their names.
+//! Kernels of our own for a GPU, in the part of C++ that Metal's and CUDA's dialects share. MLX
+//! compiles them when they are first run, and keeps what it compiled by their names.
 #![expect(unsafe_code, reason = "the island for kernels")]
 
 use std::ffi::{CString, c_char};
@@ -9,11 +9,13 @@ use mlx_rs::{Array, Dtype};
 
 use super::backend::Backend;
 
-/// Threads that compute in step and add up in one operation: a SIMD group of Metal's, a warp of CUDA's.
+/// Threads that compute in step and add up in one operation: a SIMD group of Metal's, a warp of
+/// CUDA's.
 pub(super) const LANES: i32 = 32;
 
-/// What a kernel's text may say, whatever it is compiled for. `lane`, `place` and `line` tell where its thread is: `LANES`
-/// threads of one `place` and `line`, of a grid of places by lines. `sum_of_lanes(x)` is the sum over these threads.
+/// What a kernel's text may say, whatever it is compiled for. `lane`, `place` and `line` tell where
+/// its thread is: `LANES` threads of one `place` and `line`, of a grid of places by lines.
+/// `sum_of_lanes(x)` is the sum over these threads.
 const METAL_HEADER: &str = "
 #define sum_of_lanes(x) simd_sum(x)
 #define exponential(x) metal::precise::exp(x)
@@ -105,8 +107,9 @@ impl Kernel {
     /// What the threads write. Lazy.
     ///
     /// # Safety
-    /// With these inputs, of which those that are not contiguous are copied before, and outputs of these shapes the kernel's
-    /// text must stay within both, and write every number of the outputs, none of them twice.
+    /// With these inputs, of which those that are not contiguous are copied before, and outputs of
+    /// these shapes the kernel's text must stay within both, and write every number of the outputs,
+    /// none of them twice.
     pub(super) unsafe fn run(&self, inputs: &[&Array], launch: &Launch) -> Result<Vec<Array>> {
         if launch.outputs.len() != self.outputs || launch.places < 1 || launch.lines < 1 {
             return Err(Exception::custom(
@@ -174,7 +177,8 @@ macro_rules! calls {
                     let stream = Stream::thread_local_or_default();
                     let lines = launch.lines;
                     // SAFETY: the configuration, arrays, names and stream outlive the calls, which copy what they are given;
-                    // each array that is taken out of the results is owned by an `Array`; the vectors are freed here.
+                    // each array that is taken out of the results is owned by an `Array`; the
+                    // vectors are freed here.
                     unsafe {
                         let config = Config(mlx_sys::$new_config());
                         let mut status = i32::from(config.0.ctx.is_null());

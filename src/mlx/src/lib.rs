@@ -1,4 +1,5 @@
-//! MLX, the inference engine: devices, weights from files, rooflet's own kernels, and the bandwidth probe.
+//! MLX, the inference engine: devices, weights from files, rooflet's own kernels, and the bandwidth
+//! probe.
 //!
 //! Invariants:
 //! - No other crate depends on `mlx-rs` or `mlx-sys`.
@@ -14,18 +15,20 @@ pub mod probe;
 pub mod quantized;
 mod sys;
 
-/// The bindings themselves. Other crates reach them through this re-export, so that one crate decides their version.
+/// The bindings themselves. Other crates reach them through this re-export, so that one crate
+/// decides their version.
 pub use mlx_rs;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, Dtype};
 
-/// Chooses settings of MLX's that the user has not chosen. To be called before there is a second thread.
+/// Chooses settings of MLX's that the user has not chosen. To be called before there is a second
+/// thread.
 pub fn set_environment() {
     sys::set_environment();
 }
 
-/// `buffer`, `[rows, heads, capacity, size]`, with `part` from token `start` on; in place where nobody else holds the
-/// buffer.
+/// `buffer`, `[rows, heads, capacity, size]`, with `part` from token `start` on; in place where
+/// nobody else holds the buffer.
 pub fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
     sys::put_tokens(buffer, part, start)
 }
@@ -35,8 +38,8 @@ pub fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
     sys::from_bytes(bytes, shape, dtype)
 }
 
-/// The numbers of an array whose rows follow one another, as they are in memory. Waits until it has been computed, and
-/// for nothing else.
+/// The numbers of an array whose rows follow one another, as they are in memory. Waits until it has
+/// been computed, and for nothing else.
 pub fn bytes_of(array: &Array) -> Result<&[u8]> {
     sys::bytes_of(array)
 }

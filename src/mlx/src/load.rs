@@ -1,5 +1,5 @@
-//! Weights from safetensors files into MLX arrays. The files' headers have been checked (`model_dir`), so what fails
-//! here is reading.
+//! Weights from safetensors files into MLX arrays. The files' headers have been checked
+//! (`model_dir`), so what fails here is reading.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,11 +1,12 @@
 //! Measures what this machine's engine can do, in seconds: the figures that predictions rest on.
 //!
-//! Every figure is of the engine's own kernels. Reading memory (`memory.rs`) says how good the machine is; only the
-//! quantised products (`quantized.rs`), attention and the small kernels between them (`layer.rs`) say how fast a
-//! model decodes, and the two can differ by a factor of five. Dense and quantised products of many rows say how fast
-//! it reads a prompt.
+//! Every figure is of the engine's own kernels. Reading memory (`memory.rs`) says how good the
+//! machine is; only the quantised products (`quantized.rs`), attention and the small kernels
+//! between them (`layer.rs`) say how fast a model decodes, and the two can differ by a factor of
+//! five. Dense and quantised products of many rows say how fast it reads a prompt.
 //!
-//! Runs in a process of its own, on an idle node: a GPU that has faulted may take nothing more of the process it was for.
+//! Runs in a process of its own, on an idle node: a GPU that has faulted may take nothing more of
+//! the process it was for.
 
 mod layer;
 mod matmul;
@@ -28,8 +29,8 @@ use rooflet_base::units::Bytes;
 use rooflet_model::config::FloatType;
 use rooflet_roofline::probing;
 
-/// Vectors at once for which 4-bit products are measured: each is another kernel on a GPU, and the rate need not even
-/// grow with them (one GPU: 739, 231, 847, 941 GB/s for 1, 4, 8 and 16).
+/// Vectors at once for which 4-bit products are measured: each is another kernel on a GPU, and the
+/// rate need not even grow with them (one GPU: 739, 231, 847, 941 GB/s for 1, 4, 8 and 16).
 const BATCHES: [u32; 4] = [2, 4, 8, 16];
 
 /// What is to be measured.
@@ -37,7 +38,8 @@ const BATCHES: [u32; 4] = [2, 4, 8, 16];
 pub struct ProbeOptions {
     /// What the GPU may hold or the machine has free: a quarter of it is used.
     pub memory: Bytes,
-    /// How long the 4-bit products are repeated to see whether the machine gets slower as it gets warm.
+    /// How long the 4-bit products are repeated to see whether the machine gets slower as it gets
+    /// warm.
     pub sustained: Option<Duration>,
 }
 

@@ -1,8 +1,9 @@
 //! Quantised matrices, in all of MLX's modes.
 //!
-//! MLX 0.32 chooses a kernel on CUDA by the last axis but one alone (mlx/backend/cuda/quantized/quantized.cpp), and fewer
-//! than eight rows go one by one. On an H200 a matrix of 11008 by 4096 in 4 bits takes 31 µs for one row, 120 for four, 33
-//! for eight or sixteen in one piece, 110 for 128 and, unpacked first, 150 for 256.
+//! MLX 0.32 chooses a kernel on CUDA by the last axis but one alone
+//! (mlx/backend/cuda/quantized/quantized.cpp), and fewer than eight rows go one by one. On an H200
+//! a matrix of 11008 by 4096 in 4 bits takes 31 µs for one row, 120 for four, 33 for eight or
+//! sixteen in one piece, 110 for 128 and, unpacked first, 150 for 256.
 
 use std::ffi::CStr;
 
@@ -44,7 +45,8 @@ impl Product {
     }
 }
 
-/// Whether a pass over so many rows has matrices in memory that are not packed, for as long as it computes with them.
+/// Whether a pass over so many rows has matrices in memory that are not packed, for as long as it
+/// computes with them.
 pub fn unpacks(rows: i32, backend: Backend) -> bool {
     Product::of(rows, backend) == Product::Unpacked
 }
@@ -126,12 +128,14 @@ impl QuantizedMatrix {
         sys::quantized_matmul(&filled, self)?.try_index((..rows, ..))
     }
 
-    /// `x · matrixᵀ` with one matrix of the stack for each of `indices`; `sorted` says that these do not fall.
+    /// `x · matrixᵀ` with one matrix of the stack for each of `indices`; `sorted` says that these
+    /// do not fall.
     pub fn multiply_each(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
         sys::gather_quantized_matmul(x, self, indices, sorted)
     }
 
-    /// Some rows in floats, of the type that MLX gives the mode: all numbers of small floats are exact in it.
+    /// Some rows in floats, of the type that MLX gives the mode: all numbers of small floats are
+    /// exact in it.
     pub fn rows(&self, indices: &Array) -> Result<Array> {
         let row = |table: &Array| take_axis(table, indices, 0);
         let rows = Self {

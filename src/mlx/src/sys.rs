@@ -9,12 +9,13 @@ use mlx_rs::{Array, Dtype, Stream};
 use super::quantized::QuantizedMatrix;
 use rooflet_base::environment::is_set;
 
-/// CUDA graphs that MLX keeps, in place of its 400: every number of rows and length of caches makes others, and with sixteen
-/// streams MLX gave up computing ("cache thrashing") on an H200. 4096 were enough there.
+/// CUDA graphs that MLX keeps, in place of its 400: every number of rows and length of caches makes
+/// others, and with sixteen streams MLX gave up computing ("cache thrashing") on an H200. 4096 were
+/// enough there.
 const CUDA_GRAPHS: &str = "4096";
 
-/// Settings of MLX's that are read from the environment, where the user has not chosen. To be called before there is a
-/// second thread.
+/// Settings of MLX's that are read from the environment, where the user has not chosen. To be
+/// called before there is a second thread.
 #[expect(
     clippy::disallowed_methods,
     reason = "MLX offers no call for it, and a worker is started by hand, too; there is one thread yet"
@@ -50,8 +51,9 @@ pub(super) fn cuda_is_available() -> bool {
     status == 0 && available
 }
 
-/// `buffer` with `part` at `start` of its third dimension of four, in place where nobody else holds the buffer. One
-/// operation, where indexing adds two that change nothing, for every row, layer and step.
+/// `buffer` with `part` at `start` of its third dimension of four, in place where nobody else holds
+/// the buffer. One operation, where indexing adds two that change nothing, for every row, layer and
+/// step.
 pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
     let (&[rows, heads, capacity, size], &[part_rows, part_heads, tokens, part_size]) =
         (buffer.shape(), part.shape())
@@ -68,7 +70,8 @@ pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Arra
     let stride = [1; 4];
     let stream = Stream::thread_local_or_default();
     // SAFETY: the three pointers are to four integers each, as their lengths say, and MLX copies them; arrays and stream
-    // outlive the call; the result is owned by the returned `Array`, and freed with it also after an error.
+    // outlive the call; the result is owned by the returned `Array`, and freed with it also after
+    // an error.
     unsafe {
         let mut updated = mlx_sys::mlx_array_new();
         let status = mlx_sys::mlx_slice_update(
@@ -115,8 +118,8 @@ pub(super) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Ar
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
-/// The numbers of an array whose rows follow one another, as they are in memory. Waits until it has been computed, and
-/// for nothing else.
+/// The numbers of an array whose rows follow one another, as they are in memory. Waits until it has
+/// been computed, and for nothing else.
 pub(super) fn bytes_of(array: &Array) -> Result<&[u8]> {
     array.eval()?;
     let mut contiguous = false;

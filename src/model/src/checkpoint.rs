@@ -1,5 +1,6 @@
-//! A model's tensors, from the JSON headers of its safetensors files: what must be there, in which shape, and
-//! how many bytes it is. Pure: the caller reads the headers (`model_dir.rs`), nothing here reads weights.
+//! A model's tensors, from the JSON headers of its safetensors files: what must be there, in which
+//! shape, and how many bytes it is. Pure: the caller reads the headers (`model_dir.rs`), nothing
+//! here reads weights.
 
 mod layout;
 mod survey;
@@ -16,7 +17,8 @@ use survey::Survey;
 
 /// Says which file holds which tensor, where there are several.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
-/// The template for conversations with tools, of a model that has another for those without, as transformers saves it.
+/// The template for conversations with tools, of a model that has another for those without, as
+/// transformers saves it.
 pub const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 
 /// The file of weights where there is only one.
@@ -144,7 +146,8 @@ impl CheckpointError {
     }
 }
 
-/// Checks the first eight bytes of a safetensors file and returns the length of the JSON header after them.
+/// Checks the first eight bytes of a safetensors file and returns the length of the JSON header
+/// after them.
 pub fn header_bytes(file: &str, first: [u8; 8], file_bytes: u64) -> Result<u64, CheckpointError> {
     let length = u64::from_le_bytes(first);
     let corrupt = |problem| CheckpointError::CorruptHeader {
@@ -261,7 +264,8 @@ pub enum MatrixStorage {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
     pub config: ModelConfig,
-    /// Element type of the checkpoint's float tensors, in which the model computes unless told otherwise.
+    /// Element type of the checkpoint's float tensors, in which the model computes unless told
+    /// otherwise.
     pub element: FloatType,
     /// Whether the head is the embedding table.
     pub tied: bool,
@@ -324,8 +328,8 @@ impl ModelShape {
         })
     }
 
-    /// Bytes of the weights in memory when floats are held as `element` (the CPU back end computes in float32,
-    /// whatever the file holds).
+    /// Bytes of the weights in memory when floats are held as `element` (the CPU back end computes
+    /// in float32, whatever the file holds).
     pub fn resident_bytes(&self, element: FloatType) -> u64 {
         self.all.resident_bytes(element)
     }

@@ -1,6 +1,7 @@
-//! What a model is, from the text of its `config.json`: its dimensions, and how each layer computes. A value of
-//! [`ModelConfig`] is one this engine can run; everything else is refused here, by field name, before a byte of weights
-//! is read. Dimensions are `facts`' to read; this module adds what only an engine needs.
+//! What a model is, from the text of its `config.json`: its dimensions, and how each layer
+//! computes. A value of [`ModelConfig`] is one this engine can run; everything else is refused
+//! here, by field name, before a byte of weights is read. Dimensions are `facts`' to read; this
+//! module adds what only an engine needs.
 
 mod architecture;
 mod error;
@@ -46,7 +47,8 @@ pub struct ModelConfig {
     pub clips_residuals: bool,
     /// `max_position_embeddings`: prompt plus completion never exceed it.
     pub max_context_tokens: u64,
-    /// `None` when the file does not say: then the checkpoint decides, see `checkpoint::ModelShape::tied`.
+    /// `None` when the file does not say: then the checkpoint decides, see
+    /// `checkpoint::ModelShape::tied`.
     pub tie_word_embeddings: Option<bool>,
     pub quantization: Option<Quantization>,
     pub eos_token_ids: Vec<u32>,

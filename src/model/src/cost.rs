@@ -14,7 +14,8 @@ pub struct ModelCost {
 }
 
 impl ModelCost {
-    /// With floats held as `element`: the CPU back end computes in 32 bits, whatever the files hold.
+    /// With floats held as `element`: the CPU back end computes in 32 bits, whatever the files
+    /// hold.
     pub fn of_checkpoint(shape: &ModelShape, element: FloatType) -> Self {
         let config = &shape.config;
         let resident = Bytes(shape.resident_bytes(element));

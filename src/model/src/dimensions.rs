@@ -1,5 +1,6 @@
-//! The dimensions of a transformer, layer by layer, and what follows from them: parameters, floating-point operations
-//! and bytes of KV cache. They describe any model that can be estimated; what the engine can run is `model`'s matter.
+//! The dimensions of a transformer, layer by layer, and what follows from them: parameters,
+//! floating-point operations and bytes of KV cache. They describe any model that can be estimated;
+//! what the engine can run is `model`'s matter.
 
 use std::num::Saturating;
 
@@ -16,8 +17,9 @@ pub struct ModelDimensions {
     pub layers: Vec<Layer>,
 }
 
-/// A table with one vector per token and layer. Only its rows of the current tokens are read, but each layer has a
-/// projection into and out of its width, and the model one from its own width to all of them.
+/// A table with one vector per token and layer. Only its rows of the current tokens are read, but
+/// each layer has a projection into and out of its width, and the model one from its own width to
+/// all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PerLayerInputs {
     pub vocabulary: u32,
@@ -43,11 +45,11 @@ pub enum Attention {
         window: Option<u32>,
         /// A gate of the queries' size multiplies the output (Qwen3-Next and its heirs).
         output_gate: bool,
-        /// One projection makes keys and values (Gemma 4's global layers). Both are cached all the same: they are
-        /// normalised differently, and only keys are rotated.
+        /// One projection makes keys and values (Gemma 4's global layers). Both are cached all the
+        /// same: they are normalised differently, and only keys are rotated.
         keys_are_values: bool,
-        /// Attends to the keys and values of an earlier layer and has none of its own (the last layers of the small
-        /// Gemma 4 models).
+        /// Attends to the keys and values of an earlier layer and has none of its own (the last
+        /// layers of the small Gemma 4 models).
         shares_cache: bool,
     },
     /// Multi-head latent attention (DeepSeek V2 and V3): one compressed vector per token is cached.
@@ -78,7 +80,8 @@ pub enum FeedForward {
         /// 3 with a gate (SwiGLU, GeGLU), else 2.
         matrices: u32,
     },
-    /// Mixture of experts: each token is routed to `active` of `experts`, and to the shared one where there is one.
+    /// Mixture of experts: each token is routed to `active` of `experts`, and to the shared one
+    /// where there is one.
     Experts {
         experts: u32,
         active: u32,
@@ -92,7 +95,8 @@ pub enum FeedForward {
 /// Width of the short convolution before a gated delta layer, in tokens.
 pub(crate) const CONVOLUTION_WIDTH: u32 = 4;
 
-/// For products: numbers that make no model make one that is too large for everything, and no error of arithmetic.
+/// For products: numbers that make no model make one that is too large for everything, and no error
+/// of arithmetic.
 pub(crate) fn wide(size: u32) -> Saturating<u64> {
     Saturating(u64::from(size))
 }
@@ -154,8 +158,9 @@ impl Attention {
         parameters.0
     }
 
-    /// Operations that attending costs `tokens` new tokens after `past` ones, projections not included:
-    /// two products of `2·heads·dim` per pair of tokens, over the mean context `past + tokens/2`.
+    /// Operations that attending costs `tokens` new tokens after `past` ones, projections not
+    /// included: two products of `2·heads·dim` per pair of tokens, over the mean context
+    /// `past + tokens/2`.
     pub fn score_flops(&self, tokens: u32, past: u32) -> f64 {
         let n = f64::from(tokens);
         let mean = f64::from(past) + n / 2.0;
@@ -239,7 +244,8 @@ pub(crate) fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
 }
 
 impl ModelDimensions {
-    /// Weights that every token reads, head included: attention, dense blocks, routers and shared experts.
+    /// Weights that every token reads, head included: attention, dense blocks, routers and shared
+    /// experts.
     pub fn core_parameters(&self) -> u64 {
         let layer_count = Saturating(self.layers.len() as u64);
         let width = self.per_layer_inputs.map_or(0, |inputs| inputs.width);
@@ -251,7 +257,8 @@ impl ModelDimensions {
         (layers + projections + Saturating(self.head_parameters())).0
     }
 
-    /// Weights of which a step reads single rows: the token table where it is not the head, and that of the layers.
+    /// Weights of which a step reads single rows: the token table where it is not the head, and
+    /// that of the layers.
     pub fn table_parameters(&self) -> u64 {
         let tokens = if self.tied_embeddings {
             0
@@ -319,8 +326,8 @@ impl ModelDimensions {
         if all > 0.0 { touched / all } else { 0.0 }
     }
 
-    /// Operations of prefilling `tokens` after `past` ones: `(in matrices, in attention scores)`. The head runs once,
-    /// for the last token.
+    /// Operations of prefilling `tokens` after `past` ones: `(in matrices, in attention scores)`.
+    /// The head runs once, for the last token.
     pub fn prefill_flops(&self, tokens: u32, past: u32) -> (f64, f64) {
         let per_token =
             (self.core_parameters() - self.head_parameters()) as f64 + self.active_expert_parameters() as f64;

@@ -1,9 +1,9 @@
-//! What a model is and weighs, from its `config.json` and the headers of its safetensors files, for any published
-//! model: those of families that are known here with their dimensions, others with what their tensors tell. What this
-//! program's own engine can run is `model`'s to say.
+//! What a model is and weighs, from its `config.json` and the headers of its safetensors files, for
+//! any published model: those of families that are known here with their dimensions, others with
+//! what their tensors tell. What this program's own engine can run is `model`'s to say.
 //!
-//! Where the headers are known, bytes are sums over tensors by name. Without them they follow from dimensions and
-//! format, and are said to be an estimate.
+//! Where the headers are known, bytes are sums over tensors by name. Without them they follow from
+//! dimensions and format, and are said to be an estimate.
 
 pub mod census;
 mod config;
@@ -57,8 +57,8 @@ pub struct ModelFacts {
     halves: Weights,
     /// Weights that it holds, unpacked.
     pub parameters: u64,
-    /// Bytes in the files that it does not load: towers that see and hear, extra prediction layers, a second copy of a
-    /// tied head.
+    /// Bytes in the files that it does not load: towers that see and hear, extra prediction layers,
+    /// a second copy of a tied head.
     pub left_out: Bytes,
     pub source: WeightsSource,
     pub format: StoredFormat,
@@ -134,7 +134,8 @@ impl ModelFacts {
                 let mut loaded = estimate(&config, &format)?;
                 let source = match index.total {
                     Some(total) => {
-                        // What cannot be told apart is held, and never read: memory is not promised twice.
+                        // What cannot be told apart is held, and never read: memory is not promised
+                        // twice.
                         loaded.weights.idle += total - loaded.weights.resident();
                         WeightsSource::Index { total }
                     }
@@ -173,7 +174,8 @@ impl ModelFacts {
         }
     }
 
-    /// The same model in an engine that computes in 32 bits, as MLX does on a CPU, and holds every float so.
+    /// The same model in an engine that computes in 32 bits, as MLX does on a CPU, and holds every
+    /// float so.
     pub fn in_float32(&self) -> Self {
         Self {
             weights: Weights {
@@ -188,8 +190,8 @@ impl ModelFacts {
         }
     }
 
-    /// How many parameters config.json describes, where the tensors hold clearly other ones: a file is missing, or one of
-    /// them belongs to another model.
+    /// How many parameters config.json describes, where the tensors hold clearly other ones: a file
+    /// is missing, or one of them belongs to another model.
     pub fn contradiction(&self) -> Option<u64> {
         let WeightsSource::Headers(_) = self.source else {
             return None;
@@ -240,7 +242,8 @@ fn estimate(config: &ConfigFacts, format: &StoredFormat) -> Result<Loaded, Facts
     })
 }
 
-/// Whether an engine that makes text holds the part. A tied head is the embedding table, and a second copy is dropped.
+/// Whether an engine that makes text holds the part. A tied head is the embedding table, and a
+/// second copy is dropped.
 fn is_held(part: Part, tied: bool) -> bool {
     part.is_loaded() && !(tied && part == Part::Head)
 }

@@ -1,4 +1,5 @@
-//! The table of model families. A new family is one file in `families/` and one row of [`FAMILIES`].
+//! The table of model families. A new family is one file in `families/` and one row of
+//! [`FAMILIES`].
 
 mod deepseek;
 mod gemma;

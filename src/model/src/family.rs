@@ -1,7 +1,8 @@
-//! Facts about a family of models, as data: how to read its `config.json`, and how the engine computes it.
+//! Facts about a family of models, as data: how to read its `config.json`, and how the engine
+//! computes it.
 //!
-//! Field names and defaults are those of the published `config.json` files and of the configuration classes that write
-//! them (transformers 4.57 to 5, mlx-lm 0.32).
+//! Field names and defaults are those of the published `config.json` files and of the configuration
+//! classes that write them (transformers 4.57 to 5, mlx-lm 0.32).
 
 use crate::config::Architecture;
 
@@ -16,12 +17,14 @@ pub(crate) struct FamilyFacts {
     /// Whether the output head is the embedding table if `config.json` omits `tie_word_embeddings`.
     pub(crate) tied: bool,
     pub(crate) defaults: Defaults,
-    /// How the engine computes the family. `None`: the engine does not run it, and only its size is estimated.
+    /// How the engine computes the family. `None`: the engine does not run it, and only its size is
+    /// estimated.
     pub(crate) engine: Option<Architecture>,
 }
 
 impl FamilyFacts {
-    /// Full attention in every layer, dense blocks, an untied head, no defaults and no engine support.
+    /// Full attention in every layer, dense blocks, an untied head, no defaults and no engine
+    /// support.
     pub(crate) const BASE: Self = Self {
         model_types: &[],
         mixing: Mixing::Attention(Windows::Never),
@@ -67,8 +70,8 @@ pub(crate) enum Blocks {
     Dense,
     /// Every layer routes, with experts of `intermediate_size`.
     Routed,
-    /// Layers by `decoder_sparse_step` and `mlp_only_layers` route, none where there are 0 experts, with one shared
-    /// expert where there is a size for it.
+    /// Layers by `decoder_sparse_step` and `mlp_only_layers` route, none where there are 0 experts,
+    /// with one shared expert where there is a size for it.
     Sparse,
     /// Layers from `first_k_dense_replace` on route, with `n_shared_experts` of the experts' size.
     AfterDense,

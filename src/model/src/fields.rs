@@ -1,5 +1,6 @@
-//! Typed reading of a model's `config.json`: fields by name, with errors that name the field and what was expected.
-//! What the fields mean is the business of `model` (what the engine runs) and `facts` (what can be estimated).
+//! Typed reading of a model's `config.json`: fields by name, with errors that name the field and
+//! what was expected. What the fields mean is the business of `model` (what the engine runs) and
+//! `facts` (what can be estimated).
 
 use serde_json::{Map, Value};
 
@@ -9,10 +10,12 @@ pub const CONFIG_FILE: &str = "config.json";
 /// Real ones are a few kilobytes, with thousands of quantised modules a few hundred.
 pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-/// No dimension of a real model comes near this; beyond it the file is damaged and products would overflow.
+/// No dimension of a real model comes near this; beyond it the file is damaged and products would
+/// overflow.
 const MAX_DIMENSION: u64 = 1 << 24;
 
-/// The largest published models have a thousandth of these weights; with more of them sums of products would overflow.
+/// The largest published models have a thousandth of these weights; with more of them sums of
+/// products would overflow.
 pub(crate) const MAX_PARAMETERS: f64 = 1e15;
 
 /// Why a field cannot be read.
@@ -229,8 +232,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Token ids as `config.json` and `generation_config.json` write them: absent, null, one number or a list.
-/// `None` for anything else.
+/// Token ids as `config.json` and `generation_config.json` write them: absent, null, one number or
+/// a list. `None` for anything else.
 pub fn token_ids(value: Option<&Value>) -> Option<Vec<u32>> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     match value {

@@ -12,8 +12,8 @@ pub struct KvBits(pub f64);
 impl KvBits {
     pub const HALF: Self = Self(16.0);
 
-    /// Returns the stored bits of an element of `bits`. A quantised element includes a scale and a bias of 16 bits per group of 64,
-    /// so 4 bits take 4.5/16 of half precision.
+    /// Returns the stored bits of an element of `bits`. A quantised element includes a scale and a
+    /// bias of 16 bits per group of 64, so 4 bits take 4.5/16 of half precision.
     pub fn new(bits: u32) -> Self {
         match bits {
             16 | 32 => Self(f64::from(bits)),
@@ -23,7 +23,8 @@ impl KvBits {
 }
 
 impl Attention {
-    /// Returns the cache bytes of a sequence of `context` tokens; 0 for a layer that shares another layer's cache.
+    /// Returns the cache bytes of a sequence of `context` tokens; 0 for a layer that shares another
+    /// layer's cache.
     pub fn kv_bytes(&self, context: u32, bits: KvBits) -> Bytes {
         if let Self::Grouped {
             shares_cache: true, ..

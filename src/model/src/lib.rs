@@ -1,7 +1,7 @@
 //! Facts about a model: configuration, dimensions, checkpoint and weights.
 //!
-//! The input is the text of `config.json` and the headers of safetensors files. The crate is pure: it reads no file and no
-//! clock, and it computes no time.
+//! The input is the text of `config.json` and the headers of safetensors files. The crate is pure:
+//! it reads no file and no clock, and it computes no time.
 
 pub mod checkpoint;
 pub mod config;

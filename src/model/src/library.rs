@@ -1,4 +1,5 @@
-//! Models known by name: the dimensions of published models, found by a name spelt in any of the usual ways.
+//! Models known by name: the dimensions of published models, found by a name spelt in any of the
+//! usual ways.
 //!
 //! `models.json` holds the dimensions, from each model's `config.json` on Hugging Face.
 
@@ -102,7 +103,8 @@ pub enum LibraryError {
     },
 }
 
-/// The model that `name` means, with its weights in `format` or else in the one that the name ends in.
+/// The model that `name` means, with its weights in `format` or else in the one that the name ends
+/// in.
 pub fn find(name: &str, format: Option<WeightFormat>) -> Result<LibraryModel, LibraryError> {
     let spelt = Spelling::new(name);
     let found = lookup(&spelt).and_then(|key| Some((key, MODELS.dimensions(key).ok()?)));
@@ -152,7 +154,8 @@ fn near(spelt: &Spelling) -> String {
     }
 }
 
-/// A model's name, taken apart: `mlx-community/gemma-3-12b-it-4bit` is family `gemma3` of 12 billion parameters.
+/// A model's name, taken apart: `mlx-community/gemma-3-12b-it-4bit` is family `gemma3` of 12
+/// billion parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spelling {
     /// In order, version numbers joined to the word before them.
@@ -316,7 +319,8 @@ fn lookup(spelt: &Spelling) -> Option<&'static str> {
         .map(|(_, key)| key)
 }
 
-/// How well a known spelling fits the one asked for: more common words are better. `None`: not at all.
+/// How well a known spelling fits the one asked for: more common words are better. `None`: not at
+/// all.
 fn fits(known: &Spelling, asked: &Spelling) -> Option<(usize, bool)> {
     let near = |known: f64, asked: f64| (known / asked - 1.0).abs() < 0.02;
     let mut words = asked.words.iter();

@@ -11,7 +11,8 @@ use crate::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
 /// No model has more layers; a file that says so has its fields mixed up.
 const MOST_LAYERS: u32 = 4096;
 
-/// What a shape and its parts may say. The rest is left out, and can be told by [`ShapeFile::unknown_fields`].
+/// What a shape and its parts may say. The rest is left out, and can be told by
+/// [`ShapeFile::unknown_fields`].
 const FIELDS: [&str; 23] = [
     "L",
     "d",
@@ -40,7 +41,8 @@ const FIELDS: [&str; 23] = [
 const LATENT_FIELDS: [&str; 5] = ["kv", "nope", "q", "rope", "v"];
 const LINEAR_FIELDS: [&str; 5] = ["every", "kd", "kh", "vd", "vh"];
 
-/// Shapes by model name. Each is read when it is asked for, so that a bad one costs the others nothing.
+/// Shapes by model name. Each is read when it is asked for, so that a bad one costs the others
+/// nothing.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
 pub struct ShapeFile(BTreeMap<String, Value>);
@@ -64,7 +66,8 @@ struct Shape {
     nh: u32,
     nkv: u32,
     hd: u32,
-    /// Window of the sliding layers; every `glob`-th layer is global, with `gkv` heads of width `ghd`.
+    /// Window of the sliding layers; every `glob`-th layer is global, with `gkv` heads of width
+    /// `ghd`.
     win: Option<u32>,
     glob: Option<u32>,
     ghd: Option<u32>,
@@ -75,7 +78,8 @@ struct Shape {
     qgate: u32,
     mla: Option<Latent>,
     lin: Option<Linear>,
-    /// Experts, active ones, their width, that of the shared ones; leading dense layers and their width.
+    /// Experts, active ones, their width, that of the shared ones; leading dense layers and their
+    /// width.
     #[serde(rename = "E", default)]
     experts: u32,
     #[serde(default)]
@@ -362,7 +366,8 @@ mod tests {
         }
     }
 
-    /// As other programs write numbers; a list of fields that lacks one of the struct's fails here, as does one too many.
+    /// As other programs write numbers; a list of fields that lacks one of the struct's fails here,
+    /// as does one too many.
     #[test]
     fn counts_are_counts_however_they_are_written() {
         let every = |value: &str| {

@@ -1,5 +1,5 @@
-//! What a model's weights weigh, by what a decode step reads of them. Exact where the tensors are known, computed from
-//! the dimensions and a named format where they are not.
+//! What a model's weights weigh, by what a decode step reads of them. Exact where the tensors are
+//! known, computed from the dimensions and a named format where they are not.
 
 mod gguf;
 mod naming;
@@ -21,10 +21,11 @@ pub struct Weights {
     pub experts: Bytes,
     /// Never by a decode step: an untied embedding table (one row is), towers for images and sound.
     pub idle: Bytes,
-    /// Packed in super-blocks, scales of scales: GGUF's K formats, which take more arithmetic to unpack.
+    /// Packed in super-blocks, scales of scales: GGUF's K formats, which take more arithmetic to
+    /// unpack.
     pub super_blocks: bool,
-    /// Floats are of a type that every GPU computes with, float16 or float32. Else they are bfloat16, as most that are
-    /// published are.
+    /// Floats are of a type that every GPU computes with, float16 or float32. Else they are
+    /// bfloat16, as most that are published are.
     pub native_floats: bool,
 }
 
@@ -101,8 +102,8 @@ pub enum WeightFormat {
     Q8_0,
     Iq4Xs,
     Iq4Nl,
-    /// Another mix of llama.cpp, known by the hundredths of a bit that its layers have per weight, and its name if it is
-    /// a usual one.
+    /// Another mix of llama.cpp, known by the hundredths of a bit that its layers have per weight,
+    /// and its name if it is a usual one.
     Gguf {
         hundredths: u32,
         name: Option<&'static str>,
@@ -150,8 +151,8 @@ impl WeightFormat {
         (Self::Iq4Nl, "iq4_nl"),
     ];
 
-    /// What `llama-quantize` says of its formats of few bits, in hundredths of a bit per weight; of Q2_K_S what its files
-    /// have. Nobody published how fast they run.
+    /// What `llama-quantize` says of its formats of few bits, in hundredths of a bit per weight; of
+    /// Q2_K_S what its files have. Nobody published how fast they run.
     const FEW_BITS: [(&str, u32); 13] = [
         ("iq1_s", 156),
         ("iq1_m", 175),
@@ -212,9 +213,10 @@ impl WeightFormat {
         }
     }
 
-    /// MLX: `b + 32/g`. The formats of Microscaling: 4.25, 8.25 and 4.5. GGUF: from the block layouts of the format's
-    /// specification; K-mixes are averages over published files, and the head is Q6_K (see `gguf`, also for what a model's
-    /// dimensions change). `XL` mixes differ from file to file.
+    /// MLX: `b + 32/g`. The formats of Microscaling: 4.25, 8.25 and 4.5. GGUF: from the block
+    /// layouts of the format's specification; K-mixes are averages over published files, and the
+    /// head is Q6_K (see `gguf`, also for what a model's dimensions change). `XL` mixes differ from
+    /// file to file.
     pub fn bits(self) -> FormatBits {
         let same = |bits: f64| FormatBits {
             body: bits,
@@ -276,8 +278,8 @@ impl WeightFormat {
         gguf::bits(dimensions, self)
     }
 
-    /// Of its bytes, those in floats of 16 bits that an engine computes with: scales and offsets, or all of them. The
-    /// block formats of GGUF are computed with as they are.
+    /// Of its bytes, those in floats of 16 bits that an engine computes with: scales and offsets,
+    /// or all of them. The block formats of GGUF are computed with as they are.
     pub(super) fn half_share(self) -> f64 {
         match self {
             Self::Affine { bits, group } => {

@@ -36,8 +36,8 @@ pub enum OpenAuthorityError {
     Write(#[source] WriteFileError),
 }
 
-/// Whom an authority vouches for. Each has one of its own, so that what may sign users or nodes cannot pretend to be the
-/// server.
+/// Whom an authority vouches for. Each has one of its own, so that what may sign users or nodes
+/// cannot pretend to be the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthorityKind {
     /// The server, to its clients.

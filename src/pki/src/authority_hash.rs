@@ -1,5 +1,5 @@
-//! An authority that is known by its hash alone: how a machine that has nothing but one line of text recognises the server
-//! that the line is from.
+//! An authority that is known by its hash alone: how a machine that has nothing but one line of
+//! text recognises the server that the line is from.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,8 +18,8 @@ use rooflet_base::mutex::lock;
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
 
-/// SHA-256 of an authority's public key (its SubjectPublicKeyInfo, in DER), as kubeadm's `--discovery-token-ca-cert-hash`
-/// and [RFC 7469](https://www.rfc-editor.org/rfc/rfc7469) have it.
+/// SHA-256 of an authority's public key (its SubjectPublicKeyInfo, in DER), as kubeadm's
+/// `--discovery-token-ca-cert-hash` and [RFC 7469](https://www.rfc-editor.org/rfc/rfc7469) have it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AuthorityHash([u8; BYTES]);
 
@@ -66,7 +66,8 @@ impl fmt::Debug for AuthorityHash {
     }
 }
 
-/// Trusts a server that shows the authority of that hash, and whose own certificate that authority signed for its name.
+/// Trusts a server that shows the authority of that hash, and whose own certificate that authority
+/// signed for its name.
 #[derive(Debug)]
 pub(super) struct Discovery {
     hash: AuthorityHash,

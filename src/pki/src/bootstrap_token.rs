@@ -1,4 +1,5 @@
-//! What lets a new node ask for its certificate: Kubernetes' bootstrap tokens, `ID.SECRET`, kept as Secrets.
+//! What lets a new node ask for its certificate: Kubernetes' bootstrap tokens, `ID.SECRET`, kept as
+//! Secrets.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
-//! Requests for certificates (PKCS #10), read and proven to come from the holder of their key, and the certificates that an
-//! authority makes of them.
+//! Requests for certificates (PKCS #10), read and proven to come from the holder of their key, and
+//! the certificates that an authority makes of them.
 //!
-//! Of a request only subject, names and key are taken over: what the certificate may be used for, and for how long, says
-//! who signs it.
+//! Of a request only subject, names and key are taken over: what the certificate may be used for,
+//! and for how long, says who signs it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -197,8 +197,8 @@ fn attributes(name: &X509Name<'_>) -> Option<Vec<(Vec<u64>, String)>> {
 }
 
 impl Authority {
-    /// A certificate in PEM, for the request's subject, DNS names, addresses and key. It begins a little before `now` and ends
-    /// with the authority's own at the latest.
+    /// A certificate in PEM, for the request's subject, DNS names, addresses and key. It begins a
+    /// little before `now` and ends with the authority's own at the latest.
     pub fn sign(
         &self,
         request: &CertificateRequest,

@@ -1,4 +1,5 @@
-//! The first contact with a server of which nothing is known but its address and the hash of its authority.
+//! The first contact with a server of which nothing is known but its address and the hash of its
+//! authority.
 
 use std::io;
 use std::sync::Arc;

@@ -43,7 +43,8 @@ pub enum Credentials<'a> {
     Certificate { certificate: &'a str, key: &'a str },
 }
 
-/// Writes the kubeconfig of a user of `server` (an `https://` URL), whose authority's certificate is in PEM.
+/// Writes the kubeconfig of a user of `server` (an `https://` URL), whose authority's certificate
+/// is in PEM.
 pub fn write(
     path: &Path,
     server: &str,

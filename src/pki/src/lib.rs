@@ -1,6 +1,8 @@
-//! Identity of the API server and of its clients: certificate authorities, serving certificates, tokens and kubeconfig files.
+//! Identity of the API server and of its clients: certificate authorities, serving certificates,
+//! tokens and kubeconfig files.
 //!
-//! The crate owns the files of one directory: `ca.pem`, `client-ca.pem` and `node-ca.pem` (key and certificate each) and `token`.
+//! The crate owns the files of one directory: `ca.pem`, `client-ca.pem` and `node-ca.pem` (key and
+//! certificate each) and `token`.
 //!
 //! Invariants:
 //! - Files are readable by their owner only, and each is written completely or not at all.

@@ -1,4 +1,5 @@
-//! A node's credentials: the key that it makes and never gives away, and what it asks the server to sign.
+//! A node's credentials: the key that it makes and never gives away, and what it asks the server to
+//! sign.
 
 use jiff::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
@@ -61,7 +62,8 @@ impl NodeCertificate {
         })
     }
 
-    /// When a new one should be asked for: after two thirds of its time, long before anybody refuses it.
+    /// When a new one should be asked for: after two thirds of its time, long before anybody
+    /// refuses it.
     pub fn renew_at(&self) -> Timestamp {
         let lifetime = self.not_after.as_second() - self.not_before.as_second();
         Timestamp::from_second(self.not_before.as_second() + lifetime * 2 / 3).unwrap_or(self.not_before)

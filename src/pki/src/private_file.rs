@@ -23,7 +23,8 @@ pub(super) fn write(path: &Path, contents: &str) -> Result<(), WriteFileError> {
     })
 }
 
-/// The contents, `None` where there is no such file. A file that others could read is closed to them.
+/// The contents, `None` where there is no such file. A file that others could read is closed to
+/// them.
 pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
     let Some(contents) = file::if_there(fs::read_to_string(path))? else {
         return Ok(None);

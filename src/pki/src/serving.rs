@@ -48,7 +48,8 @@ struct Issued {
 }
 
 impl ServingCertificate {
-    /// A certificate for the loopback addresses, `localhost` and `names` (IP addresses or DNS names).
+    /// A certificate for the loopback addresses, `localhost` and `names` (IP addresses or DNS
+    /// names).
     pub fn issue(
         authority: Arc<Authority>,
         names: impl IntoIterator<Item = String>,
@@ -72,7 +73,8 @@ impl ServingCertificate {
         }))
     }
 
-    /// TLS for HTTP/2 and HTTP/1.1, chosen by ALPN; clients may show a certificate for `users` to judge.
+    /// TLS for HTTP/2 and HTTP/1.1, chosen by ALPN; clients may show a certificate for `users` to
+    /// judge.
     pub fn server_config(self: &Arc<Self>, users: &UserCertificates) -> Result<ServerConfig, IssueError> {
         let mut config = ServerConfig::builder_with_provider(super::crypto())
             .with_safe_default_protocol_versions()

@@ -30,7 +30,8 @@ fn clients(directory: &Path, clock: &Clock) -> Authority {
     Authority::open(directory, AuthorityKind::Client, clock).unwrap()
 }
 
-/// A certificate for a key made for it, of the given subject, use and time of issue; valid for a day.
+/// A certificate for a key made for it, of the given subject, use and time of issue; valid for a
+/// day.
 fn user_certificate(
     authority: &Authority,
     subject: &[(rcgen::DnType, &str)],
@@ -394,7 +395,8 @@ fn a_node_asks_for_its_own_name() {
     assert_eq!(NodeCertificate::read(b"no certificate"), None);
 }
 
-/// What OpenSSL makes of RSA and P-384 keys, the latter with SHA-256, with `-subj /O=team-a/CN=alice`.
+/// What OpenSSL makes of RSA and P-384 keys, the latter with SHA-256, with
+/// `-subj /O=team-a/CN=alice`.
 #[test]
 fn requests_of_openssl_are_read_and_signed() {
     let dir = tempfile::tempdir().unwrap();

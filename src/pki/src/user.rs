@@ -1,8 +1,8 @@
 //! Certificates of users: the common name is the user, the organizations are its groups.
 //!
-//! As in Kubernetes, a handshake asks for a certificate and lets any pass whose key the client holds; who signed it and
-//! whether it is in time is looked at with each request, so that a bad one is told so in words (401), and one that
-//! expires does so on a connection that is already open.
+//! As in Kubernetes, a handshake asks for a certificate and lets any pass whose key the client
+//! holds; who signed it and whether it is in time is looked at with each request, so that a bad one
+//! is told so in words (401), and one that expires does so on a connection that is already open.
 
 use std::sync::Arc;
 
@@ -57,7 +57,8 @@ impl UserCertificates {
         Ok(Self { verifier, clock })
     }
 
-    /// Whom the certificates of a connection name: the user's own first, then those between it and the authority.
+    /// Whom the certificates of a connection name: the user's own first, then those between it and
+    /// the authority.
     pub fn user(&self, chain: &[CertificateDer<'_>]) -> Result<UserName, UserCertificateError> {
         let (own, between) = chain.split_first().ok_or(UserCertificateError::Missing)?;
         let seconds = u64::try_from(self.clock.now().as_second()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Who a process is: its pid and when it started, so that another process that was given the same pid later is never
-//! taken for it.
+//! Who a process is: its pid and when it started, so that another process that was given the same
+//! pid later is never taken for it.
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -16,7 +16,8 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// The process that has this pid now; `None` if there is none, or only the remains of one (a zombie).
+    /// The process that has this pid now; `None` if there is none, or only the remains of one (a
+    /// zombie).
     pub fn of(pid: u32) -> Option<Self> {
         let pid = i32::try_from(pid).ok().filter(|pid| *pid > 1)?;
         Some(Self {
@@ -66,7 +67,8 @@ fn start_of(pid: i32) -> Option<String> {
     Some(format!("{}/{}", boot.trim(), start_tick(&stat)?))
 }
 
-/// Field 22 of `/proc/PID/stat`, unless the process is a zombie (field 3). The name, field 2, may hold anything.
+/// Field 22 of `/proc/PID/stat`, unless the process is a zombie (field 3). The name, field 2, may
+/// hold anything.
 #[cfg(target_os = "linux")]
 fn start_tick(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;

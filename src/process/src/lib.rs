@@ -1,7 +1,7 @@
 //! Child processes that can outlive their parent, and their logs.
 //!
-//! A child starts in a process group of its own, is recognised after the parent's restart, and is stopped with SIGTERM, then with
-//! SIGKILL to the whole group.
+//! A child starts in a process group of its own, is recognised after the parent's restart, and is
+//! stopped with SIGTERM, then with SIGKILL to the whole group.
 //!
 //! Invariant: the crate knows nothing of models. The agent decides what runs and when it stops.
 

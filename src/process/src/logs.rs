@@ -1,7 +1,9 @@
-//! A child's log on disk: bounded by rotation, kept across restarts of the child, read from its end and followed.
+//! A child's log on disk: bounded by rotation, kept across restarts of the child, read from its end
+//! and followed.
 //!
-//! The child holds the file open and appends by itself, so that it can outlive us. Rotation therefore copies the file
-//! to `NAME.1` and empties it in place; a line written in the instant between the two is lost, which a log may.
+//! The child holds the file open and appends by itself, so that it can outlive us. Rotation
+//! therefore copies the file to `NAME.1` and empties it in place; a line written in the instant
+//! between the two is lost, which a log may.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,11 +16,12 @@ use futures::Stream;
 
 use rooflet_base::file::if_there;
 
-/// A log is rotated when it has grown to this size. One rotated file is kept, so a replica's logs take at most twice
-/// this, plus what is written between two looks.
+/// A log is rotated when it has grown to this size. One rotated file is kept, so a replica's logs
+/// take at most twice this, plus what is written between two looks.
 pub const MAX_LOG_BYTES: u64 = 10 << 20;
 
-/// A log that is rotated while its last lines are looked for is opened again so often: more than anybody rotates meanwhile.
+/// A log that is rotated while its last lines are looked for is opened again so often: more than
+/// anybody rotates meanwhile.
 const MAX_TRIES: usize = 128;
 
 /// Bytes read at a time.
@@ -55,7 +58,8 @@ impl Log {
         Utf8PathBuf::from(format!("{}.1", self.path))
     }
 
-    /// For the child to write to. Readable by the owner only: what a model's client sent may stand in it.
+    /// For the child to write to. Readable by the owner only: what a model's client sent may stand
+    /// in it.
     pub fn open_append(&self) -> io::Result<File> {
         OpenOptions::new()
             .create(true)
@@ -80,7 +84,8 @@ impl Log {
             .truncate(true)
             .mode(0o600)
             .open(&next)?;
-        // Copies to the end, wherever that is by then. A child that writes faster than we copy must not hold us here.
+        // Copies to the end, wherever that is by then. A child that writes faster than we copy must
+        // not hold us here.
         let limit = max_bytes.saturating_mul(4).max(CHUNK_BYTES as u64);
         io::copy(&mut (&mut log).take(limit), &mut copy)?;
         fs::rename(&next, self.rotated())?;
@@ -178,7 +183,8 @@ impl LogReader {
         }
     }
 
-    /// After a rotation the rest of what we were reading is in the rotated file, and the log begins anew.
+    /// After a rotation the rest of what we were reading is in the rotated file, and the log begins
+    /// anew.
     fn notice_rotation(&mut self) -> io::Result<()> {
         if self.current.is_none() {
             self.current = if_there(File::open(&self.log.path))?.map(|file| (file, 0));
@@ -389,7 +395,8 @@ mod tests {
                         scene.write(&text);
                         written.push_str(&text);
                     }
-                    // Two rotations without a look in between do lose what the first one moved away.
+                    // Two rotations without a look in between do lose what the first one moved
+                    // away.
                     1 if !rotated_since_read => rotated_since_read = scene.log.rotate(0).unwrap(),
                     _ => {
                         seen.push_str(&drain(&mut reader));

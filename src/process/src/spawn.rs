@@ -46,8 +46,8 @@ impl SpawnError {
     }
 }
 
-/// Starts a child. It keeps running when this process dies: its output does not pass through us, and no signal to our
-/// group reaches it. `tasks` only runs the waiting.
+/// Starts a child. It keeps running when this process dies: its output does not pass through us,
+/// and no signal to our group reaches it. `tasks` only runs the waiting.
 pub fn spawn(tasks: &Tasks, command: &Command) -> Result<Process, SpawnError> {
     let log_failed = |err| SpawnError::Log {
         path: command.log.path().to_owned(),

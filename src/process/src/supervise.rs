@@ -17,7 +17,8 @@ use rooflet_base::task::Tasks;
 /// How often a process that is not our child is looked at: nobody tells us when it ends.
 const ADOPTED_POLL: Duration = Duration::from_millis(500);
 
-/// How long the kernel may take to end a process after SIGKILL (a GPU driver may hold it for a while).
+/// How long the kernel may take to end a process after SIGKILL (a GPU driver may hold it for a
+/// while).
 pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a process ended.
@@ -92,7 +93,8 @@ impl Process {
             while watched.is_alive() {
                 tokio::select! {
                     () = stop.cancelled() => {
-                        // The set is ending, but whoever stops this process still waits for its end.
+                        // The set is ending, but whoever stops this process still waits for its
+                        // end.
                         if exit_tx.is_closed() { return; }
                         tokio::time::sleep(ADOPTED_POLL).await;
                     }
@@ -153,8 +155,8 @@ impl Process {
     }
 }
 
-/// Processes whose first argument is `word` and one of whose arguments starts with `prefix`: children of an earlier
-/// life that no record names.
+/// Processes whose first argument is `word` and one of whose arguments starts with `prefix`:
+/// children of an earlier life that no record names.
 pub fn find_by_argument(word: &str, prefix: &str) -> Vec<ProcessId> {
     let mut system = System::new();
     system.refresh_processes_specifics(

@@ -17,7 +17,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tower::Service;
 
-/// A connection that says nothing is probed after this time, so that a host that vanished is noticed.
+/// A connection that says nothing is probed after this time, so that a host that vanished is
+/// noticed.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 /// Scheme of the URIs that carry a socket path to the connector. They never leave this module.
 const UNIX_SCHEME: &str = "unix";
@@ -47,8 +48,9 @@ impl Upstream {
             Self::Tcp(authority) => (Scheme::HTTP, authority.clone()),
             Self::Unix(socket) => (
                 Scheme::from_str(UNIX_SCHEME).expect("a valid scheme"),
-                // A path may hold what an authority may not; hexadecimal digits never do. An empty path, which no
-                // socket has, becomes a name that does not decode and so fails to connect.
+                // A path may hold what an authority may not; hexadecimal digits never do. An empty
+                // path, which no socket has, becomes a name that does not decode and so fails to
+                // connect.
                 Authority::from_str(&hex::encode(socket.as_str())).unwrap_or(Authority::from_static("x")),
             ),
         };

@@ -1,4 +1,5 @@
-//! Headers that speak of one connection and so must not pass from one to the next (RFC 9110, section 7.6.1).
+//! Headers that speak of one connection and so must not pass from one to the next (RFC 9110,
+//! section 7.6.1).
 
 use http::header::{
     CONNECTION, EXPECT, HeaderMap, HeaderName, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
@@ -32,7 +33,8 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// `Expect: 100-continue` was answered by the server that took the request; the body follows in any case.
+/// `Expect: 100-continue` was answered by the server that took the request; the body follows in any
+/// case.
 pub(super) fn remove_expect(headers: &mut HeaderMap) {
     headers.remove(EXPECT);
 }

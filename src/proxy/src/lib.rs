@@ -1,4 +1,5 @@
-//! A streaming HTTP/1.1 reverse proxy: the gateway reaches agents with it, and an agent reaches its workers.
+//! A streaming HTTP/1.1 reverse proxy: the gateway reaches agents with it, and an agent reaches its
+//! workers.
 //!
 //! Input: a request and its destination. Output: the upstream response, with its body not yet read.
 //!
@@ -31,11 +32,13 @@ use connect::{ConnectUpstreamError, Connector};
 
 /// How long an upstream may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long an unused connection is kept. Shorter than any server closes one for idleness, so that reuse is safe.
+/// How long an unused connection is kept. Shorter than any server closes one for idleness, so that
+/// reuse is safe.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Unused connections kept to one upstream.
 const MAX_IDLE_PER_UPSTREAM: usize = 64;
-/// Bytes of one read from an upstream, and the most its response head may have. Bounds what one stream holds here.
+/// Bytes of one read from an upstream, and the most its response head may have. Bounds what one
+/// stream holds here.
 const MAX_READ_BUFFER_BYTES: usize = 256 << 10;
 
 /// Why an upstream gave no response.
@@ -119,9 +122,11 @@ impl Proxy {
         Self { client }
     }
 
-    /// Sends `request` to `upstream` as a request for `path`, and returns the response once its head is there.
+    /// Sends `request` to `upstream` as a request for `path`, and returns the response once its
+    /// head is there.
     ///
-    /// There is no timeout after the connection stands: how long an answer may take is the caller's to know.
+    /// There is no timeout after the connection stands: how long an answer may take is the caller's
+    /// to know.
     pub async fn forward(
         &self,
         request: Request,

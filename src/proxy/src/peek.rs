@@ -109,8 +109,8 @@ impl From<PeekError> for openai::ApiError {
     }
 }
 
-/// Reads `body` whole, at most `limit` bytes, and finds `model` in it. Takes room as bytes come, not by what the client says
-/// that it will send.
+/// Reads `body` whole, at most `limit` bytes, and finds `model` in it. Takes room as bytes come,
+/// not by what the client says that it will send.
 pub async fn peek_model(body: Body, limit: usize, room: &BodyRoom) -> Result<Peeked, PeekError> {
     let mut body = Limited::new(body, limit);
     let (mut taken, mut read) = (room.take(0)?, BytesMut::new());

@@ -267,7 +267,8 @@ async fn a_host_that_never_accepts_is_given_up() {
         .expect("a free port");
     let listener = socket.listen(1).expect("listens");
     let address = listener.local_addr().expect("bound");
-    // Fill the queue of connections that wait to be accepted: after that the kernel lets others wait.
+    // Fill the queue of connections that wait to be accepted: after that the kernel lets others
+    // wait.
     let mut waiting = Vec::new();
     while let Ok(Ok(stream)) =
         tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(address)).await

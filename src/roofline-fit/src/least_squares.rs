@@ -1,8 +1,10 @@
-//! Robust regularised least squares: the most probable constants, given priors and measurements with heavy tails.
+//! Robust regularised least squares: the most probable constants, given priors and measurements
+//! with heavy tails.
 //!
-//! Minimises `Σ (ν+1)·ln(1 + (r/s)²/ν) + Σ ((x−µ)/σ)²`: errors r of scale s follow Student's t with ν degrees of
-//! freedom, so that single wrong rows lose their say; every unknown x has a normal prior. Levenberg–Marquardt steps on
-//! iteratively reweighted rows, with forward differences. Deterministic.
+//! Minimises `Σ (ν+1)·ln(1 + (r/s)²/ν) + Σ ((x−µ)/σ)²`: errors r of scale s follow Student's t with
+//! ν degrees of freedom, so that single wrong rows lose their say; every unknown x has a normal
+//! prior. Levenberg–Marquardt steps on iteratively reweighted rows, with forward differences.
+//! Deterministic.
 
 /// Tails between those of a normal and a Cauchy distribution.
 const DEGREES_OF_FREEDOM: f64 = 3.0;

@@ -14,8 +14,9 @@ pub(super) struct Leaves {
 }
 
 impl Leaves {
-    /// Of `parameters`, with `beliefs` of the same shape: `{"mean": …, "deviation": …}` in place of each number, or once
-    /// in place of a map or list, for all that is in it. `deviation` is that of the logarithm.
+    /// Of `parameters`, with `beliefs` of the same shape: `{"mean": …, "deviation": …}` in place of
+    /// each number, or once in place of a map or list, for all that is in it. `deviation` is that
+    /// of the logarithm.
     pub(super) fn new<P: Serialize>(parameters: &P, beliefs: &Value) -> Self {
         let tree = serde_json::to_value(parameters).expect("parameters are plain data");
         let mut priors = Vec::new();

@@ -1,9 +1,11 @@
-//! How the predictor's constants are found: `cargo xtask fit-roofline` runs this over the measurements beside this file.
+//! How the predictor's constants are found: `cargo xtask fit-roofline` runs this over the
+//! measurements beside this file.
 //!
-//! The constants are the most probable ones given `prior.json` and `measurements.csv`. Bins, releases and programs that
-//! were measured have effects of their own, which are pulled towards none: so a chip with sixty rows does not decide for
-//! all, and what many share is told from what is peculiar to one. So does every bin with every release, which most often is
-//! one person's machine.
+//! The constants are the most probable ones given `prior.json` and `measurements.csv`. Bins,
+//! releases and programs that were measured have effects of their own, which are pulled towards
+//! none: so a chip with sixty rows does not decide for all, and what many share is told from what
+//! is peculiar to one. So does every bin with every release, which most often is one person's
+//! machine.
 
 mod least_squares;
 mod leaves;
@@ -196,7 +198,8 @@ fn means<P: serde::de::DeserializeOwned>(beliefs: &Value, maps: &[&str]) -> P {
     serde_json::from_value(tree).expect("prior.json has the shape of the parameters")
 }
 
-/// One effect for each name that occurs, from a similar fit where there was one. The prior pulls it from there.
+/// One effect for each name that occurs, from a similar fit where there was one. The prior pulls it
+/// from there.
 fn effects<'a>(
     rows: impl Iterator<Item = &'a Measurement>,
     name: impl Fn(&'a Measurement) -> Option<&'a str>,
@@ -242,7 +245,8 @@ fn rounded(parameters: &Parameters) -> String {
 mod tests {
     use super::*;
 
-    /// A change of the predictor, its priors or the measurements asks for `cargo xtask fit-roofline`.
+    /// A change of the predictor, its priors or the measurements asks for
+    /// `cargo xtask fit-roofline`.
     #[test]
     fn the_built_in_constants_are_those_of_the_measurements() {
         let shapes = ShapeFile::parse(include_str!("../../model/src/shapes.json")).unwrap();

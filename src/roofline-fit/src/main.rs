@@ -1,5 +1,5 @@
-//! `cargo xtask fit-roofline`: fits the constants of the performance model and writes them, and the report on their errors, into
-//! the repository whose root is the only argument.
+//! `cargo xtask fit-roofline`: fits the constants of the performance model and writes them, and the
+//! report on their errors, into the repository whose root is the only argument.
 
 use std::process::ExitCode;
 use std::{env, fs};

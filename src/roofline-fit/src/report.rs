@@ -174,7 +174,8 @@ fn intervals(
     writeln!(page)
 }
 
-/// What two tables say of the same thing: no predictor that does not know who measured can be nearer than half of it.
+/// What two tables say of the same thing: no predictor that does not know who measured can be
+/// nearer than half of it.
 fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
     // By machine, kernels, model, weights and kind of figure, then by release; ln of the rates.
     let mut configurations: BTreeMap<_, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
@@ -234,7 +235,8 @@ pub(super) fn class(row: &Measurement) -> (String, String) {
     )
 }
 
-/// Absolute relative errors, by groups of rows that are not independent: one bin, release and model.
+/// Absolute relative errors, by groups of rows that are not independent: one bin, release and
+/// model.
 fn grouped<'a>(
     rows: &[Measurement],
     predictions: impl Iterator<Item = &'a Prediction>,

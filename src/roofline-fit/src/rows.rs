@@ -10,7 +10,8 @@ use rooflet_roofline::predict::decode::{StepTime, StepWork};
 use rooflet_roofline::predict::parameters::{DecodeParameters, PrefillParameters};
 use rooflet_roofline::predict::prefill::PrefillWork;
 
-/// Scale of the errors of one row, as a logarithm: of a table with its method, and of a single remark.
+/// Scale of the errors of one row, as a logarithm: of a table with its method, and of a single
+/// remark.
 const DEVIATION_A: f64 = 0.03;
 const DEVIATION_B: f64 = 0.08;
 /// First-token times without a prefill rate come through a server's interface.
@@ -105,7 +106,8 @@ impl Measurement {
     }
 }
 
-/// Reads the table. Rows of builds that are known to be broken are left out: a bug is no measurement of a chip.
+/// Reads the table. Rows of builds that are known to be broken are left out: a bug is no
+/// measurement of a chip.
 pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>, String> {
     let mut reader = csv::Reader::from_reader(table.as_bytes());
     let columns = reader.headers().map_err(|err| err.to_string())?.clone();
@@ -127,8 +129,8 @@ pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>,
     Ok(rows)
 }
 
-/// Rows of one bin, release and model are not independent: n of them weigh as much as √n, and as one where they are
-/// prompts, which share how the machine was throttled.
+/// Rows of one bin, release and model are not independent: n of them weigh as much as √n, and as
+/// one where they are prompts, which share how the machine was throttled.
 fn share_weight(rows: &mut [Measurement]) {
     let key = |row: &Measurement| {
         let chip = row.chip();

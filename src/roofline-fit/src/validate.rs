@@ -1,5 +1,5 @@
-//! How good the constants are on what they were not fitted on: every chip, every model and every release is left out
-//! once, and its rows are predicted from the others.
+//! How good the constants are on what they were not fitted on: every chip, every model and every
+//! release is left out once, and its rows are predicted from the others.
 
 use serde_json::Value;
 
@@ -147,7 +147,8 @@ impl Validation {
         }
     }
 
-    /// Of the rows in question, those inside intervals learnt without their fold, and how many there are.
+    /// Of the rows in question, those inside intervals learnt without their fold, and how many
+    /// there are.
     pub(super) fn coverage(&self, familiarity: Familiarity, stratum: Stratum) -> (usize, usize) {
         let error = |one: &Prediction| one.decode_error.filter(|_| one.stratum == stratum);
         self.inside(familiarity, error, |spreads| *spreads.stratum(stratum))
@@ -210,7 +211,8 @@ fn by_familiarity(width: impl Fn(Familiarity) -> f64) -> ByFamiliarity {
     }
 }
 
-/// With so few rows the next one is farther out than this share of them by one part in their number.
+/// With so few rows the next one is farther out than this share of them by one part in their
+/// number.
 fn half_width(errors: Vec<f64>) -> Option<f64> {
     let share = INTERVAL_SHARE * (1.0 + (errors.len().max(1) as f64).recip());
     quantile(&sorted(errors.into_iter().map(f64::abs)), share.min(1.0))

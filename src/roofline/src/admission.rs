@@ -1,11 +1,13 @@
-//! Whether a node can take one more replica, and what that does to those it has. Pure; the scheduler places by it, the
-//! agent asks it once more with live numbers, `rooflet fit` and `rooflet plan` answer with it.
+//! Whether a node can take one more replica, and what that does to those it has. Pure; the
+//! scheduler places by it, the agent asks it once more with live numbers, `rooflet fit` and
+//! `rooflet plan` answer with it.
 //!
-//! Three things are consumed. Memory: every replica reserves the most it can ever hold, see [`memory`](crate::memory).
-//! Disk: what a replica was told it may store, see [`disk`](crate::disk).
-//! Bandwidth: one chip does one thing at a time, so each replica reserves the share of the chip's time that its
-//! objectives need, at the pessimistic end of the prediction and with all its streams at full context. The shares of a
-//! node never sum to more than one. A replica without objectives keeps a small share and takes what is left over.
+//! Three things are consumed. Memory: every replica reserves the most it can ever hold, see
+//! [`memory`](crate::memory). Disk: what a replica was told it may store, see
+//! [`disk`](crate::disk). Bandwidth: one chip does one thing at a time, so each replica reserves
+//! the share of the chip's time that its objectives need, at the pessimistic end of the prediction
+//! and with all its streams at full context. The shares of a node never sum to more than one. A
+//! replica without objectives keeps a small share and takes what is left over.
 
 mod refusal;
 mod suggestion;
@@ -24,11 +26,12 @@ use crate::predict::{
 };
 use rooflet_base::units::Bytes;
 
-/// The share of a chip's time kept for a replica without objectives, so that it is slow beside one with a promise, and
-/// never starved.
+/// The share of a chip's time kept for a replica without objectives, so that it is slow beside one
+/// with a promise, and never starved.
 pub const BEST_EFFORT_SHARE: f64 = 0.05;
 
-/// The prompt for which a bound on the first token holds where none is given, in tokens; less if the context is.
+/// The prompt for which a bound on the first token holds where none is given, in tokens; less if
+/// the context is.
 pub const DEFAULT_PROMPT_TOKENS: u32 = 2000;
 
 /// Sums of shares carry rounding errors.
@@ -67,7 +70,8 @@ pub struct Commitment {
     pub replica: String,
     /// Of the chip's time, 0 to 1.
     pub share: f64,
-    /// Its objective for decoding, and what it would get with the chip to itself, both in tokens per second.
+    /// Its objective for decoding, and what it would get with the chip to itself, both in tokens
+    /// per second.
     pub decode: Option<(f64, f64)>,
 }
 
@@ -106,7 +110,8 @@ pub struct Speed {
     pub basis: Basis,
     pub first_token_basis: Basis,
     pub binding: Constraint,
-    /// The part of its speed that the hot chip keeps, where it was measured: all above is what stays.
+    /// The part of its speed that the hot chip keeps, where it was measured: all above is what
+    /// stays.
     pub sustained: Option<f64>,
 }
 
@@ -161,7 +166,8 @@ impl Speed {
         }
     }
 
-    /// The share of the chip's time that `objectives` need at the pessimistic end; above 1 they cannot be met at all.
+    /// The share of the chip's time that `objectives` need at the pessimistic end; above 1 they
+    /// cannot be met at all.
     fn share(&self, objectives: Objectives) -> f64 {
         let decode = objectives.decode.map_or(0.0, |rate| rate / self.decode.p10);
         let first_token = objectives
@@ -189,7 +195,8 @@ pub struct Verdict {
     pub refusals: Vec<Refusal>,
 }
 
-/// What a replica takes of a machine whatever else runs there: the part of a [`Verdict`] that load does not change.
+/// What a replica takes of a machine whatever else runs there: the part of a [`Verdict`] that load
+/// does not change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Appraisal {
     pub reservation: Reservation,
@@ -231,7 +238,8 @@ impl Appraisal {
         self.objectives != Objectives::default()
     }
 
-    /// Whether a [`Verdict`] would admit it where so much is promised to nobody. No reasons, and no cost.
+    /// Whether a [`Verdict`] would admit it where so much is promised to nobody. No reasons, and no
+    /// cost.
     pub fn fits(&self, free: Bytes, disk: Option<NodeDisk>, free_share: f64) -> bool {
         self.reservation.total() <= free
             && disk.is_none_or(|disk| self.disk.total() <= disk.free)
@@ -239,8 +247,8 @@ impl Appraisal {
             && self.share <= (free_share + SHARE_TOLERANCE).min(1.0)
     }
 
-    /// Whether a machine with so much memory for models might take it with nothing else there; also where nobody knows how
-    /// fast it is.
+    /// Whether a machine with so much memory for models might take it with nothing else there; also
+    /// where nobody knows how fast it is.
     pub fn could_fit(&self, allocatable: Bytes) -> bool {
         self.reservation.total() <= allocatable && self.share <= 1.0 + SHARE_TOLERANCE
     }
@@ -254,8 +262,8 @@ impl Appraisal {
         })
     }
 
-    /// Why its share of the chip's time cannot be had where so much is free. `commitments`: among whom to name the one that
-    /// would be hurt most.
+    /// Why its share of the chip's time cannot be had where so much is free. `commitments`: among
+    /// whom to name the one that would be hurt most.
     pub fn too_slow(&self, free_share: f64, commitments: &[Commitment]) -> Option<Refusal> {
         match &self.speed {
             Some(speed) if self.share > 1.0 => Some(out_of_reach(self.objectives, speed)),

@@ -22,7 +22,8 @@ const RELEASE: &str = "engine_version";
 const KIND: &str = "kind";
 const NOTE: &str = "note";
 const MODEL: &str = "model_key";
-/// The model's name as published: what the other two columns of the model leave empty may be read from it.
+/// The model's name as published: what the other two columns of the model leave empty may be read
+/// from it.
 const PUBLISHED: &str = "model";
 const FORMAT: &str = "quant";
 const PROMPT: &str = "prompt_tokens";
@@ -34,10 +35,12 @@ const WEIGHTS: &str = "weights_gb_stated";
 
 /// Size of a file over what its format's name says; beyond, it is that of something else.
 const PLAUSIBLE_SIZE: std::ops::Range<f64> = 0.8..1.25;
-/// The same where the surplus is not read: towers for images may be as large as the rest of a small model.
+/// The same where the surplus is not read: towers for images may be as large as the rest of a small
+/// model.
 const PLAUSIBLE_SURPLUS: std::ops::Range<f64> = 1.0..2.0;
 
-/// Half-width, as a logarithm, of what is open where the row does not tell MLX from llama.cpp; assumed.
+/// Half-width, as a logarithm, of what is open where the row does not tell MLX from llama.cpp;
+/// assumed.
 const UNTOLD_ENGINE: f64 = 0.15;
 
 /// Columns without which no row can be predicted.
@@ -68,7 +71,8 @@ pub enum ReportedRate {
     Aggregate,
     /// Tokens of an answer over the whole time it took, prefill included.
     WallClock { generated: f64 },
-    /// Tokens of a server's answers to a batch of requests, over the time from the first request to the last answer.
+    /// Tokens of a server's answers to a batch of requests, over the time from the first request to
+    /// the last answer.
     Requests { generated: f64 },
 }
 
@@ -218,8 +222,9 @@ fn tells_float16(row: &Row) -> bool {
 
 /// Weights adjusted to the size of their file in bytes, if the size is plausible.
 ///
-/// A mix of formats differs from file to file under one name, so its weights are scaled. Other formats have the number of bits
-/// that their name states. Bytes beyond that belong to image and audio towers, which text generation does not read.
+/// A mix of formats differs from file to file under one name, so its weights are scaled. Other
+/// formats have the number of bits that their name states. Bytes beyond that belong to image and
+/// audio towers, which text generation does not read.
 fn in_file_of(weights: Weights, bytes: f64, format: WeightFormat) -> Weights {
     let share = bytes / weights.resident().0.max(1) as f64;
     if format.is_mix() && PLAUSIBLE_SIZE.contains(&share) {
@@ -266,7 +271,8 @@ impl Open {
     }
 }
 
-/// The bin by name, GPU cores and memory; where they leave several, by the bandwidth that the row gives.
+/// The bin by name, GPU cores and memory; where they leave several, by the bandwidth that the row
+/// gives.
 fn chip(row: &Row, open: &mut Open) -> Result<&'static ChipVariant, CaseError> {
     let positive = |number: f64| (number > 0.0).then_some(number);
     let likeness = Likeness::of(Description {
@@ -313,8 +319,9 @@ fn stored(row: &Row, name: &str, open: &mut Open) -> Result<String, CaseError> {
     Ok(format)
 }
 
-/// The kernels that a program of this name runs, and what its weights are stored as. Several programs wrap the same two
-/// engines; where a name does not tell which, the format of the weights does.
+/// The kernels that a program of this name runs, and what its weights are stored as. Several
+/// programs wrap the same two engines; where a name does not tell which, the format of the weights
+/// does.
 fn engine(program: &str, stored: &str, open: &mut Open) -> Result<(Engine, WeightFormat), CaseError> {
     let named = engine_of_name(program);
     let understood = NamedFormat::understand(stored, named)?;
@@ -337,7 +344,8 @@ fn engine(program: &str, stored: &str, open: &mut Open) -> Result<(Engine, Weigh
         open.assume(remark, doubt);
     }
     let engine = told.unwrap_or_else(|| {
-        // GGUF files in floats are converted to F16 most often, and MLX's are kept in the publisher's BF16.
+        // GGUF files in floats are converted to F16 most often, and MLX's are kept in the
+        // publisher's BF16.
         let likely = if format == WeightFormat::BFloat16 {
             Engine::Mlx
         } else {

@@ -1,5 +1,6 @@
-//! Apple's chips as their data sheets describe them: `chips.csv` beside this file, one row per bin, each with its source.
-//! A brand string alone does not name a bin: GPU cores and, for some, the memory size decide.
+//! Apple's chips as their data sheets describe them: `chips.csv` beside this file, one row per bin,
+//! each with its source. A brand string alone does not name a bin: GPU cores and, for some, the
+//! memory size decide.
 
 pub(super) mod likeness;
 pub mod naming;
@@ -123,8 +124,9 @@ pub fn catalogue() -> &'static [ChipVariant] {
     &CATALOGUE
 }
 
-/// The bin with this name (`Apple `, blanks and case do not matter), core count and memory size, as far as they are
-/// known. Where they leave several, they must agree on the bandwidth: then the one with most cores is meant.
+/// The bin with this name (`Apple `, blanks and case do not matter), core count and memory size, as
+/// far as they are known. Where they leave several, they must agree on the bandwidth: then the one
+/// with most cores is meant.
 pub fn find(
     name: &str,
     gpu_cores: Option<u32>,
@@ -153,7 +155,8 @@ pub fn find(
             });
         }
     }
-    // A size that none is sold with does not decide: it may be a wish, or a virtual machine's share.
+    // A size that none is sold with does not decide: it may be a wish, or a virtual machine's
+    // share.
     if let Some(memory) = memory
         && fitting.iter().any(|chip| chip.memory.contains(&memory))
     {
@@ -273,7 +276,8 @@ pub enum NoDataSheet {
     Unknown(#[from] UnknownChip),
 }
 
-/// The bin that a machine with `memory` has. Virtual machines and Rosetta have none, whatever they call themselves.
+/// The bin that a machine with `memory` has. Virtual machines and Rosetta have none, whatever they
+/// call themselves.
 pub fn of_machine(chip: &Chip, memory: Bytes) -> Result<&'static ChipVariant, NoDataSheet> {
     if chip.development {
         return Err(NoDataSheet::Development {

@@ -1,14 +1,17 @@
-//! What replicas may store on a node's disk. Pure; the scheduler and the agent judge by the same figures.
+//! What replicas may store on a node's disk. Pure; the scheduler and the agent judge by the same
+//! figures.
 //!
-//! Promised is the model that a node has to download for a replica, and what the replica was told it may store: without
-//! `kvCache.diskSize` it stores a part of what is left, which no placement depends on.
+//! Promised is the model that a node has to download for a replica, and what the replica was told
+//! it may store: without `kvCache.diskSize` it stores a part of what is left, which no placement
+//! depends on.
 
 use rooflet_base::units::Bytes;
 
 /// A worker stores nothing more where less than this would stay free.
 pub const LEFT_FREE: Bytes = Bytes::gib(2);
 
-/// What is published of a disk is a multiple of this, so that not every file that somebody writes is news.
+/// What is published of a disk is a multiple of this, so that not every file that somebody writes
+/// is news.
 const STEP: Bytes = Bytes::gib(1);
 
 /// What a replica takes of its node's disk.
@@ -36,7 +39,8 @@ impl DiskDemand {
 /// A node's disk as far as replicas may use it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeDisk {
-    /// What all replicas that were told how much may store together; what they have stored is part of it.
+    /// What all replicas that were told how much may store together; what they have stored is part
+    /// of it.
     pub limit: Bytes,
     /// Of that, what none was promised.
     pub free: Bytes,
@@ -51,10 +55,11 @@ impl NodeDisk {
     }
 }
 
-/// The limit of a disk with so much free, where prefixes have `stored`, and workers that nobody told how much keep
-/// `automatic`.
+/// The limit of a disk with so much free, where prefixes have `stored`, and workers that nobody
+/// told how much keep `automatic`.
 ///
-/// In whole steps, and never more than there is. It stays as `previous` until that would be too much, or two steps too little.
+/// In whole steps, and never more than there is. It stays as `previous` until that would be too
+/// much, or two steps too little.
 pub fn limit(free: Bytes, stored: Bytes, automatic: Bytes, previous: Option<Bytes>) -> Bytes {
     let exact = free + stored - LEFT_FREE - automatic;
     match previous {

@@ -1,19 +1,20 @@
-//! KV caches in few bits: which models can have them, and what they take. The engine's own arithmetic is in
-//! `worker/models`; admission and placement only need to know the size.
+//! KV caches in few bits: which models can have them, and what they take. The engine's own
+//! arithmetic is in `worker/models`; admission and placement only need to know the size.
 
 use crate::memory::ServedModel;
 use rooflet_model::config::{MixerConfig, ModelConfig};
 use rooflet_model::dimensions::{Attention, ModelDimensions};
 use rooflet_model::kv_cache::KvBits;
 
-/// Elements of a head that may share a scale and a bias, the best first: larger groups save little, smaller ones cost a
-/// bit per element more. MLX has kernels for these.
+/// Elements of a head that may share a scale and a bias, the best first: larger groups save little,
+/// smaller ones cost a bit per element more. MLX has kernels for these.
 const GROUPS: [u32; 2] = [64, 32];
 
 /// What `spec.serving.kvCache.bits` says for a cache as the engine computes, in 16 bits on a Mac.
 pub const UNQUANTISED_BITS: u32 = 16;
 
-/// How keys and values are quantised: groups of each head's elements with a scale and a bias, as MLX quantises matrices.
+/// How keys and values are quantised: groups of each head's elements with a scale and a bias, as
+/// MLX quantises matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvQuantisation {
     bits: u32,
@@ -61,7 +62,8 @@ impl KvQuantisation {
         Self::of_layers(bits, &cached.collect::<Vec<_>>())
     }
 
-    /// For a model of which only the dimensions are known, sinks not among them: whoever loads it looks again.
+    /// For a model of which only the dimensions are known, sinks not among them: whoever loads it
+    /// looks again.
     pub fn of_dimensions(bits: u32, dimensions: &ModelDimensions) -> Result<Self, KvQuantisationError> {
         let mut latent = 0;
         let mut cached = Vec::new();
@@ -122,14 +124,16 @@ impl KvQuantisation {
 }
 
 impl ServedModel {
-    /// The same with a KV cache of so many bits, where it has one as the engine computes and can have such a one.
+    /// The same with a KV cache of so many bits, where it has one as the engine computes and can
+    /// have such a one.
     pub(super) fn quantised(&self, bits: u32) -> Option<Self> {
         let unquantised = self.kv_bits == KvBits::new(16) || self.kv_bits == KvBits::new(32);
         let quantised = unquantised.then(|| self.clone().with_kv_bits(Some(bits)));
         quantised.and_then(Result::ok)
     }
 
-    /// The same with a KV cache of so many bits, as `spec.serving.kvCache.bits` asks; `None` is as the engine computes.
+    /// The same with a KV cache of so many bits, as `spec.serving.kvCache.bits` asks; `None` is as
+    /// the engine computes.
     pub fn with_kv_bits(self, bits: Option<u32>) -> Result<Self, KvQuantisationError> {
         let Some(bits) = bits.filter(|bits| *bits != UNQUANTISED_BITS) else {
             return Ok(self);
@@ -161,8 +165,8 @@ mod tests {
         }
     }
 
-    /// Qwen3-8B: 36 layers of 8 KV heads of 128 elements, 144 KiB per token in 16 bits. Groups of 64 with a scale and a
-    /// bias of 16 bits: 8.5 and 4.5 bits.
+    /// Qwen3-8B: 36 layers of 8 KV heads of 128 elements, 144 KiB per token in 16 bits. Groups of
+    /// 64 with a scale and a bias of 16 bits: 8.5 and 4.5 bits.
     #[test]
     fn what_is_reserved_follows_the_bits() {
         let demand = Demand {

@@ -1,6 +1,7 @@
 //! The performance model: the chip table, memory and time of a model on a machine, and admission.
 //!
-//! The crate is pure: values in, values out. It reads no file and no clock. A nominal figure is never labelled as measured.
+//! The crate is pure: values in, values out. It reads no file and no clock. A nominal figure is
+//! never labelled as measured.
 
 pub mod admission;
 pub mod cases;

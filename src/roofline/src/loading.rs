@@ -1,20 +1,21 @@
-//! How long a model's weights take from a machine's disk into memory, and to that disk from their hub.
+//! How long a model's weights take from a machine's disk into memory, and to that disk from their
+//! hub.
 
 use std::fmt;
 
 use crate::predict::{Basis, Interval};
 use rooflet_base::units::Bytes;
 
-/// Bytes per second that the disks of Macs read, where nobody measured: 3 to 7 GB/s are published for models read from
-/// them; the middle is their geometric mean.
+/// Bytes per second that the disks of Macs read, where nobody measured: 3 to 7 GB/s are published
+/// for models read from them; the middle is their geometric mean.
 const NOMINAL_READ: Interval = Interval {
     p10: 3e9,
     p50: 4.6e9,
     p90: 7e9,
 };
 
-/// Bytes per second that come from a hub, where nobody measured: of a line of 100 Mbit/s as of the gigabit that the Ethernet
-/// port of every Mac with one has at least, the geometric mean.
+/// Bytes per second that come from a hub, where nobody measured: of a line of 100 Mbit/s as of the
+/// gigabit that the Ethernet port of every Mac with one has at least, the geometric mean.
 const NOMINAL_DOWNLOAD: f64 = 40e6;
 
 /// A machine's disk.
@@ -113,7 +114,8 @@ impl fmt::Display for Download {
     }
 }
 
-/// What has to happen before the weights are in memory: the download, where files are missing, then the reading.
+/// What has to happen before the weights are in memory: the download, where files are missing, then
+/// the reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrival {
     pub download: Option<Download>,

@@ -1,9 +1,9 @@
-//! How much memory a replica needs and how much a node may give. Pure; the scheduler places by it, the agent admits
-//! by it once more with live numbers.
+//! How much memory a replica needs and how much a node may give. Pure; the scheduler places by it,
+//! the agent admits by it once more with live numbers.
 //!
-//! A replica's reservation is the most it can ever hold: weights, the KV cache of every stream at full context, one
-//! prefill step's intermediate results, and the runtime. A node never promises more than [`allocatable`], and
-//! what it promised counts until the worker is gone.
+//! A replica's reservation is the most it can ever hold: weights, the KV cache of every stream at
+//! full context, one prefill step's intermediate results, and the runtime. A node never promises
+//! more than [`allocatable`], and what it promised counts until the worker is gone.
 
 use std::fmt;
 
@@ -12,39 +12,44 @@ use rooflet_base::units::Bytes;
 use rooflet_model::dimensions::{Attention, ModelDimensions};
 use rooflet_model::kv_cache::KvBits;
 
-/// Held by a worker before it has loaded anything: the engine's context, compiled kernels, tokenizer, HTTP.
+/// Held by a worker before it has loaded anything: the engine's context, compiled kernels,
+/// tokenizer, HTTP.
 pub const RUNTIME_OVERHEAD: Bytes = Bytes(500_000_000);
 
-/// Intermediate results of one prefill step, per token and hidden dimension; about so many. The rows of logits that are kept
-/// (one per stream) are below the headroom.
+/// Intermediate results of one prefill step, per token and hidden dimension; about so many. The
+/// rows of logits that are kept (one per stream) are below the headroom.
 pub(crate) const ACTIVATION_BYTES_PER_ELEMENT: u64 = 40;
 
 /// The most tokens that the engine prefills in one step.
 pub const PREFILL_STEP_TOKENS: u64 = 2048;
 
-/// Scores that attention has in memory at a time where no kernel fuses them with what follows. A whole step against a long
-/// cache would have gigabytes of them; the engine computes so many tokens at a time that there are no more, unless a single
-/// token has.
+/// Scores that attention has in memory at a time where no kernel fuses them with what follows. A
+/// whole step against a long cache would have gigabytes of them; the engine computes so many tokens
+/// at a time that there are no more, unless a single token has.
 const SCORES_BYTES: u64 = 256 << 20;
 
 /// Of one score: float32, or 16 bits and once more after the mask or the softmax.
 const SCORE_BYTES: u64 = 4;
 
-/// Elements of a head for which MLX has a fused kernel for many tokens on Metal: `sdpa_full_supported_head_dim` in
-/// mlx/backend/metal/scaled_dot_product_attention.cpp of MLX 0.32.2.
+/// Elements of a head for which MLX has a fused kernel for many tokens on Metal:
+/// `sdpa_full_supported_head_dim` in mlx/backend/metal/scaled_dot_product_attention.cpp of MLX
+/// 0.32.2.
 pub const FUSED_HEAD_DIMS: [u32; 5] = [64, 72, 80, 96, 128];
 
 /// The engine's caches grow in steps of so many tokens.
 pub const CACHE_STEP_TOKENS: u32 = 256;
 
-/// Kept free below the working-set limit, in percent: a model that comes close to it can collapse to a twentieth of its speed.
+/// Kept free below the working-set limit, in percent: a model that comes close to it can collapse
+/// to a twentieth of its speed.
 const HEADROOM_PERCENT: u64 = 5;
 
-/// The share of all memory that Metal recommends as the largest working set, in percent, where it could not be asked:
-/// the lowest seen on machines below 32 GB (67 %) and from there on (78 %, rounded down).
+/// The share of all memory that Metal recommends as the largest working set, in percent, where it
+/// could not be asked: the lowest seen on machines below 32 GB (67 %) and from there on (78 %,
+/// rounded down).
 const WORKING_SET_PERCENT_SMALL: u64 = 66;
 const WORKING_SET_PERCENT_LARGE: u64 = 75;
-/// From this size on a machine counts as large. A 32 GB machine reports slightly less on some systems.
+/// From this size on a machine counts as large. A 32 GB machine reports slightly less on some
+/// systems.
 const LARGE_MACHINE: Bytes = Bytes::gib(31);
 
 /// A model as the engine holds it; from its files, or from `FleetNode.status.models`.
@@ -73,7 +78,8 @@ pub struct Demand {
 }
 
 impl ServedModel {
-    /// A model of these weights and cache alone, for tests that are about memory. `kv_per_token` is a multiple of 4.
+    /// A model of these weights and cache alone, for tests that are about memory. `kv_per_token` is
+    /// a multiple of 4.
     pub fn of_size(weights: Bytes, kv_per_token: u32) -> Self {
         use rooflet_model::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
         let layer = Layer {
@@ -111,8 +117,8 @@ impl ServedModel {
     }
 }
 
-/// What the cache of one sequence takes that holds `tokens`: the last step is there as a whole, and what has left a window
-/// is dropped only when a step of it has.
+/// What the cache of one sequence takes that holds `tokens`: the last step is there as a whole, and
+/// what has left a window is dropped only when a step of it has.
 pub fn cache_bytes(dimensions: &ModelDimensions, tokens: u32, bits: KvBits) -> Bytes {
     let steps = tokens.div_ceil(CACHE_STEP_TOKENS);
     let held = steps.saturating_mul(CACHE_STEP_TOKENS);
@@ -136,8 +142,8 @@ pub fn cache_bytes(dimensions: &ModelDimensions, tokens: u32, bits: KvBits) -> B
     layers.sum()
 }
 
-/// Memory of one prefill step at the end of so long a context, whose cache has so many bits: layers follow one another,
-/// so the largest scores of one count.
+/// Memory of one prefill step at the end of so long a context, whose cache has so many bits: layers
+/// follow one another, so the largest scores of one count.
 pub fn activation_bytes(dimensions: &ModelDimensions, context_tokens: u32, bits: KvBits) -> Bytes {
     let scores = |attention: &Attention| score_bytes(attention, context_tokens, bits);
     let largest = dimensions
@@ -218,7 +224,8 @@ impl fmt::Display for Reservation {
     }
 }
 
-/// The largest number of `first..=last` for which `holds`, which must not hold again once it has failed.
+/// The largest number of `first..=last` for which `holds`, which must not hold again once it has
+/// failed.
 pub fn last_that(first: u32, last: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
     if first > last || !holds(first) {
         return None;
@@ -235,7 +242,8 @@ pub fn last_that(first: u32, last: u32, holds: impl Fn(u32) -> bool) -> Option<u
     u32::try_from(yes).ok()
 }
 
-/// What models may use of a machine with `total` memory. `working_set` is the GPU's own limit, where it could be asked.
+/// What models may use of a machine with `total` memory. `working_set` is the GPU's own limit,
+/// where it could be asked.
 pub fn allocatable(total: Bytes, working_set: Option<Bytes>) -> Bytes {
     let percent = if total >= LARGE_MACHINE {
         WORKING_SET_PERCENT_LARGE
@@ -263,8 +271,8 @@ pub struct NodeMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     pub reserved: Bytes,
-    /// Of that, what the worker already has and `available` therefore no longer contains. Zero where unknown, which
-    /// errs on the safe side.
+    /// Of that, what the worker already has and `available` therefore no longer contains. Zero
+    /// where unknown, which errs on the safe side.
     pub resident: Bytes,
 }
 
@@ -293,8 +301,8 @@ impl MemoryRefusal {
     }
 }
 
-/// Whether `wanted` fits beside what is held: against the node's limit, and against what is really free once every
-/// replica has grown to its reservation.
+/// Whether `wanted` fits beside what is held: against the node's limit, and against what is really
+/// free once every replica has grown to its reservation.
 pub fn admit(
     node: NodeMemory,
     held: impl IntoIterator<Item = Held>,
@@ -336,7 +344,8 @@ mod tests {
     use rooflet_model::weights::Weights;
 
     proptest! {
-        /// Whatever the engine reads at a time, no step of a context has more scores than were counted.
+        /// Whatever the engine reads at a time, no step of a context has more scores than were
+        /// counted.
         #[test]
         fn scores_are_counted(
             heads in 1..200_u32, context in 1..2_000_000_u32, step in 1..2049_u64, keys in 1..2_000_000_u64,

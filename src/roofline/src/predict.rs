@@ -1,6 +1,8 @@
-//! How fast a model decodes and prefills on a machine, from first principles and a few fitted parameters. Pure.
+//! How fast a model decodes and prefills on a machine, from first principles and a few fitted
+//! parameters. Pure.
 //!
-//! Every figure is an interval: a tenth of cases lies below `p10`, half below `p50`, nine tenths below `p90`.
+//! Every figure is an interval: a tenth of cases lies below `p10`, half below `p50`, nine tenths
+//! below `p90`.
 
 mod build;
 pub mod calibration;
@@ -40,7 +42,8 @@ impl Hardware {
         }
     }
 
-    /// What heat leaves of the speed, where that was measured: predictions are then of the hot chip.
+    /// What heat leaves of the speed, where that was measured: predictions are then of the hot
+    /// chip.
     pub fn sustained(self) -> Option<f64> {
         match self {
             Self::Chip(_) => None,

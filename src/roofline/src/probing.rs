@@ -1,5 +1,6 @@
-//! The rules by which a probe's samples become figures: what is said of a spread, when it is too wide, how long it
-//! is good for, and whether a bandwidth can be that of the chip. Pure; `mlx::probe` takes the samples.
+//! The rules by which a probe's samples become figures: what is said of a spread, when it is too
+//! wide, how long it is good for, and whether a bandwidth can be that of the chip. Pure;
+//! `mlx::probe` takes the samples.
 
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use rooflet_api::v1alpha1::{Figure, Plausibility, PlausibilityVerdict, Spread};
 use rooflet_base::quantile::{quantile, sorted};
 use rooflet_base::units::BytesPerSecond;
 
-/// A measured figure is good for a week; the driver, the system or the cooling may have changed since.
+/// A measured figure is good for a week; the driver, the system or the cooling may have changed
+/// since.
 pub const PROBE_FRESH_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A machine is loaded for so long at most to see what heat leaves of its speed.
@@ -16,8 +18,9 @@ pub const MAX_SUSTAINED_SECONDS: u64 = 3600;
 /// (p90 - p10) / median above this means that something else was using the machine.
 const MAX_UNSTEADINESS: f64 = 0.05;
 
-/// Measured / data sheet of bare machines that nothing disturbs, with room around what published reads show: M5 0.77, M4 Pro
-/// 0.93, M3 Max 0.965. Below are contention, another bin or a power mode, above a cache hit or the wrong data sheet.
+/// Measured / data sheet of bare machines that nothing disturbs, with room around what published
+/// reads show: M5 0.77, M4 Pro 0.93, M3 Max 0.965. Below are contention, another bin or a power
+/// mode, above a cache hit or the wrong data sheet.
 const PLAUSIBLE_SHARES: std::ops::RangeInclusive<f64> = 0.70..=0.98;
 
 /// Sums up samples, of which there is at least one.
@@ -39,7 +42,8 @@ pub fn unsteadiness(spread: &Spread) -> f64 {
     (spread.p90 - spread.p10) / spread.median
 }
 
-/// `amount` per unit of time, where `seconds` is what it took. Slow samples are low rates: the percentiles change places.
+/// `amount` per unit of time, where `seconds` is what it took. Slow samples are low rates: the
+/// percentiles change places.
 pub fn rate(amount: f64, seconds: &Spread) -> Spread {
     Spread {
         median: amount / seconds.median,
@@ -70,8 +74,8 @@ pub enum DataSheet<'a> {
     Missing(&'a str),
 }
 
-/// Whether the read bandwidth can be that of the chip. Reads are compared, not the quantised kernel: on a slow engine
-/// that one may be far below the memory's limit with nothing wrong.
+/// Whether the read bandwidth can be that of the chip. Reads are compared, not the quantised
+/// kernel: on a slow engine that one may be far below the memory's limit with nothing wrong.
 pub fn plausibility(read: BytesPerSecond, sheet: DataSheet<'_>) -> Plausibility {
     let spec = match sheet {
         DataSheet::Bandwidth(spec) => spec,

@@ -1,5 +1,5 @@
-//! Models and machines as objects of the API publish them, and back: what an agent says of its node is what the
-//! scheduler computes with.
+//! Models and machines as objects of the API publish them, and back: what an agent says of its node
+//! is what the scheduler computes with.
 
 mod model;
 
@@ -15,8 +15,8 @@ use rooflet_api::v1alpha1::{FleetNodeStatus, ObjectivesSpec, PlausibilityVerdict
 use rooflet_base::quantity;
 use rooflet_base::units::Bytes;
 
-/// What the speed of a node's models can be predicted from; `None` where nothing was measured and its chip is not
-/// in the catalogue. Figures of a probe that has expired are less sure.
+/// What the speed of a node's models can be predicted from; `None` where nothing was measured and
+/// its chip is not in the catalogue. Figures of a probe that has expired are less sure.
 pub fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
     let expired = status
         .conditions
@@ -26,7 +26,8 @@ pub fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
     hardware_of(&status.chip, memory, status.probe.as_ref(), expired)
 }
 
-/// Bytes per second that the machine's disk was measured to read. What memory may have answered is no figure of the disk.
+/// Bytes per second that the machine's disk was measured to read. What memory may have answered is
+/// no figure of the disk.
 pub fn disk_read(measured: &api::Measurements) -> Option<Interval> {
     let disk = measured.disk_read.as_ref().filter(|disk| disk.past_cache)?;
     let figure = &disk.figure;
@@ -54,9 +55,10 @@ pub fn hardware_of(
         .map(Hardware::Chip)
 }
 
-/// What a probe measured. Where that is too slow for the chip, something else used the machine, or uses it all the time: it is
-/// believed, with a wider interval, since the data sheet would promise more than was ever seen. Faster than the data sheet no
-/// chip is: then the figures are not the memory's.
+/// What a probe measured. Where that is too slow for the chip, something else used the machine, or
+/// uses it all the time: it is believed, with a wider interval, since the data sheet would promise
+/// more than was ever seen. Faster than the data sheet no chip is: then the figures are not the
+/// memory's.
 fn measured(probe: &api::Probe) -> Option<MeasuredMachine> {
     let verdict = probe
         .plausibility

@@ -1,5 +1,5 @@
-//! Whether a model fits a machine, how fast it would be there, and the smallest change that would make it fit. Pure:
-//! `rooflet fit` asks for one machine or for every chip there is.
+//! Whether a model fits a machine, how fast it would be there, and the smallest change that would
+//! make it fit. Pure: `rooflet fit` asks for one machine or for every chip there is.
 
 mod advice;
 
@@ -24,7 +24,8 @@ pub struct Service {
     pub context_tokens: u32,
     pub concurrency: u32,
     pub prompt_tokens: u32,
-    /// Of a prompt whose beginning was asked before, the tokens whose keys and values are kept; below `prompt_tokens`.
+    /// Of a prompt whose beginning was asked before, the tokens whose keys and values are kept;
+    /// below `prompt_tokens`.
     pub cached_tokens: u32,
     pub kv_bits: u32,
 }
@@ -64,12 +65,14 @@ impl Machine {
     }
 }
 
-/// Times to the first token of other beginnings than an engine that idles and knows nothing of the prompt.
+/// Times to the first token of other beginnings than an engine that idles and knows nothing of the
+/// prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OtherFirstTokens {
     /// The beginning of the prompt is cached; `None` where nothing is said to be.
     pub prefix_hit: Option<Interval>,
-    /// The weights are read from the disk first. Starting the process and its first kernels come on top.
+    /// The weights are read from the disk first. Starting the process and its first kernels come on
+    /// top.
     pub cold_load: Interval,
     pub cold_load_basis: Basis,
 }
@@ -125,12 +128,14 @@ pub struct Fit {
     pub memory_basis: Basis,
     pub limit: Bytes,
     pub obstacle: Option<Obstacle>,
-    /// Beside an obstacle of memory: the longest context that the model was made for, where more is asked.
+    /// Beside an obstacle of memory: the longest context that the model was made for, where more is
+    /// asked.
     pub too_long: Option<u32>,
     /// `None`: the family or the machine's speed is not known.
     pub prediction: Option<Prediction>,
     pub other_first_tokens: Option<OtherFirstTokens>,
-    /// The longest context at this concurrency, and the most streams at this context; `None` if there is none.
+    /// The longest context at this concurrency, and the most streams at this context; `None` if
+    /// there is none.
     pub max_context_tokens: Option<u32>,
     pub max_concurrency: Option<u32>,
     pub suggestions: Vec<Suggestion>,
@@ -438,7 +443,8 @@ mod tests {
         assert_eq!((before.basis, after.basis), (Basis::Nominal, Basis::Calibrated));
     }
 
-    /// 4.517 GB of weights, 336 MB of activations and 500 MB of runtime leave 10.805 GB of 16.158; 4 x 128 KiB a token.
+    /// 4.517 GB of weights, 336 MB of activations and 500 MB of runtime leave 10.805 GB of 16.158;
+    /// 4 x 128 KiB a token.
     #[test]
     fn what_does_not_fit_comes_with_what_would() {
         let fit = answer(&llama_8b(), service(32_768, 4, 16), &m4_pro(24));

@@ -15,7 +15,8 @@ use rooflet_roofline::admission::Objectives;
 use rooflet_roofline::memory::{ServedModel, allocatable};
 use rooflet_roofline::predict::ModelCost;
 
-/// Chip, GPU cores, memory in GiB, and how many of a hundred Macs are such. Apple sells all of them; the shares are a guess.
+/// Chip, GPU cores, memory in GiB, and how many of a hundred Macs are such. Apple sells all of
+/// them; the shares are a guess.
 const MACS: [(&str, u32, u64, usize); 8] = [
     ("M4", 10, 16, 30),
     ("M4", 10, 24, 15),
@@ -26,8 +27,8 @@ const MACS: [(&str, u32, u64, usize); 8] = [
     ("M4 Max", 40, 128, 5),
     ("M3 Ultra", 80, 256, 4),
 ];
-/// Model in four bits, tokens of context, streams, tokens/s that each stream is promised: a mix that is made up, of models
-/// that are published.
+/// Model in four bits, tokens of context, streams, tokens/s that each stream is promised: a mix
+/// that is made up, of models that are published.
 const DEMANDS: [(&str, u32, u32, Option<f64>); 10] = [
     ("qwen3-0.6b", 4096, 4, None),
     ("qwen3-0.6b", 8192, 4, Some(15.0)),
@@ -60,8 +61,8 @@ pub struct PlacementCount {
 }
 
 impl PlacementTrial {
-    /// Empty nodes, and so many replicas that wait, deployment by deployment. `each_unlike`: runs have taught something else
-    /// about every node, so that nothing is computed for two of them.
+    /// Empty nodes, and so many replicas that wait, deployment by deployment. `each_unlike`: runs
+    /// have taught something else about every node, so that nothing is computed for two of them.
     pub fn new(nodes: usize, replicas: usize, each_unlike: bool) -> Self {
         let models = models();
         let objects = (0..nodes).map(|index| node(index, &models, each_unlike));
@@ -75,7 +76,8 @@ impl PlacementTrial {
         }
     }
 
-    /// Decides for all that wait, and counts what all nodes have then. Who found no node waits no more.
+    /// Decides for all that wait, and counts what all nodes have then. Who found no node waits no
+    /// more.
     pub fn place_all(&mut self) -> PlacementCount {
         let waiting = std::mem::take(&mut self.waiting);
         bind_all(&waiting, &mut self.fleet);
@@ -89,7 +91,8 @@ impl PlacementTrial {
         }
     }
 
-    /// One replica ends, and one of some deployment comes and is decided for; `turn` says which. Whether it found a node.
+    /// One replica ends, and one of some deployment comes and is decided for; `turn` says which.
+    /// Whether it found a node.
     ///
     /// # Panics
     /// Where there are no nodes.

@@ -1,7 +1,8 @@
 //! What a fleet can carry: demand against machines, as a what-if without side effects. Pure.
 //!
-//! [`spec`] reads the question, [`mod@question`] judges every model on every class of node by admission's own rules, the
-//! search below places replicas, and [`verdict`] explains. Formulas and bounds: docs/planning.md.
+//! [`spec`] reads the question, [`mod@question`] judges every model on every class of node by
+//! admission's own rules, the search below places replicas, and [`verdict`] explains. Formulas and
+//! bounds: docs/planning.md.
 
 mod binding;
 mod exact;

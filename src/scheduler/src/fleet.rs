@@ -15,8 +15,8 @@ use rooflet_api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
 
 /// Changes that are remembered for rankings to catch up; beyond them they are made anew.
 const MAX_CHANGES: usize = 100_000;
-/// Kinds of requests whose rankings are kept. Requests come deployment by deployment, so that few are in use at a time;
-/// one takes about 150 bytes a node.
+/// Kinds of requests whose rankings are kept. Requests come deployment by deployment, so that few
+/// are in use at a time; one takes about 150 bytes a node.
 const MAX_RANKINGS: usize = 32;
 
 /// All nodes, ordered by name, and what is promised on them.
@@ -248,7 +248,8 @@ impl Fleet {
         }
     }
 
-    /// Takes a replica off its node; [`Fleet::take_back`] undoes it. Where it was, and what it claimed.
+    /// Takes a replica off its node; [`Fleet::take_back`] undoes it. Where it was, and what it
+    /// claimed.
     pub(super) fn withdraw(&mut self, key: &ReplicaKey) -> Option<(String, Claim)> {
         self.note(key);
         let name = self.bound.remove(key)?;
@@ -349,7 +350,8 @@ impl Fleet {
         }
     }
 
-    /// The places of the nodes with replicas of the request's deployment, in order, and how many each has.
+    /// The places of the nodes with replicas of the request's deployment, in order, and how many
+    /// each has.
     pub(super) fn siblings(&self, request: &ReplicaRequest) -> Vec<(usize, Copies)> {
         let deployment = request.deployment.as_ref();
         let nodes = deployment.and_then(|deployment| self.holders.get(deployment));
@@ -392,7 +394,8 @@ impl Fleet {
             .filter_map(move |node| Some((node, node.machine.model(name)?)))
     }
 
-    /// The nodes for requests like this one, the best first, as they are now; and the nodes themselves.
+    /// The nodes for requests like this one, the best first, as they are now; and the nodes
+    /// themselves.
     pub(super) fn ranked<T>(
         &mut self,
         request: &ReplicaRequest,
@@ -418,7 +421,8 @@ impl Fleet {
         looked
     }
 
-    /// What requests like this one take of each node's machine, by the machine's place; and the nodes.
+    /// What requests like this one take of each node's machine, by the machine's place; and the
+    /// nodes.
     pub(super) fn fits(&mut self, request: &ReplicaRequest) -> (Fits<'_>, &[NodeState]) {
         (self.machines.fits(request), &self.nodes)
     }

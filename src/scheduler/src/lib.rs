@@ -1,12 +1,13 @@
 //! One replica to one node: filter, score, bind. The words and the order of kube-scheduler.
 //!
-//! In: the fleet as values ([`Fleet`]) and what a replica asks for ([`ReplicaRequest`]). Out: a placement with the scores
-//! behind it, or why there is none and what would help; and who leaves for a replica of a higher priority. Pure and
-//! deterministic; never promises memory or time of a chip that is promised already.
+//! In: the fleet as values ([`Fleet`]) and what a replica asks for ([`ReplicaRequest`]). Out: a
+//! placement with the scores behind it, or why there is none and what would help; and who leaves
+//! for a replica of a higher priority. Pure and deterministic; never promises memory or time of a
+//! chip that is promised already.
 //!
-//! Fast in large fleets by three means: what a request takes of a kind of machine is computed once (`fleet::machine`), the fleet
-//! follows its objects one by one (`fleet`), and the order of nodes for a kind of request is kept while nodes change
-//! (`placement::ranking`).
+//! Fast in large fleets by three means: what a request takes of a kind of machine is computed once
+//! (`fleet::machine`), the fleet follows its objects one by one (`fleet`), and the order of nodes
+//! for a kind of request is kept while nodes change (`placement::ranking`).
 
 pub mod bench;
 pub mod capacity;

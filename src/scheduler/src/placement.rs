@@ -1,4 +1,5 @@
-//! One replica to one node: filter, score and bind, and everything that moves replicas between nodes.
+//! One replica to one node: filter, score and bind, and everything that moves replicas between
+//! nodes.
 
 pub(crate) mod bind;
 pub(crate) mod filter;

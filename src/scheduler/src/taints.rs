@@ -1,7 +1,8 @@
-//! What keeps models away from a node: the taints a person gave it, and those that follow from its conditions.
+//! What keeps models away from a node: the taints a person gave it, and those that follow from its
+//! conditions.
 //!
-//! Those of conditions are never written into the object: they come and go with the conditions, tell nobody's manifests
-//! that something was changed, and are tolerated like any other.
+//! Those of conditions are never written into the object: they come and go with the conditions,
+//! tell nobody's manifests that something was changed, and are tolerated like any other.
 
 use std::time::Duration;
 

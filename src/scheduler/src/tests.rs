@@ -19,7 +19,8 @@ use fixture::{lines, node, replica, set_ready};
 use rooflet_api::v1alpha1::*;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::ServedModel;
-/// Decides for the replicas without a node, in the order given; prints `x->a`, `x: why not` or `x preempts y on a`.
+/// Decides for the replicas without a node, in the order given; prints `x->a`, `x: why not` or
+/// `x preempts y on a`.
 fn check(nodes: &str, replicas: &str, expect: &str) {
     check_with_reserve(nodes, replicas, 0, expect);
 }
@@ -62,7 +63,8 @@ fn the_smallest_room_without_a_copy_is_taken() {
         "x->c\ny->a\nz->b\nw->c\nother->a",
     );
     check("b model=guide:2; a model=guide:2", "x", "x->a");
-    // A node without other replicas comes before one that holds the model in memory, and that before a smaller one.
+    // A node without other replicas comes before one that holds the model in memory, and that
+    // before a smaller one.
     check(nodes, "old on=b; x", "x->c");
     let nodes = "a mem=16 model=guide:2,other:2; b mem=32 model=guide:2";
     check(nodes, "one on=a model=other; old on=b; x", "x->b");
@@ -134,7 +136,8 @@ fn a_model_of_a_hub_goes_where_it_is_there_sooner() {
         "x->b",
     );
     check("a mem=8 line=1000 pulled=6; b mem=16", "x download=6", "x->a");
-    // Nodes without other replicas come first. Among the rest, a node with the model needs no download.
+    // Nodes without other replicas come first. Among the rest, a node with the model needs no
+    // download.
     check(
         "a mem=16 line=10; b mem=16 line=1000",
         "old on=a download=6; x download=6",
@@ -197,7 +200,8 @@ fn strategies_choose_differently() {
 
 #[test]
 fn slack_is_kept_where_objectives_are_tight() {
-    // The same request on two chips: the faster one keeps more slack, until what runs there has too little.
+    // The same request on two chips: the faster one keeps more slack, until what runs there has too
+    // little.
     let nodes = "a chip=M4_Pro mem=40 model=guide:4; b chip=M4_Max/40 mem=40 model=guide:4";
     check(nodes, "x rate=10", "x->b");
     check(nodes, "old on=b rate=50; x rate=10", "x->a");
@@ -339,7 +343,8 @@ fn what_a_rollout_replaces_keeps_the_new_off_no_node() {
 fn a_higher_priority_makes_the_least_of_the_lower_leave() {
     let nodes = "a mem=8 model=guide:3; b mem=8 model=guide:3";
     let low = "p on=a of=d ready priority=1; q on=a of=e priority=2; r on=b of=f ready priority=1; s on=b of=f ready priority=1";
-    // Each node holds two of 3.5 GiB. On a, p would leave its deployment without a replica; q has a higher priority.
+    // Each node holds two of 3.5 GiB. On a, p would leave its deployment without a replica; q has a
+    // higher priority.
     check(nodes, &format!("{low}; x priority=5"), "x preempts s on b");
     check(nodes, &format!("{low}; x priority=2"), "x preempts s on b");
     // Never one of the same or a higher priority.

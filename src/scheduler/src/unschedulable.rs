@@ -17,13 +17,15 @@ use crate::placement::rejection::Rejection;
 use crate::placement::topology::Domains;
 use crate::unschedulable::remedy::{Case, Cases, remedies};
 
-/// Classes of nodes that are told, and their reasons in all; nodes of the others are counted together.
+/// Classes of nodes that are told, and their reasons in all; nodes of the others are counted
+/// together.
 const MAX_CLASSES: usize = 6;
 const MAX_REASONS: usize = 12;
 /// Kinds of shortage whose numbers are told in full.
 const MAX_TOLD: usize = 2;
 
-/// What stands against a replica. `Display` is the message of conditions and events, and of bounded length.
+/// What stands against a replica. `Display` is the message of conditions and events, and of bounded
+/// length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unschedulable {
     reason: &'static str,
@@ -58,7 +60,8 @@ pub(super) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Gives `tell` everything that stands against the node at this place. `objection` is that of the spread.
+    /// Gives `tell` everything that stands against the node at this place. `objection` is that of
+    /// the spread.
     pub(super) fn against(&self, at: usize, objection: Option<Rejection>, mut tell: impl FnMut(Rejection)) {
         let node = &self.nodes[at];
         let load = node.load_for(self.request);

@@ -1,13 +1,16 @@
-//! Random numbers that are the same on every machine and in every version: a run is named by its seed.
+//! Random numbers that are the same on every machine and in every version: a run is named by its
+//! seed.
 
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
+/// 2014).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator of its own for one purpose, so that asking more for one thing changes nothing of another.
+    /// A generator of its own for one purpose, so that asking more for one thing changes nothing of
+    /// another.
     pub(crate) fn stream(seed: u64, purpose: &str) -> Self {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in purpose.bytes() {
@@ -65,7 +68,8 @@ pub(crate) fn seconds(seconds: f64) -> Duration {
 mod tests {
     use super::*;
 
-    /// The reference implementation's first outputs for the seed 1234567 (prng.di.unimi.it/splitmix64.c).
+    /// The reference implementation's first outputs for the seed 1234567
+    /// (prng.di.unimi.it/splitmix64.c).
     #[test]
     fn the_numbers_are_those_of_the_reference() {
         let mut random = Random(1_234_567);

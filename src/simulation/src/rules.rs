@@ -30,7 +30,8 @@ pub(crate) struct Rules {
     pub(crate) missed: Vec<Missed>,
     /// When replicas began to answer, by uid.
     pub(crate) gained: BTreeMap<String, Duration>,
-    /// What is written now was asked for by who led then, before it stood still: nobody can keep that from arriving.
+    /// What is written now was asked for by who led then, before it stood still: nobody can keep
+    /// that from arriving.
     pub(crate) by_former_leader: bool,
     pub(crate) specs: BTreeMap<String, Vec<Before>>,
     /// Uids of replicas whose deletion the controller knows of, for it is its own.

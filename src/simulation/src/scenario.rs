@@ -1,4 +1,5 @@
-//! What is simulated, as a user writes it: a fleet, models, deployments, demand, and what goes wrong when.
+//! What is simulated, as a user writes it: a fleet, models, deployments, demand, and what goes
+//! wrong when.
 
 pub(crate) mod fault;
 pub(crate) mod machine;
@@ -72,8 +73,8 @@ pub struct Scenario {
     pub random_faults: Option<RandomFaults>,
     #[serde(default)]
     pub network: Network,
-    /// After the last fault and change, and ten minutes to heal, every deployment must have its replicas: the fleet is
-    /// large enough for them.
+    /// After the last fault and change, and ten minutes to heal, every deployment must have its
+    /// replicas: the fleet is large enough for them.
     #[serde(default)]
     pub must_heal: bool,
 }
@@ -121,7 +122,8 @@ pub struct Model {
     pub quantization: Option<String>,
     #[serde(default = "default_max_context")]
     pub max_context_tokens: u32,
-    /// It answers so many times more slowly than is predicted of it: a bad revision, to see what notices it.
+    /// It answers so many times more slowly than is predicted of it: a bad revision, to see what
+    /// notices it.
     #[serde(default = "default_slower")]
     pub slower: f64,
     /// Classes of Macs that have it. Default: all.
@@ -206,8 +208,9 @@ pub enum ChangeWhat {
         node: String,
         taints: Vec<Taint>,
     },
-    /// The revisions and replicas of a deployment lose their controller, as after `kubectl delete --cascade=orphan` and a new
-    /// deployment of the same name. Not part of a scenario file.
+    /// The revisions and replicas of a deployment lose their controller, as after
+    /// `kubectl delete --cascade=orphan` and a new deployment of the same name. Not part of a
+    /// scenario file.
     #[serde(skip)]
     Orphan {
         deployment: String,
@@ -366,7 +369,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether all that is to go wrong can be done to simulated machines beside a real control plane.
+    /// Whether all that is to go wrong can be done to simulated machines beside a real control
+    /// plane.
     pub fn check_playable(&self) -> Result<(), ScenarioError> {
         self.check_faults(
             Fault::only_modelled,

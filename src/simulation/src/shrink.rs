@@ -7,8 +7,8 @@ use crate::scenario::Scenario;
 use crate::scenario::ScenarioError;
 use crate::scenario::fault::FaultSpec;
 
-/// Leaves out faults, large parts first and then one by one, while the same rule is still broken. What remains is
-/// minimal in that each single fault of it is needed.
+/// Leaves out faults, large parts first and then one by one, while the same rule is still broken.
+/// What remains is minimal in that each single fault of it is needed.
 pub fn shrink(scenario: &Scenario, options: &RunOptions, failed: Outcome) -> Result<Outcome, ScenarioError> {
     let mut smallest = failed;
     let rule = smallest.violation.as_ref().map(|violation| violation.rule);

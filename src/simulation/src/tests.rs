@@ -169,7 +169,8 @@ fn a_replica_gives_its_memory_to_the_machines_owner_and_is_placed_elsewhere() {
     assert!(outcome.control.placements >= 2, "{:?}", outcome.control);
 }
 
-/// What a machine's owner keeps for himself is left before, and taken again after, by the time that the virtual clock shows.
+/// What a machine's owner keeps for himself is left before, and taken again after, by the time that
+/// the virtual clock shows.
 #[test]
 fn a_replica_goes_where_no_hours_are_quiet() {
     let split = LONE.replace("{name: mini, chip", "{name: book, chip").replace(
@@ -240,7 +241,8 @@ fn replicas_follow_the_requests_of_a_day() {
     }
 }
 
-/// What old replicas measured while new ones loaded calls for no more than what is needed once they answer.
+/// What old replicas measured while new ones loaded calls for no more than what is needed once they
+/// answer.
 #[test]
 fn a_burst_calls_for_as_many_replicas_as_it_takes() {
     let scenario = Scenario::parse(BURST).unwrap();
@@ -486,7 +488,8 @@ mustHeal: true
         assert_eq!(simulate(&scenario, &options).unwrap().violation, None);
     }
 
-    /// The release of a deleted node's replica was on its way while the node's agent registered again.
+    /// The release of a deleted node's replica was on its way while the node's agent registered
+    /// again.
     #[test]
     fn a_node_that_comes_back_keeps_its_replicas() {
         let faults = "
@@ -511,7 +514,8 @@ mustHeal: true
         holds(173, faults);
     }
 
-    /// An agent that had been cut off and started again wrote what it had to say of the object before others wrote theirs.
+    /// An agent that had been cut off and started again wrote what it had to say of the object
+    /// before others wrote theirs.
     #[test]
     fn an_outdated_report_is_not_written() {
         let faults = "
@@ -523,7 +527,8 @@ mustHeal: true
         holds(1336, faults);
     }
 
-    /// A node took a replica after all, while the one instead of it was on its way. The rule was at fault.
+    /// A node took a replica after all, while the one instead of it was on its way. The rule was at
+    /// fault.
     #[test]
     fn a_refusal_may_end_while_it_is_replaced() {
         let faults = "
@@ -553,7 +558,8 @@ mustHeal: true
         holds(5020, faults);
     }
 
-    /// A clock that went back by as much as a worker took to come back: the renewal had the same time as the one before.
+    /// A clock that went back by as much as a worker took to come back: the renewal had the same
+    /// time as the one before.
     #[test]
     fn a_renewal_at_the_same_time_is_a_renewal() {
         let faults = "
@@ -563,7 +569,8 @@ mustHeal: true
         holds(8754, faults);
     }
 
-    /// An agent that was cut off renewed its Lease when its chip cooled down. The model was at fault.
+    /// An agent that was cut off renewed its Lease when its chip cooled down. The model was at
+    /// fault.
     #[test]
     fn who_is_cut_off_renews_nothing() {
         let faults = "
@@ -574,8 +581,8 @@ mustHeal: true
         holds(480, faults);
     }
 
-    /// A node was cut off while one leader had gone and the next had not listed: that one never looked at nodes again. The
-    /// model was at fault.
+    /// A node was cut off while one leader had gone and the next had not listed: that one never
+    /// looked at nodes again. The model was at fault.
     #[test]
     fn a_new_leader_looks_at_nodes_whatever_happened_before() {
         let faults = "
@@ -586,8 +593,8 @@ mustHeal: true
         holds_in(FAULTS, 394, faults);
     }
 
-    /// A replica began to answer beside an older one of its deployment after it was decided what may go, and made its chip
-    /// slower. The rule was at fault.
+    /// A replica began to answer beside an older one of its deployment after it was decided what
+    /// may go, and made its chip slower. The rule was at fault.
     #[test]
     fn a_newcomer_may_make_a_chip_slower_unforeseen() {
         let scenario = Scenario::parse(FAULTS).unwrap();

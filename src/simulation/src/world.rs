@@ -1,4 +1,5 @@
-//! Simulated world: the scenario, the stored objects, the nodes, the control plane processes, the gateway and the clock.
+//! Simulated world: the scenario, the stored objects, the nodes, the control plane processes, the
+//! gateway and the clock.
 
 mod agent;
 mod autoscaling;

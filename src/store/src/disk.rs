@@ -40,8 +40,8 @@ impl<E: Into<redb::Error>> From<E> for LoadError {
     }
 }
 
-/// Reads the whole log into memory. Checks what it relies on: the format, and that each step follows
-/// from the one before.
+/// Reads the whole log into memory. Checks what it relies on: the format, and that each step
+/// follows from the one before.
 pub(super) fn load(db: &Database, now: Instant) -> Result<State, LoadError> {
     let txn = db.begin_read()?;
     let meta = txn.open_table(META)?;

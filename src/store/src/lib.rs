@@ -1,7 +1,8 @@
 //! A durable, revisioned key-value store for JSON bytes, after the model of kine.
 //!
-//! The store owns one file: an append log with a global revision. The current state and a bounded history lie in memory and answer all
-//! reads. One writer thread decides writes in order, makes a batch durable with one sync, and only then answers and notifies watchers.
+//! The store owns one file: an append log with a global revision. The current state and a bounded
+//! history lie in memory and answer all reads. One writer thread decides writes in order, makes a
+//! batch durable with one sync, and only then answers and notifies watchers.
 //!
 //! Invariants:
 //! - An acknowledged write survives a kill and a power failure.
@@ -89,7 +90,8 @@ pub struct Write {
 /// Something about another key that must hold at the very moment of a write.
 pub struct Guard {
     pub key: Key,
-    /// Asked of what the key holds, on the writer thread; a key that holds nothing refuses the write.
+    /// Asked of what the key holds, on the writer thread; a key that holds nothing refuses the
+    /// write.
     pub holds: Box<dyn Fn(&Record) -> bool + Send>,
 }
 

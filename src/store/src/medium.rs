@@ -277,7 +277,8 @@ impl Overlay {
     }
 }
 
-/// The pages that `len` bytes from `offset` touch: page number, where in the page, where in the buffer.
+/// The pages that `len` bytes from `offset` touch: page number, where in the page, where in the
+/// buffer.
 fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

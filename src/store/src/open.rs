@@ -1,5 +1,5 @@
-//! Opening: look first, at a view that writes nothing, and use the file only once all of it is known
-//! to be sound. What is refused is left exactly as it was.
+//! Opening: look first, at a view that writes nothing, and use the file only once all of it is
+//! known to be sound. What is refused is left exactly as it was.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

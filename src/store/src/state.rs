@@ -189,7 +189,8 @@ impl State {
         let later = self
             .events_after(revision)
             .map_err(|Compacted { requested, compacted }| ListError::Compacted { requested, compacted })?;
-        // The past is the present with every later step undone; of several on one key the oldest tells.
+        // The past is the present with every later step undone; of several on one key the oldest
+        // tells.
         let mut undone: HashMap<&Key, Option<&Arc<Record>>> = HashMap::new();
         for event in later.filter(|event| event.key().as_str().starts_with(prefix)) {
             undone.entry(event.key()).or_insert(event.previous.as_ref());

@@ -24,8 +24,8 @@ use rooflet_base::clock::Clock;
 
 /// Writes that may wait for the writer; further callers wait to enter.
 pub(super) const QUEUE_WRITES_MAX: usize = 1_024;
-/// One batch is one transaction in memory and one sync. Past a few hundred writes the sync no longer
-/// counts, and a smaller batch answers sooner.
+/// One batch is one transaction in memory and one sync. Past a few hundred writes the sync no
+/// longer counts, and a smaller batch answers sooner.
 const BATCH_WRITES_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
 /// Above every request body that an API server takes (3 MiB).
@@ -390,7 +390,8 @@ fn decide_one(
     })
 }
 
-/// Runs a caller's encoder. A panic in it would otherwise end the writer, and with it every later write.
+/// Runs a caller's encoder. A panic in it would otherwise end the writer, and with it every later
+/// write.
 fn encode(key: &Key, encoder: impl FnOnce() -> Bytes) -> Result<Bytes, CommitError> {
     catch_unwind(AssertUnwindSafe(encoder)).map_err(|_| CommitError::Encoder { key: key.clone() })
 }

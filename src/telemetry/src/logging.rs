@@ -1,5 +1,5 @@
-//! Logs: one line per event on standard error, filtered by `ROOFLET_LOG` (default `info`). Lines that cannot be written
-//! are dropped.
+//! Logs: one line per event on standard error, filtered by `ROOFLET_LOG` (default `info`). Lines
+//! that cannot be written are dropped.
 
 use std::io::IsTerminal;
 

@@ -1,6 +1,6 @@
-//! Histograms of model requests, as OpenTelemetry's semantic conventions for generative AI define them, status Development
-//! (<https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/>). Prometheus metrics are in
-//! [`rooflet_base::metrics`].
+//! Histograms of model requests, as OpenTelemetry's semantic conventions for generative AI define
+//! them, status Development (<https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/>).
+//! Prometheus metrics are in [`rooflet_base::metrics`].
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Histogram, MeterProvider as _};
@@ -86,7 +86,8 @@ impl Instrument {
 
 /// Records measurements of requests. Clones record into the same histograms.
 ///
-/// The SDK limits each histogram to 2,000 attribute sets; further sets share one with `otel.metric.overflow=true`.
+/// The SDK limits each histogram to 2,000 attribute sets; further sets share one with
+/// `otel.metric.overflow=true`.
 #[derive(Debug, Clone)]
 pub struct Meter {
     request_duration: Histogram<f64>,

@@ -1,8 +1,8 @@
 //! Export of spans and measurements to an OpenTelemetry collector over OTLP and HTTP.
 //!
 //! The standard `OTEL_*` variables configure it
-//! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>). Without an endpoint nothing is
-//! exported.
+//! (<https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/>). Without
+//! an endpoint nothing is exported.
 
 mod client;
 mod settings;
@@ -45,8 +45,9 @@ enum StartError {
     Exporter(#[from] ExporterBuildError),
 }
 
-/// Returns a tracer that exports as the environment configures it. `service` is the default of `OTEL_SERVICE_NAME`.
-/// When `stop` is cancelled, the remaining spans and measurements are exported.
+/// Returns a tracer that exports as the environment configures it. `service` is the default of
+/// `OTEL_SERVICE_NAME`. When `stop` is cancelled, the remaining spans and measurements are
+/// exported.
 pub fn start(service: &str, clock: Clock, stop: CancellationToken, tasks: &Tasks) -> Tracer {
     let spans = started("traces", TraceSettings::read(service, variable), |settings| {
         start_spans(settings, stop.clone(), tasks)

@@ -1,8 +1,9 @@
 //! Spans and measurements of requests, and the context that processes propagate with a request.
 //!
-//! Names and attributes follow OpenTelemetry's semantic conventions for generative AI, status Development
-//! (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>). No attribute contains a prompt or an answer.
-//! The OpenTelemetry SDK samples, batches and exports; [`crate::otlp`] configures it.
+//! Names and attributes follow OpenTelemetry's semantic conventions for generative AI, status
+//! Development (<https://opentelemetry.io/docs/specs/semconv/gen-ai/>). No attribute contains a
+//! prompt or an answer. The OpenTelemetry SDK samples, batches and exports; [`crate::otlp`]
+//! configures it.
 
 mod context;
 mod value;
@@ -49,8 +50,8 @@ impl Tracer {
         Self(is_needed.then(|| Arc::new(Signals { spans, meter, clock })))
     }
 
-    /// Starts the span of a request with these headers. Returns `None` if the span is not sampled and no measurements are
-    /// exported.
+    /// Starts the span of a request with these headers. Returns `None` if the span is not sampled
+    /// and no measurements are exported.
     pub fn server(&self, name: String, headers: &HeaderMap) -> Option<OpenSpan> {
         let signals = self.0.as_ref()?;
         let caller = context::extract(headers);
@@ -131,8 +132,8 @@ impl OpenSpan {
         }
     }
 
-    /// Context to propagate to other processes. `None` if this process exports no spans: then the caller's context is
-    /// propagated unchanged.
+    /// Context to propagate to other processes. `None` if this process exports no spans: then the
+    /// caller's context is propagated unchanged.
     pub fn context(&self) -> Option<TraceContext> {
         let span = self.span.as_ref()?;
         Some(TraceContext::of(span.span_context()))
@@ -153,8 +154,8 @@ impl OpenSpan {
         Self::start_at(&self.signals, name.to_owned(), kind, &parent, start, start_time)
     }
 
-    /// Wall-clock time by the monotonic clock since the start of the span: a wall clock that is set does not change
-    /// durations.
+    /// Wall-clock time by the monotonic clock since the start of the span: a wall clock that is set
+    /// does not change durations.
     fn time(&self, at: Instant) -> SystemTime {
         let since = at.saturating_duration_since(self.start);
         let before = self.start.saturating_duration_since(at);
@@ -182,8 +183,8 @@ impl OpenSpan {
         self.record(&self.lock(), instrument, time.as_secs_f64(), None);
     }
 
-    /// Records a measurement with the attributes that the conventions require of all their histograms. Requests without
-    /// an operation are not measured.
+    /// Records a measurement with the attributes that the conventions require of all their
+    /// histograms. Requests without an operation are not measured.
     fn record(
         &self,
         attributes: &Attributes,
@@ -262,7 +263,8 @@ impl OpenSpan {
                 }
             }
         }
-        // Recorded last: a reader that finds the duration finds all other measurements of the request.
+        // Recorded last: a reader that finds the duration finds all other measurements of the
+        // request.
         self.record(
             attributes,
             Instrument::RequestDuration,

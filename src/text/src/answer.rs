@@ -1,5 +1,5 @@
-//! What a model said, taken apart: reasoning, content and tool calls. Works on text in pieces of any size; what is
-//! whole is the same for all of them.
+//! What a model said, taken apart: reasoning, content and tool calls. Works on text in pieces of
+//! any size; what is whole is the same for all of them.
 
 use std::sync::Arc;
 
@@ -115,8 +115,9 @@ impl AnswerParser {
         self.counted(parts)
     }
 
-    /// The completion has ended. Of an answer that must be a call, what was held back is the beginning of one, and no
-    /// content: it is told as a call without arguments, where it is known of which function.
+    /// The completion has ended. Of an answer that must be a call, what was held back is the
+    /// beginning of one, and no content: it is told as a call without arguments, where it is known
+    /// of which function.
     pub fn finish(&mut self) -> Vec<Part> {
         let was_reasoning = self.is_reasoning();
         let mut held = match &self.kind {
@@ -168,8 +169,9 @@ impl AnswerParser {
         }
     }
 
-    /// A name for the call at this place of the answer, made from letters and digits of which there are at least 24.
-    /// Templates of Mistral's refuse all names but those of nine; Kimi's say which function was called.
+    /// A name for the call at this place of the answer, made from letters and digits of which there
+    /// are at least 24. Templates of Mistral's refuse all names but those of nine; Kimi's say which
+    /// function was called.
     pub fn call_id(&self, prefix: &str, random: &str, function: &str, place: usize) -> String {
         match self.tool_format {
             ToolFormat::Mistral => random.chars().take(9).collect(),
@@ -190,8 +192,8 @@ impl AnswerParser {
         self.reasoning_tokens
     }
 
-    /// Whether there are calls, all of them with their arguments to the end, so that they can be answered. The last is not
-    /// where a stop text or the model's own end came in between.
+    /// Whether there are calls, all of them with their arguments to the end, so that they can be
+    /// answered. The last is not where a stop text or the model's own end came in between.
     pub fn has_whole_calls(&self) -> bool {
         let is_cut = || match serde_json::from_str::<IgnoredAny>(&self.arguments) {
             Ok(IgnoredAny) => false,
@@ -282,7 +284,8 @@ pub(super) fn merged(parts: Vec<Part>) -> Vec<Part> {
 mod tests {
     use super::*;
 
-    /// As OpenAI tells it: a call has its name before its arguments, and keeps it when the answer is cut there.
+    /// As OpenAI tells it: a call has its name before its arguments, and keeps it when the answer
+    /// is cut there.
     #[test]
     fn a_call_that_must_be_made_has_its_name_though_it_is_cut_off() {
         let function = |name: &str| Function {

@@ -1,26 +1,28 @@
-//! Incremental detokenisation: token ids in, text out as soon as it is certain, never part of a code point.
+//! Incremental detokenisation: token ids in, text out as soon as it is certain, never part of a
+//! code point.
 //!
-//! Byte-level tokenizers (GPT-2's alphabet) give each token's bytes, so text comes out at the very token that
-//! completes it. Others (sentencepiece and the like) strip or merge at token edges: there, a short window of tokens
-//! is decoded with and without the new one.
+//! Byte-level tokenizers (GPT-2's alphabet) give each token's bytes, so text comes out at the very
+//! token that completes it. Others (sentencepiece and the like) strip or merge at token edges:
+//! there, a short window of tokens is decoded with and without the new one.
 
 use std::sync::Arc;
 
 use super::tokenizer::{DecodeError, Tokenizer};
 
-/// A character has at most four bytes, each possibly a token of its own. Replacement characters that are still there
-/// after as many tokens stand for bytes that are no text.
+/// A character has at most four bytes, each possibly a token of its own. Replacement characters
+/// that are still there after as many tokens stand for bytes that are no text.
 const MAX_HELD_TOKENS: usize = 4;
 
-/// Tokens at the end of a prompt among which one is looked for that is text; those behind it are special ones or parts of
-/// a character.
+/// Tokens at the end of a prompt among which one is looked for that is text; those behind it are
+/// special ones or parts of a character.
 const MAX_SEED_TOKENS: usize = 16;
 
 /// Decodes one completion.
 #[derive(Debug, Clone)]
 pub struct Detokenizer {
     decoder: Decoder,
-    /// Special tokens that are text here, since they are marks in what the model says. Others are none.
+    /// Special tokens that are text here, since they are marks in what the model says. Others are
+    /// none.
     shown: Arc<[u32]>,
 }
 
@@ -43,8 +45,8 @@ impl Detokenizer {
         }
     }
 
-    /// What comes goes on with the text of `prompt`: its first word keeps the space before it, which decoders take for
-    /// the beginning of a text.
+    /// What comes goes on with the text of `prompt`: its first word keeps the space before it,
+    /// which decoders take for the beginning of a text.
     pub fn going_on_with(mut self, tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
         match &mut self.decoder {
             Decoder::Bytes(_) => {}
@@ -75,7 +77,8 @@ impl Detokenizer {
     }
 }
 
-/// UTF-8 that arrives in pieces; each maximal invalid part becomes one U+FFFD, as `String::from_utf8_lossy` has it.
+/// UTF-8 that arrives in pieces; each maximal invalid part becomes one U+FFFD, as
+/// `String::from_utf8_lossy` has it.
 #[derive(Debug, Clone, Default)]
 pub struct ByteDetokenizer {
     /// The beginning of a character, at most three bytes.
@@ -122,13 +125,14 @@ pub struct WindowDetokenizer {
     context: usize,
     /// Bytes of the window's text that are out.
     shown: usize,
-    /// Tokens that stand for one byte each never wait in the window: in a row that is no text, decoders take back what
-    /// they had said of it.
+    /// Tokens that stand for one byte each never wait in the window: in a row that is no text,
+    /// decoders take back what they had said of it.
     bytes: ByteDetokenizer,
 }
 
 impl WindowDetokenizer {
-    /// The shortest end of `prompt` that is text by itself is the context. Where there is none, a text begins.
+    /// The shortest end of `prompt` that is text by itself is the context. Where there is none, a
+    /// text begins.
     fn behind(tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
         let most = prompt.len().min(MAX_SEED_TOKENS);
         let mut ends = (1..=most).map(|tokens| &prompt[prompt.len() - tokens..]);
@@ -212,7 +216,8 @@ impl WindowDetokenizer {
         text.len() - char::REPLACEMENT_CHARACTER.len_utf8()
     }
 
-    /// Drops the window's first tokens: all others are context, their text is out but for the last bytes.
+    /// Drops the window's first tokens: all others are context, their text is out but for the last
+    /// bytes.
     fn slide(&mut self, tokenizer: &Tokenizer, first: usize, unshown: usize) -> Result<(), DecodeError> {
         self.window.drain(..first);
         self.context = self.window.len();

@@ -1,8 +1,9 @@
-//! What an answer may be: grammars over bytes, built from JSON Schemas, regular expressions and literals, and the tokens
-//! that keep an answer within one.
+//! What an answer may be: grammars over bytes, built from JSON Schemas, regular expressions and
+//! literals, and the tokens that keep an answer within one.
 //!
-//! A grammar is a network of nodes. Nodes that read a byte lead to the next node; rules are called and return, so that
-//! nesting has no bound. [`matcher`] runs it, [`constraint`] asks it which tokens of a [`vocabulary`] it lets through.
+//! A grammar is a network of nodes. Nodes that read a byte lead to the next node; rules are called
+//! and return, so that nesting has no bound. [`matcher`] runs it, [`constraint`] asks it which
+//! tokens of a [`vocabulary`] it lets through.
 
 mod apart;
 pub mod bench;
@@ -26,7 +27,8 @@ use regex_syntax::utf8::Utf8Sequences;
 /// Larger grammars would take more memory and time than an answer is worth.
 const MAX_NODES: usize = 200_000;
 
-/// The byte before the text of a special token: no text has it, so that special tokens are never text.
+/// The byte before the text of a special token: no text has it, so that special tokens are never
+/// text.
 pub(super) const SPECIAL: u8 = 0xff;
 
 /// A node of a grammar.
@@ -177,7 +179,8 @@ impl Builder {
             .fold(next, |next, byte| self.bytes(ByteSet::of(&[*byte]), next))
     }
 
-    /// One of these texts. Those that begin alike share the beginning: at each byte there are as many ways as bytes, not texts.
+    /// One of these texts. Those that begin alike share the beginning: at each byte there are as
+    /// many ways as bytes, not texts.
     pub(super) fn one_of(&mut self, mut texts: Vec<Vec<u8>>, next: NodeId) -> NodeId {
         texts.sort_unstable();
         texts.dedup();
@@ -267,8 +270,8 @@ impl Builder {
         self.search(mark, None, Some(next))
     }
 
-    /// Any text in which `mark` is looked for: what is behind it, where it may be there, and what may follow at any time
-    /// before.
+    /// Any text in which `mark` is looked for: what is behind it, where it may be there, and what
+    /// may follow at any time before.
     fn search(&mut self, mark: &[u8], behind: Option<NodeId>, anywhere: Option<NodeId>) -> NodeId {
         // States of Knuth, Morris and Pratt: how much of `mark` has just been read.
         let states: Vec<NodeId> = mark.iter().map(|_| self.reserve()).collect();

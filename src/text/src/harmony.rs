@@ -1,5 +1,5 @@
-//! The harmony format (gpt-oss): an answer is a row of messages, each on a channel. `analysis` is reasoning, `final` the
-//! answer, and a message `to=functions.NAME` a tool call.
+//! The harmony format (gpt-oss): an answer is a row of messages, each on a channel. `analysis` is
+//! reasoning, `final` the answer, and a message `to=functions.NAME` a tool call.
 
 pub(super) mod markers;
 
@@ -106,7 +106,8 @@ impl HarmonyParser {
         }
     }
 
-    /// `<|channel|>commentary to=functions.NAME <|constrain|>json`, in this order or with the recipient first.
+    /// `<|channel|>commentary to=functions.NAME <|constrain|>json`, in this order or with the
+    /// recipient first.
     fn body_of(&self, header: &str) -> Body {
         let word = |behind: &str| {
             let (_, rest) = header.split_once(behind)?;

@@ -1,7 +1,8 @@
-//! Text to tokens and back: tokenizer, incremental detokenisation, chat templates, stop strings, grammars, and the parts of an answer
-//! (reasoning, content, tool calls).
+//! Text to tokens and back: tokenizer, incremental detokenisation, chat templates, stop strings,
+//! grammars, and the parts of an answer (reasoning, content, tool calls).
 //!
-//! Invariant: the crate is pure. It works on bytes that the caller has read, and receives the time as a value.
+//! Invariant: the crate is pure. It works on bytes that the caller has read, and receives the time
+//! as a value.
 
 pub mod answer;
 pub mod detokenizer;

@@ -1,7 +1,8 @@
-//! Markers in text that comes in pieces: what may still turn out to be the beginning of one is held back.
+//! Markers in text that comes in pieces: what may still turn out to be the beginning of one is held
+//! back.
 
-/// Where the longest end of `text` begins that is also the beginning of a marker, and not a whole one; the length of
-/// `text` where there is none.
+/// Where the longest end of `text` begins that is also the beginning of a marker, and not a whole
+/// one; the length of `text` where there is none.
 pub(super) fn held_from<'a>(text: &str, markers: impl IntoIterator<Item = &'a str> + Clone) -> usize {
     let longest = markers.clone().into_iter().map(str::len).max().unwrap_or(0);
     let earliest = (text.len() + 1).saturating_sub(longest);
@@ -18,7 +19,8 @@ pub(super) fn held_from<'a>(text: &str, markers: impl IntoIterator<Item = &'a st
         .unwrap_or(text.len())
 }
 
-/// Takes what may be shown out of `held`: what cannot be the beginning of a marker, nor line breaks before one.
+/// Takes what may be shown out of `held`: what cannot be the beginning of a marker, nor line breaks
+/// before one.
 pub(super) fn take_certain<'a>(
     held: &mut String,
     markers: impl IntoIterator<Item = &'a str> + Clone,

@@ -1,5 +1,6 @@
-//! Reasoning: what a model says to itself before its answer, between two markers. Which markers a model uses is read
-//! from its chat template and its vocabulary; a model that has none is left alone.
+//! Reasoning: what a model says to itself before its answer, between two markers. Which markers a
+//! model uses is read from its chat template and its vocabulary; a model that has none is left
+//! alone.
 
 use super::markers::take_certain;
 use super::tokenizer::Tokenizer;
@@ -28,7 +29,8 @@ const KNOWN: &[ReasoningMarkers] = &[
 ];
 
 impl ReasoningMarkers {
-    /// Those that the template writes or cuts out of earlier turns, or that are tokens of their own.
+    /// Those that the template writes or cuts out of earlier turns, or that are tokens of their
+    /// own.
     pub fn of(template: &str, tokenizer: &Tokenizer) -> Option<Self> {
         let known = |markers: &&Self| {
             template.contains(markers.close)
@@ -61,8 +63,8 @@ pub(super) enum Piece {
     Answer(String),
 }
 
-/// Takes one completion apart. A block can only stand at its beginning; line breaks around and inside its markers are
-/// the template's and belong to neither side.
+/// Takes one completion apart. A block can only stand at its beginning; line breaks around and
+/// inside its markers are the template's and belong to neither side.
 #[derive(Debug, Clone)]
 pub(super) struct ReasoningSplitter {
     markers: ReasoningMarkers,

@@ -1,5 +1,5 @@
-//! Stop strings, matched on text across token boundaries. Text that may still turn out to be the beginning of a stop
-//! string is held back, and handed out when the completion ends without one.
+//! Stop strings, matched on text across token boundaries. Text that may still turn out to be the
+//! beginning of a stop string is held back, and handed out when the completion ends without one.
 
 use super::markers::held_from;
 
@@ -21,8 +21,8 @@ impl StopMatcher {
         }
     }
 
-    /// Takes the next piece of text and returns what can be shown now. After the first stop string, nothing more
-    /// comes out.
+    /// Takes the next piece of text and returns what can be shown now. After the first stop string,
+    /// nothing more comes out.
     pub fn push(&mut self, text: &str) -> String {
         if self.found.is_some() {
             return String::new();
@@ -51,8 +51,8 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    /// Start of the stop string that is complete first, and its place; the longest where several end together. The same
-    /// whatever pieces the text came in.
+    /// Start of the stop string that is complete first, and its place; the longest where several
+    /// end together. The same whatever pieces the text came in.
     fn first_match(&self) -> Option<(usize, usize)> {
         self.stops
             .iter()

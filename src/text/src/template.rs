@@ -1,5 +1,6 @@
-//! Chat templates: Jinja as the reference implementation (transformers) runs it, so that the text is the same byte for
-//! byte. Inputs: template source, messages and the time; output: the prompt's text.
+//! Chat templates: Jinja as the reference implementation (transformers) runs it, so that the text
+//! is the same byte for byte. Inputs: template source, messages and the time; output: the prompt's
+//! text.
 
 mod json;
 mod python;
@@ -79,8 +80,8 @@ pub struct Sources {
     pub tool_use: Option<String>,
 }
 
-/// The templates in a value of `tokenizer_config.json` or `chat_template.json`: one, or several by name. `None` where the
-/// file has none.
+/// The templates in a value of `tokenizer_config.json` or `chat_template.json`: one, or several by
+/// name. `None` where the file has none.
 pub fn sources_in(file: &'static str, config: &serde_json::Value) -> Result<Option<Sources>, TemplateError> {
     use serde_json::Value;
     let sources = |default: &str, tool_use: Option<&str>| {
@@ -141,10 +142,11 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// Messages and tools are shown to the template in the first of these ways that it takes: with messages' reasoning under
-    /// all names that templates read, as transformers has it; as they are, for gpt-oss's refuses reasoning and content
-    /// beside a call; with the arguments of earlier calls as the texts that they were, as DeepSeek's want them; and in
-    /// these ways again with an empty description of each function that has none, which gpt-oss's reads in any case.
+    /// Messages and tools are shown to the template in the first of these ways that it takes: with
+    /// messages' reasoning under all names that templates read, as transformers has it; as they
+    /// are, for gpt-oss's refuses reasoning and content beside a call; with the arguments of
+    /// earlier calls as the texts that they were, as DeepSeek's want them; and in these ways again
+    /// with an empty description of each function that has none, which gpt-oss's reads in any case.
     pub fn render(&self, input: RenderInput<'_>) -> Result<String, RenderError> {
         let aliased = with_reasoning_aliases(input.messages);
         let shown = aliased.as_deref().unwrap_or(input.messages);
@@ -270,8 +272,8 @@ fn problem_of(err: &Error) -> String {
     }
 }
 
-/// `{% generation %}` marks the assistant's text for training and prints nothing itself. A block that is always
-/// taken strips white space in the same way.
+/// `{% generation %}` marks the assistant's text for training and prints nothing itself. A block
+/// that is always taken strips white space in the same way.
 fn without_generation_marks(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

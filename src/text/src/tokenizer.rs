@@ -1,5 +1,5 @@
-//! Text to token ids and back, as the model's `tokenizer.json` says, with the facts of `tokenizer_config.json` that
-//! belong to it.
+//! Text to token ids and back, as the model's `tokenizer.json` says, with the facts of
+//! `tokenizer_config.json` that belong to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use rooflet_model::fields::token_ids;
 
-/// Tokens that were added behind a model's vocabulary and that it has no embeddings for: pads and marks of images, as
-/// published models have one or two of. Of another model's tokenizer there are hundreds.
+/// Tokens that were added behind a model's vocabulary and that it has no embeddings for: pads and
+/// marks of images, as published models have one or two of. Of another model's tokenizer there are
+/// hundreds.
 const MAX_ADDED_BEYOND: usize = 64;
 
 /// What is tokenised at once where tokens are only counted.
@@ -84,8 +85,8 @@ pub struct DecodeError {
 }
 
 impl Tokenizer {
-    /// `tokenizer_config` is the text of `tokenizer_config.json`, `generation_config` of `generation_config.json`,
-    /// each where there is one; `config_eos` comes from `config.json`.
+    /// `tokenizer_config` is the text of `tokenizer_config.json`, `generation_config` of
+    /// `generation_config.json`, each where there is one; `config_eos` comes from `config.json`.
     pub fn new(
         tokenizer_json: &[u8],
         tokenizer_config: Option<&Value>,
@@ -106,7 +107,8 @@ impl Tokenizer {
         inner.with_padding(None);
 
         let named_tokens = named_tokens(tokenizer_config)?;
-        // Every id that any of the files calls an end is one: files of one model often name different ones.
+        // Every id that any of the files calls an end is one: files of one model often name
+        // different ones.
         let mut eos_token_ids = token_ids(generation_config.and_then(|config| config.get("eos_token_id")))
             .ok_or(TokenizerError::InvalidField {
                 file: "generation_config.json",
@@ -164,7 +166,8 @@ impl Tokenizer {
             .unwrap_or(text.into_bytes())
     }
 
-    /// What a token by itself stands for, special ones spelled out; nothing for one that the tokenizer does not know.
+    /// What a token by itself stands for, special ones spelled out; nothing for one that the
+    /// tokenizer does not know.
     pub fn spelled(&self, token: u32) -> Vec<u8> {
         let Some(text) = self.inner.id_to_token(token) else {
             return Vec::new();
@@ -184,8 +187,8 @@ impl Tokenizer {
         text.into_bytes()
     }
 
-    /// The first of few added tokens that the model has no embedding for, where there are any: requests must not have
-    /// them. More of them, or others, are of another model.
+    /// The first of few added tokens that the model has no embedding for, where there are any:
+    /// requests must not have them. More of them, or others, are of another model.
     pub fn check_fits(&self, vocab_size: u32) -> Result<Option<u32>, TokenizerError> {
         let added = self.inner.get_added_tokens_decoder();
         let ids = self.inner.get_vocab(true).into_values();
@@ -204,7 +207,8 @@ impl Tokenizer {
         self.encode(text, false)
     }
 
-    /// Tokens of a bare prompt: begins as the tokenizer says texts begin, unless the prompt already does.
+    /// Tokens of a bare prompt: begins as the tokenizer says texts begin, unless the prompt already
+    /// does.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         let begins = self.begins(text);
         self.encode(text, !begins)
@@ -223,8 +227,9 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), offsets.collect()))
     }
 
-    /// How many tokens a text has, but for those that lie across the ends of pieces; counting ends with more than `most`.
-    /// Takes memory for one piece, where reading the whole takes hundreds of bytes for each byte of the text.
+    /// How many tokens a text has, but for those that lie across the ends of pieces; counting ends
+    /// with more than `most`. Takes memory for one piece, where reading the whole takes hundreds of
+    /// bytes for each byte of the text.
     pub fn count_in_pieces(&self, text: &str, most: usize) -> Result<usize, EncodeError> {
         let (mut count, mut rest) = (0, text);
         while !rest.is_empty() && count <= most {
@@ -255,7 +260,8 @@ impl Tokenizer {
         &self.eos_token_ids
     }
 
-    /// Whether it is in no text of [`Self::decode`]: a special one, or one that the tokenizer does not know.
+    /// Whether it is in no text of [`Self::decode`]: a special one, or one that the tokenizer does
+    /// not know.
     pub fn is_silent(&self, token: u32) -> bool {
         self.is_special(token) || self.inner.id_to_token(token).is_none()
     }
@@ -320,7 +326,8 @@ fn fallback_byte(text: &str) -> Option<u8> {
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-/// GPT-2's alphabet: a printable Latin-1 byte is its own character, the others follow from U+0100 on.
+/// GPT-2's alphabet: a printable Latin-1 byte is its own character, the others follow from U+0100
+/// on.
 fn byte_alphabet() -> HashMap<char, u8> {
     let is_plain = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let plain = (0..=u8::MAX)

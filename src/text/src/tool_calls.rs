@@ -1,5 +1,5 @@
-//! Tool calls in what a model says: each family of models writes them in a way of its own. What is no well-formed call
-//! stays text.
+//! Tool calls in what a model says: each family of models writes them in a way of its own. What is
+//! no well-formed call stays text.
 
 pub(super) mod begun;
 pub(super) mod deepseek;
@@ -41,13 +41,15 @@ pub enum CallPart {
 /// How a model writes its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolFormat {
-    /// `<tool_call>…</tool_call>` around JSON (Hermes, Qwen), XML (Qwen3-Coder) or pairs of tags (GLM).
+    /// `<tool_call>…</tool_call>` around JSON (Hermes, Qwen), XML (Qwen3-Coder) or pairs of tags
+    /// (GLM).
     Tagged,
     /// `{"name": …, "parameters": …}` as the whole answer, or behind `<|python_tag|>`.
     Llama,
     /// `[TOOL_CALLS]` before a list of calls, or before each of them.
     Mistral,
-    /// A section of marked calls, their arguments in a block of code where they are `fenced` (V3, R1; not V3.1).
+    /// A section of marked calls, their arguments in a block of code where they are `fenced` (V3,
+    /// R1; not V3.1).
     DeepSeek { fenced: bool },
     /// A section of marked calls with names of their own (Kimi K2).
     Kimi,
@@ -58,8 +60,9 @@ pub enum ToolFormat {
 }
 
 impl ToolFormat {
-    /// As the template writes earlier calls; where it says nothing, as the vocabulary suggests. `Tagged` is what most
-    /// models have seen, and how those are asked to write them whose template knows no tools.
+    /// As the template writes earlier calls; where it says nothing, as the vocabulary suggests.
+    /// `Tagged` is what most models have seen, and how those are asked to write them whose template
+    /// knows no tools.
     pub fn of(template: &str, tokenizer: &Tokenizer) -> Self {
         let written = |marker: &str| template.contains(marker);
         let token = |marker: &str| tokenizer.token_id(marker).is_some();
@@ -88,7 +91,8 @@ impl ToolFormat {
         }
     }
 
-    /// Texts that this format is read by. Where they are special tokens they must be shown to the parser.
+    /// Texts that this format is read by. Where they are special tokens they must be shown to the
+    /// parser.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
             Self::Tagged => tagged::MARKERS,
@@ -109,8 +113,8 @@ pub(super) enum Piece {
     Call(CallPart),
 }
 
-/// Finds the calls in one completion. Text is shown as soon as it is certain, a call as soon as its name is known and
-/// its arguments begin; from then on it is one, whatever comes.
+/// Finds the calls in one completion. Text is shown as soon as it is certain, a call as soon as its
+/// name is known and its arguments begin; from then on it is one, whatever comes.
 #[derive(Debug, Clone)]
 pub(super) struct ToolCallScanner {
     format: Format,
@@ -155,7 +159,8 @@ impl Format {
         }
     }
 
-    /// Whether another call may follow without a mark that opens it; `closed`: one has closed the last.
+    /// Whether another call may follow without a mark that opens it; `closed`: one has closed the
+    /// last.
     fn goes_on(self, closed: bool) -> bool {
         match self {
             Self::Llama | Self::Mistral => true,
@@ -296,8 +301,8 @@ impl ToolCallScanner {
         }
     }
 
-    /// A Llama's answer that begins as JSON, or GLM's that begins as a function's name, is a call until it turns out to be
-    /// none.
+    /// A Llama's answer that begins as JSON, or GLM's that begins as a function's name, is a call
+    /// until it turns out to be none.
     fn start(&mut self, last: bool) {
         let text = self.held.trim_start();
         let begins = match self.format {

@@ -1,9 +1,10 @@
 //! The rows that decode together: one forward pass gives each row its next token.
 //!
-//! A pass is submitted before the tokens of the pass before are read, so that the device computes while this program handles
-//! them. Constrained rows are in that pass, too: only the mask of their logits depends on the token before. A row that
-//! decodes alone may have draft tokens: one pass then chooses what follows each of them, and the tokens after the first
-//! rejected one are dropped. Each token is the one that would have been chosen without drafts and without other rows.
+//! A pass is submitted before the tokens of the pass before are read, so that the device computes
+//! while this program handles them. Constrained rows are in that pass, too: only the mask of their
+//! logits depends on the token before. A row that decodes alone may have draft tokens: one pass
+//! then chooses what follows each of them, and the tokens after the first rejected one are dropped.
+//! Each token is the one that would have been chosen without drafts and without other rows.
 
 pub(crate) mod event;
 pub(crate) mod job;
@@ -44,7 +45,8 @@ struct PendingStep {
     draft: Vec<u32>,
 }
 
-/// Rows of a pass that was submitted and whose next tokens can be chosen when those before have been read.
+/// Rows of a pass that was submitted and whose next tokens can be chosen when those before have
+/// been read.
 #[derive(Debug)]
 struct Undecided {
     /// `[rows, vocabulary]`.
@@ -80,7 +82,8 @@ impl Batch {
         self.pending.is_empty()
     }
 
-    /// Waits until the device has computed what was submitted. What has failed is told when it is read.
+    /// Waits until the device has computed what was submitted. What has failed is told when it is
+    /// read.
     pub(crate) fn settle(&self) {
         for step in &self.pending {
             drop(step.tokens.eval());
@@ -98,8 +101,9 @@ impl Batch {
         });
     }
 
-    /// Submits a pass over every row that goes on, and returns the tokens that led to it, to be read while the device
-    /// computes. Rows that are gone or have their last token are left out of the pass.
+    /// Submits a pass over every row that goes on, and returns the tokens that led to it, to be
+    /// read while the device computes. Rows that are gone or have their last token are left out of
+    /// the pass.
     pub(crate) fn launch(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> PendingTokens {
         let (drafted, pending): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
             .into_iter()
@@ -111,8 +115,8 @@ impl Batch {
         }
     }
 
-    /// Submits what had to wait until the last tokens were read: the choice of rows that are held to a format, and a pass over
-    /// a row with draft tokens. Returns those that failed.
+    /// Submits what had to wait until the last tokens were read: the choice of rows that are held
+    /// to a format, and a pass over a row with draft tokens. Returns those that failed.
     pub(crate) fn launch_read(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<StepToken> {
         let mut failures = Vec::new();
         let alone = are_alone(sequences);
@@ -306,7 +310,8 @@ struct Passed {
     undecided: Option<Undecided>,
 }
 
-/// Submits one token of each row; those that are held to a format come last. After an error the rows are as before.
+/// Submits one token of each row; those that are held to a format come last. After an error the
+/// rows are as before.
 fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<Passed> {
     let before: Vec<i32> = rows.iter().map(|row| row.cache().offset()).collect();
     let mut caches: Vec<&mut KvCache> = rows.iter_mut().map(|row| row.cache_mut()).collect();
@@ -362,8 +367,8 @@ fn chosen(choice: Choice, rows: &mut [&mut Sequence], pass_rows: usize) -> Pendi
     }
 }
 
-/// Submits the last token of a row and its draft tokens, and chooses what follows each. After an error the row is
-/// as before.
+/// Submits the last token of a row and its draft tokens, and chooses what follows each. After an
+/// error the row is as before.
 fn verify(model: &Decoder, token: u32, draft: Vec<u32>, row: &mut Sequence) -> Result<Passed> {
     let before = row.cache().offset();
     let tokens = token_row(&[&[token], &draft[..]].concat());
@@ -412,7 +417,8 @@ fn read(step: PendingStep) -> Vec<StepToken> {
         Ok((tokens, logprobs)) => {
             let equal = step.draft.iter().zip(&tokens);
             let accepted = equal.take_while(|(draft, token)| draft == token).count();
-            // Tokens after a rejected draft token are dropped. Without a draft there is a token for each row.
+            // Tokens after a rejected draft token are dropped. Without a draft there is a token for
+            // each row.
             let used = tokens.into_iter().take(count + accepted);
             let rows = step
                 .rows

@@ -1,4 +1,5 @@
-//! The engine without HTTP, for benchmarks: what a request through gateway, agent and worker is compared with.
+//! The engine without HTTP, for benchmarks: what a request through gateway, agent and worker is
+//! compared with.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,14 +65,14 @@ pub struct Answer {
     pub first_text: Duration,
     /// From the question to the end of the answer.
     pub total: Duration,
-    /// Tokens after the first, divided by the seconds from the first to the end of the answer, by the engine's own clock. None
-    /// where there was one token.
+    /// Tokens after the first, divided by the seconds from the first to the end of the answer, by
+    /// the engine's own clock. None where there was one token.
     pub decode_tokens_per_second: Option<f64>,
 }
 
 impl BareEngine {
-    /// Starts the engine on the model in the directory `model`, for `max_concurrency` questions at a time; the first one
-    /// waits until it is loaded.
+    /// Starts the engine on the model in the directory `model`, for `max_concurrency` questions at
+    /// a time; the first one waits until it is loaded.
     ///
     /// # Errors
     /// Returns an error if the model cannot be served.
@@ -112,8 +113,8 @@ impl BareEngine {
         })
     }
 
-    /// Asks `question` and waits for the whole answer, of at most `max_tokens` tokens: chat template, tokenizer, engine,
-    /// detokenizer.
+    /// Asks `question` and waits for the whole answer, of at most `max_tokens` tokens: chat
+    /// template, tokenizer, engine, detokenizer.
     ///
     /// # Errors
     /// Returns an error if the engine rejects or fails the request.

@@ -1,17 +1,21 @@
-//! The prefix cache: keys and values of prompts and answers that were computed, kept for requests that begin with the
-//! same tokens. Such a request begins with copies, and is computed from there on; at least its last token is, for its
-//! logits. The result is the same as without.
+//! The prefix cache: keys and values of prompts and answers that were computed, kept for requests
+//! that begin with the same tokens. Such a request begins with copies, and is computed from there
+//! on; at least its last token is, for its logits. The result is the same as without.
 //!
-//! Layers that do not keep all tokens are where it is not enough to copy: what they hold is only known where it was
-//! kept, as a snapshot. Such models' prompts are read with stops ([`PrefixCache::stops`]), and found up to one.
+//! Layers that do not keep all tokens are where it is not enough to copy: what they hold is only
+//! known where it was kept, as a snapshot. Such models' prompts are read with stops
+//! ([`PrefixCache::stops`]), and found up to one.
 //!
-//! Requests' caches are contiguous, as attention wants them; what is shared and kept are blocks ([`tree`]), by the
-//! tokens that lead to them. Neighbouring blocks lie in one piece where they can, and a text that has come together piece
-//! by piece is put into larger ones when a request that had it ends. They use memory that running requests do not hold yet, and give way when those grow. Where
-//! there is a directory, blocks are also written to files ([`files`]), and read into memory for a request that waits.
+//! Requests' caches are contiguous, as attention wants them; what is shared and kept are blocks
+//! ([`tree`]), by the tokens that lead to them. Neighbouring blocks lie in one piece where they
+//! can, and a text that has come together piece by piece is put into larger ones when a request
+//! that had it ends. They use memory that running requests do not hold yet, and give way when those
+//! grow. Where there is a directory, blocks are also written to files ([`files`]), and read into
+//! memory for a request that waits.
 //!
-//! Where memory is left, the cache of a request that is over stays whole, too ([`idle_rows`]): the same prompt, or the next turn
-//! of a conversation, goes on in it. It is the first to give way, since blocks hold the same in most cases.
+//! Where memory is left, the cache of a request that is over stays whole, too ([`idle_rows`]): the
+//! same prompt, or the next turn of a conversation, goes on in it. It is the first to give way,
+//! since blocks hold the same in most cases.
 
 mod block_file;
 mod disk;
@@ -42,19 +46,21 @@ use self::tree::{BLOCK_TOKENS, InMemory, Missing, Stored, Tiers, Tree, runs};
 use crate::models::{KvBlock, KvCache};
 use rooflet_base::units::Bytes;
 
-/// Reusing fewer tokens than this is not worth the copies; it is about what chat templates begin every prompt with.
+/// Reusing fewer tokens than this is not worth the copies; it is about what chat templates begin
+/// every prompt with.
 const MIN_TOKENS: usize = 8;
 
-/// Waiting for fewer tokens than this, for files or for another prompt to be read, is not worth it: the pass that computes
-/// them reads all weights anyway, and takes both prompts.
+/// Waiting for fewer tokens than this, for files or for another prompt to be read, is not worth it:
+/// the pass that computes them reads all weights anyway, and takes both prompts.
 const MIN_AWAITED_TOKENS: usize = 16;
 
-/// Snapshots are at least so far from one another, and from the beginning. Reading fewer tokens again costs little more
-/// than one pass, which reads all weights.
+/// Snapshots are at least so far from one another, and from the beginning. Reading fewer tokens
+/// again costs little more than one pass, which reads all weights.
 const SNAPSHOT_SPACING: usize = BLOCK_TOKENS;
 
-/// The longest stretch of a prompt without a snapshot, so that one who parts from it has no more to read again; Ollama's
-/// distance, too. They are large: the state of Qwen3-Next is as large as keys and values of 3000 of its tokens.
+/// The longest stretch of a prompt without a snapshot, so that one who parts from it has no more to
+/// read again; Ollama's distance, too. They are large: the state of Qwen3-Next is as large as keys
+/// and values of 3000 of its tokens.
 const SNAPSHOT_INTERVAL: usize = 8192;
 
 /// See the module's text.
@@ -128,8 +134,8 @@ impl PrefixCache {
         self.files_failed
     }
 
-    /// How many tokens two prompts must begin with, so that the second does well to wait until the first is read. `None`:
-    /// it never finds anything then.
+    /// How many tokens two prompts must begin with, so that the second does well to wait until the
+    /// first is read. `None`: it never finds anything then.
     pub(crate) fn least_awaited(&self) -> Option<usize> {
         let least = match self.tree.cuts() {
             Cuts::Anywhere => MIN_AWAITED_TOKENS,
@@ -148,8 +154,8 @@ impl PrefixCache {
         Bytes(self.tree.file_bytes())
     }
 
-    /// The longest beginning of `prompt` that is in memory, without its last token, put into a cache such as `empty`.
-    /// `None` where there is none worth it.
+    /// The longest beginning of `prompt` that is in memory, without its last token, put into a
+    /// cache such as `empty`. `None` where there is none worth it.
     pub(crate) fn find(&mut self, salt: &str, prompt: &[u32], empty: &KvCache) -> Result<Option<Prefix>> {
         let root = BlockKey::root(&self.model, salt);
         let blocks = self.tree.find(root, but_the_last(prompt), Tiers::Memory).held;
@@ -165,8 +171,9 @@ impl PrefixCache {
         }))
     }
 
-    /// The cache of a request that is over for a prompt to go on in, with room for `most` tokens at most: one that holds no
-    /// less of its beginning than there is elsewhere, `awaited` tokens included. `None` where there is none worth it.
+    /// The cache of a request that is over for a prompt to go on in, with room for `most` tokens at
+    /// most: one that holds no less of its beginning than there is elsewhere, `awaited` tokens
+    /// included. `None` where there is none worth it.
     pub(crate) fn take_row(
         &mut self,
         salt: &str,
@@ -194,12 +201,13 @@ impl PrefixCache {
         }))
     }
 
-    /// Keeps the cache of a request that is over, which holds these tokens and maybe more, as it is; as far as there is `room`
-    /// beside what all requests hold.
+    /// Keeps the cache of a request that is over, which holds these tokens and maybe more, as it
+    /// is; as far as there is `room` beside what all requests hold.
     pub(crate) fn keep_row(&mut self, salt: &str, mut tokens: Vec<u32>, cache: KvCache, room: Bytes) {
         tokens.truncate(usize::try_from(cache.offset()).unwrap_or(0));
         let bytes = cache.bytes() as u64;
-        // No block goes for it: to compute what was in one costs far more than the copy that a row saves.
+        // No block goes for it: to compute what was in one costs far more than the copy that a row
+        // saves.
         let most = (room.min(self.capacity) - Bytes(self.tree.bytes())).0;
         if self.tree.cuts() == Cuts::AtSnapshots || tokens.len() < BLOCK_TOKENS || bytes > most {
             return;
@@ -213,9 +221,10 @@ impl PrefixCache {
         });
     }
 
-    /// How many tokens of `prompt`, of which the first `from` are known, are to be in a cache when it is kept, in
-    /// ascending order. Before the last token, so that the same prompt is found whole; where it parts from an earlier
-    /// one, since others may do so, too; and from time to time. None where a cache can be cut anywhere.
+    /// How many tokens of `prompt`, of which the first `from` are known, are to be in a cache when
+    /// it is kept, in ascending order. Before the last token, so that the same prompt is found
+    /// whole; where it parts from an earlier one, since others may do so, too; and from time to
+    /// time. None where a cache can be cut anywhere.
     pub(crate) fn stops(&self, salt: &str, prompt: &[u32], from: usize) -> Vec<usize> {
         if self.tree.cuts() == Cuts::Anywhere || self.capacity == Bytes::ZERO {
             return Vec::new();
@@ -225,7 +234,8 @@ impl PrefixCache {
         stops(from, known, prompt.len().saturating_sub(1))
     }
 
-    /// Keeps what `cache` holds of `tokens`, as far as there is `room` beside what all requests hold.
+    /// Keeps what `cache` holds of `tokens`, as far as there is `room` beside what all requests
+    /// hold.
     pub(crate) fn keep(
         &mut self,
         salt: &str,
@@ -261,7 +271,8 @@ impl PrefixCache {
             }
         }
         self.save_later(root, &tokens[..end], keep);
-        // Now, while the sequence's cache is what it is: it goes on in place once nothing refers to it any more.
+        // Now, while the sequence's cache is what it is: it goes on in place once nothing refers to
+        // it any more.
         transforms::async_eval(&kept)
     }
 

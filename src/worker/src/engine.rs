@@ -1,7 +1,7 @@
-//! The engine: one OS thread that owns every MLX object and makes every MLX call. Others hand it jobs through a bounded
-//! queue and read each job's events from a channel of its own.
-//! A failure of one request ends that request only; a panic or a device that computes nothing any more ends the thread, and
-//! with it the process, which the agent starts afresh.
+//! The engine: one OS thread that owns every MLX object and makes every MLX call. Others hand it
+//! jobs through a bounded queue and read each job's events from a channel of its own. A failure of
+//! one request ends that request only; a panic or a device that computes nothing any more ends the
+//! thread, and with it the process, which the agent starts afresh.
 
 pub(crate) mod allowance;
 mod failures;
@@ -84,7 +84,8 @@ pub(crate) struct EngineConfig {
     pub memory_limit: Option<Bytes>,
     /// How caches are quantised; `None` = not.
     pub kv: Option<KvQuantisation>,
-    /// The most that prefixes may take of that; `None` = as much as the running requests can come to.
+    /// The most that prefixes may take of that; `None` = as much as the running requests can come
+    /// to.
     pub prefix_cache_memory: Option<Bytes>,
     pub prefix_files: Option<PrefixFiles>,
     pub prompter: Arc<Prompter>,
@@ -97,7 +98,8 @@ pub(crate) struct EngineConfig {
     pub metrics: WorkerMetrics,
 }
 
-/// Hands requests to the engine's thread. The thread ends when this is dropped and its work is done.
+/// Hands requests to the engine's thread. The thread ends when this is dropped and its work is
+/// done.
 #[derive(Debug)]
 pub(crate) struct Engine {
     commands: mpsc::Sender<Command>,
@@ -176,8 +178,9 @@ impl Engine {
         std::thread::Builder::new()
             .name("engine-end".to_owned())
             .spawn(move || {
-                // Not before the thread is gone with all that MLX keeps for it: where the process ends meanwhile, MLX's CUDA
-                // back end frees that on a driver which is not there any more, and aborts.
+                // Not before the thread is gone with all that MLX keeps for it: where the process
+                // ends meanwhile, MLX's CUDA back end frees that on a driver which is not there any
+                // more, and aborts.
                 let outcome = engine_thread.join();
                 let outcome =
                     outcome.unwrap_or_else(|panic| Err(EngineError::Panicked(panic_message(panic.as_ref()))));
@@ -209,8 +212,8 @@ impl Engine {
         self.hand_over(request, None, span)
     }
 
-    /// All or none: what was handed over before a refusal is cancelled by being dropped. `span` is told what becomes of the
-    /// requests.
+    /// All or none: what was handed over before a refusal is cancelled by being dropped. `span` is
+    /// told what becomes of the requests.
     pub(crate) fn submit_all(
         &self,
         requests: Vec<ValidRequest>,
@@ -223,7 +226,8 @@ impl Engine {
             .collect()
     }
 
-    /// Places for so many requests, or all there are: what is larger than the queue has it to itself.
+    /// Places for so many requests, or all there are: what is larger than the queue has it to
+    /// itself.
     fn places(&self, requests: usize) -> Result<OwnedSemaphorePermit, SubmitError> {
         let needed = u32::try_from(requests.min(self.total_places)).unwrap_or(u32::MAX);
         let places = Arc::clone(&self.places).try_acquire_many_owned(needed);

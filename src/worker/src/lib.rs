@@ -1,7 +1,7 @@
 //! The worker: one model behind an OpenAI-compatible HTTP server, in a process of its own.
 //!
-//! Inputs: a model directory and an address. Tasks: the engine thread and the HTTP server. The process ends on request, after the
-//! in-flight requests have finished, or when the engine fails.
+//! Inputs: a model directory and an address. Tasks: the engine thread and the HTTP server. The
+//! process ends on request, after the in-flight requests have finished, or when the engine fails.
 //!
 //! Invariants:
 //! - One thread owns every MLX object and makes every MLX call.
@@ -83,10 +83,11 @@ pub struct WorkerConfig {
     pub prompt_lookup_tokens: Option<usize>,
     /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
     pub memory_limit: Option<Bytes>,
-    /// Bits of an element of the KV cache, 4 or 8; 16 or `None` = those that the model is computed in.
+    /// Bits of an element of the KV cache, 4 or 8; 16 or `None` = those that the model is computed
+    /// in.
     pub kv_bits: Option<u32>,
-    /// The most that prefixes of earlier requests may take of that; `None` = as much as the running requests can come
-    /// to. What running requests need goes first.
+    /// The most that prefixes of earlier requests may take of that; `None` = as much as the running
+    /// requests can come to. What running requests need goes first.
     pub prefix_cache_memory: Option<Bytes>,
     /// Where they are stored besides; `None` = nowhere.
     pub prefix_files: Option<PrefixFiles>,
@@ -237,7 +238,8 @@ impl Drop for SocketFile {
 }
 
 impl Worker {
-    /// Checks the model, binds, and starts to load: an unusable model or address is known before weights are read.
+    /// Checks the model, binds, and starts to load: an unusable model or address is known before
+    /// weights are read.
     async fn start(config: WorkerConfig) -> Result<Self, WorkerError> {
         let model = ModelDir::inspect(&config.model).map_err(|err| WorkerError::Model { err })?;
         let context_tokens = context_tokens(config.context_tokens, model.shape.config.max_context_tokens)?;

@@ -39,14 +39,16 @@ impl Outcome {
 pub(crate) enum StepPart {
     /// Planning, and letting requests join.
     Schedule,
-    /// Describing the forward pass and the sampling, and handing them to the device. MLX lets the device fall only so
-    /// far behind: where it takes longer than describing, most of the computation is waited for in this.
+    /// Describing the forward pass and the sampling, and handing them to the device. MLX lets the
+    /// device fall only so far behind: where it takes longer than describing, most of the
+    /// computation is waited for in this.
     Build,
     /// Waiting for the tokens: forward pass and sampling, as far as they take longer than the rest.
     Compute,
     /// Turning tokens into text.
     Detokenize,
-    /// All else that is done with a token: finding its request, sending the text, ending what has ended.
+    /// All else that is done with a token: finding its request, sending the text, ending what has
+    /// ended.
     Deliver,
     /// A chunk of a prompt, computation included.
     Prefill,

@@ -1,6 +1,6 @@
-//! The models: one decoder whose blocks have switches (norms, projections, rotary scaling, windows, quantised or float
-//! matrices), set by `config.json`. The order of operations is mlx-lm's, so that logits are equal to the bit on the same
-//! MLX library.
+//! The models: one decoder whose blocks have switches (norms, projections, rotary scaling, windows,
+//! quantised or float matrices), set by `config.json`. The order of operations is mlx-lm's, so that
+//! logits are equal to the bit on the same MLX library.
 
 mod attend;
 mod attention;

@@ -1,5 +1,6 @@
-//! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns parsed requests
-//! into requests the engine can run, with every limit resolved; what cannot run is refused here, before any compute.
+//! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns
+//! parsed requests into requests the engine can run, with every limit resolved; what cannot run is
+//! refused here, before any compute.
 
 mod chat_format;
 mod constraint;
@@ -190,7 +191,8 @@ impl PromptError {
     }
 }
 
-/// Of a text with more bytes to a token than this, or of one that is too long, tokens are counted before they are made.
+/// Of a text with more bytes to a token than this, or of one that is too long, tokens are counted
+/// before they are made.
 const LONG_TOKEN_BYTES: usize = 8;
 /// Texts up to here are made tokens in any case.
 const MAX_PLAIN_BYTES: usize = 256 << 10;
@@ -202,7 +204,8 @@ pub(crate) struct Prompter {
     formats: Option<ChatFormats>,
     defaults: SamplingDefaults,
     vocab_size: u32,
-    /// Built for the first request that needs it; `None` where the tokenizer has none that could be used.
+    /// Built for the first request that needs it; `None` where the tokenizer has none that could be
+    /// used.
     vocabulary: OnceLock<Option<Arc<Vocabulary>>>,
     /// Of earlier requests.
     constraints: Constraints,
@@ -255,7 +258,8 @@ impl Prompter {
         self.context_tokens.load(Ordering::Relaxed)
     }
 
-    /// Requests must not be longer; the engine knows its memory only when it has loaded, before the first request.
+    /// Requests must not be longer; the engine knows its memory only when it has loaded, before the
+    /// first request.
     pub(crate) fn limit_context(&self, tokens: usize) {
         self.context_tokens.fetch_min(tokens, Ordering::Relaxed);
     }
@@ -282,7 +286,8 @@ impl Prompter {
         })
     }
 
-    /// `None` where none is asked for, and for models that do not think or whose marks are not single tokens.
+    /// `None` where none is asked for, and for models that do not think or whose marks are not
+    /// single tokens.
     fn thinking(&self, tokens: Option<usize>, shape: &AnswerShape) -> Option<ThinkingBudget> {
         let (markers, begun) = shape.reasoning?;
         let mark = |text: &str| {
@@ -307,8 +312,9 @@ impl Prompter {
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
     }
 
-    /// Refuses a text of more than [`MAX_PLAIN_BYTES`] that is plainly longer than the context, before it is made tokens as a
-    /// whole: that takes hundreds of bytes of memory for each of its own.
+    /// Refuses a text of more than [`MAX_PLAIN_BYTES`] that is plainly longer than the context,
+    /// before it is made tokens as a whole: that takes hundreds of bytes of memory for each of its
+    /// own.
     pub(crate) fn check_length(&self, param: &str, text: &str) -> Result<(), ApiError> {
         let context_tokens = self.context_tokens();
         if text.len() <= MAX_PLAIN_BYTES.max(context_tokens.saturating_mul(LONG_TOKEN_BYTES)) {
@@ -361,8 +367,8 @@ impl Prompter {
                 now,
             })
         };
-        // Where a template takes them, messages of the system stay where they are: what was read of the prompt before
-        // can then be used again.
+        // Where a template takes them, messages of the system stay where they are: what was read of
+        // the prompt before can then be used again.
         let render = |messages: &[Json], tools: Option<&[Json]>| {
             render_as_they_are(messages, tools).or_else(|err| match one_system(messages) {
                 Some(messages) => render_as_they_are(&messages, tools).map_err(|_| err),

@@ -1,4 +1,5 @@
-//! `bindings.rs`: mlx-c's declarations for Rust, by bindgen in a tool crate of its own (xtask/bindings).
+//! `bindings.rs`: mlx-c's declarations for Rust, by bindgen in a tool crate of its own
+//! (xtask/bindings).
 
 use std::{fs, path::Path, process::Command};
 

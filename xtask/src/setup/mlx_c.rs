@@ -16,7 +16,8 @@ use crate::console::{self, Progress};
 
 const FLAGS: &[&str] = &["-std=c++20", "-O2", "-fPIC", "-DNDEBUG", "-w"];
 
-/// What upstream lacks off a Mac; each file says why. The ARM headers that mlx-c asks for hold nothing it needs.
+/// What upstream lacks off a Mac; each file says why. The ARM headers that mlx-c asks for hold
+/// nothing it needs.
 const SHIMS: &[(&str, &str)] = &[
     ("format.h", include_str!("../../shims/format.h")),
     ("half.h", include_str!("../../shims/half.h")),

@@ -1,7 +1,8 @@
 //! Circles of files that import one another.
 //!
-//! File A imports file B if A names an item that B defines, directly or through re-exports. Test code does not count, nor does
-//! what a module imports from its own children: a parent composes them, and they may use what it defines.
+//! File A imports file B if A names an item that B defines, directly or through re-exports. Test
+//! code does not count, nor does what a module imports from its own children: a parent composes
+//! them, and they may use what it defines.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,14 +1,15 @@
 //! `pub` items of library crates that no other crate uses.
 //!
-//! The check compares names, not types: an item counts as used if another crate contains its name, or if a `pub` declaration of
-//! its own crate does.
+//! The check compares names, not types: an item counts as used if another crate contains its name,
+//! or if a `pub` declaration of its own crate does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::krate::{Crate, Source};
 use super::tokens::{Token, closing, without_tests};
 
-/// Crates whose `pub` items are not for other crates of this workspace: the binary, and helpers of tests.
+/// Crates whose `pub` items are not for other crates of this workspace: the binary, and helpers of
+/// tests.
 const EXEMPT: &[&str] = &["rooflet", "testing"];
 
 struct Item<'s> {
@@ -100,8 +101,8 @@ fn pub_items<'s>(file: &'s Source, tokens: &[Token]) -> Vec<Item<'s>> {
     items
 }
 
-/// Words in the signatures of `pub` items, in their `pub` fields, in enums, and in the heads and types of `impl` blocks: what a
-/// user of the crate meets without naming it.
+/// Words in the signatures of `pub` items, in their `pub` fields, in enums, and in the heads and
+/// types of `impl` blocks: what a user of the crate meets without naming it.
 fn declarations(tokens: &[Token], into: &mut BTreeSet<String>) {
     for (at, token) in tokens.iter().enumerate() {
         let is_pub = token.is("pub") && !tokens.get(at + 1).is_some_and(|next| next.is("("));

@@ -1,4 +1,5 @@
-//! Rust text as identifiers and punctuation: as much of the language as the checks of the tree need.
+//! Rust text as identifiers and punctuation: as much of the language as the checks of the tree
+//! need.
 
 /// Token with the number of its line, from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +18,8 @@ impl Token {
     }
 }
 
-/// Words and punctuation of `text`; `::` and `->` are one token each. Comments, strings and characters are left out.
+/// Words and punctuation of `text`; `::` and `->` are one token each. Comments, strings and
+/// characters are left out.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let chars: Vec<char> = text.chars().collect();
     let mut found = Vec::new();

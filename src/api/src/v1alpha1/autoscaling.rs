@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use rooflet_base::quantity::DURATION_PATTERN;
 
-/// Autoscaling: the controller sets `spec.replicas`, like a HorizontalPodAutoscaler. Omit `replicas` in the manifest; otherwise
-/// every `kubectl apply` resets it.
+/// Autoscaling: the controller sets `spec.replicas`, like a HorizontalPodAutoscaler. Omit
+/// `replicas` in the manifest; otherwise every `kubectl apply` resets it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.minReplicas <= self.maxReplicas").message("minReplicas must be less than or equal to maxReplicas"))]
 pub struct AutoscalingSpec {
-    /// Minimum number of replicas. With 0, the last replica is removed after scaleToZeroAfter without requests. The gateway queues
-    /// the next request until a replica is ready.
+    /// Minimum number of replicas. With 0, the last replica is removed after scaleToZeroAfter
+    /// without requests. The gateway queues the next request until a replica is ready.
     #[serde(default = "default_min_replicas")]
     #[schemars(range(min = 0, max = 10_000))]
     pub min_replicas: i32,
@@ -45,12 +45,12 @@ fn default_min_replicas() -> i32 {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.type != 'TimeToFirstToken' || has(self.target)").message("target (seconds) is required for TimeToFirstToken").field_path(".target"))]
 pub struct AutoscalingMetric {
-    /// Concurrency counts in-flight and queued requests. QueueLength counts queued requests. TimeToFirstToken is measured by the
-    /// replicas.
+    /// Concurrency counts in-flight and queued requests. QueueLength counts queued requests.
+    /// TimeToFirstToken is measured by the replicas.
     #[serde(default, rename = "type")]
     pub kind: AutoscalingMetricType,
-    /// Requests per replica, or seconds. Default for Concurrency: three quarters of serving.maxConcurrency; for
-    /// QueueLength: 1.
+    /// Requests per replica, or seconds. Default for Concurrency: three quarters of
+    /// serving.maxConcurrency; for QueueLength: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001))]
     pub target: Option<f64>,
@@ -81,7 +81,8 @@ pub struct AutoscalingBehavior {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingRules {
-    /// Seconds during which the metric must continuously require the change. Default: 0 for scaling up, 300 for scaling down.
+    /// Seconds during which the metric must continuously require the change. Default: 0 for scaling
+    /// up, 300 for scaling down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub stabilization_window_seconds: Option<u32>,

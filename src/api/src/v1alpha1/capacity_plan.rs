@@ -78,8 +78,8 @@ fn default_max_utilization() -> u32 {
     DEFAULT_MAX_UTILIZATION_PERCENT
 }
 
-/// Default of `maxUtilizationPercent`. At 80 % utilization, a request waits on average for 2 service times (M/D/1 queue); at 90 %,
-/// for 4.5.
+/// Default of `maxUtilizationPercent`. At 80 % utilization, a request waits on average for 2
+/// service times (M/D/1 queue); at 90 %, for 4.5.
 pub const DEFAULT_MAX_UTILIZATION_PERCENT: u32 = 80;
 
 /// Model and its use.
@@ -90,9 +90,9 @@ pub struct DemandSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub name: Option<String>,
-    /// Model: the name of a published model (`qwen3-8b` with `quantization`, or `Qwen3-8B-4bit`), `local://NAME` (a directory of some
-    /// node) or `hf://OWNER/NAME` (downloaded by some node). `rooflet plan` also accepts other hub models, directories and
-    /// config.json files.
+    /// Model: the name of a published model (`qwen3-8b` with `quantization`, or `Qwen3-8B-4bit`),
+    /// `local://NAME` (a directory of some node) or `hf://OWNER/NAME` (downloaded by some node).
+    /// `rooflet plan` also accepts other hub models, directories and config.json files.
     #[schemars(length(min = 1, max = 1024))]
     pub model: String,
     /// Format of the weights, such as mlx4, mlx8 or bf16, if the model name does not include it.
@@ -107,7 +107,8 @@ pub struct DemandSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub disk_size: Option<String>,
-    /// Arriving requests per second in the whole fleet. 0 requires only that the model is available.
+    /// Arriving requests per second in the whole fleet. 0 requires only that the model is
+    /// available.
     #[schemars(range(min = 0.0, max = 1_000_000.0))]
     pub requests_per_second: f64,
     /// Average tokens of a prompt.
@@ -150,7 +151,8 @@ pub struct PlanFleetSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub macs: Vec<MacSpec>,
-    /// If true, the reservations of existing replicas stay and only the rest is available to the plan.
+    /// If true, the reservations of existing replicas stay and only the rest is available to the
+    /// plan.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside_running: bool,
 }
@@ -172,14 +174,16 @@ pub struct MacSpec {
     /// Chip, such as `M4 Pro`.
     #[schemars(length(min = 1, max = 63))]
     pub chip: String,
-    /// Number of GPU cores, if the chip has several variants. Default: the largest variant with that bandwidth.
+    /// Number of GPU cores, if the chip has several variants. Default: the largest variant with
+    /// that bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub gpu_cores: Option<u32>,
     /// Memory, such as `24Gi`.
     #[schemars(length(min = 1, max = 32))]
     pub memory: String,
-    /// Disk space for replicas on each Mac, such as `200Gi`. If unset, disk space is not considered.
+    /// Disk space for replicas on each Mac, such as `200Gi`. If unset, disk space is not
+    /// considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub disk: Option<String>,
@@ -212,14 +216,16 @@ pub struct OfferSpec {
     /// Chip, such as `M4 Pro`.
     #[schemars(length(min = 1, max = 63))]
     pub chip: String,
-    /// Number of GPU cores, if the chip has several variants. Default: the largest variant with that bandwidth.
+    /// Number of GPU cores, if the chip has several variants. Default: the largest variant with
+    /// that bandwidth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub gpu_cores: Option<u32>,
     /// Memory, such as `24Gi`.
     #[schemars(length(min = 1, max = 32))]
     pub memory: String,
-    /// Disk space for replicas on each Mac, such as `200Gi`. If unset, disk space is not considered.
+    /// Disk space for replicas on each Mac, such as `200Gi`. If unset, disk space is not
+    /// considered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 32))]
     pub disk: Option<String>,
@@ -227,7 +233,8 @@ pub struct OfferSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub available: Option<u32>,
-    /// Price of one Mac. If any offer has no price, the number of Macs is minimized instead of the price.
+    /// Price of one Mac. If any offer has no price, the number of Macs is minimized instead of the
+    /// price.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
     pub price: Option<f64>,

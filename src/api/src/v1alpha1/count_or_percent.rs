@@ -103,11 +103,13 @@ impl JsonSchema for CountOrPercent {
         true
     }
 
-    /// The pattern applies to texts and the bounds to numbers, as in Kubernetes' own int-or-string fields.
+    /// The pattern applies to texts and the bounds to numbers, as in Kubernetes' own int-or-string
+    /// fields.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "x-kubernetes-int-or-string": true,
-            // Explicit because kube's default is true. Null then selects the default, as in other fields.
+            // Explicit because kube's default is true. Null then selects the default, as in other
+            // fields.
             "nullable": false,
             "pattern": PERCENT_PATTERN,
             "minimum": 0,

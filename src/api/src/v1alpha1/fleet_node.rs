@@ -113,8 +113,8 @@ pub struct FleetNodeSpec {
     /// If true, the node is cordoned: no new replica is scheduled on it.
     #[serde(default)]
     pub unschedulable: bool,
-    /// If true, the node is cordoned and its replicas move to other nodes that have room, within `maxUnavailable` of their
-    /// deployments. The condition Drained reports the progress.
+    /// If true, the node is cordoned and its replicas move to other nodes that have room, within
+    /// `maxUnavailable` of their deployments. The condition Drained reports the progress.
     #[serde(default, skip_serializing_if = "is_false")]
     pub drain: bool,
     /// Taints that repel models without a matching toleration.
@@ -173,8 +173,8 @@ pub struct FleetNodeStatus {
     pub models: Vec<NodeModel>,
     /// Number of replicas on the node.
     pub replicas: i32,
-    /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent, QuietHours, ProbeFresh, Drained.
-    /// Some conditions taint the node: see docs/nodes.md.
+    /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent,
+    /// QuietHours, ProbeFresh, Drained. Some conditions taint the node: see docs/nodes.md.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -194,8 +194,8 @@ pub struct Chip {
     /// Model identifier of the machine, such as `Mac16,10`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_model: Option<String>,
-    /// True if the machine is not a physical Apple Silicon Mac. It can serve models for development, but data sheets and
-    /// purchases ignore it.
+    /// True if the machine is not a physical Apple Silicon Mac. It can serve models for
+    /// development, but data sheets and purchases ignore it.
     pub development: bool,
 }
 
@@ -205,10 +205,11 @@ pub struct Chip {
 pub struct Calibration {
     /// Bits of a weight without scales, such as 4.
     pub weight_bits: u32,
-    /// Natural logarithm of (measured / predicted time per token) of the last runs, oldest first. A run is the median over several
-    /// requests; each request belongs to one run.
+    /// Natural logarithm of (measured / predicted time per token) of the last runs, oldest first. A
+    /// run is the median over several requests; each request belongs to one run.
     pub log_time_ratios: Vec<f64>,
-    /// Natural logarithm of (measured / predicted time to first token), for requests that used the engine alone, without queueing.
+    /// Natural logarithm of (measured / predicted time to first token), for requests that used the
+    /// engine alone, without queueing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_first_token_ratios: Vec<f64>,
 }
@@ -255,8 +256,8 @@ pub struct Resources {
     /// Memory bandwidth in bytes per second, as a quantity. Unset until it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bandwidth: Option<String>,
-    /// Disk with the agent's files, as a quantity. In `allocatable`: space for all replicas with spec.serving.kvCache.diskSize, in
-    /// whole GiB. Unset if unknown.
+    /// Disk with the agent's files, as a quantity. In `allocatable`: space for all replicas with
+    /// spec.serving.kvCache.diskSize, in whole GiB. Unset if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
 }
@@ -313,11 +314,13 @@ pub struct DownloadSpeed {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModelCost {
-    /// Bytes of weights that every decode step reads: attention, dense blocks, shared experts and output head.
+    /// Bytes of weights that every decode step reads: attention, dense blocks, shared experts and
+    /// output head.
     pub every_step_bytes: u64,
     /// Bytes of all routed experts. A step reads only the selected experts.
     pub expert_bytes: u64,
-    /// Bytes in memory that no decode step reads, such as an untied embedding table or an image encoder.
+    /// Bytes in memory that no decode step reads, such as an untied embedding table or an image
+    /// encoder.
     pub idle_bytes: u64,
     /// Bits of one element of the KV cache on this node.
     pub kv_element_bits: u32,
@@ -327,7 +330,8 @@ pub struct ModelCost {
     pub vocabulary_size: u32,
     /// True if the output head shares the embedding table.
     pub tied_embeddings: bool,
-    /// True if all GPUs support the float type natively (float16, float32). bfloat16 is emulated before M3.
+    /// True if all GPUs support the float type natively (float16, float32). bfloat16 is emulated
+    /// before M3.
     #[serde(skip_serializing_if = "is_false")]
     pub native_floats: bool,
     /// Second embedding table, with one vector per token and layer.
@@ -368,7 +372,8 @@ pub struct LayerGroup {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LayerAttention {
-    /// Grouped: softmax attention. Latent: multi-head latent attention. GatedDelta: linear attention with a recurrent state.
+    /// Grouped: softmax attention. Latent: multi-head latent attention. GatedDelta: linear
+    /// attention with a recurrent state.
     #[serde(rename = "type")]
     pub kind: AttentionType,
     /// Number of query heads (GatedDelta: value heads).

@@ -1,4 +1,5 @@
-//! Parts that deployments, revisions and replicas share: model source, serving, objectives, placement.
+//! Parts that deployments, revisions and replicas share: model source, serving, objectives,
+//! placement.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use rooflet_base::units::Bytes;
 /// Default of `serving.maxConcurrency`: streams that a replica serves at the same time.
 pub const DEFAULT_MAX_CONCURRENCY: u32 = 4;
 
-/// Default number of queued requests per concurrent stream. The last request in the queue waits for about as many answers,
-/// which is as long as clients usually wait.
+/// Default number of queued requests per concurrent stream. The last request in the queue waits for
+/// about as many answers, which is as long as clients usually wait.
 pub const DEFAULT_QUEUED_PER_STREAM: u32 = 8;
 /// Maximum default of `serving.contextTokens`, in tokens.
 pub const DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
@@ -28,13 +29,15 @@ pub const DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.revision) || self.source.startsWith('hf://')").message("may only be set for models of a hub (source: hf://OWNER/NAME)").field_path(".revision"))]
 pub struct ModelSpec {
-    /// Location of the model's files: `hf://OWNER/NAME` is a repository of the hub, which nodes download. `local://NAME` is the
-    /// directory NAME under the agent's `--model-dir`. `file:///ABSOLUTE/PATH` is a directory on the node. The directory
-    /// contains `config.json`, `tokenizer.json` and `*.safetensors` as published for MLX.
+    /// Location of the model's files: `hf://OWNER/NAME` is a repository of the hub, which nodes
+    /// download. `local://NAME` is the directory NAME under the agent's `--model-dir`.
+    /// `file:///ABSOLUTE/PATH` is a directory on the node. The directory contains `config.json`,
+    /// `tokenizer.json` and `*.safetensors` as published for MLX.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(validation = Rule::new(r"self.matches('^hf://[A-Za-z0-9_-][A-Za-z0-9._-]*/[A-Za-z0-9_-][A-Za-z0-9._-]*$') || self.matches('^local://[A-Za-z0-9][A-Za-z0-9._-]*$') || self.matches('^file:///.+')").message("must be hf://OWNER/NAME (a revision goes into spec.model.revision), local://NAME (a directory under the agent's --model-dir) or file:///ABSOLUTE/PATH; this version supports no other sources"))]
     pub source: String,
-    /// Branch, tag or commit of a model of a hub. The ModelRevision contains the resolved commit. Default: main.
+    /// Branch, tag or commit of a model of a hub. The ModelRevision contains the resolved commit.
+    /// Default: main.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256), regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._/-]*$"))]
     pub revision: Option<String>,
@@ -97,7 +100,8 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Name under which FleetNodes list the model. `None` for files that only the node's agent can read.
+    /// Name under which FleetNodes list the model. `None` for files that only the node's agent can
+    /// read.
     pub fn listed_as(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Local(name) => Some(name.into()),
@@ -217,21 +221,23 @@ pub struct ServingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
-    /// Maximum tokens of a request, prompt and answer together. Longer requests are rejected, never truncated.
-    /// Default: the model's own maximum, but at most 32768.
+    /// Maximum tokens of a request, prompt and answer together. Longer requests are rejected, never
+    /// truncated. Default: the model's own maximum, but at most 32768.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub context_tokens: Option<u32>,
-    /// Maximum number of requests that a replica serves at the same time. Memory is reserved for all of them at full context.
+    /// Maximum number of requests that a replica serves at the same time. Memory is reserved for
+    /// all of them at full context.
     #[serde(default = "default_max_concurrency")]
     #[schemars(range(min = 1, max = 1024))]
     pub max_concurrency: u32,
     /// Format and disk storage of the KV cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<KvCacheSpec>,
-    /// Maximum number of draft tokens by prompt lookup: tokens that followed the same text earlier in the request are verified in
-    /// one pass. Answers that repeat their prompt become faster; the generated tokens stay the same. Active only while a replica
-    /// serves a single request. Not supported for models with sliding windows or recurrent state. Default: no draft tokens.
+    /// Maximum number of draft tokens by prompt lookup: tokens that followed the same text earlier
+    /// in the request are verified in one pass. Answers that repeat their prompt become faster; the
+    /// generated tokens stay the same. Active only while a replica serves a single request. Not
+    /// supported for models with sliding windows or recurrent state. Default: no draft tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub prompt_lookup_tokens: Option<u32>,
@@ -241,14 +247,16 @@ pub struct ServingSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KvCacheSpec {
-    /// Bits of one element. 8 and 4 need about a half and a third of the memory of 16, at some loss of precision. Not supported
-    /// for models with sliding windows or attention sinks. Default: the precision in which the model is computed, usually 16.
+    /// Bits of one element. 8 and 4 need about a half and a third of the memory of 16, at some loss
+    /// of precision. Not supported for models with sliding windows or attention sinks. Default: the
+    /// precision in which the model is computed, usually 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = [4, 8, 16]))]
     pub bits: Option<u32>,
-    /// Disk space for cached prefixes of each replica, such as 16Gi. A restarted worker reads them again. The space is reserved: the
-    /// scheduler considers only nodes that have it. "0" stores nothing; the files contain tokens of prompts. Default: a tenth
-    /// of the unreserved free space, at most 8Gi; nothing if less than 20Gi is unreserved.
+    /// Disk space for cached prefixes of each replica, such as 16Gi. A restarted worker reads them
+    /// again. The space is reserved: the scheduler considers only nodes that have it. "0" stores
+    /// nothing; the files contain tokens of prompts. Default: a tenth of the unreserved free space,
+    /// at most 8Gi; nothing if less than 20Gi is unreserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"))]
     pub disk_size: Option<String>,
@@ -288,7 +296,8 @@ impl Default for ServingSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectivesSpec {
-    /// Minimum decode tokens/s of each stream. The condition ObjectivesMet compares it with the measured speed.
+    /// Minimum decode tokens/s of each stream. The condition ObjectivesMet compares it with the
+    /// measured speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.001))]
     pub decode_tokens_per_second: Option<f64>,
@@ -332,10 +341,12 @@ pub struct PlacementSpec {
     /// Strategy that ranks the nodes that can serve the model.
     #[serde(default, skip_serializing_if = "is_default")]
     pub strategy: PlacementStrategy,
-    /// Spread of the replicas over zones, racks or another topology domain that a node label defines.
+    /// Spread of the replicas over zones, racks or another topology domain that a node label
+    /// defines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<TopologySpread>,
-    /// True if replicas of the deployment avoid sharing nodes. Default: Preferred; Ignored with strategy BinPack.
+    /// True if replicas of the deployment avoid sharing nodes. Default: Preferred; Ignored with
+    /// strategy BinPack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anti_affinity: Option<AntiAffinity>,
 }
@@ -353,9 +364,10 @@ impl PlacementSpec {
 /// Strategy that ranks nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PlacementStrategy {
-    /// Prefers the node with the largest margin between objectives and predicted speed of all its replicas, then nodes
-    /// that already hold the model in memory, then the node with the least free memory. Without objectives: prefers the node
-    /// on which the new replica and its neighbours have the highest predicted speed, nodes without other replicas first.
+    /// Prefers the node with the largest margin between objectives and predicted speed of all its
+    /// replicas, then nodes that already hold the model in memory, then the node with the least
+    /// free memory. Without objectives: prefers the node on which the new replica and its
+    /// neighbours have the highest predicted speed, nodes without other replicas first.
     #[default]
     SloSlack,
     /// Uses as few nodes as possible.
@@ -370,7 +382,8 @@ pub enum PlacementStrategy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TopologySpread {
-    /// Node label whose values are the domains. With `kubernetes.io/hostname`, every node is a domain.
+    /// Node label whose values are the domains. With `kubernetes.io/hostname`, every node is a
+    /// domain.
     #[schemars(length(min = 1, max = 317))]
     pub topology_key: String,
     /// Maximum difference between a domain's replica count and the smallest count of all domains.
@@ -428,8 +441,8 @@ pub struct Toleration {
     /// Effect of the taint. If unset, all effects match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
-    /// For effect NoExecute, seconds that a replica stays on a node after the taint was added. If unset, the replica stays; 0 or
-    /// less evicts it immediately.
+    /// For effect NoExecute, seconds that a replica stays on a node after the taint was added. If
+    /// unset, the replica stays; 0 or less evicts it immediately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub toleration_seconds: Option<i64>,
 }

@@ -59,8 +59,8 @@ pub struct ModelDeploymentSpec {
     /// Nodes that may serve the model.
     #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
     pub placement: PlacementSpec,
-    /// Priority of the replicas. Replicas with a higher priority are scheduled first. If no node has room for them, they preempt
-    /// replicas with a lower priority.
+    /// Priority of the replicas. Replicas with a higher priority are scheduled first. If no node
+    /// has room for them, they preempt replicas with a lower priority.
     #[serde(default)]
     #[schemars(range(min = -1_000_000_000, max = 1_000_000_000))]
     pub priority: i32,
@@ -70,16 +70,18 @@ pub struct ModelDeploymentSpec {
     /// Routing of requests by the gateway.
     #[serde(default, skip_serializing_if = "RoutingSpec::is_empty")]
     pub routing: RoutingSpec,
-    /// Any text. Changing it creates a new revision of the same template, which replaces every replica. `rooflet rollout
-    /// restart` writes the current time.
+    /// Any text. Changing it creates a new revision of the same template, which replaces every
+    /// replica. `rooflet rollout restart` writes the current time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub restarted_at: Option<String>,
-    /// Strategy to replace replicas when `model` or `serving` changes. Changes of `replicas`, `objectives`, `routing` or `priority`
-    /// restart nothing. Changes of `placement` move only replicas on nodes that no longer match.
+    /// Strategy to replace replicas when `model` or `serving` changes. Changes of `replicas`,
+    /// `objectives`, `routing` or `priority` restart nothing. Changes of `placement` move only
+    /// replicas on nodes that no longer match.
     #[serde(default)]
     pub strategy: StrategySpec,
-    /// Maximum seconds without progress of a rollout. After that, the condition Progressing is False.
+    /// Maximum seconds without progress of a rollout. After that, the condition Progressing is
+    /// False.
     #[serde(default = "default_progress_deadline")]
     #[schemars(range(min = 1))]
     pub progress_deadline_seconds: i32,
@@ -130,7 +132,8 @@ pub struct ModelDeploymentStatus {
     /// Name of the newest ModelRevision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<String>,
-    /// Shares of the requests by revision during a canary rollout. If unset, all ready replicas receive requests equally.
+    /// Shares of the requests by revision during a canary rollout. If unset, all ready replicas
+    /// receive requests equally.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["revision"]))]
     pub traffic: Vec<TrafficShare>,
@@ -146,8 +149,9 @@ pub struct ModelDeploymentStatus {
     /// Last start of a replica: an estimate for the next start, also from zero replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_start: Option<LastStart>,
-    /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded. With `autoscaling` also
-    /// AbleToScale, ScalingActive, ScalingLimited. NameShared if an older deployment has the same served name.
+    /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded.
+    /// With `autoscaling` also AbleToScale, ScalingActive, ScalingLimited. NameShared if an older
+    /// deployment has the same served name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -171,8 +175,8 @@ pub struct LastStart {
 pub struct TrafficShare {
     /// Name of the ModelRevision. Its replicas have the name in the label `rooflet.dev/revision`.
     pub revision: String,
-    /// Percent of the requests. The sum of all revisions is 100. A revision with 0 receives requests only if no other revision has
-    /// a ready replica.
+    /// Percent of the requests. The sum of all revisions is 100. A revision with 0 receives
+    /// requests only if no other revision has a ready replica.
     #[schemars(range(min = 0, max = 100))]
     pub weight: i32,
 }
@@ -181,7 +185,8 @@ pub struct TrafficShare {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutStatus {
-    /// Name of the ModelRevision that was last rolled out to all replicas. An aborted rollout returns to it.
+    /// Name of the ModelRevision that was last rolled out to all replicas. An aborted rollout
+    /// returns to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stable_revision: Option<String>,
     /// Name of the ModelRevision that is rolled out.
@@ -211,7 +216,8 @@ pub struct RolloutStatus {
     /// Predicted decode tokens/s of all ready replicas with all their streams busy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_tokens_per_second: Option<f64>,
-    /// Predicted decode tokens/s per replica when the deployment was last rolled out. A percentage in `minThroughput` refers to it.
+    /// Predicted decode tokens/s per replica when the deployment was last rolled out. A percentage
+    /// in `minThroughput` refers to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference_tokens_per_second: Option<f64>,
 }

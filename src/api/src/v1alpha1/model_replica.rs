@@ -105,7 +105,8 @@ pub struct ModelReplicaSpec {
     #[serde(default, skip_serializing_if = "PlacementSpec::is_empty")]
     #[schemars(transform = RecursiveTransform(without_rules))]
     pub placement: PlacementSpec,
-    /// Priority. Replicas with a higher priority are scheduled first and may preempt this one. Follows the ModelDeployment.
+    /// Priority. Replicas with a higher priority are scheduled first and may preempt this one.
+    /// Follows the ModelDeployment.
     #[serde(default)]
     pub priority: i32,
     /// Prompts that the worker must answer as expected before it is ready.
@@ -118,7 +119,8 @@ pub struct ModelReplicaSpec {
     pub node_name: Option<String>,
 }
 
-/// Removes validation rules that the ModelDeployment already enforces: objects stored before a rule existed can still be copied.
+/// Removes validation rules that the ModelDeployment already enforces: objects stored before a rule
+/// existed can still be copied.
 fn without_rules(schema: &mut Schema) {
     schema.remove("x-kubernetes-validations");
 }
@@ -169,10 +171,12 @@ pub struct ModelReplicaStatus {
     pub observed_generation: Option<i64>,
     /// Phase of the replica's lifecycle.
     pub phase: ReplicaPhase,
-    /// Node on which replicas with a lower priority are preempted for this replica. The scheduler may still choose another node.
+    /// Node on which replicas with a lower priority are preempted for this replica. The scheduler
+    /// may still choose another node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nominated_node_name: Option<String>,
-    /// Memory reserved on the node, as a quantity: weights, KV cache at full context and concurrency, runtime.
+    /// Memory reserved on the node, as a quantity: weights, KV cache at full context and
+    /// concurrency, runtime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_memory: Option<String>,
     /// Admission decision of the node, with its calculation.
@@ -219,8 +223,8 @@ pub struct DownloadStatus {
 pub struct AdmissionStatus {
     /// True if the node admitted the replica.
     pub admitted: bool,
-    /// Binding limit: the first reason for rejection, or the limit of the speed. One of Memory, WorkingSet, Context, Disk, Bandwidth,
-    /// Compute, Overhead, Policy.
+    /// Binding limit: the first reason for rejection, or the limit of the speed. One of Memory,
+    /// WorkingSet, Context, Disk, Bandwidth, Compute, Overhead, Policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
     /// Context tokens of each stream.
@@ -228,11 +232,12 @@ pub struct AdmissionStatus {
     pub context: Option<ContextWorking>,
     /// Reserved memory, in bytes.
     pub memory: MemoryWorking,
-    /// Required disk space, in bytes: missing files of the model and spec.serving.kvCache.diskSize. Unset if the replica needs
-    /// none.
+    /// Required disk space, in bytes: missing files of the model and spec.serving.kvCache.diskSize.
+    /// Unset if the replica needs none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskWorking>,
-    /// Predicted speed without other replicas, all streams busy at full context. Unset if the node's speed is unknown.
+    /// Predicted speed without other replicas, all streams busy at full context. Unset if the
+    /// node's speed is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<SpeedWorking>,
     /// Reserved share of the chip's time, in percent.
@@ -255,8 +260,8 @@ pub struct ContextWorking {
     pub asked_tokens: u32,
     /// Maximum context of the model.
     pub model_tokens: u32,
-    /// Largest context, up to the model's maximum, that fits into the unreserved memory with all streams. Unset if no context
-    /// fits.
+    /// Largest context, up to the model's maximum, that fits into the unreserved memory with all
+    /// streams. Unset if no context fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fits_tokens: Option<u32>,
 }
@@ -308,8 +313,8 @@ pub struct SpeedWorking {
     pub time_to_first_token_seconds: Percentiles,
     /// Prompt length of the time to first token, in tokens.
     pub prompt_tokens: u32,
-    /// Share of the speed that remains when the chip is hot, in percent. It is included in the figures above. Unset if not
-    /// measured.
+    /// Share of the speed that remains when the chip is hot, in percent. It is included in the
+    /// figures above. Unset if not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sustained_percent: Option<f64>,
     /// Basis of the tokens per second: Measured, Calibrated or Nominal.
@@ -433,7 +438,8 @@ pub struct RequestsStatus {
     pub waiting: u64,
     /// Number of completed requests.
     pub completed: u64,
-    /// Number of requests that failed with an engine error. Rejected and cancelled requests do not count.
+    /// Number of requests that failed with an engine error. Rejected and cancelled requests do not
+    /// count.
     pub failed: u64,
     /// Time since which there are no requests. Unset while there are requests.
     #[serde(skip_serializing_if = "Option::is_none")]

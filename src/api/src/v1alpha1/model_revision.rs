@@ -61,7 +61,8 @@ use super::{ArtifactSpec, ModelSpec, ServingSpec};
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.model == oldSelf.model && self.serving == oldSelf.serving").message("a ModelRevision is immutable; change the ModelDeployment instead"))]
 pub struct ModelRevisionSpec {
-    /// Number of the revision. It increases with every changed template. An undo assigns a new number to an old template.
+    /// Number of the revision. It increases with every changed template. An undo assigns a new
+    /// number to an old template.
     #[schemars(range(min = 1))]
     pub revision: i64,
     /// Model to serve. Hub models are pinned to a commit.

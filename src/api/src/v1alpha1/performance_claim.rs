@@ -87,7 +87,8 @@ pub struct PerformanceClaimSpec {
     pub statements: Vec<String>,
 }
 
-/// Number as published: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`. Its digits determine its precision.
+/// Number as published: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`. Its digits determine its
+/// precision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Published(pub Value);
@@ -101,7 +102,8 @@ impl JsonSchema for Published {
         true
     }
 
-    // A number or a text. Structural schemas have only `int-or-string`, so the schema accepts any value and the check reports errors.
+    // A number or a text. Structural schemas have only `int-or-string`, so the schema accepts any
+    // value and the check reports errors.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
     }
@@ -170,7 +172,8 @@ pub struct ClaimedModel {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
-    /// Format of the weights, such as `mlx4`, `4bit`, `q4_k_m` or `bf16`. Default: the suffix of the name.
+    /// Format of the weights, such as `mlx4`, `4bit`, `q4_k_m` or `bf16`. Default: the suffix of
+    /// the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub quantization: Option<String>,
@@ -368,7 +371,8 @@ pub struct ClaimedFigure {
     pub bytes: Option<Published>,
 }
 
-/// Kind of a figure. Rates are tokens per second and times are seconds, unless the value has another unit.
+/// Kind of a figure. Rates are tokens per second and times are seconds, unless the value has
+/// another unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum FigureKind {

@@ -16,7 +16,8 @@ pub struct PlanVerdict {
     /// First exhausted resource: Memory, WorkingSet, Bandwidth, Compute, Overhead or Policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// Largest multiple of the demand that the machines satisfy, with additional replicas if they help.
+    /// Largest multiple of the demand that the machines satisfy, with additional replicas if they
+    /// help.
     pub demand_factor: f64,
     /// Upper bound of the multiple for any placement.
     pub demand_factor_bound: f64,
@@ -27,14 +28,16 @@ pub struct PlanVerdict {
     /// Models that no machine can serve. The placement contains only the other models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unservable: Vec<String>,
-    /// Multiple of the demand that is satisfied for the servable models. Set only if some are unservable.
+    /// Multiple of the demand that is satisfied for the servable models. Set only if some are
+    /// unservable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others_factor: Option<f64>,
     /// Number of machines.
     pub nodes: u32,
     /// Number of machines that the placement uses.
     pub nodes_used: u32,
-    /// True if the machines satisfy the demand after the loss of any one node, once its replicas have moved.
+    /// True if the machines satisfy the demand after the loss of any one node, once its replicas
+    /// have moved.
     pub survives_node_loss: bool,
     /// Requirements and result of each model.
     pub models: Vec<PlanModel>,
@@ -199,7 +202,8 @@ pub struct PlanClass {
     /// First exhausted resource of these nodes as the demand grows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// Multiple of the demand, distributed as in the placement, at which it is exhausted. Unset if these nodes serve nothing.
+    /// Multiple of the demand, distributed as in the placement, at which it is exhausted. Unset if
+    /// these nodes serve nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaks_at: Option<f64>,
 }
@@ -269,12 +273,14 @@ pub struct PlanPurchase {
     pub best: Option<PlanBasket>,
     /// Lower bound of the price (or number of Macs) of any sufficient purchase.
     pub lower_bound: f64,
-    /// True if `best` is proven to be the minimum. Without `best`: true if no purchase from the catalogue can suffice.
+    /// True if `best` is proven to be the minimum. Without `best`: true if no purchase from the
+    /// catalogue can suffice.
     pub proven: bool,
     /// Reason why there is no `best`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shortfall: Option<String>,
-    /// Other sufficient purchases: one that survives the loss of a node, and one for each offer alone.
+    /// Other sufficient purchases: one that survives the loss of a node, and one for each offer
+    /// alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<PlanBasket>,
 }
@@ -295,7 +301,8 @@ pub struct PlanBasket {
     pub watts: Option<f64>,
     /// Multiple of the demand that all machines then satisfy.
     pub demand_factor: f64,
-    /// True if the demand is then satisfied after the loss of any one node, once its replicas have moved.
+    /// True if the demand is then satisfied after the loss of any one node, once its replicas have
+    /// moved.
     pub survives_node_loss: bool,
 }
 

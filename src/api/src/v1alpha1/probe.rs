@@ -1,4 +1,5 @@
-//! Measurements of a machine, in `FleetNode.status.probe` and in the output of `rooflet probe -o json`.
+//! Measurements of a machine, in `FleetNode.status.probe` and in the output of
+//! `rooflet probe -o json`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,8 @@ pub struct Probe {
     pub duration_seconds: f64,
 }
 
-/// Figures of a probe. They are measured with the engine's own kernels, so that they predict the engine's speed.
+/// Figures of a probe. They are measured with the engine's own kernels, so that they predict the
+/// engine's speed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Measurements {
@@ -103,7 +105,8 @@ pub struct Figure {
     pub p90_bytes_per_second: f64,
     /// Number of repetitions.
     pub samples: u32,
-    /// False if (p90 - p10) / median was above 5 % twice, which indicates other load on the machine.
+    /// False if (p90 - p10) / median was above 5 % twice, which indicates other load on the
+    /// machine.
     pub steady: bool,
     /// Size of one buffer.
     pub buffer_bytes: u64,
@@ -123,11 +126,13 @@ pub struct Spread {
     pub p90: f64,
     /// Number of repetitions.
     pub samples: u32,
-    /// False if (p90 - p10) / median was above 5 % twice, which indicates other load on the machine.
+    /// False if (p90 - p10) / median was above 5 % twice, which indicates other load on the
+    /// machine.
     pub steady: bool,
 }
 
-/// Product of a quantised matrix and vectors. The rate counts the bytes of the weights, for any number of vectors.
+/// Product of a quantised matrix and vectors. The rate counts the bytes of the weights, for any
+/// number of vectors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QuantizedFigure {
@@ -161,8 +166,8 @@ pub struct LayerFigure {
     pub hidden_size: u32,
     /// Seconds for one token.
     pub seconds: Spread,
-    /// Part of `seconds` in which the CPU builds the graph, before the first kernel runs. During generation it overlaps with the
-    /// computation of the previous token.
+    /// Part of `seconds` in which the CPU builds the graph, before the first kernel runs. During
+    /// generation it overlaps with the computation of the previous token.
     pub describing_seconds: f64,
 }
 

@@ -10,18 +10,20 @@ use rooflet_base::quantity::DURATION_PATTERN;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingSpec {
-    /// Maximum time in the queue for a replica with capacity, as a Go duration. Default: 60s. The request header `x-slo-ttft-ms`
-    /// overrides it.
+    /// Maximum time in the queue for a replica with capacity, as a Go duration. Default: 60s. The
+    /// request header `x-slo-ttft-ms` overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub queue_timeout: Option<String>,
-    /// Maximum number of queued requests in one gateway. Further requests receive 429. Default: 8 per concurrent request of the
-    /// ready replicas, and 256 while fewer replicas are ready than desired.
+    /// Maximum number of queued requests in one gateway. Further requests receive 429. Default: 8
+    /// per concurrent request of the ready replicas, and 256 while fewer replicas are ready than
+    /// desired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub max_queued_requests: Option<u32>,
-    /// Served names in the same namespace that serve the request instead, in this order, if this model cannot: no ready replica,
-    /// full or slow queue, or failed replicas before the first token.
+    /// Served names in the same namespace that serve the request instead, in this order, if this
+    /// model cannot: no ready replica, full or slow queue, or failed replicas before the first
+    /// token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 1, max = 253)))]
     pub fallbacks: Vec<String>,
@@ -40,8 +42,8 @@ impl RoutingSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HedgingSpec {
-    /// Time without a first token, as a Go duration such as `2s`. The slower attempt is discarded, so choose a value above the
-    /// time that most requests need.
+    /// Time without a first token, as a Go duration such as `2s`. The slower attempt is discarded,
+    /// so choose a value above the time that most requests need.
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub after: String,
 }

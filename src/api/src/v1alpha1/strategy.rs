@@ -15,8 +15,8 @@ use rooflet_base::quantity::DURATION_PATTERN;
 #[x_kube(validation = Rule::new("!has(self.canary) || has(self.goldenPrompts) || self.canary.steps.all(s, !has(s.analysis) || s.analysis.ifInconclusive != 'Promote')").message("ifInconclusive: Promote requires goldenPrompts: without them nothing verifies the new revision"))]
 #[x_kube(validation = Rule::new("!has(self.canary) || [self.canary.steps.map(s, has(s.analysis) ? 1 : !has(s.setWeight) ? 0 : s.setWeight < 100 ? 2 : 3)].all(k, k.indexOf(1) == -1 || (k.indexOf(2) != -1 && k.indexOf(2) < k.indexOf(1) && (k.indexOf(3) == -1 || k.lastIndexOf(1) < k.indexOf(3))))").message("an analysis compares two revisions: it must follow a setWeight below 100 and precede setWeight: 100"))]
 pub struct StrategySpec {
-    /// RollingUpdate replaces replicas a few at a time. Canary first tests the new revision with some replicas. Recreate stops
-    /// all replicas before it starts new ones.
+    /// RollingUpdate replaces replicas a few at a time. Canary first tests the new revision with
+    /// some replicas. Recreate stops all replicas before it starts new ones.
     #[serde(default, rename = "type")]
     pub kind: StrategyType,
     /// Limits of a rolling update or canary. Default: one replica at a time, in place.
@@ -25,17 +25,18 @@ pub struct StrategySpec {
     /// Steps that the first replicas of a new revision must pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<CanarySpec>,
-    /// If true, the controller returns to the last revision that was rolled out when the new revision makes no progress for
-    /// `progressDeadlineSeconds`. Default: true for Canary, otherwise false.
+    /// If true, the controller returns to the last revision that was rolled out when the new
+    /// revision makes no progress for `progressDeadlineSeconds`. Default: true for Canary,
+    /// otherwise false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_on_failure: Option<bool>,
-    /// Prompts that every new worker must answer as expected before it is ready. A change starts no rollout: it applies to
-    /// replicas that are created afterwards.
+    /// Prompts that every new worker must answer as expected before it is ready. A change starts no
+    /// rollout: it applies to replicas that are created afterwards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub golden_prompts: Vec<GoldenPrompt>,
-    /// Times of the week at which replicas may be replaced. Default: always. Scaling, replacement of failed replicas and rollbacks
-    /// happen at any time.
+    /// Times of the week at which replicas may be replaced. Default: always. Scaling, replacement
+    /// of failed replicas and rollbacks happen at any time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub maintenance_windows: Vec<MaintenanceWindow>,
@@ -73,7 +74,8 @@ pub struct WaitForIdle {
     #[serde(default = "default_idle_for")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub idle_for: String,
-    /// Maximum wait for an idle replica, as a Go duration. After that, the replica is replaced; its requests may finish.
+    /// Maximum wait for an idle replica, as a Go duration. After that, the replica is replaced; its
+    /// requests may finish.
     #[serde(default = "default_at_most")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub at_most: String,
@@ -142,17 +144,19 @@ pub enum StrategyType {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!((self.maxUnavailable == 0 || self.maxUnavailable == '0%') && (self.maxSurge == 0 || self.maxSurge == '0%'))").message("maxUnavailable and maxSurge must not both be 0: no replica could be replaced"))]
 pub struct RollingUpdateSpec {
-    /// Maximum number of unavailable replicas: a number, or a percentage of `replicas`, rounded down.
+    /// Maximum number of unavailable replicas: a number, or a percentage of `replicas`, rounded
+    /// down.
     #[serde(default = "default_max_unavailable")]
     pub max_unavailable: CountOrPercent,
-    /// Maximum number of replicas beyond `replicas`, if a node has room for them: a number, or a percentage of `replicas`,
-    /// rounded up.
+    /// Maximum number of replicas beyond `replicas`, if a node has room for them: a number, or a
+    /// percentage of `replicas`, rounded up.
     #[serde(default = "default_max_surge")]
     pub max_surge: CountOrPercent,
-    /// Throughput floor: decode tokens/s that rollouts, drains and moves keep available in addition to the replica counts. Either
-    /// tokens/s or a percentage of the throughput at the last completed rollout. The throughput is the predicted speed of all
-    /// ready replicas with all their streams busy, in the chip time that other deployments leave. A replica without a prediction
-    /// counts as 0. If no replica has a prediction, no rollout starts.
+    /// Throughput floor: decode tokens/s that rollouts, drains and moves keep available in addition
+    /// to the replica counts. Either tokens/s or a percentage of the throughput at the last
+    /// completed rollout. The throughput is the predicted speed of all ready replicas with all
+    /// their streams busy, in the chip time that other deployments leave. A replica without a
+    /// prediction counts as 0. If no replica has a prediction, no rollout starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_throughput: Option<CountOrPercent>,
 }
@@ -189,15 +193,16 @@ pub struct CanarySpec {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.setWeight), has(self.pause), has(self.analysis)].filter(x, x).size() == 1").message("exactly one of setWeight, pause and analysis must be set"))]
 pub struct CanaryStep {
-    /// Percentage of the requests, and of the replicas (rounded up), for the new revision. The step is completed when these
-    /// replicas are ready.
+    /// Percentage of the requests, and of the replicas (rounded up), for the new revision. The step
+    /// is completed when these replicas are ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub set_weight: Option<u8>,
     /// Pause of the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseStep>,
-    /// Comparison of the new revision with the stable revision. If the new revision is worse, the rollout is aborted.
+    /// Comparison of the new revision with the stable revision. If the new revision is worse, the
+    /// rollout is aborted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisStep>,
 }
@@ -212,8 +217,8 @@ pub struct PauseStep {
     pub duration: Option<String>,
 }
 
-/// Limits for the comparison of a canary with the stable revision. Figures come from the requests that the replicas served.
-/// Differences that are not statistically significant are ignored.
+/// Limits for the comparison of a canary with the stable revision. Figures come from the requests
+/// that the replicas served. Differences that are not statistically significant are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AnalysisStep {
@@ -221,19 +226,23 @@ pub struct AnalysisStep {
     #[serde(default = "default_min_requests")]
     #[schemars(range(min = 1, max = 100_000))]
     pub min_requests: u32,
-    /// Minimum decode speed of one stream, in percent of the stable revision's speed on the same machine.
+    /// Minimum decode speed of one stream, in percent of the stable revision's speed on the same
+    /// machine.
     #[serde(default = "default_min_tokens_per_second_percent")]
     #[schemars(range(min = 1, max = 100))]
     pub min_tokens_per_second_percent: u32,
-    /// Maximum time to first token of uncached prompts, in percent of the stable revision's time on the same machine.
+    /// Maximum time to first token of uncached prompts, in percent of the stable revision's time on
+    /// the same machine.
     #[serde(default = "default_max_time_to_first_token_percent")]
     #[schemars(range(min = 100, max = 10_000))]
     pub max_time_to_first_token_percent: u32,
-    /// Maximum percentage of failed requests. If unset, the canary fails only if it has more failures than the stable revision.
+    /// Maximum percentage of failed requests. If unset, the canary fails only if it has more
+    /// failures than the stable revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub max_error_percent: Option<f64>,
-    /// Minimum measured decode speed, in percent of the prediction for these requests. If unset, it is not checked.
+    /// Minimum measured decode speed, in percent of the prediction for these requests. If unset, it
+    /// is not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub min_measured_percent: Option<u32>,
@@ -241,8 +250,9 @@ pub struct AnalysisStep {
     #[serde(default = "default_inconclusive_after")]
     #[schemars(regex(pattern = DURATION_PATTERN))]
     pub inconclusive_after: String,
-    /// Action after an inconclusive analysis. Pause: the canary waits for enough requests or `rooflet rollout promote`.
-    /// Promote: the canary continues if its replicas are ready, that is, if they passed the golden prompts.
+    /// Action after an inconclusive analysis. Pause: the canary waits for enough requests or
+    /// `rooflet rollout promote`. Promote: the canary continues if its replicas are ready, that is,
+    /// if they passed the golden prompts.
     #[serde(default)]
     pub if_inconclusive: Inconclusive,
 }

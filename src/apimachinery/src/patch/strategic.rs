@@ -52,8 +52,8 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
 const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
-/// Merges the patch into an object of a built-in kind. On error the document may be half merged: patch
-/// a copy.
+/// Merges the patch into an object of a built-in kind. On error the document may be half merged:
+/// patch a copy.
 pub fn apply(document: &mut Value, patch: &Value) -> Result<(), StrategicMergeError> {
     let patch = patch.as_object().ok_or(StrategicMergeError::NotAnObject)?;
     if !document.is_object() {
@@ -229,8 +229,8 @@ fn merge_list<'p>(
     }
 }
 
-/// Puts listed items in the order asked for; others (added on the server meanwhile) keep their place
-/// relative to the item before them.
+/// Puts listed items in the order asked for; others (added on the server meanwhile) keep their
+/// place relative to the item before them.
 fn reorder(items: &mut Vec<Value>, order: &[Value], patched: Option<&Vec<Value>>, merge: ListMerge) {
     let identity = |item: &Value| -> Option<Value> {
         match merge {

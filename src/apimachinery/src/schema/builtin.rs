@@ -1,5 +1,5 @@
-//! Schemas of the built-in kinds as an OpenAPI document shows them, derived from the types of `k8s-openapi` with
-//! their doc comments.
+//! Schemas of the built-in kinds as an OpenAPI document shows them, derived from the types of
+//! `k8s-openapi` with their doc comments.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -113,8 +113,8 @@ fn name_of<K: Resource + JsonSchema>(
     ((K::GROUP, K::VERSION, K::KIND), K::schema_name().into_owned())
 }
 
-/// OpenAPI 3.0 ignores what stands beside a `$ref`: wrap it, as a real server does. JSONSchemaProps also has a
-/// property of that name, which refers to nothing: there stands a schema, not a text.
+/// OpenAPI 3.0 ignores what stands beside a `$ref`: wrap it, as a real server does. JSONSchemaProps
+/// also has a property of that name, which refers to nothing: there stands a schema, not a text.
 fn wrap_references(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -186,7 +186,8 @@ mod tests {
         let schema =
             definition("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps").unwrap();
         assert_eq!(schema["properties"]["$ref"]["type"], json!("string"));
-        // The property of this name is a list of schemas; kubectl cannot read a document where it is one.
+        // The property of this name is a list of schemas; kubectl cannot read a document where it
+        // is one.
         assert_eq!(schema["properties"]["allOf"]["type"], json!("array"));
     }
 }

@@ -1,8 +1,8 @@
 //! `x-kubernetes-validations`: CEL rules, compiled once and evaluated per object.
 //!
-//! Parsing, evaluation and the Kubernetes function library are the `cel` and `kube-cel` crates'. What
-//! is ours is the meaning around a rule: what `self` and `oldSelf` are at each node, which rules run,
-//! what ratcheting forgives, and the texts of the causes.
+//! Parsing, evaluation and the Kubernetes function library are the `cel` and `kube-cel` crates'.
+//! What is ours is the meaning around a rule: what `self` and `oldSelf` are at each node, which
+//! rules run, what ratcheting forgives, and the texts of the causes.
 
 mod budget;
 mod compile;

@@ -178,8 +178,8 @@ fn validate_group_and_scope(crd: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// A part that all versions say alike is checked once, as if it stood at the top of the spec: that is
-/// where a real server, which keeps it there, reports it.
+/// A part that all versions say alike is checked once, as if it stood at the top of the spec: that
+/// is where a real server, which keeps it there, reports it.
 fn shared<'a>(crd: &'a Value, pointer: &str) -> Option<&'a Value> {
     let mut parts = versions(crd)
         .iter()

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::node::{Additional, Node};
 
-/// Drops nulls of fields that are neither nullable nor defaulted, then applies defaults. A null in a
-/// field that is not nullable but has a default becomes the default.
+/// Drops nulls of fields that are neither nullable nor defaulted, then applies defaults. A null in
+/// a field that is not nullable but has a default becomes the default.
 pub(super) fn apply(value: &mut Value, node: &Node) {
     drop_nulls(value, Some(node));
     fill(value, node);

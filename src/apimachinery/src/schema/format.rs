@@ -210,7 +210,8 @@ fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && HOSTNAME.is_match(text) && text.split('.').all(|label| label.len() <= 63)
 }
 
-/// Dotted decimal, tolerating leading zeros as old servers did; IPv6 with an embedded IPv4 counts too.
+/// Dotted decimal, tolerating leading zeros as old servers did; IPv6 with an embedded IPv4 counts
+/// too.
 fn is_ipv4(text: &str) -> bool {
     let decimal = |part: &str| {
         !part.is_empty()

@@ -47,7 +47,8 @@ impl NameRule {
     }
 }
 
-/// A name made of `generateName` and five random characters; `random_below(n)` gives a number under n.
+/// A name made of `generateName` and five random characters; `random_below(n)` gives a number under
+/// n.
 pub fn generate_name(prefix: &str, mut random_below: impl FnMut(usize) -> usize) -> String {
     let mut end = prefix.len().min(GENERATED_NAME_LEN_MAX - SUFFIX_LEN);
     while !prefix.is_char_boundary(end) {
@@ -144,8 +145,8 @@ const IMMUTABLE: [&str; 6] = [
     "deletionGracePeriodSeconds",
 ];
 
-/// Checks `metadata` of an update against the stored one. `unconditional` kinds take updates without a
-/// resourceVersion.
+/// Checks `metadata` of an update against the stored one. `unconditional` kinds take updates
+/// without a resourceVersion.
 pub fn validate_update(metadata: &Value, old: &Value, unconditional: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if old

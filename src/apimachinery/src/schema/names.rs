@@ -1,4 +1,5 @@
-//! Kubernetes name syntaxes. Each check answers the texts a real server answers, empty when all is well.
+//! Kubernetes name syntaxes. Each check answers the texts a real server answers, empty when all is
+//! well.
 
 const DNS_LABEL_BYTES_MAX: usize = 63;
 const DNS_SUBDOMAIN_BYTES_MAX: usize = 253;

@@ -1,4 +1,5 @@
-//! OpenAPI v3 documents, one per group and version: what `kubectl apply`, `explain` and `diff` read.
+//! OpenAPI v3 documents, one per group and version: what `kubectl apply`, `explain` and `diff`
+//! read.
 //!
 //! The layout is a real server's: paths with the parameters of each verb (kubectl looks for
 //! `fieldValidation` on PATCH), actions and kinds marked on operations, and the schemas everything
@@ -170,7 +171,8 @@ fn type_properties() -> Map<String, Value> {
     ])
 }
 
-/// A CRD's schema as it is shown: int-or-string spelled out, embedded resources with their metadata.
+/// A CRD's schema as it is shown: int-or-string spelled out, embedded resources with their
+/// metadata.
 fn published(schema: &Value) -> Value {
     let Value::Object(fields) = schema else {
         return schema.clone();

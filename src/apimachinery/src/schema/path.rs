@@ -54,7 +54,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The path as the OpenAPI validator writes it in its texts: map keys after a dot, empty at the root.
+    /// The path as the OpenAPI validator writes it in its texts: map keys after a dot, empty at the
+    /// root.
     pub fn openapi(&self) -> String {
         let mut out = String::new();
         self.push_openapi(&mut out);

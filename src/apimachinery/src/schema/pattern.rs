@@ -1,8 +1,8 @@
 //! `pattern` of a schema: RE2 syntax as Go has it, compiled with the `regex` crate.
 //!
 //! Both are RE2 descendants. Two differences matter and are translated here: Go's Perl classes
-//! (`\d \w \s \b`) are ASCII, and inside a class Go takes `[`, `&`, `~` and `-` literally where Rust
-//! reads nested classes and set operators.
+//! (`\d \w \s \b`) are ASCII, and inside a class Go takes `[`, `&`, `~` and `-` literally where
+//! Rust reads nested classes and set operators.
 
 use regex::{Regex, RegexBuilder};
 

@@ -1,5 +1,5 @@
-//! JSON, and YAML as JSON, read once more closely than `serde_json` does: duplicate keys are found and named, and whole
-//! numbers are integers however they are written.
+//! JSON, and YAML as JSON, read once more closely than `serde_json` does: duplicate keys are found
+//! and named, and whole numbers are integers however they are written.
 
 use std::fmt;
 
@@ -79,7 +79,8 @@ impl<'de> Visitor<'de> for Read<'_> {
         Ok(Value::from(value))
     }
 
-    /// `3.0`, `1e2` and `-0` are 3, 100 and 0, as a real server stores them: clients read them as integers.
+    /// `3.0`, `1e2` and `-0` are 3, 100 and 0, as a real server stores them: clients read them as
+    /// integers.
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
         if value.fract() == 0.0
             && let Ok(whole) = value.to_string().parse::<i64>()
@@ -141,8 +142,8 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 }
 
-/// Deepest nesting of an object: what is stored must be readable again, and JSON parsers stop at 128 levels, of which
-/// lists and watch events need some for themselves.
+/// Deepest nesting of an object: what is stored must be readable again, and JSON parsers stop at
+/// 128 levels, of which lists and watch events need some for themselves.
 pub(crate) const NESTING_MAX: usize = 100;
 
 /// Most duplicate fields that are listed before a body is refused outright.

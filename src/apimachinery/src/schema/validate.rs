@@ -1,7 +1,7 @@
 //! Structural validation of a value against a node: types, bounds, required fields, junctors.
 //!
-//! The order of checks and the choice of which junctor branch to blame follow the validator of a real
-//! server, so that causes come out alike. Unchanged invalid values are tolerated on update
+//! The order of checks and the choice of which junctor branch to blame follow the validator of a
+//! real server, so that causes come out alike. Unchanged invalid values are tolerated on update
 //! (ratcheting): a node's faults are dropped when it equals the old value it correlates with.
 
 use serde_json::{Map, Number, Value};

@@ -1,5 +1,5 @@
-//! Bootstrap tokens: `ID.SECRET`, kept as a Secret of its own type, with which a machine that has nothing yet may ask for a
-//! certificate. Pure: Secrets in, users out.
+//! Bootstrap tokens: `ID.SECRET`, kept as a Secret of its own type, with which a machine that has
+//! nothing yet may ask for a certificate. Pure: Secrets in, users out.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -1,4 +1,5 @@
-//! CertificateSigningRequest: who asked is written by the server, approval and certificate come by subresources of their own.
+//! CertificateSigningRequest: who asked is written by the server, approval and certificate come by
+//! subresources of their own.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

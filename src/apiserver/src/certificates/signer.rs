@@ -1,5 +1,5 @@
-//! What each signer signs, whose requests are approved unasked, and for how long certificates are good. Pure: requests in,
-//! verdicts out.
+//! What each signer signs, whose requests are approved unasked, and for how long certificates are
+//! good. Pure: requests in, verdicts out.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,6 +1,8 @@
-//! CertificateSigningRequests, approved and signed: what `csrapproving` and `csrsigning` do beside a real server.
+//! CertificateSigningRequests, approved and signed: what `csrapproving` and `csrsigning` do beside
+//! a real server.
 //!
-//! One task follows the requests. [`next_step`] says what one request needs next, from the request alone.
+//! One task follows the requests. [`next_step`] says what one request needs next, from the request
+//! alone.
 
 use std::sync::Arc;
 use std::time::Duration;

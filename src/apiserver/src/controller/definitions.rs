@@ -1,4 +1,5 @@
-//! Keeps definitions and what is served in step: accepts names, establishes, and empties what is being deleted.
+//! Keeps definitions and what is served in step: accepts names, establishes, and empties what is
+//! being deleted.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -127,7 +128,8 @@ fn next_change(engine: &Engine, records: &[Arc<Record>]) -> Option<(Arc<Record>,
     })
 }
 
-/// Deletes all objects of a definition, waits until their finalizers let them go, then lets the definition go.
+/// Deletes all objects of a definition, waits until their finalizers let them go, then lets the
+/// definition go.
 async fn empty(engine: &Engine, definition: &Value) {
     while let Err(err) = try_empty(engine, definition).await {
         warn!(definition = object::name(definition), error = %err, "removing objects failed; trying again");
@@ -202,7 +204,8 @@ async fn remove_objects(engine: &Engine, resource: &Arc<Resource>) -> Result<(),
                 Err(err) => return Err(err),
             }
         }
-        // Something changes when an object goes; a closed watcher is as good a reason to look again.
+        // Something changes when an object goes; a closed watcher is as good a reason to look
+        // again.
         drop(watcher.next().await);
     }
 }

@@ -1,5 +1,5 @@
-//! What goes by itself: events an hour after they last happened, requests for certificates some time after they were
-//! answered, bootstrap tokens when their time is over.
+//! What goes by itself: events an hour after they last happened, requests for certificates some
+//! time after they were answered, bootstrap tokens when their time is over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,8 +102,8 @@ fn is_expired(event: &Value, now: Timestamp) -> bool {
     last_happened(event, now).is_some_and(|last| since(now, last) >= EVENT_LIFETIME)
 }
 
-/// The latest of the times an event tells; `None` if it tells none. Times from a clock that is plainly
-/// wrong do not count, or its events would stay for good.
+/// The latest of the times an event tells; `None` if it tells none. Times from a clock that is
+/// plainly wrong do not count, or its events would stay for good.
 fn last_happened(event: &Value, now: Timestamp) -> Option<Timestamp> {
     let paths: [&[&str]; 5] = [
         &["metadata", "creationTimestamp"],

@@ -1,5 +1,5 @@
-//! Following the store: first what is there, then every change, and work in between. The loop of the tasks that do what
-//! a controller manager does.
+//! Following the store: first what is there, then every change, and work in between. The loop of
+//! the tasks that do what a controller manager does.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -30,7 +30,8 @@ use index::{Affected, Index};
 use rooflet_store::{Event, Key, Record};
 
 const EVERYTHING: &str = "/";
-/// Writes under way at once: enough to fill the store's batches, few enough to leave room for requests.
+/// Writes under way at once: enough to fill the store's batches, few enough to leave room for
+/// requests.
 const WRITES_MAX: usize = 64;
 
 pub(crate) struct GarbageCollector {
@@ -121,7 +122,8 @@ impl GarbageCollector {
                     let waiting = self.dependents(record.json());
                     let next =
                         waiting.filter(|(_, dependent)| dependent.blocks && !dependent.is_being_deleted);
-                    // They decide for themselves; those that were decided in this round see no change.
+                    // They decide for themselves; those that were decided in this round see no
+                    // change.
                     jobs.extend(next.filter_map(|(record, _)| {
                         let decision = self.decide(&snapshot, record.json());
                         (!matches!(decision, Decision::Keep | Decision::AwaitDependents))

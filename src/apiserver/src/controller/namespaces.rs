@@ -1,8 +1,8 @@
 //! Namespaces that are being deleted: emptied, then let go.
 //!
-//! One task. It deletes what a namespace holds, as a client would, tells in the namespace's conditions what
-//! it still waits for, and takes the namespace's own finalizer away when nothing is left. Namespaces that every cluster
-//! has come back: agents renew their Leases in one.
+//! One task. It deletes what a namespace holds, as a client would, tells in the namespace's
+//! conditions what it still waits for, and takes the namespace's own finalizer away when nothing is
+//! left. Namespaces that every cluster has come back: agents renew their Leases in one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -52,8 +52,8 @@ pub(crate) struct TakenNames {
     kinds: Vec<String>,
 }
 
-/// Collects the names of a group: those of the built-in kinds, and the accepted ones of `others`, which are definitions
-/// of that group.
+/// Collects the names of a group: those of the built-in kinds, and the accepted ones of `others`,
+/// which are definitions of that group.
 pub(crate) fn taken_names<'a>(group: &str, others: impl Iterator<Item = &'a Value>) -> TakenNames {
     let mut taken = TakenNames::default();
     for facts in BuiltIn::of_group(group) {
@@ -83,7 +83,8 @@ pub(crate) fn taken_names<'a>(group: &str, others: impl Iterator<Item = &'a Valu
     taken
 }
 
-/// The status that a definition should have, given the names taken by others. `None`: it has it already.
+/// The status that a definition should have, given the names taken by others. `None`: it has it
+/// already.
 pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Option<Value> {
     let requested = &crd["spec"]["names"];
     if crd["status"]["acceptedNames"] == *requested && is_condition_true(crd, ESTABLISHED) {

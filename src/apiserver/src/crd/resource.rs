@@ -14,8 +14,8 @@ use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_apimachinery::table::Table;
 use rooflet_store::Revision;
 
-/// The versions of a definition that are served or stored now; none before its names are accepted, none beside a built-in
-/// kind. `fresh_since`: see [`CustomVersion`].
+/// The versions of a definition that are served or stored now; none before its names are accepted,
+/// none beside a built-in kind. `fresh_since`: see [`CustomVersion`].
 pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &CancellationToken) -> Vec<Resource> {
     if !is_condition_true(crd, "NamesAccepted") && !is_condition_true(crd, ESTABLISHED) {
         return Vec::new();

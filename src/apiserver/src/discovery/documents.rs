@@ -1,4 +1,5 @@
-//! Answers that are no resources: health, discovery, OpenAPI, metrics; and how clients may keep them.
+//! Answers that are no resources: health, discovery, OpenAPI, metrics; and how clients may keep
+//! them.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,5 @@
-//! OpenAPI v3: an index with one hash per group version, and the documents. Of v2 there is an empty document only.
+//! OpenAPI v3: an index with one hash per group version, and the documents. Of v2 there is an empty
+//! document only.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -15,8 +16,9 @@ pub(crate) const V2_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v
 
 /// An OpenAPI v2 document without paths: swagger "2.0", a title, a version.
 ///
-/// kubectl asks v2 for kinds that v3 does not describe, such as `List`, and takes a 404 for a broken server. Told that
-/// there is nothing, it goes on: a `kind: List` is applied, and a misspelt kind is named.
+/// kubectl asks v2 for kinds that v3 does not describe, such as `List`, and takes a 404 for a
+/// broken server. Told that there is nothing, it goes on: a `kind: List` is applied, and a misspelt
+/// kind is named.
 pub(crate) const V2_EMPTY: &[u8] = b"\x0a\x032.0\x12\x0e\x0a\x07rooflet\x12\x030.1\x42\x00";
 
 /// Whether a client asks for v2 in the encoding that kubectl reads; as JSON it is not there.

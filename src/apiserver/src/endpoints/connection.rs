@@ -25,7 +25,8 @@ use rooflet_http_server::{accept, carry, without_delay};
 
 /// What a real server reads of a body.
 const BODY_MAX_BYTES: usize = 3 << 20;
-/// How much of a refused body is thrown away, at most for `DRAIN_TIMEOUT`, before the answer is sent.
+/// How much of a refused body is thrown away, at most for `DRAIN_TIMEOUT`, before the answer is
+/// sent.
 const DRAIN_MAX_BYTES: usize = 64 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A client that sends its body slower than this is cut off.
@@ -132,7 +133,8 @@ async fn answer(api: &Api, certificates: Certificates, request: http::Request<In
         })
 }
 
-/// Throws away what a client still sends, within bounds: it would not see the answer if the connection closed under it.
+/// Throws away what a client still sends, within bounds: it would not see the answer if the
+/// connection closed under it.
 async fn drain(body: Incoming) {
     let mut rest = Limited::new(body, DRAIN_MAX_BYTES);
     let thrown_away = async { while let Some(Ok(_)) = rest.frame().await {} };

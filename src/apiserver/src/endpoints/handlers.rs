@@ -68,8 +68,8 @@ struct Call<'a> {
 }
 
 impl Api {
-    /// Whether who asks may ask this, and then a place among the requests under way. Judged by the head alone, before the body
-    /// is read: strangers and what waits cost nothing.
+    /// Whether who asks may ask this, and then a place among the requests under way. Judged by the
+    /// head alone, before the body is read: strangers and what waits cost nothing.
     pub(crate) fn admit(&self, request: &Request) -> Result<Admitted, ApiError> {
         let route = routes::parse(&request.path);
         let verb = verb(request, &route);

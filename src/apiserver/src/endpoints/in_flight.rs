@@ -1,5 +1,6 @@
-//! How many requests are worked on at once. More are turned away at once with 429 and told when to come again: clients
-//! of Kubernetes do so by themselves, and a server that is late for everybody helps nobody.
+//! How many requests are worked on at once. More are turned away at once with 429 and told when to
+//! come again: clients of Kubernetes do so by themselves, and a server that is late for everybody
+//! helps nobody.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -47,8 +48,9 @@ impl InFlight {
         }
     }
 
-    /// Watches are many and long and cost next to nothing while they wait; health must be told above all when there is
-    /// much to do; and what strangers may ask must not take the places of others. None of these needs a place.
+    /// Watches are many and long and cost next to nothing while they wait; health must be told
+    /// above all when there is much to do; and what strangers may ask must not take the places of
+    /// others. None of these needs a place.
     pub(crate) fn place(&self, route: &Route, verb: Verb) -> Result<Place, ApiError> {
         let places = match (route, verb) {
             (Route::Health { .. } | Route::Version, _) | (_, Verb::Watch) => return Ok(None),

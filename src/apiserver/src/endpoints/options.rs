@@ -1,4 +1,5 @@
-//! Query parameters of writes, deletes, lists and watches: parsed and validated with the real server's words.
+//! Query parameters of writes, deletes, lists and watches: parsed and validated with the real
+//! server's words.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -41,7 +41,8 @@ fn json_patch_error(err: JsonPatchError) -> ApiError {
 }
 
 impl PatchRequest {
-    /// `is_built_in`: strategic merge patches need the upstream types and exist for built-in kinds only.
+    /// `is_built_in`: strategic merge patches need the upstream types and exist for built-in kinds
+    /// only.
     pub(crate) fn read(content_type: &str, bytes: &[u8], is_built_in: bool) -> Result<Self, ApiError> {
         let accepted: &[&str] = if is_built_in {
             &[JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH]

@@ -1,7 +1,9 @@
-//! Kubernetes' protobuf bodies, for the kinds that clients write in no other form: kubectl's `certificate approve` and `deny`.
+//! Kubernetes' protobuf bodies, for the kinds that clients write in no other form: kubectl's
+//! `certificate approve` and `deny`.
 //!
-//! The envelope is four bytes and a message that names the kind and holds the object; the object becomes the JSON that
-//! the same client could have sent. Field numbers are those of the upstream `generated.proto` files.
+//! The envelope is four bytes and a message that names the kind and holds the object; the object
+//! becomes the JSON that the same client could have sent. Field numbers are those of the upstream
+//! `generated.proto` files.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -87,12 +87,13 @@ pub(crate) fn stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Repl
     reply
 }
 
-/// Most characters of all Warning headers of one answer, and of each once that is too much: the limits of a real server.
+/// Most characters of all Warning headers of one answer, and of each once that is too much: the
+/// limits of a real server.
 const WARNINGS_MAX_CHARS: usize = 4_096;
 const WARNING_MAX_CHARS: usize = 256;
 
-/// Adds one Warning header per text, shortened and then left out where they would be too much. Texts that no header can
-/// hold are left out.
+/// Adds one Warning header per text, shortened and then left out where they would be too much.
+/// Texts that no header can hold are left out.
 pub(crate) fn add_warnings(reply: &mut Reply, mut texts: Vec<String>) {
     let chars = |text: &String| text.chars().count();
     if texts.iter().map(chars).sum::<usize>() > WARNINGS_MAX_CHARS {

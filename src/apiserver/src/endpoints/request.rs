@@ -13,7 +13,8 @@ use rooflet_base::percent;
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses like Go's `url.ParseQuery`: malformed pairs are dropped, empty ones (`?&a=b`) ignored.
+    /// Parses like Go's `url.ParseQuery`: malformed pairs are dropped, empty ones (`?&a=b`)
+    /// ignored.
     pub(crate) fn parse(text: &str) -> Self {
         let decode = |text: &str| percent::decode(&text.replace('+', " "));
         let pairs = text

@@ -93,7 +93,8 @@ fn resource(group: &str, version: &str, parts: &[&str]) -> Route {
         all => (false, all),
     };
     let (namespace, parts) = match parts {
-        // `namespaces/n/status` and `namespaces/n/finalize` are subresources of the namespace itself.
+        // `namespaces/n/status` and `namespaces/n/finalize` are subresources of the namespace
+        // itself.
         ["namespaces", namespace, rest @ ..]
             if !rest.is_empty() && !matches!(rest, ["status" | "finalize", ..]) =>
         {

@@ -1,4 +1,5 @@
-//! From a client's object to the working form: type members checked, unknown fields found and dropped, defaults applied.
+//! From a client's object to the working form: type members checked, unknown fields found and
+//! dropped, defaults applied.
 
 use serde_json::Value;
 

@@ -93,7 +93,8 @@ impl Engine {
     }
 }
 
-/// The finalizers of an object once it is deleted with these options: those of the garbage collector come and go.
+/// The finalizers of an object once it is deleted with these options: those of the garbage
+/// collector come and go.
 fn collector_finalizers(object: &Value, options: &DeleteOptions) -> Vec<String> {
     let present: Vec<&str> = object::finalizers(object).collect();
     let wanted = options.propagation.unwrap_or_else(|| {

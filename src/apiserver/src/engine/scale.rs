@@ -1,4 +1,5 @@
-//! The `scale` subresource: an `autoscaling/v1` Scale that reads from and writes into a custom resource.
+//! The `scale` subresource: an `autoscaling/v1` Scale that reads from and writes into a custom
+//! resource.
 
 use serde_json::{Map, Value, json};
 

@@ -190,7 +190,8 @@ fn check_uid(target: &Target, new: &Value, old: &Value) -> Result<(), ApiError> 
     ))
 }
 
-/// Compares the version the client means with the one there is. True if the client named one by itself.
+/// Compares the version the client means with the one there is. True if the client named one by
+/// itself.
 fn check_version(target: &Target, new: &Value, record: &Record, edit: &Edit<'_>) -> Result<bool, ApiError> {
     let resource = &target.resource;
     let given = object::resource_version(new);

@@ -130,7 +130,8 @@ fn kind_errors(
     }
 }
 
-/// Work that may take long: other tasks of this thread go on elsewhere, where there is an elsewhere.
+/// Work that may take long: other tasks of this thread go on elsewhere, where there is an
+/// elsewhere.
 fn beside_others<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

@@ -1,4 +1,5 @@
-//! Rules on `metadata` that hold for every kind: what the server owns, what names, labels and references look like.
+//! Rules on `metadata` that hold for every kind: what the server owns, what names, labels and
+//! references look like.
 
 use jiff::Timestamp;
 use rand::Rng as _;
@@ -47,8 +48,8 @@ pub(crate) fn generate_name(base: &str) -> String {
     rules::generate_name(base, |bound| rng.random_range(0..bound))
 }
 
-/// Carries over from `old` what an update may not touch. Unset fields are inherited, contradicting ones are left for
-/// validation to refuse.
+/// Carries over from `old` what an update may not touch. Unset fields are inherited, contradicting
+/// ones are left for validation to refuse.
 pub(crate) fn inherit(object: &mut Value, old: &Value) {
     let old = &old["metadata"];
     let metadata = object::metadata_mut(object);

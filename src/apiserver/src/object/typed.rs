@@ -1,5 +1,6 @@
-//! Decoding of built-in kinds as Go's typed decoders do it: unknown fields fall away, `null` means absent, a wrong
-//! type refuses the body with `encoding/json`'s words. The types are the OpenAPI schemas of the upstream API.
+//! Decoding of built-in kinds as Go's typed decoders do it: unknown fields fall away, `null` means
+//! absent, a wrong type refuses the body with `encoding/json`'s words. The types are the OpenAPI
+//! schemas of the upstream API.
 
 use std::collections::{BTreeMap, HashMap};
 

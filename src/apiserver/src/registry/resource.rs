@@ -66,7 +66,8 @@ pub(crate) struct CustomVersion {
     /// Paths without the leading dot, as selectors name them.
     pub selectable_fields: Vec<String>,
     pub storage_version: String,
-    /// Objects modified after this revision lie in the store in the storage version, pruned and defaulted by it.
+    /// Objects modified after this revision lie in the store in the storage version, pruned and
+    /// defaulted by it.
     pub fresh_since: Revision,
     pub is_only_version: bool,
     /// The definition is being deleted: no new objects.
@@ -305,7 +306,8 @@ impl Resource {
         }
     }
 
-    /// The object as this version serves it, for lists: built-in items have no `apiVersion` and `kind`.
+    /// The object as this version serves it, for lists: built-in items have no `apiVersion` and
+    /// `kind`.
     pub(crate) fn item_bytes(&self, record: &Record) -> Bytes {
         if self.is_verbatim(record) {
             record.value.clone()
@@ -328,8 +330,8 @@ impl Resource {
         }
     }
 
-    /// The object in the form in which it is worked on: this version's for custom resources, the stored one, without
-    /// type members, for built-in kinds.
+    /// The object in the form in which it is worked on: this version's for custom resources, the
+    /// stored one, without type members, for built-in kinds.
     pub(crate) fn view<'a>(&self, record: &'a Record) -> Cow<'a, Value> {
         match &self.origin {
             Origin::BuiltIn(_) => Cow::Borrowed(record.json()),

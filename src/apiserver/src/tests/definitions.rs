@@ -164,7 +164,8 @@ async fn the_names_of_built_in_kinds_are_not_given_away() {
     assert_eq!(server.get(&format!("{leases}/x")).await.code, 200);
 }
 
-/// Parts in a namespace, in two versions of which the stored one is not served; the other is as long as `served`.
+/// Parts in a namespace, in two versions of which the stored one is not served; the other is as
+/// long as `served`.
 fn hidden(served: bool) -> Value {
     let mut body = parts();
     body["spec"]["scope"] = json!("Namespaced");

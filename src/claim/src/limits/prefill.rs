@@ -6,7 +6,8 @@ use super::shown::{Trimmed, operations_per_second, with_unit};
 use super::{machine_name, why_untestable};
 use rooflet_api::v1alpha1::{CacheState, ClaimVerdict, FigureKind};
 
-/// Arithmetic of prefilling the prompt, as far as it is known: operations, and the tokens they are for.
+/// Arithmetic of prefilling the prompt, as far as it is known: operations, and the tokens they are
+/// for.
 fn prefill_work(cell: &Cell) -> Option<(f64, f64)> {
     let (model, _) = cell.model.known.as_ref()?;
     let prompt = cell.workload.prompt.map(|prompt| prompt.low.max(1.0));

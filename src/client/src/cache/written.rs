@@ -1,4 +1,5 @@
-//! What lies over a local copy: what was written here and the watch has not shown yet, and what cannot be read.
+//! What lies over a local copy: what was written here and the watch has not shown yet, and what
+//! cannot be read.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -80,7 +81,8 @@ impl<K> Default for Written<K> {
     }
 }
 
-/// resourceVersions of one kind count up (KEP-5504); zero, which is older than all, for one that is not a number.
+/// resourceVersions of one kind count up (KEP-5504); zero, which is older than all, for one that is
+/// not a number.
 pub(super) fn version<K: Resource>(object: &K) -> u64 {
     object
         .meta()

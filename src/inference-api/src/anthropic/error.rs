@@ -1,4 +1,5 @@
-//! Errors as Anthropic's clients read them: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+//! Errors as Anthropic's clients read them:
+//! `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 
 use axum::Json;
 use axum::extract::Request;
@@ -46,8 +47,8 @@ pub fn body(err: &ApiError) -> Value {
     body
 }
 
-/// Gives this server's own errors Anthropic's shape, on Anthropic's paths; status and headers stay. Around whatever
-/// refuses pages and gives answers their id.
+/// Gives this server's own errors Anthropic's shape, on Anthropic's paths; status and headers stay.
+/// Around whatever refuses pages and gives answers their id.
 pub async fn reshape(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let ours = behind_proxy(path)

@@ -1,5 +1,5 @@
-//! `system` and `messages` of a request: from content blocks to the messages of a chat. Texts of one message are
-//! separated by line breaks.
+//! `system` and `messages` of a request: from content blocks to the messages of a chat. Texts of
+//! one message are separated by line breaks.
 
 use crate::openai::ApiError;
 use crate::openai::json::Json;

@@ -1,4 +1,5 @@
-//! `POST /v1/messages` and `/v1/messages/count_tokens`: which parameters there are, and what they are in a chat.
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: which parameters there are, and what they
+//! are in a chat.
 
 use serde_json::{Value, json};
 
@@ -33,8 +34,8 @@ const SERVED: &[&str] = &[
     "seed",
 ];
 
-/// Accounting and caching hints: they do not change the answer. `context_management` permits to leave out of the prompt
-/// what nobody leaves out here.
+/// Accounting and caching hints: they do not change the answer. `context_management` permits to
+/// leave out of the prompt what nobody leaves out here.
 const WITHOUT_EFFECT: &[&str] = &[
     "cache_control",
     "context_management",

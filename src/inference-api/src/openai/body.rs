@@ -1,6 +1,6 @@
-//! Request bodies at every server of the API: encodings that are not read are refused, clients that stop sending are not
-//! waited for, and what a refused client is still sending is taken, so that it reads the answer instead of a connection
-//! that was reset.
+//! Request bodies at every server of the API: encodings that are not read are refused, clients that
+//! stop sending are not waited for, and what a refused client is still sending is taken, so that it
+//! reads the answer instead of a connection that was reset.
 
 use std::io;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! The error body of every OpenAI-compatible endpoint, `{"error": {message, type, param, code}}`, with its HTTP
-//! status. Clients branch on status and code; people read the message.
+//! The error body of every OpenAI-compatible endpoint, `{"error": {message, type, param, code}}`,
+//! with its HTTP status. Clients branch on status and code; people read the message.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};

@@ -1,5 +1,5 @@
-//! Headers of every answer: the request's id, by which it is found again, and that the page that asked may read it (CORS).
-//! Pages that may not ask are refused here, before anything else.
+//! Headers of every answer: the request's id, by which it is found again, and that the page that
+//! asked may read it (CORS). Pages that may not ask are refused here, before anything else.
 
 use std::sync::Arc;
 
@@ -25,7 +25,8 @@ const MAX_ID_BYTES: usize = 512;
 
 const ANY: HeaderValue = HeaderValue::from_static("*");
 
-/// Answers browsers that ask whether they may ask; gives every other request an id, and its answer the same.
+/// Answers browsers that ask whether they may ask; gives every other request an id, and its answer
+/// the same.
 pub async fn complete(State(rules): State<Arc<PageRules>>, mut request: Request, next: Next) -> Response {
     let origin = rules.check(&request);
     if let (Ok(origin), &Method::OPTIONS) = (&origin, request.method()) {

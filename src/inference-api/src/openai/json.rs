@@ -1,8 +1,10 @@
-//! JSON whose objects keep the order of their members, as Python's do. Templates print tool calls into the prompt as
-//! they came, and models were trained on texts made so; `serde_json::Value` would sort them.
+//! JSON whose objects keep the order of their members, as Python's do. Templates print tool calls
+//! into the prompt as they came, and models were trained on texts made so; `serde_json::Value`
+//! would sort them.
 //!
-//! serde_json can keep the order everywhere, by a feature. It is off on purpose: the API server writes custom resources
-//! with sorted keys, as a real one does, and revisions are named by a hash of such text.
+//! serde_json can keep the order everywhere, by a feature. It is off on purpose: the API server
+//! writes custom resources with sorted keys, as a real one does, and revisions are named by a hash
+//! of such text.
 
 use std::fmt;
 use std::ops::Deref;
@@ -37,7 +39,8 @@ const DIGITS_OF_DOUBLE: usize = 15;
 pub struct Members(Vec<(String, Json)>);
 
 impl Json {
-    /// Of a text, with what its numbers say beyond 64 bits. All else that reads this type rounds them.
+    /// Of a text, with what its numbers say beyond 64 bits. All else that reads this type rounds
+    /// them.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut json: Self = serde_json::from_str(text)?;
         // Where some of them are doubles they may have been rounded.
@@ -147,7 +150,8 @@ impl Members {
 }
 
 impl Number {
-    /// Its decimal, with an exponent perhaps: the text, or the shortest of what the reader made of it.
+    /// Its decimal, with an exponent perhaps: the text, or the shortest of what the reader made of
+    /// it.
     pub fn decimal(&self) -> String {
         self.text
             .as_deref()
@@ -194,7 +198,8 @@ impl<'a> Iterator for NumberTexts<'a> {
             let (_, rest) = self.rest.split_at(at);
             if let Some(mut string) = rest.strip_prefix('"') {
                 while let Some(at) = string.find(['"', '\\']) {
-                    // What is escaped does not end it; of longer escapes the rest ends nothing either.
+                    // What is escaped does not end it; of longer escapes the rest ends nothing
+                    // either.
                     let skipped = if string[at..].starts_with('\\') { 2 } else { 1 };
                     let is_end = skipped == 1;
                     string = string.get(at + skipped..).unwrap_or_default();

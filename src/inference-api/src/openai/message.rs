@@ -104,8 +104,8 @@ pub fn parsed_arguments(text: &str) -> Json {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
 
-/// `messages` of a request, as a chat template reads them: `content` is a string, `role` one of system, user, assistant
-/// and tool.
+/// `messages` of a request, as a chat template reads them: `content` is a string, `role` one of
+/// system, user, assistant and tool.
 pub(super) fn parse(messages: Option<Json>) -> Result<Vec<Json>, ApiError> {
     let messages = match messages {
         None | Some(Json::Null) => return Err(ApiError::missing("messages")),
@@ -218,7 +218,8 @@ fn parse_message(index: usize, whole: Json) -> Result<Json, ApiError> {
     let Json::Object(mut message) = whole else {
         return Err(place.invalid("", "an object"));
     };
-    // Clients send back all members of what they were sent; templates ask only whether one is there.
+    // Clients send back all members of what they were sent; templates ask only whether one is
+    // there.
     message.retain(|name, value| match value {
         Json::Null => name == "content",
         Json::Array(calls) => name != "tool_calls" || !calls.is_empty(),

@@ -1,5 +1,6 @@
-//! The OpenAPI document of the inference API. It is written by hand, since what a client may ask differs by model and
-//! release while these shapes are OpenAI's; a test compares its parameters with those that are read.
+//! The OpenAPI document of the inference API. It is written by hand, since what a client may ask
+//! differs by model and release while these shapes are OpenAI's; a test compares its parameters
+//! with those that are read.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header};

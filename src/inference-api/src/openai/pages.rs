@@ -1,6 +1,7 @@
-//! Web pages as clients. A page of any site can have its visitor's browser send requests to this machine, and read the
-//! answers where it is let: what others asked, too, by `cached_tokens`. Browsers say whose page it is (`Origin`), and which
-//! name it believes to ask (`Host`); requests of other programs have no `Origin` and are no matter of these rules.
+//! Web pages as clients. A page of any site can have its visitor's browser send requests to this
+//! machine, and read the answers where it is let: what others asked, too, by `cached_tokens`.
+//! Browsers say whose page it is (`Origin`), and which name it believes to ask (`Host`); requests
+//! of other programs have no `Origin` and are no matter of these rules.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -88,13 +89,14 @@ fn origin(text: &str) -> Option<String> {
 #[derive(Debug)]
 pub struct PageRules {
     allowed: AllowedOrigins,
-    /// Names of this machine, where only it can connect: a page that asks for another one had that name's server send
-    /// its visitor here (DNS rebinding). `None`: any name will do.
+    /// Names of this machine, where only it can connect: a page that asks for another one had that
+    /// name's server send its visitor here (DNS rebinding). `None`: any name will do.
     names: Option<Vec<String>>,
 }
 
 impl PageRules {
-    /// `address` is the listener's, where it has one; `names` are under which clients know this machine.
+    /// `address` is the listener's, where it has one; `names` are under which clients know this
+    /// machine.
     pub fn new(
         allowed: AllowedOrigins,
         address: Option<SocketAddr>,

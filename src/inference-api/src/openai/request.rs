@@ -1,5 +1,6 @@
-//! Requests, parsed from JSON into values that hold only what is served. A parameter this server does not serve is
-//! refused by name, unless its value asks for nothing; nothing that would change the answer is ignored.
+//! Requests, parsed from JSON into values that hold only what is served. A parameter this server
+//! does not serve is refused by name, unless its value asks for nothing; nothing that would change
+//! the answer is ignored.
 
 pub mod embeddings;
 pub mod fields;
@@ -34,7 +35,8 @@ use super::tools::{self, Tools};
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRequest {
     pub model: String,
-    /// As a chat template reads them: `content` is a string, `role` one of system, user, assistant and tool.
+    /// As a chat template reads them: `content` is a string, `role` one of system, user, assistant
+    /// and tool.
     pub messages: Vec<Json>,
     /// What else the template is told.
     pub template_variables: Members,
@@ -253,13 +255,15 @@ impl<'de> Visitor<'de> for BodyVisitor {
     }
 }
 
-/// A member's value with numbers as they are written: bounds in schemas may have more digits than a double.
+/// A member's value with numbers as they are written: bounds in schemas may have more digits than a
+/// double.
 fn exact<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Json, A::Error> {
     let raw: &RawValue = map.next_value()?;
     Json::parse(raw.get()).map_err(A::Error::custom)
 }
 
-/// What changes nothing has the type that OpenAI gives it all the same: a client that is wrong should hear so.
+/// What changes nothing has the type that OpenAI gives it all the same: a client that is wrong
+/// should hear so.
 pub(crate) fn check_hints(fields: &Fields) -> Result<(), ApiError> {
     for name in WITHOUT_EFFECT {
         match *name {

@@ -1,4 +1,5 @@
-//! What an answer's text has to be: `response_format`, and vLLM's `structured_outputs` with its older spellings.
+//! What an answer's text has to be: `response_format`, and vLLM's `structured_outputs` with its
+//! older spellings.
 
 use super::error::ApiError;
 use super::json::{Json, Members};

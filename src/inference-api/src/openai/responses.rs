@@ -1,5 +1,5 @@
-//! `/v1/responses`: OpenAI's later API for the same thing. A request becomes a [`ChatRequest`](super::request::ChatRequest),
-//! an answer's parts become items and events.
+//! `/v1/responses`: OpenAI's later API for the same thing. A request becomes a
+//! [`ChatRequest`](super::request::ChatRequest), an answer's parts become items and events.
 
 pub mod event;
 mod input;

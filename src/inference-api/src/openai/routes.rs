@@ -1,5 +1,5 @@
-//! What worker, agent and gateway have in common as servers of the API: the URLs that are asked by POST, and their answers
-//! to requests for none of theirs.
+//! What worker, agent and gateway have in common as servers of the API: the URLs that are asked by
+//! POST, and their answers to requests for none of theirs.
 
 use axum::extract::Request;
 use axum::response::IntoResponse as _;
@@ -32,8 +32,9 @@ pub fn operation(path: &str) -> Option<&'static str> {
     }
 }
 
-/// The routes so far are all there are. A known URL with another method is a 405 that names the right ones (`Allow`); any
-/// other URL is a 404, whatever the body; a panic is that request's error.
+/// The routes so far are all there are. A known URL with another method is a 405 that names the
+/// right ones (`Allow`); any other URL is a 404, whatever the body; a panic is that request's
+/// error.
 pub fn closed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes
         .route("/version", get(version))

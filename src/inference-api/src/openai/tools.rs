@@ -13,8 +13,8 @@ const MAX_TOOLS: usize = 128;
 /// Anthropic's; OpenAI's 64 are too few for names that begin with a namespace's.
 const MAX_NAME_CHARS: usize = 128;
 
-/// A tool of an API that writes its function's members beside its type, `schema` being those arguments' schema, as chat
-/// templates and this module know it.
+/// A tool of an API that writes its function's members beside its type, `schema` being those
+/// arguments' schema, as chat templates and this module know it.
 pub fn nested(tool: &Json, schema: &str) -> Json {
     let mut function = Members::default();
     for (own, there) in [
@@ -36,7 +36,8 @@ pub fn nested(tool: &Json, schema: &str) -> Json {
 /// Functions that a model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// As they came, for the chat template: also those that are not to be called, so that prompts begin alike.
+    /// As they came, for the chat template: also those that are not to be called, so that prompts
+    /// begin alike.
     pub listed: Vec<Json>,
     /// Those that may be called.
     pub functions: Vec<Function>,
@@ -145,7 +146,8 @@ impl Tools {
         self.listed.iter().position(named)
     }
 
-    /// Whether an answer is held to calls, or its calls to some of the functions or to their schemas.
+    /// Whether an answer is held to calls, or its calls to some of the functions or to their
+    /// schemas.
     pub fn constrain(&self) -> bool {
         self.choice != ToolChoice::Auto
             || self.functions.len() < self.listed.len()
@@ -250,8 +252,8 @@ fn parse_choice(choice: Option<&Value>, functions: &[Function]) -> Result<Choice
     Ok(Choice::Some(ToolChoice::Function(name.to_owned())))
 }
 
-/// `{"type": "allowed_tools", "mode": …, "tools": […]}`; in a chat, all but the type stands in one more object, as a
-/// function's name does.
+/// `{"type": "allowed_tools", "mode": …, "tools": […]}`; in a chat, all but the type stands in one
+/// more object, as a function's name does.
 fn parse_allowed(choice: &Value, functions: &[Function]) -> Result<Choice, ApiError> {
     let (at, allowed) = match choice.get("allowed_tools") {
         Some(allowed) => ("tool_choice.allowed_tools", allowed),

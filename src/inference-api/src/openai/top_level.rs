@@ -1,4 +1,5 @@
-//! What stands at the top of a request's JSON, for those who route by it and leave the rest to the worker.
+//! What stands at the top of a request's JSON, for those who route by it and leave the rest to the
+//! worker.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,8 +32,9 @@ const NAMES: &[&str] = &[
     "user",
 ];
 
-/// The members of a JSON object that are in [`NAMES`], each as the text it came as. All of the object is checked for syntax. Of
-/// several members with one name the last counts, as for the worker.
+/// The members of a JSON object that are in [`NAMES`], each as the text it came as. All of the
+/// object is checked for syntax. Of several members with one name the last counts, as for the
+/// worker.
 #[derive(Debug, Default)]
 pub struct TopLevel<'a>(BTreeMap<&'static str, &'a RawValue>);
 

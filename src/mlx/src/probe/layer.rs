@@ -1,5 +1,6 @@
-//! What one decoder layer costs besides its matrix products, for one token: attention to what is in the cache, and the
-//! small kernels. The operations are those of the worker's own block, in its order.
+//! What one decoder layer costs besides its matrix products, for one token: attention to what is in
+//! the cache, and the small kernels. The operations are those of the worker's own block, in its
+//! order.
 
 use mlx_rs::error::Result;
 use mlx_rs::fast::{rms_norm, rope, scaled_dot_product_attention};
@@ -30,8 +31,8 @@ fn normal(shape: &[i32], seed: u64, backend: Backend) -> Result<Array> {
     array.as_dtype(element(backend))
 }
 
-/// One token's attention, by how many query heads share a key head: on a GPU the keys' and values' bytes rule, on a
-/// CPU each query's arithmetic does, and only two figures tell which.
+/// One token's attention, by how many query heads share a key head: on a GPU the keys' and values'
+/// bytes rule, on a CPU each query's arithmetic does, and only two figures tell which.
 pub(super) fn attention(
     plan: &Plan,
     backend: Backend,
@@ -74,7 +75,8 @@ pub(super) fn attention(
         .collect()
 }
 
-/// Norms, rotary embedding, cache update, activation and sums, at two widths: a line through them gives the rest.
+/// Norms, rotary embedding, cache update, activation and sums, at two widths: a line through them
+/// gives the rest.
 pub(super) fn small_kernels(
     plan: &Plan,
     backend: Backend,
@@ -159,7 +161,8 @@ impl Layer {
             let normed = rms_norm(&attended, Some(&self.weight), 1e-6)?;
             let activated = multiply(multiply(&self.gate, sigmoid(&self.gate)?)?, &self.gate)?;
             let narrowed = activated.try_index((.., .., ..self.hidden))?;
-            // The norm, not the sum before it: a long chain must stay within what half precision holds.
+            // The norm, not the sum before it: a long chain must stay within what half precision
+            // holds.
             x = add(normed, narrowed)?;
         }
         Ok(x)

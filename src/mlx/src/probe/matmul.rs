@@ -12,7 +12,8 @@ use crate::backend::Backend;
 use rooflet_api::v1alpha1::Spread;
 use rooflet_roofline::probing::rate;
 
-/// Rows of the quantised product: so many that computing takes the time and not the weights' way from memory.
+/// Rows of the quantised product: so many that computing takes the time and not the weights' way
+/// from memory.
 const PREFILL_ROWS: i32 = 512;
 
 /// A square dense product in the type the engine computes in; floating-point operations per second.

@@ -1,5 +1,6 @@
-//! Read, copy and triad: what the memory gives to kernels that do nothing but move. Reads calibrate; writes are up to
-//! a third slower, so the other two are told beside it and never predict decode.
+//! Read, copy and triad: what the memory gives to kernels that do nothing but move. Reads
+//! calibrate; writes are up to a third slower, so the other two are told beside it and never
+//! predict decode.
 
 use mlx_rs::error::Result;
 use mlx_rs::ops::{add, negative, ones_dtype};
@@ -24,7 +25,8 @@ pub(super) fn read(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     Ok(figure(&seconds, &buffers, 1))
 }
 
-/// A buffer negated into another: every byte is read once and written once. MLX's own copy shares the buffer.
+/// A buffer negated into another: every byte is read once and written once. MLX's own copy shares
+/// the buffer.
 pub(super) fn copy(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     // Results are held beside the sources.
     let buffers = buffers(plan.total_bytes / MIN_BUFFERS / 2)?;
@@ -36,7 +38,8 @@ pub(super) fn copy(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     Ok(figure(&seconds, &buffers, 2))
 }
 
-/// Two buffers added into a third: the traffic of STREAM's triad, whose product MLX would fuse only with a compiler.
+/// Two buffers added into a third: the traffic of STREAM's triad, whose product MLX would fuse only
+/// with a compiler.
 pub(super) fn triad(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     let buffers = buffers(plan.total_bytes / MIN_BUFFERS / 2)?;
     let seconds = sampler.seconds(|launches, first| {
@@ -48,7 +51,8 @@ pub(super) fn triad(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     Ok(figure(&seconds, &buffers, 3))
 }
 
-/// Evaluates `launches` results, no more than `most` at a time: they are all in memory until they are evaluated.
+/// Evaluates `launches` results, no more than `most` at a time: they are all in memory until they
+/// are evaluated.
 fn in_rounds(launches: usize, most: usize, result: impl Fn(usize) -> Result<Array>) -> Result<()> {
     let mut launch = 0;
     while launch < launches {

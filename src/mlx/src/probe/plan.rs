@@ -6,13 +6,15 @@ use super::sampling::Sampling;
 use crate::backend::Backend;
 use rooflet_base::units::Bytes;
 
-/// Distinct buffers used in turn, at least: a byte is then out of every cache before it is read again.
+/// Distinct buffers used in turn, at least: a byte is then out of every cache before it is read
+/// again.
 pub(super) const MIN_BUFFERS: usize = 4;
 
 /// One part in so many of the memory that may be used; other programs use the machine too.
 const MEMORY_SHARE: u64 = 4;
 
-/// All buffers of one figure together, where the engine is fast: four of 512 MB, more than any system cache times 16.
+/// All buffers of one figure together, where the engine is fast: four of 512 MB, more than any
+/// system cache times 16.
 const FULL_BYTES: usize = 2 << 30;
 
 /// See the module.

@@ -1,4 +1,5 @@
-//! Quantised matrix × vectors: the kernel that decode spends its time in. The figure that predictions rest on.
+//! Quantised matrix × vectors: the kernel that decode spends its time in. The figure that
+//! predictions rest on.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use rooflet_roofline::probing::rate;
 
 pub(super) const GROUP_SIZE: i32 = 64;
 
-/// Launches of the tiny product in one evaluation: what an evaluation itself costs is then lost among them.
+/// Launches of the tiny product in one evaluation: what an evaluation itself costs is then lost
+/// among them.
 const TINY_LAUNCHES: usize = 1000;
 
 /// A square matrix in MLX's affine quantisation.
@@ -30,8 +32,8 @@ pub(super) struct Quantized {
 }
 
 impl Quantized {
-    /// Random, of a spread with which a vector keeps its length from product to product: no overflow, and none of the
-    /// tiny numbers on which CPUs are slow.
+    /// Random, of a spread with which a vector keeps its length from product to product: no
+    /// overflow, and none of the tiny numbers on which CPUs are slow.
     pub(super) fn random(side: i32, bits: i32, backend: Backend) -> Result<Self> {
         let spread = (side as f32).sqrt().recip();
         let key = random::key(0)?;

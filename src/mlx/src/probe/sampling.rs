@@ -1,4 +1,5 @@
-//! Timing: chained launches per evaluation, warm-ups, samples, and a second try where they are too far apart.
+//! Timing: chained launches per evaluation, warm-ups, samples, and a second try where they are too
+//! far apart.
 
 use std::time::Duration;
 
@@ -37,8 +38,8 @@ impl<'a> Sampler<'a> {
         Self { clock, sampling }
     }
 
-    /// Seconds per launch. `run(launches, first)` goes through `launches` buffers from the `first` on. Samples that
-    /// are too far apart are taken once more, and the closer ones count.
+    /// Seconds per launch. `run(launches, first)` goes through `launches` buffers from the `first`
+    /// on. Samples that are too far apart are taken once more, and the closer ones count.
     pub(super) fn seconds(&self, run: impl FnMut(usize, usize) -> Result<()>) -> Result<Spread> {
         self.seconds_of(None, run)
     }
@@ -74,7 +75,8 @@ impl<'a> Sampler<'a> {
         })
     }
 
-    /// Samples for as long as `how_long`: when each ended, in seconds from the start, and seconds per launch.
+    /// Samples for as long as `how_long`: when each ended, in seconds from the start, and seconds
+    /// per launch.
     pub(super) fn series(
         &self,
         how_long: Duration,

@@ -87,8 +87,8 @@ fn a_small_probe_measures_what_it_says() {
     assert!(measured.sizes_reduced);
 }
 
-/// The bytes come from the plan, the seconds from the clock: where nothing is evaluated, 16 MiB seem to be moved in
-/// the microseconds it takes to ask for it. No CPU moves 1 TB/s.
+/// The bytes come from the plan, the seconds from the clock: where nothing is evaluated, 16 MiB
+/// seem to be moved in the microseconds it takes to ask for it. No CPU moves 1 TB/s.
 #[test]
 fn the_engine_really_moves_the_bytes() {
     let _mlx = mlx::exclusive();
@@ -106,7 +106,8 @@ fn the_engine_really_moves_the_bytes() {
     }
 }
 
-/// Arithmetic of a layer's small kernels does not blow up over a chain: not-a-number is slow on some machines.
+/// Arithmetic of a layer's small kernels does not blow up over a chain: not-a-number is slow on
+/// some machines.
 #[test]
 fn small_kernels_take_longer_in_wider_layers() {
     let _mlx = mlx::exclusive();

@@ -1,5 +1,6 @@
-//! Layouts of checkpoints. The engine's names and shapes are those that `mlx_lm.convert` writes; what other tools write
-//! for the same model is seen as such a checkpoint here, each tensor with how it is made of those that are stored.
+//! Layouts of checkpoints. The engine's names and shapes are those that `mlx_lm.convert` writes;
+//! what other tools write for the same model is seen as such a checkpoint here, each tensor with
+//! how it is made of those that are stored.
 
 use std::collections::BTreeMap;
 
@@ -143,7 +144,8 @@ impl Layout {
             .insert(name.to_owned(), TensorSource { stored, steps });
     }
 
-    /// `stored` under the name `own`, with changes; as it is where its shape does not allow them: the survey says so.
+    /// `stored` under the name `own`, with changes; as it is where its shape does not allow them:
+    /// the survey says so.
     fn insert_changed(&mut self, own: &str, stored: &str, tensor: &StoredTensor, steps: &[Step]) {
         let made = steps
             .iter()
@@ -169,7 +171,8 @@ impl Layout {
         }
     }
 
-    /// As published, experts hold gate and up interleaved; in blocks of bytes with scales, or as floats, transposed.
+    /// As published, experts hold gate and up interleaved; in blocks of bytes with scales, or as
+    /// floats, transposed.
     fn insert_gpt_oss(&mut self, name: &str, tensor: &StoredTensor) {
         let Some((module, leaf)) = name.rsplit_once('.') else {
             return self.insert(name, tensor.clone());
@@ -260,14 +263,16 @@ impl Step {
     }
 }
 
-/// Transformers' convolutions have their axes in another order, which tells a checkpoint of hybrids that was not converted.
+/// Transformers' convolutions have their axes in another order, which tells a checkpoint of hybrids
+/// that was not converted.
 fn is_by_transformers(stored: &TensorTable) -> bool {
     stored
         .iter()
         .any(|(name, tensor)| name.ends_with("conv1d.weight") && tensor.shape.last() != Some(&1))
 }
 
-/// What is changed when a hybrid is converted: convolutions, and norms whose weight is what is added to one.
+/// What is changed when a hybrid is converted: convolutions, and norms whose weight is what is
+/// added to one.
 fn recurrent_steps(name: &str, by_transformers: bool) -> Option<&'static [Step]> {
     const FROM_ONE: [&str; 5] = [
         "input_layernorm.weight",

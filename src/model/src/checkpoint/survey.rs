@@ -1,4 +1,5 @@
-//! Checks that every tensor which a configuration implies is there, in its shape, and nothing else; and sums them up.
+//! Checks that every tensor which a configuration implies is there, in its shape, and nothing else;
+//! and sums them up.
 
 use std::collections::BTreeMap;
 
@@ -301,8 +302,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Weights that this engine would silently leave out change what the model says: refuse them, except for
-    /// those that are known to be redundant.
+    /// Weights that this engine would silently leave out change what the model says: refuse them,
+    /// except for those that are known to be redundant.
     pub(super) fn refuse_leftovers(&self, tied: bool) -> Result<(), CheckpointError> {
         let layers = u32::try_from(self.config.layers.len()).ok();
         let architecture = self.config.architecture;

@@ -119,7 +119,8 @@ fn a_quantised_matrix_is_checked_against_its_scheme() {
     );
 }
 
-/// MLX multiplies by it only where both sides are quantised; without it, every product would be off by that factor.
+/// MLX multiplies by it only where both sides are quantised; without it, every product would be off
+/// by that factor.
 #[test]
 fn a_scale_of_a_whole_matrix_is_refused_by_name() {
     let quantise = |whole: bool| {
@@ -233,7 +234,8 @@ fn damaged_headers() {
     assert_eq!(header_bytes(FILE, 92_u64.to_le_bytes(), 100).unwrap(), 92);
 }
 
-/// A mixture of two experts in one layer, of which each has tensors of its own but for those that `edit` takes away.
+/// A mixture of two experts in one layer, of which each has tensors of its own but for those that
+/// `edit` takes away.
 fn mixture(edit: impl FnOnce(&mut Vec<(String, Vec<u64>)>)) -> Result<ModelShape, CheckpointError> {
     let config = json!({
         "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 128,

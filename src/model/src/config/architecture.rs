@@ -31,11 +31,13 @@ pub struct Architecture {
     pub(crate) query_key_norm: QueryKeyNorm,
     /// Field that switches the norm of queries and keys on.
     pub(crate) query_key_norm_field: Option<&'static str>,
-    /// Default of `query_pre_attn_scalar`, for families that scale scores by it instead of the head size.
+    /// Default of `query_pre_attn_scalar`, for families that scale scores by it instead of the head
+    /// size.
     pub(crate) query_scalar: Option<f32>,
     /// Each head has a score that belongs to no key.
     pub(crate) sinks: bool,
-    /// Default of `no_rope_layer_interval`, for families with layers that do not rotate positions in.
+    /// Default of `no_rope_layer_interval`, for families with layers that do not rotate positions
+    /// in.
     pub(crate) unrotated_interval: Option<u32>,
     pub(crate) rope: RopeDefaults,
     pub(crate) activation: DefaultActivation,
@@ -49,7 +51,8 @@ pub struct Architecture {
     pub(crate) expert_names: ExpertNames,
     /// A gate weighs the shared expert.
     pub(crate) gates_shared_expert: bool,
-    /// Checkpoints store the experts' gate and up projections in one tensor, row by row in turn (gpt-oss).
+    /// Checkpoints store the experts' gate and up projections in one tensor, row by row in turn
+    /// (gpt-oss).
     pub(crate) packs_gate_with_up: bool,
 }
 
@@ -142,8 +145,8 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// Which norms a block has, by the names of their modules: before attention and feed-forward, and after them, on what is
-/// added to the stream.
+/// Which norms a block has, by the names of their modules: before attention and feed-forward, and
+/// after them, on what is added to the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockNorms {
     pub before_attention: Option<&'static str>,

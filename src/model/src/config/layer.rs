@@ -10,7 +10,8 @@ pub struct LayerConfig {
 }
 
 impl LayerConfig {
-    /// Of every token something is kept as long as the sequence lasts, so that it can be cut back to any length.
+    /// Of every token something is kept as long as the sequence lasts, so that it can be cut back
+    /// to any length.
     pub fn keeps_all(&self) -> bool {
         match &self.mixer {
             MixerConfig::Attention(attention) => attention.window.is_none(),
@@ -112,7 +113,8 @@ pub enum Router {
     },
     /// By score, weighed with a softmax over the chosen ones.
     ChosenSoftmax,
-    /// By the sigmoid of their score plus a correction of their own, weighed without the correction (DeepSeek V3).
+    /// By the sigmoid of their score plus a correction of their own, weighed without the correction
+    /// (DeepSeek V3).
     Sigmoid {
         renormalizes: bool,
         scale: f32,

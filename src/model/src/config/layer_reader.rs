@@ -1,4 +1,5 @@
-//! What an engine needs to know of each layer beside its dimensions, from the fields of `config.json`.
+//! What an engine needs to know of each layer beside its dimensions, from the fields of
+//! `config.json`.
 
 use serde_json::Value;
 
@@ -53,7 +54,8 @@ impl LayerReader<'_> {
         Ok(())
     }
 
-    /// Refuses values of fields that would change the answers and that the engine does not implement.
+    /// Refuses values of fields that would change the answers and that the engine does not
+    /// implement.
     pub(super) fn refuse_changes(&self) -> Result<(), ModelConfigError> {
         for field in self.architecture.only_false {
             if self.flag(field)? {
@@ -259,8 +261,8 @@ impl LayerReader<'_> {
         }
     }
 
-    /// One over the root of the head's size, or of what the file names instead; rounded once, as Python's float handed
-    /// to MLX is.
+    /// One over the root of the head's size, or of what the file names instead; rounded once, as
+    /// Python's float handed to MLX is.
     fn score_scale(&self, head_dim: u32) -> Result<f32, ModelConfigError> {
         let scalar = match self.architecture.query_scalar {
             Some(default) => {
@@ -272,7 +274,8 @@ impl LayerReader<'_> {
         Ok(scalar.powf(-0.5) as f32)
     }
 
-    /// Some families rotate nothing in every so-manieth layer, or in those whose entry of `no_rope_layers` is 0.
+    /// Some families rotate nothing in every so-manieth layer, or in those whose entry of
+    /// `no_rope_layers` is 0.
     fn rotates(&self, index: usize) -> Result<bool, ModelConfigError> {
         let Some(default) = self.architecture.unrotated_interval else {
             return Ok(true);

@@ -11,7 +11,8 @@ use crate::fields::{FieldError, Fields};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantization {
     pub default: QuantizationScheme,
-    /// By module path, such as `model.layers.0.mlp.down_proj`; `None` = that module is kept in float.
+    /// By module path, such as `model.layers.0.mlp.down_proj`; `None` = that module is kept in
+    /// float.
     pub overrides: BTreeMap<String, Option<QuantizationScheme>>,
 }
 
@@ -62,8 +63,8 @@ impl QuantizationScheme {
         bits: 4,
     };
 
-    /// Of a section that states it. MLX has kernels for these sizes of groups and numbers of bits alone; what is not stated,
-    /// or null, is as MLX's own functions have it.
+    /// Of a section that states it. MLX has kernels for these sizes of groups and numbers of bits
+    /// alone; what is not stated, or null, is as MLX's own functions have it.
     pub fn parse(fields: &Fields<'_>) -> Result<Self, FieldError> {
         let name = fields.optional_text("mode")?.unwrap_or("affine");
         let (mode, (group_sizes, group_size), (all_bits, bits)): (_, (&[u32], _), (&[u32], _)) = match name {
@@ -144,7 +145,8 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
     Ok(Some(Quantization { default, overrides }))
 }
 
-/// The name that a tensor or module of the text model has by itself, where it is nested in a model that also sees.
+/// The name that a tensor or module of the text model has by itself, where it is nested in a model
+/// that also sees.
 pub(crate) fn text_name(name: &str) -> String {
     match name.strip_prefix("model.language_model.") {
         Some(rest) => format!("model.{rest}"),

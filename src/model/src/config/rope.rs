@@ -113,8 +113,8 @@ pub(super) fn parse_rope(
     })
 }
 
-/// Where a file has its rotation: transformers 5 nests all of it under `rope_parameters`, in one object or one for each
-/// kind of layer; older files have fields of their own and `rope_scaling`.
+/// Where a file has its rotation: transformers 5 nests all of it under `rope_parameters`, in one
+/// object or one for each kind of layer; older files have fields of their own and `rope_scaling`.
 struct Sections<'a> {
     nested: Option<Section<'a>>,
     scaling: Option<Section<'a>>,
@@ -234,9 +234,9 @@ fn parse_llama3(scaling: &Fields<'_>) -> Result<RopeScaling, ModelConfigError> {
     })
 }
 
-/// The defaults are transformers' (`modeling_rope_utils`), and so is the meaning of `truncate`: whether the blend begins
-/// and ends at whole dimensions. Of `mscale` and `mscale_all_dim`, one may stand alone, as in mlx-lm; transformers reads
-/// them only together.
+/// The defaults are transformers' (`modeling_rope_utils`), and so is the meaning of `truncate`:
+/// whether the blend begins and ends at whole dimensions. Of `mscale` and `mscale_all_dim`, one may
+/// stand alone, as in mlx-lm; transformers reads them only together.
 fn parse_yarn(scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConfigError> {
     let factor = scaling.positive_float("factor")?;
     let original = scaling
@@ -280,8 +280,8 @@ fn parse_yarn(scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConf
     })
 }
 
-/// A model that was extended beyond its original context uses the long factors at every length, as engines do that keep
-/// a cache: keys once rotated stay so.
+/// A model that was extended beyond its original context uses the long factors at every length, as
+/// engines do that keep a cache: keys once rotated stay so.
 fn parse_long(text: &Fields<'_>, scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConfigError> {
     let original = match text.optional_positive_float("original_max_position_embeddings")? {
         Some(original) => original,

@@ -1,5 +1,5 @@
-//! Which part of a model each tensor belongs to, by its name, and what the parts weigh. Names are those of published
-//! MLX and transformers checkpoints.
+//! Which part of a model each tensor belongs to, by its name, and what the parts weigh. Names are
+//! those of published MLX and transformers checkpoints.
 
 use std::collections::BTreeMap;
 
@@ -69,8 +69,8 @@ impl Part {
         }
     }
 
-    /// By the tensor's name. `layers` is the number of decoder layers; files that count layers of multi-token
-    /// prediction on have numbers from there on.
+    /// By the tensor's name. `layers` is the number of decoder layers; files that count layers of
+    /// multi-token prediction on have numbers from there on.
     pub fn of(name: &str, layers: Option<u32>) -> Self {
         let segments: Vec<&str> = name.split('.').collect();
         let any = |wanted: &[&str]| segments.iter().any(|segment| wanted.contains(segment));

@@ -1,5 +1,5 @@
-//! What a model's weights weigh where no tensor is known: matrix by matrix, from dimensions and formats. Norms and biases
-//! are left out; they are less than a thousandth.
+//! What a model's weights weigh where no tensor is known: matrix by matrix, from dimensions and
+//! formats. Norms and biases are left out; they are less than a thousandth.
 
 use super::stored::StoredFormat;
 use crate::dimensions::{Attention, FeedForward, Layer, ModelDimensions};

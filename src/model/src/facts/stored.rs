@@ -1,4 +1,5 @@
-//! In which formats a model's matrices are stored, by module: from `quantization` (MLX) or `quantization_config`.
+//! In which formats a model's matrices are stored, by module: from `quantization` (MLX) or
+//! `quantization_config`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,7 +58,8 @@ impl MatrixFormat {
     }
 }
 
-/// What a model's floats are, scales and offsets included: `mlx_lm.convert` keeps what `config.json` says.
+/// What a model's floats are, scales and offsets included: `mlx_lm.convert` keeps what
+/// `config.json` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ElementType {
     /// Of nearly all models, so of those too that say nothing or something else.
@@ -104,7 +106,8 @@ pub struct StoredFormat {
     pub default: MatrixFormat,
     /// By module path, such as `model.layers.0.mlp.down_proj`.
     overrides: BTreeMap<String, MatrixFormat>,
-    /// Those of the text model, by the end of the path that the names of all families have in common.
+    /// Those of the text model, by the end of the path that the names of all families have in
+    /// common.
     text_overrides: BTreeMap<String, MatrixFormat>,
     /// Modules that a format of other tools leaves in half precision: parts of their paths.
     left_in_float: Vec<String>,
@@ -292,8 +295,8 @@ impl StoredFormat {
     }
 }
 
-/// The path of a module from `layers` on, with one name for what families name differently: routers, and the three
-/// matrices of experts, which come in one format.
+/// The path of a module from `layers` on, with one name for what families name differently:
+/// routers, and the three matrices of experts, which come in one format.
 fn text_module(path: &str) -> String {
     let tail = match path.find("layers.") {
         Some(at) => &path[at..],
@@ -322,7 +325,8 @@ fn text_module(path: &str) -> String {
     format!("{layers}.{index}.{module}")
 }
 
-/// MLX's schemes. Affine: a scale and a bias of 16 bits per group; the formats of Microscaling: one scale of 8 bits.
+/// MLX's schemes. Affine: a scale and a bias of 16 bits per group; the formats of Microscaling: one
+/// scale of 8 bits.
 fn mlx_scheme(fields: &Fields<'_>) -> Result<MatrixFormat, FieldError> {
     let scheme = QuantizationScheme::parse(fields)?;
     Ok(MatrixFormat::Grouped {

@@ -1,4 +1,5 @@
-//! Golden facts from outside: totals that publishers state of their files, and figures of public model cards.
+//! Golden facts from outside: totals that publishers state of their files, and figures of public
+//! model cards.
 
 mod families;
 mod formats;
@@ -123,8 +124,9 @@ fn llama_70b_checkpoint(stored: As) -> Checkpoint {
     file
 }
 
-/// Totals: the model cards of exo (2026-06), which take them from the index of the files: 39,688,355,840 bytes in 4 bits,
-/// 74,964,549,632 in 8, 141,107,412,992 in bfloat16. 70,553,706,496 parameters: the hub's own count.
+/// Totals: the model cards of exo (2026-06), which take them from the index of the files:
+/// 39,688,355,840 bytes in 4 bits, 74,964,549,632 in 8, 141,107,412,992 in bfloat16. 70,553,706,496
+/// parameters: the hub's own count.
 #[test]
 fn llama_70b_weighs_what_its_index_says() {
     for (stored, total) in [
@@ -170,8 +172,8 @@ fn qwen3_coder_next() -> Value {
     })
 }
 
-/// mlx-community/Qwen3-Coder-Next-4bit holds 44,844,060,160 bytes of tensors (exo's test of its model cards). Its routers
-/// and the gates of its shared experts are in 8 bits, told by module.
+/// mlx-community/Qwen3-Coder-Next-4bit holds 44,844,060,160 bytes of tensors (exo's test of its
+/// model cards). Its routers and the gates of its shared experts are in 8 bits, told by module.
 #[test]
 fn qwen3_coder_next_weighs_what_its_index_says() {
     let mut config = qwen3_coder_next();
@@ -229,14 +231,15 @@ fn qwen3_coder_next_weighs_what_its_index_says() {
         0.001
     ));
 
-    // One of 12 attends: 12 layers x 2 x 2 heads x 256 x 2 bytes; the others keep 32 states of 128 x 128 in 32 bits.
+    // One of 12 attends: 12 layers x 2 x 2 heads x 256 x 2 bytes; the others keep 32 states of 128
+    // x 128 in 32 bits.
     let growth = kv(&facts, 2) - kv(&facts, 1);
     assert_eq!(growth, 12 * 2 * 2 * 256 * 2);
     assert_eq!(kv(&facts, 0), 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2));
 }
 
-/// openai/gpt-oss-20b as first published: 459 tensors, 13,761,264,768 bytes. Its experts are packed in blocks of 4-bit
-/// weights beside their scales. 20.91 billion parameters: its model card.
+/// openai/gpt-oss-20b as first published: 459 tensors, 13,761,264,768 bytes. Its experts are packed
+/// in blocks of 4-bit weights beside their scales. 20.91 billion parameters: its model card.
 #[test]
 fn gpt_oss_20b_weighs_what_its_index_says() {
     let config = json!({
@@ -308,7 +311,8 @@ fn a_config_of_another_model_is_told() {
     );
 }
 
-/// Qwen/Qwen2.5-7B-Instruct: `total_size` 15,231,233,024, that is 7,615,616,512 parameters; biases included.
+/// Qwen/Qwen2.5-7B-Instruct: `total_size` 15,231,233,024, that is 7,615,616,512 parameters; biases
+/// included.
 #[test]
 fn qwen2_5_7b_weighs_what_its_index_says() {
     let config = json!({
@@ -358,8 +362,8 @@ fn gemma3_12b() -> Value {
     })
 }
 
-/// 2.48 GB at 32K with rotating caches, 12.88 GB (12 GiB) without; 6.62 GB of text weights in 4 bits: an audit of a
-/// published benchmark.
+/// 2.48 GB at 32K with rotating caches, 12.88 GB (12 GiB) without; 6.62 GB of text weights in 4
+/// bits: an audit of a published benchmark.
 #[test]
 fn gemma3_12b_keeps_a_window_in_most_layers() {
     let mut config = gemma3_12b();
@@ -533,7 +537,8 @@ fn no_more_experts_are_active_than_there_are() {
     );
 }
 
-/// Transformers 5 writes the number of experts under another name than before; a file that has neither is no dense model.
+/// Transformers 5 writes the number of experts under another name than before; a file that has
+/// neither is no dense model.
 #[test]
 fn experts_are_counted_under_either_name() {
     let config = |experts: Value| {

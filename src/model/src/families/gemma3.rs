@@ -1,4 +1,5 @@
-//! Gemma 3, whose files may omit every field that equals the default of its configuration class (the 4B model omits all).
+//! Gemma 3, whose files may omit every field that equals the default of its configuration class
+//! (the 4B model omits all).
 
 use crate::config::{Activation, Architecture, BlockNorms, DefaultActivation, QueryKeyNorm, RopeDefaults};
 use crate::family::{Defaults, FamilyFacts, Mixing, Windows};

@@ -1,6 +1,6 @@
-//! What llama.cpp's quantisation makes of one model, beyond the name of a format. The rules are those of its
-//! `llama-quant.cpp`: which tensors a mix keeps in more bits, and what is taken where a matrix does not fit a format's
-//! blocks. Published files agree (tests below).
+//! What llama.cpp's quantisation makes of one model, beyond the name of a format. The rules are
+//! those of its `llama-quant.cpp`: which tensors a mix keeps in more bits, and what is taken where
+//! a matrix does not fit a format's blocks. Published files agree (tests below).
 
 use super::{FormatBits, WeightFormat};
 use crate::dimensions::{FeedForward, ModelDimensions};
@@ -12,8 +12,8 @@ pub(super) const HEAD_BITS: f64 = 6.5625;
 /// Q8_0, which stands in for Q6_K.
 const EIGHT_BITS: f64 = 8.5;
 
-/// Bits of the matrices of a mix: of those that read the layer's width (queries, keys, gate, up), and of the down
-/// projections, half of which the `_M` mixes keep in more.
+/// Bits of the matrices of a mix: of those that read the layer's width (queries, keys, gate, up),
+/// and of the down projections, half of which the `_M` mixes keep in more.
 #[derive(Debug, Clone, Copy)]
 struct MixBits {
     wide: f64,
@@ -30,8 +30,9 @@ pub(super) fn packs_super_blocks(dimensions: &ModelDimensions, format: WeightFor
     mix(format).is_some() && in_super_blocks(dimensions.hidden)
 }
 
-/// The mix as it is meant, and with what stands in where rows do not fill super-blocks: Q4_K becomes Q5_0, Q5_K Q5_1,
-/// Q6_K Q8_0, and what has fewer bits IQ4_NL. `None` for formats without super-blocks.
+/// The mix as it is meant, and with what stands in where rows do not fill super-blocks: Q4_K
+/// becomes Q5_0, Q5_K Q5_1, Q6_K Q8_0, and what has fewer bits IQ4_NL. `None` for formats without
+/// super-blocks.
 fn mix(format: WeightFormat) -> Option<(MixBits, MixBits)> {
     let of = |wide: f64, down: f64| MixBits { wide, down };
     match format {
@@ -90,14 +91,16 @@ pub(super) fn bits(dimensions: &ModelDimensions, format: WeightFormat) -> Format
         (bits.body, bits.head) = (fewest, fewest);
     }
     if format == WeightFormat::Q4KXl && dimensions.expert_layers() > 0 {
-        // Logs of published files list attention, linear layers, shared experts, head and table as Q8_0.
+        // Logs of published files list attention, linear layers, shared experts, head and table as
+        // Q8_0.
         bits.body = EIGHT_BITS;
         bits.head = EIGHT_BITS;
     }
     bits
 }
 
-/// Of some weights, the share in down projections, and in those whose rows do not fill super-blocks.
+/// Of some weights, the share in down projections, and in those whose rows do not fill
+/// super-blocks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Down {
     all: f64,
@@ -126,7 +129,8 @@ impl Down {
         })
     }
 
-    /// `rows` tells how long the rows of a layer's down projections are, and how many projections it has.
+    /// `rows` tells how long the rows of a layer's down projections are, and how many projections
+    /// it has.
     fn share(dimensions: &ModelDimensions, weights: u64, rows: impl Fn(&FeedForward) -> (u32, u32)) -> Self {
         let mut down = Self::default();
         for layer in &dimensions.layers {
@@ -148,12 +152,14 @@ mod tests {
     use super::*;
     use crate::shapes::ShapeFile;
 
-    /// Sizes as llama.cpp prints them for published files (`file size`), in 10⁹ bytes; of the vision-less parts.
+    /// Sizes as llama.cpp prints them for published files (`file size`), in 10⁹ bytes; of the
+    /// vision-less parts.
     #[test]
     fn what_does_not_fit_super_blocks_weighs_what_files_say() {
         let shapes = ShapeFile::parse(include_str!("../shapes.json")).unwrap();
         for (model, format, gigabytes) in [
-            // 32 tensors of Q5_0 and 28 of Q8_0 beside 192 of Q4_K, 15.63 GiB: the experts are 704 wide.
+            // 32 tensors of Q5_0 and 28 of Q8_0 beside 192 of Q4_K, 15.63 GiB: the experts are 704
+            // wide.
             ("gemma4-26b-a4b", "q4_k_m", 16.78),
             // 311 tensors of Q8_0; the repository lists 22.2 GB.
             ("qwen3.6-35b-a3b", "q4_k_xl", 22.2),

@@ -1,17 +1,21 @@
-//! Names of weight formats as tables write them: `mlx-4bit`, `UD-Q4_K_XL`, `q4_k`, `int4`, `iq3_xxs`, `bfloat16`.
+//! Names of weight formats as tables write them: `mlx-4bit`, `UD-Q4_K_XL`, `q4_k`, `int4`,
+//! `iq3_xxs`, `bfloat16`.
 //!
-//! [`WeightFormat`]'s own parser knows each format by its one name and a few others that mean just the same. Here the words
-//! around it are taken off, and a name that says no more than a number of bits is taken for the likeliest format of so many.
+//! [`WeightFormat`]'s own parser knows each format by its one name and a few others that mean just
+//! the same. Here the words around it are taken off, and a name that says no more than a number of
+//! bits is taken for the likeliest format of so many.
 
 use super::{UnknownWeightFormat, WeightFormat};
 use crate::engine::Engine;
 
-/// Half-widths, as logarithms, of what a guess leaves open; assumed. Mixes of one number of bits, from `_S` to `_XL`,
-/// are that far apart; of kernels that nobody published a rate for, the speed too is a guess.
+/// Half-widths, as logarithms, of what a guess leaves open; assumed. Mixes of one number of bits,
+/// from `_S` to `_XL`, are that far apart; of kernels that nobody published a rate for, the speed
+/// too is a guess.
 const GUESSED_BITS: f64 = 0.10;
 const UNMEASURED_KERNEL: f64 = 0.15;
 
-/// Words beside a format that change nothing of its bits: who made the file, and how it was trained.
+/// Words beside a format that change nothing of its bits: who made the file, and how it was
+/// trained.
 const NOISE: [&str; 19] = [
     "ud",
     "i1",
@@ -83,8 +87,8 @@ impl WeightFormat {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NamedFormat {
     pub format: WeightFormat,
-    /// The name leaves open which format it is, or nobody measured it: the half-width that a prediction's interval gets
-    /// beside its own, as a logarithm.
+    /// The name leaves open which format it is, or nobody measured it: the half-width that a
+    /// prediction's interval gets beside its own, as a logarithm.
     pub doubt: Option<f64>,
 }
 
@@ -174,7 +178,8 @@ fn recipe_apart(name: &str) -> String {
     name.to_owned()
 }
 
-/// A name that stands for one format. `4bit` is MLX's; what llama.cpp runs under that name is one of its mixes.
+/// A name that stands for one format. `4bit` is MLX's; what llama.cpp runs under that name is one
+/// of its mixes.
 fn exact(name: &str, engine: Option<Engine>) -> Option<WeightFormat> {
     let format = name.parse().ok()?;
     let affine = matches!(format, WeightFormat::Affine { .. });
@@ -241,8 +246,8 @@ fn guess(name: &str, engine: Option<Engine>) -> Option<NamedFormat> {
     }
 }
 
-/// The middle one of the K mixes of so many bits. Those with a word of their own (`_L`, `_XL`) keep table and head, or more,
-/// in 8 bits or more.
+/// The middle one of the K mixes of so many bits. Those with a word of their own (`_L`, `_XL`) keep
+/// table and head, or more, in 8 bits or more.
 fn k_mix(bits: f64, tail: &str) -> Option<NamedFormat> {
     let format = match (bits as u32, tail) {
         (2, _) => WeightFormat::Q2K,

@@ -36,7 +36,8 @@ pub enum Refusal {
     Bandwidth {
         share: f64,
         free_share: f64,
-        /// The replica that would fall furthest below its objective: name, objective and what would be left to it.
+        /// The replica that would fall furthest below its objective: name, objective and what would
+        /// be left to it.
         victim: Option<(String, f64, f64)>,
     },
 }

@@ -36,8 +36,8 @@ impl fmt::Display for Suggestion {
     }
 }
 
-/// Single changes that would admit the replica, each as small as it can be. Empty where it is admitted or no single
-/// change is enough.
+/// Single changes that would admit the replica, each as small as it can be. Empty where it is
+/// admitted or no single change is enough.
 pub fn suggestions(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) -> Vec<Suggestion> {
     let admits = |changed: Ask<'_>| Verdict::new(&changed, supply, parameters).admitted();
     if admits(*ask) {
@@ -118,7 +118,8 @@ pub fn suggestions(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) 
     found
 }
 
-/// The longest context, at most `longest` tokens, with which the replica would be admitted, everything else as it is.
+/// The longest context, at most `longest` tokens, with which the replica would be admitted,
+/// everything else as it is.
 pub fn shorter(
     ask: &Ask<'_>,
     longest: u32,

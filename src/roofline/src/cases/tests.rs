@@ -62,7 +62,8 @@ fn a_rate_over_whole_requests_has_their_waiting_in_it() {
     assert_eq!(rate("decode", "e2e aggregate", "5"), decoding);
 }
 
-/// Sizes of Gemma 3 12B's repositories: MLX's has a tower for images and a second head, GGUF's is a mix.
+/// Sizes of Gemma 3 12B's repositories: MLX's has a tower for images and a second head, GGUF's is a
+/// mix.
 #[test]
 fn a_stated_size_counts_where_the_name_leaves_it_open() {
     let shapes = ShapeFile::parse(include_str!("../../../model/src/shapes.json")).unwrap();

@@ -1,5 +1,5 @@
-//! Bins that are in no data sheet here, made from what is known of their relatives: a chip newer than the catalogue, a
-//! phone's, a core count that nobody listed.
+//! Bins that are in no data sheet here, made from what is known of their relatives: a chip newer
+//! than the catalogue, a phone's, a core count that nobody listed.
 
 use std::cmp::Ordering;
 use std::sync::Mutex;
@@ -11,10 +11,12 @@ use rooflet_base::units::{Bytes, BytesPerSecond};
 
 /// Tables round a bandwidth by so much: 68 or 68.25, 800 or 819.
 const BANDWIDTH_ROUNDING: f64 = 0.03;
-/// Generations past the newest that are still taken for chips of Apple's rather than for something else's name.
+/// Generations past the newest that are still taken for chips of Apple's rather than for something
+/// else's name.
 const GENERATIONS_AHEAD: u32 = 4;
-/// Half-widths, as logarithms, that a prediction's interval gets for what is taken from relatives: all of a chip, or its
-/// cores alone where the bandwidth is stated. Assumed; from generation to generation bandwidths grew by a fifth to a half.
+/// Half-widths, as logarithms, that a prediction's interval gets for what is taken from relatives:
+/// all of a chip, or its cores alone where the bandwidth is stated. Assumed; from generation to
+/// generation bandwidths grew by a fifth to a half.
 const UNKNOWN_CHIP: f64 = 0.30;
 const UNKNOWN_CORES: f64 = 0.10;
 /// Of bins of one name with bandwidths of their own, where nothing tells which: 410 or 546 GB/s.
@@ -99,7 +101,8 @@ impl Description<'_> {
         Likeness::assumed(chip, UNTOLD_BIN, remark)
     }
 
-    /// Like the bin of the nearest number of cores. A number far from all is taken for that of something else.
+    /// Like the bin of the nearest number of cores. A number far from all is taken for that of
+    /// something else.
     fn of_other_cores(&self, name: &str, near: &str) -> Likeness {
         let cores = self.gpu_cores.unwrap_or_default();
         let plausible = |bin: &&ChipVariant| cores * 2 >= bin.gpu_cores && cores * 2 <= bin.gpu_cores * 3;

@@ -1,7 +1,8 @@
 //! Chips as people write them: `MacBook Air M4 (10-core GPU)`, `m4max`, `A18 Pro`.
 
-/// Chips of phones and tablets whose figures get published beside those of Macs: name, generation of the Mac chip with
-/// the same GPU cores, GPU cores, GB/s, GiB. Apple's press releases; bandwidth from the memory's data rate.
+/// Chips of phones and tablets whose figures get published beside those of Macs: name, generation
+/// of the Mac chip with the same GPU cores, GPU cores, GB/s, GiB. Apple's press releases; bandwidth
+/// from the memory's data rate.
 pub const PHONES: &[(&str, u32, u32, f64, u64)] = &[
     ("Apple A17 Pro", 3, 6, 51.2, 8),
     ("Apple A18", 4, 5, 60.0, 8),

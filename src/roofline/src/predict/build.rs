@@ -2,7 +2,8 @@
 
 use super::Engine;
 
-/// Program and release behind an [`Engine`]: several programs wrap the same kernels, and each release is another speed.
+/// Program and release behind an [`Engine`]: several programs wrap the same kernels, and each
+/// release is another speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineBuild {
     pub engine: Engine,
@@ -17,7 +18,8 @@ pub struct EngineBuild {
     pub(super) matrix_units: bool,
     /// Of a time in which what was converted for MLX had its floats made float16.
     pub(super) float16: bool,
-    /// Answers requests all the time, so that its weights stay resident. Others start, or idle between runs.
+    /// Answers requests all the time, so that its weights stay resident. Others start, or idle
+    /// between runs.
     pub(super) warm_server: bool,
 }
 
@@ -42,7 +44,8 @@ const FIRST_CURRENT_YEAR: u32 = 2025;
 /// llama.cpp numbers its builds; this is the first one of that year.
 const FIRST_CURRENT_BUILD: u32 = 4_400;
 
-/// Year and month since whose beginning `mlx_lm.convert` keeps bfloat16 (ml-explore/mlx-lm, pull request 117 of 2025-04-23).
+/// Year and month since whose beginning `mlx_lm.convert` keeps bfloat16 (ml-explore/mlx-lm, pull
+/// request 117 of 2025-04-23).
 const FIRST_BFLOAT_MONTH: (u32, u32) = (2025, 5);
 
 impl EngineBuild {
@@ -96,8 +99,8 @@ impl From<Engine> for EngineBuild {
     }
 }
 
-/// Blanks, case and dashes do not make another program, nor does the tool of it that measured. LM Studio and Ollama run both
-/// engines.
+/// Blanks, case and dashes do not make another program, nor does the tool of it that measured. LM
+/// Studio and Ollama run both engines.
 fn spelt_as_usual(name: &str, engine: Engine) -> String {
     let squeezed = |name: &str| -> String {
         let kept = name.chars().filter(char::is_ascii_alphanumeric);
@@ -118,8 +121,8 @@ fn spelt_as_usual(name: &str, engine: Engine) -> String {
     usual.unwrap_or(name).to_owned()
 }
 
-/// Whether a release's name gives a year or a build number from before [`FIRST_CURRENT_YEAR`]. Of several numbers the
-/// first decides; a name without one is taken for a current build.
+/// Whether a release's name gives a year or a build number from before [`FIRST_CURRENT_YEAR`]. Of
+/// several numbers the first decides; a name without one is taken for a current build.
 fn is_early(release: &str) -> bool {
     release
         .split(|c: char| !c.is_ascii_alphanumeric())

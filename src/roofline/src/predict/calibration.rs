@@ -1,9 +1,10 @@
-//! What runs on a node teach about it: two factors per format of weights, one of decode and one of first tokens, between
-//! what was predicted and what was measured. A node has one chip; with another release of its engine it starts anew.
+//! What runs on a node teach about it: two factors per format of weights, one of decode and one of
+//! first tokens, between what was predicted and what was measured. A node has one chip; with
+//! another release of its engine it starts anew.
 //!
-//! The logarithm of measured/predicted time has the prediction's own spread as its prior, so a few runs move it a
-//! little and many decide. Errors of runs follow Student's t: a run beside which something else used the machine has next
-//! to no say.
+//! The logarithm of measured/predicted time has the prediction's own spread as its prior, so a few
+//! runs move it a little and many decide. Errors of runs follow Student's t: a run beside which
+//! something else used the machine has next to no say.
 
 use super::{Interval, ModelCost};
 use rooflet_base::quantile::{nearest, sorted};
@@ -18,7 +19,8 @@ const TENTH: f64 = 1.2816;
 const MIN_TOKENS: u64 = 32;
 /// Of shorter prompts the fixed part of a first token is too much for them to tell of longer ones.
 const MIN_PROMPT_TOKENS: u64 = 256;
-/// A run so many times faster or slower than predicted says that the prediction is about another machine or model.
+/// A run so many times faster or slower than predicted says that the prediction is about another
+/// machine or model.
 const MAX_FACTOR: f64 = 4.0;
 /// Fitting steps; the weights settle in a few.
 const STEPS: usize = 50;
@@ -36,8 +38,8 @@ const DECODE: Measure = Measure {
     run_deviation: 0.03,
     open_deviation: 0.015,
 };
-/// Assumed, as nobody published such runs: prompts differ more in their lengths than contexts do, and one factor stands for
-/// all of them.
+/// Assumed, as nobody published such runs: prompts differ more in their lengths than contexts do,
+/// and one factor stands for all of them.
 const FIRST_TOKEN: Measure = Measure {
     run_deviation: 0.05,
     open_deviation: 0.05,
@@ -51,14 +53,16 @@ pub struct Run {
     pub predicted: f64,
     /// Tokens that the measured rate rests on.
     pub tokens: u64,
-    /// The rate that the data sheet's bandwidth would allow with nothing else to do; `None` where there is none.
+    /// The rate that the data sheet's bandwidth would allow with nothing else to do; `None` where
+    /// there is none.
     pub ceiling: Option<f64>,
 }
 
 /// Prompts of a model that a node read, one at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefillRun {
-    /// Seconds to the first token: measured from a request's turn, and predicted before any calibration.
+    /// Seconds to the first token: measured from a request's turn, and predicted before any
+    /// calibration.
     pub measured: f64,
     pub predicted: f64,
     /// In the prompt of each.
@@ -98,8 +102,8 @@ pub struct Calibration {
     first_token: Vec<f64>,
 }
 
-/// The format of a model's weights as far as calibration tells formats apart: whole bits of a weight that every step
-/// reads, 4 for what is stored in 4 bits with its scales.
+/// The format of a model's weights as far as calibration tells formats apart: whole bits of a
+/// weight that every step reads, 4 for what is stored in 4 bits with its scales.
 pub fn weight_bits(model: &ModelCost) -> u32 {
     let parameters = model.dimensions.core_parameters() as f64;
     (model.weights.every_step.0 as f64 * 8.0 / parameters).floor() as u32
@@ -201,7 +205,8 @@ fn remember(errors: &mut Vec<f64>, ratio: f64) -> Option<()> {
     Some(())
 }
 
-/// Logarithm of what the predicted time has to be multiplied with, and half-width of the interval then.
+/// Logarithm of what the predicted time has to be multiplied with, and half-width of the interval
+/// then.
 fn learned(errors: &[f64], predicted: Interval, measure: Measure) -> Option<(f64, f64)> {
     if errors.is_empty() {
         return None;
@@ -212,8 +217,8 @@ fn learned(errors: &[f64], predicted: Interval, measure: Measure) -> Option<(f64
     Some((factor, spread))
 }
 
-/// Mean and deviation of the logarithm, given the prior's. Starts at a run in the middle, so that the majority wins: between
-/// two that disagree there may be none.
+/// Mean and deviation of the logarithm, given the prior's. Starts at a run in the middle, so that
+/// the majority wins: between two that disagree there may be none.
 fn posterior(errors: &[f64], prior: f64, run_deviation: f64) -> (f64, f64) {
     let belief = prior.powi(-2);
     let middle = nearest(&sorted(errors.iter().copied()), 0.5).unwrap_or_default();

@@ -7,10 +7,11 @@
 //! t_launch = (τ·Σ_layers (1 + kinds) + t_0)·(generation)·(two dies)·(early build)
 //! ```
 //!
-//! W are bytes of weights that the step reads, P the weights a token multiplies with, B the batch. Per-stream rate is
-//! `1/t`, the batch's `B/t`. Memory and arithmetic run in different units of the GPU, so the longer one rules; the
-//! fourth power rounds the corner where both are alike. Launches are serial: every kernel waits for the one before it,
-//! and a layer's kernels depend on its kind. Constants and their fit: docs/roofline.md.
+//! W are bytes of weights that the step reads, P the weights a token multiplies with, B the batch.
+//! Per-stream rate is `1/t`, the batch's `B/t`. Memory and arithmetic run in different units of the
+//! GPU, so the longer one rules; the fourth power rounds the corner where both are alike. Launches
+//! are serial: every kernel waits for the one before it, and a layer's kernels depend on its kind.
+//! Constants and their fit: docs/roofline.md.
 
 use super::build::EngineBuild;
 use super::parameters::{DecodeParameters, EngineDecode, Packing, PrefillParameters, release_factor};
@@ -108,9 +109,10 @@ impl DecodeParameters {
         }
     }
 
-    /// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of decoding or, of many
-    /// sequences, with those that read prompts; or a step for each, since no engine has to take what a batch adds, which was
-    /// fitted on few rows. `alone`: what a step of one sequence does.
+    /// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of
+    /// decoding or, of many sequences, with those that read prompts; or a step for each, since no
+    /// engine has to take what a batch adds, which was fitted on few rows. `alone`: what a step of
+    /// one sequence does.
     pub fn batch_time(
         &self,
         prefill: &PrefillParameters,
@@ -197,7 +199,8 @@ impl DecodePrediction {
             let rate = parameters.decode.step_time(&alone, chip, build).total.recip();
             let spread = spread_of(chip, &alone);
             let rate = Interval::around(rate, spread, spread);
-            // No batch is slower than its sequences one after the other, and no stream faster than alone.
+            // No batch is slower than its sequences one after the other, and no stream faster than
+            // alone.
             per_stream.p10 = per_stream.p10.max(rate.p10 / work.batch);
             // No luck is better than physics.
             let ceiling = chip.bandwidth.0 / work.bytes();

@@ -1,5 +1,6 @@
-//! A machine whose engine was probed: its own figures stand in for the data sheet's, at η = 1, and nothing fitted on
-//! other machines is needed for a plain model. So it serves any back end, CPU and CUDA too.
+//! A machine whose engine was probed: its own figures stand in for the data sheet's, at η = 1, and
+//! nothing fitted on other machines is needed for a plain model. So it serves any back end, CPU and
+//! CUDA too.
 
 use super::decode::StepTime;
 use super::parameters::{DecodeParameters, EnginePrefill};
@@ -11,27 +12,31 @@ use rooflet_api::v1alpha1::{AttentionFigure, Measurements, Spread};
 const MAX_BATCHES: usize = 4;
 /// Query, key, value and output projections, and the three of a gated block.
 const MATRICES_PER_LAYER: f64 = 7.0;
-/// Kernels of a layer that are neither a matrix's nor among those measured as small: attention, and the two cuts that it
-/// takes of the cache.
+/// Kernels of a layer that are neither a matrix's nor among those measured as small: attention, and
+/// the two cuts that it takes of the cache.
 const ATTENTION_KERNELS: f64 = 3.0;
-/// Kernels of a step outside its layers: the embedding's three look-ups and their expansion, the last norm, two cuts, the
-/// conversion of the logits, and the choice.
+/// Kernels of a step outside its layers: the embedding's three look-ups and their expansion, the
+/// last norm, two cuts, the conversion of the logits, and the choice.
 const STEP_KERNELS: f64 = 9.0;
-/// Weights that share a scale and a bias in the formats that a probe measures, and bits of a scale unless it says.
+/// Weights that share a scale and a bias in the formats that a probe measures, and bits of a scale
+/// unless it says.
 const GROUP_SIZE: f64 = 64.0;
 const SCALE_BITS: u32 = 16;
-/// Half-width, as a logarithm, of what the figures leave open: shapes of matrices other than the probe's, and the
-/// host's own work between steps. Not fitted; runs on the node narrow it (see `calibration`).
+/// Half-width, as a logarithm, of what the figures leave open: shapes of matrices other than the
+/// probe's, and the host's own work between steps. Not fitted; runs on the node narrow it (see
+/// `calibration`).
 const OPEN_SPREAD: f64 = 0.12;
 
-/// The same of what has become of the machine since figures that are past their time: engines drift by 5–15 % from release to
-/// release on one machine (docs/roofline.md), and heat and other programs come and go. Not fitted either.
+/// The same of what has become of the machine since figures that are past their time: engines drift
+/// by 5–15 % from release to release on one machine (docs/roofline.md), and heat and other programs
+/// come and go. Not fitted either.
 const STALE_SPREAD: f64 = 0.15;
 
 /// What a probe measured, as far as speed depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredMachine {
-    /// Bits of a weight with its share of scales, and seconds to multiply one vector with it: of 4 and 8 bits.
+    /// Bits of a weight with its share of scales, and seconds to multiply one vector with it: of 4
+    /// and 8 bits.
     four_bits: (f64, f64),
     eight_bits: (f64, f64),
     /// Seconds per bit of a float.
@@ -52,7 +57,8 @@ pub struct MeasuredMachine {
     quantized_flops: f64,
     /// Bytes per second.
     pub read: f64,
-    /// What heat leaves of the speed, where the probe has waited for it; all figures above are then those of the hot chip.
+    /// What heat leaves of the speed, where the probe has waited for it; all figures above are then
+    /// those of the hot chip.
     pub sustained: Option<f64>,
     /// Half-width of the measurement itself, as a logarithm.
     spread: f64,
@@ -126,8 +132,8 @@ impl MeasuredMachine {
         Some(cold.heated(sustained.unwrap_or(1.0)))
     }
 
-    /// The same machine, whose device does what it did cold at this part of the speed. The program that describes its work,
-    /// and the time between asking and having, are the host's and stay.
+    /// The same machine, whose device does what it did cold at this part of the speed. The program
+    /// that describes its work, and the time between asking and having, are the host's and stay.
     fn heated(self, factor: f64) -> Self {
         let slower = |(bits, seconds): (f64, f64)| (bits, seconds / factor);
         let (fixed, per_width) = self.layer;
@@ -158,8 +164,8 @@ impl MeasuredMachine {
         self.spread.hypot(OPEN_SPREAD)
     }
 
-    /// Seconds to multiply one vector with one weight: proportional to the bits below four, and on straight lines
-    /// between the figures above.
+    /// Seconds to multiply one vector with one weight: proportional to the bits below four, and on
+    /// straight lines between the figures above.
     fn seconds_per_weight(&self, bits: f64) -> f64 {
         let float = 16.0 * self.float_bit;
         if bits >= 16.0 {
@@ -173,8 +179,8 @@ impl MeasuredMachine {
         }
     }
 
-    /// How many times longer `batch` vectors take than one: between measured batches on a straight line, beyond the
-    /// last in proportion.
+    /// How many times longer `batch` vectors take than one: between measured batches on a straight
+    /// line, beyond the last in proportion.
     fn batch_factor(&self, batch: f64) -> f64 {
         let mut before = (1.0, 1.0);
         for &figure in self.batches.iter().take_while(|figure| figure.0 > 0.0) {
@@ -202,8 +208,8 @@ impl MeasuredMachine {
         let (fixed, per_width) = self.layer;
         let small = fixed + per_width * work.hidden;
         let memory = multiplying + attending;
-        // The program describes the next token while the device works on this one: a step takes the longer of the two,
-        // and on small models with fast devices that is the describing.
+        // The program describes the next token while the device works on this one: a step takes the
+        // longer of the two, and on small models with fast devices that is the describing.
         let layers = work.layers + kinds;
         let device = memory + layers * (small - self.describing).max(0.0);
         let program = layers * (small + (MATRICES_PER_LAYER + ATTENTION_KERNELS) * self.launch)
@@ -299,7 +305,8 @@ mod tests {
         }
     }
 
-    /// What was seen on an H200 with MLX's CUDA back end: the 4-bit kernel is far from the memory's limit.
+    /// What was seen on an H200 with MLX's CUDA back end: the 4-bit kernel is far from the memory's
+    /// limit.
     fn h200() -> Measurements {
         Measurements {
             read: figure(3.566e12),
@@ -317,7 +324,8 @@ mod tests {
     fn the_decode_kernel_rules_and_not_the_memory() {
         let machine = MeasuredMachine::new(&h200()).unwrap();
         let parameters = super::super::Parameters::built_in();
-        // A 7B-shaped 4-bit model decoded at 182 tokens/s there, 98 % of what the kernel's own rate allows.
+        // A 7B-shaped 4-bit model decoded at 182 tokens/s there, 98 % of what the kernel's own rate
+        // allows.
         let work = StepWork {
             batch: 1.0,
             dense: 3.98e9,
@@ -369,7 +377,8 @@ mod tests {
         }
     }
 
-    /// MLX on a CPU takes as long for a weight of 4 bits as for one of 8, and holds scales in 32 bits.
+    /// MLX on a CPU takes as long for a weight of 4 bits as for one of 8, and holds scales in 32
+    /// bits.
     #[test]
     fn bits_do_not_matter_where_arithmetic_is_the_limit() {
         let measured = Measurements {

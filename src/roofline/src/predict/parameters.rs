@@ -1,7 +1,8 @@
-//! The constants of the predictor: `parameters.json` beside this file, which `cargo xtask fit-roofline` writes.
+//! The constants of the predictor: `parameters.json` beside this file, which
+//! `cargo xtask fit-roofline` writes.
 //!
-//! What a constant means stands in `decode` and `prefill`, where it is used. All are positive; the fit moves their
-//! logarithms.
+//! What a constant means stands in `decode` and `prefill`, where it is used. All are positive; the
+//! fit moves their logarithms.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -42,7 +43,8 @@ pub struct RowCounts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DecodeParameters {
-    /// Share of the data sheet's bandwidth that a long read reaches, and what a generation multiplies it with.
+    /// Share of the data sheet's bandwidth that a long read reaches, and what a generation
+    /// multiplies it with.
     pub efficiency: ByTier,
     pub generation_efficiency: ByGeneration,
     /// Relative cost of a kernel launch, and of a GPU core's arithmetic.
@@ -52,17 +54,20 @@ pub struct DecodeParameters {
     pub ultra_launch: f64,
     pub mlx: EngineDecode,
     pub llama_cpp: EngineDecode,
-    /// One core's milliseconds for the arithmetic of a billion weights in a K mix, which old cores are slow at.
+    /// One core's milliseconds for the arithmetic of a billion weights in a K mix, which old cores
+    /// are slow at.
     pub mixed_arithmetic_ms: ByGeneration,
     /// llama.cpp before 2025.
     pub early: EarlyBuild,
     /// Milliseconds per step that a program adds to its kernels'.
     pub program_ms: BTreeMap<String, f64>,
-    /// Milliseconds per request between its arrival and its end in which a server decodes nothing for it.
+    /// Milliseconds per request between its arrival and its end in which a server decodes nothing
+    /// for it.
     pub request_ms: f64,
     /// Bins that were measured, by name and GPU cores: what multiplies their bandwidth.
     pub chips: BTreeMap<String, BTreeMap<u32, f64>>,
-    /// Releases of engines that were measured: what multiplies their step time; and beyond that, with one bin.
+    /// Releases of engines that were measured: what multiplies their step time; and beyond that,
+    /// with one bin.
     pub releases: BTreeMap<String, f64>,
     pub machines: Machines,
 }
@@ -85,7 +90,8 @@ pub struct EngineDecode {
     /// Times that the bytes of the KV cache and of linear layers' states count.
     pub kv_traffic: f64,
     pub state_traffic: f64,
-    /// One core's milliseconds for the arithmetic of a billion weights: in floating point, or in plain blocks.
+    /// One core's milliseconds for the arithmetic of a billion weights: in floating point, or in
+    /// plain blocks.
     pub float_ms: f64,
     pub block_ms: f64,
     /// The same for each further sequence of a batch.
@@ -98,8 +104,8 @@ pub struct EarlyBuild {
     /// Times that launches cost; on two dies.
     pub launch: f64,
     pub ultra_launch: f64,
-    /// Times that the bytes of the KV cache count without flash attention, and what they count again for each query
-    /// head.
+    /// Times that the bytes of the KV cache count without flash attention, and what they count
+    /// again for each query head.
     pub kv_traffic: f64,
     pub query_traffic: f64,
 }
@@ -116,7 +122,8 @@ pub struct PrefillParameters {
     pub unfused_score_cost: f64,
     /// Milliseconds that a server takes instead of its engine's fixed ones.
     pub server_ms: BTreeMap<String, f64>,
-    /// Releases of engines that were measured: what multiplies their time; and beyond that, with one bin.
+    /// Releases of engines that were measured: what multiplies their time; and beyond that, with
+    /// one bin.
     pub releases: BTreeMap<String, f64>,
     pub machines: Machines,
 }
@@ -124,7 +131,8 @@ pub struct PrefillParameters {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EnginePrefill {
-    /// How far the engine's kernels exploit the cores, relative to others; and what differs by generation.
+    /// How far the engine's kernels exploit the cores, relative to others; and what differs by
+    /// generation.
     pub utilization: f64,
     pub generation_utilization: ByGeneration,
     /// How many times faster matrix units are, where the chip has them and the engine uses them.
@@ -138,13 +146,14 @@ pub struct EnginePrefill {
     pub recurrence_cost: f64,
     /// Share of the rate that is left where tokens go to experts.
     pub expert_efficiency: f64,
-    /// Milliseconds per gigabyte of resident weights: an idle engine's pages are made resident for the GPU again.
+    /// Milliseconds per gigabyte of resident weights: an idle engine's pages are made resident for
+    /// the GPU again.
     pub residency_ms: f64,
     pub fixed_ms: f64,
 }
 
-/// What one bin showed with one release beyond what both showed elsewhere: most often one person's machine, its memory, its
-/// heat and the way of measuring. By release, chip and GPU cores.
+/// What one bin showed with one release beyond what both showed elsewhere: most often one person's
+/// machine, its memory, its heat and the way of measuring. By release, chip and GPU cores.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Machines(BTreeMap<String, BTreeMap<String, BTreeMap<u32, f64>>>);

@@ -4,10 +4,11 @@
 //! t = (F_weights/e + a·F_scores + b·F_recurrence)/(rate·cores·n/(n+n₀)) + W(n)/(0.8·BW) + ρ·resident + t_fixed
 //! ```
 //!
-//! over the n tokens that are not cached. F are floating-point operations (see `dimensions`), W the weights that n tokens
-//! read, with experts as many as they touch. ρ is what it costs to make idle weights resident for the GPU again; it rules
-//! short prompts of large models on MLX; a server that stays warm does not pay it. GPUs before M3 emulate bfloat16, in which
-//! most models are published for MLX. Constants and their fit: docs/roofline.md.
+//! over the n tokens that are not cached. F are floating-point operations (see `dimensions`), W the
+//! weights that n tokens read, with experts as many as they touch. ρ is what it costs to make idle
+//! weights resident for the GPU again; it rules short prompts of large models on MLX; a server that
+//! stays warm does not pay it. GPUs before M3 emulate bfloat16, in which most models are published
+//! for MLX. Constants and their fit: docs/roofline.md.
 
 use super::build::EngineBuild;
 use super::parameters::{EnginePrefill, Packing, PrefillParameters, release_factor};
@@ -19,13 +20,15 @@ use rooflet_model::dimensions::Attention;
 /// Share of the data sheet's bandwidth at which a prompt's weights are read.
 const WEIGHT_READ_EFFICIENCY: f64 = 0.8;
 
-/// Share of MLX's rate that is left where the GPU emulates bfloat16. No row that the constants are fitted on tells it: of one
-/// checkpoint whose floats were stored both ways, an M2 Max read 133 and 178 tokens/s (raullenchai/Rapid-MLX, issue 3154).
+/// Share of MLX's rate that is left where the GPU emulates bfloat16. No row that the constants are
+/// fitted on tells it: of one checkpoint whose floats were stored both ways, an M2 Max read 133 and
+/// 178 tokens/s (raullenchai/Rapid-MLX, issue 3154).
 const EMULATED_BFLOAT: f64 = 133.0 / 178.0;
 /// M3's GPU computes with bfloat16.
 const FIRST_BFLOAT_GENERATION: u32 = 3;
 
-/// What kernels for prompts compute at once (MLX's `qmm`, llama.cpp's `mul_mm`); fewer tokens take as long.
+/// What kernels for prompts compute at once (MLX's `qmm`, llama.cpp's `mul_mm`); fewer tokens take
+/// as long.
 const TILE_TOKENS: f64 = 32.0;
 
 /// Speed of prefilling, with what it rests on.
@@ -86,8 +89,9 @@ impl PrefillWork {
         }
     }
 
-    /// The matrix products of a decode step with the kernels that read prompts: those of as many tokens, and at least a tile for
-    /// every weight that is read, however few of the tokens chose its expert.
+    /// The matrix products of a decode step with the kernels that read prompts: those of as many
+    /// tokens, and at least a tile for every weight that is read, however few of the tokens chose
+    /// its expert.
     pub(super) fn of_step(step: &StepWork) -> Self {
         let read_weights = (step.dense + step.experts) * 8.0 / step.bits_per_weight;
         Self {
@@ -130,7 +134,8 @@ impl PrefillTime {
 }
 
 impl EnginePrefill {
-    /// Operations of attention, in those of matrix products that take as long. `score_cost`: of the kernel that is used.
+    /// Operations of attention, in those of matrix products that take as long. `score_cost`: of the
+    /// kernel that is used.
     pub(super) fn attention_flops(&self, work: &PrefillWork, score_cost: f64) -> f64 {
         score_cost * work.scores + self.recurrence_cost * work.recurrence
     }

@@ -1,5 +1,5 @@
-//! How far predictions are off: half-widths of the intervals, as logarithms, learnt from rows that the constants were
-//! not fitted on (see `regression`).
+//! How far predictions are off: half-widths of the intervals, as logarithms, learnt from rows that
+//! the constants were not fitted on (see `regression`).
 
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,8 @@ pub struct ByFamiliarity {
 pub enum Familiarity {
     Both,
     ReleaseOnly,
-    /// No measured release. Whether the bin was is worth little then: releases differ by as much as bins.
+    /// No measured release. Whether the bin was is worth little then: releases differ by as much as
+    /// bins.
     Neither,
     /// Nobody measured any chip of this tier with this engine.
     Strange,

@@ -11,7 +11,8 @@ const STATE_PASSES: f64 = 2.0;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepWork {
     pub batch: f64,
-    /// Bytes: weights that every step reads, of chosen experts, of the KV caches, of linear layers' states.
+    /// Bytes: weights that every step reads, of chosen experts, of the KV caches, of linear layers'
+    /// states.
     pub dense: f64,
     pub experts: f64,
     pub kv: f64,
@@ -28,7 +29,8 @@ pub struct StepWork {
     pub queries_per_key: f64,
     /// Layers, and those of them that are of a kind.
     pub layers: f64,
-    /// All layers of a model where some have a sliding window: those families also have more norms, soft caps or sinks.
+    /// All layers of a model where some have a sliding window: those families also have more norms,
+    /// soft caps or sinks.
     pub windowed_layers: f64,
     pub expert_layers: f64,
     pub linear_layers: f64,

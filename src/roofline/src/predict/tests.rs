@@ -26,7 +26,8 @@ fn workload(batch: u32, context_tokens: u32, prompt_tokens: u32) -> Workload {
     }
 }
 
-/// llama.cpp discussion 4167 lists 83.06 tokens/s for this model and format on an M4 Max with 40 cores.
+/// llama.cpp discussion 4167 lists 83.06 tokens/s for this model and format on an M4 Max with 40
+/// cores.
 #[test]
 fn a_published_figure_lies_in_the_interval() {
     let chip = chip::find("M4 Max", Some(40), None).unwrap();
@@ -64,8 +65,8 @@ fn kernel_launches_bind_a_tiny_model_and_bandwidth_a_large_one() {
     assert_eq!(binding("llama3-70b"), Constraint::Bandwidth);
 }
 
-/// XiongjieDai's GPU benchmarks (May 2024) list these rates of an M2 Ultra, which no heat slows, for answers of 512 and
-/// 8192 tokens, whose contexts are half as long on average.
+/// XiongjieDai's GPU benchmarks (May 2024) list these rates of an M2 Ultra, which no heat slows,
+/// for answers of 512 and 8192 tokens, whose contexts are half as long on average.
 #[test]
 fn without_flash_attention_queries_cost_and_not_only_the_cache() {
     let chip = chip::find("M2 Ultra", Some(76), None).unwrap();
@@ -188,7 +189,8 @@ proptest! {
     }
 }
 
-/// One checkpoint stored both ways, 133 and 178 tokens/s on an M2 Max (raullenchai/Rapid-MLX, issue 3154).
+/// One checkpoint stored both ways, 133 and 178 tokens/s on an M2 Max (raullenchai/Rapid-MLX, issue
+/// 3154).
 #[test]
 fn old_gpus_emulate_bfloat16() {
     let rate = |chip: &str, cores, format| {
@@ -278,8 +280,8 @@ fn a_batch_is_never_worse_than_one_after_the_other() {
     }
 }
 
-/// No engine reads a single token with the kernels for prompts, which would be wasted on it; and the second sequence makes no
-/// stream faster.
+/// No engine reads a single token with the kernels for prompts, which would be wasted on it; and
+/// the second sequence makes no stream faster.
 #[test]
 fn one_sequence_takes_the_step_of_one() {
     let parameters = Parameters::built_in();
@@ -315,8 +317,9 @@ fn one_sequence_takes_the_step_of_one() {
     }
 }
 
-/// Few sequences are a part of a tile to the kernels that read prompts: rates of all sequences together that ax-engine
-/// (its page on the ceiling of batches) and llama.cpp's `llama-batched-bench` publish.
+/// Few sequences are a part of a tile to the kernels that read prompts: rates of all sequences
+/// together that ax-engine (its page on the ceiling of batches) and llama.cpp's
+/// `llama-batched-bench` publish.
 #[test]
 fn a_small_batch_decodes_by_the_kernels_of_decoding() {
     let ax = EngineBuild::named(Engine::Mlx, "ax-engine (mlx)", "6.13.5/mlx 0.32.0");

@@ -105,8 +105,8 @@ impl Asked<'_> {
         })
     }
 
-    /// The machine with the least memory in which it fits: of the same chip if that comes with enough, else the least of
-    /// the newest generation.
+    /// The machine with the least memory in which it fits: of the same chip if that comes with
+    /// enough, else the least of the newest generation.
     fn larger_machine(&self, machine: &Machine) -> Option<Suggestion> {
         let fits = |chip: &'static ChipVariant, memory: Bytes| self.fits(&Machine::of_chip(chip, memory));
         let smallest = |chip: &'static ChipVariant| {

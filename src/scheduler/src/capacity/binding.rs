@@ -1,5 +1,6 @@
-//! What runs out first as the demand grows. Asked by trial: of twice the memory, chips twice as fast and disks that are not counted, what helps more
-//! is what is short; the sentence about it comes from the nodes that are full.
+//! What runs out first as the demand grows. Asked by trial: of twice the memory, chips twice as
+//! fast and disks that are not counted, what helps more is what is short; the sentence about it
+//! comes from the nodes that are full.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,12 +11,15 @@ use super::search::{self, Capacity};
 use super::working::Working;
 use rooflet_roofline::predict::Constraint;
 
-/// A node with less of its time left than this is counted as busy when the reason of a limit is sought.
+/// A node with less of its time left than this is counted as busy when the reason of a limit is
+/// sought.
 const IDLE: f64 = 0.02;
-/// One trial helps more than the other from this share on; below it the search may as well have been luckier.
+/// One trial helps more than the other from this share on; below it the search may as well have
+/// been luckier.
 const CLEARLY: f64 = 1.02;
 
-/// Better machines are asked for so many times the demand at most that the present ones could carry.
+/// Better machines are asked for so many times the demand at most that the present ones could
+/// carry.
 const CEILING: f64 = 4.0;
 
 /// What is short, and a sentence about it.
@@ -280,7 +284,8 @@ impl Short<'_> {
         groups.map(|group| group.nodes).sum()
     }
 
-    /// Nodes that stay idle although more is wanted, and how many models they could not have anyway.
+    /// Nodes that stay idle although more is wanted, and how many models they could not have
+    /// anyway.
     fn too_small(&self) -> String {
         let judged = self.working.judged;
         let idle = |class: &usize| judged.instance.classes[*class].nodes - self.used(*class);

@@ -1,6 +1,6 @@
-//! Small questions answered exactly: every content that a node can have is a pattern, and how many nodes of a class
-//! take each pattern is found by branch and bound over linear programs (Land and Doig, 1960; patterns after Gilmore
-//! and Gomory, 1961).
+//! Small questions answered exactly: every content that a node can have is a pattern, and how many
+//! nodes of a class take each pattern is found by branch and bound over linear programs (Land and
+//! Doig, 1960; patterns after Gilmore and Gomory, 1961).
 
 use super::instance::{Group, Instance, MAX_FACTOR, Placement, Share};
 use super::linear::{LinearProgram, NoOptimum, Solution};
@@ -9,7 +9,8 @@ use super::linear::{LinearProgram, NoOptimum, Solution};
 const MAX_PATTERNS: usize = 64;
 /// Linear programs that are solved before the best answer so far has to do.
 const MAX_BRANCHES: usize = 600;
-/// The same as work: a program of `r` rows and `c` variables counts `r²·c`, about what solving it takes.
+/// The same as work: a program of `r` rows and `c` variables counts `r²·c`, about what solving it
+/// takes.
 const MAX_WORK: usize = 300_000_000;
 /// A count of nodes is whole when it is this near to a whole number.
 const WHOLE: f64 = 1e-6;
@@ -61,14 +62,16 @@ struct Pattern {
 
 /// Every useful content of the nodes of each class; `None` when there are too many.
 ///
-/// What a content takes does not depend on how many nodes there are, so classes without nodes are left out.
+/// What a content takes does not depend on how many nodes there are, so classes without nodes are
+/// left out.
 fn patterns(instance: &Instance) -> Option<Vec<Pattern>> {
     let mut all = Vec::new();
     for (class, supply) in instance.classes.iter().enumerate() {
         if supply.nodes == 0 {
             continue;
         }
-        // Grows node contents one model at a time; what does not fit cannot become part of what does.
+        // Grows node contents one model at a time; what does not fit cannot become part of what
+        // does.
         let mut open: Vec<Vec<usize>> = vec![Vec::new()];
         let mut done: Vec<Vec<usize>> = Vec::new();
         while let Some(models) = open.pop() {
@@ -100,8 +103,8 @@ fn patterns(instance: &Instance) -> Option<Vec<Pattern>> {
     Some(all)
 }
 
-/// Whether one more model could be there without taking anything that loads could use: then the smaller content is
-/// never better.
+/// Whether one more model could be there without taking anything that loads could use: then the
+/// smaller content is never better.
 fn can_grow_for_free(instance: &Instance, class: usize, models: &[usize]) -> bool {
     let strictest = models
         .iter()
@@ -260,7 +263,8 @@ impl<'a> Model<'a> {
     }
 }
 
-/// A part of the tree that is still to be searched: bounds on counts, and what its parent was worth.
+/// A part of the tree that is still to be searched: bounds on counts, and what its parent was
+/// worth.
 struct Branch {
     bounds: Vec<(usize, f64, bool)>,
     worth: f64,

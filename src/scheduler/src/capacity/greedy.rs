@@ -1,5 +1,6 @@
-//! Questions of any size, answered one replica at a time. What could not be placed moves to the front and everything is
-//! placed anew ("squeaky wheel" optimisation; Joslin and Clements, 1999). Deterministic; it looks at no clock.
+//! Questions of any size, answered one replica at a time. What could not be placed moves to the
+//! front and everything is placed anew ("squeaky wheel" optimisation; Joslin and Clements, 1999).
+//! Deterministic; it looks at no clock.
 
 use std::cmp::Ordering;
 
@@ -12,7 +13,8 @@ pub(super) struct Effort {
     rules: &'static [Rule],
     /// Orders that are tried for one demand.
     rounds: usize,
-    /// How far the search for the largest factor goes: until this share is left between what works and what does not.
+    /// How far the search for the largest factor goes: until this share is left between what works
+    /// and what does not.
     close: f64,
 }
 
@@ -79,7 +81,8 @@ impl NodeLoad {
         }
     }
 
-    /// Requests per second of `model` that the node could answer besides what it does; `None`: it cannot have it.
+    /// Requests per second of `model` that the node could answer besides what it does; `None`: it
+    /// cannot have it.
     fn room(&self, instance: &Instance, model: usize) -> Option<f64> {
         let supply = &instance.classes[self.class];
         let need = instance.need(model, self.class)?;
@@ -137,7 +140,8 @@ struct Attempt {
     work: usize,
 }
 
-/// A placement that answers `factor` times the demand, or the models that stayed out in the best attempt.
+/// A placement that answers `factor` times the demand, or the models that stayed out in the best
+/// attempt.
 pub(super) fn place(instance: &Instance, factor: f64) -> Result<Placement, Vec<usize>> {
     let mut fewest: Option<Vec<usize>> = None;
     for rule in RULES {
@@ -153,7 +157,8 @@ pub(super) fn place(instance: &Instance, factor: f64) -> Result<Placement, Vec<u
     Err(fewest.unwrap_or_default())
 }
 
-/// The largest factor that is found between what no placement can exceed and nothing. `None`: not even the replicas fit.
+/// The largest factor that is found between what no placement can exceed and nothing. `None`: not
+/// even the replicas fit.
 pub(super) fn most_demand(instance: &Instance, bound: f64, effort: Effort) -> Option<Placement> {
     let mut work = 0;
     let mut rule = Rule::Cheapest;
@@ -259,7 +264,8 @@ fn fill(instance: &Instance, factor: f64, order: &[usize], rule: Rule) -> Attemp
         let load = &instance.models[model];
         let wanted = load.rate * factor;
         let (mut left, mut replicas) = (wanted, 0);
-        // A node takes one replica of a model, so what each has room for does not change while one is placed.
+        // A node takes one replica of a model, so what each has room for does not change while one
+        // is placed.
         work += nodes.len() + fresh.len();
         let used = nodes.iter().enumerate().map(|(index, node)| (Some(index), node));
         let unused = empty
@@ -322,7 +328,8 @@ struct Host {
     room: f64,
     /// Share of its memory that is free then.
     left: f64,
-    /// Shares of the node that the replica takes: of its memory, its disk and by promise, and of its time per request.
+    /// Shares of the node that the replica takes: of its memory, its disk and by promise, and of
+    /// its time per request.
     taken: f64,
     service: f64,
 }

@@ -1,5 +1,6 @@
-//! A planning question as bare numbers: what each model needs on each class of node, and what a node of the class has.
-//! The search works on this alone; where the numbers come from is `question`'s matter.
+//! A planning question as bare numbers: what each model needs on each class of node, and what a
+//! node of the class has. The search works on this alone; where the numbers come from is
+//! `question`'s matter.
 //!
 //! What holds on a node with the models `p`, each answering `y` requests per second:
 //!
@@ -16,7 +17,8 @@ use rooflet_base::units::Bytes;
 
 /// Loads that differ by less than this share are the same.
 pub(super) const TOLERANCE: f64 = 1e-6;
-/// Demand is never said to be carried more often than this: beyond it, a model that nobody asks for would tell nothing.
+/// Demand is never said to be carried more often than this: beyond it, a model that nobody asks for
+/// would tell nothing.
 pub(super) const MAX_FACTOR: f64 = 1000.0;
 
 /// The whole question.
@@ -61,7 +63,8 @@ pub(super) struct Need {
     pub(super) reserved: f64,
     /// Of that, what its decode objective needs with all streams busy; 0 without one.
     pub(super) promised: f64,
-    /// Time of the device per request, in seconds: prefill, and its part of the decode steps of a full batch.
+    /// Time of the device per request, in seconds: prefill, and its part of the decode steps of a
+    /// full batch.
     pub(super) service: f64,
     /// Of that, the prefill.
     pub(super) prefill: f64,
@@ -107,7 +110,8 @@ impl Instance {
         rest
     }
 
-    /// With one node of `class` lost. Replicas that were asked for are for this case: they are not insisted on in it.
+    /// With one node of `class` lost. Replicas that were asked for are for this case: they are not
+    /// insisted on in it.
     pub(super) fn without_node(&self, class: usize) -> Self {
         let mut rest = self.clone();
         rest.classes[class].nodes -= 1;
@@ -117,7 +121,8 @@ impl Instance {
         rest
     }
 
-    /// The limits of a node of `class` that has `models`; `None` where it cannot have them together.
+    /// The limits of a node of `class` that has `models`; `None` where it cannot have them
+    /// together.
     pub(super) fn node_rows(&self, class: usize, models: &[usize]) -> Option<Vec<NodeRow>> {
         let supply = &self.classes[class];
         let needs: Vec<&Need> = models
@@ -159,7 +164,8 @@ impl Instance {
         Some(rows)
     }
 
-    /// The most requests per second that one node of `class` could answer with nothing but `model`; 0 where it cannot.
+    /// The most requests per second that one node of `class` could answer with nothing but `model`;
+    /// 0 where it cannot.
     pub(super) fn alone(&self, model: usize, class: usize) -> f64 {
         let Some(rows) = self.node_rows(class, &[model]) else {
             return 0.0;
@@ -175,7 +181,8 @@ impl Instance {
     }
 }
 
-/// What one request per second takes of the limit on waiting: see the module. Where no wait is allowed, everything.
+/// What one request per second takes of the limit on waiting: see the module. Where no wait is
+/// allowed, everything.
 pub(super) fn waiting_share(prefill: f64, wait: f64) -> f64 {
     prefill + prefill * prefill / (2.0 * wait.max(1e-6))
 }
@@ -227,7 +234,8 @@ impl Group {
         self.replicas.iter().map(|share| share.model).collect()
     }
 
-    /// Requests per second that the `k`th replica of a node could answer, the loads of the others as they are.
+    /// Requests per second that the `k`th replica of a node could answer, the loads of the others
+    /// as they are.
     fn room(&self, instance: &Instance, k: usize) -> f64 {
         let rows = instance.node_rows(self.class, &self.models()).unwrap_or_default();
         let most = |row: &NodeRow| {
@@ -276,7 +284,8 @@ impl Placement {
         self.groups.iter().map(of).sum()
     }
 
-    /// How often the demand is answered: the smallest factor over all models. The loads may hold more than that.
+    /// How often the demand is answered: the smallest factor over all models. The loads may hold
+    /// more than that.
     pub(super) fn factor(&self, instance: &Instance) -> f64 {
         let factor = |(index, model): (usize, &ModelLoad)| {
             if model.rate > 0.0 {
@@ -289,7 +298,8 @@ impl Placement {
         models.fold(MAX_FACTOR, f64::min)
     }
 
-    /// The same replicas with loads that answer exactly `factor` times the demand, split as they are now.
+    /// The same replicas with loads that answer exactly `factor` times the demand, split as they
+    /// are now.
     pub(super) fn scaled(mut self, instance: &Instance, factor: f64) -> Self {
         let ratios: Vec<f64> = (0..instance.models.len())
             .map(|model| {
@@ -307,8 +317,8 @@ impl Placement {
         self
     }
 
-    /// The same replicas, none without load where its node has room for some: models of which one has none are split anew,
-    /// by what each replica could answer beside its node's other loads.
+    /// The same replicas, none without load where its node has room for some: models of which one
+    /// has none are split anew, by what each replica could answer beside its node's other loads.
     pub(super) fn without_idle(mut self, instance: &Instance) -> Self {
         for model in 0..instance.models.len() {
             let answered = self.answered(model);

@@ -1,4 +1,5 @@
-//! Linear programs with one form of row, and re-solving them under tighter limits. The crate microlp is the solver.
+//! Linear programs with one form of row, and re-solving them under tighter limits. The crate
+//! microlp is the solver.
 
 use microlp::{ComparisonOp, Error, OptimizationDirection, Problem, SolveOutcome, Variable};
 
@@ -118,8 +119,8 @@ impl Optimum {
         solution(&self.optimum)
     }
 
-    /// Returns the optimum of the same program with other limits of these rows. If a limit grows, the program is
-    /// solved from the start.
+    /// Returns the optimum of the same program with other limits of these rows. If a limit grows,
+    /// the program is solved from the start.
     pub(super) fn with_limits(
         &self,
         limits: impl IntoIterator<Item = (usize, f64)>,
@@ -224,8 +225,8 @@ mod tests {
     }
 
     proptest! {
-        /// A feasible point and a feasible point of the dual program with the same value prove each other optimal
-        /// (strong duality).
+        /// A feasible point and a feasible point of the dual program with the same value prove each
+        /// other optimal (strong duality).
         #[test]
         fn the_dual_program_proves_the_optimum(program in programs()) {
             if let Ok(solution) = program.solve() {
@@ -253,7 +254,8 @@ mod tests {
             }
         }
 
-        /// From an optimum with other limits, the solver reaches the same optimum as from the start.
+        /// From an optimum with other limits, the solver reaches the same optimum as from the
+        /// start.
         #[test]
         fn other_limits_have_the_same_optimum_as_from_the_start(
             mut program in programs(),
@@ -282,7 +284,8 @@ mod tests {
             }
         }
 
-        /// Where a point is allowed, there is a solution, and it is worth as much as the point or more.
+        /// Where a point is allowed, there is a solution, and it is worth as much as the point or
+        /// more.
         #[test]
         fn no_point_beats_the_optimum(
             mut program in programs(),

@@ -4,7 +4,8 @@ use super::search::{self, Remaining};
 use super::working::Working;
 use rooflet_api::v1alpha1::PlanNodeLoss;
 
-/// One answer for each class of node, for a demand that is carried; `bound` is the most that all nodes carry.
+/// One answer for each class of node, for a demand that is carried; `bound` is the most that all
+/// nodes carry.
 pub(super) fn node_losses(working: &Working<'_>, bound: f64) -> Vec<PlanNodeLoss> {
     let judged = working.judged;
     let of_class = |(class, supply): (usize, &super::instance::ClassSupply)| {

@@ -47,7 +47,8 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
     }
 }
 
-/// Why nothing was found that is enough, and whether nothing can be. `beyond`: not even all that is tried carries the demand.
+/// Why nothing was found that is enough, and whether nothing can be. `beyond`: not even all that is
+/// tried carries the demand.
 fn shortfall(question: &Question, judged: &Judged<'_>, beyond: bool) -> (bool, String) {
     let unservable: Vec<String> = judged
         .unservable()
@@ -108,7 +109,8 @@ fn basket(question: &Question, shop: &Shop<'_>, counts: &[u32]) -> PlanBasket {
         nodes: offered.iter().sum(),
         price: sum(|offer| offer.price),
         watts: sum(|offer| offer.watts),
-        // A placement of all of it is known, else this were no answer; the quick search may miss that.
+        // A placement of all of it is known, else this were no answer; the quick search may miss
+        // that.
         demand_factor: search::reachable(&shop.with(counts), MAX_FACTOR).max(1.0),
         survives_node_loss: shop.survives(counts),
     }

@@ -1,8 +1,9 @@
 //! A planning question in terms of models and machines, and its translation into bare numbers.
 //!
-//! Whether a replica may be on a node at all is [admission](rooflet_roofline::admission)'s judgement, the same that the
-//! scheduler and the agents pass. What it can answer there follows from the pessimistic end of the same
-//! predictions: the 10th percentile of decode speed, the 90th of prefill time.
+//! Whether a replica may be on a node at all is [admission](rooflet_roofline::admission)'s
+//! judgement, the same that the scheduler and the agents pass. What it can answer there follows
+//! from the pessimistic end of the same predictions: the 10th percentile of decode speed, the 90th
+//! of prefill time.
 
 use super::instance::{ClassSupply, Instance, ModelLoad, Need};
 use rooflet_base::units::{Bytes, BytesPerSecond};
@@ -79,7 +80,8 @@ pub(super) struct Fit {
 /// What answering takes of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Load {
-    /// Seconds of the chip per request: prefill, and the decode steps of its answer among those of the other streams.
+    /// Seconds of the chip per request: prefill, and the decode steps of its answer among those of
+    /// the other streams.
     pub service: f64,
     /// Of that, the prefill.
     pub prefill: f64,
@@ -183,8 +185,8 @@ impl Fit {
     }
 }
 
-/// At the average request: the prompt prefilled whole, the answer decoded at the context it has halfway, with all
-/// streams busy, which is how a node is when it is saturated.
+/// At the average request: the prompt prefilled whole, the answer decoded at the context it has
+/// halfway, with all streams busy, which is how a node is when it is saturated.
 fn load(
     model: &PlannedModel,
     hardware: Hardware,
@@ -255,7 +257,8 @@ pub(super) struct Judged<'a> {
 }
 
 impl<'a> Judged<'a> {
-    /// Of the fleet, and of the offers where they are asked for, in this order. What exists costs nothing.
+    /// Of the fleet, and of the offers where they are asked for, in this order. What exists costs
+    /// nothing.
     pub(super) fn new(question: &'a Question, with_offers: bool) -> Self {
         let offers = question.offers.iter().filter(|_| with_offers);
         let priced = question.offers.iter().all(|offer| offer.price.is_some());

@@ -1,9 +1,10 @@
-//! What no placement can exceed, for questions of any size: all nodes of a class poured together, and replicas cut
-//! into parts.
+//! What no placement can exceed, for questions of any size: all nodes of a class poured together,
+//! and replicas cut into parts.
 //!
-//! Memory, and disk, that packing must waste is kept in sight by dual feasible functions (Lueker, 1983; Fekete and Schepers, 2001):
-//! for `k = 1, 2, …` a replica that takes the share `s` of a node counts `⌊(k+1)·s⌋/k`, or `s` where `(k+1)·s` is
-//! whole, and on no node the counts of what fits together exceed 1.
+//! Memory, and disk, that packing must waste is kept in sight by dual feasible functions (Lueker,
+//! 1983; Fekete and Schepers, 2001): for `k = 1, 2, …` a replica that takes the share `s` of a node
+//! counts `⌊(k+1)·s⌋/k`, or `s` where `(k+1)·s` is whole, and on no node the counts of what fits
+//! together exceed 1.
 
 use super::instance::{Instance, MAX_FACTOR};
 use super::linear::{LinearProgram, NoOptimum, Optimum};
@@ -28,7 +29,8 @@ pub(super) fn most_demand(instance: &Instance) -> Option<f64> {
     }
 }
 
-/// The least price of nodes that carry a demand. What it takes to find that is done once, however often it is asked.
+/// The least price of nodes that carry a demand. What it takes to find that is done once, however
+/// often it is asked.
 #[derive(Debug, Clone)]
 pub(super) struct LeastPrice {
     optimum: Optimum,
@@ -62,7 +64,8 @@ impl LeastPrice {
         })
     }
 
-    /// No selection of nodes that carries the demand costs less than this, and how many of each class it would take.
+    /// No selection of nodes that carries the demand costs less than this, and how many of each
+    /// class it would take.
     pub(super) fn answer(&self) -> (f64, Vec<f64>) {
         let solution = self.optimum.solution();
         (0.0 - solution.value, solution.x[..self.classes].to_vec())
@@ -75,8 +78,8 @@ struct Relaxed {
     factor_limit: usize,
 }
 
-/// Variables, in this order: nodes used of each class; then, for each model and class where it can run, replicas that
-/// are as busy as they can be, and replicas that are idle; last the factor.
+/// Variables, in this order: nodes used of each class; then, for each model and class where it can
+/// run, replicas that are as busy as they can be, and replicas that are idle; last the factor.
 fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
     let mut program = LinearProgram::default();
     let nodes: Vec<usize> = instance

@@ -1,5 +1,5 @@
-//! From a question in numbers to a placement and what is proven of it: exactly where the question is small, otherwise
-//! greedily, with the relaxation's bound beside it.
+//! From a question in numbers to a placement and what is proven of it: exactly where the question
+//! is small, otherwise greedily, with the relaxation's bound beside it.
 
 use super::exact::{self, Goal, Search};
 use super::greedy::{self, Effort};
@@ -104,7 +104,8 @@ pub(super) fn without_one(instance: &Instance, class: usize, bound: f64) -> Rema
     }
 }
 
-/// Whether the others carry the whole demand once one node of `class` is gone: [`without_one`] for who needs no more than that.
+/// Whether the others carry the whole demand once one node of `class` is gone: [`without_one`] for
+/// who needs no more than that.
 pub(super) fn survives_without_one(instance: &Instance, class: usize) -> bool {
     let rest = instance.without_node(class);
     greedy::place(&rest, 1.0).is_ok()

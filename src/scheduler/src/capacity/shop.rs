@@ -1,5 +1,5 @@
-//! What has to be bought so that a demand is carried, in bare numbers: counts of nodes by class, those that are there
-//! all counted in.
+//! What has to be bought so that a demand is carried, in bare numbers: counts of nodes by class,
+//! those that are there all counted in.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +11,8 @@ use super::linear::NoOptimum;
 use super::relaxation::LeastPrice;
 use super::search;
 
-/// How much more than the demand the relaxation is asked to carry, step by step, until what it buys is enough.
+/// How much more than the demand the relaxation is asked to carry, step by step, until what it buys
+/// is enough.
 const SURPLUS: f64 = 1.03;
 const MAX_STEPS: i32 = 40;
 /// Macs that are added so that one may be lost, before that is given up.
@@ -111,7 +112,8 @@ impl<'a> Shop<'a> {
         counts[self.owned..].iter().any(|count| *count > 0)
     }
 
-    /// The least that was found to survive the loss of a node, and each offer by itself; the cheapest first.
+    /// The least that was found to survive the loss of a node, and each offer by itself; the
+    /// cheapest first.
     fn alternatives(&self, best: &[u32]) -> Vec<Vec<u32>> {
         let offers = self.owned..self.instance.classes.len();
         let mut others: Vec<Vec<u32>> = offers
@@ -143,7 +145,8 @@ impl<'a> Shop<'a> {
         self.cheapest(&available).map(|(counts, _)| counts)
     }
 
-    /// What is enough, and as many Macs of one offer more as it takes to survive the loss of a node.
+    /// What is enough, and as many Macs of one offer more as it takes to survive the loss of a
+    /// node.
     fn with_spare(&self, best: &[u32], others: &[Vec<u32>]) -> Option<Vec<u32>> {
         let mut found: Option<(f64, Vec<u32>)> = None;
         let others = others.iter().map(Vec::as_slice).filter(|other| *other != best);
@@ -203,8 +206,8 @@ impl<'a> Shop<'a> {
         Some((counts, lower_bound))
     }
 
-    /// What the relaxation buys, rounded up, for ever more than the demand until a placement is found; then whatever can
-    /// be left out again is.
+    /// What the relaxation buys, rounded up, for ever more than the demand until a placement is
+    /// found; then whatever can be left out again is.
     fn by_relaxation(&self, least_price: &LeastPrice, available: &[u32]) -> Option<(Vec<u32>, Placement)> {
         let classes = &self.instance.classes;
         // One step more is near the last.
@@ -229,7 +232,8 @@ impl<'a> Shop<'a> {
             .collect();
         dearest.sort_by(|a, b| classes[*b].price.total_cmp(&classes[*a].price));
         for class in dearest {
-            // One less, then twice as many at once as long as that works, and half as many once it does not.
+            // One less, then twice as many at once as long as that works, and half as many once it
+            // does not.
             let (mut step, mut growing) = (1, true);
             while step > 0 {
                 let fewer = counts[class].checked_sub(step).and_then(|left| {

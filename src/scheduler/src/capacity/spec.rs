@@ -1,4 +1,5 @@
-//! From the words of a CapacityPlan to a [`Question`], or to the field that is wrong and how to put it right.
+//! From the words of a CapacityPlan to a [`Question`], or to the field that is wrong and how to put
+//! it right.
 
 use std::collections::BTreeMap;
 
@@ -69,8 +70,8 @@ pub enum LoadModelError {
     UnknownFamily { name: String },
 }
 
-/// The question that `spec` asks, of the Macs it lists or else of `current`. `load` finds models that are neither
-/// known by name nor on a node; it gives `None` for what is no place to load from.
+/// The question that `spec` asks, of the Macs it lists or else of `current`. `load` finds models
+/// that are neither known by name nor on a node; it gives `None` for what is no place to load from.
 pub fn question(
     spec: &CapacityPlanSpec,
     current: Vec<NodeClass>,
@@ -389,7 +390,8 @@ fn default_name(chip: &ChipVariant, memory: Bytes) -> String {
     format!("{bare} {} GB", memory.0 >> 30)
 }
 
-/// Nodes that can take work, like ones together. Among those the slowest and the smallest speak for all.
+/// Nodes that can take work, like ones together. Among those the slowest and the smallest speak for
+/// all.
 pub fn current_fleet(nodes: &[FleetNode], replicas: &[ModelReplica], beside_running: bool) -> Vec<NodeClass> {
     let running = replicas.iter().filter(|_| beside_running);
     let fleet = Fleet::new(nodes, running);
@@ -548,7 +550,8 @@ mod tests {
         assert!(message(model).starts_with("spec.demand[0].model: no model is known by the name `qwen9`"));
     }
 
-    /// The smallest of those that are alike speaks for all, and what runs keeps what it was promised.
+    /// The smallest of those that are alike speaks for all, and what runs keeps what it was
+    /// promised.
     #[test]
     fn the_disks_of_the_fleet_there_is_are_counted() {
         let node = |name: &str, disk: Option<&str>| {

@@ -58,8 +58,8 @@ fn instances(classes: usize, nodes: u32, models: usize) -> impl Strategy<Value =
     })
 }
 
-/// Every content of every node, with the loads of each by a linear program: the largest factor, or `None` where not
-/// even the replicas can be placed.
+/// Every content of every node, with the loads of each by a linear program: the largest factor, or
+/// `None` where not even the replicas can be placed.
 fn brute_force(instance: &Instance) -> Option<f64> {
     let nodes: Vec<usize> = instance
         .classes
@@ -134,7 +134,8 @@ fn close(a: f64, b: f64) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// On small questions the answer is the one that trying everything gives, and it says that it is proven.
+    /// On small questions the answer is the one that trying everything gives, and it says that it
+    /// is proven.
     #[test]
     fn small_questions_are_answered_exactly(instance in instances(2, 2, 3)) {
         let capacity = search::capacity(&instance);
@@ -203,7 +204,8 @@ proptest! {
         }
     }
 
-    /// A placement for the demand as it is answers all of it, with no more replicas than the one for the most.
+    /// A placement for the demand as it is answers all of it, with no more replicas than the one
+    /// for the most.
     #[test]
     fn a_frugal_placement_answers_the_demand(instance in instances(2, 3, 4)) {
         let capacity = search::capacity(&instance);
@@ -216,8 +218,8 @@ proptest! {
         }
     }
 
-    /// A corner of a linear program likes to give one replica everything. That a replica is there and does nothing, while
-    /// its node has room, would be no plan.
+    /// A corner of a linear program likes to give one replica everything. That a replica is there
+    /// and does nothing, while its node has room, would be no plan.
     #[test]
     fn no_replica_of_a_frugal_placement_is_idle_without_need(instance in instances(2, 3, 4)) {
         let capacity = search::capacity(&instance);
@@ -237,7 +239,8 @@ proptest! {
         }
     }
 
-    /// Where the exact search has an answer, what is bought is worth as much; and what a purchase is said to survive, it does.
+    /// Where the exact search has an answer, what is bought is worth as much; and what a purchase
+    /// is said to survive, it does.
     #[test]
     fn what_is_bought_is_the_least_that_is_enough(instance in instances(3, 3, 3)) {
         let bought = Shop::new(&instance, 0).ok().and_then(|shop| Some((shop.choice()?, shop)));
@@ -259,7 +262,8 @@ proptest! {
         }
     }
 
-    /// Asked again for other nodes and another demand, the relaxation says what it says when asked for the first time.
+    /// Asked again for other nodes and another demand, the relaxation says what it says when asked
+    /// for the first time.
     #[test]
     fn a_relaxation_that_is_asked_again_answers_alike(
         instance in instances(3, 6, 5),
@@ -323,7 +327,8 @@ fn one_model_on_two_nodes_carries_what_the_utilisation_law_says() {
         needs: vec![vec![Some(need)]],
         utilization: 0.8,
     };
-    // Two nodes, each busy for 0.8 of the time, 2 s per request: 0.8 requests/s, 1.6 times the demand.
+    // Two nodes, each busy for 0.8 of the time, 2 s per request: 0.8 requests/s, 1.6 times the
+    // demand.
     let capacity = search::capacity(&instance);
     assert!(close(capacity.factor, 1.6), "{capacity:?}");
     let one = Group {
@@ -398,7 +403,8 @@ fn large(seed: u64) -> Instance {
     }
 }
 
-/// How far the best there can be may be above what is found: docs/planning.md tells the worst of these.
+/// How far the best there can be may be above what is found: docs/planning.md tells the worst of
+/// these.
 #[test]
 fn a_large_fleet_is_planned_within_the_stated_bound() {
     // The usual, and the worst of 1 to 30.

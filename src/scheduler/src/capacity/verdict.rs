@@ -1,4 +1,5 @@
-//! The answer: feasible or not, where everything goes, what is left, what breaks first, and what one lost node means.
+//! The answer: feasible or not, where everything goes, what is left, what breaks first, and what
+//! one lost node means.
 
 use serde_json::Value;
 
@@ -107,11 +108,12 @@ pub fn answer(question: &Question) -> PlanVerdict {
     rounded(&verdict)
 }
 
-/// What is nearer to nothing is nothing: smaller numbers of nine digits need not come back from JSON as they went in.
+/// What is nearer to nothing is nothing: smaller numbers of nine digits need not come back from
+/// JSON as they went in.
 const NEGLIGIBLE: f64 = 1e-13;
 
-/// Every number to nine digits: they are no better known, and so short ones come back from JSON as they went in, which
-/// keeps a status from looking changed.
+/// Every number to nine digits: they are no better known, and so short ones come back from JSON as
+/// they went in, which keeps a status from looking changed.
 fn rounded(verdict: &PlanVerdict) -> PlanVerdict {
     let mut value = serde_json::to_value(verdict).expect("a verdict has only string keys");
     round(&mut value);

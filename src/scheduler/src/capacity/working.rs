@@ -75,7 +75,8 @@ impl Working<'_> {
         most.map_or(Constraint::Bandwidth, |(constraint, _)| constraint)
     }
 
-    /// The limit that is reached first as the loads grow together: the constraint, what it is about, and when.
+    /// The limit that is reached first as the loads grow together: the constraint, what it is
+    /// about, and when.
     pub(super) fn first_limit(&self, group: &Group) -> Option<(Constraint, Limit, f64)> {
         let rows = self.rows(group).into_iter().filter(|(_, used, _)| *used > 0.0);
         let first = rows

@@ -1,4 +1,5 @@
-//! Nodes on which a model would run alike are one machine, and what a request takes of a machine is computed once.
+//! Nodes on which a model would run alike are one machine, and what a request takes of a machine is
+//! computed once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,8 +15,8 @@ use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::calibration::Calibration;
 use rooflet_roofline::predict::{Hardware, Parameters};
 
-/// Kinds of requests whose figures are kept. A fleet serves fewer models than that; those of deployments that are gone
-/// are forgotten when it is reached.
+/// Kinds of requests whose figures are kept. A fleet serves fewer models than that; those of
+/// deployments that are gone are forgotten when it is reached.
 const MAX_ASKS: usize = 4096;
 
 /// What of a node decides how a model runs there with nothing beside it.
@@ -131,7 +132,8 @@ pub(crate) struct Fit {
 /// One model over all machines: how many have it, and with which contexts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Offer {
-    /// Machines on which it can be served, by the tokens of context that it was made for there; 0 where that is not known.
+    /// Machines on which it can be served, by the tokens of context that it was made for there; 0
+    /// where that is not known.
     contexts: BTreeMap<u32, usize>,
     /// Machines on which it cannot.
     broken: usize,
@@ -174,7 +176,8 @@ impl Offer {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Ask {
     source: Option<ModelSource>,
-    /// Replicas that somebody else than our controller has made may say anything of the same source.
+    /// Replicas that somebody else than our controller has made may say anything of the same
+    /// source.
     artifact: Option<Arc<ArtifactSpec>>,
     context_tokens: Option<u32>,
     max_concurrency: u32,

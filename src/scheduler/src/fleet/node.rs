@@ -78,9 +78,11 @@ pub(crate) struct Resident {
     disk: Bytes,
     /// Of the chip's time.
     share: f64,
-    /// Its objective for decoding, and what it would get with the chip to itself, both in tokens per second.
+    /// Its objective for decoding, and what it would get with the chip to itself, both in tokens
+    /// per second.
     decode: Option<(f64, f64)>,
-    /// Predicted decode speed of one stream with the chip to itself, in tokens per second. 0 if unknown.
+    /// Predicted decode speed of one stream with the chip to itself, in tokens per second. 0 if
+    /// unknown.
     rate: f64,
 }
 
@@ -172,8 +174,9 @@ impl Load {
         (1.0 - self.share).max(0.0)
     }
 
-    /// How much of what is left to them the objectives of all replicas need, each between 0 and 1, summed up: an
-    /// objective of share s needs s of the time that the others leave. 1 minus that is its slack.
+    /// How much of what is left to them the objectives of all replicas need, each between 0 and 1,
+    /// summed up: an objective of share s needs s of the time that the others leave. 1 minus that
+    /// is its slack.
     ///
     /// With one more replica of this share.
     pub(crate) fn pressure_with(&self, share: f64, has_objectives: bool) -> f64 {
@@ -186,8 +189,8 @@ impl Load {
             .sum()
     }
 
-    /// The share of the chip's time that one more replica would have: with objectives all that no other reserves, else
-    /// its part of what objectives leave.
+    /// The share of the chip's time that one more replica would have: with objectives all that no
+    /// other reserves, else its part of what objectives leave.
     pub(crate) fn left(&self, has_objectives: bool) -> f64 {
         if has_objectives {
             return self.free_share();
@@ -197,7 +200,8 @@ impl Load {
         (1.0 - promised).max(0.0) / (others + 1) as f64
     }
 
-    /// Predicted decode speed of each replica without objectives if all are busy, in tokens per second.
+    /// Predicted decode speed of each replica without objectives if all are busy, in tokens per
+    /// second.
     #[cfg(test)]
     pub(crate) fn shared_speeds(&self) -> impl Iterator<Item = f64> {
         let time = (1.0 - self.promised.iter().sum::<f64>()).max(0.0);
@@ -205,10 +209,11 @@ impl Load {
         self.best_effort.iter().map(move |rate| rate * time / neighbours)
     }
 
-    /// Predicted effect of one more replica without objectives. `rate` is the decode speed of one of its streams with the chip
-    /// to itself, in tokens per second.
+    /// Predicted effect of one more replica without objectives. `rate` is the decode speed of one
+    /// of its streams with the chip to itself, in tokens per second.
     ///
-    /// Replicas without objectives share the chip time that objectives leave equally, as if all were busy.
+    /// Replicas without objectives share the chip time that objectives leave equally, as if all
+    /// were busy.
     pub(crate) fn with_best_effort(&self, rate: f64) -> SharedSpeed {
         let time = (1.0 - self.promised.iter().sum::<f64>()).max(0.0);
         let neighbours = self.best_effort.len() as f64;
@@ -219,7 +224,8 @@ impl Load {
             false => time / neighbours - time / (neighbours + 1.0),
         };
         let gain = own - total * lost_share;
-        // Otherwise many small, fast models would slow down one large model: each adds a little to the total speed.
+        // Otherwise many small, fast models would slow down one large model: each adds a little to
+        // the total speed.
         let is_small = !self.best_effort.is_empty() && gain.abs() < MIN_SHARED_GAIN * rate;
         SharedSpeed {
             own,
@@ -232,12 +238,14 @@ impl Load {
     }
 }
 
-/// Predicted effect of one more replica without objectives on a node, in decode tokens per second of one stream.
+/// Predicted effect of one more replica without objectives on a node, in decode tokens per second
+/// of one stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct SharedSpeed {
     /// Speed of the new replica.
     pub(crate) own: f64,
-    /// `own` minus the losses of the other replicas without objectives. Positive on nodes without such replicas.
+    /// `own` minus the losses of the other replicas without objectives. Positive on nodes without
+    /// such replicas.
     pub(crate) gain: f64,
 }
 
@@ -280,7 +288,8 @@ pub struct NodeState {
     pub(crate) nominees: BTreeMap<ReplicaKey, Resident>,
     /// What the residents take.
     pub(crate) load: Load,
-    /// How many replicas of each deployment and revision it has, those that are ending not included.
+    /// How many replicas of each deployment and revision it has, those that are ending not
+    /// included.
     pub(crate) copies: BTreeMap<ReplicaKey, BTreeMap<Option<String>, u32>>,
     /// Models that replicas on it hold in memory.
     pub(crate) sources: Vec<ModelSource>,
@@ -410,7 +419,8 @@ impl NodeState {
         self.draining || self.not_ready.is_some() || self.taints.iter().any(expels)
     }
 
-    /// What has to come for another replica that takes so much; `None` where one on the node has it in memory, or gets it.
+    /// What has to come for another replica that takes so much; `None` where one on the node has it
+    /// in memory, or gets it.
     pub(crate) fn arrival(&self, request: &ReplicaRequest, fit: &Fit) -> Option<Arrival> {
         let mut loaded = self.sources.iter();
         let is_loaded = loaded.any(|source| Some(source) == request.source.as_ref());
@@ -433,8 +443,8 @@ impl NodeState {
             })
     }
 
-    /// What is taken of it from the point of view of a request: what others of at least its priority are nominated for
-    /// is theirs.
+    /// What is taken of it from the point of view of a request: what others of at least its
+    /// priority are nominated for is theirs.
     pub(crate) fn load_for(&self, request: &ReplicaRequest) -> std::borrow::Cow<'_, Load> {
         let counts = |(key, nominee): &(&ReplicaKey, &Resident)| {
             **key != request.key && nominee.claim.request.priority >= request.priority
@@ -449,8 +459,8 @@ impl NodeState {
         std::borrow::Cow::Owned(Load::of(all))
     }
 
-    /// The share of the chip's time that each of its replicas takes. Of one that failed its agent has looked, and nothing
-    /// runs.
+    /// The share of the chip's time that each of its replicas takes. Of one that failed its agent
+    /// has looked, and nothing runs.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (&ReplicaRequest, f64)> {
         let running = self.residents.values().filter(|resident| !resident.claim.failed);
         running.map(|resident| (&resident.claim.request, resident.share))

@@ -17,7 +17,8 @@ use rooflet_roofline::admission::Verdict;
 const SHOWN_NODES: usize = 3;
 /// Nodes that are tried while a reserve for failures is kept.
 const TRIED_NODES: usize = 16;
-/// The most decisions of one call that are looked at once more, and how often they are. One alone knew all there is.
+/// The most decisions of one call that are looked at once more, and how often they are. One alone
+/// knew all there is.
 const MAX_POLISHED: usize = 256;
 const POLISHING_ROUNDS: usize = 3;
 
@@ -193,9 +194,9 @@ pub fn bind_all<'a>(
     decide_all(requests, fleet, 0)
 }
 
-/// Decides for every request in the order given, and enters each placement into `fleet`. What finds no room may move
-/// others of the same call, which are nowhere yet, to other nodes; and so many of them may preempt what is bound, for
-/// which they should come in order of priority.
+/// Decides for every request in the order given, and enters each placement into `fleet`. What finds
+/// no room may move others of the same call, which are nowhere yet, to other nodes; and so many of
+/// them may preempt what is bound, for which they should come in order of priority.
 pub fn decide_all<'a>(
     requests: impl IntoIterator<Item = &'a ReplicaRequest>,
     fleet: &mut Fleet,
@@ -227,8 +228,8 @@ pub fn decide_all<'a>(
     decisions
 }
 
-/// Decides once more for each placement, now that all others are known. What is decided in one call begins at the same
-/// time, so the first need not have the worst of it.
+/// Decides once more for each placement, now that all others are known. What is decided in one call
+/// begins at the same time, so the first need not have the worst of it.
 fn polish(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut Fleet) {
     if !(2..=MAX_POLISHED).contains(&decisions.len()) || fleet.reserve_node_failures > 0 {
         return;
@@ -239,7 +240,8 @@ fn polish(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut 
             let Ok(placement) = &mut decision.outcome else {
                 continue;
             };
-            // One of which nobody knows what it takes fills its node: it came where there was least to lose.
+            // One of which nobody knows what it takes fills its node: it came where there was least
+            // to lose.
             if placement.needed.is_none() {
                 continue;
             }

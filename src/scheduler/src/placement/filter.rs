@@ -28,9 +28,11 @@ impl Rejection {
     }
 }
 
-/// Whether `node` can take the replica beside `load`. `fit` is what the replica takes of its machine.
+/// Whether `node` can take the replica beside `load`. `fit` is what the replica takes of its
+/// machine.
 ///
-/// Where the replica may be placed among the domains of a spread depends on all nodes; see [`super::topology`].
+/// Where the replica may be placed among the domains of a spread depends on all nodes; see
+/// [`super::topology`].
 pub(crate) fn filter(
     request: &ReplicaRequest,
     node: &NodeState,
@@ -43,7 +45,8 @@ pub(crate) fn filter(
     }
 }
 
-/// Gives `tell` everything that stands against the replica there, as [`filter`] sees it, until it breaks off.
+/// Gives `tell` everything that stands against the replica there, as [`filter`] sees it, until it
+/// breaks off.
 pub(crate) fn rejections<B>(
     request: &ReplicaRequest,
     node: &NodeState,
@@ -121,7 +124,8 @@ pub(crate) fn repelled_by<'a>(
     })
 }
 
-/// Whether `taint` is one of those that do not matter. A place is good for as long as it is tolerated.
+/// Whether `taint` is one of those that do not matter. A place is good for as long as it is
+/// tolerated.
 fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     toleration_of(taint, tolerations).is_some()
 }

@@ -17,8 +17,9 @@ impl NodeState {
         Appraisal::new(&ask, machine.hardware, &machine.calibrations, parameters).speed
     }
 
-    /// The part of the chip's time that so many replicas of a deployment have together while all others there are busy:
-    /// with objectives what was promised to no other, else their part of what objectives leave.
+    /// The part of the chip's time that so many replicas of a deployment have together while all
+    /// others there are busy: with objectives what was promised to no other, else their part of
+    /// what objectives leave.
     pub fn left_to(&self, deployment: &ReplicaKey, has_objectives: bool, count: u32) -> f64 {
         let (mut promised, mut best_effort, mut others) = (0.0, 0.0, 0);
         for (request, share) in self.taken() {

@@ -1,5 +1,5 @@
-//! Which replicas of a lower priority leave for one that finds no room. Kubernetes' own way: the node where least harm is
-//! done, and of the replicas there as few as possible.
+//! Which replicas of a lower priority leave for one that finds no room. Kubernetes' own way: the
+//! node where least harm is done, and of the replicas there as few as possible.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,9 +38,11 @@ struct Damage {
     at: usize,
 }
 
-/// What should leave for the request, which has no node, and where. The room is kept for it from here on.
+/// What should leave for the request, which has no node, and where. The room is kept for it from
+/// here on.
 ///
-/// `None` where nothing of a lower priority is in the way, and while others are still leaving for it.
+/// `None` where nothing of a lower priority is in the way, and while others are still leaving for
+/// it.
 pub(crate) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Preemption> {
     if is_waited_for(request, fleet) {
         return None;
@@ -127,8 +129,8 @@ fn ready_replicas(nodes: &[NodeState]) -> BTreeMap<ReplicaKey, usize> {
     ready
 }
 
-/// The fewest replicas, of those that may go, without which the node could take the request. `None`: not even without all
-/// of them, or there are none.
+/// The fewest replicas, of those that may go, without which the node could take the request.
+/// `None`: not even without all of them, or there are none.
 pub(crate) fn leaving(
     request: &ReplicaRequest,
     node: &NodeState,
@@ -155,7 +157,8 @@ pub(crate) fn leaving(
     if !fits_without(&gone) {
         return None;
     }
-    // Those whose leaving would be the greatest loss are asked first whether they can stay. What is going anyway is none.
+    // Those whose leaving would be the greatest loss are asked first whether they can stay. What is
+    // going anyway is none.
     candidates.sort_by_key(|(key, resident)| {
         let claim = &resident.claim;
         (

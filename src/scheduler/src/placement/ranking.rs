@@ -1,8 +1,9 @@
 //! The nodes for one kind of request, the best first, kept while nodes change.
 //!
-//! Deployments share it unless they have a spread: the few nodes that hold their own replicas are told when it is asked.
-//! A change of one node is one new score. Scores of a node that are no longer its own are left in the heaps until they
-//! come up. With a spread there is one heap a domain, so that the bound is judged once a domain, not once a node.
+//! Deployments share it unless they have a spread: the few nodes that hold their own replicas are
+//! told when it is asked. A change of one node is one new score. Scores of a node that are no
+//! longer its own are left in the heaps until they come up. With a spread there is one heap a
+//! domain, so that the bound is judged once a domain, not once a node.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -122,8 +123,8 @@ impl Ranking {
         }
     }
 
-    /// The best nodes in order, so many at most. `held` are the places of nodes with replicas of the same deployment and
-    /// their numbers; `apart`: those nodes are not taken.
+    /// The best nodes in order, so many at most. `held` are the places of nodes with replicas of
+    /// the same deployment and their numbers; `apart`: those nodes are not taken.
     pub(crate) fn best(
         &mut self,
         count: usize,
@@ -192,8 +193,8 @@ impl Ranking {
     }
 }
 
-/// What of a request the order of nodes depends on: of its deployment only where its replicas are spread. It has no name, so
-/// that what is kept for any replica counts.
+/// What of a request the order of nodes depends on: of its deployment only where its replicas are
+/// spread. It has no name, so that what is kept for any replica counts.
 fn shared(request: &ReplicaRequest) -> ReplicaRequest {
     let nobody = ReplicaKey {
         namespace: String::new(),

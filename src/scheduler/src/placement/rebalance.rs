@@ -1,4 +1,5 @@
-//! Replicas that would be better off on another node, now that the fleet is what it is. A proposal; nothing is moved here.
+//! Replicas that would be better off on another node, now that the fleet is what it is. A proposal;
+//! nothing is moved here.
 
 use super::bind::place;
 use super::filter::filter;
@@ -10,7 +11,8 @@ use crate::fleet::node::Claim;
 use crate::request::{ReplicaKey, ReplicaRequest};
 use rooflet_roofline::loading::Arrival;
 
-/// A move has a cost, so it must gain at least so much: percent points of slack, of use, and of the time of a token.
+/// A move has a cost, so it must gain at least so much: percent points of slack, of use, and of the
+/// time of a token.
 const MIN_SLACK_GAIN: i64 = 5;
 const MIN_USE_GAIN: i64 = 10;
 const MIN_TOKEN_GAIN: i64 = 20;
@@ -27,12 +29,14 @@ pub struct Move {
     pub after: String,
     /// What has to be read on the other node; `None` where a replica there has it in memory.
     pub arrival: Option<Arrival>,
-    /// The replica without a node that takes its place. Nothing is gained before all moves for it are made.
+    /// The replica without a node that takes its place. Nothing is gained before all moves for it
+    /// are made.
     pub makes_room_for: Option<ReplicaKey>,
 }
 
-/// Moves that are worth their cost, each on top of the ones before: those that make room for a replica of `waiting`, which
-/// has no node, and then those that leave a replica itself better off. `fleet` is afterwards as if they were done.
+/// Moves that are worth their cost, each on top of the ones before: those that make room for a
+/// replica of `waiting`, which has no node, and then those that leave a replica itself better off.
+/// `fleet` is afterwards as if they were done.
 pub fn rebalance(fleet: &mut Fleet, waiting: &[ReplicaRequest]) -> Vec<Move> {
     let mut moves = make_room(waiting, fleet);
     let settled: Vec<ReplicaRequest> = fleet
@@ -128,7 +132,8 @@ pub(crate) fn arrival(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -
 }
 
 fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
-    // Beside a held canary another revision stays as well: only fewer replicas of the deployment are a gain.
+    // Beside a held canary another revision stays as well: only fewer replicas of the deployment
+    // are a gain.
     let first = |score: &PlacementScore| {
         let copies = score.copies.same + score.copies.others;
         (score.excess, score.unwelcome, copies)

@@ -1,4 +1,5 @@
-//! Makes room for what has found none by placing others of the same call anew. They are nowhere yet, so it costs nothing.
+//! Makes room for what has found none by placing others of the same call anew. They are nowhere
+//! yet, so it costs nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -76,7 +77,8 @@ fn bytes(request: &ReplicaRequest, node: &str, fleet: &Fleet) -> Bytes {
     resident.map_or(Bytes::ZERO, Resident::bytes)
 }
 
-/// Places the first of them, which is nowhere, and then the others, which are all on the node, or leaves everything as it is.
+/// Places the first of them, which is nowhere, and then the others, which are all on the node, or
+/// leaves everything as it is.
 fn place_anew(
     anew: &[usize],
     requests: &[&ReplicaRequest],

@@ -8,15 +8,16 @@ use crate::fleet::Fleet;
 use crate::fleet::node::{NodeState, Resident};
 use crate::request::ReplicaRequest;
 
-/// Sets of failing nodes that are tried for one placement. All of them in small fleets; in large ones those around the
-/// nodes that are fullest, which are the hardest to lose.
+/// Sets of failing nodes that are tried for one placement. All of them in small fleets; in large
+/// ones those around the nodes that are fullest, which are the hardest to lose.
 const MAX_FAILURES: usize = 64;
 
-/// Whether, with the request on the node at this place, the replicas of any so many nodes as the fleet's reserve says
-/// would find room on the others. `fleet` is the same afterwards.
+/// Whether, with the request on the node at this place, the replicas of any so many nodes as the
+/// fleet's reserve says would find room on the others. `fleet` is the same afterwards.
 ///
-/// Nodes that are lost already are among them: so many fewer need be survivable beside them. Room that their replicas
-/// need is not given to others, and is what the replacements of these replicas may take.
+/// Nodes that are lost already are among them: so many fewer need be survivable beside them. Room
+/// that their replicas need is not given to others, and is what the replacements of these replicas
+/// may take.
 pub(crate) fn survives(request: &ReplicaRequest, at: usize, fleet: &mut Fleet) -> bool {
     // Before it is promised: the request may be that of a replica on a lost node.
     let is_lost: Vec<_> = fleet.nodes.iter().map(is_lost).collect();
@@ -37,8 +38,8 @@ pub(crate) fn survives(request: &ReplicaRequest, at: usize, fleet: &mut Fleet) -
     survives
 }
 
-/// Whether the replicas of a node have to go elsewhere already. One that is drained is lost also when it is empty: the
-/// last of its replacements may still wait for a node.
+/// Whether the replicas of a node have to go elsewhere already. One that is drained is lost also
+/// when it is empty: the last of its replacements may still wait for a node.
 fn is_lost(node: &NodeState) -> bool {
     let is_left = |resident: &Resident| node.is_left_by(&resident.claim.request);
     node.draining || node.residents.values().any(is_left)
@@ -82,7 +83,8 @@ fn choose(from: &[usize], count: usize, chosen: &mut Vec<usize>, sets: &mut Vec<
     }
 }
 
-/// Whether the replicas of the failing nodes fit elsewhere, the largest first, each where it fits tightest.
+/// Whether the replicas of the failing nodes fit elsewhere, the largest first, each where it fits
+/// tightest.
 fn evacuates(fleet: &mut Fleet, failing: &[usize]) -> bool {
     let mut homeless: Vec<&Resident> = failing
         .iter()

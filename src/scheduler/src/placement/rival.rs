@@ -1,5 +1,5 @@
-//! How others place: by memory alone, whatever that does to the speed of what runs there. For comparisons in the
-//! simulation; nothing in a real fleet is placed so.
+//! How others place: by memory alone, whatever that does to the speed of what runs there. For
+//! comparisons in the simulation; nothing in a real fleet is placed so.
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,8 @@ use rooflet_roofline::memory::RUNTIME_OVERHEAD;
 /// Parts of a node's memory that are told apart when nodes are compared by how full they are.
 const PARTS: u64 = 10_000;
 
-/// A rule that picks one of the nodes with enough memory. It makes nobody leave and looks at nothing twice.
+/// A rule that picks one of the nodes with enough memory. It makes nobody leave and looks at
+/// nothing twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rival {
     /// Where the least memory is left; of equal ones where the model runs fastest alone.

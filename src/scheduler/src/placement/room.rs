@@ -1,5 +1,6 @@
-//! Moves of running replicas that make room for one that has found none, be it that no node is free enough although
-//! several together are. Proposed by [`mod@super::rebalance`] only: the scheduler itself moves nothing that runs.
+//! Moves of running replicas that make room for one that has found none, be it that no node is free
+//! enough although several together are. Proposed by [`mod@super::rebalance`] only: the scheduler
+//! itself moves nothing that runs.
 
 use std::cmp::Reverse;
 
@@ -11,7 +12,8 @@ use crate::fleet::Fleet;
 use crate::request::{ReplicaKey, ReplicaRequest};
 use rooflet_base::units::Bytes;
 
-/// Nodes that are tried for one replica, those first where the least would have to be loaded elsewhere.
+/// Nodes that are tried for one replica, those first where the least would have to be loaded
+/// elsewhere.
 const TRIED_NODES: usize = 64;
 
 /// A node that could take the replica, were these elsewhere.
@@ -21,7 +23,8 @@ struct Candidate {
     bytes: Bytes,
 }
 
-/// For each of `waiting` for which it can be done, in this order: moves after which it finds a node.
+/// For each of `waiting` for which it can be done, in this order: moves after which it finds a
+/// node.
 pub(crate) fn make_room(waiting: &[ReplicaRequest], fleet: &mut Fleet) -> Vec<Move> {
     let mut moves = Vec::new();
     // Those like them have no better luck while nothing else has changed.
@@ -70,7 +73,8 @@ fn candidates(request: &ReplicaRequest, fleet: &mut Fleet) -> Vec<Candidate> {
     found
 }
 
-/// Moves all that have to leave the node, and enters the replica there; or leaves everything as it is.
+/// Moves all that have to leave the node, and enters the replica there; or leaves everything as it
+/// is.
 fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Vec<Move>> {
     let node = &candidate.node;
     let residents = &fleet.node(node)?.residents;

@@ -18,8 +18,8 @@ pub(crate) struct PlacementScore {
     pub(crate) excess: u32,
     /// Taints of effect PreferNoSchedule that are not tolerated.
     pub(crate) unwelcome: u32,
-    /// Replicas of the same deployment on the node: one machine's failure should not take all of them. What a rollout
-    /// replaces will be gone, so that those of the same revision come first.
+    /// Replicas of the same deployment on the node: one machine's failure should not take all of
+    /// them. What a rollout replaces will be gone, so that those of the same revision come first.
     pub(crate) copies: Copies,
     pub(crate) terms: Terms,
     /// The node's place, so that equal nodes are taken in order of name.
@@ -30,8 +30,9 @@ pub(crate) struct PlacementScore {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Terms {
     SloSlack {
-        /// Percent of slack that the objectives of all replicas on the node lose, the new one's included: slack is the part
-        /// of its time that a replica does not need for its objective. Whole percents: predictions know no more.
+        /// Percent of slack that the objectives of all replicas on the node lose, the new one's
+        /// included: slack is the part of its time that a replica does not need for its objective.
+        /// Whole percents: predictions know no more.
         slack_lost: i64,
         loading: Loading,
         memory_left: Bytes,
@@ -63,7 +64,8 @@ pub(crate) enum Terms {
         loading: Loading,
     },
     Fastest {
-        /// Microseconds that a token of one stream takes in the time that is left; the most there is where nobody can tell.
+        /// Microseconds that a token of one stream takes in the time that is left; the most there
+        /// is where nobody can tell.
         token_micros: i64,
         slack_lost: i64,
         loading: Loading,
@@ -77,7 +79,8 @@ pub(crate) enum Loading {
     /// Another replica of the node holds the model in memory.
     Loaded,
     Read {
-        /// A power of two that it takes at most: disks that differ by less do not outweigh what comes after.
+        /// A power of two that it takes at most: disks that differ by less do not outweigh what
+        /// comes after.
         within_seconds: u32,
         /// By published figures: the node's own disk, or its line, was not measured.
         nominal: bool,
@@ -202,7 +205,8 @@ impl Loading {
     }
 }
 
-/// Assumed decode speed on nodes whose speed is unknown, in tokens per second: slower than every known node.
+/// Assumed decode speed on nodes whose speed is unknown, in tokens per second: slower than every
+/// known node.
 const UNKNOWN_RATE: f64 = 0.001;
 
 /// Speeds that differ by less are equal: predictions are not more precise.

@@ -1,6 +1,7 @@
-//! Zones, racks, or whatever a label of the nodes names: how many replicas of a deployment's revision each has, and how
-//! many it may have. The rules of Kubernetes' topology spread constraints with `matchLabelKeys: [pod-template-hash]`: what
-//! a rollout leaves is spread, in whatever order it replaces.
+//! Zones, racks, or whatever a label of the nodes names: how many replicas of a deployment's
+//! revision each has, and how many it may have. The rules of Kubernetes' topology spread
+//! constraints with `matchLabelKeys: [pod-template-hash]`: what a rollout leaves is spread, in
+//! whatever order it replaces.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ pub(crate) struct Domains {
     /// Replicas of the revision on each node, and in each domain.
     copies: Vec<u32>,
     counts: Vec<u32>,
-    /// Whether a node of the domain is one that the placement asks for: only then its number counts.
+    /// Whether a node of the domain is one that the placement asks for: only then its number
+    /// counts.
     eligible: Vec<bool>,
 }
 
@@ -93,8 +95,8 @@ impl Domains {
             .unwrap_or(0)
     }
 
-    /// By how much one more replica in the domain would exceed the bound, where the domain with the fewest has `fewest`.
-    /// `None`: it may not be there.
+    /// By how much one more replica in the domain would exceed the bound, where the domain with the
+    /// fewest has `fewest`. `None`: it may not be there.
     pub(crate) fn excess(&self, domain: usize, fewest: u32) -> Option<u32> {
         let binds = match self.spread.when_unsatisfiable {
             WhenUnsatisfiable::DoNotSchedule => true,
@@ -137,7 +139,8 @@ impl Domains {
         }
     }
 
-    /// The least bound with which the node at this place might have one more; `None` for one without the label.
+    /// The least bound with which the node at this place might have one more; `None` for one
+    /// without the label.
     pub(crate) fn skew_with(&self, at: usize) -> Option<u32> {
         let count = self.counts.get(self.of(at))?;
         Some((count + 1).saturating_sub(self.fewest()))

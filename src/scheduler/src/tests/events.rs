@@ -1,5 +1,5 @@
-//! Whatever happens in whatever order: a fleet that follows its objects is the one counted anew, decides like it, and
-//! nothing is ever promised twice.
+//! Whatever happens in whatever order: a fleet that follows its objects is the one counted anew,
+//! decides like it, and nothing is ever promised twice.
 
 use super::*;
 use crate::fleet::node::NodeState;
@@ -113,7 +113,8 @@ impl Scene {
             Event::Fail { replica } => self.change(replica, |replica| {
                 replica.status.get_or_insert_default().phase = ReplicaPhase::Failed;
             }),
-            // Never more than is computed, so that agents do not over-commit where the scheduler did not.
+            // Never more than is computed, so that agents do not over-commit where the scheduler
+            // did not.
             Event::Report { replica, gib } => self.change(replica, |replica| {
                 let most = match replica.spec.model.source.as_str() {
                     "local://tiny" => 1,

@@ -114,7 +114,8 @@ fn best_effort(random: &mut Random, strategy: &str) -> (Vec<FleetNode>, Vec<Repl
     (nodes, requests)
 }
 
-/// Sum of the predicted decode speeds of all replicas without objectives if all are busy, in tokens per second.
+/// Sum of the predicted decode speeds of all replicas without objectives if all are busy, in tokens
+/// per second.
 fn total_speed(fleet: &Fleet) -> f64 {
     let nodes = fleet.nodes.iter();
     nodes.flat_map(|node| node.load.shared_speeds()).sum()

@@ -113,7 +113,8 @@ fn nobody_leaves_for_a_place_that_would_not_be_given() {
     // Where one leaves b, the one that stays there and x find room on the other.
     assert_eq!(waiting("p of=d on=a; r of=d on=b; s of=d on=b", 1), None);
     assert_eq!(waiting("r of=d on=b; s of=d on=b", 1).as_deref(), Some("b"));
-    // The room is not taken either where others have left it, if then a failure would not be survived.
+    // The room is not taken either where others have left it, if then a failure would not be
+    // survived.
     let nominated = "p of=d on=a; r of=d on=b; s of=d on=b; x of=e nominated=a priority=5";
     assert_eq!(outcome(nodes, nominated, 0), "a");
     assert_eq!(outcome(nodes, nominated, 1), "FailureReserve");

@@ -1,4 +1,5 @@
-//! What would give a replica a node: changes that a person can make, the least first. Each is tried before it is told.
+//! What would give a replica a node: changes that a person can make, the least first. Each is tried
+//! before it is told.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,9 @@ const MAX_TRIED: usize = 6;
 /// The [`effort`] of making others leave a node.
 const LEAVING: u32 = 8;
 
-/// How much is asked of a person, more for what costs the fleet or its users more: a command, then a rule of the
-/// deployment, what it serves, files to be copied, a machine to be looked after. Those of one node sum up.
+/// How much is asked of a person, more for what costs the fleet or its users more: a command, then
+/// a rule of the deployment, what it serves, files to be copied, a machine to be looked after.
+/// Those of one node sum up.
 fn effort(rejection: &Rejection) -> u32 {
     match rejection {
         Rejection::Cordoned => 1,
@@ -214,7 +216,8 @@ impl Doctor<'_> {
             Rejection::FailureReserve { .. } => {
                 "a node more, or a smaller --reserve-node-failures".to_owned()
             }
-            // Told with what would make room; and what the agent has against it only the agent can tell.
+            // Told with what would make room; and what the agent has against it only the agent can
+            // tell.
             Rejection::ContextTooLong { .. }
             | Rejection::Memory { .. }
             | Rejection::Disk { .. }
@@ -223,8 +226,9 @@ impl Doctor<'_> {
         })
     }
 
-    /// What the replica has to do without so that the node has memory and time for it, or what has to leave: an effort
-    /// and the change, if it takes one. `longest`: what the model allows of the context that is asked for.
+    /// What the replica has to do without so that the node has memory and time for it, or what has
+    /// to leave: an effort and the change, if it takes one. `longest`: what the model allows of the
+    /// context that is asked for.
     fn room(&self, node: &NodeState, longest: Option<u32>) -> Option<(u32, Option<String>)> {
         let request = self.search.request;
         let load = node.load_for(request);

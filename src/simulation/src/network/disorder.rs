@@ -1,4 +1,5 @@
-//! Watches that tell something twice, or late: a server behind a proxy, or one of several that lags.
+//! Watches that tell something twice, or late: a server behind a proxy, or one of several that
+//! lags.
 
 use std::time::Duration;
 

@@ -67,7 +67,8 @@ impl Taken {
     }
 }
 
-/// It takes replicas away whatever their deployments can spare: a person says so, or nobody hears of it.
+/// It takes replicas away whatever their deployments can spare: a person says so, or nobody hears
+/// of it.
 pub(crate) fn expels(node: &FleetNode) -> bool {
     let taints = &node.spec.taints;
     is_silent(node) || taints.iter().any(|taint| taint.effect == TaintEffect::NoExecute)

@@ -1,5 +1,5 @@
-//! One Mac with its agent's shell, modelled: processes, what is on its disk, when it looks and what it reports. What it
-//! decides by are the real plan and the real statuses.
+//! One Mac with its agent's shell, modelled: processes, what is on its disk, when it looks and what
+//! it reports. What it decides by are the real plan and the real statuses.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use rooflet_agent::sync::{Start, Step, StopCause, SyncPlan};
 use rooflet_agent::workers::first_record;
 use rooflet_base::clock::since;
 
-/// A report that could not be written, and a list that could not be read, are tried again after this time.
+/// A report that could not be written, and a list that could not be read, are tried again after
+/// this time.
 const RELIST: Duration = Duration::from_secs(1);
 
 impl Run<'_> {

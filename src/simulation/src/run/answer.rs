@@ -1,4 +1,5 @@
-//! What a write of the controller does at the server, and what the answer means for the pass that made it.
+//! What a write of the controller does at the server, and what the answer means for the pass that
+//! made it.
 
 use kube::ResourceExt;
 use serde::Serialize;
@@ -110,7 +111,8 @@ impl Run<'_> {
                     found.status = Some(status.as_ref().clone());
                 })),
                 Intent::ReleaseReplica { of } => match store.get::<ModelReplica>(of) {
-                    // The server is asked for the node just before; nothing is done when it is there again.
+                    // The server is asked for the node just before; nothing is done when it is
+                    // there again.
                     Some(found) if asks && store.has_node_of(&found) => Answer::Refused(Refusal::Conflict),
                     None => Answer::Refused(Refusal::NotFound),
                     Some(found) if found.metadata.deletion_timestamp.is_some() => {

@@ -1,5 +1,5 @@
-//! What must hold after every step, computed from the truth and not from what the parts believe: the guarantees of the
-//! design that state and messages can break.
+//! What must hold after every step, computed from the truth and not from what the parts believe:
+//! the guarantees of the design that state and messages can break.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ use rooflet_controller::intent::{Deletion, Intent, Snapshot};
 use rooflet_controller::{FollowedFleet, deployment_intents};
 use rooflet_scheduler::taints_of_conditions;
 
-/// A Lease expires after 40 s, a silent node is given up 30 s later; renewals are up to 10 s old when a node falls silent.
+/// A Lease expires after 40 s, a silent node is given up 30 s later; renewals are up to 10 s old
+/// when a node falls silent.
 const SURELY_NOT_GIVEN_UP: Duration = Duration::from_secs(59);
 
 /// And by then, with two resyncs and retries of writes, everybody has been told.
@@ -209,7 +210,8 @@ impl Run<'_> {
         }
     }
 
-    /// Its finalizer is off: no process of it may be left, unless the node was given up by a person.
+    /// Its finalizer is off: no process of it may be left, unless the node was given up by a
+    /// person.
     fn check_release(&mut self, replica: &ModelReplica, node: &str) {
         let Some(index) = self.world.by_name.get(node) else {
             return;
@@ -226,8 +228,8 @@ impl Run<'_> {
         }
     }
 
-    /// What happened before was known to a loop when it decided on what it writes now: all that is older than a message
-    /// may be.
+    /// What happened before was known to a loop when it decided on what it writes now: all that is
+    /// older than a message may be.
     pub(crate) fn known_to(&self, of: Loop) -> Duration {
         let decided = self.world.control.decided(of);
         let decided = decided.saturating_sub(self.network.disorder.lag(decided));
@@ -305,7 +307,8 @@ impl Run<'_> {
             self.break_rule("a replica runs on one node", message);
         }
         if let Some((at, failures)) = self.rules.failed.get(&(node, key.clone())) {
-            // Clocks may have been set in between; a second after the first failure is what is least.
+            // Clocks may have been set in between; a second after the first failure is what is
+            // least.
             let least = Duration::from_millis(900)
                 * if self.world.skew_in_play() {
                     0

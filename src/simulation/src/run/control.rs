@@ -1,5 +1,5 @@
-//! The controller's shell, modelled: when its reconcilers look, and what their plans are made from. The plans are the real
-//! ones.
+//! The controller's shell, modelled: when its reconcilers look, and what their plans are made from.
+//! The plans are the real ones.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use rooflet_controller::{BINDER_RESYNC, NODE_MONITOR_PERIOD};
 /// From the end of one leader to the beginning of the next.
 const TAKES_OVER: Duration = Duration::from_secs(1);
 
-/// A loop that takes replicas away waits for another one that does, and looks again after this time.
+/// A loop that takes replicas away waits for another one that does, and looks again after this
+/// time.
 const DISRUPTION_RETRY: Duration = Duration::from_millis(20);
 
 impl Run<'_> {
@@ -22,7 +23,8 @@ impl Run<'_> {
         self.world.control = self.world.control.succeed(self.world.now);
         let (life, down) = (self.world.control.life, self.world.control.down);
         if down == 0 {
-            // Another process has to notice that nobody leads; what the last one sent has arrived by then.
+            // Another process has to notice that nobody leads; what the last one sent has arrived
+            // by then.
             let wait = if life > 1 {
                 TAKES_OVER
             } else {
@@ -81,7 +83,8 @@ impl Run<'_> {
         let writer = self.world.control.writer(of);
         let was_dirty = std::mem::take(&mut writer.dirty) || writer.failed;
         if of == Loop::NodeLifecycle && !was_dirty && self.world.nothing_is_silent() {
-            // Renewals of healthy nodes are not simulated one by one: the plan would be what it was.
+            // Renewals of healthy nodes are not simulated one by one: the plan would be what it
+            // was.
             self.world.wake_loop(of, NODE_MONITOR_PERIOD);
             return;
         }

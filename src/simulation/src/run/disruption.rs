@@ -1,5 +1,6 @@
-//! The rules that what is planned, rollouts and drains alike, keeps a deployment's bounds: never more replicas missing than
-//! `maxUnavailable`, never less predicted than `minThroughput`. What was lost otherwise, and not known when it was decided, counts as still there.
+//! The rules that what is planned, rollouts and drains alike, keeps a deployment's bounds: never
+//! more replicas missing than `maxUnavailable`, never less predicted than `minThroughput`. What was
+//! lost otherwise, and not known when it was decided, counts as still there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use rooflet_controller::intent::Deletion;
 /// Older losses are known to everybody.
 const REMEMBERED: Duration = Duration::from_secs(900);
 
-/// Sums of the same figures in another order, and figures that were rounded to be shown, differ by less.
+/// Sums of the same figures in another order, and figures that were rounded to be shown, differ by
+/// less.
 const TOLERANCE: f64 = 0.01;
 
 fn min_available(spec: &ModelDeploymentSpec) -> usize {
@@ -39,8 +41,8 @@ fn min_available(spec: &ModelDeploymentSpec) -> usize {
     wanted.saturating_sub(unavailable.max(least))
 }
 
-/// In predicted tokens per second, as if nothing else ran on the chips: who decides need not know of all that does. The
-/// replicas of one chip share it.
+/// In predicted tokens per second, as if nothing else ran on the chips: who decides need not know
+/// of all that does. The replicas of one chip share it.
 fn throughput<'a>(replicas: impl IntoIterator<Item = &'a Arc<ModelReplica>>) -> f64 {
     let mut chips: BTreeMap<Option<&str>, (f64, f64)> = BTreeMap::new();
     for replica in replicas.into_iter().filter(|replica| serves(replica)) {
@@ -60,7 +62,8 @@ fn throughput<'a>(replicas: impl IntoIterator<Item = &'a Arc<ModelReplica>>) -> 
 }
 
 impl Run<'_> {
-    /// What began to answer since `known` may make a chip slower that it shares: those are left out.
+    /// What began to answer since `known` may make a chip slower that it shares: those are left
+    /// out.
     fn without_newcomers(
         &self,
         mut replicas: Vec<Arc<ModelReplica>>,
@@ -101,7 +104,8 @@ impl Run<'_> {
         });
     }
 
-    /// It was taken by who knew all that happened until `known`, and learns what it has done if it is `told`.
+    /// It was taken by who knew all that happened until `known`, and learns what it has done if it
+    /// is `told`.
     pub(crate) fn check_taken(&mut self, known: Duration, taken: &Taken, told: bool) {
         let replica = &taken.replica;
         if told {

@@ -1,4 +1,5 @@
-//! Requests and the gateway's shell, modelled. Who goes where, who waits and for how long is the gateway's own decision.
+//! Requests and the gateway's shell, modelled. Who goes where, who waits and for how long is the
+//! gateway's own decision.
 
 use crate::run::Run;
 use crate::scenario::policy::Routing;

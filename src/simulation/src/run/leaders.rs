@@ -1,7 +1,9 @@
-//! Two leaders at once: one that stood still until another one had taken its Lease goes on with what it knew.
+//! Two leaders at once: one that stood still until another one had taken its Lease goes on with
+//! what it knew.
 //!
-//! It asks before each write whether it still leads, and a Lease that has gone stops it. What it had asked for before it
-//! stood still is written afterwards all the same: at most one write of each of its loops.
+//! It asks before each write whether it still leads, and a Lease that has gone stops it. What it
+//! had asked for before it stood still is written afterwards all the same: at most one write of
+//! each of its loops.
 
 use crate::rules::bounds::Taken;
 use crate::run::Run;

@@ -1,4 +1,5 @@
-//! The API server's process dies and comes back with what is on its disk. Everybody lists anew then.
+//! The API server's process dies and comes back with what is on its disk. Everybody lists anew
+//! then.
 
 use std::time::Duration;
 

@@ -38,7 +38,8 @@ impl Run<'_> {
         self.world.queue.push(arrives, Event::Deliver { to, kind });
     }
 
-    /// Puts what was just written on its way to everybody who watches it, and holds it against the rules.
+    /// Puts what was just written on its way to everybody who watches it, and holds it against the
+    /// rules.
     pub(crate) fn propagate(&mut self) {
         for change in self.world.store.take_changes() {
             self.check_change(&change);

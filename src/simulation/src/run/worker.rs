@@ -1,4 +1,5 @@
-//! One worker process: it loads, warms up, answers requests in the time that the roofline predicts, drains and ends.
+//! One worker process: it loads, warms up, answers requests in the time that the roofline predicts,
+//! drains and ends.
 
 use std::time::Duration;
 

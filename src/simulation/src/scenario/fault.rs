@@ -1,5 +1,5 @@
-//! What goes wrong, when and for how long: written down in the scenario, or drawn from the seed. A value, so that a
-//! failing run can be shrunk by leaving faults out.
+//! What goes wrong, when and for how long: written down in the scenario, or drawn from the seed. A
+//! value, so that a failing run can be shrunk by leaving faults out.
 
 use std::time::Duration;
 
@@ -74,9 +74,11 @@ pub enum Fault {
     RepeatedEvents { share: f64 },
     /// This share of what watches tell is told late, after what came after it.
     ReorderedEvents { share: f64 },
-    /// The API server's process is gone. What it wrote last may be lost, as long as nobody was told of it.
+    /// The API server's process is gone. What it wrote last may be lost, as long as nobody was told
+    /// of it.
     StoreCrash {},
-    /// The leader stands still until another one leads, at least for [`PAUSED_LEAST`](PAUSED_LEAST), and then goes on.
+    /// The leader stands still until another one leads, at least for
+    /// [`PAUSED_LEAST`](PAUSED_LEAST), and then goes on.
     PausedLeader {},
     /// Every message takes so many times longer.
     SlowNetwork { factor: f64 },
@@ -129,7 +131,8 @@ impl Fault {
         )
     }
 
-    /// As a scenario names it, where it is nothing that can be done to a machine beside a real control plane.
+    /// As a scenario names it, where it is nothing that can be done to a machine beside a real
+    /// control plane.
     pub(crate) fn only_modelled(&self) -> Option<&'static str> {
         match self {
             Self::ClockSkew { .. } => Some("clockSkew"),

@@ -1,5 +1,5 @@
-//! Bugs that can be planted into the model of the shells, to prove that the rules find them. A built program has none:
-//! only tests can plant one.
+//! Bugs that can be planted into the model of the shells, to prove that the rules find them. A
+//! built program has none: only tests can plant one.
 
 use crate::world::event::Loop;
 use rooflet_api::v1alpha1::{CountOrPercent, RollingUpdateSpec};
@@ -17,9 +17,11 @@ pub(crate) enum Bug {
     StatusUnguarded,
     /// What the server answered to own writes is not kept over the watch's copy.
     OwnWritesForgotten,
-    /// Finalizers of silent nodes are removed, not only those of deleted ones, and nobody asks whether a node is there.
+    /// Finalizers of silent nodes are removed, not only those of deleted ones, and nobody asks
+    /// whether a node is there.
     SilentNodeReleased,
-    /// A FleetNode that a watch has not shown yet counts as deleted, and nobody asks the server for it.
+    /// A FleetNode that a watch has not shown yet counts as deleted, and nobody asks the server for
+    /// it.
     MissingAtOnce,
     /// Silence is the age of the Lease by its sender's clock.
     SilenceBySendersClock,
@@ -39,7 +41,8 @@ pub(crate) enum Bug {
     KilledInsteadOfDrained,
     /// A new process begins although the old one still runs.
     ReplacedBeforeStopped,
-    /// A binding that was not answered is done again for another node, whatever has been written since.
+    /// A binding that was not answered is done again for another node, whatever has been written
+    /// since.
     DoubleBind,
     /// An agent writes what it has to say of a generation that others have gone beyond.
     GenerationUnchecked,

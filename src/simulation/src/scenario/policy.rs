@@ -1,4 +1,5 @@
-//! What two runs of one scenario may differ in: how replicas are placed and how requests are routed.
+//! What two runs of one scenario may differ in: how replicas are placed and how requests are
+//! routed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,8 +27,8 @@ enum Placement {
     AsWritten,
     /// The scheduler's own choice, by this strategy for all.
     Strategy(PlacementStrategy),
-    /// By memory alone. Promises of speed are not looked at, neither by the controller nor by agents; requests are held
-    /// against them all the same.
+    /// By memory alone. Promises of speed are not looked at, neither by the controller nor by
+    /// agents; requests are held against them all the same.
     Rival(Rival),
 }
 

@@ -22,8 +22,8 @@ use rooflet_roofline::memory::{Held, NodeMemory};
 const NOTICE: Duration = Duration::from_millis(20);
 
 impl World<'_> {
-    /// Its node lets it stay until its deployment can spare it: as far as is `known` no person has expelled it, and
-    /// somebody hears of it.
+    /// Its node lets it stay until its deployment can spare it: as far as is `known` no person has
+    /// expelled it, and somebody hears of it.
     pub(crate) fn is_spared(&self, replica: &ModelReplica, known: Duration) -> bool {
         let name = replica.spec.node_name.clone().unwrap_or_default();
         let state = self.by_name.get(&name).map(|index| &self.nodes[*index]);

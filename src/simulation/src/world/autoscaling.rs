@@ -1,4 +1,5 @@
-//! The autoscaler's shell, modelled: when it looks, and what it is told. What it decides is the real plan.
+//! The autoscaler's shell, modelled: when it looks, and what it is told. What it decides is the
+//! real plan.
 
 use kube::ResourceExt;
 

@@ -1,4 +1,5 @@
-//! What happens next: events in the order of the virtual clock, ties in the order in which they were made.
+//! What happens next: events in the order of the virtual clock, ties in the order in which they
+//! were made.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

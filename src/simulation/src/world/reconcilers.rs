@@ -235,7 +235,8 @@ impl World<'_> {
         let nodes: Vec<_> = snapshot.nodes.iter().map(AsRef::as_ref).collect();
         let replicas: Vec<_> = snapshot.replicas.iter().map(AsRef::as_ref).collect();
         let mut heard = self.control.heartbeats.observe(&nodes, &replicas, lease, instant);
-        // As the controller's shell does: the server itself is asked before a node is taken for silent.
+        // As the controller's shell does: the server itself is asked before a node is taken for
+        // silent.
         for name in heard.doubtful(&nodes) {
             let version = self
                 .lease(&name, self.now)
@@ -301,7 +302,8 @@ impl World<'_> {
         intents
     }
 
-    /// The node's Lease as of `at`: its time is by the clock of its agent, its version is the moment of the renewal.
+    /// The node's Lease as of `at`: its time is by the clock of its agent, its version is the
+    /// moment of the renewal.
     fn lease(&self, name: &str, at: Duration) -> Option<Lease> {
         let node = &self.nodes[*self.by_name.get(name)?];
         let renewed = node.renewed(at)?;

@@ -1,4 +1,5 @@
-//! What an agent tells the API server, modelled: when it writes and over which version. The statuses are the real ones.
+//! What an agent tells the API server, modelled: when it writes and over which version. The
+//! statuses are the real ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -166,7 +166,8 @@ impl World<'_> {
         );
     }
 
-    /// Tokens per second of one stream among so many, and seconds to the first token; the predicted medians.
+    /// Tokens per second of one stream among so many, and seconds to the first token; the predicted
+    /// medians.
     fn speed(&mut self, node: usize, key: &ReplicaKey, streams: u32, request: &Request) -> (f64, f64) {
         let class = &self.nodes[node].machine.class;
         let Some(worker) = self.nodes[node].workers.get(key) else {

@@ -1,5 +1,5 @@
-//! The modelled API server: objects, one global revision, preconditions, finalizers, ownership. What every write changed
-//! is left in [`Store::take_changes`], in order, for the watches.
+//! The modelled API server: objects, one global revision, preconditions, finalizers, ownership.
+//! What every write changed is left in [`Store::take_changes`], in order, for the watches.
 //!
 //! It keeps the rules of the real one that plans rest on, and nothing of its protocol.
 
@@ -192,7 +192,8 @@ impl Store {
         }
     }
 
-    /// The process is gone, and with it some of the last writes that nobody was told of. What took them back.
+    /// The process is gone, and with it some of the last writes that nobody was told of. What took
+    /// them back.
     pub(crate) fn crash(&mut self, disk: &mut Random) -> Vec<Change> {
         let lost = disk.below(self.unsynced.len() + 1);
         self.lose(lost)
@@ -277,8 +278,8 @@ impl Store {
         Ok(object)
     }
 
-    /// Changes an object. With `exact` only the very version that `of` names, else whatever is there by its uid. A
-    /// change of nothing is no write.
+    /// Changes an object. With `exact` only the very version that `of` names, else whatever is
+    /// there by its uid. A change of nothing is no write.
     pub(crate) fn update<K: Stored>(
         &mut self,
         of: &Version,

@@ -1,7 +1,8 @@
-//! What one process knows of the store: a copy per kind, fed by watches that lag, with its own writes over it.
+//! What one process knows of the store: a copy per kind, fed by watches that lag, with its own
+//! writes over it.
 //!
-//! The same rules as the client's cache: what the server answered to a write stands until the watch has shown it, and what is
-//! told again or too late undoes nothing.
+//! The same rules as the client's cache: what the server answered to a write stands until the watch
+//! has shown it, and what is told again or too late undoes nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -173,7 +174,8 @@ impl View {
         line.apart.push((arrives, object, gone));
     }
 
-    /// Takes in what has arrived of a kind, by a planted bug also what is old. The newest version of that, if there was anything.
+    /// Takes in what has arrived of a kind, by a planted bug also what is old. The newest version
+    /// of that, if there was anything.
     pub(crate) fn deliver(&mut self, kind: Kind, now: Duration, old_too: bool) -> Option<u64> {
         let mut newest = None;
         for (object, gone) in self.arrived(kind, now) {

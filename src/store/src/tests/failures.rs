@@ -55,7 +55,8 @@ fn map_after(steps: usize) -> BTreeMap<String, String> {
     map
 }
 
-/// Runs the workload until the power fails; says how many steps were acknowledged and how many begun.
+/// Runs the workload until the power fails; says how many steps were acknowledged and how many
+/// begun.
 fn run_until_power_fails(disk: &PowerCutDisk) -> (usize, usize) {
     let Ok(mut store) = Manual::open(disk, &small()) else {
         return (0, 0);

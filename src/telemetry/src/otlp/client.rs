@@ -9,7 +9,8 @@ use tokio::runtime::Handle;
 use super::settings::Destination;
 use rooflet_base::loopback;
 
-/// Sends requests on the runtime that created the client: the SDK calls its exporters from threads of its own.
+/// Sends requests on the runtime that created the client: the SDK calls its exporters from threads
+/// of its own.
 pub(super) struct Client {
     http: reqwest::Client,
     runtime: Handle,

@@ -1,4 +1,5 @@
-//! Settings of the exporters, from the standard variables. A signal's own variable overrides the one for all signals.
+//! Settings of the exporters, from the standard variables. A signal's own variable overrides the
+//! one for all signals.
 
 use std::time::Duration;
 

@@ -34,7 +34,8 @@ impl TraceContext {
     }
 }
 
-/// Returns the caller's context; an empty one if the headers hold no valid `traceparent` or several.
+/// Returns the caller's context; an empty one if the headers hold no valid `traceparent` or
+/// several.
 pub(super) fn extract(headers: &HeaderMap) -> Context {
     let context = Context::new();
     if headers.get_all(&TRACEPARENT).iter().count() != 1 {

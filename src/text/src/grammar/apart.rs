@@ -1,5 +1,5 @@
-//! Whether no value fits two schemas, which `oneOf` asks of each two of its own: where that is plain to see, or where a
-//! member that tells them apart is made to be there.
+//! Whether no value fits two schemas, which `oneOf` asks of each two of its own: where that is
+//! plain to see, or where a member that tells them apart is made to be there.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,8 @@ use rooflet_inference_api::openai::json::{Json, Members};
 pub(super) const MAX_ONE_OF: usize = 256;
 /// References and choices, one inside the other.
 const MAX_DEPTH: usize = 16;
-/// What the ways of all the schemas may weigh, each having its share; choices beyond are not looked into.
+/// What the ways of all the schemas may weigh, each having its share; choices beyond are not looked
+/// into.
 const MAX_WEIGHT: usize = 80_000;
 /// Of a part, besides its names: each way is held against many.
 const PART_WEIGHT: usize = 64;
@@ -31,8 +32,9 @@ struct Way<'a> {
     closed: Vec<HashSet<&'a str>>,
 }
 
-/// The schemas of a `oneOf`, of which no value fits two: those that only a member's values tell apart, or that their
-/// discriminator does, with that member required. Who reads by a discriminator needs it.
+/// The schemas of a `oneOf`, of which no value fits two: those that only a member's values tell
+/// apart, or that their discriminator does, with that member required. Who reads by a discriminator
+/// needs it.
 pub(super) fn told_apart(
     root: &Json,
     schemas: &[Json],
@@ -103,7 +105,8 @@ fn tells_apart(one: &[Way<'_>], other: &[Way<'_>], name: &str) -> bool {
     })
 }
 
-/// The ways to fit a schema, each as the parts that a value has to fit. What is not looked into only leaves out parts.
+/// The ways to fit a schema, each as the parts that a value has to fit. What is not looked into
+/// only leaves out parts.
 fn ways<'a>(root: &'a Json, schema: &'a Json, depth: usize, room: &mut usize) -> Vec<Vec<&'a Json>> {
     let mut found = vec![vec![schema]];
     if depth == MAX_DEPTH || *room == 0 {
@@ -129,7 +132,8 @@ fn ways<'a>(root: &'a Json, schema: &'a Json, depth: usize, room: &mut usize) ->
     found
 }
 
-/// Each of the one together with each of the other, where there is room for them; the former alone otherwise.
+/// Each of the one together with each of the other, where there is room for them; the former alone
+/// otherwise.
 fn all_of<'a>(one: Vec<Vec<&'a Json>>, other: &[Vec<&'a Json>], room: &mut usize) -> Vec<Vec<&'a Json>> {
     let weight = |ways: &[Vec<&Json>]| -> usize {
         let parts = ways.iter().flatten();
@@ -254,8 +258,8 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What kinds of values fit all parts, and whether other kinds do not. Without a type or listed values, these are the
-/// kinds that the keywords are about, of which the grammar's values are.
+/// What kinds of values fit all parts, and whether other kinds do not. Without a type or listed
+/// values, these are the kinds that the keywords are about, of which the grammar's values are.
 fn kinds(parts: &[&Json]) -> (Option<Vec<Kind>>, bool) {
     let of = |part: &Json| {
         let members = part.as_object()?;

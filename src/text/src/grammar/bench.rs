@@ -13,7 +13,8 @@ use super::{Builder, Grammar};
 pub struct MaskVocabulary(Arc<Vocabulary>);
 
 impl MaskVocabulary {
-    /// From the bytes that each token adds to a text, in order of the tokens' ids; none where no text has it.
+    /// From the bytes that each token adds to a text, in order of the tokens' ids; none where no
+    /// text has it.
     #[must_use]
     pub fn new(tokens: Vec<Vec<u8>>) -> Self {
         Self(Arc::new(Vocabulary::of(tokens, Vec::new())))

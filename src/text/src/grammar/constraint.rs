@@ -1,5 +1,5 @@
-//! Keeps an answer within a grammar: at each place, the tokens that may come next. What has been found out about a
-//! grammar is shared by all answers that are held to it.
+//! Keeps an answer within a grammar: at each place, the tokens that may come next. What has been
+//! found out about a grammar is shared by all answers that are held to it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,8 @@ use rooflet_base::units::Bytes;
 
 /// Masks that are kept for one grammar: 20 KB each where the vocabulary has 150,000 tokens.
 const MAX_MASKS: usize = 128;
-/// Places that may be looked at for one mask: some hundredths of a second, in which nobody else gets a token.
+/// Places that may be looked at for one mask: some hundredths of a second, in which nobody else
+/// gets a token.
 const MAX_WORK: usize = 1_000_000;
 /// Of them, to find out how much plain text may follow. What that saves is not worth more.
 const MAX_PLAIN_WORK: usize = 200_000;
@@ -76,7 +77,8 @@ impl Constraint {
         lock(&self.known).automaton.is_worn()
     }
 
-    /// About what is kept for all answers that are held to it; `None` while one of them asks for more.
+    /// About what is kept for all answers that are held to it; `None` while one of them asks for
+    /// more.
     pub fn bytes(&self) -> Option<Bytes> {
         let known = self.known.try_lock().ok()?;
         let masks: usize = known.masks.values().map(|(mask, _)| mask.bytes()).sum();
@@ -222,7 +224,8 @@ mod tests {
         one.take(0).unwrap();
         assert!(one.is_complete() && !other.is_complete());
     }
-    /// Every character may be the one that ends a part, so that what follows twenty of them is one of a million states.
+    /// Every character may be the one that ends a part, so that what follows twenty of them is one
+    /// of a million states.
     #[test]
     fn patterns_that_are_unsure_of_their_place_take_little_all_the_same() {
         let tokenizer = guide();

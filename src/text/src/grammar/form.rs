@@ -1,5 +1,5 @@
-//! Grammars of whole answers: what is asked for, behind the reasoning that may come before it, in the way a model writes
-//! it.
+//! Grammars of whole answers: what is asked for, behind the reasoning that may come before it, in
+//! the way a model writes it.
 
 use std::sync::Arc;
 
@@ -25,12 +25,13 @@ pub struct Form<'a> {
 /// Calls of these functions.
 #[derive(Debug, Clone)]
 pub struct Calls<'a> {
-    /// By their places in the request. The arguments of those that are not strict are any JSON where their schema cannot
-    /// be held to.
+    /// By their places in the request. The arguments of those that are not strict are any JSON
+    /// where their schema cannot be held to.
     pub functions: Vec<(usize, &'a Function)>,
     /// More than one.
     pub parallel: bool,
-    /// Text may come before them, or instead; of the functions, only the strict ones are held to their schemas.
+    /// Text may come before them, or instead; of the functions, only the strict ones are held to
+    /// their schemas.
     pub optional: bool,
 }
 

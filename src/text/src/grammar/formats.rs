@@ -1,12 +1,13 @@
-//! Formats of JSON Schema whose texts can be told by a regular expression: RFC 3339, 4122, 4291, 4648, 2673 and,
-//! simplified, 1123, 3986, 5321 and 7515.
+//! Formats of JSON Schema whose texts can be told by a regular expression: RFC 3339, 4122, 4291,
+//! 4648, 2673 and, simplified, 1123, 3986, 5321 and 7515.
 
 /// A day of the Gregorian calendar.
 const DATE: &str = "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))\
     |([0-9]{2}([2468][048]|[13579][26]|0[48])|([02468][048]|[13579][26])00)-02-29)";
 const TIME: &str =
     r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
-/// Longer limits are held to by the expression of a URI itself: counting its characters would take too many states.
+/// Longer limits are held to by the expression of a URI itself: counting its characters would take
+/// too many states.
 const COUNTED: u32 = 500;
 
 /// `None` for a format that is not known. `most`: how many characters a text may have.
@@ -40,7 +41,8 @@ pub(super) fn format_pattern(format: &str, most: Option<u32>) -> Option<String> 
     Some(format!("^({pattern})$"))
 }
 
-/// What zod says of host names. As an automaton, 253 characters of labels of 63 are too many states.
+/// What zod says of host names. As an automaton, 253 characters of labels of 63 are too many
+/// states.
 const ZOD_HOSTNAME: &str = r"^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$";
 
 /// Whether all texts of a format are known to fit an expression, which then asks for nothing more.
@@ -53,8 +55,8 @@ pub(super) fn is_any_text(format: &str) -> bool {
     ["binary", "password", "path"].contains(&format)
 }
 
-/// Formats of which no text has two, by their own grammars and by looser readings of them. A host's name may be a date, a
-/// URI an address of IPv6.
+/// Formats of which no text has two, by their own grammars and by looser readings of them. A host's
+/// name may be a date, a URI an address of IPv6.
 const APART: &[&str] = &[
     "date",
     "time",
@@ -104,7 +106,8 @@ fn ipv6() -> String {
     ways.join("|")
 }
 
-/// Without a user's name. Of no more than so many characters, which are more than a few, nor than the 2083 that browsers take.
+/// Without a user's name. Of no more than so many characters, which are more than a few, nor than
+/// the 2083 that browsers take.
 fn uri(most: Option<u32>) -> String {
     let plain = "-A-Za-z0-9._~!$&'()*+,;=:@";
     let coded = "%[0-9A-Fa-f]{2}";
@@ -133,8 +136,9 @@ fn base64(digit: &str) -> String {
     format!("({digit}{{4}})*({digit}{{2}}==|{digit}{{3}}=)?")
 }
 
-/// Two objects and a signature, which may be missing (RFC 7515, compact), in base64 without padding: no text of it has a
-/// single digit beyond whole groups of four. Objects begin with a brace, and behind it a quote, white space, or its end.
+/// Two objects and a signature, which may be missing (RFC 7515, compact), in base64 without
+/// padding: no text of it has a single digit beyond whole groups of four. Objects begin with a
+/// brace, and behind it a quote, white space, or its end.
 fn jwt() -> String {
     let digit = "[A-Za-z0-9_-]";
     let rest = format!("{digit}{{2}}({digit}{{4}})*({digit}{{2,3}})?");

@@ -1,5 +1,5 @@
-//! JSON itself (RFC 8259) as rules of a grammar, with white space as models write it: compact, with single spaces, or
-//! in indented lines. What may be repeated without end would be by some models.
+//! JSON itself (RFC 8259) as rules of a grammar, with white space as models write it: compact, with
+//! single spaces, or in indented lines. What may be repeated without end would be by some models.
 
 use super::{Builder, ByteSet, NodeId, RETURN};
 

@@ -1,6 +1,6 @@
-//! Grammars of JSON values, from JSON Schema. Every text of such a grammar is a value that the schema accepts. Not all
-//! that it accepts is in the grammar: members come in the schema's order, and where a schema names members and does
-//! not speak of others, there are no others.
+//! Grammars of JSON values, from JSON Schema. Every text of such a grammar is a value that the
+//! schema accepts. Not all that it accepts is in the grammar: members come in the schema's order,
+//! and where a schema names members and does not speak of others, there are no others.
 
 use std::collections::HashMap;
 
@@ -316,7 +316,8 @@ fn text(value: &Json) -> Vec<u8> {
     serde_json::to_vec(value).expect("names are strings and memory does not fail")
 }
 
-/// The values that a schema lists, as far as they are of its types; both of a boolean's. `None`: it lists none.
+/// The values that a schema lists, as far as they are of its types; both of a boolean's. `None`: it
+/// lists none.
 fn listed(schema: &Schema<'_>) -> Result<Option<Vec<Json>>, SchemaError> {
     let (keyword, values) = match (schema.get("const"), schema.list("enum")?) {
         (Some(value), _) => ("const", std::slice::from_ref(value)),

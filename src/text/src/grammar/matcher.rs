@@ -1,5 +1,6 @@
-//! Runs a grammar: from a state and a byte to the next state. States are sets of places in the grammar with what is to
-//! be returned to; they and their transitions are computed once and kept, so that reading a vocabulary is fast.
+//! Runs a grammar: from a state and a byte to the next state. States are sets of places in the
+//! grammar with what is to be returned to; they and their transitions are computed once and kept,
+//! so that reading a vocabulary is fast.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -11,14 +12,16 @@ use super::{ByteSet, Grammar, Node, NodeId};
 const MAX_PLACES: usize = 20_000;
 /// What is kept of states, in bytes: some thousands, or fewer that are many places each.
 const MAX_BYTES: usize = 32 << 20;
-/// States that are looked at to find out how much plain text may follow: beyond, tokens are looked at one by one, which
-/// are fewer than what a pattern that is unsure of its place (`.{1,40}: .{1,80}`) has of them.
+/// States that are looked at to find out how much plain text may follow: beyond, tokens are looked
+/// at one by one, which are fewer than what a pattern that is unsure of its place
+/// (`.{1,40}: .{1,80}`) has of them.
 const MAX_PLAIN_STATES: usize = 128;
 /// Frames that are kept. They are never forgotten: who finds more begins anew where it can.
 const MAX_STACKS: usize = 200_000;
 
-/// Bytes of the plain characters: those that stand for themselves in a JSON string and are no control characters, nor
-/// the ends of lines and paragraphs, which are not among any characters of a pattern.
+/// Bytes of the plain characters: those that stand for themselves in a JSON string and are no
+/// control characters, nor the ends of lines and paragraphs, which are not among any characters of
+/// a pattern.
 pub(super) const PLAIN_ASCII: [RangeInclusive<u8>; 3] = [0x20..=0x21, 0x23..=0x5b, 0x5d..=0x7e];
 /// All others, as UTF-8 (RFC 3629, section 4).
 const PLAIN_SEQUENCES: [&[RangeInclusive<u8>]; 12] = [
@@ -250,8 +253,8 @@ impl Automaton {
         Ok(to)
     }
 
-    /// How many characters may follow whichever plain ones they are: `most` or fewer, or more than any number. Fewer than
-    /// may where that takes many states to say, or more than `most_work`.
+    /// How many characters may follow whichever plain ones they are: `most` or fewer, or more than
+    /// any number. Fewer than may where that takes many states to say, or more than `most_work`.
     pub(super) fn plain_characters(
         &mut self,
         from: StateId,

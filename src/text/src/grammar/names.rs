@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{Builder, NodeId};
 
-/// The rest of a name of characters that are each `any`, `names` being the rests of those it must not be; then `close`.
+/// The rest of a name of characters that are each `any`, `names` being the rests of those it must
+/// not be; then `close`.
 pub(super) fn name_apart_from(builder: &mut Builder, any: NodeId, names: &[&str], close: NodeId) -> NodeId {
     if names.is_empty() {
         return builder.repeat(any, 0, None, close);

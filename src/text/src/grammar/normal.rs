@@ -1,5 +1,6 @@
-//! Schemas in normal form: what `allOf`, `not`, references and choices say together with other keywords is said by one
-//! schema, as far as that can be. What is left is for the grammar to hold to, one keyword beside the other.
+//! Schemas in normal form: what `allOf`, `not`, references and choices say together with other
+//! keywords is said by one schema, as far as that can be. What is left is for the grammar to hold
+//! to, one keyword beside the other.
 
 mod exclusion;
 mod intersection;
@@ -10,7 +11,8 @@ use super::apart::told_apart;
 use super::schema::{SchemaError, demands, followed, listed_values, resolved};
 use rooflet_inference_api::openai::json::{Json, Members};
 
-/// Schemas that are put together in all. Choices multiply: without a limit, a small schema could become a huge one.
+/// Schemas that are put together in all. Choices multiply: without a limit, a small schema could
+/// become a huge one.
 const MAX_MERGES: u32 = 2_000;
 /// Schemas inside schemas.
 const MAX_DEPTH: usize = 100;
@@ -71,7 +73,8 @@ impl Normalizer<'_> {
         whole
     }
 
-    /// One schema without `allOf` and `not`, and with a choice or a reference only where that is all.
+    /// One schema without `allOf` and `not`, and with a choice or a reference only where that is
+    /// all.
     fn flat(&mut self, members: &Members, at: &str) -> Result<Members, SchemaError> {
         let mut asked = members.clone();
         asked.retain(demands);
@@ -218,7 +221,8 @@ impl Normalizer<'_> {
         Ok(())
     }
 
-    /// Held against each other as they came: a value of what is left of one in normal form may fit all of another.
+    /// Held against each other as they came: a value of what is left of one in normal form may fit
+    /// all of another.
     fn told_apart(&self, schemas: &Json, beside: &Members, at: &str) -> Result<Vec<Json>, SchemaError> {
         let schemas = listed("oneOf", schemas, at)?;
         told_apart(self.root, schemas, beside.get("discriminator"), at)

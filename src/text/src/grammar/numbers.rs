@@ -5,7 +5,8 @@ use std::cmp::Ordering;
 use super::{Builder, ByteSet, NodeId, RETURN};
 use rooflet_inference_api::openai::json::Number;
 
-/// Of a bound, before the point and behind it: a grammar has states for each. The largest double has 309, the smallest 324.
+/// Of a bound, before the point and behind it: a grammar has states for each. The largest double
+/// has 309, the smallest 324.
 const MAX_DIGITS: usize = 400;
 
 /// A decimal without a sign, exact.
@@ -121,7 +122,8 @@ impl Bound {
     }
 }
 
-/// The same text for numbers that are equal: without an exponent and superfluous zeros, but where there are too many digits.
+/// The same text for numbers that are equal: without an exponent and superfluous zeros, but where
+/// there are too many digits.
 pub(super) fn plain(value: &Number) -> String {
     let Some(Bound { negative, edge }) = Bound::new(value, false) else {
         return value.decimal();
@@ -184,7 +186,8 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Of a number's shortest decimal, since most decimals are not exact in binary. `None` where that is too long.
+    /// Of a number's shortest decimal, since most decimals are not exact in binary. `None` where
+    /// that is too long.
     pub(super) fn new(step: f64) -> Option<Self> {
         let text = step.to_string();
         let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
@@ -194,7 +197,8 @@ impl Step {
         })
     }
 
-    /// Whether a number is a multiple of it whose digits have this remainder by `units` so far and whose next `places` are zeros.
+    /// Whether a number is a multiple of it whose digits have this remainder by `units` so far and
+    /// whose next `places` are zeros.
     fn has_multiple(self, remainder: u32, places: u32) -> bool {
         (u64::from(remainder) * 10_u64.pow(places)).is_multiple_of(self.units.into())
     }
@@ -212,9 +216,11 @@ impl Step {
     }
 }
 
-/// Multiples of a step: a state for each remainder of the digits that were read, for each count of decimals.
+/// Multiples of a step: a state for each remainder of the digits that were read, for each count of
+/// decimals.
 pub(super) fn multiples(builder: &mut Builder, step: Step) -> NodeId {
-    // From the last decimal on: what may follow it, by remainder; nothing where no digit leads to a multiple.
+    // From the last decimal on: what may follow it, by remainder; nothing where no digit leads to a
+    // multiple.
     let mut decimals: Vec<Option<NodeId>> = Vec::new();
     for place in (0..step.places).rev() {
         let behind: Vec<Option<NodeId>> = (0..step.units)
@@ -254,7 +260,8 @@ pub(super) fn multiples(builder: &mut Builder, step: Step) -> NodeId {
     builder.any_of(vec![zero, unsigned, negative])
 }
 
-/// One more digit, from `first` on, of a number with this remainder by `units`, and what is behind it by its own.
+/// One more digit, from `first` on, of a number with this remainder by `units`, and what is behind
+/// it by its own.
 fn remainder_digits(
     builder: &mut Builder,
     (units, remainder): (u32, u32),

@@ -1,5 +1,5 @@
-//! Two rules as one: the texts that both have, or those of the one that the other has not. A text that cannot end as
-//! one of these is not begun.
+//! Two rules as one: the texts that both have, or those of the one that the other has not. A text
+//! that cannot end as one of these is not begun.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Regular expressions as rules of a grammar: of a whole text, or of what a JSON string says. `\d`, `\w` and `\s` are
-//! those of ECMA-262, as JSON Schema has it.
+//! Regular expressions as rules of a grammar: of a whole text, or of what a JSON string says. `\d`,
+//! `\w` and `\s` are those of ECMA-262, as JSON Schema has it.
 
 use regex_syntax::hir::{Capture, Class, Hir, HirKind, Look};
 
@@ -59,8 +59,8 @@ pub(super) fn compiled(pattern: &str) -> Result<regex::Regex, RegexError> {
     regex::Regex::new(&as_rust(pattern)).map_err(|err| RegexError::Invalid(err.to_string()))
 }
 
-/// An expression of ECMA-262 as the parser knows it. Classes inside classes are fine, so that each is replaced wherever
-/// it stands.
+/// An expression of ECMA-262 as the parser knows it. Classes inside classes are fine, so that each
+/// is replaced wherever it stands.
 fn as_rust(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -106,8 +106,8 @@ fn escape<'p>(rest: &'p str, out: &mut String) -> &'p str {
     &rest[escaped.len_utf8()..]
 }
 
-/// Writes what is behind a class's bracket, and returns what is behind the class. The parser knows classes inside
-/// classes, and operators on them; here `^` and the `-` of a range are all there is.
+/// Writes what is behind a class's bracket, and returns what is behind the class. The parser knows
+/// classes inside classes, and operators on them; here `^` and the `-` of a range are all there is.
 fn class<'p>(rest: &'p str, out: &mut String) -> &'p str {
     let others = rest.strip_prefix('^');
     out.push_str(if others.is_some() { "[^" } else { "[" });
@@ -368,7 +368,8 @@ fn escaped(c: char) -> Vec<u8> {
     text.as_bytes()[1..text.len() - 1].to_vec()
 }
 
-/// The ways of an expression without the anchors around them, and whether there were any at the start and the end.
+/// The ways of an expression without the anchors around them, and whether there were any at the
+/// start and the end.
 fn anchored(hir: &Hir) -> Vec<(Hir, bool, bool)> {
     match hir.kind() {
         HirKind::Alternation(ways) => ways.iter().flat_map(anchored).collect(),

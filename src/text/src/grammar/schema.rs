@@ -1,5 +1,6 @@
-//! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword that demands
-//! something and cannot be held to is refused by name. All others are annotations (JSON Schema Core, section 6.5).
+//! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword
+//! that demands something and cannot be held to is refused by name. All others are annotations
+//! (JSON Schema Core, section 6.5).
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -112,7 +113,8 @@ pub enum SchemaError {
     TooLarge(#[from] TooLarge),
 }
 
-/// Values, members and keywords of a whole schema. Much of what is done with them takes the square of the time.
+/// Values, members and keywords of a whole schema. Much of what is done with them takes the square
+/// of the time.
 const MAX_PARTS: usize = 20_000;
 
 /// Refuses a schema that takes long to understand.
@@ -309,7 +311,8 @@ impl<'a> Schema<'a> {
             .any(|(name, value)| !keywords.contains(&name) && demands(name, value))
     }
 
-    /// The kinds of values it is for: those of `type`; without one, what its other keywords are about. `None`: any.
+    /// The kinds of values it is for: those of `type`; without one, what its other keywords are
+    /// about. `None`: any.
     pub(super) fn kinds(&self) -> Result<Option<Vec<Kind>>, SchemaError> {
         let expected = "a JSON type's name, or a list of them";
         let invalid = || self.invalid("type", expected);

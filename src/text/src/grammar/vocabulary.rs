@@ -1,5 +1,6 @@
-//! A tokenizer's vocabulary as a grammar sees it: each token's bytes, in a trie, so that one walk finds all tokens that
-//! fit. Where any plain text may follow, the tokens that are plain text need no walk: those are most of a vocabulary.
+//! A tokenizer's vocabulary as a grammar sees it: each token's bytes, in a trie, so that one walk
+//! finds all tokens that fit. Where any plain text may follow, the tokens that are plain text need
+//! no walk: those are most of a vocabulary.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +14,8 @@ use crate::tokenizer::Tokenizer;
 /// Longer ones, where there are any, are left out of masks: the trie is built by recursion.
 const MAX_TOKEN_BYTES: usize = 1024;
 
-/// Plain tokens of so many characters or fewer are kept apart from all others. Few tokens are longer than the last.
+/// Plain tokens of so many characters or fewer are kept apart from all others. Few tokens are
+/// longer than the last.
 const PLAIN_CHARACTERS: [usize; 3] = [6, 16, 32];
 
 const NO_TOKEN: u32 = u32::MAX;
@@ -65,8 +67,8 @@ impl fmt::Debug for Vocabulary {
 type Spelled = (Box<[u8]>, u32);
 
 impl Vocabulary {
-    /// `size` is the model's, which may have more tokens than the tokenizer. `None` where the tokenizer does not say
-    /// what bytes its tokens stand for.
+    /// `size` is the model's, which may have more tokens than the tokenizer. `None` where the
+    /// tokenizer does not say what bytes its tokens stand for.
     pub fn new(tokenizer: &Tokenizer, size: usize) -> Option<Self> {
         if !tokenizer.spells_text() {
             return None;

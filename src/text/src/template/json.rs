@@ -7,7 +7,8 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
-/// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, where nothing else is said.
+/// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, where
+/// nothing else is said.
 pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let ensure_ascii: Option<bool> = kwargs.get("ensure_ascii")?;
     let indent: Option<usize> = kwargs.get("indent")?;

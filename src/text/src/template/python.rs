@@ -1,4 +1,5 @@
-//! Methods of Python's texts and lists that templates call, beside those that minijinja's contributors have.
+//! Methods of Python's texts and lists that templates call, beside those that minijinja's
+//! contributors have.
 
 use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};

@@ -22,7 +22,8 @@ fn guide() -> Tokenizer {
     Tokenizer::new(&bytes, config.as_ref(), generation.as_ref(), &[2, 0]).unwrap()
 }
 
-/// A sentencepiece-style tokenizer as Llama 2 has it: `▁` for spaces, one token per byte for everything unknown.
+/// A sentencepiece-style tokenizer as Llama 2 has it: `▁` for spaces, one token per byte for
+/// everything unknown.
 fn sentencepiece() -> Tokenizer {
     let mut vocab = json!({"<unk>": 0, "<s>": 1, "</s>": 2});
     for byte in 0..=255_u32 {
@@ -232,7 +233,8 @@ proptest! {
         }
     }
 
-    /// However a text is cut between two characters, the parts make it up again: no space is lost at the cut.
+    /// However a text is cut between two characters, the parts make it up again: no space is lost
+    /// at the cut.
     #[test]
     fn an_answer_goes_on_with_its_prompt(text in "[ab é€👋]{2,12}", cut in 1_usize..24) {
         let tokenizer = sentencepiece();
@@ -252,8 +254,8 @@ proptest! {
         prop_assert_eq!(pieces.concat() + &rest, tokenizer.decode(&ids).unwrap());
     }
 
-    /// Of bytes in a row that are no text, decoders say nothing but U+FFFD, whatever else is among them; here, each part that
-    /// is none is one.
+    /// Of bytes in a row that are no text, decoders say nothing but U+FFFD, whatever else is among
+    /// them; here, each part that is none is one.
     #[test]
     fn pieces_of_any_bytes_make_up_the_text(ids in proptest::collection::vec(0_u32..270, 0..40)) {
         let tokenizer = sentencepiece();

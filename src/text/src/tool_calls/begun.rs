@@ -2,8 +2,8 @@
 
 use rooflet_inference_api::openai::tools::Function;
 
-/// The function that is named, whole, in a text that is nothing but the beginning of a call; of several the last, as what stands
-/// before it says that it is one (`functions.NAME`).
+/// The function that is named, whole, in a text that is nothing but the beginning of a call; of
+/// several the last, as what stands before it says that it is one (`functions.NAME`).
 pub(crate) fn begun<'f>(text: &str, functions: &'f [Function]) -> Option<&'f str> {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     let ends = |name: &str| {

@@ -1,5 +1,6 @@
-//! DeepSeek's calls: a section of calls, each between marks of its own. V3 and R1 write a kind before the name and put
-//! the arguments into a block of code; V3.1 writes name and arguments alone.
+//! DeepSeek's calls: a section of calls, each between marks of its own. V3 and R1 write a kind
+//! before the name and put the arguments into a block of code; V3.1 writes name and arguments
+//! alone.
 
 use super::{Arguments, Head, is_name};
 

@@ -1,5 +1,6 @@
-//! Calls of GLM-4 (0414): an answer that is a function's name, a line break and the arguments. Its template knows neither
-//! `tool_calls` nor the role of results: a call is a message of the assistant whose `metadata` is the name.
+//! Calls of GLM-4 (0414): an answer that is a function's name, a line break and the arguments. Its
+//! template knows neither `tool_calls` nor the role of results: a call is a message of the
+//! assistant whose `metadata` is the name.
 
 use super::{Arguments, Head};
 use rooflet_inference_api::openai::json::{Json, Members};

@@ -153,8 +153,8 @@ impl JsonScan {
         }
     }
 
-    /// Reads on; where the object ends in this text, the length up to there. No JSON has a `<` outside its strings: such a
-    /// one begins a mark, and ends what was never closed.
+    /// Reads on; where the object ends in this text, the length up to there. No JSON has a `<`
+    /// outside its strings: such a one begins a mark, and ends what was never closed.
     pub(super) fn end_in(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             match byte {

@@ -1,4 +1,5 @@
-//! Kimi K2's calls: a section of calls, each with a name of its own, `functions.NAME:INDEX`, which answers to it repeat.
+//! Kimi K2's calls: a section of calls, each with a name of its own, `functions.NAME:INDEX`, which
+//! answers to it repeat.
 
 use super::{Arguments, Head, is_name};
 

@@ -1,5 +1,5 @@
-//! Mistral's calls: `[TOOL_CALLS]` and a list of JSON objects, or, in newer models, `[TOOL_CALLS]NAME[ARGS]{…}` for
-//! each call.
+//! Mistral's calls: `[TOOL_CALLS]` and a list of JSON objects, or, in newer models,
+//! `[TOOL_CALLS]NAME[ARGS]{…}` for each call.
 
 use super::json::{self, JsonCall, JsonHead};
 use super::{Arguments, Head, is_name};

@@ -1,6 +1,6 @@
-//! Tools for models whose chat template knows none: the system message describes them, or the user's first where there is
-//! no other; and where the template has no earlier calls either, these and their results become text, in the tags that
-//! most models have seen.
+//! Tools for models whose chat template knows none: the system message describes them, or the
+//! user's first where there is no other; and where the template has no earlier calls either, these
+//! and their results become text, in the tags that most models have seen.
 
 use super::tagged;
 use rooflet_inference_api::openai::json::{Json, Members};
@@ -18,7 +18,8 @@ pub enum Speaker {
     User,
 }
 
-/// The conversation for a template that does not: what is known of `tools` stands in a message of this speaker.
+/// The conversation for a template that does not: what is known of `tools` stands in a message of
+/// this speaker.
 pub fn offered(template: &str, messages: &[Json], tools: &[Json], speaker: Speaker) -> Vec<Json> {
     let mut plain = match template.contains("tool_calls") {
         true => messages.iter().map(without_empty_content).collect(),

@@ -1,5 +1,5 @@
-//! What stands between `<tool_call>` and `</tool_call>`: JSON (Hermes, Qwen), `<function=…>` with its parameters
-//! (Qwen3-Coder), or a name with pairs of keys and values (GLM).
+//! What stands between `<tool_call>` and `</tool_call>`: JSON (Hermes, Qwen), `<function=…>` with
+//! its parameters (Qwen3-Coder), or a name with pairs of keys and values (GLM).
 
 use std::sync::Arc;
 
@@ -69,7 +69,8 @@ fn whole(text: &str, last: bool) -> Head {
         };
     };
     let behind = text[end..].trim_start();
-    // Many models end their answer where the closing marker should be, and some write another call there.
+    // Many models end their answer where the closing marker should be, and some write another call
+    // there.
     let closed = behind.starts_with(CLOSE) || behind.starts_with('{') || (last && behind.is_empty());
     if !closed {
         return match !last && CLOSE.starts_with(behind) {
@@ -94,8 +95,8 @@ enum Style {
     Pairs,
 }
 
-/// Arguments that come as text; what kind of values they are is for the function's schema to say. They are told as a
-/// JSON object, member by member.
+/// Arguments that come as text; what kind of values they are is for the function's schema to say.
+/// They are told as a JSON object, member by member.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TagArguments {
     functions: Arc<[Function]>,
@@ -211,7 +212,8 @@ impl TagArguments {
         }
     }
 
-    /// A value, which may hold any of the tags itself, and what is behind it. `None`: its end is not certain.
+    /// A value, which may hold any of the tags itself, and what is behind it. `None`: its end is
+    /// not certain.
     fn split_value<'t>(&self, text: &'t str, last: bool) -> Option<(&'t str, &'t str)> {
         let (close, behind): (&str, &[&str]) = match self.style {
             Style::Parameters => (PARAMETER.1, &[PARAMETER.0, FUNCTION_END, CLOSE]),
@@ -240,7 +242,8 @@ impl TagArguments {
         None
     }
 
-    /// Whether a text begins with a member's name and the end of its tag; `None`: it may with more text.
+    /// Whether a text begins with a member's name and the end of its tag; `None`: it may with more
+    /// text.
     fn begins_with_key(&self, text: &str, last: bool) -> Option<bool> {
         match text.split_once('>') {
             Some((key, _)) => Some(

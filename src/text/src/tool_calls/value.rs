@@ -1,4 +1,5 @@
-//! Arguments that models write as bare text: what values they are is for the function's schema to say.
+//! Arguments that models write as bare text: what values they are is for the function's schema to
+//! say.
 
 use crate::grammar::schema::{Kind, followed, listed_values};
 use rooflet_inference_api::openai::json::{Json, Members};
@@ -21,7 +22,8 @@ pub(super) fn value(root: &Json, schema: &Json, text: &str) -> Json {
     }
 }
 
-/// Whether a schema names such a value, or its kind; as far as is seen from as many schemas as are `left`.
+/// Whether a schema names such a value, or its kind; as far as is seen from as many schemas as are
+/// `left`.
 fn wants(root: &Json, schema: &Json, value: &Json, left: &mut usize) -> bool {
     let Some(schema) = followed(root, schema) else {
         return false;

@@ -1,4 +1,5 @@
-//! Answers of a chat, taken apart into reasoning, content and tool calls: whole, or as the deltas of a stream.
+//! Answers of a chat, taken apart into reasoning, content and tool calls: whole, or as the deltas
+//! of a stream.
 
 use uuid::Uuid;
 

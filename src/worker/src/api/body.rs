@@ -10,10 +10,12 @@ use crate::api::app::App;
 use rooflet_inference_api::openai::ApiError;
 pub(crate) use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 
-/// Of long bodies together that are made tokens: that takes up to some 400 bytes of memory for each.
+/// Of long bodies together that are made tokens: that takes up to some 400 bytes of memory for
+/// each.
 pub(crate) const MAX_BYTES_AT_ONCE: usize = 4 << 20;
 
-/// Longer bodies are tokenized on a thread of their own, so that they do not hold up other connections.
+/// Longer bodies are tokenized on a thread of their own, so that they do not hold up other
+/// connections.
 pub(crate) const MAX_INLINE_BYTES: usize = 16 << 10;
 
 pub(crate) fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
@@ -26,8 +28,8 @@ pub(crate) fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiEr
     })
 }
 
-/// Does work on a body of so many bytes on a thread of its own where it takes `long`, and beside as much other work as
-/// [`MAX_BYTES_AT_ONCE`] let.
+/// Does work on a body of so many bytes on a thread of its own where it takes `long`, and beside as
+/// much other work as [`MAX_BYTES_AT_ONCE`] let.
 pub(crate) async fn off_thread_if<T: Send + 'static>(
     long: bool,
     body_bytes: usize,

@@ -1,4 +1,5 @@
-//! `/v1/chat/completions` and `/v1/completions`: from a body to the engine and back, whole or as a stream.
+//! `/v1/chat/completions` and `/v1/completions`: from a body to the engine and back, whole or as a
+//! stream.
 
 use std::sync::Arc;
 

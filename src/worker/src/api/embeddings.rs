@@ -20,7 +20,8 @@ use rooflet_inference_api::openai::request::embeddings::EmbeddingsRequest;
 use rooflet_inference_api::openai::response::embeddings::EmbeddingList;
 use rooflet_telemetry::trace;
 
-/// Inputs of one request that are in the engine's queue together. More would take the places of others.
+/// Inputs of one request that are in the engine's queue together. More would take the places of
+/// others.
 const INPUTS_AT_ONCE: usize = 8;
 
 pub(crate) async fn embeddings(

@@ -32,8 +32,9 @@ pub(crate) fn said(tokenizer: &Tokenizer, score: &Score) -> Option<ContentLogpro
     })
 }
 
-/// A token that is a part of a character is written as its bytes, as OpenAI did: all of them would be the same `\u{fffd}`,
-/// and clients look among them whether the chosen one was the most probable.
+/// A token that is a part of a character is written as its bytes, as OpenAI did: all of them would
+/// be the same `\u{fffd}`, and clients look among them whether the chosen one was the most
+/// probable.
 fn written(spelled: &[u8]) -> String {
     match std::str::from_utf8(spelled) {
         Ok(text) => text.to_owned(),
@@ -56,7 +57,8 @@ pub(crate) fn of_text<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'
             let own = text(score.token);
             let mut top: Vec<(String, f32)> = Vec::new();
             for (id, logprob) in all {
-                // Different tokens may be written alike: then the chosen one counts, or else the most probable.
+                // Different tokens may be written alike: then the chosen one counts, or else the
+                // most probable.
                 let token = text(id);
                 if id == score.token || token != own && top.iter().all(|(known, _)| *known != token) {
                     top.push((token, logprob));

@@ -1,5 +1,5 @@
-//! Spans of requests, one for each. The engine adds its part: the intervals `queue`, `prefill` and `decode`. Names of
-//! attributes as in [`rooflet_telemetry::trace`].
+//! Spans of requests, one for each. The engine adds its part: the intervals `queue`, `prefill` and
+//! `decode`. Names of attributes as in [`rooflet_telemetry::trace`].
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ tokio::task_local! {
     static CURRENT: Arc<OpenSpan>;
 }
 
-/// Begins a span for each request that asks the model something. It ends with the request's last completion.
+/// Begins a span for each request that asks the model something. It ends with the request's last
+/// completion.
 pub(crate) async fn traced(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let span = operation(path).and_then(|operation| {

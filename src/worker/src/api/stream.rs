@@ -1,5 +1,5 @@
-//! Answers as server-sent events, whatever their shape: what the engine tells goes to [`Frames`], comments while nothing
-//! else comes, so that no proxy takes a long prefill for a dead connection.
+//! Answers as server-sent events, whatever their shape: what the engine tells goes to [`Frames`],
+//! comments while nothing else comes, so that no proxy takes a long prefill for a dead connection.
 
 pub(crate) mod chunks;
 
@@ -45,8 +45,8 @@ pub(crate) trait Frames: Send + 'static {
     }
 }
 
-/// The response, whose body lives as long as the client reads it: dropped, it cancels its completions.
-/// `obfuscated`: events are filled up, see [`filled_up`].
+/// The response, whose body lives as long as the client reads it: dropped, it cancels its
+/// completions. `obfuscated`: events are filled up, see [`filled_up`].
 pub(crate) fn response(frames: impl Frames, submitted: Submitted, obfuscated: bool) -> Response {
     let writer = Writer::new(frames, submitted);
     let body = stream::unfold(writer, move |mut writer| async move {
@@ -138,7 +138,8 @@ impl<F: Frames> Writer<F> {
             // None is asked for.
             Event::Embedding(_) => {}
             Event::Done(done) => self.end(index, done),
-            // The engine's message of a completion that is over comes from the chain above: nothing to say.
+            // The engine's message of a completion that is over comes from the chain above: nothing
+            // to say.
             Event::Failed(_) if self.over[index] => {}
             Event::Failed(message) => {
                 self.frames
@@ -174,8 +175,9 @@ impl<F: Frames> Writer<F> {
     }
 }
 
-/// The event with a member `obfuscation` that makes its length a multiple of [`OBFUSCATED_BYTES`], as OpenAI has it: who sees
-/// encrypted events pass does not see the lengths of tokens. Random, so that no compression takes it out.
+/// The event with a member `obfuscation` that makes its length a multiple of [`OBFUSCATED_BYTES`],
+/// as OpenAI has it: who sees encrypted events pass does not see the lengths of tokens. Random, so
+/// that no compression takes it out.
 fn filled_up(frame: &Bytes) -> Bytes {
     const BEFORE: &[u8] = b",\"obfuscation\":\"";
     const AFTER: &[u8] = b"\"}\n\n";

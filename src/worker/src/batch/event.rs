@@ -20,8 +20,8 @@ pub(crate) struct Piece {
     pub text: String,
     /// Tokens that were read since the text before.
     pub tokens: usize,
-    /// Of the tokens that this text begins, where the request asks for logprobs. One with text of its own may be missing
-    /// here only where that text is missing, too.
+    /// Of the tokens that this text begins, where the request asks for logprobs. One with text of
+    /// its own may be missing here only where that text is missing, too.
     pub scores: Vec<Score>,
 }
 

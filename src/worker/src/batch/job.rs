@@ -18,15 +18,16 @@ pub(crate) struct Job {
     /// Free when this is dropped.
     #[expect(dead_code, reason = "it is held")]
     pub place: Place,
-    /// Holds all events the request can have, so the engine never waits for a reader. Closed = cancelled.
+    /// Holds all events the request can have, so the engine never waits for a reader. Closed =
+    /// cancelled.
     pub events: mpsc::Sender<Event>,
     pub submitted: Instant,
     pub span: Option<Arc<OpenSpan>>,
 }
 
 impl Job {
-    /// Room for every event of a request: one per token, what is told of the prompt, what is flushed at
-    /// the end, and the end.
+    /// Room for every event of a request: one per token, what is told of the prompt, what is
+    /// flushed at the end, and the end.
     pub(crate) fn event_capacity(request: &ValidRequest) -> usize {
         request.max_tokens + 3
     }

@@ -1,6 +1,6 @@
-//! Prompt lookup: proposes as draft tokens what followed the same tokens earlier in the text. Answers that repeat their
-//! prompt (edited code, extracts, quotations) have many accepted drafts, other answers few. The model verifies a draft in
-//! one pass over all of its tokens. Pure.
+//! Prompt lookup: proposes as draft tokens what followed the same tokens earlier in the text.
+//! Answers that repeat their prompt (edited code, extracts, quotations) have many accepted drafts,
+//! other answers few. The model verifies a draft in one pass over all of its tokens. Pure.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ const SAME: usize = 3;
 /// Length of the first draft. The accepted tokens of a draft determine the length of the next one.
 const FIRST: usize = 4;
 
-/// Number of tokens without a draft after a draft that was rejected whole. Each draft costs a pass over more tokens, and
-/// the device is idle while the tokens before it are read.
+/// Number of tokens without a draft after a draft that was rejected whole. Each draft costs a pass
+/// over more tokens, and the device is idle while the tokens before it are read.
 const PAUSE: usize = 8;
 
 /// Draft tokens that the model has verified.

@@ -1,5 +1,6 @@
-//! Prefill: one pass over the next tokens of several takes the weights from memory once for all of them. Each
-//! sequence attends to its own tokens only; after the last of them its first token is chosen.
+//! Prefill: one pass over the next tokens of several takes the weights from memory once for all of
+//! them. Each sequence attends to its own tokens only; after the last of them its first token is
+//! chosen.
 
 use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp as _;
 use rooflet_mlx::mlx_rs::transforms;

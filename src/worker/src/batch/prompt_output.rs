@@ -1,5 +1,5 @@
-//! Results of a prompt besides keys and values: the log probabilities of its tokens, or the mean of its hidden states.
-//! Either needs every token to be computed.
+//! Results of a prompt besides keys and values: the log probabilities of its tokens, or the mean of
+//! its hidden states. Either needs every token to be computed.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp;
@@ -39,8 +39,8 @@ impl PromptOutput {
         }
     }
 
-    /// Takes a chunk's last hidden states, `[1, tokens, hidden]`, and the tokens that follow each, as far as the prompt
-    /// goes. Waits for what it needs of them.
+    /// Takes a chunk's last hidden states, `[1, tokens, hidden]`, and the tokens that follow each,
+    /// as far as the prompt goes. Waits for what it needs of them.
     pub(crate) fn take(
         &mut self,
         model: &Decoder,

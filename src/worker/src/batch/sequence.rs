@@ -1,4 +1,5 @@
-//! One request while the engine computes it: its prompt, the state of decoding, its times and its cache.
+//! One request while the engine computes it: its prompt, the state of decoding, its times and its
+//! cache.
 
 mod decoding;
 mod prompt;
@@ -94,8 +95,8 @@ impl Sequence {
         self.prompt_left() == 0
     }
 
-    /// Number of prompt tokens to compute. At least 1 until the first token has been chosen, even for an empty prompt,
-    /// which fails in that step.
+    /// Number of prompt tokens to compute. At least 1 until the first token has been chosen, even
+    /// for an empty prompt, which fails in that step.
     fn prompt_left(&self) -> usize {
         match self.decoding.chosen() {
             _ if self.prompt.is_loading() => 0,
@@ -178,7 +179,8 @@ impl Sequence {
         collected
     }
 
-    /// Sends the results of the prompt, which is prefilled. `Some` if the request asks for no answer.
+    /// Sends the results of the prompt, which is prefilled. `Some` if the request asks for no
+    /// answer.
     pub(crate) fn end_prompt(&mut self) -> Result<Option<Done>, StepError> {
         let output = self.prompt.output.take();
         // After a failed pass, the prompt is computed again, but its results are sent once.
@@ -201,7 +203,8 @@ impl Sequence {
         self.decoding.begin(request, prompt, vocabulary)
     }
 
-    /// Enables up to `tokens` draft tokens, if the choice of a token does not depend on the tokens before.
+    /// Enables up to `tokens` draft tokens, if the choice of a token does not depend on the tokens
+    /// before.
     pub(crate) fn enable_lookup(&mut self, tokens: usize) {
         let (request, prompt) = (&self.queued.job.request, self.prompt.tokens());
         self.decoding.enable_lookup(request, prompt, tokens);
@@ -240,8 +243,8 @@ impl Sequence {
         self.decoding.draw(self.request())
     }
 
-    /// Takes a token that a pass of `rows` rows chose, and sends its text. `Some` if the request is done, which the caller
-    /// reports.
+    /// Takes a token that a pass of `rows` rows chose, and sends its text. `Some` if the request is
+    /// done, which the caller reports.
     pub(crate) fn take(
         &mut self,
         token: u32,

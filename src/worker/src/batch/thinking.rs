@@ -1,5 +1,5 @@
-//! A bound on what a model says to itself before it answers. Where its tokens are used up, the next one is the mark that
-//! ends the block, whatever the model would have said.
+//! A bound on what a model says to itself before it answers. Where its tokens are used up, the next
+//! one is the mark that ends the block, whatever the model would have said.
 
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ enum Place {
 }
 
 impl ThinkingBudget {
-    /// At most `tokens` between the marks, of a model with so many tokens; `begun`: the prompt has begun the block.
+    /// At most `tokens` between the marks, of a model with so many tokens; `begun`: the prompt has
+    /// begun the block.
     pub(crate) fn new(tokens: usize, (open, close): (u32, u32), vocabulary: usize, begun: bool) -> Self {
         Self {
             left: tokens,

@@ -1,5 +1,6 @@
-//! One completion's text: tokens in, out what may be shown, cut at the first stop string. Scores of tokens come out with
-//! the text that the tokens begin, so that none is told of a token that the stop string took.
+//! One completion's text: tokens in, out what may be shown, cut at the first stop string. Scores of
+//! tokens come out with the text that the tokens begin, so that none is told of a token that the
+//! stop string took.
 
 use std::collections::VecDeque;
 
@@ -126,8 +127,8 @@ impl Transcript {
     }
 }
 
-/// Characters of `text`, which came out with `token`, that earlier tokens had begun: bytes are known to be no text only
-/// when other bytes follow them.
+/// Characters of `text`, which came out with `token`, that earlier tokens had begun: bytes are
+/// known to be no text only when other bytes follow them.
 pub(crate) fn chars_before(text: &str, tokenizer: &Tokenizer, token: u32) -> usize {
     let own = tokenizer.spelled(token);
     let before = text.strip_suffix(String::from_utf8_lossy(&own).as_ref());
@@ -157,8 +158,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The text is the same as without; there is a score for each token whose text, or some of it, is out, at the place
-        /// where that text begins.
+        /// The text is the same as without; there is a score for each token whose text, or some of
+        /// it, is out, at the place where that text begins.
         #[test]
         fn scores_come_with_their_text(
             text in "[ab é😀]{0,30}",

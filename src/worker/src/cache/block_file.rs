@@ -1,7 +1,9 @@
-//! The format of a block's file: safetensors, whose metadata says what the block is. Pure: bytes in, bytes out.
+//! The format of a block's file: safetensors, whose metadata says what the block is. Pure: bytes
+//! in, bytes out.
 //!
-//! Nothing in a file is believed: a name is the hash of what leads to the block and of its own tokens, which are both in
-//! the file; the checksum is over the tensors; the model is named by a hash of its files and of what computes with them.
+//! Nothing in a file is believed: a name is the hash of what leads to the block and of its own
+//! tokens, which are both in the file; the checksum is over the tensors; the model is named by a
+//! hash of its files and of what computes with them.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,7 +1,8 @@
-//! The thread that reads and writes block files, so that no request waits for a disk while another could be computed. It
-//! writes the bytes that it is handed, and what it reads is in MLX's memory when it hands it over: it fills arrays and
-//! computes nothing. Several blocks are read at the same time, since a disk answers many requests faster than one after
-//! the other, and a copy into memory that is new takes as long as the reading. If it panics, the engine goes on without files.
+//! The thread that reads and writes block files, so that no request waits for a disk while another
+//! could be computed. It writes the bytes that it is handed, and what it reads is in MLX's memory
+//! when it hands it over: it fills arrays and computes nothing. Several blocks are read at the same
+//! time, since a disk answers many requests faster than one after the other, and a copy into memory
+//! that is new takes as long as the reading. If it panics, the engine goes on without files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,8 +15,8 @@ use super::key::BlockKey;
 use super::raw::{self, BlockArrays};
 use rooflet_base::error::Chain;
 
-/// Blocks that are read at the same time, and that may wait for the engine. Of a model with 144 KiB of cache per token
-/// (Qwen3-8B) they have 150 MB together.
+/// Blocks that are read at the same time, and that may wait for the engine. Of a model with 144 KiB
+/// of cache per token (Qwen3-8B) they have 150 MB together.
 const READERS: usize = 4;
 
 /// What the thread is asked.
@@ -171,7 +172,8 @@ fn work(files: &BlockFiles, orders: &Receiver<Order>, reports: &SyncSender<Repor
 fn read(files: &BlockFiles, todo: &mut Todo, orders: &Receiver<Order>, report: impl Fn(Report)) {
     std::thread::scope(|scope| {
         let mut readers = VecDeque::with_capacity(READERS);
-        // Of a reader that has ended, for the next one: memory that was written to before is faster.
+        // Of a reader that has ended, for the next one: memory that was written to before is
+        // faster.
         let mut buffer = Vec::new();
         loop {
             while readers.len() < READERS

@@ -1,4 +1,5 @@
-//! The tier on the disk: which blocks are written to files, and which are read into memory for a prompt.
+//! The tier on the disk: which blocks are written to files, and which are read into memory for a
+//! prompt.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -69,9 +70,9 @@ struct Writing {
 }
 
 impl PrefixCache {
-    /// Begins to read what is known of `prompt` from files into memory, as far as there is `room` for it beside all that
-    /// requests hold, and where that is not slower than to compute it at so many tokens per second. Returns what is being
-    /// read.
+    /// Begins to read what is known of `prompt` from files into memory, as far as there is `room`
+    /// for it beside all that requests hold, and where that is not slower than to compute it at so
+    /// many tokens per second. Returns what is being read.
     pub(crate) fn load(
         &mut self,
         salt: &str,
@@ -126,8 +127,8 @@ impl PrefixCache {
         files.is_some_and(|files| !files.reading.is_disjoint(keys))
     }
 
-    /// Notes what of a text is to be written: whole blocks, and in the end what follows them. A text that is shorter
-    /// than a block is not worth a file.
+    /// Notes what of a text is to be written: whole blocks, and in the end what follows them. A
+    /// text that is shorter than a block is not worth a file.
     pub(super) fn save_later(&mut self, root: BlockKey, tokens: &[u32], keep: Keep) {
         let Some(files) = &mut self.files else { return };
         if files.full_until.is_some() {
@@ -155,8 +156,8 @@ impl PrefixCache {
         })
     }
 
-    /// Takes note of what the disk has done, and gets one more block ready for it, as far as there is `time`. `room` is what
-    /// all requests leave.
+    /// Takes note of what the disk has done, and gets one more block ready for it, as far as there
+    /// is `time`. `room` is what all requests leave.
     pub(crate) fn tend(
         &mut self,
         room: Bytes,
@@ -183,7 +184,8 @@ impl PrefixCache {
         self.save_some(time)
     }
 
-    /// Hands what is to be written to the disk as long as there is `time`; the disk writes it before it ends.
+    /// Hands what is to be written to the disk as long as there is `time`; the disk writes it
+    /// before it ends.
     pub(crate) fn finish(&mut self, mut time: impl FnMut() -> bool) -> Result<()> {
         while self.has_work() && time() {
             self.save_some(|| true)?;
@@ -202,8 +204,9 @@ impl PrefixCache {
         Ok(())
     }
 
-    /// For a block that did not fit on the disk: others have taken what was free. The files that were used longest ago make
-    /// room for the next one; where there are none, nothing is copied for the disk for a while.
+    /// For a block that did not fit on the disk: others have taken what was free. The files that
+    /// were used longest ago make room for the next one; where there are none, nothing is copied
+    /// for the disk for a while.
     fn make_room(&mut self, key: BlockKey, now: Instant) {
         let Some(files) = &mut self.files else { return };
         let bytes = files.writing.remove(&key).map_or(0, |writing| writing.bytes);
@@ -217,7 +220,8 @@ impl PrefixCache {
         gone.into_iter().for_each(|key| files.disk.remove(key));
     }
 
-    /// Who reads and writes them is gone: nobody may wait for it, and nothing is known of files any more.
+    /// Who reads and writes them is gone: nobody may wait for it, and nothing is known of files any
+    /// more.
     fn do_without_files(&mut self) {
         tracing::error!("the thread for prefix files failed: prefixes are kept in memory only from now on");
         self.files = None;
@@ -284,8 +288,9 @@ impl PrefixCache {
         }
     }
 
-    /// Copies the next block slice by slice as long as there is `time`, one slice at least, and hands it to the disk when
-    /// that is done. Those that are not in memory any more are not written.
+    /// Copies the next block slice by slice as long as there is `time`, one slice at least, and
+    /// hands it to the disk when that is done. Those that are not in memory any more are not
+    /// written.
     fn save_some(&mut self, mut time: impl FnMut() -> bool) -> Result<()> {
         let Some(files) = &mut self.files else {
             return Ok(());

@@ -1,4 +1,5 @@
-//! The eviction order of the prefix cache: the least recently used first, and the deepest first among equals.
+//! The eviction order of the prefix cache: the least recently used first, and the deepest first
+//! among equals.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
-//! The directory of block files: `xx/KEY.safetensors`, `xx` being the key's first byte. Written beside and renamed, so
-//! that no half of a file has a block's name; not synced, since a lost file costs a computation and a damaged one is
-//! seen when it is read, and put into `quarantine/`.
+//! The directory of block files: `xx/KEY.safetensors`, `xx` being the key's first byte. Written
+//! beside and renamed, so that no half of a file has a block's name; not synced, since a lost file
+//! costs a computation and a damaged one is seen when it is read, and put into `quarantine/`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -131,8 +131,8 @@ impl BlockFiles {
         })
     }
 
-    /// Every block there is, of this model or another, the least recently used first. What is no block, or unfinished,
-    /// is removed.
+    /// Every block there is, of this model or another, the least recently used first. What is no
+    /// block, or unfinished, is removed.
     pub(super) fn scan(&self) -> Vec<FoundFile> {
         let mut found = Vec::new();
         let byte = |name: &str| name.len() == 2 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -151,8 +151,8 @@ impl BlockFiles {
         found
     }
 
-    /// Reads a block into `buffer`, whatever that holds, and verifies it; one that is damaged is put aside, one that cannot
-    /// be read is removed.
+    /// Reads a block into `buffer`, whatever that holds, and verifies it; one that is damaged is
+    /// put aside, one that cannot be read is removed.
     pub(super) fn read(&self, key: BlockKey, mut buffer: Vec<u8>) -> Result<RawBlock, ReadBlockError> {
         let path = self.path(key);
         let failed = |err: io::Error| {

@@ -1,4 +1,5 @@
-//! What a model's keys and values depend on, as one text: the model's files, the engine and the element type.
+//! What a model's keys and values depend on, as one text: the model's files, the engine and the
+//! element type.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,16 +10,19 @@ use sha2::{Digest, Sha256};
 
 use rooflet_artifact::model_dir::ModelDir;
 
-/// Weights are not read as a whole: hashing tens of gigabytes would delay every start. What stands for them are name, size
-/// and header of each file, the times of the last change of its bytes and of its inode, and this many samples.
+/// Weights are not read as a whole: hashing tens of gigabytes would delay every start. What stands
+/// for them are name, size and header of each file, the times of the last change of its bytes and
+/// of its inode, and this many samples.
 ///
-/// What that proves: files that were written to, replaced or copied since are taken for others, whatever they hold, since
-/// no program can set the inode's time; at worst, prefixes are computed once more. It does not prove the bytes
-/// themselves: a disk that changes some by itself is not noticed.
+/// What that proves: files that were written to, replaced or copied since are taken for others,
+/// whatever they hold, since no program can set the inode's time; at worst, prefixes are computed
+/// once more. It does not prove the bytes themselves: a disk that changes some by itself is not
+/// noticed.
 const SAMPLES: u64 = 16;
 const SAMPLE_BYTES: u64 = 64 << 10;
 
-/// The longest header of a weight file that is hashed as a whole; real ones have a few megabytes at most.
+/// The longest header of a weight file that is hashed as a whole; real ones have a few megabytes at
+/// most.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
 /// `engine` names everything else that decides about bits.

@@ -1,5 +1,5 @@
-//! Rows: whole caches of requests that are over. A request whose prompt begins with the same tokens goes on in one, in place.
-//! Pure: what a row holds is the caller's.
+//! Rows: whole caches of requests that are over. A request whose prompt begins with the same tokens
+//! goes on in one, in place. Pure: what a row holds is the caller's.
 
 use std::collections::VecDeque;
 
@@ -50,8 +50,9 @@ impl<C> IdleRows<C> {
         }
     }
 
-    /// Takes out the row that holds most of the beginning of `text`, and how many of its tokens that are; of equal ones the
-    /// smallest. One that begins with `least` tokens of the text or more, and of which that is half or more: the rest is lost.
+    /// Takes out the row that holds most of the beginning of `text`, and how many of its tokens
+    /// that are; of equal ones the smallest. One that begins with `least` tokens of the text or
+    /// more, and of which that is half or more: the rest is lost.
     pub(super) fn take(&mut self, root: BlockKey, text: &[u32], least: usize) -> Option<(C, usize)> {
         let same = |row: &IdleRow<C>| {
             row.tokens

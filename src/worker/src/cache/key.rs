@@ -1,4 +1,5 @@
-//! The name of a block: a hash chain over the tokens that lead to it, so that equal names mean equal prefixes.
+//! The name of a block: a hash chain over the tokens that lead to it, so that equal names mean
+//! equal prefixes.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! How much memory the caches of all requests may take together, and how much one request may come to.
+//! How much memory the caches of all requests may take together, and how much one request may come
+//! to.
 
 use rooflet_base::units::Bytes;
 use rooflet_model::checkpoint::ModelShape;
@@ -30,8 +31,8 @@ pub struct NoRoom {
 }
 
 impl KvBudget {
-    /// What `limit` leaves beside the weights in `element`s, the intermediate results of one step of so long a context, and
-    /// the runtime, for caches of so many `bits`.
+    /// What `limit` leaves beside the weights in `element`s, the intermediate results of one step
+    /// of so long a context, and the runtime, for caches of so many `bits`.
     pub(crate) fn new(
         limit: Bytes,
         shape: &ModelShape,

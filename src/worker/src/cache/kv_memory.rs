@@ -1,5 +1,5 @@
-//! The memory of all caches: what running requests hold and may still come to, and the prefixes that are kept in what
-//! they leave free.
+//! The memory of all caches: what running requests hold and may still come to, and the prefixes
+//! that are kept in what they leave free.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::metrics::KvUse;
 use rooflet_base::clock::Clock;
 use rooflet_base::units::Bytes;
 
-/// The share of a decode step that may go into copies for the disk, one in so many: those who wait for their next token
-/// should not notice.
+/// The share of a decode step that may go into copies for the disk, one in so many: those who wait
+/// for their next token should not notice.
 const COPYING_SHARE: u32 = 10;
 /// Where no step has been seen yet.
 const COPYING_TIME: Duration = Duration::from_millis(1);
@@ -80,8 +80,8 @@ impl KvMemory {
         }
     }
 
-    /// Begins to read what files have of the prompt of one of `active` that nothing has been computed of. True: it has to
-    /// wait for that.
+    /// Begins to read what files have of the prompt of one of `active` that nothing has been
+    /// computed of. True: it has to wait for that.
     pub(crate) fn load(&mut self, active: &mut [Sequence], index: usize, pace: Pace, now: Instant) -> bool {
         if !active[index].prompt.may_load() {
             return false;
@@ -102,7 +102,8 @@ impl KvMemory {
         sequence.prompt.is_loading()
     }
 
-    /// Takes over what the disk has done, and gives it more to do; without holding up those that decode, nor who `comes`.
+    /// Takes over what the disk has done, and gives it more to do; without holding up those that
+    /// decode, nor who `comes`.
     pub(crate) fn tend(
         &mut self,
         active: &mut [Sequence],
@@ -127,7 +128,8 @@ impl KvMemory {
         }
     }
 
-    /// Nothing more is computed: what is still to be written is, as far as there is time before the process ends.
+    /// Nothing more is computed: what is still to be written is, as far as there is time before the
+    /// process ends.
     pub(crate) fn finish(mut self, clock: &Clock) {
         let end = clock.instant() + FINISH_TIME;
         let finished = self.prefixes.finish(|| clock.instant() < end);
@@ -139,8 +141,8 @@ impl KvMemory {
         self.prefixes.has_work()
     }
 
-    /// Whether `later`, of which nothing has been computed, does better to wait for what is about to be computed of
-    /// `other`: it can begin with that.
+    /// Whether `later`, of which nothing has been computed, does better to wait for what is about
+    /// to be computed of `other`: it can begin with that.
     pub(crate) fn is_worth_waiting(&self, later: &Sequence, other: &Sequence) -> bool {
         self.worth_waiting_for(later, other).is_some()
     }
@@ -156,8 +158,8 @@ impl KvMemory {
         is_worth_it.then_some(same)
     }
 
-    /// Lets one of `active` that has just joined go on in the cache of a request that is over, where one has as much of its
-    /// prompt as there is anywhere, or will be. True: it does.
+    /// Lets one of `active` that has just joined go on in the cache of a request that is over,
+    /// where one has as much of its prompt as there is anywhere, or will be. True: it does.
     pub(crate) fn resume(&mut self, active: &mut [Sequence], index: usize) -> bool {
         let sequence = &active[index];
         if !sequence.prompt.shares_prefixes() {
@@ -187,7 +189,8 @@ impl KvMemory {
         self.prefixes.stops(salt, prompt, sequence.prompt.prefilled())
     }
 
-    /// Keeps what has been computed of a sequence, which may be one of the `active` ones. False: nothing of it, nor for it.
+    /// Keeps what has been computed of a sequence, which may be one of the `active` ones. False:
+    /// nothing of it, nor for it.
     pub(crate) fn keep(&mut self, sequence: &Sequence, keep: Keep, active: &[Sequence]) -> bool {
         if !sequence.prompt.shares_prefixes() {
             return false;
@@ -209,7 +212,8 @@ impl KvMemory {
         }
     }
 
-    /// What these requests leave, of which those that wait for their prefix are about to hold their prompts.
+    /// What these requests leave, of which those that wait for their prefix are about to hold their
+    /// prompts.
     fn room_beside(&self, active: &[Sequence]) -> Bytes {
         self.limit() - Bytes(active.iter().map(|sequence| self.held(sequence)).sum())
     }

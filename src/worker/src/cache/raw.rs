@@ -1,5 +1,6 @@
-//! Blocks into bytes and back; a copy each, no computation, so that nothing waits for what the device has been given to do.
-//! Out of MLX on the engine's thread, which knows what has been computed; into MLX on any.
+//! Blocks into bytes and back; a copy each, no computation, so that nothing waits for what the
+//! device has been given to do. Out of MLX on the engine's thread, which knows what has been
+//! computed; into MLX on any.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,13 +1,13 @@
 //! How fast prefixes have come back from files, and whether that is worth it. Pure.
 //!
-//! What is measured is all of it: reading, verifying, the copies into the engine's memory, and the steps of other requests
-//! in between. A prefix is read unless computing it is known to be faster: where nothing was measured yet, on either side,
-//! it is read, which measures it.
+//! What is measured is all of it: reading, verifying, the copies into the engine's memory, and the
+//! steps of other requests in between. A prefix is read unless computing it is known to be faster:
+//! where nothing was measured yet, on either side, it is read, which measures it.
 
 use std::time::{Duration, Instant};
 
-/// What was measured so long ago is not believed any more: the disk may have been busy, or the files not in the system's
-/// memory.
+/// What was measured so long ago is not believed any more: the disk may have been busy, or the
+/// files not in the system's memory.
 const BELIEVED: Duration = Duration::from_mins(10);
 
 /// Shorter readings are noise, in bytes.
@@ -46,7 +46,8 @@ impl ReadPace {
         }
     }
 
-    /// Whether to read so many bytes, where computing what they hold takes so many seconds, if that is known.
+    /// Whether to read so many bytes, where computing what they hold takes so many seconds, if that
+    /// is known.
     pub(super) fn is_worth(&self, bytes: u64, computing: Option<f64>, now: Instant) -> bool {
         let believed = |(_, at): &(f64, Instant)| now.saturating_duration_since(*at) < BELIEVED;
         match (self.seen.filter(believed), computing) {

@@ -92,7 +92,8 @@ fn what_follows_a_kept_prefix_has_the_bits_of_a_fresh_start() {
         prefixes.keep("", &tokens, &row, Keep::Everything, ROOMY).unwrap();
         // What is kept must not change when the row goes on.
         compute(&model, &mut row, &text(40), 7, 1);
-        // Cut within the first block, at its end, within the last one; beyond what was said; the very same text.
+        // Cut within the first block, at its end, within the last one; beyond what was said; the
+        // very same text.
         for (same, more) in [
             (17, 5),
             (256, 1),
@@ -121,7 +122,8 @@ fn what_follows_a_kept_prefix_has_the_bits_of_a_fresh_start() {
     }
 }
 
-/// In place, or in a copy where it has too little room or too much; after what another request said behind the beginning that they share.
+/// In place, or in a copy where it has too little room or too much; after what another request said
+/// behind the beginning that they share.
 #[test]
 fn what_goes_on_in_the_row_of_another_has_the_bits_of_a_fresh_start() {
     let _mlx = mlx::exclusive();
@@ -212,8 +214,8 @@ fn rows_give_way_to_blocks_and_are_not_taken_where_there_is_more_elsewhere() {
     }
 }
 
-/// As the engine does it: begins with what is known, reads on in chunks with stops, answers, and keeps it. Returns how
-/// much was known, what it said, and the bits of all logits.
+/// As the engine does it: begins with what is known, reads on in chunks with stops, answers, and
+/// keeps it. Returns how much was known, what it said, and the bits of all logits.
 fn serve(
     model: &Decoder,
     prefixes: &mut PrefixCache,
@@ -242,7 +244,8 @@ fn serve(
     (known, said, seen)
 }
 
-/// Windows and recurrent states: texts are gone on from at their snapshots, and nothing of it shows in a bit.
+/// Windows and recurrent states: texts are gone on from at their snapshots, and nothing of it shows
+/// in a bit.
 #[test]
 fn what_follows_a_snapshot_has_the_bits_of_a_fresh_start() {
     let _mlx = mlx::exclusive();
@@ -355,8 +358,8 @@ fn no_more_is_kept_than_there_is_room_for() {
     assert_eq!(off.bytes(), Bytes::ZERO);
 }
 
-/// A text that came in small chunks, or block by block from a disk, lies in large pieces once it is complete; with the same
-/// bits.
+/// A text that came in small chunks, or block by block from a disk, lies in large pieces once it is
+/// complete; with the same bits.
 #[test]
 fn a_scattered_text_is_put_together() {
     let _mlx = mlx::exclusive();

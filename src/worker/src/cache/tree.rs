@@ -1,13 +1,16 @@
-//! Which prefixes are held: a tree of blocks, each with up to [`BLOCK_TOKENS`] tokens that follow its parent's. Only
-//! whole blocks have children, so a shared beginning is held once. A block is in memory, in a file, or both. Pure: what
-//! a block holds in memory is the caller's, and so are the files.
+//! Which prefixes are held: a tree of blocks, each with up to [`BLOCK_TOKENS`] tokens that follow
+//! its parent's. Only whole blocks have children, so a shared beginning is held once. A block is in
+//! memory, in a file, or both. Pure: what a block holds in memory is the caller's, and so are the
+//! files.
 //!
-//! The least recently used goes first, the deepest first among equals. Whoever uses a block uses all before it: a block in
-//! memory has all its ancestors in memory, too. A file whose ancestors are lost is not found, and goes in its turn. In
-//! memory, neighbours share spans ([`spans`]), which go as a whole.
+//! The least recently used goes first, the deepest first among equals. Whoever uses a block uses
+//! all before it: a block in memory has all its ancestors in memory, too. A file whose ancestors
+//! are lost is not found, and goes in its turn. In memory, neighbours share spans ([`spans`]),
+//! which go as a whole.
 //!
-//! Of a model that keeps all tokens, any beginning of a block can be used ([`Cuts::Anywhere`]). Others can only begin
-//! where what their layers hold besides was kept: at the end of a block with a snapshot ([`snapshots`]).
+//! Of a model that keeps all tokens, any beginning of a block can be used ([`Cuts::Anywhere`]).
+//! Others can only begin where what their layers hold besides was kept: at the end of a block with
+//! a snapshot ([`snapshots`]).
 
 mod snapshots;
 mod spans;
@@ -171,8 +174,8 @@ impl<B: InMemory> Tree<B> {
         self.cuts
     }
 
-    /// The longest beginning of `tokens` that is there and can be gone on from; of what is in memory, or in either
-    /// place. Its blocks are used by this.
+    /// The longest beginning of `tokens` that is there and can be gone on from; of what is in
+    /// memory, or in either place. Its blocks are used by this.
     pub(super) fn find(&mut self, root: BlockKey, tokens: &[u32], tiers: Tiers) -> Found<'_, B> {
         self.now += 1;
         let path = match self.cuts {
@@ -206,8 +209,8 @@ impl<B: InMemory> Tree<B> {
         Found { held, filed }
     }
 
-    /// The blocks of the longest beginning of `tokens` that is known, each with how many of its tokens count; of those that
-    /// `count`.
+    /// The blocks of the longest beginning of `tokens` that is known, each with how many of its
+    /// tokens count; of those that `count`.
     fn path(
         &self,
         root: BlockKey,
@@ -269,9 +272,10 @@ impl<B: InMemory> Tree<B> {
         missing
     }
 
-    /// Puts blocks into memory that were [`missing`](Self::missing) or [scattered](Self::scattered), each the parent of the
-    /// next, used as recently as `parent`. They are in memory of their own together. Returns the files that are of no use
-    /// any more: of a shorter beginning of one of them.
+    /// Puts blocks into memory that were [`missing`](Self::missing) or
+    /// [scattered](Self::scattered), each the parent of the next, used as recently as `parent`.
+    /// They are in memory of their own together. Returns the files that are of no use any more: of
+    /// a shorter beginning of one of them.
     pub(super) fn insert<'a>(
         &mut self,
         mut parent: BlockKey,
@@ -290,8 +294,8 @@ impl<B: InMemory> Tree<B> {
         obsolete
     }
 
-    /// Lets go of the children that have a beginning of `tokens`, where any beginning of those will do. Returns those that
-    /// had files.
+    /// Lets go of the children that have a beginning of `tokens`, where any beginning of those will
+    /// do. Returns those that had files.
     fn forget_shorter(&mut self, parent: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
         let siblings = self.children.get(&parent).cloned().unwrap_or_default();
         let shorter = |node: &Node<B>| node.tokens.len() < tokens.len() && tokens.starts_with(&node.tokens);
@@ -305,8 +309,8 @@ impl<B: InMemory> Tree<B> {
         obsolete
     }
 
-    /// Puts a block into memory that is in a file. Nothing happens if it is not any more, or if it is in memory already
-    /// with no less to it.
+    /// Puts a block into memory that is in a file. Nothing happens if it is not any more, or if it
+    /// is in memory already with no less to it.
     pub(super) fn hold(&mut self, key: BlockKey, size: Stored, held: B) {
         let there = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
         if there.is_some_and(|there| there.size.snapshot || !size.snapshot) {
@@ -316,7 +320,8 @@ impl<B: InMemory> Tree<B> {
         self.put(key, size, held, span);
     }
 
-    /// In place of what was in memory of it; where it can only be a snapshot that is new, that is all that is taken.
+    /// In place of what was in memory of it; where it can only be a snapshot that is new, that is
+    /// all that is taken.
     fn put(&mut self, key: BlockKey, size: Stored, held: B, span: SpanId) {
         if self.cuts == Cuts::Anywhere {
             self.forget_only(key);
@@ -419,8 +424,8 @@ impl<B: InMemory> Tree<B> {
         file.is_some()
     }
 
-    /// Lets go of what is in memory and was used longest ago until that is no more than `limit` bytes; not of what the
-    /// last use of the tree was about, unless `all`.
+    /// Lets go of what is in memory and was used longest ago until that is no more than `limit`
+    /// bytes; not of what the last use of the tree was about, unless `all`.
     pub(super) fn shrink(&mut self, limit: u64, all: bool) {
         while self.memory.bytes() > limit {
             match self.memory.first() {
@@ -433,7 +438,8 @@ impl<B: InMemory> Tree<B> {
         }
     }
 
-    /// Gives up files used longest ago until they have no more than `limit` bytes, and returns whose.
+    /// Gives up files used longest ago until they have no more than `limit` bytes, and returns
+    /// whose.
     pub(super) fn shrink_files(&mut self, limit: u64) -> Vec<BlockKey> {
         let mut gone = Vec::new();
         while self.files.bytes > limit
@@ -445,7 +451,8 @@ impl<B: InMemory> Tree<B> {
         gone
     }
 
-    /// The child that has most of the beginning of `tokens`, and how much; of equals, one in memory.
+    /// The child that has most of the beginning of `tokens`, and how much; of equals, one in
+    /// memory.
     fn longest_child(
         &self,
         parent: BlockKey,

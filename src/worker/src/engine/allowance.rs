@@ -1,5 +1,5 @@
-//! The share of the chip's time that the engine keeps to. The agent says how much, as long as another replica makes use of
-//! what it was promised; see `agent/pacing.rs`.
+//! The share of the chip's time that the engine keeps to. The agent says how much, as long as
+//! another replica makes use of what it was promised; see `agent/pacing.rs`.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::{lock, wait};
 
-/// What was said holds for so long, and no longer: an agent that is gone must not leave a slow worker behind.
+/// What was said holds for so long, and no longer: an agent that is gone must not leave a slow
+/// worker behind.
 const HOLDS_FOR: Duration = Duration::from_secs(10);
 
 /// No rest is longer, whatever a step took.
@@ -61,7 +62,8 @@ impl Allowance {
         lock(&self.told).share(self.clock.instant()).is_some()
     }
 
-    /// Leaves others their part of the time after having worked for so long, by what is allowed meanwhile.
+    /// Leaves others their part of the time after having worked for so long, by what is allowed
+    /// meanwhile.
     pub(crate) fn rest(&self, worked: Duration) {
         let begin = self.clock.instant();
         let mut told = lock(&self.told);

@@ -1,13 +1,14 @@
-//! When the device is to be given up. What one request runs into is that request's; but a GPU that its driver has put
-//! aside fails all of them from then on, and takes work of another process only.
+//! When the device is to be given up. What one request runs into is that request's; but a GPU that
+//! its driver has put aside fails all of them from then on, and takes work of another process only.
 
 use crate::batch::step_error::StepError;
 
-/// In the text of each error of a process that macOS has put aside: `kIOGPUCommandBufferCallbackErrorSubmissionsIgnored`.
+/// In the text of each error of a process that macOS has put aside:
+/// `kIOGPUCommandBufferCallbackErrorSubmissionsIgnored`.
 const PUT_ASIDE: &str = "SubmissionsIgnored";
 
-/// So many steps in a row in which something failed and nothing was computed. A request that fails by itself comes three
-/// times from OpenAI's clients, which try it twice more.
+/// So many steps in a row in which something failed and nothing was computed. A request that fails
+/// by itself comes three times from OpenAI's clients, which try it twice more.
 const MOST_STEPS: u32 = 8;
 
 /// The device computes nothing any more.
@@ -64,8 +65,8 @@ mod tests {
         StepError::from(ConversionError::from(Exception::custom(text)))
     }
 
-    /// How many steps the device lives: `.` is one that computes, `x` one that fails, `~` one where a row fails beside
-    /// others, `c` one whose request fails by itself.
+    /// How many steps the device lives: `.` is one that computes, `x` one that fails, `~` one where
+    /// a row fails beside others, `c` one whose request fails by itself.
     fn lives(steps: &str) -> usize {
         let mut failures = Failures::default();
         let end = steps.chars().position(|step| {

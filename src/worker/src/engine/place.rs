@@ -4,13 +4,15 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-/// A place that the engine and a request's client hold together. It is free as soon as one of them lets go: the engine at
-/// the end of the request, however slowly its answer is read, and the client when it leaves, however long a step takes.
+/// A place that the engine and a request's client hold together. It is free as soon as one of them
+/// lets go: the engine at the end of the request, however slowly its answer is read, and the client
+/// when it leaves, however long a step takes.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
 impl Place {
-    /// One half for each. `None`: of a request that is larger than the whole queue, what is beyond that.
+    /// One half for each. `None`: of a request that is larger than the whole queue, what is beyond
+    /// that.
     pub(crate) fn shared(permit: Option<OwnedSemaphorePermit>) -> (Self, Self) {
         let place = Arc::new(Mutex::new(permit));
         (Self(Arc::clone(&place)), Self(place))

@@ -1,9 +1,11 @@
-//! What the engine does in its next step, as a value: which waiting requests join, and which prompts are read on, by how
-//! many tokens. Pure: no clock, no MLX; what it must remember from step to step it hands back in the plan.
+//! What the engine does in its next step, as a value: which waiting requests join, and which
+//! prompts are read on, by how many tokens. Pure: no clock, no MLX; what it must remember from step
+//! to step it hands back in the plan.
 //!
-//! Every row that decodes takes part in every step, so there is nothing to decide about those. Requests join in the
-//! order of priority, then of arrival, as soon as a row and the memory for the whole request are free. Nothing
-//! overtakes a request that waits for memory, and who has been overtaken often enough goes first: none starves.
+//! Every row that decodes takes part in every step, so there is nothing to decide about those.
+//! Requests join in the order of priority, then of arrival, as soon as a row and the memory for the
+//! whole request are free. Nothing overtakes a request that waits for memory, and who has been
+//! overtaken often enough goes first: none starves.
 
 use std::time::Duration;
 
@@ -15,7 +17,8 @@ pub(crate) struct RequestId(pub u64);
 
 /// Tokens of a prompt per step while nothing decodes. Cancellation is noticed between chunks.
 const ALONE_CHUNK_TOKENS: usize = PREFILL_STEP_TOKENS as usize;
-/// Most tokens of a prompt per step while others decode, where more would hardly be computed faster.
+/// Most tokens of a prompt per step while others decode, where more would hardly be computed
+/// faster.
 const SHARED_CHUNK_TOKENS: usize = 512;
 /// Fewer would leave the device's matrix units idle.
 const MIN_CHUNK_TOKENS: usize = 32;
@@ -60,7 +63,8 @@ pub(crate) struct Limits {
     pub rows: usize,
     /// For the caches of all rows.
     pub bytes: u64,
-    /// Prompts that have fewer tokens together are read in one pass: it takes hardly longer than one of them would.
+    /// Prompts that have fewer tokens together are read in one pass: it takes hardly longer than
+    /// one of them would.
     pub pass_tokens: usize,
 }
 
@@ -171,8 +175,8 @@ fn turn(priority: i32, overtaken: u32, patience: u32) -> (bool, i32) {
     (patient, if patient { priority } else { 0 })
 }
 
-/// What of the prompts is read next, in order of their turn. Alone, a prompt is read in large parts; beside rows that
-/// decode, in parts that take as long as those may be held up.
+/// What of the prompts is read next, in order of their turn. Alone, a prompt is read in large
+/// parts; beside rows that decode, in parts that take as long as those may be held up.
 fn chunks(rows: &[Running], limits: Limits, pace: Pace) -> Vec<Chunk> {
     let alone = rows.iter().all(|row| row.prompt_left > 0);
     let most = match pace.prefill_tokens_per_second {
@@ -202,8 +206,8 @@ fn chunks(rows: &[Running], limits: Limits, pace: Pace) -> Vec<Chunk> {
     chunks
 }
 
-/// Of equal priority, the prompt that this step would finish, the shortest first, since it costs the others least;
-/// where there is none, the oldest.
+/// Of equal priority, the prompt that this step would finish, the shortest first, since it costs
+/// the others least; where there is none, the oldest.
 fn place(row: &Running, chunk_tokens: usize) -> impl Ord + use<> {
     let turn = turn(row.priority, row.overtaken, MAX_OVERTAKEN_CHUNKS);
     let (patient, _) = turn;
@@ -224,8 +228,9 @@ pub(crate) struct Remaining {
 }
 
 impl Remaining {
-    /// A text ends where it is cut at the latest, and otherwise after as many tokens as others have had; one that has
-    /// more already is expected to be as long again, since the longer a text is, the longer it tends to go on.
+    /// A text ends where it is cut at the latest, and otherwise after as many tokens as others have
+    /// had; one that has more already is expected to be as long again, since the longer a text is,
+    /// the longer it tends to go on.
     pub(crate) fn new(prompt_tokens: usize, produced: usize, max_tokens: usize, typical: usize) -> Self {
         let expected = if produced < typical {
             typical - produced
@@ -239,7 +244,8 @@ impl Remaining {
     }
 }
 
-/// When the first of the running requests will have ended and its row is free, by the pace seen so far.
+/// When the first of the running requests will have ended and its row is free, by the pace seen so
+/// far.
 pub(crate) fn until_a_row_is_free(
     running: impl IntoIterator<Item = Remaining>,
     pace: Pace,

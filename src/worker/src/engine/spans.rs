@@ -1,5 +1,5 @@
-//! The engine's part of a request's span: the intervals `queue`, `prefill` and `decode`, tokens and the outcome. Names of
-//! attributes as in [`rooflet_telemetry::trace`].
+//! The engine's part of a request's span: the intervals `queue`, `prefill` and `decode`, tokens and
+//! the outcome. Names of attributes as in [`rooflet_telemetry::trace`].
 
 use std::time::Instant;
 

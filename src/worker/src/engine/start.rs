@@ -1,4 +1,5 @@
-//! What the engine's thread needs before its first step: memory for caches, the model, and kernels that are loaded.
+//! What the engine's thread needs before its first step: memory for caches, the model, and kernels
+//! that are loaded.
 
 use camino::Utf8Path;
 use tokio::sync::mpsc;
@@ -21,8 +22,8 @@ use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, allocatable};
 
 impl EngineConfig {
-    /// Shortens the context to what the memory can hold, so that a request that is accepted can be computed, and holds MLX to
-    /// that memory.
+    /// Shortens the context to what the memory can hold, so that a request that is accepted can be
+    /// computed, and holds MLX to that memory.
     pub(super) fn kv_memory(
         &self,
         backend: Backend,

@@ -1,5 +1,5 @@
-//! What the engine's thread tells the rest of the worker: phase, progress, counts, speeds. Written by one thread,
-//! read by many.
+//! What the engine's thread tells the rest of the worker: phase, progress, counts, speeds. Written
+//! by one thread, read by many.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

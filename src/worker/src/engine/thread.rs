@@ -1,5 +1,5 @@
-//! The thread's loop, once per step: drop what was cancelled, plan ([`StepPlan`]), let join who may, one forward pass
-//! for all rows that decode, then one over the next parts of some prompts.
+//! The thread's loop, once per step: drop what was cancelled, plan ([`StepPlan`]), let join who
+//! may, one forward pass for all rows that decode, then one over the next parts of some prompts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,13 +28,14 @@ use rooflet_inference_api::openai::response::FinishReason;
 use rooflet_mlx::backend::Backend;
 use rooflet_mlx::device;
 
-/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all lets it grow to all that
-/// the worker may use.
+/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all
+/// lets it grow to all that the worker may use.
 const STEPS_PER_CACHE_CLEARING: u64 = 512;
 /// Steps between two readings of the allocator's counters.
 const STEPS_PER_MEMORY_READING: u64 = 64;
 
-/// A shorter chunk takes as long as a decode step, and says nothing about how fast prompts are read.
+/// A shorter chunk takes as long as a decode step, and says nothing about how fast prompts are
+/// read.
 const MEASURED_CHUNK_TOKENS: usize = 256;
 
 /// See the module's text.
@@ -51,7 +52,8 @@ pub(super) struct EngineThread {
     batch: Batch,
     pace: Pace,
     failures: Failures,
-    /// The last chunk of a prompt, submitted with nothing beside it: whose, how many tokens, and when.
+    /// The last chunk of a prompt, submitted with nothing beside it: whose, how many tokens, and
+    /// when.
     last_chunk: Option<(RequestId, usize, Instant)>,
 }
 
@@ -131,7 +133,8 @@ impl EngineThread {
         }
     }
 
-    /// Takes what has been submitted; waits for it where there is nothing to do. False when the engine is to end.
+    /// Takes what has been submitted; waits for it where there is nothing to do. False when the
+    /// engine is to end.
     fn receive(&mut self, kv: &KvMemory, idle: bool) -> bool {
         if idle {
             if self.active.is_empty() && self.waiting.is_empty() {
@@ -289,8 +292,8 @@ impl EngineThread {
         self.spent(StepPart::Build, begin);
     }
 
-    /// Takes tokens that were read; requests that have their last one end. Returns how long the tokens took to be made
-    /// text.
+    /// Takes tokens that were read; requests that have their last one end. Returns how long the
+    /// tokens took to be made text.
     fn take_tokens(&mut self, tokens_read: Vec<StepToken>, kv: &mut KvMemory) -> Duration {
         let mut detokenizing = Duration::ZERO;
         for StepToken {
@@ -377,7 +380,8 @@ impl EngineThread {
         self.spent(StepPart::Prefill, begin);
     }
 
-    /// Those of the chunks that are read now. A prompt begins with what is known of it, and waits for what is about to be.
+    /// Those of the chunks that are read now. A prompt begins with what is known of it, and waits
+    /// for what is about to be.
     fn begin(&mut self, chunks: &[Chunk], kv: &mut KvMemory, now: Instant) -> Vec<Chunk> {
         let mut parts: Vec<Chunk> = Vec::with_capacity(chunks.len());
         for Chunk { id, tokens } in chunks.iter().copied() {
@@ -456,7 +460,8 @@ impl EngineThread {
             .spent(part, self.config.clock.instant() - since);
     }
 
-    /// Counts a request that is over, then tells its owner: who has the answer finds it in the counts.
+    /// Counts a request that is over, then tells its owner: who has the answer finds it in the
+    /// counts.
     fn end(&self, sequence: &Sequence, outcome: Result<Done, StepError>) {
         self.state.set_load(self.active.len(), self.waiting.len());
         if let Some(span) = sequence.span() {
@@ -520,9 +525,9 @@ impl EngineThread {
     }
 }
 
-/// Up to how many tokens a pass takes hardly longer than with fewer. Beyond a few, arithmetic is the limit, and to read
-/// prompts one after another gives the first of them their answers sooner; but MLX's CUDA kernels unpack all weights
-/// for every pass.
+/// Up to how many tokens a pass takes hardly longer than with fewer. Beyond a few, arithmetic is
+/// the limit, and to read prompts one after another gives the first of them their answers sooner;
+/// but MLX's CUDA kernels unpack all weights for every pass.
 fn pass_tokens(backend: Backend) -> usize {
     match backend {
         Backend::Cpu | Backend::Metal => 256,

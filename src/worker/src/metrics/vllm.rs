@@ -1,5 +1,5 @@
-//! The worker's figures once more, under the names that vLLM gave them: the Gateway API inference extension, llm-d and
-//! most dashboards read those.
+//! The worker's figures once more, under the names that vLLM gave them: the Gateway API inference
+//! extension, llm-d and most dashboards read those.
 
 use std::time::Duration;
 

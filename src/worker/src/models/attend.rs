@@ -1,6 +1,7 @@
-//! Softmax attention of one sequence's tokens over its keys and values. Where no kernel fuses the scores with what follows,
-//! they are in memory, and a chunk of a prompt against a long cache would have gigabytes of them: then it goes a few
-//! tokens at a time, as many as [`scored_at_once`] allows, which is what the reservation counts on.
+//! Softmax attention of one sequence's tokens over its keys and values. Where no kernel fuses the
+//! scores with what follows, they are in memory, and a chunk of a prompt against a long cache would
+//! have gigabytes of them: then it goes a few tokens at a time, as many as [`scored_at_once`]
+//! allows, which is what the reservation counts on.
 
 use std::ops::Range;
 
@@ -20,8 +21,8 @@ pub(super) fn tokens_at_once(heads: i32, keys: i32) -> i32 {
     i32::try_from(tokens).unwrap_or(i32::MAX)
 }
 
-/// Whether passes over many tokens go without scores in memory, or, on a CPU, have memory enough for them: there it is only
-/// tests that run.
+/// Whether passes over many tokens go without scores in memory, or, on a CPU, have memory enough
+/// for them: there it is only tests that run.
 pub(super) fn is_fused(backend: Backend, head_dim: u32) -> bool {
     match backend {
         Backend::Cpu => true,
@@ -29,8 +30,8 @@ pub(super) fn is_fused(backend: Backend, head_dim: u32) -> bool {
     }
 }
 
-/// Attends with `queries`, whose last axis but one is the tokens, so many tokens at a time. Each part is computed before
-/// the next one is described: what is only described is in memory together.
+/// Attends with `queries`, whose last axis but one is the tokens, so many tokens at a time. Each
+/// part is computed before the next one is described: what is only described is in memory together.
 pub(super) fn in_parts(
     queries: &Array,
     at_once: i32,
@@ -55,8 +56,9 @@ pub(super) fn in_parts(
     concatenate(&attended, -2)
 }
 
-/// Whether every new number of tokens or keys costs a pass some 50 ms, measured on an H200: MLX leaves such passes to
-/// cuDNN there, which makes a plan for each shape (mlx/backend/cuda/scaled_dot_product_attention.cpp of MLX 0.32).
+/// Whether every new number of tokens or keys costs a pass some 50 ms, measured on an H200: MLX
+/// leaves such passes to cuDNN there, which makes a plan for each shape
+/// (mlx/backend/cuda/scaled_dot_product_attention.cpp of MLX 0.32).
 pub(super) fn plans_shapes(backend: Backend, head_dim: u32) -> bool {
     match backend {
         Backend::Cpu | Backend::Metal => false,
@@ -64,8 +66,9 @@ pub(super) fn plans_shapes(backend: Backend, head_dim: u32) -> bool {
     }
 }
 
-/// The shape of another pass that includes this one: tokens before and after its own, those after with keys of their own.
-/// There are few such shapes, and no more than an eighth of the keys is added where there are thousands.
+/// The shape of another pass that includes this one: tokens before and after its own, those after
+/// with keys of their own. There are few such shapes, and no more than an eighth of the keys is
+/// added where there are thousands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Padding {
     before: i32,
@@ -88,7 +91,8 @@ impl Padding {
     }
 }
 
-/// Zeros around the tokens, in memory of its own: the way from token to token is part of what is planned, too.
+/// Zeros around the tokens, in memory of its own: the way from token to token is part of what is
+/// planned, too.
 fn padded(array: &Array, before: i32, after: i32) -> Result<Array> {
     match (before, after) {
         (0, 0) => array.contiguous(),
@@ -109,8 +113,8 @@ pub(super) struct Floats<'a> {
 }
 
 impl Floats<'_> {
-    /// What `queries`, `[1, heads, tokens, head_dim]`, read of the keys and values that end with their own, each of
-    /// those up to itself.
+    /// What `queries`, `[1, heads, tokens, head_dim]`, read of the keys and values that end with
+    /// their own, each of those up to itself.
     pub(super) fn read(&self, queries: &Array, at_once: i32, masks: &mut Masks) -> Result<Array> {
         let (tokens, known) = (queries.dim(2), self.keys.dim(2));
         if let (1, Some(window)) = (tokens, self.window)
@@ -174,7 +178,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// However many tokens are read at a time, and in whatever shape, with windows and sinks and without.
+        /// However many tokens are read at a time, and in whatever shape, with windows and sinks
+        /// and without.
         #[test]
         fn parts_make_up_the_whole(
             (tokens, before) in (1..24_i32, 0..24_i32),
@@ -235,7 +240,8 @@ mod tests {
 
     #[test]
     fn parts_are_as_large_as_scores_may_be() {
-        // Gemma 3 12B: 16 heads of 256 elements. 2048 tokens against 128 K would have 17 GB of scores.
+        // Gemma 3 12B: 16 heads of 256 elements. 2048 tokens against 128 K would have 17 GB of
+        // scores.
         assert!(!is_fused(Backend::Metal, 256));
         assert!(is_fused(Backend::Metal, 128));
         assert_eq!(tokens_at_once(16, 128 << 10), 32);

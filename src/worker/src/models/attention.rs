@@ -195,8 +195,9 @@ impl Attention {
                 }
                 let each = |array: &Array| split_equal(array, batch, 0);
                 let (queries, keys, values) = (each(&queries)?, each(&keys)?, each(&values)?);
-                // Row by row, over contiguous keys of its own: the same kernels on the same values as alone, hence the
-                // same bits, whatever else is in the batch; and a row that joins or leaves moves nobody's cache.
+                // Row by row, over contiguous keys of its own: the same kernels on the same values
+                // as alone, hence the same bits, whatever else is in the batch; and a row that
+                // joins or leaves moves nobody's cache.
                 let projected = queries.into_iter().zip(keys.iter().zip(&values));
                 let attended = caches.into_iter().zip(offsets).zip(projected).map(
                     |((cache, offset), (query, (key, value)))| {
@@ -214,8 +215,8 @@ impl Attention {
         }
     }
 
-    /// Rotates what some tokens of one sequence bring, puts their keys and values into its cache, and reads that with the
-    /// queries of all of them or of the last.
+    /// Rotates what some tokens of one sequence bring, puts their keys and values into its cache,
+    /// and reads that with the queries of all of them or of the last.
     fn read_part(
         &self,
         Part {
@@ -236,7 +237,8 @@ impl Attention {
         self.read(queries, held, masks)
     }
 
-    /// What the queries of some tokens of one sequence read of the keys and values that end with their own.
+    /// What the queries of some tokens of one sequence read of the keys and values that end with
+    /// their own.
     fn read(&self, queries: Array, held: Held, masks: &mut Masks) -> Result<Array> {
         match held {
             Held::Floats(keys, values) => {

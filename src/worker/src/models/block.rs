@@ -1,5 +1,5 @@
-//! One decoder block: attention and a feed-forward part, each normalised before or after it, or both, and added to the
-//! stream.
+//! One decoder block: attention and a feed-forward part, each normalised before or after it, or
+//! both, and added to the stream.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::add;

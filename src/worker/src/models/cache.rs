@@ -1,6 +1,7 @@
-//! The keys and values of one sequence, layer by layer. Where all tokens are kept, buffers grow in steps, so that a token
-//! costs a slice update, not a copy; where a window of them is, what has left it is dropped from time to time. Another
-//! sequence with the same tokens can begin from copies ([`KvBlock`]).
+//! The keys and values of one sequence, layer by layer. Where all tokens are kept, buffers grow in
+//! steps, so that a token costs a slice update, not a copy; where a window of them is, what has
+//! left it is dropped from time to time. Another sequence with the same tokens can begin from
+//! copies ([`KvBlock`]).
 
 mod block;
 mod quantised;
@@ -96,8 +97,9 @@ impl KvCache {
         }
     }
 
-    /// What this, being empty, holds after the first tokens of each block, in order, with room for `capacity` tokens. Of
-    /// the last block, all tokens count where not all layers keep everything. Lazy.
+    /// What this, being empty, holds after the first tokens of each block, in order, with room for
+    /// `capacity` tokens. Of the last block, all tokens count where not all layers keep everything.
+    /// Lazy.
     pub(crate) fn begun(&self, blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
         let offset = length(blocks.iter().map(|(_, tokens)| tokens).sum());
         let stretches = Stretch::of(blocks);
@@ -120,8 +122,8 @@ impl KvCache {
         Ok(Self { layers, offset })
     }
 
-    /// This with its first `tokens` only, which another sequence has, too, and room for so many in all: a copy only where it
-    /// has less or more. Where all layers keep everything.
+    /// This with its first `tokens` only, which another sequence has, too, and room for so many in
+    /// all: a copy only where it has less or more. Where all layers keep everything.
     pub(crate) fn continued(mut self, tokens: usize, capacity: RangeInclusive<usize>) -> Result<Self> {
         self.truncate(length(tokens));
         let (least, most) = (length(*capacity.start()), rounded(length(*capacity.end())));
@@ -131,8 +133,9 @@ impl KvCache {
         Ok(self)
     }
 
-    /// Copies of these tokens' keys and values, each range right behind the one before, which stay what they are when this
-    /// goes on; the last one with what the layers that do not keep all tokens hold now, if `snapshot`. Lazy.
+    /// Copies of these tokens' keys and values, each range right behind the one before, which stay
+    /// what they are when this goes on; the last one with what the layers that do not keep all
+    /// tokens hold now, if `snapshot`. Lazy.
     pub(crate) fn blocks(&self, ranges: &[Range<usize>], snapshot: bool) -> Result<Vec<KvBlock>> {
         let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {
             return Ok(Vec::new());
@@ -184,8 +187,8 @@ impl KvCache {
         self.layers.iter().map(LayerCache::bytes).sum()
     }
 
-    /// Forgets what came after the first `tokens`: the tokens of the last pass, if it was over one of them; of a longer
-    /// one, only where all layers keep everything.
+    /// Forgets what came after the first `tokens`: the tokens of the last pass, if it was over one
+    /// of them; of a longer one, only where all layers keep everything.
     pub(crate) fn truncate(&mut self, tokens: i32) {
         self.offset = self.offset.min(tokens);
     }
@@ -211,8 +214,8 @@ pub(crate) struct LayerCache {
     window: Option<i32>,
     /// Position of the first token in the buffers.
     first: i32,
-    /// Keys and values, `[1, kv_heads, capacity, head_dim]` each, in one pair; quantised, in three. None before the first
-    /// token.
+    /// Keys and values, `[1, kv_heads, capacity, head_dim]` each, in one pair; quantised, in three.
+    /// None before the first token.
     buffers: Vec<(Array, Array)>,
     quantised: Option<KvQuantisation>,
     /// A state instead of all that.
@@ -349,8 +352,8 @@ impl LayerCache {
         }
     }
 
-    /// Appends after `offset` tokens and returns the keys and values that the new tokens may attend to, oldest first: of a
-    /// window, those that any of them reaches.
+    /// Appends after `offset` tokens and returns the keys and values that the new tokens may attend
+    /// to, oldest first: of a window, those that any of them reaches.
     pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<Held> {
         if let Some(quantisation) = self.quantised {
             let held = self.append(offset, &quantisation.pack(keys, values)?)?;
@@ -381,8 +384,8 @@ impl LayerCache {
                 tokens(&values, from, values.dim(2))?,
             ));
         }
-        // A chunk of a prompt attends to itself and what is before it, and only its end is kept: of a long chunk the
-        // buffers never hold more than the window.
+        // A chunk of a prompt attends to itself and what is before it, and only its end is kept: of
+        // a long chunk the buffers never hold more than the window.
         let (old_keys, old_values) = self.last(offset, reached)?;
         let join = |old: Option<Array>, new: &Array| match old {
             Some(old) => concatenate(&[&old, new], 2),
@@ -400,7 +403,8 @@ impl LayerCache {
         Ok((all_keys, all_values))
     }
 
-    /// Moves the last `reached` tokens to the front of new buffers if there is no room for one more.
+    /// Moves the last `reached` tokens to the front of new buffers if there is no room for one
+    /// more.
     fn make_room(&mut self, offset: i32, reached: i32, new: &Array) -> Result<()> {
         let Some((keys, _)) = self.buffers.first() else {
             return Ok(());
@@ -440,7 +444,8 @@ impl LayerCache {
     /// All that is held with these behind `offset` tokens.
     fn append(&mut self, offset: i32, new: &[(Array, Array)]) -> Result<Vec<(Array, Array)>> {
         let at = offset - self.first;
-        // Taken out, so that the old handles are gone when the update runs and it can work in place.
+        // Taken out, so that the old handles are gone when the update runs and it can work in
+        // place.
         let mut old = std::mem::take(&mut self.buffers).into_iter();
         let mut held = Vec::with_capacity(new.len());
         for (keys, values) in new {
@@ -500,7 +505,8 @@ fn copied(buffer: &Array, start: i32, end: i32) -> Result<Array> {
     if part.dim(1) > 1 {
         return part.contiguous();
     }
-    // A part of one head is contiguous as it is: the same memory, which it would keep from being freed.
+    // A part of one head is contiguous as it is: the same memory, which it would keep from being
+    // freed.
     duplicate(&part)
 }
 

@@ -35,8 +35,8 @@ pub(crate) struct Decoder {
     backend: Backend,
 }
 
-/// Keeps the device at most one layer behind where a layer takes memory that the next one can have: what is only
-/// described, or submitted, has its memory all at once.
+/// Keeps the device at most one layer behind where a layer takes memory that the next one can have:
+/// what is only described, or submitted, has its memory all at once.
 #[derive(Debug)]
 struct LayerByLayer {
     applies: bool,
@@ -91,7 +91,8 @@ impl Keeps {
 }
 
 impl Decoder {
-    /// Builds the model and reads its weights, layer by layer, so that converted copies do not pile up.
+    /// Builds the model and reads its weights, layer by layer, so that converted copies do not pile
+    /// up.
     pub(crate) fn load(shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
         let config = &shape.config;
         weights.arrange(&shape.sources);
@@ -160,22 +161,23 @@ impl Decoder {
         }))
     }
 
-    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits of the last one, `[1, vocabulary]`,
-    /// in float32. Lazy: nothing is computed before the result is evaluated.
+    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits of the last one,
+    /// `[1, vocabulary]`, in float32. Lazy: nothing is computed before the result is evaluated.
     pub(crate) fn forward(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let last = self.hidden_ends(tokens, &mut [(cache, tokens.dim(1))])?;
         self.logits(&last)
     }
 
-    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits after each of them, `[n, vocabulary]`, in
-    /// float32. Lazy.
+    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits after each of
+    /// them, `[n, vocabulary]`, in float32. Lazy.
     pub(crate) fn forward_each(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let x = self.hidden(tokens, cache)?;
         self.logits(&x.reshape(&[tokens.dim(1), 1, x.dim(-1)])?)
     }
 
-    /// Runs one token for each of several sequences, `tokens` being `[rows]`, and returns `[rows, vocabulary]` in
-    /// float32. Lazy. After an error, a cache cut to the length it had can be used again.
+    /// Runs one token for each of several sequences, `tokens` being `[rows]`, and returns
+    /// `[rows, vocabulary]` in float32. Lazy. After an error, a cache cut to the length it had can
+    /// be used again.
     pub(crate) fn decode(&self, tokens: &Array, rows: &mut [&mut KvCache]) -> Result<Array> {
         if let [cache] = rows {
             return self.forward(&tokens.reshape(&[1, 1])?, cache);
@@ -216,20 +218,21 @@ impl Decoder {
         }
     }
 
-    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns each one's hidden state before the final norm,
-    /// `[1, n, hidden]`. Lazy.
+    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns each one's hidden state
+    /// before the final norm, `[1, n, hidden]`. Lazy.
     pub(crate) fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         self.hidden_parts(tokens, &mut [(cache, tokens.dim(1))])
     }
 
-    /// The same of `tokens` that are those of several sequences, one after the other: so many after what each cache
-    /// holds. Lazy, but for [`LayerByLayer`].
+    /// The same of `tokens` that are those of several sequences, one after the other: so many after
+    /// what each cache holds. Lazy, but for [`LayerByLayer`].
     pub(crate) fn hidden_parts(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
         self.run(tokens, parts, Asked::Each)
     }
 
-    /// The same of the last token of each sequence, `[1, sequences, hidden]`. Of the last layer, that is all that is computed
-    /// besides what it keeps: no other token's hidden state is read any more.
+    /// The same of the last token of each sequence, `[1, sequences, hidden]`. Of the last layer,
+    /// that is all that is computed besides what it keeps: no other token's hidden state is read
+    /// any more.
     pub(crate) fn hidden_ends(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
         self.run(tokens, parts, Asked::Last)
     }
@@ -258,7 +261,8 @@ impl Decoder {
         Ok(x)
     }
 
-    /// The logits after some tokens, by their places in `hidden`, `[1, tokens, hidden]`: `[places, vocabulary]`. Lazy.
+    /// The logits after some tokens, by their places in `hidden`, `[1, tokens, hidden]`:
+    /// `[places, vocabulary]`. Lazy.
     pub(crate) fn logits_after(&self, hidden: &Array, places: &[i32]) -> Result<Array> {
         let count = i32::try_from(places.len()).expect("rows are few");
         let places = Array::from_slice(places, &[count]);
@@ -282,8 +286,8 @@ impl Decoder {
     }
 }
 
-/// The root of the embeddings' width, rounded to the type that the checkpoint is stored in, as it was when the model was
-/// trained (transformers, `Gemma3TextScaledWordEmbedding`).
+/// The root of the embeddings' width, rounded to the type that the checkpoint is stored in, as it
+/// was when the model was trained (transformers, `Gemma3TextScaledWordEmbedding`).
 fn embedding_scale(shape: &ModelShape, compute: Dtype) -> Result<Array> {
     let root = f64::from(shape.config.dimensions.hidden).sqrt() as f32;
     let scale = Array::from_f32(root)

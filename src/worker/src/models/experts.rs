@@ -18,7 +18,8 @@ use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config;
 use rooflet_model::config::{DenseConfig, ExpertsConfig};
 
-/// From so many choices on, they are sorted by expert, so that an expert's weights are read once (mlx-lm's threshold).
+/// From so many choices on, they are sorted by expert, so that an expert's weights are read once
+/// (mlx-lm's threshold).
 const SORTED_CHOICES: i32 = 64;
 
 /// Weighs the experts of each token.
@@ -62,7 +63,8 @@ impl Router {
         })
     }
 
-    /// The experts of each token and their weights, both `[…, active]`, from the scores of all, `[…, experts]`.
+    /// The experts of each token and their weights, both `[…, active]`, from the scores of all,
+    /// `[…, experts]`.
     fn choose(&self, scores: &Array, active: i32) -> Result<(Array, Array)> {
         match self {
             Self::Softmax { renormalizes } => {

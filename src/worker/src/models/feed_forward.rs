@@ -1,4 +1,5 @@
-//! What a layer does with each token by itself. Dense gated blocks: a gate through an activation, times up, through down.
+//! What a layer does with each token by itself. Dense gated blocks: a gate through an activation,
+//! times up, through down.
 
 use std::rc::Rc;
 

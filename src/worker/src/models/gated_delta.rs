@@ -1,5 +1,6 @@
-//! Gated delta rule: linear attention whose state decays and is corrected by each token (Gated DeltaNet,
-//! arXiv:2412.06464; the layers of Qwen3-Next and its heirs). The order of operations is mlx-lm's.
+//! Gated delta rule: linear attention whose state decays and is corrected by each token (Gated
+//! DeltaNet, arXiv:2412.06464; the layers of Qwen3-Next and its heirs). The order of operations is
+//! mlx-lm's.
 
 mod check;
 mod rule;
@@ -102,7 +103,8 @@ pub(super) struct GatedDelta {
     query_scale: Array,
     key_scale: Array,
     zero: Array,
-    /// Several tokens go through the rule at once: not on a CPU, where their number would show in the last bits.
+    /// Several tokens go through the rule at once: not on a CPU, where their number would show in
+    /// the last bits.
     in_chunks: bool,
     kernels: Option<Rc<GatedDeltaKernels>>,
 }
@@ -264,8 +266,8 @@ impl GatedDelta {
         states.collect()
     }
 
-    /// What the tokens read, `[rows, tokens, heads, value_dim]`, and the rows' states after them, by MLX's operations.
-    /// Elementwise operations and sums of a row do not depend on the others.
+    /// What the tokens read, `[rows, tokens, heads, value_dim]`, and the rows' states after them,
+    /// by MLX's operations. Elementwise operations and sums of a row do not depend on the others.
     fn mix(&self, projected: &Projected, before: Vec<State>) -> Result<(Array, Vec<State>)> {
         let (rows, tokens) = (projected.mixed.dim(0), projected.mixed.dim(1));
         let join = |arrays: Vec<Array>| match &arrays[..] {

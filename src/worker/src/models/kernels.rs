@@ -1,5 +1,6 @@
-//! Kernels of our own, for layers that are alike. They are used only where they have been seen to say what MLX's operations say:
-//! a driver, a compiler or a chip that nobody tried may bring another result, and then a model is slower, not wrong.
+//! Kernels of our own, for layers that are alike. They are used only where they have been seen to
+//! say what MLX's operations say: a driver, a compiler or a chip that nobody tried may bring
+//! another result, and then a model is slower, not wrong.
 
 use std::rc::Rc;
 
@@ -12,7 +13,8 @@ use rooflet_mlx::gate::GateKernel;
 use rooflet_mlx::gated_delta::{Dimensions, GatedDeltaKernels};
 use rooflet_model::config::Activation;
 
-/// Of the largest number. bfloat16 has 8 bits, and what kernels pass on is rounded to it a few times.
+/// Of the largest number. bfloat16 has 8 bits, and what kernels pass on is rounded to it a few
+/// times.
 const TOLERANCE: f32 = 0.02;
 
 /// Those that the layers of one model were found to need.
@@ -92,7 +94,8 @@ pub(super) fn numbers(seed: u64, shape: &[i32], float: Dtype) -> Result<Array> {
     random::normal::<f32>(shape, None, None, &random::key(seed)?)?.as_dtype(float)
 }
 
-/// An error where kernels differ from `exact`, in float32, by more than rounding: anywhere, or on the average.
+/// An error where kernels differ from `exact`, in float32, by more than rounding: anywhere, or on
+/// the average.
 pub(super) fn alike(what: &str, computed: &Array, exact: &Array) -> Result<()> {
     if computed.shape() != exact.shape() {
         return Err(Exception::custom(format!("{what} has another shape")));

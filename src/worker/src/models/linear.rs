@@ -1,4 +1,5 @@
-//! Matrices: linear layers, stacks of them for experts, and the embedding table; in floats or quantised.
+//! Matrices: linear layers, stacks of them for experts, and the embedding table; in floats or
+//! quantised.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
@@ -127,7 +128,8 @@ impl ExpertLinear {
         Ok(Self { stack, bias })
     }
 
-    /// `x` is `[…, 1, columns]`, one row for each of `experts` or one for several; `sorted` says that these do not fall.
+    /// `x` is `[…, 1, columns]`, one row for each of `experts` or one for several; `sorted` says
+    /// that these do not fall.
     pub(super) fn apply(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
         let product = match &self.stack {
             Matrix::Float { transposed, .. } => gather_mm(x, transposed, None, experts, sorted)?,

@@ -128,8 +128,8 @@ fn wavelength_factors(theta: f32, dims: i32) -> Result<Array> {
     Array::from_f32(theta).power(exponents)
 }
 
-/// Long wavelengths divided by `factor`, short ones kept, the middle blended. The steps are those of the reference,
-/// one MLX operation each, for equality to the bit.
+/// Long wavelengths divided by `factor`, short ones kept, the middle blended. The steps are those
+/// of the reference, one MLX operation each, for equality to the bit.
 fn llama3_table(
     theta: f32,
     dims: i32,

@@ -238,7 +238,8 @@ mod tests {
         }
     }
 
-    /// Its template has no `tool_calls`: a call is a message with `metadata`, and its result an observation.
+    /// Its template has no `tool_calls`: a call is a message with `metadata`, and its result an
+    /// observation.
     #[test]
     fn calls_of_glm_4_are_messages() {
         let file = concat!(
@@ -261,7 +262,8 @@ mod tests {
         assert!(chat.answer.has_whole_calls(), "{parts:?}");
     }
 
-    /// DeepSeek's distilled models have marks of their own in vocabulary and template, which is told of no tools.
+    /// DeepSeek's distilled models have marks of their own in vocabulary and template, which is
+    /// told of no tools.
     #[test]
     fn calls_are_read_as_they_were_asked_for() {
         let file = concat!(

@@ -1,4 +1,5 @@
-//! What holds an answer to a format, or to tool calls: from what a request asks for to a grammar over the model's tokens.
+//! What holds an answer to a format, or to tool calls: from what a request asks for to a grammar
+//! over the model's tokens.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,8 +17,8 @@ use rooflet_text::grammar::constraint::{Constraint, ConstraintError};
 use rooflet_text::grammar::form::{Calls, Form, FormError, Manner};
 use rooflet_text::grammar::vocabulary::Vocabulary;
 
-/// What is kept of the formats of earlier requests, those that were used last. Agents ask for a few again and again; each
-/// takes some megabytes, and odd ones many.
+/// What is kept of the formats of earlier requests, those that were used last. Agents ask for a few
+/// again and again; each takes some megabytes, and odd ones many.
 const MAX_KEPT: usize = 32;
 const MAX_KEPT_BYTES: Bytes = Bytes(64 << 20);
 

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// Sampling where the request does not say, from `generation_config.json`: the fields that vLLM takes from it, too. What
-/// is out of range there counts as not said.
+/// Sampling where the request does not say, from `generation_config.json`: the fields that vLLM
+/// takes from it, too. What is out of range there counts as not said.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SamplingDefaults {
     pub(super) temperature: f32,

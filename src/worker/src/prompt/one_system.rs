@@ -3,8 +3,8 @@
 use rooflet_inference_api::openai::json::Json;
 use rooflet_inference_api::openai::message::{append_line, said, text_of};
 
-/// The same with all system messages as one, the first; `None` where they are already. Users' texts that one stood between
-/// become one, since such templates have roles alternate, too.
+/// The same with all system messages as one, the first; `None` where they are already. Users' texts
+/// that one stood between become one, since such templates have roles alternate, too.
 pub(super) fn one_system(messages: &[Json]) -> Option<Vec<Json>> {
     let role = |message: &Json| message.get("role").and_then(Json::as_str).map(str::to_owned);
     let is_system = |message: &Json| role(message).as_deref() == Some("system");

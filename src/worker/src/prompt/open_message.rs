@@ -3,8 +3,8 @@
 use rooflet_inference_api::openai::json::Json;
 use rooflet_inference_api::openai::message::text_of;
 
-/// Stands behind the last message's text, as transformers has it: that text itself may also be part of what the template
-/// writes. Its space tells whether the template keeps those at the end.
+/// Stands behind the last message's text, as transformers has it: that text itself may also be part
+/// of what the template writes. Its space tells whether the template keeps those at the end.
 const END: &str = "ROOFLET_END_OF_OPEN_MESSAGE ";
 
 /// The conversation for the template.
@@ -17,7 +17,8 @@ pub(super) fn marked(messages: &[Json]) -> Vec<Json> {
     messages
 }
 
-/// What the template made of it, up to the last message's end; `None` where it changes that message's text.
+/// What the template made of it, up to the last message's end; `None` where it changes that
+/// message's text.
 pub(super) fn cut(mut text: String, messages: &[Json]) -> Option<String> {
     let said = text_of(messages.last()?)?.trim_start();
     let end = text.rfind(END.trim_end())?;

@@ -24,8 +24,8 @@ pub(super) fn read_json(dir: &Utf8Path, file: &'static str) -> Result<Option<Val
         .transpose()
 }
 
-/// `tokenizer_config.json`. Where it does not list the added tokens, the tokens of `special_tokens_map.json` go before its
-/// own, as in the reference.
+/// `tokenizer_config.json`. Where it does not list the added tokens, the tokens of
+/// `special_tokens_map.json` go before its own, as in the reference.
 pub(super) fn read_tokenizer_config(dir: &Utf8Path) -> Result<Option<Value>, PromptError> {
     let config = read_json(dir, SHARED)?;
     let lists_added_tokens = |config: &Map<String, Value>| config.contains_key("added_tokens_decoder");

@@ -1,10 +1,12 @@
-//! What a request changes about its logits before a token is chosen: a bias for some tokens, penalties for those that
-//! have been. The counts live on the device, where they take a token that has not been read yet. Rows are computed
-//! together and independently; one without a bias or penalty is not computed here at all.
+//! What a request changes about its logits before a token is chosen: a bias for some tokens,
+//! penalties for those that have been. The counts live on the device, where they take a token that
+//! has not been read yet. Rows are computed together and independently; one without a bias or
+//! penalty is not computed here at all.
 //!
-//! The formulas: `logit + bias`; a token of prompt or answer has its logit divided by the repetition penalty, or
-//! multiplied where it is below zero (Keskar et al. 2019, CTRL, section 4.1, as transformers has it); then
-//! `- frequency × count - presence × (count > 0)` over the answer's tokens (OpenAI's API reference).
+//! The formulas: `logit + bias`; a token of prompt or answer has its logit divided by the
+//! repetition penalty, or multiplied where it is below zero (Keskar et al. 2019, CTRL, section 4.1,
+//! as transformers has it); then `- frequency × count - presence × (count > 0)` over the answer's
+//! tokens (OpenAI's API reference).
 
 use std::collections::BTreeMap;
 
@@ -151,7 +153,8 @@ impl<'a> Adjusted<'a> {
         })
     }
 
-    /// The rows' state when `tokens`, `[rows]`, have been chosen, of those whose state changes. Lazy.
+    /// The rows' state when `tokens`, `[rows]`, have been chosen, of those whose state changes.
+    /// Lazy.
     pub(crate) fn after(self, tokens: &Array) -> Result<Vec<(usize, Adjustment)>> {
         let Some(counts) = self.counts else {
             return Ok(Vec::new());
@@ -180,8 +183,8 @@ impl<'a> Adjusted<'a> {
     }
 }
 
-/// Changed logits, and the rows' counts. A row that lacks one of the changes goes through it with values that leave every
-/// bit as it is.
+/// Changed logits, and the rows' counts. A row that lacks one of the changes goes through it with
+/// values that leave every bit as it is.
 fn apply(logits: &Array, rows: &[&Adjustment]) -> Result<(Array, Option<Array>)> {
     let nothing = ops::zeros_dtype(&[1, logits.dim(-1)], Dtype::Float32)?;
     let stacked = |of: fn(&Adjustment) -> Option<&Array>| -> Result<Option<Array>> {

@@ -1,5 +1,5 @@
-//! How probable tokens were, as the model has it: before temperature, penalties, bias and limits. Computed on the device
-//! beside the tokens themselves, for the rows that ask for it.
+//! How probable tokens were, as the model has it: before temperature, penalties, bias and limits.
+//! Computed on the device beside the tokens themselves, for the rows that ask for it.
 
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::error::{ConversionError, Result};
@@ -27,13 +27,15 @@ pub(crate) struct Logprobs {
     rows: Vec<(usize, usize)>,
     /// `[rows]`.
     chosen: Array,
-    /// Tokens and their logprobs, falling, `[rows, the most that any asks for]`; `None` where that is nothing.
+    /// Tokens and their logprobs, falling, `[rows, the most that any asks for]`; `None` where that
+    /// is nothing.
     top: Option<(Array, Array)>,
 }
 
 impl Logprobs {
-    /// `logits` are `[rows, vocabulary]` in float32, `tokens` are `[rows]`; `asked` says of each row how many of the most
-    /// probable tokens it asks for, `None` where it asks for nothing. Lazy.
+    /// `logits` are `[rows, vocabulary]` in float32, `tokens` are `[rows]`; `asked` says of each
+    /// row how many of the most probable tokens it asks for, `None` where it asks for nothing.
+    /// Lazy.
     pub(crate) fn new(logits: &Array, tokens: &Array, asked: &[Option<usize>]) -> Result<Option<Self>> {
         let rows: Vec<(usize, usize)> = asked
             .iter()

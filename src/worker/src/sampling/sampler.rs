@@ -1,9 +1,10 @@
-//! From logits to the next tokens of all rows at once, on the device, so that a step needs no copy of the logits.
+//! From logits to the next tokens of all rows at once, on the device, so that a step needs no copy
+//! of the logits.
 //!
-//! Temperature first, then the `top_k` most probable tokens, then those at least `min_p` times as probable as the most
-//! probable one, then the smallest set that holds `top_p` of what is left.
-//! A row's random number comes from its seed and step alone, and rows are computed independently: equal requests with
-//! equal seeds give equal text, whatever else is running.
+//! Temperature first, then the `top_k` most probable tokens, then those at least `min_p` times as
+//! probable as the most probable one, then the smallest set that holds `top_p` of what is left. A
+//! row's random number comes from its seed and step alone, and rows are computed independently:
+//! equal requests with equal seeds give equal text, whatever else is running.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::{argmax_axis, take_axis};
@@ -84,15 +85,16 @@ impl Draw<'_> {
         }
     }
 
-    /// Uniform in `0..1`, in steps of 2^-23: any of these times a positive float is less than that float, which the
-    /// choice below rests on.
+    /// Uniform in `0..1`, in steps of 2^-23: any of these times a positive float is less than that
+    /// float, which the choice below rests on.
     fn uniform(&self) -> f32 {
         const BITS: u32 = 23;
         (mixed(self.sampling.seed, self.step) >> (64 - BITS)) as f32 / (1_u32 << BITS) as f32
     }
 }
 
-/// Chooses each row's token from `logits`, `[rows, vocabulary]` in float32; `draws` has an entry per row. Lazy.
+/// Chooses each row's token from `logits`, `[rows, vocabulary]` in float32; `draws` has an entry
+/// per row. Lazy.
 pub(crate) fn sample(logits: &Array, draws: &[Draw<'_>]) -> Result<Array> {
     let vocabulary = logits.dim(-1);
     let methods: Vec<Method> = draws.iter().map(|draw| draw.method(vocabulary)).collect();
@@ -154,8 +156,8 @@ fn choose(method: Method, logits: &Array, draws: &[Draw<'_>]) -> Result<Array> {
         .squeeze_axes(&[-1])
 }
 
-/// Probabilities, zero where `top_k`, `min_p` and `top_p` leave a token out. `sorted` is descending; its first entry
-/// stays.
+/// Probabilities, zero where `top_k`, `min_p` and `top_p` leave a token out. `sorted` is
+/// descending; its first entry stays.
 fn limited(sorted: &Array, draws: &[Draw<'_>]) -> Result<Array> {
     let vocabulary = sorted.dim(-1);
     // No vocabulary is too large for single precision to count.
@@ -168,7 +170,8 @@ fn limited(sorted: &Array, draws: &[Draw<'_>]) -> Result<Array> {
     let out = Array::from_f32(f32::NEG_INFINITY);
     let mut kept = select(rank.lt(counts)?, sorted, &out)?;
     if draws.iter().any(|draw| draw.sampling.min_p > 0.0) {
-        // A ratio of probabilities is a difference of logits; for 0 the logarithm is minus infinity: no limit.
+        // A ratio of probabilities is a difference of logits; for 0 the logarithm is minus
+        // infinity: no limit.
         let least = column(
             &draws
                 .iter()
@@ -190,15 +193,16 @@ fn limited(sorted: &Array, draws: &[Draw<'_>]) -> Result<Array> {
     select(before.lt(shares)?, probabilities, Array::from_f32(0.0))
 }
 
-/// Inverts the distribution function: the first place where the probabilities add up to more than `uniform` of
-/// their sum.
+/// Inverts the distribution function: the first place where the probabilities add up to more than
+/// `uniform` of their sum.
 fn first_beyond(probabilities: &Array, uniform: &Array) -> Result<Array> {
     let sums = probabilities.cumsum(-1, false, true)?;
     first_above(probabilities, &sums, uniform)
 }
 
-/// Sums that were made in parallel may fall by a rounding from one place to the next, also to a place without a
-/// probability: only one that has one counts. Where rounding leaves none, it is the most probable place.
+/// Sums that were made in parallel may fall by a rounding from one place to the next, also to a
+/// place without a probability: only one that has one counts. Where rounding leaves none, it is the
+/// most probable place.
 fn first_above(probabilities: &Array, sums: &Array, uniform: &Array) -> Result<Array> {
     let last = sums.dim(-1) - 1;
     let total = take_axis(sums, Array::from_slice(&[last], &[1]), -1)?;
@@ -209,7 +213,8 @@ fn first_above(probabilities: &Array, sums: &Array, uniform: &Array) -> Result<A
     argmax_axis(order, -1, false)
 }
 
-/// Spreads seed and step over 64 bits (the finaliser of splitmix64), so that neighbouring seeds share nothing.
+/// Spreads seed and step over 64 bits (the finaliser of splitmix64), so that neighbouring seeds
+/// share nothing.
 fn mixed(seed: u64, step: u64) -> u64 {
     let mut mixed = seed.wrapping_add(step.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -363,7 +368,8 @@ mod tests {
         assert!(several.len() > 9, "{several:?}");
     }
 
-    /// Four tokens with 1/2, 1/4, 1/8 and 1/8, 4000 draws, each way; 4 standard deviations are at most 127.
+    /// Four tokens with 1/2, 1/4, 1/8 and 1/8, 4000 draws, each way; 4 standard deviations are at
+    /// most 127.
     #[test]
     fn tokens_come_as_often_as_they_are_probable() {
         let _mlx = mlx::exclusive();
@@ -426,7 +432,8 @@ mod tests {
         );
     }
 
-    /// 16 equally probable tokens, 1600 draws: each should come about 100 times; 4 standard deviations are 39.
+    /// 16 equally probable tokens, 1600 draws: each should come about 100 times; 4 standard
+    /// deviations are 39.
     #[test]
     fn equal_chances_are_equal() {
         let _mlx = mlx::exclusive();

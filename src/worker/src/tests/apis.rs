@@ -76,7 +76,8 @@ fn texts_of_a_response_come_with_their_logprobs() {
                              "tools": [{"type": "function", "name": "weather"}]});
             let whole = worker.post("/v1/responses", &ask).await.json();
             assert_eq!(whole["top_logprobs"], 2);
-            // Reasoning and calls are no text; the line break before the text is told as a part of its token.
+            // Reasoning and calls are no text; the line break before the text is told as a part of
+            // its token.
             let part = &whole["output"][1]["content"][0];
             let logprobs = part["logprobs"].as_array().unwrap();
             assert_eq!(logprobs.len(), 1, "{part}");
@@ -244,7 +245,8 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
             let shown = worker.send("GET", &url(&first), "").await;
             assert_eq!((shown.status.as_u16(), shown.json()), (200, first.clone()));
 
-            // Of all that was said, the model knows the cues alone. Instructions are not gone on with.
+            // Of all that was said, the model knows the cues alone. Instructions are not gone on
+            // with.
             let second = create(json!({"previous_response_id": first["id"]})).await.json();
             assert_eq!(
                 (&second["usage"]["input_tokens"], &second["previous_response_id"]),
@@ -442,7 +444,8 @@ fn messages_are_counted_gone_on_with_and_refused() {
             let messages =
                 json!([{"role": "user", "content": "<cue 0>"}, {"role": "assistant", "content": "<cue 1> "}]);
             let ask = json!({"model": "tiny", "max_tokens": 2, "temperature": 0, "messages": messages});
-            // The last token of the prompt is the message's, and not what the template writes behind it.
+            // The last token of the prompt is the message's, and not what the template writes
+            // behind it.
             let gone_on = worker.post("/v1/messages", &ask).await.json();
             assert_eq!(gone_on["content"][0]["text"], "abcd");
             let chat = json!({"messages": messages, "max_tokens": 2, "continue_final_message": true});

@@ -1,4 +1,5 @@
-//! What is asked of a prompt rather than of an answer: its logprobs, its tokens, its embedding; and the figures of it all.
+//! What is asked of a prompt rather than of an answer: its logprobs, its tokens, its embedding; and
+//! the figures of it all.
 
 use base64::Engine as _;
 

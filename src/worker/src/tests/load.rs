@@ -111,7 +111,8 @@ fn embeddings_of_more_inputs_than_there_are_places() {
     });
 }
 
-/// More than wait in bearable time, at once: those for whom there is room are answered, the others know when to come back.
+/// More than wait in bearable time, at once: those for whom there is room are answered, the others
+/// know when to come back.
 #[test]
 fn a_rush_is_taken_as_far_as_the_queue_goes() {
     let (_dir, config, cue) = scripted::endless();
@@ -274,7 +275,8 @@ fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
         Box::pin(async move {
             let mut completion = worker.app.engine.submit(endless_request(cue)).unwrap();
             worker.app.engine.panic();
-            // Its channel closes without an end: over HTTP that is an error, never an answer cut short.
+            // Its channel closes without an end: over HTTP that is an error, never an answer cut
+            // short.
             let reading = async {
                 while let Some(event) = completion.events.recv().await {
                     assert!(matches!(event, crate::batch::event::Event::Piece(_)), "{event:?}");
@@ -315,7 +317,8 @@ fn a_stop_cuts_requests_off_when_the_grace_period_is_over() {
             worker
                 .wait_until("the request runs", |status| status.requests.running == 1)
                 .await;
-            // `with_worker` stops the worker now and expects it to end, with the connection still open.
+            // `with_worker` stops the worker now and expects it to end, with the connection still
+            // open.
             std::mem::forget(connection);
         })
     });

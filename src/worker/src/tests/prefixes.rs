@@ -156,7 +156,8 @@ fn prefixes_give_way_to_requests() {
     });
 }
 
-/// Room for 1024 tokens: what a request of 900 holds cannot be copied beside it, and is there for the next turn nevertheless.
+/// Room for 1024 tokens: what a request of 900 holds cannot be copied beside it, and is there for
+/// the next turn nevertheless.
 #[test]
 fn a_conversation_goes_on_where_there_is_no_room_for_copies() {
     let (_dir, config, cue) = scripted::endless();

@@ -1,9 +1,9 @@
-//! Scripted models: the exact text is known without real weights. Tests of the worker and of the whole binary share
-//! this file.
+//! Scripted models: the exact text is known without real weights. Tests of the worker and of the
+//! whole binary share this file.
 //!
-//! With zero output and down projections a block passes the embedding through unchanged. Each token's embedding is an
-//! axis of its own, so the head is a table: for each token, the token that follows. What the API makes of that text can
-//! be asserted to the letter, through the real engine.
+//! With zero output and down projections a block passes the embedding through unchanged. Each
+//! token's embedding is an axis of its own, so the head is a table: for each token, the token that
+//! follows. What the API makes of that text can be asserted to the letter, through the real engine.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -28,8 +28,8 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Each line is said after its cue, token by token. A line that ends in `true` ends the text; another one begins
-    /// again at its first piece.
+    /// Each line is said after its cue, token by token. A line that ends in `true` ends the text;
+    /// another one begins again at its first piece.
     pub(crate) fn new(lines: &[(&[&[u8]], bool)]) -> Self {
         let mut script = Self {
             tokens: vec![b"<end>".to_vec()],
@@ -79,7 +79,8 @@ impl Script {
         self.tokens.len() as u32 - 1
     }
 
-    /// Of a model for chats, too: `template` renders them, a line's cue being the text `<cue INDEX>`.
+    /// Of a model for chats, too: `template` renders them, a line's cue being the text
+    /// `<cue INDEX>`.
     pub(crate) fn write_for_chats(&self, dir: impl AsRef<Path>, template: &str) {
         let dir = dir.as_ref();
         self.write(dir);

@@ -4,7 +4,8 @@ use super::script::{CONTEXT, Script};
 use super::*;
 use rooflet_testing::TempDir;
 
-/// A model that never stops by itself, a configuration that serves it, and the prompt that starts it.
+/// A model that never stops by itself, a configuration that serves it, and the prompt that starts
+/// it.
 pub(super) fn endless() -> (TempDir, WorkerConfig, u32) {
     let dir = TempDir::new();
     let script = Script::new(&[(&[b"ab", b"cd"], false)]);
@@ -17,8 +18,8 @@ pub(super) fn endless() -> (TempDir, WorkerConfig, u32) {
     (dir, config, script.cues[0])
 }
 
-/// Asks after `cue` and returns text, finish reason and tokens, first whole and then streamed: both must agree. The
-/// streamed pieces come last.
+/// Asks after `cue` and returns text, finish reason and tokens, first whole and then streamed: both
+/// must agree. The streamed pieces come last.
 async fn say(worker: &Subject, cue: u32, extra: Value) -> (String, String, u64, Vec<String>) {
     let body = merged(
         json!({"model": "tiny", "prompt": [cue], "max_tokens": 40, "temperature": 0}),
@@ -102,7 +103,8 @@ fn what_a_scripted_model_says_is_told_to_the_letter() {
                 say(worker, cues[0], two).await,
                 said("H\u{fffd}", "length", 2, &["H", "\u{fffd}"])
             );
-            // A stop string over three tokens: nothing of it is seen, and nothing is computed after it.
+            // A stop string over three tokens: nothing of it is seen, and nothing is computed after
+            // it.
             let stop = json!({"stop": ["never", "END"]});
             assert_eq!(
                 say(worker, cues[3], stop.clone()).await,
@@ -217,8 +219,8 @@ fn equal_chances_are_taken_equally() {
     });
 }
 
-/// Of a tokenizer as Llama 2 has it, the first word of an answer keeps the space that parts it from the prompt; the first
-/// word of a message has none before it.
+/// Of a tokenizer as Llama 2 has it, the first word of an answer keeps the space that parts it from
+/// the prompt; the first word of a message has none before it.
 #[test]
 fn words_of_sentencepiece_keep_their_spaces() {
     let dir = TempDir::new();

@@ -19,8 +19,8 @@ fn weather() -> Value {
         "type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}}}])
 }
 
-/// A message, its finish reason and the usage, first whole and then streamed: both must agree. Names of calls are
-/// taken out, after a look at them.
+/// A message, its finish reason and the usage, first whole and then streamed: both must agree.
+/// Names of calls are taken out, after a look at them.
 async fn answer(worker: &Subject, cue: usize, extra: Value) -> (Value, String, Value) {
     let ask = merged(
         json!({"messages": [{"role": "user", "content": format!("<cue {cue}>")}], "max_tokens": 40}),
@@ -215,7 +215,8 @@ fn reasoning_may_begin_in_the_prompt_and_be_cut_off() {
     });
 }
 
-/// By a stop text or by the model's own end: nobody is to answer it, whatever its arguments look like.
+/// By a stop text or by the model's own end: nobody is to answer it, whatever its arguments look
+/// like.
 #[test]
 fn a_call_that_is_not_whole_is_not_waiting_for_its_answer() {
     let dir = TempDir::new();

@@ -114,7 +114,8 @@ fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
     }
 }
 
-/// An expression that the compiler rejects. The text has position, source line and a caret under the place of each problem.
+/// An expression that the compiler rejects. The text has position, source line and a caret under
+/// the place of each problem.
 #[derive(Debug, thiserror::Error)]
 #[error("compilation failed: {}", shown(expression, problems))]
 struct CompilationError {

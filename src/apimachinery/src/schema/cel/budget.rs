@@ -1,8 +1,8 @@
 //! What the rules of one object may cost.
 //!
-//! The `cel` crate evaluates to the end, whatever it takes. So loops, and in them what copies or reads large values, are
-//! given calls of functions that count before they do so, and fail when nothing is left. The count depends on values
-//! alone: what is refused once is refused always.
+//! The `cel` crate evaluates to the end, whatever it takes. So loops, and in them what copies or
+//! reads large values, are given calls of functions that count before they do so, and fail when
+//! nothing is left. The count depends on values alone: what is refused once is refused always.
 
 use std::cell::Cell;
 
@@ -42,7 +42,8 @@ const PAIRS: &str = "@pairs";
 const MADE: &str = "@made";
 /// Charges for what a template of `format` asks for beside its arguments.
 const TEMPLATE: &str = "@template";
-/// Bytes of a text, or of bytes, that were made for a tick: all together may take some hundred megabytes of memory.
+/// Bytes of a text, or of bytes, that were made for a tick: all together may take some hundred
+/// megabytes of memory.
 const MADE_BYTES: u64 = 4;
 /// Calls without a name of letters that copy their arguments before they run.
 const COPIERS: [&str; 4] = [operators::ADD, operators::IN, AMONG, SELECT];

@@ -1,4 +1,5 @@
-//! The functions that rules may call: those of the crates, and in place of some of them what Kubernetes means.
+//! The functions that rules may call: those of the crates, and in place of some of them what
+//! Kubernetes means.
 
 use std::{cell::RefCell, collections::HashMap};
 

@@ -1,6 +1,7 @@
-//! Lists that are sets or maps by their schema: `==`, `!=` and `in` ignore the order of their items, `+` merges. Values know
-//! nothing of their schemas when they are evaluated, so rules are given calls that do this when they are compiled. Fields of what may be
-//! missing (`a.?b.c`) become calls on the way.
+//! Lists that are sets or maps by their schema: `==`, `!=` and `in` ignore the order of their
+//! items, `+` merges. Values know nothing of their schemas when they are evaluated, so rules are
+//! given calls that do this when they are compiled. Fields of what may be missing (`a.?b.c`) become
+//! calls on the way.
 
 use std::sync::Arc;
 

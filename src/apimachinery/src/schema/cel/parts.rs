@@ -5,7 +5,8 @@ use kube_cel::cel::{
     common::ast::{EntryExpr, Expr, IdedEntryExpr},
 };
 
-/// The expressions directly in another. Those of a loop have its variables in scope, which whoever asks has to see to.
+/// The expressions directly in another. Those of a loop have its variables in scope, which whoever
+/// asks has to see to.
 pub(super) fn parts_mut(expr: &mut Expr) -> Vec<&mut IdedExpr> {
     match expr {
         Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => Vec::new(),

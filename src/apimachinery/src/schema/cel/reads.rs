@@ -1,7 +1,7 @@
 //! Which fields of `self` and `oldSelf` a rule can look at.
 //!
-//! An evaluation copies the values of its variables, so a rule that names two fields of a large object
-//! should be given those two.
+//! An evaluation copies the values of its variables, so a rule that names two fields of a large
+//! object should be given those two.
 
 use std::collections::BTreeSet;
 

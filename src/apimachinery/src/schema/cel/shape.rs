@@ -1,5 +1,5 @@
-//! How values are compared that are, or hold, lists that are sets or maps by their schema: in those the order of items says
-//! nothing, however deep they are.
+//! How values are compared that are, or hold, lists that are sets or maps by their schema: in those
+//! the order of items says nothing, however deep they are.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,17 +15,20 @@ use crate::schema::node::{Additional, ListType, Node};
 pub(super) const SAME: &str = "@same";
 /// Whether a value is equal to one of a list's items, which have this shape.
 pub(super) const AMONG: &str = "@among";
-/// The items of the first list, and of the second what the first has not. Of two with the same keys it is the second's, in the
-/// place of the first's. As in Kubernetes, a set has nothing twice then, and a map what the second list has twice.
+/// The items of the first list, and of the second what the first has not. Of two with the same keys
+/// it is the second's, in the place of the first's. As in Kubernetes, a set has nothing twice then,
+/// and a map what the second list has twice.
 pub(super) const MERGE: &str = "@merge";
 /// The field of an object, or of an optional one, where it has it; null has none.
 pub(super) const SELECT: &str = "@select";
 
-/// What of a value is compared in another way than item by item. Values of the same schema have the same.
+/// What of a value is compared in another way than item by item. Values of the same schema have the
+/// same.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     List {
-        /// By what items are told apart, where their order says nothing: none of a set, whose items are.
+        /// By what items are told apart, where their order says nothing: none of a set, whose items
+        /// are.
         keys: Option<Vec<Key>>,
         items: Option<Arc<Shape>>,
     },

@@ -161,7 +161,8 @@ fn rules_on_uncorrelatable_items_cannot_look_back() {
     );
 }
 
-/// https://kubernetes.io/docs/reference/using-api/cel/: `==` ignores the order, `+` is a union that keeps places.
+/// https://kubernetes.io/docs/reference/using-api/cel/: `==` ignores the order, `+` is a union that
+/// keeps places.
 #[test]
 fn lists_that_are_sets_or_maps_have_no_order() {
     let text = json!({"type": "string"});
@@ -205,7 +206,8 @@ fn lists_that_are_sets_or_maps_have_no_order() {
     );
 }
 
-/// What holds sets and maps is equal where these are: Kubernetes' values know their schemas, wherever they are.
+/// What holds sets and maps is equal where these are: Kubernetes' values know their schemas,
+/// wherever they are.
 #[test]
 fn lists_that_are_sets_or_maps_have_no_order_wherever_they_are() {
     let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
@@ -378,7 +380,8 @@ fn calls_on_lists_that_are_sets_are_counted() {
     assert!(spends(6_000) && !spends(1_000));
 }
 
-/// Texts and bytes that rules make take memory, and each step may double what the one before it made.
+/// Texts and bytes that rules make take memory, and each step may double what the one before it
+/// made.
 #[test]
 fn texts_that_grow_are_counted() {
     let spends = |rule: &str, bytes: usize| {

@@ -96,7 +96,8 @@ impl Scenario {
             .unwrap();
     }
 
-    /// A ConfigMap in `default` with owners `name:uid`, `name:uid!` where it blocks the owner's deletion.
+    /// A ConfigMap in `default` with owners `name:uid`, `name:uid!` where it blocks the owner's
+    /// deletion.
     async fn map(&self, name: &str, owners: &[String]) -> String {
         self.map_in("default", name, owners, &[]).await
     }

@@ -1,6 +1,6 @@
-//! Calls in a conversation and the answers to them: every call that the assistant made is answered at once, and nothing
-//! answers a call that was not made. OpenAI and Anthropic both insist; a template would write a prompt that no model was
-//! trained on.
+//! Calls in a conversation and the answers to them: every call that the assistant made is answered
+//! at once, and nothing answers a call that was not made. OpenAI and Anthropic both insist; a
+//! template would write a prompt that no model was trained on.
 
 use crate::openai::json::Json;
 

@@ -1,4 +1,5 @@
-//! A body's parameters by name, read as the types they must have. A parameter that is null is one that was not sent.
+//! A body's parameters by name, read as the types they must have. A parameter that is null is one
+//! that was not sent.
 
 use serde_json::{Map, Value};
 
@@ -40,7 +41,8 @@ impl Fields {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// Refuses parameters that nobody knows, and what is known and not served unless it is at a value that asks for nothing.
+    /// Refuses parameters that nobody knows, and what is known and not served unless it is at a
+    /// value that asks for nothing.
     pub(crate) fn check_names(
         &self,
         served: &[&[&str]],

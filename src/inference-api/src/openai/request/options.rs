@@ -18,11 +18,13 @@ pub struct Options {
     /// `None`: any text.
     pub format: Option<ResponseFormat>,
     pub sampling: SamplingOptions,
-    /// How many of the most probable tokens are to be told with each token; `None`: no logprobs at all.
+    /// How many of the most probable tokens are to be told with each token; `None`: no logprobs at
+    /// all.
     pub logprobs: Option<usize>,
     /// Among requests that wait, lower goes first; vLLM's extension.
     pub priority: i32,
-    /// Requests share what is cached of their prompts only with those that have the same; empty where none was sent.
+    /// Requests share what is cached of their prompts only with those that have the same; empty
+    /// where none was sent.
     pub cache_salt: String,
     pub stream: bool,
     pub usage: StreamUsage,

@@ -1,5 +1,5 @@
-//! What a chat's template is told besides the messages: `chat_template_kwargs`, and the parameters with which clients
-//! ask for more or less reasoning.
+//! What a chat's template is told besides the messages: `chat_template_kwargs`, and the parameters
+//! with which clients ask for more or less reasoning.
 
 use serde_json::Value;
 

@@ -12,7 +12,8 @@ use crate::openai::message::AssistantTurn;
 /// A conversation of more items than this would not fit any context.
 const MAX_ITEMS: usize = 100_000;
 
-/// A request's own items: a text is one of the user's, and one that is named by its id is what an earlier answer had.
+/// A request's own items: a text is one of the user's, and one that is named by its id is what an
+/// earlier answer had.
 pub(super) fn items(input: Option<Json>, recall: &impl Recall) -> Result<Vec<Json>, ApiError> {
     let mut items = listed(input)?;
     for (index, json) in items.iter_mut().enumerate() {

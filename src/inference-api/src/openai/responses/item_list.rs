@@ -1,4 +1,5 @@
-//! `GET /v1/responses/{id}/input_items`: what a response was given to read, item by item, a page at a time.
+//! `GET /v1/responses/{id}/input_items`: what a response was given to read, item by item, a page at
+//! a time.
 
 use serde::{Deserialize, Serialize};
 
@@ -69,8 +70,8 @@ impl ItemList {
     }
 }
 
-/// An item with all that clients look for: its id, its type, and the parts of its text. What was sent without an id has
-/// one that is the same each time.
+/// An item with all that clients look for: its id, its type, and the parts of its text. What was
+/// sent without an id has one that is the same each time.
 fn listed(response_id: &str, at: usize, item: &Json) -> (String, Json) {
     let mut members = item.as_object().cloned().unwrap_or_default();
     let kind = members.get("type").and_then(Json::as_str).unwrap_or("message");

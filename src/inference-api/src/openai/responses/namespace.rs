@@ -1,4 +1,5 @@
-//! Functions in namespaces: the model sees one list, in which a function's name begins with its namespace's.
+//! Functions in namespaces: the model sees one list, in which a function's name begins with its
+//! namespace's.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,8 @@ use crate::openai::tools::Tools;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponsesRequest {
     pub chat: ChatRequest,
-    /// What was said before the answer, and can be gone on with: the earlier responses' items, and its own.
+    /// What was said before the answer, and can be gone on with: the earlier responses' items, and
+    /// its own.
     pub items: Vec<Json>,
     pub namespaces: Namespaces,
     pub settings: Settings,
@@ -77,7 +78,8 @@ const UNSERVED: &[&str] = &[
     "prompt_cache_options",
 ];
 
-/// What else may be in `include`, for nothing: it belongs to tools that are not served, or is told anyway.
+/// What else may be in `include`, for nothing: it belongs to tools that are not served, or is told
+/// anyway.
 const INCLUDED: &[&str] = &[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",

@@ -1,9 +1,11 @@
-//! One published configuration per family, with the figures that its publisher or others state of it.
+//! One published configuration per family, with the figures that its publisher or others state of
+//! it.
 
 use super::*;
 
-/// `config`, and what is said of it: billions of parameters in all and active per token (with both embedding and head;
-/// `None` where nobody says), and bytes of cache in 16 bits at a context of 8192 tokens.
+/// `config`, and what is said of it: billions of parameters in all and active per token (with both
+/// embedding and head; `None` where nobody says), and bytes of cache in 16 bits at a context of
+/// 8192 tokens.
 struct Published {
     config: Value,
     total: f64,
@@ -202,7 +204,8 @@ fn routed_families() {
             active: Some(12.9),
             kv_8k: 8192 * 2 * 32 * 8 * 128 * 2,
         },
-        // DeepSeek-V3: 671 billion, 37 active with prediction layers; 70,272 bytes of cache a token (its paper).
+        // DeepSeek-V3: 671 billion, 37 active with prediction layers; 70,272 bytes of cache a token
+        // (its paper).
         Published {
             config: json!({
                 "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18_432,
@@ -216,7 +219,8 @@ fn routed_families() {
             active: Some(37.0),
             kv_8k: 8192 * 70_272,
         },
-        // DeepSeek-V2-Lite: 15.7 billion, 2.4 active without embeddings; its queries are not compressed.
+        // DeepSeek-V2-Lite: 15.7 billion, 2.4 active without embeddings; its queries are not
+        // compressed.
         Published {
             config: json!({
                 "model_type": "deepseek_v2", "num_hidden_layers": 27, "hidden_size": 2048, "intermediate_size": 10_944,
@@ -242,7 +246,8 @@ fn routed_families() {
             active: None,
             kv_8k: 8192 * 2 * 46 * 8 * 128 * 2,
         },
-        // gpt-oss-120b: 116.83 billion, 5.13 active without the table (its model card); a window of 128 in every other layer.
+        // gpt-oss-120b: 116.83 billion, 5.13 active without the table (its model card); a window of
+        // 128 in every other layer.
         Published {
             config: json!({
                 "model_type": "gpt_oss", "num_hidden_layers": 36, "hidden_size": 2880, "intermediate_size": 2880,
@@ -259,7 +264,8 @@ fn routed_families() {
     }
 }
 
-/// Qwen3.6-35B-A3B: 35 billion, 3 active; one layer of four attends, and its vision tower is nested beside the text model.
+/// Qwen3.6-35B-A3B: 35 billion, 3 active; one layer of four attends, and its vision tower is nested
+/// beside the text model.
 #[test]
 fn hybrid_families() {
     check(&Published {
@@ -282,9 +288,10 @@ fn hybrid_families() {
     });
 }
 
-/// Gemma 4: heads of another size in global layers, one projection for keys and values, a dense block beside the experts.
-/// Billions of parameters from the model card: 30.7 for 31B, 25.2 and 3.8 active for 26B-A4B; E2B has 2.3 without its
-/// per-layer tables, which are 35 × 256 × 262,144 weights.
+/// Gemma 4: heads of another size in global layers, one projection for keys and values, a dense
+/// block beside the experts. Billions of parameters from the model card: 30.7 for 31B, 25.2 and 3.8
+/// active for 26B-A4B; E2B has 2.3 without its per-layer tables, which are 35 × 256 × 262,144
+/// weights.
 #[test]
 fn gemma_4() {
     let nested =

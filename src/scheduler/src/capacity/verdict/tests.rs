@@ -151,8 +151,8 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<PlanVerdict>(&text).unwrap(), verdict);
     }
 
-    /// A fleet that is said to survive carries the demand without any one of its nodes, and one that is proven not to
-    /// does not.
+    /// A fleet that is said to survive carries the demand without any one of its nodes, and one
+    /// that is proven not to does not.
     #[test]
     fn a_fleet_survives_what_it_is_said_to_survive(spec in spec()) {
         let question = question_of(spec);
@@ -202,7 +202,8 @@ proptest! {
     }
 }
 
-/// A fleet that carries the demand and would not without one node: what survives that is told all the same.
+/// A fleet that carries the demand and would not without one node: what survives that is told all
+/// the same.
 #[test]
 fn a_spare_is_recommended_where_nothing_else_is_missing() {
     let question = question_of(json!({
@@ -289,7 +290,8 @@ fn what_is_short_is_found_by_trial() {
     assert!((memory / verdict.demand_factor - 1.0).abs() < 0.01, "{memory}");
 }
 
-/// Two models fit a Mac's memory together and not its disk; the disk is what is short, and with one Mac less it is not enough.
+/// Two models fit a Mac's memory together and not its disk; the disk is what is short, and with one
+/// Mac less it is not enough.
 #[test]
 fn more_replicas_than_nodes_are_told_as_that() {
     let demand = json!([{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 300,
@@ -341,7 +343,8 @@ fn disks_are_counted_where_they_are_told() {
     assert!(lost.headroom.unlimited_disk_factor > Some(1.0), "{lost:?}");
 }
 
-/// An offer without a count is there as often as it takes, and a limit of the search is never told as one of the catalogue.
+/// An offer without a count is there as often as it takes, and a limit of the search is never told
+/// as one of the catalogue.
 #[test]
 fn what_cannot_be_bought_is_told_with_its_cause() {
     let purchase = |model: &str, rate: f64, available: Option<u32>| {

@@ -199,7 +199,8 @@ impl<'a> Compiler<'a, '_> {
             self.builder.check_size()?;
         }
         let Some(first) = next[0] else {
-            // Members that are not spoken of might be there, but are left out beside those that are.
+            // Members that are not spoken of might be there, but are left out beside those that
+            // are.
             let unsaid = others.is_some() || schema.get("additionalProperties").is_none();
             let possible = unsaid && most.is_none_or(|most| least <= most && required <= u64::from(most));
             return Err(match possible {
@@ -214,7 +215,8 @@ impl<'a> Compiler<'a, '_> {
         Ok(self.builder.literal(b"{", first))
     }
 
-    /// A member with a name that is none of these. It has no escapes, by which it could be one of them after all.
+    /// A member with a name that is none of these. It has no escapes, by which it could be one of
+    /// them after all.
     fn other_member(&mut self, names: &[&str], value: NodeId) -> NodeId {
         let names: Vec<&str> = names
             .iter()

@@ -164,7 +164,8 @@ impl MessageWriter {
         if let Some(Block::ToolUse { input, .. }) = self.current() {
             *input = match parsed_arguments(&arguments) {
                 object @ Json::Object(_) => object,
-                // Cut off, or no object at all: told in the stream as it is, here in the only way there is.
+                // Cut off, or no object at all: told in the stream as it is, here in the only way
+                // there is.
                 Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => {
                     Json::Object(Members::default())
                 }

@@ -1,5 +1,5 @@
-//! Which tokens an item's text was made of: what a model says is more than its items show, markers and the line breaks around
-//! them, and some of it is held back for a while.
+//! Which tokens an item's text was made of: what a model says is more than its items show, markers
+//! and the line breaks around them, and some of it is held back for a while.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Responses that are kept for later requests, in memory: as long as the worker runs, and the oldest give way when they are
-//! too many bytes.
+//! Responses that are kept for later requests, in memory: as long as the worker runs, and the
+//! oldest give way when they are too many bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

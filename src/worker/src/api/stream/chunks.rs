@@ -75,7 +75,8 @@ impl ChunkFrames {
         }
     }
 
-    /// Of the tokens since the choice's last chunk; they may be more than its text, where some of that is held back.
+    /// Of the tokens since the choice's last chunk; they may be more than its text, where some of
+    /// that is held back.
     fn chat_logprobs(&mut self, index: usize) -> Option<ChatLogprobs> {
         let prompter = self.logprobs_by.as_ref()?;
         let logprobs = scores::of_chat(

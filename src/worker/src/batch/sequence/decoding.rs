@@ -1,4 +1,5 @@
-//! The state of decoding one request: what the next token is chosen by, the tokens so far, and their text.
+//! The state of decoding one request: what the next token is chosen by, the tokens so far, and
+//! their text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +27,8 @@ pub(crate) struct Decoding {
     thinking: Option<ThinkingBudget>,
     /// Tokens that may be chosen next.
     mask: Option<Arc<Mask>>,
-    /// Tokens that end the answer, which must not be chosen before the answer has its minimum length.
+    /// Tokens that end the answer, which must not be chosen before the answer has its minimum
+    /// length.
     end_tokens: Vec<u32>,
     /// All other tokens, if the answer has a minimum length.
     non_end_mask: Option<Mask>,
@@ -80,7 +82,8 @@ impl Decoding {
         }
     }
 
-    /// Enables up to `tokens` draft tokens, if the choice of a token does not depend on the tokens before.
+    /// Enables up to `tokens` draft tokens, if the choice of a token does not depend on the tokens
+    /// before.
     pub(super) fn enable_lookup(&mut self, request: &ValidRequest, prompt: &[u32], tokens: usize) {
         let free = !self.is_constrained() && request.sampling.penalties == Penalties::default();
         self.lookup = free.then(|| PromptLookup::new(prompt, tokens));
@@ -202,8 +205,8 @@ impl Decoding {
         }
     }
 
-    /// Turns the token that was read last into text, which it sends. `Some` if the request is done; the caller adds the
-    /// cached tokens of the prompt.
+    /// Turns the token that was read last into text, which it sends. `Some` if the request is done;
+    /// the caller adds the cached tokens of the prompt.
     pub(super) fn detokenize(
         &mut self,
         job: &Job,

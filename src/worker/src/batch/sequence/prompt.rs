@@ -1,4 +1,5 @@
-//! The prompt of a request: its tokens, how many of them are in the cache, and where the cached ones come from.
+//! The prompt of a request: its tokens, how many of them are in the cache, and where the cached
+//! ones come from.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -148,8 +149,9 @@ impl Prompt {
         self.stops.contains(&self.prefilled)
     }
 
-    /// Returns true if the request may start with a prefix of another request, and other requests with its own. False if
-    /// the request asks for results of each token of the prompt, because such prompts rarely repeat.
+    /// Returns true if the request may start with a prefix of another request, and other requests
+    /// with its own. False if the request asks for results of each token of the prompt, because
+    /// such prompts rarely repeat.
     pub(crate) fn shares_prefixes(&self) -> bool {
         self.shares_prefixes
     }

@@ -1,5 +1,6 @@
-//! The tree of a model whose layers do not all keep all tokens: a text can be gone on from only where a snapshot of
-//! those layers was kept, which is at the end of a block. Blocks before it hold what the other layers keep.
+//! The tree of a model whose layers do not all keep all tokens: a text can be gone on from only
+//! where a snapshot of those layers was kept, which is at the end of a block. Blocks before it hold
+//! what the other layers keep.
 
 use super::{BLOCK_TOKENS, InMemory, Missing, Node, Stored, Tiers, Tree};
 use crate::cache::key::BlockKey;
@@ -46,8 +47,8 @@ impl<B: InMemory> Tree<B> {
         }
     }
 
-    /// The parts of `tokens` that are not in memory, in order, the last of them with a snapshot at its end. The others
-    /// are used by this.
+    /// The parts of `tokens` that are not in memory, in order, the last of them with a snapshot at
+    /// its end. The others are used by this.
     pub(super) fn missing_to_snapshot(&mut self, root: BlockKey, tokens: &[u32]) -> Vec<Missing> {
         let mut missing = Vec::new();
         let (mut parent, mut start) = (root, 0);

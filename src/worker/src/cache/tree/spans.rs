@@ -1,6 +1,7 @@
-//! Which blocks in memory share it. What was computed together is copied together: a prefix that lies in a few large
-//! pieces is joined with a few large copies, where hundreds of small ones would take longer than a decode step. Such a
-//! piece is only free when the last of its blocks is gone, and counts as a whole until then.
+//! Which blocks in memory share it. What was computed together is copied together: a prefix that
+//! lies in a few large pieces is joined with a few large copies, where hundreds of small ones would
+//! take longer than a decode step. Such a piece is only free when the last of its blocks is gone,
+//! and counts as a whole until then.
 
 use std::collections::HashMap;
 
@@ -8,8 +9,8 @@ use super::{BLOCK_TOKENS, Cuts, InMemory, Missing, Tree};
 use crate::cache::eviction::EvictionOrder;
 use crate::cache::key::BlockKey;
 
-/// Blocks of a text that may share memory: those of 2048 tokens, from places that are whole multiples of that on. As many
-/// as a chunk of a prompt has that is read with nobody beside.
+/// Blocks of a text that may share memory: those of 2048 tokens, from places that are whole
+/// multiples of that on. As many as a chunk of a prompt has that is read with nobody beside.
 pub(super) const SPAN_BLOCKS: usize = 8;
 
 /// Names a span.
@@ -103,7 +104,8 @@ impl Spans {
     }
 }
 
-/// These parts of a text in runs that may share a span: neighbours, whole blocks, not across a span's possible beginnings.
+/// These parts of a text in runs that may share a span: neighbours, whole blocks, not across a
+/// span's possible beginnings.
 pub(in crate::cache) fn runs(parts: Vec<Missing>) -> Vec<Vec<Missing>> {
     let mut runs: Vec<Vec<Missing>> = Vec::new();
     for part in parts {
@@ -123,8 +125,8 @@ pub(in crate::cache) fn runs(parts: Vec<Missing>) -> Vec<Vec<Missing>> {
 }
 
 impl<B: InMemory> Tree<B> {
-    /// Parts of `tokens` that are in memory in several spans and could be in one each, which nothing else is in. To be
-    /// [inserted](Self::insert) anew.
+    /// Parts of `tokens` that are in memory in several spans and could be in one each, which
+    /// nothing else is in. To be [inserted](Self::insert) anew.
     pub(in crate::cache) fn scattered(&self, root: BlockKey, tokens: &[u32]) -> Vec<Vec<Missing>> {
         if self.cuts != Cuts::Anywhere {
             return Vec::new();

@@ -147,7 +147,8 @@ proptest! {
         requests.sort_by_key(|request| request.arrives);
         let pace = Pace { prefill_tokens_per_second: rate, step: None };
         let mut simulation = Simulation::default();
-        // All work done one after another in the smallest chunks, plus the time until the last arrives.
+        // All work done one after another in the smallest chunks, plus the time until the last
+        // arrives.
         let work: usize = requests
             .iter()
             .map(|request| request.prompt_tokens / MIN_CHUNK_TOKENS + request.completion_tokens + 3)

@@ -1,4 +1,5 @@
-//! Copies of some tokens' keys and values, from which another sequence with the same tokens can begin.
+//! Copies of some tokens' keys and values, from which another sequence with the same tokens can
+//! begin.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,9 +11,9 @@ use rooflet_mlx::mlx_rs::ops::{concatenate, zeros_dtype};
 use super::{length, tokens};
 use rooflet_roofline::memory::CACHE_STEP_TOKENS;
 
-/// Keys and values of tokens that follow one another, in each layer that keeps all tokens: one pair, or three where they
-/// are quantised. Blocks share one, since what lies together is copied together: a copy for each layer, and not for each
-/// block and layer.
+/// Keys and values of tokens that follow one another, in each layer that keeps all tokens: one
+/// pair, or three where they are quantised. Blocks share one, since what lies together is copied
+/// together: a copy for each layer, and not for each block and layer.
 #[derive(Debug)]
 pub(super) struct KvSpan {
     layers: Vec<(Array, Array)>,
@@ -34,8 +35,9 @@ pub(crate) struct KvBlock {
     span: Rc<KvSpan>,
     /// Its tokens in the span.
     tokens: Range<i32>,
-    /// What each layer that does not keep all tokens holds after the last of these: keys and values of its window, or its
-    /// state. A sequence can begin at that token where this is there, or where there are no such layers.
+    /// What each layer that does not keep all tokens holds after the last of these: keys and values
+    /// of its window, or its state. A sequence can begin at that token where this is there, or
+    /// where there are no such layers.
     snapshot: Option<Vec<(Array, Array)>>,
 }
 

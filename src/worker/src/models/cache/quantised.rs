@@ -1,5 +1,6 @@
-//! Keys and values of a layer in few bits: groups of each head's elements with a scale and a bias, as MLX quantises
-//! matrices. Attention multiplies with them as they are, so that a step reads fewer bytes.
+//! Keys and values of a layer in few bits: groups of each head's elements with a scale and a bias,
+//! as MLX quantises matrices. Attention multiplies with them as they are, so that a step reads
+//! fewer bytes.
 
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::error::{Exception, Result};
@@ -13,8 +14,9 @@ pub(crate) trait QuantisedAttention: Sized {
     /// Packed elements, scales and biases of keys and of values, `[1, kv_heads, tokens, …]` each.
     fn pack(self, keys: &Array, values: &Array) -> Result<[(Array, Array); 3]>;
 
-    /// Attention of `queries`, `[1, heads, tokens, head_dim]`, over the `held` keys and values, of which the last `tokens` belong
-    /// to the queries themselves (causal). The order of operations is mlx-lm's.
+    /// Attention of `queries`, `[1, heads, tokens, head_dim]`, over the `held` keys and values, of
+    /// which the last `tokens` belong to the queries themselves (causal). The order of operations
+    /// is mlx-lm's.
     fn attend(self, queries: &Array, held: &[(Array, Array)], scale: f32) -> Result<Array>;
 }
 
@@ -202,7 +204,8 @@ mod tests {
         ModelDir::inspect(dir).unwrap()
     }
 
-    /// Whatever the chunks are, and whether a row is alone or begins with what another one computed.
+    /// Whatever the chunks are, and whether a row is alone or begins with what another one
+    /// computed.
     #[test]
     fn bits_do_not_depend_on_how_a_text_is_computed() {
         let _mlx = mlx::exclusive();

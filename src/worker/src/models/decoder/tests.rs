@@ -76,7 +76,8 @@ fn transformers() -> Vec<Case> {
     cases("reference.json")
 }
 
-/// The most that logits may differ from those of another program that adds the same numbers in another order.
+/// The most that logits may differ from those of another program that adds the same numbers in
+/// another order.
 const REFERENCE_TOLERANCE: f32 = 1e-4;
 
 #[test]
@@ -186,7 +187,8 @@ fn a_cache_that_grows_many_times_loses_nothing() {
     assert!(bits(&logits.unwrap()) == bits(&expected));
 }
 
-/// Of every architecture: what a cache takes is what is reserved for it, whatever the length of its chunks.
+/// Of every architecture: what a cache takes is what is reserved for it, whatever the length of its
+/// chunks.
 #[test]
 fn caches_stay_within_what_is_reserved() {
     let _mlx = mlx::exclusive();
@@ -237,7 +239,8 @@ fn a_pass_that_is_taken_back_leaves_nothing() {
     }
 }
 
-/// A constant of another type would turn all that follows into 32 bits: twice the cache, and slower.
+/// A constant of another type would turn all that follows into 32 bits: twice the cache, and
+/// slower.
 #[test]
 fn caches_hold_the_type_that_is_computed_in() {
     let _mlx = mlx::exclusive();
@@ -253,7 +256,8 @@ fn caches_hold_the_type_that_is_computed_in() {
         model.forward(&tokens(&prompt), &mut cache).unwrap();
         let logits = model.forward(&tokens(&[3]), &mut cache).unwrap();
         assert_eq!(logits.dtype(), rooflet_mlx::mlx_rs::Dtype::Float32);
-        // What decays is kept in 32 bits, and has four dimensions of which the first two are one row and its heads.
+        // What decays is kept in 32 bits, and has four dimensions of which the first two are one
+        // row and its heads.
         let (states, others): (Vec<&Array>, Vec<&Array>) = cache
             .arrays()
             .partition(|array| array.dtype() == rooflet_mlx::mlx_rs::Dtype::Float32);
@@ -328,7 +332,8 @@ fn a_batch_gives_each_row_the_bits_it_has_alone() {
     }
 }
 
-/// Parts of prompts of different lengths, some after what their caches hold, beyond windows and where caches grow.
+/// Parts of prompts of different lengths, some after what their caches hold, beyond windows and
+/// where caches grow.
 #[test]
 fn a_pass_over_several_prompts_gives_each_the_bits_it_has_alone() {
     let _mlx = mlx::exclusive();

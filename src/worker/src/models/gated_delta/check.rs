@@ -8,14 +8,16 @@ use super::super::kernels::{alike, numbers};
 use super::{GatedDelta, Projected};
 use rooflet_mlx::gated_delta::{Constants, Dimensions, GatedDeltaKernels, State};
 
-/// Rows and tokens of each: a row alone, as many as one launch takes, and fewer; as prompts are read, more tokens than the
-/// convolution keeps, and as answers are written. MLX compiles another kernel where arrays are very short.
+/// Rows and tokens of each: a row alone, as many as one launch takes, and fewer; as prompts are
+/// read, more tokens than the convolution keeps, and as answers are written. MLX compiles another
+/// kernel where arrays are very short.
 const SIZES: [(i32, i32); 5] = [(1, 5), (1, 1), (8, 5), (8, 1), (11, 5)];
 
 impl GatedDelta {
     /// Runs both with made up numbers, the operations in float32.
     pub(super) fn compare(&self, kernels: &GatedDeltaKernels, float: Dtype) -> Result<()> {
-        // Not in one pass with a kernel that nobody has tried: what that spoils would not be read again.
+        // Not in one pass with a kernel that nobody has tried: what that spoils would not be read
+        // again.
         let Constants {
             convolution,
             decay_bias,

@@ -1,5 +1,6 @@
-//! The gated delta rule itself (Gated DeltaNet, arXiv:2412.06464): a memory `S`, `[value_dim, key_dim]` for each head, that
-//! every token fades, corrects and reads: `S ← αS + β(v − αSk)kᵀ`, then `o = Sq`. Token by token, or many tokens at once.
+//! The gated delta rule itself (Gated DeltaNet, arXiv:2412.06464): a memory `S`,
+//! `[value_dim, key_dim]` for each head, that every token fades, corrects and reads:
+//! `S ← αS + β(v − αSk)kᵀ`, then `o = Sq`. Token by token, or many tokens at once.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
@@ -25,9 +26,10 @@ pub(super) struct Tokens {
     pub(super) strength: Array,
 }
 
-/// What the tokens read, `[rows, tokens, heads, value_dim]` in the queries' type, and the memory after them; `memory` is
-/// `[rows, heads, value_dim, key_dim]` in float32. In mlx-lm's order of operations, so equal to it to the bit on a CPU,
-/// and the same however the tokens are divided into calls. Some ten small operations for each token.
+/// What the tokens read, `[rows, tokens, heads, value_dim]` in the queries' type, and the memory
+/// after them; `memory` is `[rows, heads, value_dim, key_dim]` in float32. In mlx-lm's order of
+/// operations, so equal to it to the bit on a CPU, and the same however the tokens are divided into
+/// calls. Some ten small operations for each token.
 pub(super) fn one_by_one(tokens: &Tokens, mut memory: Array) -> Result<(Array, Array)> {
     let decay = exp(&tokens.log_decay)?;
     let count = tokens.queries.dim(1);
@@ -47,15 +49,18 @@ pub(super) fn one_by_one(tokens: &Tokens, mut memory: Array) -> Result<(Array, A
     Ok((stack(&said, 1)?, memory))
 }
 
-/// The same up to rounding, in matrix products over [`CHUNK_TOKENS`] tokens each, which is what a GPU is for.
+/// The same up to rounding, in matrix products over [`CHUNK_TOKENS`] tokens each, which is what a
+/// GPU is for.
 ///
 /// Within a chunk let γ be the product of all α so far. Token i changes the memory by δᵢkᵢᵀ, where
-/// `δᵢ + βᵢ Σ_{j<i} (γᵢ/γⱼ)(kᵢ·kⱼ) δⱼ = βᵢ (vᵢ − γᵢ S₀kᵢ)`: a unit lower triangular system, solved for all chunks together
-/// before `S₀` is known, since it is linear in it (section 3.3 of the paper, after arXiv:2406.06484).
+/// `δᵢ + βᵢ Σ_{j<i} (γᵢ/γⱼ)(kᵢ·kⱼ) δⱼ = βᵢ (vᵢ − γᵢ S₀kᵢ)`: a unit lower triangular system, solved
+/// for all chunks together before `S₀` is known, since it is linear in it (section 3.3 of the
+/// paper, after arXiv:2406.06484).
 pub(super) fn in_chunks(tokens: &Tokens, memory: Array) -> Result<(Array, Array)> {
     let count = tokens.queries.dim(1);
     let chunks = (count + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
-    // [rows, heads, chunks, CHUNK_TOKENS, …]. Tokens of zeros at the end change nothing: no fading, no strength.
+    // [rows, heads, chunks, CHUNK_TOKENS, …]. Tokens of zeros at the end change nothing: no fading,
+    // no strength.
     let by_chunk = |array: &Array| -> Result<Array> {
         let array = array.as_dtype(Dtype::Float32)?;
         let (rows, heads) = (array.dim(0), array.dim(2));
@@ -151,8 +156,9 @@ impl Masks {
         })
     }
 
-    /// Of `1 + system`, whose diagonal and upper triangle are zero: `[[A,0],[C,B]]⁻¹ = [[A⁻¹,0],[−B⁻¹CA⁻¹,B⁻¹]]`, from blocks
-    /// of one token up. As steady as substitution, where powers of the matrix would cancel.
+    /// Of `1 + system`, whose diagonal and upper triangle are zero:
+    /// `[[A,0],[C,B]]⁻¹ = [[A⁻¹,0],[−B⁻¹CA⁻¹,B⁻¹]]`, from blocks of one token up. As steady as
+    /// substitution, where powers of the matrix would cancel.
     fn inverse(&self, system: &Array) -> Result<Array> {
         let mut inverse = self.identity.clone();
         for quarter in &self.quarters {
@@ -185,7 +191,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// `sameness` makes the keys alike, where the system is worst; `fading` up to e⁻³⁰ for each token.
+        /// `sameness` makes the keys alike, where the system is worst; `fading` up to e⁻³⁰ for each
+        /// token.
         #[test]
         fn chunks_say_what_tokens_one_by_one_say(
             seed in 0..1_000_000_u64,

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// What pydantic 2.14 (`TypeAdapter.json_schema`) and zod 4.6 (`toJSONSchema`, also for draft 7, which OpenAI's
-/// client takes) make of their field types, one a line:
-/// its name, whether it can be held to, and the schema.
+/// What pydantic 2.14 (`TypeAdapter.json_schema`) and zod 4.6 (`toJSONSchema`, also for draft 7,
+/// which OpenAI's client takes) make of their field types, one a line: its name, whether it can be
+/// held to, and the schema.
 #[test]
 fn schemas_of_clients_can_be_held_to() {
     let recorded = include_str!("../clients.txt");
