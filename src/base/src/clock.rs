@@ -1,4 +1,4 @@
-//! The only place that reads time. Everything else is handed a [`Clock`] or a value.
+//! Time source. Only this module reads the time; all other code receives a [`Clock`] or a value.
 #![expect(clippy::disallowed_methods, reason = "this is the module the ban points to")]
 
 use std::sync::{Arc, Mutex};
@@ -10,18 +10,18 @@ use jiff::tz::TimeZone;
 
 use crate::mutex::lock;
 
-/// A source of wall-clock and monotonic time.
+/// Source of wall-clock and monotonic time.
 #[derive(Debug, Clone, Default)]
 pub enum Clock {
-    /// The machine's own clock.
+    /// Clock of the machine.
     #[default]
     System,
-    /// A clock that stands still until it is told otherwise.
+    /// Clock for tests, which changes only on request.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// Wall-clock time, for what is shown to people or written into objects.
+    /// Returns the wall-clock time, for users and stored objects.
     pub fn now(&self) -> Timestamp {
         match self {
             Self::System => Timestamp::now(),
@@ -29,12 +29,12 @@ impl Clock {
         }
     }
 
-    /// The time of day where the machine is.
+    /// Returns the local time of day.
     pub fn time_of_day(&self) -> Time {
         self.now().to_zoned(TimeZone::system()).time()
     }
 
-    /// Monotonic time, for measuring how long something took.
+    /// Returns the monotonic time, for durations.
     pub fn instant(&self) -> Instant {
         match self {
             Self::System => Instant::now(),
@@ -43,18 +43,18 @@ impl Clock {
     }
 }
 
-/// So many seconds after 1970.
+/// Returns the time this many seconds after 1970.
 pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
 }
 
-/// See `Clock::Manual`. Clones share the same time.
+/// Time of [`Clock::Manual`]. Clones share the time.
 #[derive(Debug, Clone)]
 pub struct ManualClock {
     epoch: Timestamp,
     start: Instant,
     elapsed: Arc<Mutex<Duration>>,
-    /// Time that only the wall clock has seen.
+    /// Time during which the machine slept: only the wall clock advanced.
     slept: Arc<Mutex<Duration>>,
 }
 
@@ -72,7 +72,7 @@ impl ManualClock {
         *lock(&self.elapsed) += by;
     }
 
-    /// The machine sleeps: its monotonic clock stands still, as a Mac's does.
+    /// Simulates sleep of the machine: the monotonic clock stops, as on a Mac.
     pub fn sleep(&self, by: Duration) {
         *lock(&self.slept) += by;
     }
@@ -87,8 +87,8 @@ impl ManualClock {
     }
 }
 
-/// How long ago `then` was; zero if it lies in the future (clocks of two machines never agree
-/// exactly).
+/// Returns the time since `then`. Returns zero if `then` is in the future, because clocks of two
+/// machines differ.
 pub fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(then)).unwrap_or(Duration::ZERO)
 }

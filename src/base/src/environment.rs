@@ -1,19 +1,19 @@
-//! Variables of the environment. An empty one counts as one that is not set: shells pass on what
-//! they could not fill in.
+//! Environment variables. An empty variable counts as unset, because shells expand unset variables
+//! to empty texts.
 
 use std::ffi::OsStr;
 
-/// What a variable says; what is not Unicode says nothing.
+/// Returns the value of a variable. Values that are not Unicode count as unset.
 pub fn variable(name: &str) -> Option<String> {
     unless_empty(std::env::var(name).ok())
 }
 
-/// Whether it says anything at all.
+/// Returns whether the variable is set and not empty.
 pub fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// Whether it is set, and says nothing.
+/// Returns whether the variable is set and empty.
 pub fn is_empty(name: impl AsRef<OsStr>) -> bool {
     std::env::var_os(name).is_some_and(|value| value.is_empty())
 }
@@ -31,7 +31,7 @@ mod tests {
         let text = |value: &str| unless_empty(Some(value.to_owned()));
         assert_eq!((text(""), unless_empty(None)), (None, None));
         assert_eq!(text(" "), Some(" ".to_owned()));
-        // What every process is given, by cargo or by a shell.
+        // Cargo or the shell sets PATH in every process.
         assert!(is_set("PATH") && variable("PATH").is_some());
         let nobody = "ROOFLET_A_VARIABLE_THAT_NOBODY_SETS";
         assert!(!is_set(nobody) && variable(nobody).is_none());

@@ -1,14 +1,14 @@
-//! How errors are shown: [`Chain`] prints an error with its sources, [`ExitStatus`] is what a
-//! process ends with.
+//! Presentation of errors: [`Chain`] prints an error with its sources; [`ExitStatus`] lists the
+//! exit codes.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
 
-/// Prints an error and all its sources on one line, `what failed: why: why that`.
+/// Prints an error and all its sources on one line: `what failed: why: why that`.
 ///
-/// No `Display` of ours prints its own source, so nothing is said twice. Errors repeat what servers
-/// and files say, which must not write lines of its own into a log or steer a terminal: control
-/// characters are printed as escapes.
+/// Our `Display` implementations never print the source, so nothing is repeated. Errors can contain
+/// texts of servers and files. Control characters are escaped, so that these texts cannot forge log
+/// lines or control a terminal.
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
@@ -24,7 +24,7 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// Writes control characters as escapes.
+/// Writer that escapes control characters.
 struct OneLine<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl fmt::Write for OneLine<'_, '_> {
@@ -38,25 +38,24 @@ impl fmt::Write for OneLine<'_, '_> {
     }
 }
 
-/// Exit codes of the binary; documented in docs/cli.md. The words and numbers of sysexits(3) where
-/// one fits.
+/// Exit codes of the binary; documented in docs/cli.md. Values follow sysexits(3) where possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitStatus {
     Success = 0,
-    /// Something failed at run time.
+    /// Failure at run time.
     Failure = 1,
-    /// The command line is wrong.
+    /// Invalid command line.
     Usage = 2,
-    /// What was asked about does not fit; the answer is printed.
+    /// The model does not fit. The command prints the result.
     DoesNotFit = 3,
-    /// A claim that was checked cannot stand as published; what is wrong is printed.
+    /// The checked claim has findings. The command prints them.
     Flagged = 4,
-    /// A claim holds nothing that can be checked.
+    /// The claim contains nothing that can be checked.
     Untestable = 5,
-    /// A port, a lock, a directory or a name that is needed is taken by another process.
+    /// Another process uses a required port, lock, directory or name.
     Unavailable = 69,
-    /// A configuration, a manifest or a model directory is unusable; trying again will not help.
+    /// Invalid configuration, manifest or model directory. A retry does not help.
     Config = 78,
 }
 

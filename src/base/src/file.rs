@@ -1,4 +1,4 @@
-//! Files on disk: replaced whole, listed, or not there.
+//! Files: atomic replacement, directory listings, missing files.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
-/// `None` where what was to be read or removed is not there.
+/// Converts a "not found" error to `None`.
 pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -17,8 +17,8 @@ pub fn if_there<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Replaces a file in one step that survives a power cut: who reads it finds the old contents or
-/// the new ones, after an error too. Only its owner may read it.
+/// Replaces a file atomically and durably: after a crash or an error, readers find either the old
+/// or the new contents. Only the owner can read the file.
 pub fn replace(path: impl AsRef<Path>, contents: &[u8]) -> io::Result<()> {
     let path = path.as_ref();
     let directory = match path.parent() {
@@ -31,17 +31,17 @@ pub fn replace(path: impl AsRef<Path>, contents: &[u8]) -> io::Result<()> {
     let temporary = directory.join(name);
     let written = write_new(&temporary, contents)
         .and_then(|()| fs::rename(&temporary, path))
-        // The rename itself is durable once its directory is.
+        // The rename is durable only after the directory is synced.
         .and_then(|()| File::open(directory)?.sync_all());
     if written.is_err() {
-        // It may never have come to be, or have its name by now.
+        // The temporary file may not exist, or may already be renamed.
         let _ = fs::remove_file(&temporary);
     }
     written
 }
 
 fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
-    // What a killed process of the same number left behind.
+    // Left over from a killed process with the same pid.
     if_there(fs::remove_file(path))?;
     let mut file = OpenOptions::new()
         .write(true)
@@ -49,11 +49,11 @@ fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
         .mode(0o600)
         .open(path)?;
     file.write_all(contents)?;
-    // Else a power cut may leave the name with nothing behind it.
+    // Otherwise the name could be empty after a power failure.
     file.sync_all()
 }
 
-/// The directories in this one; none where it cannot be read.
+/// Returns the subdirectories; empty if the directory cannot be read.
 pub fn directories(path: &Utf8Path) -> Vec<Utf8PathBuf> {
     let entries = path.read_dir_utf8().into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.into_path());

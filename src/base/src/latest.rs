@@ -1,11 +1,9 @@
-//! What a `watch` channel has now, as a copy. The only borrower of such channels: whoever holds one
-//! borrow and asks for another of the same channel waits, where a writer has come in between, for
-//! somebody who waits for them.
+//! Copies of the latest value of a `watch` channel. Only this module borrows from such channels: a
+//! second borrow in the same thread can deadlock if a writer waits in between.
 
 use tokio::sync::watch;
 
-/// A channel of which the last value can be had; what is large in there is behind an
-/// [`Arc`](std::sync::Arc).
+/// Channel whose latest value can be read. Large values should be in an [`Arc`](std::sync::Arc).
 pub trait Latest<T> {
     fn latest(&self) -> T;
 }
@@ -24,9 +22,9 @@ impl<T: Clone> Latest<T> for watch::Sender<T> {
     }
 }
 
-/// A receiver that remembers what it has seen.
+/// Receiver that marks values as seen.
 pub trait LatestSeen<T> {
-    /// The last value; `changed()` waits for the next one.
+    /// Returns the latest value. Afterwards `changed()` waits for the next one.
     fn see_latest(&mut self) -> T;
 }
 

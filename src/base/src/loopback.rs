@@ -1,17 +1,17 @@
-//! Which hosts are this machine's own loopback: no proxy that the environment names reaches them.
+//! Detection of loopback hosts. Proxies from the environment do not apply to them.
 
 use std::net::IpAddr;
 
 use reqwest::{Client, ClientBuilder, Url};
 
-/// Whether a host, as URLs write it, is this machine's own loopback.
+/// Returns whether a host, as written in URLs, is a loopback address.
 pub fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let is_address = bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     is_address || host.eq_ignore_ascii_case("localhost")
 }
 
-/// A client of one server.
+/// Returns a builder for an HTTP client of one server.
 pub fn client_of(url: &Url) -> ClientBuilder {
     let client = Client::builder();
     if url.host_str().is_some_and(is_loopback) {

@@ -1,38 +1,38 @@
-//! The metrics crate stays behind this module. Each service owns a struct of its metrics and
-//! registers it.
+//! Prometheus metrics. Only this module depends on the metrics crate. Each service registers a
+//! struct of its metrics.
 
 pub use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, Result,
 };
 
-/// Only the worker counts seconds and shares.
+/// Used only by the worker, for seconds and shares.
 pub use prometheus::{Counter, CounterVec, Gauge};
 
 /// Content type of the text exposition format.
 pub const TEXT_FORMAT: &str = "text/plain; version=0.0.4";
 
-/// Buckets for what the control plane does, in seconds.
+/// Histogram buckets for control plane operations, in seconds.
 pub const LATENCY_SECONDS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
 
-/// Buckets for requests to models, in seconds: OpenTelemetry's for
-/// `gen_ai.server.request.duration`, 0.01 · 2ⁿ, with shorter ones for the time between tokens and
-/// longer ones for the answers that only local models take.
+/// Histogram buckets for model requests, in seconds: the buckets of OpenTelemetry's
+/// `gen_ai.server.request.duration` (0.01 · 2ⁿ), with shorter ones for the time between tokens and
+/// longer ones for slow local models.
 pub const REQUEST_SECONDS: &[f64] = &[
     0.000_625, 0.001_25, 0.002_5, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24,
     20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
 ];
 
-/// Buckets for how many requests are computed together.
+/// Histogram buckets for batch sizes.
 pub const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
-/// Everything in `registry` in Prometheus' text format.
+/// Returns all metrics of `registry` in Prometheus text format.
 pub fn render(registry: &Registry) -> String {
     let mut text = String::new();
-    // Writing into a `String` fails only on a metric with no name or no samples, which `register`
-    // refuses.
+    // Writing to a `String` fails only for a metric without a name or samples, which `register`
+    // rejects.
     let outcome = prometheus::TextEncoder::new().encode_utf8(&registry.gather(), &mut text);
     debug_assert!(outcome.is_ok(), "{outcome:?}");
     text

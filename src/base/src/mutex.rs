@@ -1,15 +1,15 @@
-//! Mutexes whose values are whole at every moment, so that a panic elsewhere is no reason to stop.
+//! Mutexes that ignore poisoning, for values that are consistent at every moment.
 
 use std::sync::Condvar;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Locks, whether or not somebody panicked while holding the lock.
+/// Locks the mutex, even if another thread panicked while holding it.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets others have the lock until somebody notifies, or for so long.
+/// Releases the lock until a notification or the timeout.
 pub fn wait<'m, T>(changed: &Condvar, guard: MutexGuard<'m, T>, at_most: Duration) -> MutexGuard<'m, T> {
     let waited = changed.wait_timeout(guard, at_most);
     waited.unwrap_or_else(PoisonError::into_inner).0

@@ -1,7 +1,7 @@
 //! Percent-encoding, RFC 3986 section 2.1.
 
-/// The text behind the encoding. `None` where a `%` is not followed by two hexadecimal digits, or
-/// what comes out is not UTF-8.
+/// Decodes a text. Returns `None` if a `%` is not followed by two hexadecimal digits, or if the
+/// result is not UTF-8.
 pub fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

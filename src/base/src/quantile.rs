@@ -1,18 +1,18 @@
-//! Quantiles of samples, by one definition: between the two ranks nearest to `share * (n - 1)`,
-//! linearly (definition 7 of Hyndman and Fan 1996, what R and NumPy compute unless told otherwise).
-//! Where a figure has to be one that was seen, as with counts, it is the nearest of these ranks.
+//! Quantiles of samples: linear interpolation between the ranks nearest to `share * (n - 1)`
+//! (definition 7 of Hyndman and Fan 1996, the default of R and NumPy). For counts, [`nearest`]
+//! returns a measured value instead.
 //!
-//! Who needs another definition says why beside it: `benchmark/statistics.rs`, and the buckets of
-//! `simulation/outcome.rs`.
+//! Other definitions are documented where they are used: `benchmark/statistics.rs` and the buckets
+//! of `simulation/outcome.rs`.
 
-/// Ascending, as the functions here want them.
+/// Returns the values in ascending order, as the other functions require.
 pub fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
-/// See the module. `share` is from 0 to 1; `None` of no values.
+/// Returns the quantile at `share`, from 0 to 1. `None` without values.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let position = share * sorted.len().checked_sub(1)? as f64;
     let low = *sorted.get(position.floor() as usize)?;
@@ -20,16 +20,16 @@ pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     Some(low + (high - low) * position.fract())
 }
 
-/// The value in the middle, midway between the two where there are two; `None` of no values.
+/// Returns the median. `None` without values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let sorted = sorted(values);
     let last = sorted.len().checked_sub(1)?;
-    // As the quantile at one half, without the error of a multiplication.
+    // Equals the quantile at 0.5, without its rounding error.
     Some(f64::midpoint(sorted[last / 2], sorted[last.div_ceil(2)]))
 }
 
-/// The value at the rank nearest to the quantile's, the higher of two that are equally near; `None`
-/// of no values.
+/// Returns the value at the rank nearest to the quantile; the higher one of two equally near ranks.
+/// `None` without values.
 pub fn nearest<T: Copy>(sorted: &[T], share: f64) -> Option<T> {
     let position = share * sorted.len().checked_sub(1)? as f64;
     sorted.get((position + 0.5).floor() as usize).copied()

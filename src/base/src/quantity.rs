@@ -1,4 +1,4 @@
-//! Kubernetes quantity text (`24Gi`, `1500m`, `2e3`) to and from numbers.
+//! Conversion of Kubernetes quantities (`24Gi`, `1500m`, `2e3`).
 //!
 //! Grammar: <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::units::Bytes;
 
-/// Why a text is not a quantity of bytes.
+/// Reason why a text is not a quantity of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseQuantityError {
     #[error("`{0}` is not a quantity: write a number with an optional suffix, such as 512Mi, 24Gi or 1G")]
@@ -17,7 +17,7 @@ pub enum ParseQuantityError {
     TooLarge(String),
 }
 
-/// Reads a size such as `24Gi`. Fractions of a byte round up, as Kubernetes does.
+/// Parses a size such as `24Gi`. Fractions of a byte are rounded up, as in Kubernetes.
 pub fn parse_bytes(text: &str) -> Result<Bytes, ParseQuantityError> {
     let malformed = || ParseQuantityError::Malformed(text.to_owned());
     let digits_end = text
@@ -60,7 +60,7 @@ pub fn parse_bytes(text: &str) -> Result<Bytes, ParseQuantityError> {
     Ok(Bytes(bytes as u64))
 }
 
-/// The canonical text: the largest binary suffix that divides the number exactly.
+/// Returns the canonical form: the largest binary suffix that divides the number exactly.
 pub fn format_bytes(Bytes(bytes): Bytes) -> String {
     const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     if bytes == 0 {
@@ -70,11 +70,11 @@ pub fn format_bytes(Bytes(bytes): Bytes) -> String {
     format!("{}{}", bytes >> (10 * steps), SUFFIXES[steps as usize])
 }
 
-/// What [`parse_duration`] reads, for schemas: at most eight numbers of nine digits before the
-/// point, which is less than a million years and never too long to be counted with.
+/// Pattern for [`parse_duration`], for schemas: at most eight numbers with nine digits before the
+/// point. This is less than a million years and cannot overflow.
 pub const DURATION_PATTERN: &str = r"^([0-9]{1,9}(\.[0-9]+)?(ms|s|m|h)){1,8}$";
 
-/// Go's duration text, as far as the schema lets it through: `1m30s`, `500ms`.
+/// Parses a Go duration such as `1m30s` or `500ms`.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut total = 0.0;
     let mut rest = text;

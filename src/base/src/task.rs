@@ -1,4 +1,4 @@
-//! Background tasks: named, tracked, cancelled together. The only caller of `tokio::spawn`.
+//! Background tasks: named, tracked, cancelled together. Only this module calls `tokio::spawn`.
 
 use std::fmt;
 use std::future::Future;
@@ -11,10 +11,10 @@ use tracing::{Instrument, error, info_span};
 
 use crate::mutex::lock;
 
-/// A set of tasks that stop together. Clones are the same set.
+/// Set of tasks that stop together. Clones refer to the same set.
 ///
-/// A task that returns an error or panics stops the whole set: half a process is worse than none,
-/// and a supervisor (launchd, `rooflet up`) starts it afresh.
+/// If a task returns an error or panics, the whole set stops. The supervisor (launchd,
+/// `rooflet up`) then restarts the process.
 #[derive(Clone, Default)]
 pub struct Tasks {
     stop: CancellationToken,
@@ -27,12 +27,12 @@ impl Tasks {
         Self::default()
     }
 
-    /// Cancelled when the set is to stop.
+    /// Token that is cancelled when the set stops.
     pub fn stop_token(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Starts a task on which the process depends.
+    /// Starts a task that the process needs. If it fails, the set stops.
     pub fn spawn<E>(&self, name: &'static str, task: impl FnOnce(CancellationToken) -> BoxedTask<E>)
     where
         E: fmt::Display + Send + 'static,
@@ -57,14 +57,13 @@ impl Tasks {
         );
     }
 
-    /// Starts a task whose end, good or bad, concerns nobody else: one connection, one request, one
-    /// child's log.
+    /// Starts a task whose result does not matter to the set, such as a connection, a request or
+    /// the log of a child.
     pub fn spawn_detached(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.spawn_tracked(future);
     }
 
-    /// Starts a task that lives as long as the process does and that [`Tasks::join`] does not wait
-    /// for.
+    /// Starts a task that [`Tasks::join`] does not wait for.
     #[expect(clippy::disallowed_methods, reason = "this is the module the ban points to")]
     pub fn spawn_unjoined(&self, future: impl Future<Output = ()> + Send + 'static) {
         drop(tokio::spawn(future));
@@ -75,13 +74,12 @@ impl Tasks {
         drop(tokio::spawn(self.tracker.track_future(future)));
     }
 
-    /// Asks every task to stop.
+    /// Cancels all tasks.
     pub fn cancel(&self) {
         self.stop.cancel();
     }
 
-    /// Waits for all tasks to end, at most `grace`. Returns what the first failed task said, if one
-    /// failed.
+    /// Waits up to `grace` for all tasks. Returns the error of the first failed task.
     pub async fn join(&self, grace: Duration) -> Result<(), String> {
         self.stop.cancelled().await;
         self.tracker.close();
@@ -105,7 +103,7 @@ impl Tasks {
     }
 }
 
-/// What [`Tasks::spawn`] runs.
+/// Future of [`Tasks::spawn`].
 pub type BoxedTask<E> = std::pin::Pin<Box<dyn Future<Output = Result<(), E>> + Send>>;
 
 struct PanicGuard {

@@ -1,5 +1,4 @@
-//! Quantities that carry their unit: what a number means is in its type, and only meaningful
-//! arithmetic exists.
+//! Quantities with units as types, with only the meaningful arithmetic.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -7,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A number of bytes. Prints in binary units (`1.5 GiB`), serialises as a bare integer.
+/// Number of bytes. Displayed in binary units (`1.5 GiB`), serialised as an integer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
@@ -23,12 +22,12 @@ impl Bytes {
         Self(n << 30)
     }
 
-    /// The part of `whole` that it is; of nothing, as of one byte.
+    /// Returns the ratio to `whole`; a `whole` of 0 counts as 1.
     pub fn share_of(self, whole: Self) -> f64 {
         self.0 as f64 / whole.0.max(1) as f64
     }
 
-    /// What is left after `other`, never below zero.
+    /// Subtracts, but never below zero.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -39,7 +38,7 @@ impl fmt::Display for Bytes {
         const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
         let mut value = self.0 as f64;
         let mut unit = 0;
-        // 1023.95 would round to "1024.0", so step up a little early.
+        // 1023.95 would be rounded to "1024.0", so the next unit starts slightly earlier.
         while value >= 1023.95 && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;
@@ -84,7 +83,7 @@ impl std::iter::Sum for Bytes {
     }
 }
 
-/// Memory bandwidth, in bytes per second. Prints in decimal GB/s, as chip makers state it.
+/// Bandwidth in bytes per second. Displayed in decimal GB/s, as chip makers do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BytesPerSecond(pub f64);
@@ -100,7 +99,7 @@ impl fmt::Display for BytesPerSecond {
     }
 }
 
-/// The time that moving these bytes takes.
+/// Returns the time to move these bytes.
 impl Div<BytesPerSecond> for Bytes {
     type Output = Duration;
     fn div(self, rate: BytesPerSecond) -> Duration {
@@ -109,7 +108,7 @@ impl Div<BytesPerSecond> for Bytes {
     }
 }
 
-/// The rate at which these bytes moved.
+/// Returns the rate at which these bytes were moved.
 impl Div<Duration> for Bytes {
     type Output = BytesPerSecond;
     fn div(self, time: Duration) -> BytesPerSecond {
@@ -138,7 +137,7 @@ mod tests {
 
     #[test]
     fn bandwidth_divides_bytes_into_time() {
-        // 4 GB at 400 GB/s: ten milliseconds.
+        // 4 GB at 400 GB/s take 10 ms.
         assert_eq!(
             Bytes(4_000_000_000) / BytesPerSecond(400e9),
             Duration::from_millis(10)

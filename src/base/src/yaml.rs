@@ -1,16 +1,16 @@
-//! The only module that knows the YAML crate. Documents come out as JSON values, errors with line
-//! and column.
+//! YAML parser and writer. Only this module depends on the YAML crate. Documents become JSON
+//! values; errors contain line and column.
 //!
-//! Scalars follow YAML 1.1 where Kubernetes' own tools do (`012` is octal ten, `yes` is a boolean).
+//! Scalars follow YAML 1.1 like the Kubernetes tools: `012` is octal 10, `yes` is a boolean.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The largest YAML text that is read, in bytes: what the Kubernetes API accepts as a body.
+/// Maximum size of a YAML text in bytes, equal to the body limit of the Kubernetes API.
 pub const MAX_YAML_BYTES: usize = 3 << 20;
 
-/// Why a YAML text could not be read or written. `Display` names line and column.
+/// Parse or write error. `Display` includes line and column.
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
     #[error("the YAML text has {0} bytes; at most {MAX_YAML_BYTES} are read")]
@@ -27,7 +27,7 @@ fn options() -> serde_saphyr::Options {
     options
 }
 
-/// Reads every non-empty document of a YAML stream.
+/// Parses all non-empty documents of a YAML stream.
 pub fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
     if text.len() > MAX_YAML_BYTES {
         return Err(YamlError::TooLarge(text.len()));
@@ -40,13 +40,12 @@ pub fn documents(text: &str) -> Result<Vec<Value>, YamlError> {
         .collect())
 }
 
-/// Reads one YAML document into `T`.
+/// Parses one document into `T`.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
     read_one(text, options())
 }
 
-/// Reads one YAML document into a `T` that deals with keys that occur twice: it is given every one
-/// of them.
+/// Parses one document into a `T` that handles duplicate keys: it receives each of them.
 pub fn from_str_with_repeated_keys<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
     let mut options = options();
     options.duplicate_keys = serde_saphyr::DuplicateKeyPolicy::LastWins;
@@ -60,7 +59,7 @@ fn read_one<T: DeserializeOwned>(text: &str, options: serde_saphyr::Options) -> 
     serde_saphyr::from_str_with_options(text, options).map_err(|err| YamlError::Parse(err.to_string()))
 }
 
-/// Writes a value as one YAML document.
+/// Writes a value as one document.
 pub fn to_string<T: Serialize>(value: &T) -> Result<String, YamlError> {
     serde_saphyr::to_string(value).map_err(|err| YamlError::Write(err.to_string()))
 }

@@ -1,4 +1,4 @@
-//! What is tried until it succeeds, and tells of its failures without filling the log.
+//! Retries of one operation, with logs that repeated failures do not fill.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tracing::{debug, info, warn};
 use super::{ApiError, Backoff};
 use rooflet_base::error::Chain;
 
-/// Attempts at one thing, in a row.
+/// Consecutive attempts of one operation.
 #[derive(Debug)]
 pub struct Attempts {
-    /// For logs, such as "writing statuses".
+    /// Name of the operation for logs, such as "writing statuses".
     what: String,
     backoff: Backoff,
-    /// Of the failure that was told last, if nothing has succeeded since.
+    /// Reason of the last logged failure, if no attempt has succeeded since.
     told: Option<&'static str>,
 }
 
@@ -33,8 +33,8 @@ impl Attempts {
         }
     }
 
-    /// How long to wait before the next attempt. A failure for the same reason as the last is only
-    /// told to who debugs.
+    /// Returns the delay before the next attempt. A failure with the same reason as the previous
+    /// one is logged at debug level only.
     pub fn failed(&mut self, err: &ApiError) -> Duration {
         if self.is_news(err) {
             warn!(error = %Chain(err), "{} failed; trying again", self.what);
@@ -45,7 +45,7 @@ impl Attempts {
     }
 
     fn is_news(&mut self, err: &ApiError) -> bool {
-        // The normal way to learn that someone else was faster.
+        // Conflicts are the normal way to learn about a concurrent write.
         if matches!(err, ApiError::Conflict(_) | ApiError::AlreadyExists(_)) {
             return false;
         }

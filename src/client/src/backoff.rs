@@ -1,35 +1,35 @@
-//! How long to wait before something that failed is tried again.
+//! Exponential backoff.
 
 use std::time::Duration;
 
 use rand::Rng;
 
 const FIRST: Duration = Duration::from_millis(200);
-/// A restarted API server is found again within this time.
+/// Longest delay: a restarted API server is found again within this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Waits of [`wait_after`], each shortened by up to a quarter so that a fleet does not return in
-/// step. Never ends.
+/// Endless delays of [`wait_after`], each reduced by a random part of up to a quarter, so that the
+/// nodes of a fleet do not retry simultaneously.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// To be called after a success.
+    /// Resets the backoff after a success.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// The wait after one more failure.
+    /// Returns the delay after one more failure.
     pub(crate) fn next_wait(&mut self) -> Duration {
         self.failures = self.failures.saturating_add(1);
         wait_after(self.failures).mul_f64(rand::rng().random_range(0.75..=1.0))
     }
 }
 
-/// The longest wait after so many failures in a row, one at least: doubled by each from [`FIRST`]
-/// to [`LONGEST`].
+/// Returns the maximum delay after this number of consecutive failures (at least one): doubled for
+/// each failure, from [`FIRST`] to [`LONGEST`].
 pub fn wait_after(failures: u32) -> Duration {
     FIRST
         .saturating_mul(1 << failures.saturating_sub(1).min(16))

@@ -1,14 +1,13 @@
-//! A local copy of one kind, kept fresh by a watch that survives restarts of the server.
+//! Local copy of all objects of a kind, updated by a watch that survives restarts of the server.
 //!
-//! A copy lags behind what we ourselves just wrote. Deciding on it again would, say, create a
-//! replica twice. So what the server answered to our writes lies over the copy until the watch has
-//! shown it.
+//! A copy lags behind our own writes. A decision based on it could, for example, create a replica
+//! twice. Responses to our own writes therefore overlay the copy until the watch has delivered
+//! them.
 //!
-//! What a watch tells again, or after something newer, undoes nothing: of two versions of an object
-//! the newer one stands.
+//! Repeated or late watch events change nothing: of two versions of an object, the newer one wins.
 //!
-//! An object that this version cannot read, because a newer one wrote it, takes no other along:
-//! what was known of it stays, and whoever must not take it for deleted can ask.
+//! An object that this version cannot parse, because a newer version wrote it, does not affect
+//! other objects. Its last known version stays, and callers can ask for such objects.
 
 mod written;
 
@@ -32,7 +31,7 @@ use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
 
-/// A kind that can be watched.
+/// Kind that can be watched.
 pub trait CachedKind:
     Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
 {
@@ -43,7 +42,7 @@ impl<K> CachedKind for K where
 {
 }
 
-/// Wakes whoever decides by what caches hold. Many changes before the next look are one.
+/// Notifies consumers of caches. Several changes before the next wakeup count as one.
 #[derive(Debug, Clone)]
 pub struct Changes {
     changed_tx: Arc<channel::Sender<u64>>,
@@ -67,13 +66,13 @@ impl Changes {
             .send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// `changed()` of the receiver resolves after every [`Changes::mark`] from now on.
+    /// Returns a receiver whose `changed()` resolves after every following [`Changes::mark`].
     pub fn subscribe(&self) -> channel::Receiver<u64> {
         self.changed_tx.subscribe()
     }
 }
 
-/// A local copy of the objects of one kind. Clones are the same copy.
+/// Local copy of the objects of one kind. Clones share the copy.
 pub struct Cache<K: CachedKind> {
     store: Store<K>,
     written: Arc<Mutex<Written<K>>>,
@@ -101,19 +100,19 @@ impl<K: CachedKind> Cache<K> {
         (cache, writer)
     }
 
-    /// Waits until the first list is in. Never, if the watch was stopped before.
+    /// Waits for the first list. Never returns if the watch was stopped before.
     pub async fn synced(&self) {
         if self.store.wait_until_ready().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Whether the first list is in.
+    /// Returns whether the first list has arrived.
     pub fn is_synced(&self) -> bool {
         self.lock().synced
     }
 
-    /// All objects, ordered by namespace and name.
+    /// Returns all objects, ordered by namespace and name.
     pub fn list(&self) -> Vec<Arc<K>> {
         let written = self.lock();
         let mut objects = written.over(self.store.state());
@@ -124,7 +123,7 @@ impl<K: CachedKind> Cache<K> {
         objects
     }
 
-    /// One object.
+    /// Returns one object.
     pub fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<K>> {
         let mut key = ObjectRef::new(name);
         if let Some(namespace) = namespace {
@@ -140,12 +139,12 @@ impl<K: CachedKind> Cache<K> {
             .find(|object| is_it(object))
     }
 
-    /// What the server answered to a create, an update, a patch or a delete that waits for
+    /// Records the server's response to a create, update or patch, or to a delete that waits for
     /// finalizers.
     pub fn wrote(&self, object: K) {
         let known = self.store.get(&ObjectRef::from_obj(&object));
         let mut written = self.lock();
-        // The watch may have been faster than the answer.
+        // The watch may have delivered the version before the response.
         let is_news =
             known.is_none_or(|known| version(&object) > version(known.as_ref())) && !written.is_gone(&object);
         if is_news {
@@ -155,7 +154,7 @@ impl<K: CachedKind> Cache<K> {
         self.changes.mark();
     }
 
-    /// The server has deleted the object at once.
+    /// Records that the server deleted the object immediately.
     pub fn deleted(&self, object: &K) {
         if let Some(uid) = object.uid() {
             let is_cached = self
@@ -167,7 +166,7 @@ impl<K: CachedKind> Cache<K> {
         }
     }
 
-    /// Objects that are there and that this version cannot read: namespace, name and uid.
+    /// Returns namespace, name and UID of existing objects that this version cannot parse.
     pub fn unreadable(&self) -> Vec<Unreadable> {
         self.lock().unreadable.values().cloned().collect()
     }
@@ -177,7 +176,7 @@ impl<K: CachedKind> Cache<K> {
     }
 
     fn observe(&self, writer: &mut Writer<K>, event: watcher::Event<DeserializeGuard<K>>) {
-        // Under the lock, so that no reader sees the copy without what lies over it.
+        // Under the lock, so that no reader sees the copy without the overlay.
         let mut written = self.lock();
         if let Some(event) = self.readable(&mut written, event)
             && !self.is_old(&written, &event)
@@ -187,7 +186,7 @@ impl<K: CachedKind> Cache<K> {
         }
     }
 
-    /// Whether the event was told already, or overtaken by a newer one.
+    /// Returns whether the event is a duplicate or older than the known version.
     fn is_old(&self, written: &Written<K>, event: &watcher::Event<K>) -> bool {
         let known = |object: &K| self.store.get(&ObjectRef::from_obj(object));
         match event {
@@ -202,7 +201,7 @@ impl<K: CachedKind> Cache<K> {
         }
     }
 
-    /// What the event says in terms of what is known: an object that cannot be read is what it was.
+    /// Maps the event to known objects: an object that cannot be parsed keeps its last version.
     fn readable(
         &self,
         written: &mut Written<K>,
@@ -246,7 +245,7 @@ impl<K: CachedKind> Cache<K> {
         }
     }
 
-    /// The last version of the very object that could be read.
+    /// Last version of this object that could be parsed.
     fn known(&self, object: &Unreadable) -> Option<K> {
         let mut key = ObjectRef::new(&object.name);
         if let Some(namespace) = &object.namespace {
@@ -257,7 +256,7 @@ impl<K: CachedKind> Cache<K> {
     }
 }
 
-/// Starts a watch that keeps a [`Cache`] and marks `changes` on every change.
+/// Starts a watch that updates a [`Cache`] and calls `changes.mark` on every change.
 pub fn watch<K: CachedKind>(
     tasks: &Tasks,
     api: Api<DeserializeGuard<K>>,
@@ -267,7 +266,7 @@ pub fn watch<K: CachedKind>(
     watch_heeding(tasks, api, config, changes, |_| true)
 }
 
-/// [`watch`] that does not mark changes of objects that need not be `heeded`.
+/// Like [`watch`], but does not mark changes of objects for which `heeded` returns false.
 pub fn watch_heeding<K: CachedKind>(
     tasks: &Tasks,
     api: Api<DeserializeGuard<K>>,
@@ -432,7 +431,7 @@ mod tests {
         scene.see(Event::Apply(object("a", 3)));
         scene.see(Event::Apply(object("a", 5)));
         scene.check("a@5 b@2");
-        // A deletion that overtakes, and one that comes again.
+        // A deletion that arrives early, and a repeated one.
         scene.see(Event::Delete(object("b", 7)));
         scene.see(Event::Apply(object("b", 6)));
         scene.see(Event::Delete(object("b", 7)));
@@ -442,7 +441,7 @@ mod tests {
         scene.see(Event::Apply(again));
         scene.see(Event::Delete(object("b", 7)));
         scene.check("a@5 b@9");
-        // What was written stands until it is shown itself, whatever else is shown.
+        // A write stays visible until the watch delivers it, whatever else arrives.
         scene.cache.wrote(object("a", 10));
         scene.see(Event::Apply(object("c", 11)));
         scene.check("a@10 b@9 c@11");
@@ -464,7 +463,7 @@ mod tests {
         scene.check("b@7");
     }
 
-    /// As the server tells it, with `data` that this version does not know the type of.
+    /// An object as the server sends it, with `data` of a type that this version does not know.
     fn newer(name: &str, version: u64) -> DeserializeGuard<ConfigMap> {
         let mut value = serde_json::to_value(object(name, version)).expect("serialises");
         value["data"] = serde_json::json!(["no map any more"]);
@@ -484,7 +483,7 @@ mod tests {
             names.collect::<Vec<_>>().join(" ")
         };
         assert_eq!(unreadable(&scene), "a");
-        // A fresh list tells the same, and one that nobody knew is known to be there.
+        // A new list contains the same, and reports unknown objects as existing.
         scene.see_guarded(Event::Init);
         scene.see_guarded(Event::InitApply(newer("a", 3)));
         scene.see_guarded(Event::InitApply(newer("c", 5)));

@@ -1,4 +1,4 @@
-//! From a kubeconfig to a client, with errors that say what to do.
+//! Creation of clients from a kubeconfig, with errors that contain the remedy.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,20 +16,20 @@ use kube::{Client, Config};
 use rooflet_base::environment::variable;
 use rooflet_base::loopback::is_loopback;
 
-/// How long the API server may take to accept a connection.
+/// Connect timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the kubeconfig is.
+/// Location of the kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KubeconfigSource {
-    /// This file, and nothing else.
+    /// Exactly this file.
     File(Utf8PathBuf),
-    /// What kubectl would use: `$KUBECONFIG`, else `~/.kube/config`, else the service account of
-    /// the pod we run in.
+    /// Like kubectl: `$KUBECONFIG`, otherwise `~/.kube/config`, otherwise the service account of
+    /// the pod.
     Environment,
 }
 
-/// Why there is no client.
+/// Reason why no client can be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("kubeconfig `{}` does not exist; name another one with --kubeconfig, or start the server that writes it", .0.display())]
@@ -53,13 +53,13 @@ pub enum ConnectError {
     Setup { url: String, what: String },
 }
 
-/// A client as the kubeconfig says. Does not touch the network.
+/// Creates a client from the kubeconfig. Does not access the network.
 pub async fn connect(source: &KubeconfigSource) -> Result<Client, ConnectError> {
     client(config(source).await?)
 }
 
-/// A client that reaches the API server at another address, where something stands between the two;
-/// and the API server's own `HOST:PORT`.
+/// Creates a client that reaches the API server at another address, for example through a proxy.
+/// Also returns the API server's own `HOST:PORT`.
 pub async fn connect_via(
     source: &KubeconfigSource,
     address: SocketAddr,
@@ -77,25 +77,25 @@ pub async fn connect_via(
             what: format!("{err}"),
         })?;
     config.proxy_url = None;
-    // Who answers is still the one that the kubeconfig names.
+    // The certificate must still match the name in the kubeconfig.
     config.tls_server_name.get_or_insert(host);
     Ok((client(config)?, own))
 }
 
-/// Where the kubeconfig's API server is, and the authorities (in DER) that it is trusted by, if the
-/// file names them.
+/// Returns the address of the API server and its certificate authorities in DER, if the file
+/// contains them.
 pub async fn server_of(source: &KubeconfigSource) -> Result<(Uri, Vec<Vec<u8>>), ConnectError> {
     let config = config(source).await?;
     Ok((config.cluster_url, config.root_cert.unwrap_or_default()))
 }
 
-/// The certificate, in PEM, that the kubeconfig has in it, if it has one.
+/// Returns the client certificate in PEM, if the kubeconfig contains one.
 pub async fn client_certificate(source: &KubeconfigSource) -> Result<Option<Vec<u8>>, ConnectError> {
     let encoded = config(source).await?.auth_info.client_certificate_data;
     Ok(encoded.and_then(|encoded| STANDARD.decode(encoded.trim()).ok()))
 }
 
-/// A client that shows a bearer token to a server whose authority (in DER) is known.
+/// Creates a client with a bearer token for a server with a known authority (in DER).
 pub fn with_token(server: Uri, authority: &[u8], token: String) -> Result<Client, ConnectError> {
     let mut config = Config::new(server);
     config.root_cert = Some(vec![authority.to_vec()]);
@@ -108,7 +108,7 @@ fn client(mut config: Config) -> Result<Client, ConnectError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ConnectError::Proxy {
             host: config.cluster_url.host().unwrap_or_default().to_owned(),
-            // Not its password.
+            // The password must not appear.
             proxy: proxy.host().unwrap_or_default().to_owned(),
         });
     }
@@ -171,7 +171,8 @@ async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, C
     Ok(config)
 }
 
-/// Whether the current cluster has a `proxy-url`: that of the environment counts where it has none.
+/// Returns whether the current cluster has a `proxy-url`. Without one, the environment's proxy
+/// applies.
 fn names_proxy(kubeconfig: &Kubeconfig) -> bool {
     let current = kubeconfig.current_context.as_deref().unwrap_or_default();
     let contexts = kubeconfig.contexts.iter();
@@ -185,8 +186,8 @@ fn names_proxy(kubeconfig: &Kubeconfig) -> bool {
         .any(|url| !url.is_empty())
 }
 
-/// Whether the environment's proxy is for others than this server. kube's own configuration does
-/// not ask.
+/// Returns whether the environment excludes this server from its proxy. kube's own configuration
+/// does not check it.
 fn is_direct(server: &Uri, no_proxy: &str) -> bool {
     let Some(host) = server.host() else { return false };
     let port = server.port_u16().unwrap_or(443).to_string();

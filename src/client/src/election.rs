@@ -1,8 +1,8 @@
-//! One of several controllers leads: whoever holds the Lease, until it stops renewing it.
+//! Leader election with a Lease, with the rules of client-go.
 //!
-//! client-go's rules. A candidate never compares clocks with the holder: it takes the Lease over
-//! when it has watched it stay the same for its whole duration, by its own clock. A holder that
-//! could not renew in time stops by itself, well before anyone else may begin.
+//! A candidate never compares clocks with the holder. It takes over a Lease that has not changed
+//! for its whole duration by the candidate's own clock. A holder that cannot renew in time stops
+//! leading, well before another candidate may start.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -21,14 +21,14 @@ use rooflet_base::clock::{Clock, since};
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
 
-/// A Lease that nobody renewed for this long may be taken.
+/// Time without renewal after which a Lease may be taken over.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// A holder that has not managed to renew for this long stops leading.
+/// Time without a successful renewal after which the holder stops leading.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// Time between two tries.
+/// Interval between attempts.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// Takes part in the election for one Lease.
+/// Candidate for one Lease.
 pub struct Elector {
     leases: Api<Lease>,
     name: &'static str,
@@ -36,8 +36,8 @@ pub struct Elector {
     clock: Clock,
 }
 
-/// A moment by both clocks: the monotonic one of a Mac stands still while it sleeps, the other one
-/// may be set.
+/// Point in time by both clocks: the monotonic clock of a Mac stops during sleep, and the wall
+/// clock can be set.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     instant: Instant,
@@ -52,14 +52,14 @@ impl Moment {
         }
     }
 
-    /// By the clock that says more.
+    /// Returns the larger of both elapsed times.
     fn age(self, clock: &Clock) -> Duration {
         let awake = clock.instant().saturating_duration_since(self.instant);
         awake.max(since(clock.now(), self.wall))
     }
 }
 
-/// Proof of leadership, as good as the last renewal. Clones are the same.
+/// Proof of leadership, valid since the last renewal. Clones share it.
 #[derive(Clone)]
 pub struct Leadership {
     renewed: Arc<Mutex<Moment>>,
@@ -76,7 +76,7 @@ impl Leadership {
         }
     }
 
-    /// Whether nobody else can be leading at this moment. To be asked before every write that two
+    /// Returns whether no other process can be leading now. Check this before every write that two
     /// leaders must not both make.
     pub fn holds(&self) -> bool {
         !self.lost.is_cancelled() && self.age() < RENEW_DEADLINE
@@ -92,7 +92,7 @@ impl Leadership {
     }
 }
 
-/// The holder's record as it was seen last, and since when it has not changed.
+/// Last observed record of the holder, and the time since it has not changed.
 #[derive(Debug, Clone, PartialEq)]
 struct Observed {
     spec: LeaseSpec,
@@ -101,13 +101,13 @@ struct Observed {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It is ours, or free.
+    /// The Lease is ours or free.
     Take,
-    /// Someone else holds it.
+    /// Another process holds the Lease.
     Wait { holder: String },
 }
 
-/// Whether `identity` may write itself into the Lease.
+/// Decides whether `identity` may take the Lease.
 fn decide(observed: &Observed, identity: &str, now: Instant) -> Verdict {
     let holder = observed.spec.holder_identity.as_deref().unwrap_or_default();
     let duration = observed
@@ -124,7 +124,7 @@ fn decide(observed: &Observed, identity: &str, now: Instant) -> Verdict {
     }
 }
 
-/// The record with which `identity` takes or keeps the Lease.
+/// Returns the record with which `identity` takes or renews the Lease.
 fn taken(before: Option<&LeaseSpec>, identity: &str, now: Timestamp) -> LeaseSpec {
     let kept = before.filter(|spec| spec.holder_identity.as_deref() == Some(identity));
     let transitions = before.and_then(|spec| spec.lease_transitions).unwrap_or(0);
@@ -145,8 +145,8 @@ fn taken(before: Option<&LeaseSpec>, identity: &str, now: Timestamp) -> LeaseSpe
 }
 
 impl Elector {
-    /// Two electors with the same `identity` count as one; it must differ between processes that
-    /// may run at once.
+    /// Creates a candidate. Two candidates with the same `identity` count as one, so it must be
+    /// unique among running processes.
     pub fn new(client: Client, namespace: &str, name: &'static str, identity: String, clock: Clock) -> Self {
         Self {
             leases: Api::namespaced(client, namespace),
@@ -157,8 +157,8 @@ impl Elector {
     }
 
     /// Runs `lead` whenever this process leads, until `stop`. When leadership is lost, the token
-    /// given to `lead` is cancelled, and nothing more happens until `lead` has returned. What ends
-    /// by itself is begun again, after a pause that grows while it does not last.
+    /// passed to `lead` is cancelled, and the next election starts only after `lead` has returned.
+    /// If `lead` returns early, it is restarted with backoff.
     pub async fn run<F, W>(self, stop: CancellationToken, mut lead: F)
     where
         F: FnMut(Leadership, CancellationToken) -> W,
@@ -220,7 +220,7 @@ impl Elector {
             let tried = tokio::time::timeout(RENEW_DEADLINE, self.try_acquire(&mut observed)).await;
             let tried = tried.unwrap_or_else(|_| Err(ApiError::Unreachable("no answer in time".to_owned())));
             match tried {
-                // An answer that took long proves little.
+                // A response that took long proves little about the present.
                 Ok(None) if asked.age(&self.clock) < RENEW_DEADLINE => {
                     return Leadership::new(self.clock.clone(), asked);
                 }
@@ -237,7 +237,7 @@ impl Elector {
         }
     }
 
-    /// `Ok(Some(holder))`: someone else has it.
+    /// Returns `Ok(Some(holder))` if another process holds the Lease.
     async fn try_acquire(&self, observed: &mut Option<Observed>) -> Result<Option<String>, ApiError> {
         let Some(lease) = self.leases.get_opt(self.name).await? else {
             self.create().await?;
@@ -260,7 +260,7 @@ impl Elector {
         }
     }
 
-    /// Renews until that has not succeeded for [`RENEW_DEADLINE`].
+    /// Renews the Lease until no renewal has succeeded for [`RENEW_DEADLINE`].
     async fn keep(&self, leadership: &Leadership) {
         loop {
             tokio::time::sleep(RETRY_PERIOD).await;
@@ -280,7 +280,7 @@ impl Elector {
         }
     }
 
-    /// `false`: someone else has taken it.
+    /// Returns `false` if another process has taken the Lease.
     async fn renew(&self) -> Result<bool, ApiError> {
         let Some(lease) = self.leases.get_opt(self.name).await? else {
             self.create().await?;
@@ -309,14 +309,14 @@ impl Elector {
         Ok(())
     }
 
-    /// Carries the resourceVersion that was read: of two who try, one wins.
+    /// Sends the resourceVersion that was read: of two concurrent writers, one succeeds.
     async fn write(&self, mut lease: Lease) -> Result<(), ApiError> {
         lease.spec = Some(taken(lease.spec.as_ref(), &self.identity, self.clock.now()));
         self.leases.replace(self.name, &params(), &lease).await?;
         Ok(())
     }
 
-    /// Lets the next one begin at once.
+    /// Releases the Lease, so that another candidate can start immediately.
     async fn release(&self) -> Result<(), ApiError> {
         let Some(mut lease) = self.leases.get_opt(self.name).await? else {
             return Ok(());
@@ -403,7 +403,7 @@ mod tests {
         assert!(!leadership.holds());
     }
 
-    /// An API server with one Lease, which nobody holds at first.
+    /// API server with one Lease, which is initially free.
     fn server() -> Client {
         let stored = Arc::new(Mutex::new(
             br#"{"metadata": {"name": "lead", "resourceVersion": "1"}}"#.to_vec(),

@@ -1,42 +1,42 @@
-//! What can go wrong between us and the API server, told apart by what the caller has to do.
+//! Errors of the API server, classified by the required reaction.
 
 use std::error::Error;
 use std::io;
 
-/// A failed request to the API server.
+/// Failed request to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The object, its kind or its namespace is not there.
+    /// The object, its kind or its namespace does not exist.
     #[error("not found: {0}")]
     NotFound(String),
-    /// Someone else changed the object first; read it again.
+    /// The object was changed concurrently; read it again.
     #[error("changed in the meantime: {0}")]
     Conflict(String),
-    /// An object of that name is there already.
+    /// An object with this name exists.
     #[error("exists already: {0}")]
     AlreadyExists(String),
-    /// The server refuses the object as it is; the message names the fields.
+    /// The server rejects the object; the message contains the fields.
     #[error("{0}")]
     Invalid(String),
-    /// The credentials are not accepted, or do not allow this.
+    /// The credentials are invalid or lack permission.
     #[error("the API server does not allow it: {0}")]
     Forbidden(String),
-    /// Nothing listens there.
+    /// No server listens at the address.
     #[error("nothing listens at the API server's address: is it running?")]
     Refused,
-    /// The server's certificate is not the one that the kubeconfig vouches for.
+    /// The server's certificate does not match the kubeconfig.
     #[error("the API server's certificate is not to be trusted: {0}")]
     Untrusted(String),
-    /// No whole answer came.
+    /// No complete response arrived.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    /// The server answered with an error of its own.
+    /// The server returned an internal error.
     #[error("the API server answered {code}: {message}")]
     Server { code: u16, message: String },
 }
 
 impl ApiError {
-    /// A CamelCase word for metrics.
+    /// Returns the kind of the error in CamelCase, for metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotFound(_) => "NotFound",
@@ -51,7 +51,7 @@ impl ApiError {
         }
     }
 
-    /// Whether the same request may succeed later without anyone changing anything.
+    /// Returns whether a retry of the same request can succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused | Self::Unreachable(_) => true,
@@ -92,7 +92,7 @@ impl From<&kube::Error> for ApiError {
     }
 }
 
-/// I/O errors hide what they wrap from `source`, and may be wrapped in one another.
+/// I/O errors hide the wrapped error from `source`, and can be nested.
 fn wrapped_tls(io: &io::Error) -> Option<&rustls::Error> {
     let inner = io.get_ref()?;
     match inner.downcast_ref::<io::Error>() {

@@ -1,8 +1,7 @@
-//! Events: what happened to an object, for `kubectl describe` and `kubectl get events`.
+//! Events of objects, for `kubectl describe` and `kubectl get events`.
 //!
-//! Publishing never waits: events leave through a bounded queue and one task. The same thing
-//! happening again raises the count of the event that is there, and one object cannot flood the
-//! server.
+//! Publishing never blocks: one task sends events from a bounded queue. A repeated event increases
+//! the count of the existing one, and the events of one object are rate-limited.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -22,25 +21,24 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::task::Tasks;
 
-/// Events that wait to be sent. More are dropped: they tell of what happened, nothing depends on
-/// them.
+/// Capacity of the queue. Further events are dropped; nothing depends on them.
 const QUEUE: usize = 1024;
-/// The same event within this time of the last one only raises its count.
+/// An equal event within this time only increases the count.
 const SAME_WITHIN: Duration = Duration::from_secs(10 * 60);
-/// Different events that are remembered for that.
+/// Number of different events that are remembered for deduplication.
 const MAX_REMEMBERED: usize = 4096;
-/// Events of one object that are sent at once, and the time after which it may send one more: of
-/// warnings, and of all others, so that what goes well never hides what does not.
+/// Burst of events per object, and the interval of further events. Warnings and other events have
+/// separate limits, so that normal events never suppress warnings.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(60);
-/// How often one event is tried again while the server cannot be reached.
+/// Number of retries per event while the server is unreachable.
 const MAX_TRIES: usize = 30;
-/// What the API server accepts as a message, in bytes.
+/// Maximum message size of the API server, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// Where events of objects without a namespace live.
+/// Namespace for events of cluster-scoped objects.
 const CLUSTER_NAMESPACE: &str = "default";
 
-/// Whether a person should look.
+/// Type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
     Normal,
@@ -56,15 +54,15 @@ impl EventType {
     }
 }
 
-/// Publishes events in the name of one component. Clones share the queue.
+/// Publisher of events for one component. Clones share the queue.
 #[derive(Clone)]
 pub struct Recorder {
     notes_tx: mpsc::Sender<Note>,
 }
 
 impl Recorder {
-    /// `component` is shown as the event's source, such as `rooflet-scheduler`; `instance` is the
-    /// node it runs on.
+    /// Creates a recorder. `component` is the source of the events, such as `rooflet-scheduler`;
+    /// `instance` is the node on which it runs.
     pub fn spawn(
         tasks: &Tasks,
         client: Client,
@@ -85,7 +83,7 @@ impl Recorder {
         Self { notes_tx }
     }
 
-    /// Says that something happened to `object`. Never waits, never fails.
+    /// Publishes an event of `object`. Never blocks and never fails.
     pub fn publish<K: Resource<DynamicType = ()>>(
         &self,
         object: &K,
@@ -135,7 +133,7 @@ struct Note {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Sameness {
-    /// Names the object for good; a new object of the same name is another one.
+    /// Identifies the object by UID: a new object with the same name is a different one.
     object: String,
     kind: EventType,
     reason: String,
@@ -170,14 +168,14 @@ impl Note {
     }
 }
 
-/// What is to be done with a note.
+/// Decision about an event.
 #[derive(Debug, PartialEq, Eq)]
 enum Sending {
-    /// Create an event.
+    /// Create a new event.
     First,
-    /// Raise the count of this event.
+    /// Increase the count of this event.
     Again { name: String, count: i32 },
-    /// The object said too much lately.
+    /// Drop the event because of the object's rate limit.
     Withheld,
 }
 
@@ -192,7 +190,7 @@ struct Allowance {
     since: Instant,
 }
 
-/// What was sent lately. Pure: the publisher feeds it.
+/// Recently sent events. Pure: the publisher passes in events and times.
 #[derive(Default)]
 struct Memory {
     events: HashMap<Sameness, Remembered>,
@@ -293,7 +291,7 @@ impl Publisher {
                     sending = Sending::First;
                 }
                 Err(err) if err.is_transient() => tokio::time::sleep(backoff.next_wait()).await,
-                // Such as a namespace that is being deleted.
+                // For example, the namespace is being deleted.
                 Err(err) => {
                     debug!(reason = note.reason, error = %Chain(&err), "an event was refused");
                     return;

@@ -1,7 +1,7 @@
-//! The only client path to the Kubernetes API, embedded or real: code above this crate cannot tell
-//! which server answers.
+//! The only client of the Kubernetes API, embedded or real. Code above this crate does not depend
+//! on which server it uses.
 //!
-//! The crate turns a kubeconfig into a client, keeps local copies of kinds fresh through watches
+//! The crate creates clients from a kubeconfig, maintains local copies of kinds through watches
 //! ([`Cache`]), writes status ([`patch_status`]), publishes events ([`Recorder`]) and elects a
 //! leader ([`Elector`]).
 //!

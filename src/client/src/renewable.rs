@@ -1,4 +1,4 @@
-//! A client whose credentials are replaced while it is used.
+//! Client whose credentials can be replaced while it is used.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,14 +9,14 @@ use tower::service_fn;
 
 use rooflet_base::mutex::lock;
 
-/// Replaces the credentials of the client that it was made with.
+/// Replaces the credentials of the associated client.
 #[derive(Clone)]
 pub struct Renewable {
     current: Arc<Mutex<Client>>,
 }
 
 impl Renewable {
-    /// A client that asks as `client` does, until that is replaced.
+    /// Returns a client that delegates to `client` until it is replaced.
     pub fn new(client: Client) -> (Client, Self) {
         let namespace = client.default_namespace().to_owned();
         let current = Arc::new(Mutex::new(client));
@@ -28,7 +28,8 @@ impl Renewable {
         (Client::new(service, namespace), Self { current })
     }
 
-    /// Requests from now on are this client's. Those under way, watches too, end as they began.
+    /// Uses `client` for all following requests. In-flight requests and watches keep the previous
+    /// one.
     pub fn replace(&self, client: Client) {
         *lock(&self.current) = client;
     }

@@ -1,5 +1,4 @@
-//! How a node gets a certificate: it asks by a CertificateSigningRequest and waits until that is
-//! signed.
+//! Certificates for nodes: creates a CertificateSigningRequest and waits until it is signed.
 
 use std::time::Duration;
 
@@ -11,11 +10,11 @@ use kube::{Api, Client};
 
 use super::{ApiError, FIELD_MANAGER};
 
-/// Kubernetes' signer of nodes' certificates as clients.
+/// Kubernetes signer of client certificates for nodes.
 const NODE_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Why there is no certificate.
+/// Reason why no certificate was issued.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
     #[error("asking for a certificate")]
@@ -32,8 +31,8 @@ pub enum SigningError {
     Unsigned { name: String, seconds: u64 },
 }
 
-/// Has a node's request signed, and returns the certificate in PEM. Signing takes the server a
-/// moment, unless somebody has to approve it first.
+/// Requests a certificate for a node and returns it in PEM. Signing takes a moment, or longer if an
+/// administrator must approve it.
 pub async fn sign_node(
     client: &Client,
     request_pem: &str,
@@ -77,7 +76,7 @@ pub async fn sign_node(
     }
 }
 
-/// The certificate, if it is there by now.
+/// Returns the certificate, if it has been issued.
 fn outcome(name: &str, request: &CertificateSigningRequest) -> Result<Option<String>, SigningError> {
     let Some(status) = &request.status else {
         return Ok(None);

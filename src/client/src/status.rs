@@ -1,4 +1,4 @@
-//! Writing status: the smallest merge patch that makes it so, and none when it is so already.
+//! Status writes: the smallest merge patch, or none if the status is unchanged.
 
 use std::fmt::Debug;
 
@@ -11,13 +11,10 @@ use serde_json::{Map, Value, json};
 
 use super::ApiError;
 
-/// Who wrote a field, in `metadata.managedFields`.
+/// Field manager in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rooflet";
 
-/// Makes the status of `object` be `status`, if it is not yet. `None`: nothing had to be written.
-///
-/// The write is refused with [`ApiError::Conflict`] if the object is no longer the version we hold:
-/// the status was computed from that version, and two writers share the list of conditions.
+/// Sets the status of `object` to `status`. Returns `None` if nothing had to be written.
 pub async fn patch_status<K>(api: &Api<K>, object: &K, status: &K::Status) -> Result<Option<K>, ApiError>
 where
     K: Resource + HasStatus + Clone + DeserializeOwned + Debug,

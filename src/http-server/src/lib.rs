@@ -35,27 +35,27 @@ use tracing::debug;
 use self::stall::Unstalled;
 use self::unread::{Bodies, LOOKS, Watched};
 
-/// Agents, controllers and pools of clients hold one or two each: more at a time is a leak or an
-/// attack, and waits until others end.
+/// Maximum number of connections. Agents, controllers and client pools hold one or two each.
+/// Further connections wait until others close.
 const MAX_CONNECTIONS: usize = 16_384;
-/// For the head of a request: from the beginning, and from the end of the answer before it. Clients
-/// that keep a connection give it up sooner by themselves (those of Go and Rust after 90 s), so
-/// that no request meets one that is being closed.
+/// Timeout for the head of a request, from the start of the connection or the end of the previous
+/// response. Clients close idle connections earlier (Go and Rust after 90 s), so no request arrives
+/// on a connection that is being closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// For a client to read anything at all of what it is sent, and over HTTP/2 to take the next piece
-/// of each answer. What it does not read waits in memory.
+/// Timeout for a client that reads nothing, and over HTTP/2 for each response. Unread data is held
+/// in memory.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Requests at once on one HTTP/2 connection: client-go opens one stream per watch.
+/// Concurrent requests on one HTTP/2 connection: client-go opens one stream per watch.
 const HTTP2_STREAMS_MAX: u32 = 1_000;
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Serves `router` to whoever connects, until `stop`: then nobody else is let in, and answers that
-/// are under way may end. Handlers find the client's address as [`ConnectInfo`].
+/// Serves `router` until `stop`. Then no connection is accepted and in-flight responses may finish.
+/// Handlers receive the client's address as [`ConnectInfo`].
 pub async fn serve_tcp(listener: TcpListener, router: Router, stop: CancellationToken) {
     serve(without_delay(listener), router, Some, stop).await;
 }
 
-/// A token or a small answer must not wait for the next one to fill a packet.
+/// Disables Nagle's algorithm, so that tokens and short responses are sent immediately.
 pub fn without_delay(listener: TcpListener) -> impl Listener<Io = TcpStream, Addr = SocketAddr> {
     listener.tap_io(|stream| {
         if let Err(err) = stream.set_nodelay(true) {
@@ -64,7 +64,7 @@ pub fn without_delay(listener: TcpListener) -> impl Listener<Io = TcpStream, Add
     })
 }
 
-/// As [`serve_tcp`]; there is no address.
+/// Like [`serve_tcp`], without client addresses.
 pub async fn serve_unix(listener: UnixListener, router: Router, stop: CancellationToken) {
     serve(listener, router, |_| None, stop).await;
 }
@@ -93,7 +93,7 @@ async fn serve<L: Listener>(
     accept(listener, &stop, connection).await;
 }
 
-/// Lets everybody in until `stop`, each in a task of its own, and returns when the last of them has
+/// Accepts connections until `stop`, each in its own task. Returns when the last connection has
 /// ended.
 pub async fn accept<L: Listener, F>(
     mut listener: L,
@@ -121,8 +121,8 @@ pub async fn accept<L: Listener, F>(
     connections.wait().await;
 }
 
-/// Answers what comes over one connection, until its client leaves or says nothing for too long, or
-/// until `stop`: then what is under way is finished.
+/// Serves one connection until the client closes it, a timeout expires, or `stop`: then in-flight
+/// responses finish.
 pub async fn carry<I, A, F, B>(io: I, answer: A, stop: &CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -134,7 +134,8 @@ where
     let bodies = Arc::new(Bodies::default());
     let service = service_fn(|request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
-        // With one answer at a time, a client that reads nothing of it stalls the connection.
+        // HTTP/1.1 has one response at a time, so a client that reads nothing stalls the
+        // connection.
         let bodies = (request.version() == Version::HTTP_2).then(|| Arc::clone(&bodies));
         let answer = answer(request);
         async move {
@@ -157,7 +158,7 @@ where
         .keep_alive_interval(HTTP2_PING_INTERVAL);
     let mut connection =
         pin!(builder.serve_connection(TokioIo::new(Unstalled::new(io, WRITE_TIMEOUT)), service));
-    // hyper's own timer begins when it knows which HTTP is spoken, which takes the first bytes.
+    // hyper's timer starts only after it has detected the HTTP version from the first bytes.
     let mut silence = pin!(tokio::time::sleep(HEAD_TIMEOUT));
     let (mut is_stopping, mut is_silent) = (false, true);
     let mut looks = tokio::time::interval(WRITE_TIMEOUT / LOOKS);
@@ -200,8 +201,8 @@ mod tests {
         TaskTracker::new().spawn(task)
     }
 
-    /// The other end of a connection whose requests are answered after a second, and the end of
-    /// serving it.
+    /// Client side of a connection whose requests are answered after one second, and the server's
+    /// end.
     fn connect(stop: &CancellationToken) -> (DuplexStream, JoinHandle<()>) {
         let (client, server) = tokio::io::duplex(4096);
         let stop = stop.clone();
@@ -212,7 +213,7 @@ mod tests {
         (client, spawn(async move { carry(server, answer, &stop).await }))
     }
 
-    /// What the server sends before it closes the connection, if it closes it in time.
+    /// Returns the bytes that the server sends before it closes the connection in time.
     async fn rest(client: &mut DuplexStream, limit: Duration) -> Option<String> {
         let mut text = String::new();
         let read = timeout(limit, client.read_to_string(&mut text)).await;
@@ -273,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Is told when an answer is over.
+    /// Notified when a response ends.
     struct Over(Option<oneshot::Sender<()>>);
 
     impl Drop for Over {

@@ -1,4 +1,4 @@
-//! A connection whose other side reads nothing of what it is sent.
+//! Detection of connections whose client reads nothing.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Fails with [`io::ErrorKind::TimedOut`] when nothing at all could be written for `limit`. Reading
-/// may take as long as it takes, and so may having nothing to write.
+/// Stream that fails with [`io::ErrorKind::TimedOut`] if no byte can be written for `limit`. Reads
+/// and idle times are not limited.
 pub(super) struct Unstalled<I> {
     io: I,
     limit: Duration,
-    /// While a write waits.
+    /// Set while a write is blocked.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,6 +1,6 @@
-//! Answers over HTTP/2 that nobody reads. The connection lives and other answers pass, so only the
-//! body itself can tell: its frames are not asked for while the client's window is closed. Left
-//! alone, it would hold its request for ever.
+//! Detection of HTTP/2 responses that the client does not read. The connection stays alive and
+//! other responses pass, so only the body can detect it: hyper polls no frames while the client's
+//! window is closed. Without a limit, such a body would hold its request forever.
 
 use std::io;
 use std::pin::Pin;
@@ -14,15 +14,15 @@ use http_body::{Body, Frame, SizeHint};
 
 use rooflet_base::mutex::lock;
 
-/// Looks at which nobody had asked for a frame, after which a body is given up. The first may come
-/// at once.
+/// Number of checks without a poll after which a body is aborted. The first check may happen
+/// immediately.
 const MAX_LOOKS: u32 = 5;
-/// Looks while a body stays silent for as long as it may.
+/// Number of checks during the maximum time without a poll.
 pub(super) const LOOKS: u32 = MAX_LOOKS - 1;
-/// In place of a count: a frame was asked for, and there is none.
+/// Marker instead of a count: a frame was polled and none is available.
 const ASKED: u32 = u32::MAX;
 
-/// The bodies of one connection.
+/// Bodies of one connection.
 #[derive(Default)]
 pub(super) struct Bodies(Mutex<Vec<Weak<dyn Look + Send + Sync>>>);
 
@@ -31,15 +31,15 @@ trait Look {
 }
 
 pub(super) struct Shared<B> {
-    /// `None`: given up, or over.
+    /// `None` if the body was aborted or has ended.
     body: Mutex<Option<Pin<Box<B>>>>,
-    /// Looks since a frame was there or the last one was taken, or [`ASKED`].
+    /// Checks since a frame was available or taken, or [`ASKED`].
     unasked: AtomicU32,
     asker: AtomicWaker,
 }
 
-/// A body that ends with [`io::ErrorKind::TimedOut`] when its frames are not asked for. Bodies that
-/// are not watched pass.
+/// Body that fails with [`io::ErrorKind::TimedOut`] if its frames are not polled. Unwatched bodies
+/// are not limited.
 pub(super) enum Watched<B> {
     Plain(Pin<Box<B>>),
     Shared(Arc<Shared<B>>),
@@ -57,7 +57,7 @@ impl Bodies {
         Watched::Shared(shared)
     }
 
-    /// To be called [`LOOKS`] times while a body may stay unread.
+    /// Checks all bodies. Must be called [`LOOKS`] times within the maximum unread time.
     pub(super) fn look(&self) {
         let mut live = Vec::new();
         lock(&self.0).retain(|body| {
@@ -81,14 +81,14 @@ impl<B: Send> Look for Shared<B> {
             .unasked
             .compare_exchange(looks, one_more, Ordering::AcqRel, Ordering::Acquire);
         if counted.is_ok() && one_more >= MAX_LOOKS {
-            // Its end may do much: not under the lock.
+            // Dropping the body can run other code, so it happens without the lock.
             let unread = lock(&self.body).take();
             drop(unread);
         }
     }
 }
 
-/// What a body wakes when it has a frame: from then on it is not asked.
+/// Waker of a body with an available frame: from then on, missing polls are counted.
 impl<B: Send + 'static> Wake for Shared<B> {
     fn wake(self: Arc<Self>) {
         let _ = self
@@ -101,7 +101,7 @@ impl<B: Send + 'static> Wake for Shared<B> {
 impl<B> Drop for Watched<B> {
     fn drop(&mut self) {
         if let Self::Shared(shared) = self {
-            // A waker that the body itself keeps would keep it.
+            // Stored in the body, this waker would keep the body alive.
             let body = lock(&shared.body).take();
             drop(body);
         }

@@ -1,23 +1,22 @@
-//! Who a process is: its pid and when it started, so that another process that was given the same
-//! pid later is never taken for it.
+//! Identity of a process: pid and start time. Another process that later receives the same pid is
+//! not confused with it.
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// A process, past or present.
+/// Running or exited process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessId {
     pid: i32,
-    /// When it started, in words that only this system can compare.
+    /// Start time in a form that only this system can compare.
     started: String,
 }
 
 impl ProcessId {
-    /// The process that has this pid now; `None` if there is none, or only the remains of one (a
-    /// zombie).
+    /// Returns the process with this pid. `None` if there is none, or only a zombie.
     pub fn of(pid: u32) -> Option<Self> {
         let pid = i32::try_from(pid).ok().filter(|pid| *pid > 1)?;
         Some(Self {
@@ -30,17 +29,17 @@ impl ProcessId {
         self.pid
     }
 
-    /// Whether this very process still runs.
+    /// Returns whether this process still runs.
     pub fn is_alive(&self) -> bool {
         start_of(self.pid).as_deref() == Some(self.started.as_str())
     }
 
-    /// Asks the process to end. Nothing happens if it is gone.
+    /// Sends SIGTERM. No effect if the process has exited.
     pub fn terminate(&self) -> Result<(), Errno> {
         self.signal_if_alive(|pid| kill(pid, Signal::SIGTERM))
     }
 
-    /// Ends the process and everything in its group at once. Nothing happens if it is gone.
+    /// Sends SIGKILL to the process group. No effect if the process has exited.
     pub fn kill_group(&self) -> Result<(), Errno> {
         self.signal_if_alive(|pid| killpg(pid, Signal::SIGKILL))
     }
@@ -50,16 +49,16 @@ impl ProcessId {
             return Ok(());
         }
         match send(Pid::from_raw(self.pid)) {
-            // It ended in between.
+            // The process has exited meanwhile.
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            // The same, of a group that only zombies are left of, on macOS.
+            // macOS returns this error for a group that contains only zombies.
             Err(Errno::EPERM) if !self.is_alive() => Ok(()),
             Err(err) => Err(err),
         }
     }
 }
 
-/// Boot and clock tick of the start.
+/// Boot id and clock tick of the start.
 #[cfg(target_os = "linux")]
 fn start_of(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -67,8 +66,8 @@ fn start_of(pid: i32) -> Option<String> {
     Some(format!("{}/{}", boot.trim(), start_tick(&stat)?))
 }
 
-/// Field 22 of `/proc/PID/stat`, unless the process is a zombie (field 3). The name, field 2, may
-/// hold anything.
+/// Field 22 of `/proc/PID/stat`, unless the process is a zombie (field 3). The name (field 2) can
+/// contain any character.
 #[cfg(target_os = "linux")]
 fn start_tick(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -80,7 +79,7 @@ fn start_tick(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// The second of the start, as the kernel recorded it.
+/// Second of the start, as recorded by the kernel.
 #[cfg(not(target_os = "linux"))]
 fn start_of(pid: i32) -> Option<String> {
     use sysinfo::{ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System};

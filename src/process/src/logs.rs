@@ -1,9 +1,9 @@
-//! A child's log on disk: bounded by rotation, kept across restarts of the child, read from its end
-//! and followed.
+//! Log files of child processes: limited by rotation, kept across restarts of the child, read from
+//! the end, and followed.
 //!
-//! The child holds the file open and appends by itself, so that it can outlive us. Rotation
-//! therefore copies the file to `NAME.1` and empties it in place; a line written in the instant
-//! between the two is lost, which a log may.
+//! The child appends to the open file itself, so that it can outlive this process. Rotation
+//! therefore copies the file to `NAME.1` and truncates it. A line that is written between the two
+//! steps is lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,32 +16,31 @@ use futures::Stream;
 
 use rooflet_base::file::if_there;
 
-/// A log is rotated when it has grown to this size. One rotated file is kept, so a replica's logs
-/// take at most twice this, plus what is written between two looks.
+/// Size at which a log is rotated. One rotated file is kept, so that the logs of a replica take at
+/// most twice this size, plus the bytes written between two checks.
 pub const MAX_LOG_BYTES: u64 = 10 << 20;
 
-/// A log that is rotated while its last lines are looked for is opened again so often: more than
-/// anybody rotates meanwhile.
+/// Maximum number of attempts to read the last lines while the log is rotated.
 const MAX_TRIES: usize = 128;
 
-/// Bytes read at a time.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// How often a followed log is looked at once its end is reached.
+/// Interval at which a followed log is checked at its end.
 const FOLLOW_POLL: Duration = Duration::from_millis(200);
 
-/// Where a log is.
+/// Location of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     path: Utf8PathBuf,
 }
 
-/// From where a log is read.
+/// Start position for reading a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// Everything that is kept.
+    /// From the oldest kept byte.
     Start,
-    /// The last lines.
+    /// From the last lines.
     LastLines(usize),
 }
 
@@ -58,8 +57,7 @@ impl Log {
         Utf8PathBuf::from(format!("{}.1", self.path))
     }
 
-    /// For the child to write to. Readable by the owner only: what a model's client sent may stand
-    /// in it.
+    /// Opens the log for the child. Only the owner can read it, because it may contain client data.
     pub fn open_append(&self) -> io::Result<File> {
         OpenOptions::new()
             .create(true)
@@ -68,7 +66,7 @@ impl Log {
             .open(&self.path)
     }
 
-    /// Rotates the log if it has grown beyond `max_bytes`. Says whether it did.
+    /// Rotates the log if it exceeds `max_bytes`. Returns whether it was rotated.
     pub fn rotate(&self, max_bytes: u64) -> io::Result<bool> {
         let opened = OpenOptions::new().read(true).write(true).open(&self.path);
         let Some(mut log) = if_there(opened)? else {
@@ -84,8 +82,7 @@ impl Log {
             .truncate(true)
             .mode(0o600)
             .open(&next)?;
-        // Copies to the end, wherever that is by then. A child that writes faster than we copy must
-        // not hold us here.
+        // Copies up to the current end. A child that writes faster than the copy must not block it.
         let limit = max_bytes.saturating_mul(4).max(CHUNK_BYTES as u64);
         io::copy(&mut (&mut log).take(limit), &mut copy)?;
         fs::rename(&next, self.rotated())?;
@@ -93,7 +90,7 @@ impl Log {
         Ok(true)
     }
 
-    /// Opens the log for reading. A log that does not exist yet reads as an empty one.
+    /// Opens the log for reading. A missing log is empty.
     pub fn read(&self, from: From) -> io::Result<LogReader> {
         let mut reader = LogReader {
             log: self.clone(),
@@ -105,7 +102,7 @@ impl Log {
         loop {
             match reader.open(from) {
                 Ok(()) => return Ok(reader),
-                // It was emptied under us: what it had is in the rotated file now.
+                // The log was truncated: its contents are now in the rotated file.
                 Err(err) if err.kind() == io::ErrorKind::UnexpectedEof && tries < MAX_TRIES => tries += 1,
                 Err(err) => return Err(err),
             }
@@ -113,15 +110,15 @@ impl Log {
     }
 }
 
-/// A place in a log. Survives rotations without losing or repeating a byte that is still there.
+/// Read position in a log. Rotations neither lose nor repeat bytes that are still kept.
 #[derive(Debug)]
 pub struct LogReader {
     log: Log,
-    /// The log itself and how far it was read.
+    /// Current file and read position.
     current: Option<(File, u64)>,
-    /// Rotated files that come first, each with what is left of it.
+    /// Rotated files to read first, each with the remaining range.
     pending: Vec<(File, u64)>,
-    /// Which rotated file was there when `current` was opened: its inode and size.
+    /// Inode and size of the rotated file when `current` was opened.
     rotations: Option<(u64, u64)>,
 }
 
@@ -161,7 +158,7 @@ impl LogReader {
         Ok(())
     }
 
-    /// The next bytes; empty at the end, for now.
+    /// Returns the next bytes; empty at the current end.
     pub fn next_chunk(&mut self) -> io::Result<Bytes> {
         loop {
             if let Some((file, offset)) = self.pending.first_mut() {
@@ -183,8 +180,8 @@ impl LogReader {
         }
     }
 
-    /// After a rotation the rest of what we were reading is in the rotated file, and the log begins
-    /// anew.
+    /// After a rotation, the rest of the previous file is in the rotated file and the log starts
+    /// again.
     fn notice_rotation(&mut self) -> io::Result<()> {
         if self.current.is_none() {
             self.current = if_there(File::open(&self.log.path))?.map(|file| (file, 0));
@@ -202,7 +199,7 @@ impl LogReader {
     }
 }
 
-/// A log as a stream: what is there, and with `follow` what comes, until the reader goes away.
+/// Streams a log: existing bytes, and with `follow` new bytes until the reader disconnects.
 pub fn stream(reader: LogReader, follow: bool) -> impl Stream<Item = io::Result<Bytes>> {
     futures::stream::try_unfold(reader, move |mut reader| async move {
         loop {
@@ -240,11 +237,11 @@ fn read_at(mut file: &File, offset: &mut u64) -> io::Result<Bytes> {
     Ok(chunk.into())
 }
 
-/// Where the last lines of a file begin.
+/// Returns the offset of the last lines of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Tail {
     At(u64),
-    /// The file has only so many lines.
+    /// The file has only this number of lines.
     Only(usize),
 }
 
@@ -263,7 +260,7 @@ fn last_lines(mut file: &File, lines: usize) -> io::Result<Tail> {
         file.read_exact(part)?;
         for (index, byte) in part.iter().enumerate().rev() {
             let at = position + index as u64;
-            // The line end that closes the file begins no line.
+            // The newline at the end of the file does not start a line.
             if *byte == b'\n' && at + 1 < end {
                 found += 1;
                 if found == lines {
@@ -395,8 +392,7 @@ mod tests {
                         scene.write(&text);
                         written.push_str(&text);
                     }
-                    // Two rotations without a look in between do lose what the first one moved
-                    // away.
+                    // Two rotations between two checks lose the contents of the first one.
                     1 if !rotated_since_read => rotated_since_read = scene.log.rotate(0).unwrap(),
                     _ => {
                         seen.push_str(&drain(&mut reader));

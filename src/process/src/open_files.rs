@@ -1,13 +1,14 @@
-//! How many files and connections this process may have open.
+//! Limit of open files and connections.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Sockets count as files: a server of a large fleet has thousands, and Macs begin with 256.
+/// Desired limit. Sockets count as files: the server of a large fleet has thousands, and macOS
+/// starts with 256.
 const WANTED: u64 = 65_536;
-/// What macOS gives at most where it says that there is no limit (`OPEN_MAX`).
+/// Maximum that macOS grants if it reports no limit (`OPEN_MAX`).
 const MACOS_MOST: u64 = 10_240;
 
-/// Raises the limit as far as this process may by itself. Its children have it, too.
+/// Raises the limit as far as permitted without privileges. Child processes inherit it.
 pub fn raise_limit() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return;
@@ -34,7 +35,7 @@ mod tests {
         setrlimit(Resource::RLIMIT_NOFILE, before.min(1024), hard).expect("lowered");
         raise_limit();
         let after = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-        // A Mac may refuse the first.
+        // macOS may reject the first value.
         let most = [WANTED, MACOS_MOST].map(|most| most.min(hard));
         assert!(most.contains(&after.0) && after.1 == hard, "{after:?}");
     }

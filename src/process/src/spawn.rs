@@ -1,4 +1,4 @@
-//! Starting a child in a process group of its own, its output going straight into its log.
+//! Start of a child in its own process group, with output directly into its log.
 
 use std::fs::File;
 use std::io;
@@ -11,16 +11,16 @@ use super::logs::Log;
 use super::supervise::Process;
 use rooflet_base::task::Tasks;
 
-/// What to start.
+/// Command to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     pub program: Utf8PathBuf,
     pub arguments: Vec<String>,
-    /// Where standard output and error go, appended.
+    /// File to which standard output and error are appended.
     pub log: Log,
 }
 
-/// Why a child did not start.
+/// Reason why a child did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("opening the log `{path}`")]
@@ -46,8 +46,8 @@ impl SpawnError {
     }
 }
 
-/// Starts a child. It keeps running when this process dies: its output does not pass through us,
-/// and no signal to our group reaches it. `tasks` only runs the waiting.
+/// Starts a child. It continues to run when this process exits: its output does not pass through
+/// this process, and signals to our group do not reach it. `tasks` runs only the wait.
 pub fn spawn(tasks: &Tasks, command: &Command) -> Result<Process, SpawnError> {
     let log_failed = |err| SpawnError::Log {
         path: command.log.path().to_owned(),
@@ -65,12 +65,12 @@ pub fn spawn(tasks: &Tasks, command: &Command) -> Result<Process, SpawnError> {
         .stderr(errors)
         .spawn()
         .map_err(failed)?;
-    // `None` only if it has ended already, and then the wait below says how.
+    // `None` only if the child has already exited; the wait below then returns its status.
     let id = child.id().and_then(ProcessId::of);
     Ok(Process::of_child(tasks, child, id))
 }
 
-/// How to reach a hub, and in whose name: no child asks one.
+/// Variables with the address and credentials of a hub. Child processes do not access hubs.
 const HUB_VARIABLES: [&str; 2] = ["HF_TOKEN", "HF_ENDPOINT"];
 
 fn prepared(command: &Command) -> tokio::process::Command {

@@ -1,4 +1,4 @@
-//! Watching processes, ours and those of an earlier life, and stopping them.
+//! Supervision of processes: children and processes that a previous instance started.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,19 +14,18 @@ use super::identity::ProcessId;
 use rooflet_base::latest::Latest;
 use rooflet_base::task::Tasks;
 
-/// How often a process that is not our child is looked at: nobody tells us when it ends.
+/// Interval at which a process that is not a child is checked.
 const ADOPTED_POLL: Duration = Duration::from_millis(500);
 
-/// How long the kernel may take to end a process after SIGKILL (a GPU driver may hold it for a
-/// while).
+/// Maximum time that the kernel may need after SIGKILL. A GPU driver can delay the exit.
 pub const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a process ended.
+/// Exit of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Code(i32),
     Signal(i32),
-    /// It was not our child, so nobody told us.
+    /// The process was not a child, so its exit status is unknown.
     Unknown,
 }
 
@@ -43,7 +42,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Why a process could not be stopped.
+/// Reason why a process could not be stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
     #[error("signalling process {pid}")]
@@ -56,16 +55,17 @@ pub enum StopError {
     StillThere { pid: i32 },
 }
 
-/// A process that is watched. Dropping it leaves the process alone.
+/// Supervised process. Dropping this value does not affect the process.
 #[derive(Debug, Clone)]
 pub struct Process {
-    /// `None`: it ended before it could be identified.
+    /// `None` if the process exited before it could be identified.
     id: Option<ProcessId>,
     exit_rx: watch::Receiver<Option<Exit>>,
 }
 
 impl Process {
-    /// Watches a child and reaps it. One that is to live on holds nobody up.
+    /// Supervises and reaps a child. A child that is to outlive this process does not delay the
+    /// shutdown.
     pub(super) fn of_child(tasks: &Tasks, mut child: Child, id: Option<ProcessId>) -> Self {
         let (exit_tx, exit_rx) = watch::channel(None);
         tasks.spawn_unjoined(async move {
@@ -82,7 +82,7 @@ impl Process {
         Self { id, exit_rx }
     }
 
-    /// Watches a process that an earlier life of ours started; `None` if it does not run any more.
+    /// Supervises a process that a previous instance started. `None` if it no longer runs.
     pub fn adopt(tasks: &Tasks, id: ProcessId) -> Option<Self> {
         if !id.is_alive() {
             return None;
@@ -93,8 +93,8 @@ impl Process {
             while watched.is_alive() {
                 tokio::select! {
                     () = stop.cancelled() => {
-                        // The set is ending, but whoever stops this process still waits for its
-                        // end.
+                        // The task set is stopping, but a caller that stops this process still
+                        // waits for its exit.
                         if exit_tx.is_closed() { return; }
                         tokio::time::sleep(ADOPTED_POLL).await;
                     }
@@ -114,22 +114,23 @@ impl Process {
         self.id.as_ref()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit, if the process has exited.
     pub fn exit(&self) -> Option<Exit> {
         self.exit_rx.latest()
     }
 
-    /// Waits for its end.
+    /// Waits for the exit.
     pub async fn wait(&self) -> Exit {
         let mut exit_rx = self.exit_rx.clone();
         match exit_rx.wait_for(Option::is_some).await {
             Ok(exit) => exit.unwrap_or(Exit::Unknown),
-            // The watching task was dropped together with its runtime.
+            // The supervising task was dropped with its runtime.
             Err(_) => Exit::Unknown,
         }
     }
 
-    /// Asks it to end, waits `grace`, then ends its whole group. Returns once it is gone.
+    /// Sends SIGTERM, waits `grace`, then sends SIGKILL to the group. Returns when the process has
+    /// exited.
     pub async fn stop(&self, grace: Duration) -> Result<Exit, StopError> {
         let Some(id) = &self.id else {
             return Ok(self.wait().await);
@@ -139,7 +140,8 @@ impl Process {
         self.end_within(grace).await
     }
 
-    /// Waits `grace` for its end, then ends its whole group. Returns once it is gone.
+    /// Waits `grace` for the exit, then sends SIGKILL to the group. Returns when the process has
+    /// exited.
     pub async fn end_within(&self, grace: Duration) -> Result<Exit, StopError> {
         let Some(id) = &self.id else {
             return Ok(self.wait().await);
@@ -155,8 +157,8 @@ impl Process {
     }
 }
 
-/// Processes whose first argument is `word` and one of whose arguments starts with `prefix`:
-/// children of an earlier life that no record names.
+/// Returns processes whose first argument is `word` and that have an argument starting with
+/// `prefix`: orphans of a previous instance without a record.
 pub fn find_by_argument(word: &str, prefix: &str) -> Vec<ProcessId> {
     let mut system = System::new();
     system.refresh_processes_specifics(
@@ -172,7 +174,7 @@ pub fn find_by_argument(word: &str, prefix: &str) -> Vec<ProcessId> {
             let starts = |one: &OsString| one.as_encoded_bytes().starts_with(prefix.as_bytes());
             command.get(1).is_some_and(|first| first == word) && command.iter().any(starts)
         })
-        // A thread is listed like a process of the same command line.
+        // A thread appears like a process with the same command line.
         .filter(|process| process.thread_kind().is_none())
         .filter_map(|process| ProcessId::of(process.pid().as_u32()))
         .collect()
@@ -300,7 +302,7 @@ mod tests {
         let scene = Scene::new();
         let mark = scene.path("w.sock");
         std::fs::write(&mark, "").unwrap();
-        // One that has no children: they would have its command line for a moment.
+        // A shell without children: they would briefly have the same command line.
         let process = spawn(
             &scene.tasks,
             &Command {

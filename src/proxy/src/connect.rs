@@ -1,4 +1,4 @@
-//! Where a request can go, and how a connection to there is made.
+//! Destinations of requests, and connections to them.
 
 use std::fmt;
 use std::future::Future;
@@ -17,13 +17,12 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tower::Service;
 
-/// A connection that says nothing is probed after this time, so that a host that vanished is
-/// noticed.
+/// Idle time after which a TCP connection is probed, to detect hosts that disappeared.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
-/// Scheme of the URIs that carry a socket path to the connector. They never leave this module.
+/// Scheme of URIs that carry a socket path to the connector. They are used only in this module.
 const UNIX_SCHEME: &str = "unix";
 
-/// A server that requests are forwarded to.
+/// Server to which requests are forwarded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Upstream {
     /// Plain HTTP over TCP.
@@ -32,7 +31,7 @@ pub enum Upstream {
     Unix(Utf8PathBuf),
 }
 
-/// Why a text is not the base URL of an upstream.
+/// Reason why a text is not the base URL of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a base URL such as http://10.0.0.7:7780: scheme http, a host, no path")]
 pub struct ParseUpstreamError(String);
@@ -42,15 +41,15 @@ impl Upstream {
         Self::Unix(path.as_ref().to_owned())
     }
 
-    /// What the pool and the connector know the upstream by.
+    /// Key of the upstream in the connection pool and the connector.
     pub(super) fn uri(&self, path: &PathAndQuery) -> Uri {
         let (scheme, authority) = match self {
             Self::Tcp(authority) => (Scheme::HTTP, authority.clone()),
             Self::Unix(socket) => (
                 Scheme::from_str(UNIX_SCHEME).expect("a valid scheme"),
-                // A path may hold what an authority may not; hexadecimal digits never do. An empty
-                // path, which no socket has, becomes a name that does not decode and so fails to
-                // connect.
+                // A path can contain characters that an authority cannot, so it is hexadecimal. An
+                // empty path, which no socket has, becomes a name that cannot be decoded, so that
+                // the connection fails.
                 Authority::from_str(&hex::encode(socket.as_str())).unwrap_or(Authority::from_static("x")),
             ),
         };
@@ -61,7 +60,7 @@ impl Upstream {
         Uri::from_parts(parts).expect("scheme, authority and path are all there")
     }
 
-    /// What stands in the request's `Host` header.
+    /// Value of the `Host` header.
     pub(super) fn host(&self) -> HeaderValue {
         match self {
             Self::Tcp(authority) => {
@@ -99,7 +98,7 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// Why there is no connection.
+/// Reason why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectUpstreamError {
     #[error("no answer within {} s", .0.as_secs())]
@@ -116,7 +115,7 @@ impl ConnectUpstreamError {
         }
     }
 
-    /// The pool hands its connector's error out behind a reference, so its words are copied.
+    /// The pool returns the connector's error by reference, so its text is copied.
     pub(super) fn from_client(err: &hyper_util::client::legacy::Error) -> Self {
         let mut source = std::error::Error::source(err);
         while let Some(err) = source {
@@ -132,7 +131,7 @@ impl ConnectUpstreamError {
     }
 }
 
-/// Makes connections of either kind.
+/// Connector for both kinds of upstreams.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
@@ -187,7 +186,7 @@ where
     }
 }
 
-/// A connection of either kind.
+/// Connection to either kind of upstream.
 pub(super) enum Stream {
     Tcp(TokioIo<TcpStream>),
     Unix(TokioIo<UnixStream>),

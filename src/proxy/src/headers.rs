@@ -1,12 +1,11 @@
-//! Headers that speak of one connection and so must not pass from one to the next (RFC 9110,
-//! section 7.6.1).
+//! Hop-by-hop headers, which must not be forwarded (RFC 9110, section 7.6.1).
 
 use http::header::{
     CONNECTION, EXPECT, HeaderMap, HeaderName, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
 
-/// Removes the hop-by-hop headers, and those that `Connection` names.
+/// Removes hop-by-hop headers and the headers that `Connection` lists.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -33,13 +32,13 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// `Expect: 100-continue` was answered by the server that took the request; the body follows in any
-/// case.
+/// The server that accepted the request has already answered `Expect: 100-continue`.
 pub(super) fn remove_expect(headers: &mut HeaderMap) {
     headers.remove(EXPECT);
 }
 
-/// Whose page asks is judged by the server that the page asked; another may have other rules.
+/// The server that received the browser's request has already checked the origin; the upstream may
+/// have other rules.
 pub(super) fn remove_origin(headers: &mut HeaderMap) {
     headers.remove(ORIGIN);
 }

@@ -30,18 +30,18 @@ pub use peek::{BodyRoom, MAX_KEPT_BODY_BYTES, PeekError, peek_model};
 
 use connect::{ConnectUpstreamError, Connector};
 
-/// How long an upstream may take to accept a connection.
+/// Timeout of connection attempts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long an unused connection is kept. Shorter than any server closes one for idleness, so that
-/// reuse is safe.
+/// Time that idle connections are kept. Shorter than the idle timeout of any server, so that reuse
+/// is safe.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Unused connections kept to one upstream.
+/// Maximum number of idle connections per upstream.
 const MAX_IDLE_PER_UPSTREAM: usize = 64;
-/// Bytes of one read from an upstream, and the most its response head may have. Bounds what one
-/// stream holds here.
+/// Bytes per read from an upstream, and maximum size of its response head. Limits the memory of a
+/// stream.
 const MAX_READ_BUFFER_BYTES: usize = 256 << 10;
 
-/// Why an upstream gave no response.
+/// Reason why an upstream returned no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
     #[error("connecting to {upstream}")]
@@ -64,7 +64,7 @@ pub enum ForwardError {
 }
 
 impl ForwardError {
-    /// A CamelCase word for metrics and conditions.
+    /// Returns the reason in CamelCase, for metrics and conditions.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Connect { err, .. } => err.reason(),
@@ -73,7 +73,7 @@ impl ForwardError {
         }
     }
 
-    /// Whether the upstream cannot have seen anything of the request.
+    /// Returns whether the upstream certainly received nothing of the request.
     pub fn nothing_was_sent(&self) -> bool {
         matches!(self, Self::Connect { .. })
     }
@@ -95,7 +95,7 @@ impl ForwardError {
     }
 }
 
-/// A proxy with its pool of connections. Clones share the pool.
+/// Proxy with a connection pool. Clones share the pool.
 #[derive(Clone)]
 pub struct Proxy {
     client: Client<Connector, Body>,
@@ -122,11 +122,11 @@ impl Proxy {
         Self { client }
     }
 
-    /// Sends `request` to `upstream` as a request for `path`, and returns the response once its
-    /// head is there.
+    /// Sends `request` to `upstream` with the path `path`. Returns the response as soon as its head
+    /// has arrived.
     ///
-    /// There is no timeout after the connection stands: how long an answer may take is the caller's
-    /// to know.
+    /// There is no timeout after the connection is established: the caller knows how long an answer
+    /// may take.
     pub async fn forward(
         &self,
         request: Request,
@@ -148,7 +148,7 @@ impl Proxy {
             .map_err(|err| ForwardError::new(upstream, err))?;
         let (mut parts, body) = response.into_parts();
         headers::remove_hop_by_hop(&mut parts.headers);
-        // What the pool left here is of no use to the server that sends this on.
+        // Data that the pool adds for its own use is not forwarded.
         parts.extensions = http::Extensions::new();
         parts.version = Version::HTTP_11;
         Ok(Response::from_parts(parts, Body::new(body)))

@@ -1,4 +1,4 @@
-//! Reads the `model` of a JSON request, to route by it, and keeps the bytes as they came.
+//! Reads the `model` of a JSON request for routing, without changing the bytes.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 use rooflet_inference_api::openai::error::ErrorCode;
 use rooflet_inference_api::openai::top_level::TopLevel;
 
-/// What the bodies that are kept at a time may have together, in bytes: 64 of the largest.
+/// Maximum total size of kept bodies: 64 of the largest.
 pub const MAX_KEPT_BODY_BYTES: usize = 64 * MAX_BODY_BYTES;
 
-/// Room for the bodies that a server keeps. Clones share it.
+/// Memory budget for kept bodies. Clones share it.
 #[derive(Debug, Clone)]
 pub struct BodyRoom {
     bytes: usize,
@@ -31,12 +31,13 @@ impl BodyRoom {
         }
     }
 
-    /// Bytes of all bodies that are kept now.
+    /// Total bytes of kept bodies.
     pub fn kept(&self) -> usize {
         self.bytes - self.free.available_permits()
     }
 
-    /// Never waits: of requests that each keep a part and wait for more, none might ever go on.
+    /// Never waits: requests that each hold a part and wait for more could block each other
+    /// forever.
     fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, PeekError> {
         let permits = u32::try_from(bytes).map_err(|_| PeekError::NoRoom)?;
         let free = Arc::clone(&self.free);
@@ -45,24 +46,24 @@ impl BodyRoom {
     }
 }
 
-/// A request body, and the model that it is for.
+/// Request body with its model.
 #[derive(Debug)]
 pub struct Peeked {
     pub model: String,
-    /// The body, unchanged; cheap to clone, so that a request can be sent again.
+    /// Unchanged body. Cloning is cheap, so the request can be sent again.
     pub body: Bytes,
-    /// Given back when this is dropped.
+    /// Returned to the budget on drop.
     _room: OwnedSemaphorePermit,
 }
 
 impl Peeked {
-    /// The body as it came, but for another model.
+    /// Returns the body with another model name.
     pub fn for_model(&self, model: &str) -> Bytes {
         let top: Option<TopLevel<'_>> = serde_json::from_slice(&self.body).ok();
         let Some(raw) = top.and_then(|top| top.get("model")) else {
             return self.body.clone();
         };
-        // `raw` is a part of `body`.
+        // `raw` points into `body`.
         let start = raw.get().as_ptr().addr() - self.body.as_ptr().addr();
         let end = start + raw.get().len();
         let name = serde_json::Value::from(model).to_string();
@@ -72,7 +73,7 @@ impl Peeked {
     }
 }
 
-/// Why a request cannot be routed by its body.
+/// Reason why a request cannot be routed by its body.
 #[derive(Debug, thiserror::Error)]
 pub enum PeekError {
     #[error("the request body is larger than {limit} bytes")]
@@ -91,7 +92,7 @@ pub enum PeekError {
     Read(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What a client of an OpenAI endpoint is told.
+/// Returns the error for a client of an OpenAI endpoint.
 impl From<PeekError> for openai::ApiError {
     fn from(err: PeekError) -> Self {
         match err {
@@ -109,8 +110,8 @@ impl From<PeekError> for openai::ApiError {
     }
 }
 
-/// Reads `body` whole, at most `limit` bytes, and finds `model` in it. Takes room as bytes come,
-/// not by what the client says that it will send.
+/// Reads `body`, at most `limit` bytes, and extracts `model`. Reserves memory for received bytes,
+/// not for the announced length.
 pub async fn peek_model(body: Body, limit: usize, room: &BodyRoom) -> Result<Peeked, PeekError> {
     let mut body = Limited::new(body, limit);
     let (mut taken, mut read) = (room.take(0)?, BytesMut::new());

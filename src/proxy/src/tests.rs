@@ -41,7 +41,7 @@ async fn text(response: Response) -> String {
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
-/// Says what it was asked.
+/// Upstream that returns the received request.
 async fn echo(request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let host = parts.headers[HOST].to_str().expect("ASCII").to_owned();
@@ -108,7 +108,7 @@ async fn a_unix_socket_is_reached() {
     }
 }
 
-/// An endpoint whose answer is what the test sends, and which tells when its client has gone.
+/// Upstream that sends the test's bytes and reports when the client disconnects.
 fn streaming() -> (Router, mpsc::Sender<Result<Bytes, std::io::Error>>) {
     let (chunk_tx, chunk_rx) = mpsc::channel(1);
     let chunk_rx = Arc::new(Mutex::new(Some(chunk_rx)));
@@ -267,8 +267,7 @@ async fn a_host_that_never_accepts_is_given_up() {
         .expect("a free port");
     let listener = socket.listen(1).expect("listens");
     let address = listener.local_addr().expect("bound");
-    // Fill the queue of connections that wait to be accepted: after that the kernel lets others
-    // wait.
+    // Fills the backlog of the listener: after that the kernel delays further connections.
     let mut waiting = Vec::new();
     while let Ok(Ok(stream)) =
         tokio::time::timeout(Duration::from_millis(200), TcpStream::connect(address)).await

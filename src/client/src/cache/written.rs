@@ -1,5 +1,5 @@
-//! What lies over a local copy: what was written here and the watch has not shown yet, and what
-//! cannot be read.
+//! Overlay of a local copy: own writes that the watch has not delivered, and objects that cannot be
+//! parsed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use tracing::warn;
 
 use super::CachedKind;
 
-/// Deleted objects that are remembered, so that no late event brings one back.
+/// Number of deleted objects to remember, so that a late event does not restore one.
 const MAX_GONE: usize = 1024;
 
-/// An object that is there and cannot be read.
+/// Existing object that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable {
     pub namespace: Option<String>,
@@ -36,30 +36,30 @@ impl Unreadable {
     }
 }
 
-/// What we wrote and the watch has not shown yet, by uid.
+/// Own writes that the watch has not delivered, by UID.
 pub(super) struct Written<K> {
     objects: HashMap<String, Write<K>>,
-    /// The newest resourceVersion of the last list.
+    /// Newest resourceVersion of the last list.
     listed: u64,
-    /// Uid and last resourceVersion of what the watch has shown to be deleted, the latest last.
+    /// UID and last resourceVersion of deleted objects, newest last.
     gone: VecDeque<(String, u64)>,
-    /// Counts lists, so that a fresh list clears what was written before it began.
+    /// Number of lists, so that a new list removes writes from before its start.
     epoch: u64,
     pub(super) synced: bool,
-    /// By namespace and name.
+    /// Objects that cannot be parsed, by namespace and name.
     pub(super) unreadable: BTreeMap<(Option<String>, String), Unreadable>,
-    /// The same of a list that is under way.
+    /// Objects that cannot be parsed in the current list.
     pub(super) listed_unreadable: BTreeMap<(Option<String>, String), Unreadable>,
 }
 
 struct Write<K> {
-    /// `None`: the object is gone.
+    /// `None` if the object was deleted.
     object: Option<Arc<K>>,
     epoch: u64,
 }
 
 impl<K: Resource> Write<K> {
-    /// Whether a version of it that the watch has shown has it.
+    /// Whether a delivered version of the object contains the write.
     fn is_shown(&self, shown: u64) -> bool {
         self.object
             .as_ref()
@@ -81,8 +81,8 @@ impl<K> Default for Written<K> {
     }
 }
 
-/// resourceVersions of one kind count up (KEP-5504); zero, which is older than all, for one that is
-/// not a number.
+/// Compares resourceVersions, which increase within a kind (KEP-5504). A text that is not a number
+/// counts as zero.
 pub(super) fn version<K: Resource>(object: &K) -> u64 {
     object
         .meta()
@@ -93,7 +93,7 @@ pub(super) fn version<K: Resource>(object: &K) -> u64 {
 }
 
 impl<K: CachedKind> Written<K> {
-    /// Tells once of an object that cannot be read.
+    /// Logs once that an object cannot be parsed.
     pub(super) fn note(&self, meta: &ObjectMeta, error: &str) -> Unreadable {
         let unreadable = Unreadable::of(meta);
         if self.unreadable.get(&unreadable.key()) != Some(&unreadable) {
@@ -116,7 +116,7 @@ impl<K: CachedKind> Written<K> {
         self.objects.insert(uid, Write { object, epoch });
     }
 
-    /// Whether the watch has shown that the object went after this version of it.
+    /// Returns whether the watch has delivered the deletion after this version of the object.
     pub(super) fn is_gone(&self, object: &K) -> bool {
         let uid = object.meta().uid.as_deref();
         let mut gone = self.gone.iter();

@@ -27,9 +27,9 @@ const DEFAULT_PROMPT_TOKENS: u32 = 2000;
 /// Exit codes: 0 if it fits, 3 if it does not.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Model: directory, config.json, hf://OWNER/NAME[@REVISION], https:// URL of a directory, name
-    /// of a published model (Qwen3-8B-4bit), or FILE.json#NAME for a table of shapes. Of remote
-    /// models only headers are read, no weights.
+    /// Model: directory, config.json, hf://OWNER/NAME or hf://OWNER/NAME@REVISION, https:// URL of
+    /// a directory, name of a published model (Qwen3-8B-4bit), or FILE.json#NAME for a table of
+    /// shapes. Of remote models only headers are read, no weights.
     #[arg(required_unless_present = "cases", conflicts_with = "cases")]
     model: Option<String>,
     /// Chip, such as "Apple M4 Pro". Default: this machine.
