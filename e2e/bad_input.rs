@@ -32,7 +32,7 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
         ),
         (
             "spec: {model: {source: 'local://guide', revision: main}}",
-            "only models of a hub (source: hf://OWNER/NAME) have revisions",
+            "may only be set for models of a hub (source: hf://OWNER/NAME)",
         ),
         (
             "spec: {model: {source: 'local://guide'}, strategy: {type: Sideways}}",
@@ -135,7 +135,7 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
             "",
         )
         .refused();
-    assert!(told.contains("nodeName may be set once"), "{told}");
+    assert!(told.contains("nodeName is immutable once set"), "{told}");
 }
 
 #[test]
