@@ -74,7 +74,11 @@ fn what_is_no_target_is_told() {
             "neither an http:// or https:// URL nor a model directory",
         ),
         (&[server], 69, "no answer from http://127.0.0.1:9/v1/models"),
-        (&["http://127.0.0.1:port"], 2, "`http://127.0.0.1:port` is not a URL"),
+        (
+            &["http://127.0.0.1:port"],
+            2,
+            "`http://127.0.0.1:port` is not a URL",
+        ),
         (&["nowhere", "http://"], 2, "`http:` is not a URL"),
         (&[server, "--api-key=two\nlines"], 2, "--api-key"),
     ] {

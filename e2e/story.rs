@@ -77,7 +77,7 @@ fn from_apply_to_tokens_to_delete() {
     let explained = kubectl.run("explain mdep.spec.objectives").ok();
     assert!(
         explained.contains("decodeTokensPerSecond")
-            && explained.contains("Tokens per second each stream should get"),
+            && explained.contains("Minimum decode tokens/s of each stream"),
         "{explained}"
     );
 

@@ -78,7 +78,7 @@ pub enum Fault {
     /// of it.
     StoreCrash {},
     /// The leader stands still until another one leads, at least for
-    /// [`PAUSED_LEAST`](PAUSED_LEAST), and then goes on.
+    /// [`PAUSED_LEAST`], and then goes on.
     PausedLeader {},
     /// Every message takes so many times longer.
     SlowNetwork { factor: f64 },
