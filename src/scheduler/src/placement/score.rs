@@ -39,14 +39,14 @@ pub(crate) enum Terms {
     },
     /// Strategy SloSlack for a replica without objectives.
     BestEffort {
-        /// Level of [`SharedSpeed::gain`]: nodes without such replicas first.
+        /// Level of `SharedSpeed::gain`: nodes without such replicas first.
         gain: Reverse<i64>,
         slack_lost: i64,
-        /// Level of [`SharedSpeed::own`].
+        /// Level of `SharedSpeed::own`.
         own: Reverse<i64>,
         loading: Loading,
         memory_left: Bytes,
-        /// [`SharedSpeed::own`] in tokens per 1,000 seconds; 0 if unknown.
+        /// `SharedSpeed::own` in tokens per 1,000 seconds; 0 if unknown.
         tokens: i64,
     },
     BinPack {
