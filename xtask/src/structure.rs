@@ -5,11 +5,13 @@
 //! - No circle of more than two files import one another. A module may import what its ancestors define: that a parent composes
 //!   its children does not count.
 //! - A `pub` item of a library crate is used by another crate.
-//! - Pages that comments cite exist, and docs/metrics.md lists every metric.
+//! - Pages that comments cite exist, links between pages resolve, and docs/metrics.md lists every
+//!   metric.
 
 mod circles;
 mod krate;
 mod layers;
+mod links;
 mod metrics;
 mod surface;
 mod tokens;
@@ -37,6 +39,7 @@ pub(crate) fn run() -> Result<Outcome> {
         faults.extend(circles::faults(krate));
         faults.extend(cited_pages(&root, krate));
     }
+    faults.extend(links::faults(&root).context("checking links")?);
     let page = fs::read_to_string(root.join("docs/metrics.md")).context("reading docs/metrics.md")?;
     faults.extend(metrics::faults(&page, &crates));
     let users = Crate::sources(&root.join("e2e"))?;
