@@ -116,9 +116,13 @@ impl Fleet {
         ));
         assert!(
             output.success,
-            "{}{}",
+            "{}{}{}{}",
             output.stderr,
-            kubectl.run(&format!("describe mdep,mrep {deployment}")).stdout
+            kubectl.run(&format!("describe mdep {deployment}")).stdout,
+            kubectl
+                .run(&format!("describe mrep -l rooflet.dev/deployment={deployment}"))
+                .stdout,
+            kubectl.run("describe fleetnodes").stdout
         );
     }
 }
