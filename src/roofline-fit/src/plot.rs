@@ -102,7 +102,7 @@ fn scale(value: f64, (from, to): (f64, f64), (start, end): (f64, f64)) -> f64 {
 }
 
 fn predicted(rows: &[Measurement], predictions: &[&Prediction]) -> String {
-    let mut drawing = Drawing::new("Decode, tokens/s, each chip left out once");
+    let mut drawing = Drawing::new("Decode, tokens/s, each chip held out once");
     drawing.engines();
     let range = (3f64.ln(), 600f64.ln());
     let place = |measured: f64, predicted: f64| {
@@ -135,7 +135,7 @@ fn predicted(rows: &[Measurement], predictions: &[&Prediction]) -> String {
 }
 
 fn by_chip(rows: &[Measurement], predictions: &[&Prediction]) -> String {
-    let mut drawing = Drawing::new("Decode: error by chip, that chip left out");
+    let mut drawing = Drawing::new("Decode: error by chip, that chip held out");
     drawing.engines();
     let mut chips: Vec<&str> = predictions.iter().map(|one| one.fold.as_str()).collect();
     chips.sort_unstable();
@@ -184,7 +184,7 @@ fn by_chip(rows: &[Measurement], predictions: &[&Prediction]) -> String {
 }
 
 fn coverage(validation: &Validation) -> String {
-    let mut drawing = Drawing::new("Share of left-out rows inside p10–p90 (80 % is right)");
+    let mut drawing = Drawing::new("Share of held-out rows inside p10–p90 (target: 80 %)");
     let x = |share: f64| scale(share, (0.0, 1.0), (LEFT + 150.0, WIDTH - RIGHT - 20.0));
     let mut bars: Vec<(String, f64)> = Vec::new();
     for stratum in Stratum::ALL {

@@ -49,7 +49,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
     writeln!(page, "### Decode, batch 1\n")?;
     writeln!(
         page,
-        "| left out | of | method | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
+        "| held out | subset | method | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
     )?;
     writeln!(page, "|---|---|---|---|---|---|")?;
     for left_out in LeftOut::ALL {
@@ -77,7 +77,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         }
     }
 
-    writeln!(page, "\n### Decode by engine and tier, each chip left out\n")?;
+    writeln!(page, "\n### Decode by engine and tier, each chip held out\n")?;
     writeln!(
         page,
         "| engine | tier | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) | median error |"
@@ -100,10 +100,10 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         writeln!(page, "| {engine} | {tier} | {} | {bias} |", cells(&errors))?;
     }
 
-    writeln!(page, "\n### Decode by how a row was measured\n")?;
+    writeln!(page, "\n### Decode by quality of the source\n")?;
     writeln!(
         page,
-        "| left out | quality | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
+        "| held out | quality | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
     )?;
     writeln!(page, "|---|---|---|---|---|")?;
     for left_out in LeftOut::ALL {
@@ -121,7 +121,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
     writeln!(page, "\n### Time to the first token\n")?;
     writeln!(
         page,
-        "| left out | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
+        "| held out | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
     )?;
     writeln!(page, "|---|---|---|---|")?;
     for left_out in LeftOut::ALL {
@@ -138,7 +138,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
     writeln!(page, "\n### Intervals\n")?;
     writeln!(
         page,
-        "Share of left-out rows inside p10–p90, with half-widths learnt from the other folds (80 % is right).\n"
+        "Share of held-out rows inside p10–p90, with half-widths from the other folds (target: 80 %).\n"
     )?;
     writeln!(
         page,
@@ -219,9 +219,9 @@ fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
     writeln!(page, "\n### Noise floor\n")?;
     writeln!(
         page,
-        "How far figures are from the middle of their pair, where the same bin, kernels, model and format were measured under two\n\
-         names of program or release, with contexts within {FLOOR_CONTEXT_TOKENS} tokens. No predictor can be nearer to such rows\n\
-         unless it has learnt who measured.\n"
+        "Half of the difference between two measurements of the same bin, kernels, model and format, made\n\
+         with two programs or releases and contexts within {FLOOR_CONTEXT_TOKENS} tokens. A predictor can be closer to such rows\n\
+         only if the source is one of its inputs.\n"
     )?;
     writeln!(page, "| pairs | median (90 % CI) | p90 (90 % CI) |")?;
     writeln!(page, "|---|---|---|")?;
