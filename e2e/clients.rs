@@ -4,6 +4,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use crate::harness::{Access, Fault, Fleet, Hub, Scratch, Times, not_run, repository};
 
@@ -159,9 +160,11 @@ fn node_modules() -> Option<PathBuf> {
     })
 }
 
-/// A directory made from the content of `files`, kept among the build's files. `None`, said on a line of its own, where
-/// that does not work.
+/// Returns a directory made from the content of `files`, kept among the build's files. If that fails,
+/// prints a line and returns `None`. Tests that need the same directory at the same time make it once.
 fn prepared(tool: &str, files: &[&Path], make: impl FnOnce(&Path) -> bool) -> Option<PathBuf> {
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut hasher = DefaultHasher::new();
     for file in files {
         std::fs::read(file).expect("readable").hash(&mut hasher);

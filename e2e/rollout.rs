@@ -123,8 +123,6 @@ fn models_go_where_they_fit(cluster: &Cluster) {
     let rest =
         "serving: {contextTokens: 131072, maxConcurrency: 64}\n  objectives: {decodeTokensPerSecond: 100}";
     kubectl.apply(&wide("too-large", rest)).ok();
-    let refused = kubectl.wait_for_condition("mdep too-large", "Scheduled", "False");
-    let why = refused["message"].as_str().unwrap_or_default();
     for words in [
         "0/3 nodes are available",
         "1 Apple M4 Max 128 GiB: too slow for spec.objectives",
@@ -133,7 +131,12 @@ fn models_go_where_they_fit(cluster: &Cluster) {
         "max: ",
         "pro: ",
     ] {
-        assert!(why.contains(words), "{words} is missing in {why}");
+        // Before the scheduler has seen the replicas, the condition has another message.
+        eventually(&format!("{words} in the condition"), || {
+            let refused = kubectl.wait_for_condition("mdep too-large", "Scheduled", "False");
+            let why = refused["message"].as_str().unwrap_or_default();
+            why.contains(words).then_some(()).ok_or_else(|| why.to_owned())
+        });
     }
     kubectl.run("delete mdep too-large").ok();
 }

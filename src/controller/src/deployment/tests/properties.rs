@@ -332,10 +332,10 @@ proptest! {
         for happening in &happenings {
             happen(&mut scene, happening);
         }
-        // What is deleted may change what a replica is worth on average, and so the floor that is told.
-        let deletes = |told: String| told.contains('(');
+        // A pass may make the next one possible: a replica that it creates replaces another, and one
+        // that it deletes changes the mean throughput of the rest.
         for _ in 0..20 {
-            if !deletes(scene.step()) {
+            if scene.step().is_empty() {
                 break;
             }
         }
