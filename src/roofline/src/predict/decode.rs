@@ -15,7 +15,6 @@
 
 use super::build::EngineBuild;
 use super::parameters::{DecodeParameters, EngineDecode, Packing, PrefillParameters, release_factor};
-use super::prefill::PrefillWork;
 pub use super::step_work::StepWork;
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::chip::{ChipTier, ChipVariant};
@@ -124,7 +123,7 @@ impl DecodeParameters {
         if work.batch <= 1.0 {
             return together;
         }
-        let as_prompt = prefill.time(&PrefillWork::of_step(work), chip, build).compute;
+        let as_prompt = prefill.step_compute(work, chip, build);
         let as_prompt = StepTime {
             arithmetic: as_prompt,
             total: together.memory + as_prompt + together.overhead,

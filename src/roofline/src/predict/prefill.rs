@@ -89,14 +89,12 @@ impl PrefillWork {
         }
     }
 
-    /// The matrix products of a decode step with the kernels that read prompts: those of as many
-    /// tokens, and at least a tile for every weight that is read, however few of the tokens chose
-    /// its expert.
-    pub(super) fn of_step(step: &StepWork) -> Self {
-        let read_weights = (step.dense + step.experts) * 8.0 / step.bits_per_weight;
+    /// The matrix products of a decode step with the kernels that read prompts, for `tokens` rows of
+    /// `weights` weights.
+    fn of_step(step: &StepWork, tokens: f64, weights: f64) -> Self {
         Self {
-            tokens: step.batch.max(TILE_TOKENS),
-            matrices: 2.0 * (1e9 * step.active_billions * step.batch).max(read_weights * TILE_TOKENS),
+            tokens,
+            matrices: 2.0 * weights * tokens,
             scores: 0.0,
             recurrence: 0.0,
             read: 0.0,
@@ -177,6 +175,19 @@ impl PrefillParameters {
 }
 
 impl PrefillParameters {
+    /// Seconds that the matrix products of a decode step take with the kernels that read prompts: a
+    /// row for each sequence, and at least a tile for every weight that is read, however few of the
+    /// sequences chose its expert.
+    pub(super) fn step_compute(&self, step: &StepWork, chip: &ChipVariant, build: &EngineBuild) -> f64 {
+        let compute = |tokens, weights| {
+            self.time(&PrefillWork::of_step(step, tokens, weights), chip, build)
+                .compute
+        };
+        let read_weights = (step.dense + step.experts) * 8.0 / step.bits_per_weight;
+        let rows = compute(step.batch.max(TILE_TOKENS), 1e9 * step.active_billions);
+        rows.max(compute(TILE_TOKENS, read_weights))
+    }
+
     fn fixed_ms(&self, work: &PrefillWork, build: &EngineBuild) -> f64 {
         let p = self.engine(build.engine);
         if build.warm_server {

@@ -87,6 +87,24 @@ fn without_flash_attention_queries_cost_and_not_only_the_cache() {
     }
 }
 
+/// The kernels that read prompts compute whole tiles for each expert, however many sequences share
+/// them.
+#[test]
+fn another_sequence_never_speeds_up_a_mixture_of_experts() {
+    let parameters = Parameters::built_in();
+    let chip = chip::find("M1", Some(8), None).unwrap();
+    let build = EngineBuild::from(Engine::LlamaCpp);
+    let model = model("mixtral-8x7b", WeightFormat::Q4_0);
+    let rates: Vec<f64> = (1..128)
+        .map(|batch| {
+            let asked = workload(batch, 1, 1);
+            let prediction = Prediction::new(parameters, Hardware::Chip(chip), build.clone(), &model, asked);
+            prediction.decode.tokens_per_second.p50
+        })
+        .collect();
+    assert!(rates.is_sorted_by(|a, b| a >= b), "{rates:?}");
+}
+
 fn any_model() -> impl Strategy<Value = ModelCost> {
     let names: Vec<String> =
         serde_json::from_str::<std::collections::BTreeMap<String, serde_json::Value>>(SHAPES)
