@@ -95,18 +95,30 @@ fn a_node_is_drained_and_no_request_fails() {
     assert_eq!(cluster.workers("node-1").len(), 0);
     assert_eq!(on(&cluster, "node-3"), Ok((0, 0)));
 
-    // Nobody else takes them: they stay, and that is told.
+    // No other node takes them: they stay, and the command reports it.
+    assert!(cluster.rooflet("cordon node-3").status.success());
     let stuck = cluster.rooflet("drain node-2 --timeout=5");
     assert_eq!(stuck.status.code(), Some(1));
     let told = lines(&stuck.stderr);
     assert!(
         told.contains("2 replicas left")
             && told.contains("no other node takes it: 0/3 nodes are available")
-            && told.contains("{rooflet.dev/quiet-hours:NoExecute}")
+            && told.contains(": cordoned.")
             && told.contains("node-2 is not drained after 5 s"),
         "{told}"
     );
     assert_eq!(on(&cluster, "node-2"), Ok((2, 2)));
+
+    // The node in quiet hours takes them, because no other does.
+    assert!(cluster.rooflet("uncordon node-3").status.success());
+    let drained = cluster.rooflet("drain node-2 --timeout=120");
+    assert!(drained.status.success(), "{}", lines(&drained.stderr));
+    eventually("both replicas on the node in quiet hours", || {
+        match on(&cluster, "node-3")? {
+            (2, 2) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
 
     let back = cluster.rooflet("uncordon node-1 node-2");
     assert_eq!(

@@ -116,6 +116,7 @@ impl Fleet {
                 if same_machine
                     && state.labels == facts.labels
                     && state.taints == facts.taints
+                    && state.preferences == facts.preferences
                     && state.cordoned == facts.cordoned
                     && state.draining == facts.draining
                     && state.not_ready == facts.not_ready
@@ -135,6 +136,7 @@ impl Fleet {
                 let same_labels = state.labels == facts.labels;
                 state.labels = facts.labels;
                 state.taints = facts.taints;
+                state.preferences = facts.preferences;
                 state.cordoned = facts.cordoned;
                 state.draining = facts.draining;
                 state.not_ready = facts.not_ready;
@@ -159,6 +161,7 @@ impl Fleet {
                     name: name.clone(),
                     labels: facts.labels,
                     taints: facts.taints,
+                    preferences: facts.preferences,
                     cordoned: facts.cordoned,
                     draining: facts.draining,
                     not_ready: facts.not_ready,

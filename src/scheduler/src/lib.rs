@@ -26,4 +26,6 @@ pub use placement::preempt::{Preemption, is_waited_for};
 pub use placement::rebalance::{Move, rebalance};
 pub use placement::rival::Rival;
 pub use request::{ReplicaKey, ReplicaRequest, deployment_of, is_overridden};
-pub use taints::{Stay, of as taints_of, of_conditions as taints_of_conditions, stay};
+pub use taints::{
+    Stay, of as taints_of, of_conditions as taints_of_conditions, preferences as taints_of_preferences, stay,
+};

@@ -74,6 +74,18 @@ pub(super) fn condition_behind(taint: &Taint) -> Option<&'static str> {
     found.map(|(condition, ..)| *condition)
 }
 
+/// Taints that follow from the machine's use: its battery, its lid and its quiet hours. They keep a
+/// replica away only while another node takes it, because a fleet of one laptop has no other node.
+pub fn preferences(node: &FleetNode) -> impl Iterator<Item = Taint> {
+    of_conditions(node).filter(|taint| taint.effect == TaintEffect::NoExecute)
+}
+
+/// All taints of a node except its [`preferences`].
+pub(super) fn strict(node: &FleetNode) -> Vec<Taint> {
+    let conditions = of_conditions(node).filter(|taint| taint.effect != TaintEffect::NoExecute);
+    node.spec.taints.iter().cloned().chain(conditions).collect()
+}
+
 /// All of a node's taints, those that a person gave it first.
 pub fn of(node: &FleetNode) -> Vec<Taint> {
     node.spec

@@ -590,6 +590,33 @@ fn selectors_and_tolerations_open_nodes() {
     check(nodes, "x select=zone:x", "x->b");
 }
 
+/// A fleet may be one laptop: its battery is no reason to serve nothing.
+#[test]
+fn use_of_the_machine_keeps_a_replica_away_while_another_node_takes_it() {
+    for condition in ["OnBattery", "LidClosed", "QuietHours", "UserPresent"] {
+        let unwelcome = format!("a model=guide:2 condition={condition}");
+        check(&unwelcome, "x", "x->a");
+        check(&format!("{unwelcome}; b model=guide:2 mem=64"), "x", "x->b");
+        check(&format!("{unwelcome}; b model=guide:2 mem=1"), "x", "x->a");
+        check(
+            &format!("{unwelcome}; b model=guide:2 taint=soft:PreferNoSchedule"),
+            "x",
+            match condition {
+                "UserPresent" => "x->a",
+                _ => "x->b",
+            },
+        );
+    }
+    for (condition, key) in [
+        ("MemoryPressure", "rooflet.dev/memory-pressure"),
+        ("ThermalPressure", "rooflet.dev/thermal-pressure"),
+    ] {
+        let why = said(&format!("a model=guide:2 condition={condition}"), "x", 0);
+        let taint = format!("untolerated taint {{{key}:NoSchedule}}");
+        assert!(why.contains(&taint), "{why}");
+    }
+}
+
 #[test]
 fn a_node_that_refused_is_left_alone() {
     let nodes = [node("a model=guide:2 mem=64"), node("b model=guide:2")];

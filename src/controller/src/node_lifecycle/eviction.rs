@@ -17,7 +17,9 @@ use rooflet_api::conditions::{AGENT_STOPPED, condition_type};
 use rooflet_api::meta::{LEASE_DURATION, MOVE_ANNOTATION};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, Taint, TaintEffect};
 use rooflet_base::clock::since;
-use rooflet_scheduler::{Fleet, ReplicaKey, ReplicaRequest, Stay, bind_all, deployment_of, stay};
+use rooflet_scheduler::{
+    Fleet, ReplicaKey, ReplicaRequest, Stay, bind_all, deployment_of, stay, taints_of_preferences,
+};
 
 /// A node that is silent may come back within this time before its replicas are replaced, where their tolerations of
 /// [`UNREACHABLE`] say nothing else.
@@ -38,10 +40,21 @@ const UNREACHABLE: &str = "rooflet.dev/unreachable";
 enum Cause {
     /// A person's taint: at once.
     Expelled(String),
+    /// The machine's use, such as its battery: as soon as it can be spared, if a node without such
+    /// a taint takes it.
+    Unwelcome(String),
     /// As soon as it can be spared.
     Planned(String),
     /// Nobody hears of it: where it can be replaced.
     Silent(String),
+}
+
+/// Nodes to which an evicted replica may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Destination {
+    Any,
+    /// Nodes that it would not have to leave again for the use of their machines.
+    Welcome,
 }
 
 /// What is to become of a replica that can be replaced.
@@ -91,8 +104,9 @@ impl<'p, 'a> Evictions<'p, 'a> {
                 None => Eviction::No,
             },
             Some(Cause::Expelled(cause)) => Eviction::Now(cause),
-            Some(Cause::Silent(cause)) => self.where_there_is_room(cause, replica),
-            Some(Cause::Planned(cause)) => self.planned(cause, replica),
+            Some(Cause::Silent(cause)) => self.where_there_is_room(cause, replica, Destination::Any),
+            Some(Cause::Unwelcome(cause)) => self.planned(cause, replica, Destination::Welcome),
+            Some(Cause::Planned(cause)) => self.planned(cause, replica, Destination::Any),
         }
     }
 
@@ -121,7 +135,7 @@ impl<'p, 'a> Evictions<'p, 'a> {
             }
             causes.push(match node.spec.taints.contains(taint) {
                 true => Cause::Expelled(said),
-                false => Cause::Planned(said),
+                false => Cause::Unwelcome(said),
             });
         }
         if node.spec.drain {
@@ -165,7 +179,10 @@ impl<'p, 'a> Evictions<'p, 'a> {
                     Some(Cause::Silent(format!("{name} does not report")))
                 })
             }
-            (None, None) => causes.into_iter().next(),
+            (None, None) => {
+                let is_planned = |cause: &&Cause| matches!(cause, Cause::Planned(_));
+                causes.iter().find(is_planned).or(causes.first()).cloned()
+            }
         };
         for wait in waits {
             self.requeue(wait);
@@ -174,9 +191,9 @@ impl<'p, 'a> Evictions<'p, 'a> {
     }
 
     /// It goes when nobody misses it.
-    fn planned(&mut self, cause: String, replica: &ModelReplica) -> Eviction {
+    fn planned(&mut self, cause: String, replica: &ModelReplica, to: Destination) -> Eviction {
         let Some(budget) = self.budgets().of(replica) else {
-            return self.where_there_is_room(cause, replica);
+            return self.where_there_is_room(cause, replica, to);
         };
         if budget.has_replacement() && budget.is_complete_without(replica) {
             if let Some(why) = self.below_floor(replica) {
@@ -199,7 +216,7 @@ impl<'p, 'a> Evictions<'p, 'a> {
         }
         let elsewhere = match budget.has_replacement() {
             true => None,
-            false => match self.place_elsewhere(replica) {
+            false => match self.place_elsewhere(replica, to) {
                 Ok(elsewhere) => Some(elsewhere),
                 Err(why) => return no_room(&why),
             },
@@ -233,8 +250,8 @@ impl<'p, 'a> Evictions<'p, 'a> {
         Eviction::Now(format!("{cause} and {whereto}{because}"))
     }
 
-    fn where_there_is_room(&mut self, cause: String, replica: &ModelReplica) -> Eviction {
-        match self.place_elsewhere(replica) {
+    fn where_there_is_room(&mut self, cause: String, replica: &ModelReplica, to: Destination) -> Eviction {
+        match self.place_elsewhere(replica, to) {
             Ok(elsewhere) => Eviction::Now(format!("{cause} and {elsewhere} has room for a replacement")),
             Err(why) => no_room(&why),
         }
@@ -284,9 +301,13 @@ impl<'p, 'a> Evictions<'p, 'a> {
     }
 
     /// The node that would take another one like it; the place is kept.
-    fn place_elsewhere(&mut self, replica: &ModelReplica) -> Result<String, NoPlace> {
+    fn place_elsewhere(&mut self, replica: &ModelReplica, to: Destination) -> Result<String, NoPlace> {
+        let unwelcome = match to {
+            Destination::Any => Vec::new(),
+            Destination::Welcome => self.unwelcome_nodes(replica),
+        };
         let request = ReplicaRequest {
-            refused: left_node(replica).into_iter().collect(),
+            refused: unwelcome.into_iter().chain(left_node(replica)).collect(),
             nominated: moves_to(replica).map(str::to_owned),
             ..ReplicaRequest::new(replica)
         };
@@ -296,6 +317,17 @@ impl<'p, 'a> Evictions<'p, 'a> {
             Some(Err(unschedulable)) => Err(NoPlace::Unschedulable(unschedulable.to_string())),
             None => Err(NoPlace::Undecided),
         }
+    }
+
+    /// Nodes that a replica would leave again for the use of their machines.
+    fn unwelcome_nodes(&self, replica: &ModelReplica) -> Vec<(String, String)> {
+        let tolerations = &replica.spec.placement.tolerations;
+        let nodes = self.observed.nodes.iter().filter_map(|node| {
+            let taint =
+                taints_of_preferences(node).find(|taint| stay(taint, tolerations) != Stay::Forever)?;
+            Some((node.name_any(), format!("taint {}:NoExecute", taint.key)))
+        });
+        nodes.collect()
     }
 
     fn fleet(&mut self) -> &mut Fleet {

@@ -392,6 +392,9 @@ fn a_node_whose_conditions_speak_against_it_is_left_gently() {
         "evict(x)",
     );
     check("a battery; b battery", "x on=a", "", "", "");
+    // A silent node is left for any node that takes its replicas.
+    let nodes = format!("a silent={}; b battery", EVICT_AFTER.as_secs());
+    check(&nodes, "x on=a notready", "a", "", "silent(a) evict(x)");
 }
 
 #[test]

@@ -266,7 +266,10 @@ pub(crate) struct Copies {
 pub struct NodeState {
     pub name: String,
     pub labels: BTreeMap<String, String>,
+    /// Taints that keep replicas away.
     pub taints: Vec<Taint>,
+    /// Taints that keep replicas away while another node takes them.
+    pub(crate) preferences: Vec<Taint>,
     pub cordoned: bool,
     /// A person wants it empty.
     pub(crate) draining: bool,
@@ -302,6 +305,7 @@ pub struct NodeState {
 pub(crate) struct NodeFacts {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
+    pub(crate) preferences: Vec<Taint>,
     pub(crate) cordoned: bool,
     pub(crate) draining: bool,
     pub(crate) not_ready: Option<String>,
@@ -328,7 +332,8 @@ impl NodeFacts {
         let measured = status.probe.as_ref().map(|probe| &probe.measurements);
         Self {
             labels: node.labels().clone(),
-            taints: taints::of(node),
+            taints: taints::strict(node),
+            preferences: taints::preferences(node).collect(),
             cordoned: taints::is_cordoned(node),
             draining: node.spec.drain,
             not_ready,
@@ -416,7 +421,7 @@ impl NodeState {
             taint.effect == TaintEffect::NoExecute
                 && taints::stay(taint, &request.placement.tolerations) != Stay::Forever
         };
-        self.draining || self.not_ready.is_some() || self.taints.iter().any(expels)
+        self.draining || self.not_ready.is_some() || self.taints.iter().chain(&self.preferences).any(expels)
     }
 
     /// What has to come for another replica that takes so much; `None` where one on the node has it

@@ -130,14 +130,21 @@ fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     toleration_of(taint, tolerations).is_some()
 }
 
-/// How many taints would rather not have the replica.
+/// Weight of a taint of the machine's use, such as its battery, beside one of effect
+/// PreferNoSchedule.
+const PREFERENCE_WEIGHT: usize = 4;
+
+/// Weighted number of untolerated taints that keep the replica away only while another node takes
+/// it.
 pub(crate) fn reluctance(request: &ReplicaRequest, node: &NodeState) -> u32 {
-    let count = node
+    let is_untolerated = |taint: &&Taint| !tolerated(taint, &request.placement.tolerations);
+    let soft = node
         .taints
         .iter()
         .filter(|taint| taint.effect == TaintEffect::PreferNoSchedule)
-        .filter(|taint| !tolerated(taint, &request.placement.tolerations))
-        .count();
+        .filter(is_untolerated);
+    let preferences = node.preferences.iter().filter(is_untolerated);
+    let count = soft.count() + PREFERENCE_WEIGHT * preferences.count();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

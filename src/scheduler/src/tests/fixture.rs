@@ -18,7 +18,7 @@ pub(super) fn has(line: &str, word: &str) -> bool {
     line.split_whitespace().any(|found| found == word)
 }
 
-/// `a mem=8 ram=16 disk=3 line=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 room=9 pulled=6 cordoned drain notready broken`;
+/// `a mem=8 ram=16 disk=3 line=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 room=9 pulled=6 condition=OnBattery cordoned drain notready broken`;
 /// sizes in GiB, the disk in GB/s and the line in MB/s as measured; room: what replicas may store
 /// on it.
 pub(super) fn node(line: &str) -> FleetNode {
@@ -102,6 +102,17 @@ pub(super) fn node(line: &str) -> FleetNode {
         None,
         jiff::Timestamp::UNIX_EPOCH,
     );
+    if let Some(condition) = field(line, "condition") {
+        set_condition(
+            conditions,
+            condition,
+            Truth::True,
+            condition,
+            "",
+            None,
+            jiff::Timestamp::UNIX_EPOCH,
+        );
+    }
     node.status = Some(status);
     node
 }
