@@ -32,8 +32,8 @@ use crate::running::{RunAgentError, Running};
 use crate::server::{self, App};
 use crate::state::{OpenStateError, StateDir};
 use crate::sync::{Sources, SyncLoop};
+use crate::workers::crash::CrashWatch;
 use crate::workers::in_flight::InFlightCounts;
-use crate::workers::quarantine;
 use crate::workers::{WorkerCommand, Workers};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
@@ -66,7 +66,7 @@ pub enum StartAgentError {
 /// Agent with a locked state directory, ready to run.
 pub struct Agent {
     pub(crate) config: AgentConfig,
-    host: Host,
+    pub(crate) host: Host,
     pub(crate) clock: Clock,
     pub(crate) state: Arc<StateDir>,
     pub(crate) identity: Identity,
@@ -153,7 +153,7 @@ impl Agent {
         let proxy = Proxy::new();
         let mut platform = Platform::of(&self, &tasks, &changes);
         // Reads the records of the previous agent process, before adoption changes them.
-        let quarantined = self.quarantined(&platform);
+        let crash_watch = self.crash_watch(&platform);
         let workers = self.adopt_workers(&platform, &tasks, &changes, &proxy);
         let must_probe = platform.must_probe(self.clock.now());
         let manifests_rx = self.watch_manifests(&workers, &tasks, &changes);
@@ -192,7 +192,7 @@ impl Agent {
             probing: probing_rx,
             probe: shared.probe_rx.clone(),
         };
-        let sync = self.sync_loop(&shared, platform, workers, quarantined, sources, outputs);
+        let sync = self.sync_loop(&shared, platform, workers, crash_watch, sources, outputs);
         let stopping = CancellationToken::new();
         let synced = spawn_sync(&shared.tasks, sync, stopping.clone(), self.config.keep_workers);
         let final_report = control_plane.map(|side| self.report(&shared, side, &stopping));
@@ -210,9 +210,15 @@ impl Agent {
         }
     }
 
-    fn quarantined(&self, platform: &Platform) -> BTreeMap<u64, String> {
+    fn crash_watch(&self, platform: &Platform) -> CrashWatch {
         let (os_build, now) = (&self.identity.os_build, self.clock.now());
-        quarantine::load(&self.state, &self.host, &platform.engine, os_build, now)
+        CrashWatch::load(
+            self.state.clone(),
+            self.host.clone(),
+            &platform.engine,
+            os_build,
+            now,
+        )
     }
 
     fn adopt_workers(&self, platform: &Platform, tasks: &Tasks, changes: &Changes, proxy: &Proxy) -> Workers {
@@ -264,6 +270,7 @@ impl Agent {
             arguments: probe_setup.arguments,
             sustained: probe_setup.sustained,
             conditions: probe_setup.conditions,
+            host: self.host.clone(),
             clock: self.clock.clone(),
             changes: shared.changes.clone(),
             reports_rx: shared.reports_rx.clone(),
@@ -297,7 +304,7 @@ impl Agent {
         shared: &Shared,
         platform: Platform,
         workers: Workers,
-        quarantined: BTreeMap<u64, String>,
+        crash_watch: CrashWatch,
         sources: Sources,
         outputs: SyncOutputs,
     ) -> SyncLoop {
@@ -307,7 +314,7 @@ impl Agent {
             host: self.host.clone(),
             chip: self.identity.chip.clone(),
             computes_here: platform.computes_here,
-            quarantined,
+            crash_watch,
             wired: shared.wired.clone(),
             clock: self.clock.clone(),
             sources,

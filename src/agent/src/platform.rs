@@ -9,7 +9,7 @@ use super::models::{ComputeType, Models};
 use crate::agent::Agent;
 use crate::config::{SimulatedEngine, SimulatedMachine};
 use crate::models::pulls::Pulls;
-use crate::node::probe::{ProbeState, ProbeStep, Prober};
+use crate::node::probe::{Conditions, PowerState, ProbeState, ProbeStep, Prober};
 use rooflet_artifact::ModelDirectory;
 use rooflet_base::task::Tasks;
 use rooflet_client::Changes;
@@ -40,8 +40,8 @@ pub(super) struct ProbeSetup {
     pub(super) arguments: Vec<String>,
     /// Time for which the probe loads the machine before the sustained measurement.
     pub(super) sustained: Duration,
-    /// Machine, operating system and version. A measurement under other conditions is not reused.
-    pub(super) conditions: String,
+    /// A measurement under other conditions is not reused.
+    pub(super) conditions: Conditions,
 }
 
 impl Platform {
@@ -58,12 +58,15 @@ impl Platform {
     fn real(agent: &Agent, tasks: &Tasks, changes: &Changes) -> Self {
         let config = &agent.config;
         let sustained = config.probe_sustained;
-        let conditions = measuring_conditions(
-            &agent.holder.machine_id,
-            &agent.identity,
-            &config.engine,
-            sustained,
-        );
+        let conditions = Conditions {
+            installation: installation(
+                &agent.holder.machine_id,
+                &agent.identity,
+                &config.engine,
+                sustained,
+            ),
+            power: PowerState::of(agent.host.power()),
+        };
         let probe = ProbeState {
             step: ProbeStep::Waiting,
             last: Prober::stored(&agent.state, &conditions),
@@ -142,20 +145,20 @@ fn probe_arguments(model_dir: Option<&Utf8Path>, sustained: Option<Duration>) ->
     arguments
 }
 
-/// Describes everything that a measurement depends on.
-fn measuring_conditions(
-    machine_id: &str,
-    identity: &Identity,
-    engine: &str,
-    sustained: Option<Duration>,
-) -> String {
+/// Describes the machine, its system and the program that a measurement depends on.
+fn installation(machine_id: &str, identity: &Identity, engine: &str, sustained: Option<Duration>) -> String {
     let hot = sustained.map_or_else(String::new, |time| format!(", hot after {} s", time.as_secs()));
     format!(
-        "machine {machine_id}, {} {}, {}, {}{hot}",
+        "machine {machine_id}, {} {}, {}, {}{hot}{}",
         identity.operating_system,
         identity.os_build,
         identity.chip.name,
         program_with(engine),
+        if cfg!(debug_assertions) {
+            ", debug build"
+        } else {
+            ""
+        },
     )
 }
 

@@ -35,6 +35,8 @@ pub struct Reports {
     pub idle: bool,
     /// Memory pressure of the node.
     pub pressure: Pressure,
+    /// Recent kernel panics of the watchdog while models ran.
+    pub watchdog_panics: u32,
     /// True if the probe has requested the machine, so that this pass started no worker.
     pub probing: bool,
 }

@@ -2,6 +2,7 @@
 //! This module executes plans and reports state; it decides nothing.
 
 pub(crate) mod backoff;
+pub(crate) mod crash;
 pub(crate) mod golden;
 pub(crate) mod in_flight;
 mod monitor;

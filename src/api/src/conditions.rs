@@ -51,6 +51,10 @@ pub mod condition_type {
     pub const QUIET_HOURS: &str = "QuietHours";
     /// The kernel still wires memory of workers that have exited.
     pub const WIRED_MEMORY_LEAKED: &str = "WiredMemoryLeaked";
+    /// The machine is in low power mode.
+    pub const LOW_POWER_MODE: &str = "LowPowerMode";
+    /// Less memory is allocatable because the machine has crashed.
+    pub const MEMORY_REDUCED: &str = "MemoryReduced";
     /// The machine must be restarted.
     pub const REBOOT_REQUIRED: &str = "RebootRequired";
     /// The replica will be evicted after its replacement is ready.

@@ -28,7 +28,7 @@ struct State {
     power: Power,
     presence: Presence,
     wired: Bytes,
-    /// How often it was started again.
+    /// Number of restarts.
     restarts: u32,
     panics: Vec<PanicReport>,
 }
@@ -41,6 +41,8 @@ impl FakeHost {
             memory: Memory {
                 total,
                 available: total,
+                compressible: Bytes::ZERO,
+                swapouts: None,
                 working_set: None,
                 level: None,
             },
@@ -112,6 +114,11 @@ impl FakeHost {
             state.wired = ORDINARILY_WIRED;
             state.panics.extend(panic);
         });
+    }
+
+    /// Adds the report of a kernel panic.
+    pub fn report_panic(&self, panic: PanicReport) {
+        self.with(|state| state.panics.push(panic));
     }
 
     pub fn set_available(&self, available: Bytes) {

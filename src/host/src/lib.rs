@@ -4,18 +4,19 @@
 //! tests and simulated fleets.
 
 pub mod disk;
+pub mod facts;
 mod fake;
 #[cfg(not(target_os = "macos"))]
 mod linux;
+mod mac;
 #[cfg(target_os = "macos")]
 mod macos;
 mod panic_report;
-#[cfg(any(target_os = "macos", test))]
-mod vm_statistics;
 
 use std::io;
 use std::net::IpAddr;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8Path;
@@ -28,14 +29,15 @@ use linux as native;
 #[cfg(target_os = "macos")]
 use macos as native;
 
+use facts::{Facts, RecordedFacts};
+
 pub use fake::FakeHost;
-pub use panic_report::{PanicReport, PanicReports};
+pub use panic_report::{PanicCause, PanicReport, PanicReports};
 
 use rooflet_api::v1alpha1::{Chip, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
 
-/// By which other machines may reach this one: those of its network interfaces, without loopback
-/// and link-local ones.
+/// Returns the addresses of the network interfaces, without loopback and link-local addresses.
 pub fn addresses() -> Vec<IpAddr> {
     let networks = Networks::new_with_refreshed_list();
     let mut addresses: Vec<IpAddr> = networks
@@ -57,29 +59,31 @@ fn is_reachable(address: IpAddr) -> bool {
     !address.is_loopback() && !address.is_unspecified() && !address.is_multicast() && !is_link_local
 }
 
-/// Where facts about the machine come from.
+/// Source of facts about the machine.
 #[derive(Debug, Clone)]
 pub enum Host {
     /// This machine.
     Native,
-    /// A machine that is what it is told to be.
+    /// A Mac whose facts were recorded. Its host name, disks and panic reports are this machine's.
+    Recorded(Arc<RecordedFacts>),
+    /// A machine made of values.
     Fake(FakeHost),
 }
 
-/// What stays the same while the machine is up.
+/// Facts that stay the same while the machine is up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The same across restarts and reinstalls; `None` where the machine has none (many
-    /// containers).
+    /// Id that is stable across restarts and reinstallations. `None` if the machine has none, as in
+    /// many containers.
     pub machine_id: Option<String>,
     pub hostname: String,
     pub chip: Chip,
     /// Name and version for people, such as `macOS 26.4.1`.
     pub operating_system: String,
     pub os_build: String,
-    /// As the label `kubernetes.io/os` has it: `darwin` or `linux`.
+    /// Value of the label `kubernetes.io/os`: `darwin` or `linux`.
     pub os: &'static str,
-    /// As the label `kubernetes.io/arch` has it: `arm64` or `amd64`.
+    /// Value of the label `kubernetes.io/arch`: `arm64` or `amd64`.
     pub architecture: &'static str,
 }
 
@@ -87,23 +91,31 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     pub total: Bytes,
-    /// What a new program could have at once, without others being swapped out or compressed: what
-    /// is free, and what caches hold of files.
+    /// Memory that a new program can have without compressing or swapping that of others: free
+    /// memory and file caches.
     pub available: Bytes,
-    /// The most the GPU should hold at a time, where it says so.
+    /// Memory beyond `available` that the system frees by compressing idle memory.
+    pub compressible: Bytes,
+    /// Pages written to swap files since the system started, if the system counts them.
+    pub swapouts: Option<u64>,
+    /// Memory that the GPU can use without slowing down, if the system reports it.
     pub working_set: Option<Bytes>,
-    /// How the system itself judges it, where it does.
+    /// The system's own level, if it has one.
     pub level: Option<MemoryLevel>,
 }
 
-/// How short memory is, in the system's own words.
+impl Memory {
+    /// Memory that a new program can have without swapping.
+    pub fn obtainable(&self) -> Bytes {
+        self.available + self.compressible
+    }
+}
+
+/// Memory level in the system's own terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(
-    not(target_os = "macos"),
-    allow(dead_code, reason = "only macOS has a word for it")
-)]
 pub enum MemoryLevel {
     Normal,
+    /// `warn`.
     Low,
     Critical,
 }
@@ -115,29 +127,31 @@ pub struct Disk {
     pub free: Bytes,
 }
 
-/// How the machine is cooled and fed at one moment.
+/// Temperature and power supply at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Power {
     pub thermal_state: ThermalState,
     pub source: PowerSource,
-    /// `None` where the system does not tell.
+    /// `None` if the system does not report it.
     pub low_power_mode: Option<bool>,
 }
 
-/// What the machine's owner does with it at one moment; `None` where the system does not tell.
+/// Use of the machine by a person at one moment; `None` if the system does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Presence {
+    /// The lid is closed, and that puts the machine to sleep.
     pub lid_closed: Option<bool>,
-    /// Since the last touch of keyboard, mouse or trackpad.
+    /// Time since the last input from keyboard, mouse or trackpad.
     pub idle: Option<Duration>,
 }
 
 impl Host {
     pub fn identity(&self) -> Identity {
+        let hostname = || System::host_name().unwrap_or_else(|| "localhost".to_owned());
         match self {
             Self::Native => Identity {
                 machine_id: native::machine_id(),
-                hostname: System::host_name().unwrap_or_else(|| "localhost".to_owned()),
+                hostname: hostname(),
                 chip: native::chip(),
                 operating_system: native::operating_system(),
                 os_build: native::os_build(),
@@ -148,21 +162,41 @@ impl Host {
                 },
                 architecture: kubernetes_architecture(std::env::consts::ARCH),
             },
+            Self::Recorded(facts) => Identity {
+                machine_id: mac::machine_id(&**facts),
+                hostname: hostname(),
+                chip: mac::chip(&**facts),
+                operating_system: mac::operating_system(&**facts),
+                os_build: mac::os_build(&**facts),
+                os: "darwin",
+                architecture: "arm64",
+            },
             Self::Fake(fake) => fake.identity(),
         }
     }
 
-    /// Another one with every start of the machine; `None` where the system does not tell.
+    /// Returns the Mac's raw facts; `None` on other machines.
+    pub fn facts(&self) -> Option<&dyn Facts> {
+        match self {
+            Self::Native => native::facts(),
+            Self::Recorded(facts) => Some(&**facts),
+            Self::Fake(_) => None,
+        }
+    }
+
+    /// Returns an id that changes with every start of the machine; `None` if the system has none.
     pub fn boot_id(&self) -> Option<String> {
         match self {
             Self::Native => native::boot_id(),
+            Self::Recorded(facts) => mac::boot_id(&**facts),
             Self::Fake(fake) => Some(fake.boot_id()),
         }
     }
 
     pub fn memory(&self) -> Memory {
         match self {
-            Self::Native => native_memory(),
+            Self::Native => native::memory(),
+            Self::Recorded(facts) => mac::memory(&**facts),
             Self::Fake(fake) => fake.memory(),
         }
     }
@@ -170,6 +204,7 @@ impl Host {
     pub fn power(&self) -> Power {
         match self {
             Self::Native => native::power(),
+            Self::Recorded(facts) => mac::power(&**facts),
             Self::Fake(fake) => fake.power(),
         }
     }
@@ -177,23 +212,37 @@ impl Host {
     pub fn presence(&self) -> Presence {
         match self {
             Self::Native => native::presence(),
+            Self::Recorded(facts) => mac::presence(&**facts),
             Self::Fake(fake) => fake.presence(),
         }
     }
 
-    /// Memory that cannot be swapped out, all programs' and the kernel's; `None` where the system
-    /// does not tell.
+    /// Returns the memory of all programs and the kernel that cannot be swapped out; `None` if the
+    /// system does not report it.
     pub fn wired(&self) -> Option<Bytes> {
         match self {
             Self::Native => native::wired(),
+            Self::Recorded(facts) => mac::wired(&**facts),
             Self::Fake(fake) => Some(fake.wired()),
         }
     }
 
-    /// The kernel's panics since then.
+    /// Returns the memory that the GPU's driver holds for all programs; `None` if the system does
+    /// not report it.
+    pub fn gpu_memory(&self) -> Option<Bytes> {
+        match self {
+            Self::Native => native::gpu_memory(),
+            Self::Recorded(facts) => mac::gpu_memory(&**facts),
+            Self::Fake(_) => None,
+        }
+    }
+
+    /// Returns the kernel panics since a time.
     pub fn panics(&self, since: Timestamp) -> PanicReports {
         match self {
-            Self::Native => panic_report::read(Utf8Path::new(native::PANIC_REPORTS), since),
+            Self::Native | Self::Recorded(_) => {
+                panic_report::read(Utf8Path::new(native::PANIC_REPORTS), since)
+            }
             Self::Fake(fake) => PanicReports {
                 read: fake.panics(since),
                 unreadable: None,
@@ -201,10 +250,18 @@ impl Host {
         }
     }
 
-    /// The file system that holds `path`.
+    /// Returns true if the system writes reports of kernel panics.
+    pub fn reports_panics(&self) -> bool {
+        match self {
+            Self::Native => cfg!(target_os = "macos"),
+            Self::Recorded(_) | Self::Fake(_) => true,
+        }
+    }
+
+    /// Returns the file system that holds `path`.
     pub fn disk(&self, path: &Utf8Path) -> io::Result<Disk> {
         let known = match self {
-            Self::Native => None,
+            Self::Native | Self::Recorded(_) => None,
             Self::Fake(fake) => fake.disk(),
         };
         known.map_or_else(|| native_disk(path), Ok)
@@ -233,20 +290,10 @@ fn disk_of_blocks(unit: Bytes, blocks: u64, free: u64, available: u64) -> Disk {
     }
 }
 
-/// What keeps the machine from falling asleep by itself as long as it runs, where there is such a
-/// thing. It ends with this process.
+/// Returns a command that prevents sleep while it runs, if the system has one. It ends with this
+/// process.
 pub fn keep_awake() -> Option<Command> {
     native::keep_awake()
-}
-
-fn native_memory() -> Memory {
-    let (total, available) = native::memory();
-    Memory {
-        total,
-        available,
-        working_set: native::working_set(),
-        level: native::memory_level(),
-    }
 }
 
 /// Kubernetes uses Go's names of architectures.
@@ -263,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_that_others_reach_are_told() {
+    fn unreachable_addresses_are_left_out() {
         for (address, expect) in [
             ("192.0.2.7", true),
             ("2001:db8::7", true),

@@ -1,11 +1,12 @@
-//! Linux (and whatever else is not macOS): a development node. Nothing here claims to be a Mac.
+//! Linux and other systems: a development node. Nothing here claims to be a Mac.
 
 use std::fs;
 use std::process::Command;
 
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
-use super::{MemoryLevel, Power, Presence};
+use super::{Memory, Power, Presence};
+use crate::facts::Facts;
 use rooflet_api::v1alpha1::Chip;
 use rooflet_base::units::Bytes;
 
@@ -67,8 +68,25 @@ pub(super) fn boot_id() -> Option<String> {
     Some(id.trim().to_owned())
 }
 
-/// All there is and what is available of it.
-pub(super) fn memory() -> (Bytes, Bytes) {
+/// Only a Mac has them.
+pub(super) fn facts() -> Option<&'static dyn Facts> {
+    None
+}
+
+/// MLX's CPU back end has no working set of its own, and the kernel reports stalls but no level.
+pub(super) fn memory() -> Memory {
+    let (total, available) = total_and_available();
+    Memory {
+        total,
+        available,
+        compressible: Bytes::ZERO,
+        swapouts: None,
+        working_set: None,
+        level: None,
+    }
+}
+
+fn total_and_available() -> (Bytes, Bytes) {
     let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let system = System::new_with_specifics(kind);
     let (total, available) = (Bytes(system.total_memory()), Bytes(system.available_memory()));
@@ -111,20 +129,20 @@ fn left_of(limit: &str, used: &str, stat: &str, cached: &[&str]) -> Option<(Byte
     Some((limit, limit - (number(used)? - cached)))
 }
 
-/// The kernel has figures of stalls, and no word of its own.
-pub(super) fn memory_level() -> Option<MemoryLevel> {
-    None
-}
-
-/// There are none of these.
+/// Does not exist here.
 pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
 
-/// Only a Mac's tells of models.
+/// Models do not leave wired memory behind here.
 pub(super) fn wired() -> Option<Bytes> {
     None
 }
 
-/// What it would say is no Mac's, and no reader of ours acts on it.
+/// As for [`wired`].
+pub(super) fn gpu_memory() -> Option<Bytes> {
+    None
+}
+
+/// Nothing in rooflet depends on a development machine's power.
 pub(super) fn power() -> Power {
     Power::default()
 }
@@ -134,13 +152,8 @@ pub(super) fn presence() -> Presence {
     Presence::default()
 }
 
-/// A development machine sleeps when it likes.
+/// A development machine may sleep.
 pub(super) fn keep_awake() -> Option<Command> {
-    None
-}
-
-/// MLX's CPU back end has no limit of its own.
-pub(super) fn working_set() -> Option<Bytes> {
     None
 }
 

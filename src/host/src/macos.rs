@@ -1,128 +1,127 @@
-//! macOS: sysctl, the I/O registry and Metal.
-#![allow(unsafe_code, reason = "the I/O registry and Metal have C interfaces")]
+//! The Mac's own answers: sysctl, the I/O registry, notifications, Mach, Metal and Foundation.
+#![allow(unsafe_code, reason = "the system's interfaces are C and Objective-C")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::sync::LazyLock;
-use std::time::Duration;
+use std::sync::{LazyLock, OnceLock};
 
 use core_foundation::base::{CFType, CFTypeRef, TCFType, kCFAllocatorDefault};
 use core_foundation::boolean::CFBoolean;
-use core_foundation::dictionary::{CFDictionaryRef, CFMutableDictionaryRef};
+use core_foundation::dictionary::{CFDictionary, CFDictionaryRef, CFMutableDictionaryRef};
 use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
 use nix::libc::{
     HOST_VM_INFO64, HOST_VM_INFO64_COUNT, KERN_SUCCESS, host_statistics64, sysctlbyname, vm_statistics64,
 };
-use sysctl::{Ctl, Sysctl};
 
-use super::vm_statistics::VmStatistics;
-use super::{MemoryLevel, Power, Presence};
-use rooflet_api::v1alpha1::{Chip, PowerSource, ThermalState};
+use super::{Memory, Power, Presence, mac};
+use crate::facts::{Facts, MetalDevice, ProcessInfo, RegistryValue, VmStatistics};
+use rooflet_api::v1alpha1::Chip;
 use rooflet_base::units::Bytes;
-use rooflet_roofline::chip::Nature;
 
-/// The hardware UUID.
+/// Answers of the running system.
+#[derive(Debug)]
+pub(super) struct SystemFacts;
+
+impl Facts for SystemFacts {
+    fn sysctl(&self, name: &str) -> Option<Vec<u8>> {
+        sysctl(&CString::new(name).ok()?)
+    }
+
+    fn registry(&self, class: &str, property: &str) -> Option<RegistryValue> {
+        registry_value(&registry_property(&CString::new(class).ok()?, property)?)
+    }
+
+    fn notify_state(&self, name: &str) -> Option<u64> {
+        notify_state(&CString::new(name).ok()?)
+    }
+
+    fn vm_statistics(&self) -> Option<VmStatistics> {
+        vm_statistics()
+    }
+
+    fn metal_devices(&self) -> Vec<MetalDevice> {
+        static DEVICES: OnceLock<Vec<MetalDevice>> = OnceLock::new();
+        if let Some(devices) = DEVICES.get() {
+            return devices.clone();
+        }
+        let devices = AutoreleasePool::with(metal_devices);
+        // No device may be a failure that passes.
+        if !devices.is_empty() {
+            drop(DEVICES.set(devices.clone()));
+        }
+        devices
+    }
+
+    fn process_info(&self) -> Option<ProcessInfo> {
+        AutoreleasePool::with(process_info)
+    }
+
+    fn power_source(&self) -> Option<String> {
+        power_source()
+    }
+}
+
+pub(super) fn facts() -> Option<&'static dyn Facts> {
+    Some(&SystemFacts)
+}
+
 pub(super) fn machine_id() -> Option<String> {
-    registry_property(c"IOPlatformExpertDevice", "IOPlatformUUID")?
-        .downcast::<CFString>()
-        .map(|uuid| uuid.to_string())
+    mac::machine_id(&SystemFacts)
 }
 
 pub(super) fn chip() -> Chip {
-    let name = text("machdep.cpu.brand_string").unwrap_or_else(|| "Apple processor".to_owned());
-    let rosetta = number("sysctl.proc_translated").is_some_and(|translated| translated != 0);
-    Chip {
-        gpu_cores: registry_property(c"AGXAccelerator", "gpu-core-count")
-            .and_then(|property| property.downcast::<CFNumber>())
-            .and_then(|count| u32::try_from(count.to_i64()?).ok()),
-        cpu_cores: number("hw.physicalcpu")
-            .and_then(|cores| u32::try_from(cores).ok())
-            .unwrap_or(1),
-        machine_model: text("hw.model"),
-        development: is_virtual_machine() || rosetta || Nature::of_brand(&name) != Nature::AppleSilicon,
-        name,
-    }
+    mac::chip(&SystemFacts)
 }
 
 pub(super) fn operating_system() -> String {
-    format!("macOS {}", text("kern.osproductversion").unwrap_or_default())
-        .trim_end()
-        .to_owned()
+    mac::operating_system(&SystemFacts)
 }
 
 pub(super) fn os_build() -> String {
-    text("kern.osversion").unwrap_or_default()
+    mac::os_build(&SystemFacts)
 }
 
 pub(super) fn boot_id() -> Option<String> {
-    text("kern.bootsessionuuid")
+    mac::boot_id(&SystemFacts)
 }
 
-/// Where the system reports that it went down.
-pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
-
-/// All there is and what is available of it.
-pub(super) fn memory() -> (Bytes, Bytes) {
-    let total = number("hw.memsize").map_or(Bytes::ZERO, Bytes);
-    // sysinfo's figure takes the compressor's pages from it and is 0 on machines that are well.
-    let available = vm_statistics().map_or(Bytes::ZERO, |pages| pages.available());
-    (total, available)
+pub(super) fn memory() -> Memory {
+    mac::memory(&SystemFacts)
 }
 
 pub(super) fn wired() -> Option<Bytes> {
-    vm_statistics().map(|pages| pages.wired())
+    mac::wired(&SystemFacts)
 }
 
-/// What the kernel tells programs to free memory by (`<dispatch/source.h>`): it goes by what can be
-/// compressed and swapped, which no count of free pages shows.
-pub(super) fn memory_level() -> Option<MemoryLevel> {
-    match number("kern.memorystatus_vm_pressure_level")? {
-        1 => Some(MemoryLevel::Normal),
-        2 => Some(MemoryLevel::Low),
-        4 => Some(MemoryLevel::Critical),
-        _ => None,
-    }
+pub(super) fn gpu_memory() -> Option<Bytes> {
+    mac::gpu_memory(&SystemFacts)
 }
 
-/// `NSProcessInfo` and the power sources of IOKit.
 pub(super) fn power() -> Power {
-    let (thermal_state, low_power_mode) = process_info();
-    Power {
-        thermal_state,
-        source: power_source(),
-        low_power_mode,
-    }
+    mac::power(&SystemFacts)
 }
 
-/// The I/O registry: the lid's switch, and nanoseconds since the last event of an input device.
 pub(super) fn presence() -> Presence {
-    let lid_closed = registry_property(c"IOPMrootDomain", "AppleClamshellState");
-    let idle = registry_property(c"IOHIDSystem", "HIDIdleTime");
-    Presence {
-        lid_closed: lid_closed
-            .and_then(|closed| closed.downcast::<CFBoolean>())
-            .map(bool::from),
-        idle: idle
-            .and_then(|idle| idle.downcast::<CFNumber>())
-            .and_then(|nanoseconds| u64::try_from(nanoseconds.to_i64()?).ok())
-            .map(Duration::from_nanos),
-    }
+    mac::presence(&SystemFacts)
 }
 
-/// `-i` keeps the system from idle sleep and leaves the display alone; `-w` ends with this process,
-/// however that ends.
+/// Directory of kernel panic reports.
+pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
+
+/// `-i` prevents idle sleep of the system and lets the display sleep; with `-w` it ends with this
+/// process, however that ends.
 pub(super) fn keep_awake() -> Option<Command> {
     let mut command = Command::new("/usr/bin/caffeinate");
     command.args(["-i", "-w", &std::process::id().to_string()]);
     Some(command)
 }
 
-/// Reads of `file` from now on neither use nor fill the page cache; what is in it already may still
-/// answer.
+/// Later reads of `file` neither use nor fill the page cache. Pages that are in it already may
+/// still answer.
 pub(super) fn read_past_cache(file: &File) -> io::Result<()> {
     // SAFETY: F_NOCACHE takes an integer and `file` is open.
     match unsafe { nix::libc::fcntl(file.as_raw_fd(), nix::libc::F_NOCACHE, 1) } {
@@ -131,38 +130,49 @@ pub(super) fn read_past_cache(file: &File) -> io::Result<()> {
     }
 }
 
-/// `iogpu.wired_limit_mb` where an administrator set it, else what Metal recommends.
-pub(super) fn working_set() -> Option<Bytes> {
-    number("iogpu.wired_limit_mb")
-        .filter(|mib| *mib > 0)
-        .map(Bytes::mib)
-        .or_else(recommended_working_set)
-}
-
-/// xnu does not mark this one as readable, though it is, and the sysctl crate refuses to ask.
-fn is_virtual_machine() -> bool {
-    let mut present: c_int = 0;
-    let mut size = size_of::<c_int>();
-    // SAFETY: the name is a C string, and `present` has room for `size` bytes.
+/// Reads a value directly: xnu does not mark every sysctl as readable that it answers
+/// (`kern.hv_vmm_present`), and libraries refuse to ask for those.
+fn sysctl(name: &CStr) -> Option<Vec<u8>> {
+    let mut size = 0_usize;
+    // SAFETY: the name is a C string; without a buffer only the size is written.
     let status = unsafe {
         sysctlbyname(
-            c"kern.hv_vmm_present".as_ptr(),
-            (&raw mut present).cast(),
+            name.as_ptr(),
+            std::ptr::null_mut(),
             &raw mut size,
             std::ptr::null_mut(),
             0,
         )
     };
-    status == 0 && present != 0
+    if status != 0 {
+        return None;
+    }
+    let mut bytes = vec![0_u8; size];
+    // SAFETY: the name is a C string, and `bytes` has room for `size` bytes.
+    let status = unsafe {
+        sysctlbyname(
+            name.as_ptr(),
+            bytes.as_mut_ptr().cast(),
+            &raw mut size,
+            std::ptr::null_mut(),
+            0,
+        )
+    };
+    bytes.truncate(size);
+    (status == 0).then_some(bytes)
 }
 
 unsafe extern "C" {
     fn mach_host_self() -> u32;
-    /// Bytes. Rosetta's processes see smaller pages than those that are counted.
+    /// Bytes. Processes under Rosetta see smaller pages than the counted ones.
     static vm_kernel_page_size: usize;
+    /// `<notify.h>`; 0 is success.
+    fn notify_register_check(name: *const c_char, token: *mut c_int) -> u32;
+    fn notify_get_state(token: c_int, state: *mut u64) -> u32;
+    fn notify_cancel(token: c_int) -> u32;
 }
 
-/// `host_statistics64`, which `vm_stat` prints.
+/// `host_statistics64`, the source of `vm_stat`.
 fn vm_statistics() -> Option<VmStatistics> {
     // SAFETY: takes no arguments. Each call adds a reference to the same port, hence it is made once.
     static HOST: LazyLock<u32> = LazyLock::new(|| unsafe { mach_host_self() });
@@ -171,28 +181,37 @@ fn vm_statistics() -> Option<VmStatistics> {
     let mut count = HOST_VM_INFO64_COUNT;
     // SAFETY: `pages` has room for `count` integers, of which the kernel writes as many as it knows.
     let status = unsafe { host_statistics64(*HOST, HOST_VM_INFO64, (&raw mut pages).cast(), &raw mut count) };
-    (status == KERN_SUCCESS).then_some(VmStatistics {
+    (status == KERN_SUCCESS).then(|| VmStatistics {
         // SAFETY: the system's libraries set it before `main`, and nobody writes to it.
-        page: Bytes(unsafe { vm_kernel_page_size } as u64),
-        free: pages.free_count,
-        speculative: pages.speculative_count,
-        file_backed: pages.external_page_count,
-        purgeable: pages.purgeable_count,
-        wired: pages.wire_count,
+        page: unsafe { vm_kernel_page_size } as u64,
+        // The kernel counts speculative pages as free; `vm_stat` does not.
+        free: u64::from(pages.free_count.saturating_sub(pages.speculative_count)),
+        active: u64::from(pages.active_count),
+        inactive: u64::from(pages.inactive_count),
+        speculative: u64::from(pages.speculative_count),
+        wired: u64::from(pages.wire_count),
+        purgeable: u64::from(pages.purgeable_count),
+        file_backed: u64::from(pages.external_page_count),
+        compressor: u64::from(pages.compressor_page_count),
+        swapouts: pages.swapouts,
     })
 }
 
-fn text(name: &str) -> Option<String> {
-    Ctl::new(name)
-        .ok()?
-        .value_string()
-        .ok()
-        .map(|text| text.trim().to_owned())
-        .filter(|text| !text.is_empty())
-}
-
-fn number(name: &str) -> Option<u64> {
-    text(name)?.parse().ok()
+/// The state is valid right after the registration; the token is given back at once.
+fn notify_state(name: &CStr) -> Option<u64> {
+    let mut token = 0;
+    // SAFETY: the name is a C string, and `token` has room for an int.
+    if unsafe { notify_register_check(name.as_ptr(), &raw mut token) } != 0 {
+        return None;
+    }
+    let mut state = 0;
+    // SAFETY: the token was registered above and is cancelled exactly once.
+    let status = unsafe {
+        let status = notify_get_state(token, &raw mut state);
+        notify_cancel(token);
+        status
+    };
+    (status == 0).then_some(state)
 }
 
 /// `io_object_t`: a Mach port name.
@@ -213,28 +232,22 @@ unsafe extern "C" {
     fn IOPSGetProvidingPowerSourceType(snapshot: CFTypeRef) -> CFStringRef;
 }
 
-/// What feeds the machine. The three words are those of IOPSKeys.h.
-fn power_source() -> PowerSource {
+/// Type of the power source that supplies the machine.
+fn power_source() -> Option<String> {
     // SAFETY: takes no arguments; the result is null or ours to release, which CFType does on drop.
     let snapshot = unsafe { IOPSCopyPowerSourcesInfo() };
     if snapshot.is_null() {
-        return PowerSource::Unknown;
+        return None;
     }
     // SAFETY: not null, and a copy that follows the create rule.
     let snapshot = unsafe { CFType::wrap_under_create_rule(snapshot) };
-    // SAFETY: `snapshot` is what this function takes; the result follows the get rule and is never null for it.
+    // SAFETY: `snapshot` is what this function takes; the result follows the get rule.
     let name = unsafe { IOPSGetProvidingPowerSourceType(snapshot.as_CFTypeRef()) };
     if name.is_null() {
-        return PowerSource::Unknown;
+        return None;
     }
     // SAFETY: not null, and not ours: wrapping retains it.
-    let name = unsafe { CFString::wrap_under_get_rule(name) };
-    match name.to_string().as_str() {
-        "AC Power" => PowerSource::Ac,
-        "Battery Power" => PowerSource::Battery,
-        "UPS Power" => PowerSource::Ups,
-        _ => PowerSource::Unknown,
-    }
+    Some(unsafe { CFString::wrap_under_get_rule(name) }.to_string())
 }
 
 /// A property of the first service of a class.
@@ -260,14 +273,46 @@ fn registry_property(class: &CStr, property: &str) -> Option<CFType> {
     (!value.is_null()).then(|| unsafe { CFType::wrap_under_create_rule(value) })
 }
 
+/// Translates a property. `None` for types that no fact has.
+fn registry_value(value: &CFType) -> Option<RegistryValue> {
+    if let Some(flag) = value.downcast::<CFBoolean>() {
+        return Some(RegistryValue::Bool(flag.into()));
+    }
+    if let Some(number) = value.downcast::<CFNumber>() {
+        return number.to_i64().map(RegistryValue::Number);
+    }
+    if let Some(text) = value.downcast::<CFString>() {
+        return Some(RegistryValue::Text(text.to_string()));
+    }
+    let dictionary = value.downcast::<CFDictionary>()?;
+    let (keys, values) = dictionary.get_keys_and_values();
+    let entries = keys.into_iter().zip(values).filter_map(|(key, value)| {
+        // SAFETY: keys and values of a registry dictionary are CoreFoundation objects that it holds; wrapping
+        // retains them.
+        let (key, value) = unsafe {
+            (
+                CFType::wrap_under_get_rule(key),
+                CFType::wrap_under_get_rule(value),
+            )
+        };
+        Some((key.downcast::<CFString>()?.to_string(), registry_value(&value)?))
+    });
+    Some(RegistryValue::Dictionary(entries.collect()))
+}
+
 // Without CoreGraphics in the process Metal has no default device for a command-line program.
 #[link(name = "CoreGraphics", kind = "framework")]
 unsafe extern "C" {}
 
 #[link(name = "Metal", kind = "framework")]
 unsafe extern "C" {
+    fn MTLCopyAllDevices() -> *mut c_void;
     fn MTLCreateSystemDefaultDevice() -> *mut c_void;
 }
+
+// NSProcessInfo lives there.
+#[link(name = "Foundation", kind = "framework")]
+unsafe extern "C" {}
 
 #[link(name = "objc")]
 unsafe extern "C" {
@@ -275,68 +320,128 @@ unsafe extern "C" {
     fn sel_registerName(name: *const c_char) -> *const c_void;
     fn objc_msgSend();
     fn objc_release(object: *mut c_void);
+    fn objc_autoreleasePoolPush() -> *mut c_void;
+    fn objc_autoreleasePoolPop(pool: *mut c_void);
 }
 
-/// `MTLDevice.recommendedMaxWorkingSetSize`.
-fn recommended_working_set() -> Option<Bytes> {
-    // SAFETY: takes no arguments; returns null or a device with a reference that is ours.
-    let device = unsafe { MTLCreateSystemDefaultDevice() };
-    if device.is_null() {
-        return None;
+/// Frees on drop what Objective-C calls have autoreleased since its creation.
+struct AutoreleasePool(*mut c_void);
+
+impl AutoreleasePool {
+    fn with<T>(act: impl FnOnce() -> T) -> T {
+        // SAFETY: takes no arguments; the pool is popped once, on this thread, by `drop`.
+        let _pool = Self(unsafe { objc_autoreleasePoolPush() });
+        act()
     }
-    // SAFETY: the method takes no arguments and returns a 64-bit integer, so this is the function type that
-    // objc_msgSend must be called with; the selector's name is a C string.
-    let bytes = unsafe {
-        let get: unsafe extern "C" fn(*mut c_void, *const c_void) -> u64 =
-            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
-        get(device, sel_registerName(c"recommendedMaxWorkingSetSize".as_ptr()))
-    };
-    // SAFETY: `device` is ours and is released exactly once.
-    unsafe { objc_release(device) };
-    (bytes > 0).then_some(Bytes(bytes))
 }
 
-// NSProcessInfo lives there.
-#[link(name = "Foundation", kind = "framework")]
-unsafe extern "C" {}
+impl Drop for AutoreleasePool {
+    fn drop(&mut self) {
+        // SAFETY: pushed by `with` on this thread, and pools are dropped in reverse order.
+        unsafe { objc_autoreleasePoolPop(self.0) };
+    }
+}
+
+/// Sends a message without arguments.
+///
+/// # Safety
+/// `object` is a live object or class that has the method, and `T` is its return type: an object,
+/// an integer or a BOOL.
+unsafe fn send<T>(object: *mut c_void, selector: &CStr) -> T {
+    // SAFETY: objc_msgSend must be called as the function type of the method, which the caller vouches for; the
+    // selector's name is a C string.
+    unsafe {
+        let method: unsafe extern "C" fn(*mut c_void, *const c_void) -> T =
+            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
+        method(object, sel_registerName(selector.as_ptr()))
+    }
+}
+
+/// The default device is null in many terminals and daemons, where the list of all devices is not.
+fn metal_devices() -> Vec<MetalDevice> {
+    // SAFETY: takes no arguments; returns null or an NSArray with a reference that is ours.
+    let all = unsafe { MTLCopyAllDevices() };
+    let mut devices = Vec::new();
+    if !all.is_null() {
+        // SAFETY: an NSArray has `count` and `objectAtIndex:`; its objects live as long as the array, which is
+        // released once.
+        unsafe {
+            let at: unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void =
+                std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
+            for index in 0..send::<usize>(all, c"count") {
+                devices.push(metal_device(at(
+                    all,
+                    sel_registerName(c"objectAtIndex:".as_ptr()),
+                    index,
+                )));
+            }
+            objc_release(all);
+        }
+    }
+    if devices.is_empty() {
+        // SAFETY: takes no arguments; returns null or a device with a reference that is ours and is released once.
+        unsafe {
+            let device = MTLCreateSystemDefaultDevice();
+            if !device.is_null() {
+                devices.push(metal_device(device));
+                objc_release(device);
+            }
+        }
+    }
+    devices
+}
+
+/// # Safety
+/// `device` is a live MTLDevice.
+unsafe fn metal_device(device: *mut c_void) -> MetalDevice {
+    // SAFETY: these methods exist on every MTLDevice of the systems that MLX supports (macOS 14 and newer), take no
+    // arguments and return what their types here say.
+    unsafe {
+        let architecture: *mut c_void = send(device, c"architecture");
+        MetalDevice {
+            name: string(send(device, c"name")),
+            architecture: match architecture.is_null() {
+                true => String::new(),
+                false => string(send(architecture, c"name")),
+            },
+            recommended_max_working_set_size: send(device, c"recommendedMaxWorkingSetSize"),
+            max_buffer_length: Some(send::<usize>(device, c"maxBufferLength") as u64),
+        }
+    }
+}
+
+/// # Safety
+/// `string` is null or a live NSString, which CFString is, too.
+unsafe fn string(string: *mut c_void) -> String {
+    match string.is_null() {
+        true => String::new(),
+        // SAFETY: not null; not ours: wrapping retains it.
+        false => unsafe { CFString::wrap_under_get_rule(string as CFStringRef) }.to_string(),
+    }
+}
 
 /// `NSProcessInfo.thermalState` and `isLowPowerModeEnabled`.
-fn process_info() -> (ThermalState, Option<bool>) {
+fn process_info() -> Option<ProcessInfo> {
     // SAFETY: the name is a C string; the result is null or a class, which lives as long as the process.
     let class = unsafe { objc_getClass(c"NSProcessInfo".as_ptr()) };
     if class.is_null() {
-        return (ThermalState::Unknown, None);
+        return None;
     }
-    // SAFETY: `processInfo` takes no arguments and returns the shared object, which is never released; the function
-    // type is the one that objc_msgSend must be called with, and the selector's name is a C string.
-    let info = unsafe {
-        let get: unsafe extern "C" fn(*mut c_void, *const c_void) -> *mut c_void =
-            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
-        get(class, sel_registerName(c"processInfo".as_ptr()))
-    };
+    // SAFETY: `processInfo` returns the shared object, which is never released.
+    let info: *mut c_void = unsafe { send(class, c"processInfo") };
     if info.is_null() {
-        return (ThermalState::Unknown, None);
+        return None;
     }
-    // SAFETY: `thermalState` takes no arguments and returns an NSInteger; `info` is a live object.
-    let state = unsafe {
-        let get: unsafe extern "C" fn(*mut c_void, *const c_void) -> isize =
-            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
-        get(info, sel_registerName(c"thermalState".as_ptr()))
+    // SAFETY: `thermalState` returns an NSInteger. `isLowPowerModeEnabled` returns a BOOL, one byte on Apple Silicon,
+    // and exists since macOS 12.
+    let (state, low_power) = unsafe {
+        (
+            send::<isize>(info, c"thermalState"),
+            send::<u8>(info, c"isLowPowerModeEnabled"),
+        )
     };
-    // SAFETY: `isLowPowerModeEnabled` takes no arguments and returns a BOOL, one byte on Apple Silicon; it exists
-    // since macOS 12, which Apple Silicon with MLX is past; `info` is a live object.
-    let low_power = unsafe {
-        let get: unsafe extern "C" fn(*mut c_void, *const c_void) -> u8 =
-            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
-        get(info, sel_registerName(c"isLowPowerModeEnabled".as_ptr()))
-    };
-    // The order of NSProcessInfoThermalState.
-    let state = match state {
-        0 => ThermalState::Nominal,
-        1 => ThermalState::Fair,
-        2 => ThermalState::Serious,
-        3 => ThermalState::Critical,
-        _ => ThermalState::Unknown,
-    };
-    (state, Some(low_power != 0))
+    Some(ProcessInfo {
+        thermal_state: state as i64,
+        low_power_mode: low_power != 0,
+    })
 }

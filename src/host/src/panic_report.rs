@@ -1,7 +1,6 @@
-//! What macOS writes after a kernel panic: files `*.panic` in `/Library/Logs/DiagnosticReports`, a
-//! line of JSON about the report and then the report, whose `panicString` is the text that the
-//! kernel left. The format is known from published reports; no file of our own was ever there to
-//! read.
+//! Kernel panic reports of macOS: files `*.panic` in `/Library/Logs/DiagnosticReports`. A file holds
+//! a line of JSON about the report and then the report, whose `panicString` is the kernel's text.
+//! The format is known from published reports; rooflet has not seen a file on a Mac of its own.
 
 use std::fs;
 use std::io;
@@ -11,23 +10,33 @@ use camino::Utf8Path;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// Far larger than any of them, in bytes.
+/// Larger than any report, in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// One kernel panic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PanicReport {
     pub at: Timestamp,
-    /// Of the system that panicked, such as `25E246`.
+    /// Build of the system that panicked, such as `25E246`.
     pub os_build: String,
-    /// What the kernel said, such as
+    /// The kernel's message, such as
     /// `"completeMemory() prepare count underflow" @IOGPUMemory.cpp:550`.
     pub message: String,
-    /// The GPU's drivers took part.
-    pub by_gpu: bool,
+    pub cause: PanicCause,
 }
 
-/// The second document of a file.
+/// Part of the system that caused a panic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PanicCause {
+    /// The GPU's drivers: named in the panic message or in the backtrace.
+    GpuDriver,
+    /// The system did not respond for so long that its watchdog stopped it. On machines that serve
+    /// models, the usual reason is exhausted memory (github.com/jundot/omlx issue 3065).
+    Watchdog,
+    Other,
+}
+
+/// Second document of a file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -36,15 +45,14 @@ struct Report {
 }
 
 impl PanicReport {
-    /// `None`: the text is no report of a panic, or one without a time.
+    /// Returns `None` if the text is no report of a panic, or has no time.
     pub(super) fn parse(file: &str) -> Option<Self> {
         let report = file
             .split_once('\n')
             .and_then(|(_, body)| serde_json::from_str::<Report>(body).ok())
             .or_else(|| serde_json::from_str(file).ok());
         let text = report.map_or_else(|| file.to_owned(), |report| report.panic_string);
-        let panic = text.lines().find(|line| line.starts_with("panic("))?;
-        let message = panic.split_once("): ").map_or(panic, |(_, message)| message);
+        let message = message_of(&text)?;
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name));
             line.map(str::trim)
@@ -56,21 +64,49 @@ impl PanicReport {
             at: Timestamp::from_second(seconds).ok()?,
             os_build: field("OS version:").unwrap_or_default().to_owned(),
             message: message.to_owned(),
-            by_gpu: ["IOGPU", "AGX"].iter().any(|driver| text.contains(driver)),
+            cause: PanicCause::of(message, &text),
         })
     }
 }
 
-/// What the system tells of the kernel's panics.
+fn message_of(text: &str) -> Option<&str> {
+    let panic = text.lines().find(|line| line.starts_with("panic("))?;
+    Some(panic.split_once("): ").map_or(panic, |(_, message)| message))
+}
+
+impl PanicCause {
+    /// Judges by the message and by the kernel extensions in the backtrace. The rest of the text
+    /// lists every loaded kernel extension, the GPU's among them, whatever has failed.
+    fn of(message: &str, text: &str) -> Self {
+        let is_gpu = |line: &str| ["IOGPU", "AGX"].iter().any(|driver| line.contains(driver));
+        let mut backtrace = text
+            .lines()
+            .map(str::trim)
+            .skip_while(|line| !line.starts_with("Kernel Extensions in backtrace"))
+            .skip(1)
+            .take_while(|line| !line.is_empty() && !line.starts_with("last "))
+            .filter(|line| !line.starts_with("dependency:"));
+        if is_gpu(message) || backtrace.any(is_gpu) {
+            Self::GpuDriver
+        } else if message.contains("watchdog timeout") {
+            Self::Watchdog
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// Result of a search for panic reports.
 #[derive(Debug, Default)]
 pub struct PanicReports {
-    /// The oldest first.
+    /// Oldest first.
     pub read: Vec<PanicReport>,
-    /// Why some could not be read, or all: only administrators may.
+    /// Reason why a report, or the directory, could not be read. Only administrators may read
+    /// them.
     pub unreadable: Option<io::Error>,
 }
 
-/// The panics since then; none where there is no such directory.
+/// Reads the panic reports since a time. A missing directory holds none.
 pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> PanicReports {
     let mut found = PanicReports::default();
     let entries = match fs::read_dir(dir) {
@@ -85,7 +121,7 @@ pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> PanicReports {
         .filter_map(Result::ok)
         .filter(|entry| entry.path().extension().is_some_and(|kind| kind == "panic"))
         .filter(|entry| {
-            // It is written at the start after the panic.
+            // The system writes a report when it starts after the panic.
             let metadata = entry.metadata();
             metadata.is_ok_and(|file| {
                 file.len() <= MAX_FILE_BYTES && file.modified().is_ok_and(|written| written >= since)
@@ -108,7 +144,73 @@ mod tests {
     use super::*;
     use rooflet_testing::TempDir;
 
-    /// The kernel's text as people published it (github.com/jundot/omlx issues 248 and 862), cut.
+    /// Published reports, see `src/host/fixtures/README.md`. Their names end in the build of the system.
+    fn published(dir: &str) -> Vec<(String, String)> {
+        let dir = format!("{}/fixtures/{dir}", env!("CARGO_MANIFEST_DIR"));
+        let files = Utf8Path::new(&dir).read_dir_utf8().unwrap().map(Result::unwrap);
+        let reports = files.filter_map(|file| {
+            let name = file.file_name().strip_suffix(".panic")?.to_owned();
+            Some((name, fs::read_to_string(file.path()).unwrap()))
+        });
+        reports.collect()
+    }
+
+    fn expected_cause(name: &str) -> PanicCause {
+        match name.split_once('-').unwrap().0 {
+            "gpu" => PanicCause::GpuDriver,
+            "watchdog" | "userspace" => PanicCause::Watchdog,
+            _ => PanicCause::Other,
+        }
+    }
+
+    #[test]
+    fn published_reports_are_attributed_to_the_driver_that_failed() {
+        let reports = published("panics");
+        assert_eq!(reports.len(), 12);
+        for (name, file) in reports {
+            let report = PanicReport::parse(&file).unwrap_or_else(|| panic!("{name} is no report"));
+            assert_eq!(report.cause, expected_cause(&name), "{name}: {}", report.message);
+            assert!(
+                name.ends_with(&format!("-{}", report.os_build)),
+                "{name}: {report:?}"
+            );
+        }
+    }
+
+    /// The undated reports are too short for the reader, but their cause can be judged.
+    #[test]
+    fn the_first_lines_of_a_report_are_enough_for_its_cause() {
+        let reports = published("panics/undated");
+        assert_eq!(reports.len(), 11);
+        for (name, file) in reports {
+            assert_eq!(PanicReport::parse(&file), None, "{name} has no time");
+            let (_, body) = file.split_once('\n').unwrap();
+            let text = serde_json::from_str::<Report>(body).unwrap().panic_string;
+            let message = message_of(&text).unwrap();
+            assert_eq!(
+                PanicCause::of(message, &text),
+                expected_cause(&name),
+                "{name}: {message}"
+            );
+        }
+    }
+
+    /// The complete report of a memory controller's failure lists the GPU's drivers as loaded.
+    #[test]
+    fn loaded_extensions_are_not_judged() {
+        for (name, file) in published("panics") {
+            if ["memory-controller-m2-pro-24E248", "pcie-m2-24F74"].contains(&name.as_str()) {
+                assert!(file.contains("IOGPU"), "{name} lists the GPU's drivers");
+                assert_eq!(
+                    PanicReport::parse(&file).unwrap().cause,
+                    PanicCause::Other,
+                    "{name}"
+                );
+            }
+        }
+    }
+
+    /// Kernel text from github.com/jundot/omlx issues 248 and 862, shortened.
     const TEXT: &str = "panic(cpu 7 caller 0xfffffe004c88b4ac): \"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550\nDebugger message: panic\nMemory ID: 0xff\nOS release type: User\nOS version: 25D2128\nEpoch Time:        sec       usec\n  Boot    : 0x69b75d63 0x0001b85b\n  Sleep   : 0x00000000 0x00000000\n  Wake    : 0x00000000 0x00000000\n  Calendar: 0x69b7656c 0x0000b12e\n";
 
     fn expected() -> PanicReport {
@@ -117,12 +219,12 @@ mod tests {
             at: "2026-03-16T02:05:32Z".parse().unwrap(),
             os_build: "25D2128".to_owned(),
             message: "\"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550".to_owned(),
-            by_gpu: true,
+            cause: PanicCause::GpuDriver,
         }
     }
 
     #[test]
-    fn the_kernel_s_text_is_found_in_both_forms_of_a_file() {
+    fn both_forms_of_a_file_are_parsed() {
         let header = serde_json::json!({"bug_type": "210", "os_version": "macOS 26.3.1 (25D2128)"});
         let body = serde_json::json!({"product": "Mac16,10", "panicString": TEXT});
         let file = format!("{header}\n{}", serde_json::to_string_pretty(&body).unwrap());
@@ -132,11 +234,11 @@ mod tests {
             "completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550",
             "a disk\" @disk.cpp:1",
         );
-        assert!(!PanicReport::parse(&other).unwrap().by_gpu);
+        assert_eq!(PanicReport::parse(&other).unwrap().cause, PanicCause::Other);
     }
 
     #[test]
-    fn what_is_no_report_of_a_panic_is_left_alone() {
+    fn other_texts_are_ignored() {
         let undated = TEXT.replace("Calendar", "Kalender");
         for text in ["", "{}", "{}\n{}", "panic(", "a crash of some program", &undated] {
             assert_eq!(PanicReport::parse(text), None, "{text}");
@@ -144,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn only_new_reports_in_the_directory_count() {
+    fn only_new_reports_in_the_directory_are_read() {
         let dir = TempDir::new();
         let path = dir.path();
         let none = read(&path.join("none"), Timestamp::UNIX_EPOCH);
@@ -157,12 +259,12 @@ mod tests {
     }
 
     #[test]
-    fn reports_that_cannot_be_read_are_not_none() {
+    fn unreadable_reports_are_reported() {
         let dir = TempDir::new();
         let path = dir.path();
         fs::write(path.join("panic-full.panic"), TEXT).unwrap();
         assert!(read(path, Timestamp::UNIX_EPOCH).unreadable.is_none());
-        // Nobody can read a directory as a report. The others count.
+        // A directory cannot be read as a report; the other reports count.
         fs::create_dir(path.join("other.panic")).unwrap();
         let found = read(path, Timestamp::UNIX_EPOCH);
         assert_eq!(found.read, [expected()]);

@@ -5,6 +5,7 @@
 pub(super) mod likeness;
 pub mod naming;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::LazyLock;
 
@@ -276,15 +277,38 @@ pub enum NoDataSheet {
     Unknown(#[from] UnknownChip),
 }
 
-/// The bin that a machine with `memory` has. Virtual machines and Rosetta have none, whatever they
-/// call themselves.
-pub fn of_machine(chip: &Chip, memory: Bytes) -> Result<&'static ChipVariant, NoDataSheet> {
+/// Returns the bin of a machine. If the data sheet has no bin with its number of GPU cores, the
+/// nearest bin is returned with a note. Virtual machines and Rosetta have none, whatever their
+/// name.
+pub fn of_machine(chip: &Chip, memory: Bytes) -> Result<Cow<'static, ChipVariant>, NoDataSheet> {
     if chip.development {
         return Err(NoDataSheet::Development {
             name: chip.name.clone(),
         });
     }
-    Ok(find(&chip.name, chip.gpu_cores, Some(memory))?)
+    match (find(&chip.name, chip.gpu_cores, Some(memory)), chip.gpu_cores) {
+        (Err(unknown @ UnknownChip::GpuCores { .. }), Some(cores)) => {
+            let nearest = nearest(&chip.name, cores).ok_or(unknown)?;
+            Ok(Cow::Owned(nearest))
+        }
+        (found, _) => Ok(Cow::Borrowed(found?)),
+    }
+}
+
+/// Returns the bin with the nearest number of GPU cores, with a note. Of two bins that are equally
+/// near, the slower one.
+fn nearest(name: &str, gpu_cores: u32) -> Option<ChipVariant> {
+    let wanted = bare(name);
+    let named = catalogue().iter().filter(|chip| bare(&chip.name) == wanted);
+    let nearest = named.min_by_key(|chip| (chip.gpu_cores.abs_diff(gpu_cores), chip.bandwidth.0 as u64))?;
+    Some(ChipVariant {
+        gpu_cores,
+        note: format!(
+            "figures of {} GPU cores: the data sheet has no {} with {gpu_cores}",
+            nearest.gpu_cores, nearest.name
+        ),
+        ..nearest.clone()
+    })
 }
 
 #[cfg(test)]
@@ -398,6 +422,25 @@ mod tests {
                 .to_string(),
             "the chip `Apple M1 (Virtual)` is a virtual machine's: there is no data sheet to compare with"
         );
+    }
+
+    /// The MacBook Air with the base M5 has 8 GPU cores (Apple's specification page).
+    #[test]
+    fn unlisted_number_of_cores_uses_the_nearest_bin() {
+        let chip = |name: &str, cores| Chip {
+            name: name.to_owned(),
+            gpu_cores: Some(cores),
+            ..Chip::default()
+        };
+        let air = of_machine(&chip("Apple M5", 8), Bytes::gib(16)).unwrap();
+        assert_eq!((air.gpu_cores, air.bandwidth.0 / 1e9), (8, 153.6));
+        assert_eq!(
+            air.note,
+            "figures of 10 GPU cores: the data sheet has no Apple M5 with 8"
+        );
+        let max = of_machine(&chip("Apple M4 Max", 36), Bytes::gib(64)).unwrap();
+        assert_eq!(max.bandwidth.0 / 1e9, 410.0, "equally near to 32 and 40");
+        assert!(of_machine(&chip("Apple M4 Ultra", 60), Bytes::gib(64)).is_err());
     }
 
     #[test]

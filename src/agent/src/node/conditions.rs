@@ -9,6 +9,7 @@ use super::facts::NodeFacts;
 use super::pressure::Pressure;
 use super::probe::{ProbeState, ProbeStep};
 use crate::replica::rfc3339;
+use crate::workers::crash::reduction_percent;
 use rooflet_api::conditions::{AGENT_STOPPED, PROBE_EXPIRED, SIMULATED_CHIP, Truth, condition_type, is_true};
 use rooflet_api::v1alpha1::{PlausibilityVerdict, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
@@ -64,6 +65,8 @@ pub(crate) fn conditions<'a>(
         Some(quiet_hours(facts)),
         wired_memory_leaked(facts, before),
         reboot_required(facts, before),
+        low_power_mode(facts),
+        memory_reduced(facts, before),
         Some(probe_fresh(facts, now)),
     ]
     .into_iter()
@@ -88,6 +91,11 @@ fn memory_pressure<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
 fn pressure_condition(pressure: Pressure) -> (Truth, &'static str, &'static str) {
     match pressure {
         Pressure::None => (Truth::False, "MemoryAvailable", ""),
+        Pressure::Warning => (
+            Truth::True,
+            "MemoryWarning",
+            "the system reports low memory: no replica starts until the warning ends",
+        ),
         Pressure::Recovering => (
             Truth::True,
             "MemoryRecovering",
@@ -159,9 +167,45 @@ fn on_battery<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
     ))
 }
 
+/// Returns `None` unless the machine reports the mode.
+fn low_power_mode<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
+    let saves = (
+        "LowPowerMode",
+        "the machine is in low power mode: it computes slower than its measurement in normal mode",
+    );
+    let kind = condition_type::LOW_POWER_MODE;
+    Some(NodeCondition::adverse(
+        kind,
+        facts.power.low_power_mode?,
+        saves,
+        "NormalPowerMode",
+    ))
+}
+
+/// Returns `None` if no watchdog panic has reduced this node's memory.
+fn memory_reduced<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<NodeCondition<'a>> {
+    let kind = condition_type::MEMORY_REDUCED;
+    match facts.reports.watchdog_panics {
+        0 => is_true(before, kind).then(|| NodeCondition::new(kind, Truth::False, "NoWatchdogPanic", "")),
+        panics => Some(NodeCondition::new(
+            kind,
+            Truth::True,
+            "WatchdogPanic",
+            format!(
+                "the kernel's watchdog restarted this machine while models ran, {panics} times within a week: allocatable memory is \
+                 reduced by {} %. Serve smaller models, or run fewer other programs",
+                reduction_percent(panics)
+            ),
+        )),
+    }
+}
+
 /// Returns `None` for a machine without a lid.
 fn lid_closed<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
-    let closed = ("LidClosed", "the machine's lid is closed");
+    let closed = (
+        "LidClosed",
+        "the machine's lid is closed, which puts it to sleep without an external display and power",
+    );
     let kind = condition_type::LID_CLOSED;
     Some(NodeCondition::adverse(
         kind,

@@ -2,32 +2,48 @@
 //!
 //! Admission leaves [`LOW`] percent of the memory free, so only other programs can use up the rest.
 //! Pressure starts and ends with a delay. A short peak, such as a compiler run, stops no replica. A
-//! stopped replica restarts only after memory has been sufficient for [`RECOVERY_TIME`].
+//! stopped replica restarts only after memory has been sufficient for a recovery time, which grows
+//! while replicas are stopped again and again.
+//!
+//! macOS reports the level `warn` when much of its unwired memory is compressed. A Mac that computes
+//! with a large model is often in this state: wired pages do not count. The warning alone therefore
+//! prevents starts and stops nothing; it stops replicas if the system also swaps.
 
 use std::time::{Duration, Instant};
 
 use rooflet_base::units::Bytes;
 use rooflet_host::{Memory, MemoryLevel};
 
-/// Pressure is low-memory below this share of available memory, in percent.
+/// Pressure is low-memory below this share of obtainable memory, in percent.
 const LOW: u64 = 5;
-/// Pressure is critical below this share of available memory, in percent.
+/// Pressure is critical below this share of obtainable memory, in percent.
 const CRITICAL: u64 = 2;
-/// Pressure can end at this share of available memory, in percent.
+/// Pressure can end at this share of obtainable memory, in percent.
 const RECOVERED: u64 = 8;
 
-/// Low memory counts as pressure after this time.
+/// Low memory or a warning counts as pressure after this time.
 const LOW_FOR: Duration = Duration::from_secs(20);
+/// Swapping during a warning counts as low memory after this time.
+const SWAPPING_FOR: Duration = Duration::from_secs(60);
+/// The system swaps if it has written pages within this time: longer than the time between two
+/// passes of the sync loop.
+const SWAPPED_WITHIN: Duration = Duration::from_secs(25);
 /// Pressure ends after sufficient memory for this time; equals the kubelet's
 /// `--eviction-pressure-transition-period`.
 pub(crate) const RECOVERY_TIME: Duration = Duration::from_secs(5 * 60);
+/// The recovery time doubles with every stop up to this factor.
+const MAX_RECOVERY_FACTOR: u32 = 8;
+/// After this time without pressure, the recovery time is [`RECOVERY_TIME`] again.
+const FORGET_STOPS_AFTER: Duration = Duration::from_secs(3600);
 
 /// Level of memory pressure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     #[default]
     None,
-    /// Memory is sufficient again, but not yet for [`RECOVERY_TIME`].
+    /// The system reports low memory. No replica starts; none is stopped.
+    Warning,
+    /// Memory is sufficient again, but not yet for the recovery time.
     Recovering,
     Low,
     Critical,
@@ -53,7 +69,7 @@ pub fn restart_headroom(total: Bytes) -> Bytes {
 
 /// Memory that must become available for pressure to end.
 pub fn shortfall(memory: &Memory) -> Bytes {
-    percent(memory.total, RECOVERED) - memory.available
+    percent(memory.total, RECOVERED) - memory.obtainable()
 }
 
 /// Level of memory pressure with the times of its transitions.
@@ -61,7 +77,14 @@ pub fn shortfall(memory: &Memory) -> Bytes {
 pub struct MemoryWatch {
     level: Pressure,
     low_since: Option<Instant>,
+    warned_since: Option<Instant>,
+    swapping_since: Option<Instant>,
     recovered_since: Option<Instant>,
+    /// Last count of pages written to swap, and the time of its last change.
+    swapouts: Option<(u64, Option<Instant>)>,
+    /// Number of stops, and the end of the last pressure that required one.
+    stops: u32,
+    stop_ended: Option<Instant>,
 }
 
 impl MemoryWatch {
@@ -74,46 +97,103 @@ impl MemoryWatch {
             } else {
                 Pressure::None
             },
+            stops: u32::from(stopped_for_memory),
             ..Self::default()
         }
     }
 
     /// Updates the level with the current memory.
     pub fn observe(&mut self, memory: &Memory, now: Instant) -> Pressure {
-        let has = |share| memory.available >= percent(memory.total, share);
+        let has = |share| memory.obtainable() >= percent(memory.total, share);
         let is_critical = !has(CRITICAL) || memory.level == Some(MemoryLevel::Critical);
-        let is_low = is_critical || !has(LOW) || memory.level == Some(MemoryLevel::Low);
-        let is_recovered = !is_low && has(RECOVERED);
-        let lasts = |since: &mut Option<Instant>, is: bool| {
-            if !is {
-                *since = None;
-                return Duration::ZERO;
-            }
-            now - *since.get_or_insert(now)
-        };
-        let low_for = lasts(&mut self.low_since, is_low);
-        let recovered_for = lasts(&mut self.recovered_since, is_recovered);
-        self.level = if is_critical {
+        let is_low = is_critical || !has(LOW);
+        let is_warned = memory.level == Some(MemoryLevel::Low);
+        let is_swapping = self.is_swapping(memory, now) && is_warned;
+        let is_recovered = !is_low && !is_warned && has(RECOVERED);
+        let low_for = lasts(&mut self.low_since, is_low, now);
+        let warned_for = lasts(&mut self.warned_since, is_warned, now);
+        let swapping_for = lasts(&mut self.swapping_since, is_swapping, now);
+        let recovered_for = lasts(&mut self.recovered_since, is_recovered, now);
+        // After a stop, low memory counts at once.
+        let has_stopped = self.level >= Pressure::Recovering;
+        let must_stop = low_for >= LOW_FOR
+            || swapping_for >= SWAPPING_FOR
+            || (has_stopped && is_low)
+            || (self.level.requires_stop() && is_swapping);
+        let next = if is_critical {
             Pressure::Critical
-        } else if is_low && (self.level != Pressure::None || low_for >= LOW_FOR) {
+        } else if must_stop {
             Pressure::Low
-        } else if self.level == Pressure::None || recovered_for >= RECOVERY_TIME {
-            Pressure::None
-        } else {
+        } else if has_stopped && recovered_for < self.recovery_time() {
             Pressure::Recovering
+        } else if warned_for >= LOW_FOR {
+            Pressure::Warning
+        } else {
+            Pressure::None
         };
-        self.level
+        self.count_stops(next, now);
+        self.level = next;
+        next
+    }
+
+    /// Returns true if the system has recently written pages to swap.
+    fn is_swapping(&mut self, memory: &Memory, now: Instant) -> bool {
+        let Some(count) = memory.swapouts else {
+            return false;
+        };
+        let changed = match self.swapouts {
+            Some((before, _)) if count > before => Some(now),
+            Some((_, changed)) => changed,
+            None => None,
+        };
+        self.swapouts = Some((count, changed));
+        changed.is_some_and(|changed| now - changed < SWAPPED_WITHIN)
+    }
+
+    fn count_stops(&mut self, next: Pressure, now: Instant) {
+        match (self.level.requires_stop(), next.requires_stop()) {
+            (false, true) => {
+                let is_forgotten = self
+                    .stop_ended
+                    .is_some_and(|ended| now - ended >= FORGET_STOPS_AFTER);
+                self.stops = if is_forgotten { 1 } else { self.stops + 1 };
+            }
+            (true, false) => self.stop_ended = Some(now),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// Time for which memory must be sufficient until pressure ends.
+    fn recovery_time(&self) -> Duration {
+        let doublings = self.stops.saturating_sub(1).min(MAX_RECOVERY_FACTOR.ilog2());
+        RECOVERY_TIME * (1 << doublings)
     }
 
     /// Time after which the level can change although the memory does not.
     pub fn requeue_after(&self, now: Instant) -> Option<Duration> {
         let low = self.low_since.filter(|_| !self.level.requires_stop());
-        let recovered = self.recovered_since.filter(|_| self.level != Pressure::None);
-        let ends = [(low, LOW_FOR), (recovered, RECOVERY_TIME)];
+        let warned = self.warned_since.filter(|_| self.level == Pressure::None);
+        let recovered = self
+            .recovered_since
+            .filter(|_| self.level >= Pressure::Recovering);
+        let ends = [
+            (low, LOW_FOR),
+            (warned, LOW_FOR),
+            (recovered, self.recovery_time()),
+        ];
         ends.into_iter()
             .filter_map(|(since, lasts)| Some(lasts.saturating_sub(now - since?)))
             .min()
     }
+}
+
+/// Updates since when something holds. Returns the time for which it has held.
+fn lasts(since: &mut Option<Instant>, holds: bool, now: Instant) -> Duration {
+    if !holds {
+        *since = None;
+        return Duration::ZERO;
+    }
+    now - *since.get_or_insert(now)
 }
 
 fn percent(Bytes(total): Bytes, share: u64) -> Bytes {
@@ -131,6 +211,8 @@ mod tests {
         Memory {
             total: Bytes(10_000),
             available: Bytes(100 * percent),
+            compressible: Bytes::ZERO,
+            swapouts: None,
             working_set: None,
             level,
         }
@@ -186,25 +268,107 @@ mod tests {
             (700, 9, Recovering),
             (800, 4, Low),
             (900, 9, Recovering),
-            (1199, 9, Recovering),
-            (1200, 9, None),
+            // After the second stop, the recovery time is twice as long.
+            (1499, 9, Recovering),
+            (1500, 9, None),
         ]);
     }
 
     #[test]
-    fn memory_level_of_the_system_counts() {
+    fn warning_prevents_starts_and_stops_nothing() {
         let start = Clock::System.instant();
         let mut watch = MemoryWatch::default();
         let mut look = |second, level| watch.observe(&memory(40, level), start + Duration::from_secs(second));
         assert_eq!(look(0, Some(MemoryLevel::Normal)), Pressure::None);
         assert_eq!(look(1, Some(MemoryLevel::Low)), Pressure::None);
-        assert_eq!(look(21, Some(MemoryLevel::Low)), Pressure::Low);
-        assert_eq!(look(22, Some(MemoryLevel::Critical)), Pressure::Critical);
-        assert_eq!(look(23, Some(MemoryLevel::Normal)), Pressure::Recovering);
+        assert_eq!(look(21, Some(MemoryLevel::Low)), Pressure::Warning);
+        // The warning ends without a recovery time, because it stopped nothing.
+        assert_eq!(look(22, Some(MemoryLevel::Normal)), Pressure::None);
+        assert_eq!(look(23, Some(MemoryLevel::Critical)), Pressure::Critical);
+        assert_eq!(look(24, Some(MemoryLevel::Normal)), Pressure::Recovering);
+    }
+
+    /// A Mac with 16 GB of which models wire 10: half of the rest is compressed, hence the warning,
+    /// and now and then a few pages go to swap.
+    #[test]
+    fn an_hour_of_warning_with_short_swapping_stops_nothing() {
+        let start = Clock::System.instant();
+        let mut watch = MemoryWatch::default();
+        let levels = (0..360).map(|pass| {
+            let memory = Memory {
+                total: Bytes::gib(16),
+                available: Bytes::gib(2),
+                swapouts: Some(1000 * (pass / 30)),
+                ..memory(0, Some(MemoryLevel::Low))
+            };
+            watch.observe(&memory, start + Duration::from_secs(10 * pass))
+        });
+        assert!(levels.max().unwrap() == Pressure::Warning);
+    }
+
+    #[test]
+    fn swapping_during_a_warning_stops_replicas() {
+        let start = Clock::System.instant();
+        let levels = |level, swapouts: &dyn Fn(u64) -> u64| {
+            let mut watch = MemoryWatch::default();
+            let looks = (0..=12).map(|pass| 10 * pass).map(|second| {
+                let memory = Memory {
+                    swapouts: Some(swapouts(second)),
+                    ..memory(40, Some(level))
+                };
+                watch.observe(&memory, start + Duration::from_secs(second))
+            });
+            looks.max().unwrap()
+        };
+        assert_eq!(levels(MemoryLevel::Low, &|second| second), Pressure::Low);
+        assert_eq!(levels(MemoryLevel::Normal, &|second| second), Pressure::None);
+        // Pages that were swapped before the warning do not count.
+        assert_eq!(levels(MemoryLevel::Low, &|_| 100_000), Pressure::Warning);
+        assert_eq!(
+            levels(MemoryLevel::Low, &|second| second.min(20)),
+            Pressure::Warning
+        );
+    }
+
+    #[test]
+    fn compressible_memory_is_obtainable() {
+        let start = Clock::System.instant();
+        let mut watch = MemoryWatch::default();
+        let compressible = Memory {
+            compressible: Bytes(1_000),
+            ..memory(1, Some(MemoryLevel::Normal))
+        };
+        assert_eq!(watch.observe(&compressible, start), Pressure::None);
+        assert_eq!(shortfall(&compressible), Bytes::ZERO);
+    }
+
+    /// Memory is low for one minute whenever the replicas have restarted.
+    #[test]
+    fn repeated_stops_have_growing_recovery_times() {
+        let start = Clock::System.instant();
+        let mut watch = MemoryWatch::default();
+        let (mut second, mut stops) = (0, Vec::new());
+        while second < 3 * 3600 {
+            let runs = watch.level == Pressure::None;
+            let mut percent = 40;
+            if runs {
+                second += 60;
+                stops.push(second);
+                percent = 1;
+            }
+            watch.observe(&memory(percent, None), start + Duration::from_secs(second));
+            second += 10;
+        }
+        let gaps: Vec<_> = stops.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        for (gap, minutes) in gaps.iter().zip([6, 11, 21, 41, 41]) {
+            let seconds = minutes * 60;
+            assert!((seconds..seconds + 60).contains(gap), "{gaps:?}");
+        }
+        assert!(gaps.len() >= 5, "{gaps:?}");
     }
 
     proptest! {
-        /// With enough memory, pressure ends exactly after the recovery time.
+        /// With enough memory, pressure ends after the recovery time, which grows eightfold at most.
         #[test]
         fn pressure_ends_after_recovery_time_and_never_before(steps in prop::collection::vec((1u64..400, 0u64..20), 1..40)) {
             let start = Clock::System.instant();
@@ -218,7 +382,7 @@ mod tests {
                 recovered_since = (percent >= RECOVERED).then(|| recovered_since.unwrap_or(second));
                 let calm_for = recovered_since.map_or(0, |since| second - since);
                 prop_assert!(before == Pressure::None || level != Pressure::None || calm_for >= RECOVERY_TIME.as_secs());
-                prop_assert!(calm_for < RECOVERY_TIME.as_secs() || level == Pressure::None);
+                prop_assert!(calm_for < 8 * RECOVERY_TIME.as_secs() || level == Pressure::None);
                 prop_assert!(percent >= CRITICAL || level == Pressure::Critical);
                 prop_assert!(percent < LOW || !level.requires_stop());
                 if let Some(after) = watch.requeue_after(now) {

@@ -1,6 +1,7 @@
 //! The bandwidth probe. It runs in a child process while the node is idle. Its result is stored in
 //! the state directory.
 
+use std::fmt;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,14 @@ use tracing::{info, warn};
 
 use crate::reports::Reports;
 use crate::state::{StateDir, read_json};
+use rooflet_api::v1alpha1::PowerSource;
 use rooflet_api::wire::ProbeReport;
 use rooflet_base::clock::{Clock, since};
 use rooflet_base::error::Chain;
 use rooflet_base::latest::{Latest, LatestSeen};
 use rooflet_base::units::BytesPerSecond;
 use rooflet_client::Changes;
+use rooflet_host::{Host, Power};
 use rooflet_roofline::probing::PROBE_FRESH_FOR;
 
 /// File in the state directory.
@@ -32,6 +35,12 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Delay of the retry after a failure. The retry also waits until the node is idle.
 const RETRY: Duration = Duration::from_secs(3600);
+
+/// Period of the check whether the power supply has changed.
+const POWER_CHECK_PERIOD: Duration = Duration::from_secs(30);
+
+/// Minimum time between two checks.
+const MIN_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum output of the probe that is read, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 256 << 10;
@@ -89,21 +98,90 @@ impl ProbeResult {
     }
 }
 
-/// Stored measurement. It is valid only for the same machine, operating system and engine.
-#[derive(Debug, Serialize, Deserialize)]
+/// Stored measurement. It is valid only for the same machine, power state, operating system, build
+/// and engine.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StoredProbe {
-    /// Machine, operating system and version of the measurement.
+    /// Description of everything that the measurement depends on.
     conditions: String,
     duration_seconds: f64,
     report: ProbeReport,
 }
 
+/// Content of the file. Older agents stored one measurement.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum StoredProbes {
+    All(Vec<StoredProbe>),
+    One(Box<StoredProbe>),
+}
+
+impl StoredProbes {
+    /// Returns the measurements, the newest first.
+    fn newest_first(self) -> Vec<StoredProbe> {
+        match self {
+            Self::All(all) => all,
+            Self::One(one) => vec![*one],
+        }
+    }
+}
+
+/// Number of stored measurements: power states of the current and the previous system.
+const MAX_STORED: usize = 8;
+
 /// Returns the last measurement in an agent's state directory, even if it is expired or for other
 /// conditions.
 pub fn last_report(state_dir: &Utf8Path) -> Option<ProbeReport> {
-    let stored: StoredProbe = read_json(&state_dir.join(FILE)).ok().flatten()?;
-    Some(stored.report)
+    let stored: StoredProbes = read_json(&state_dir.join(FILE)).ok().flatten()?;
+    stored
+        .newest_first()
+        .into_iter()
+        .next()
+        .map(|stored| stored.report)
+}
+
+/// Everything that a measurement depends on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Conditions {
+    /// Machine, operating system, build and engine.
+    pub(crate) installation: String,
+    pub(crate) power: PowerState,
+}
+
+/// State of the power supply, as far as it changes the speed of the chip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PowerState {
+    on_battery: bool,
+    saves_power: bool,
+}
+
+impl PowerState {
+    pub(crate) fn of(power: Power) -> Self {
+        Self {
+            on_battery: power.source == PowerSource::Battery,
+            saves_power: power.low_power_mode == Some(true),
+        }
+    }
+
+    /// Returns true if the machine may be probed: the probe would drain a battery that is being
+    /// saved.
+    fn may_probe(self) -> bool {
+        !(self.on_battery && self.saves_power)
+    }
+}
+
+impl fmt::Display for Conditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.installation)?;
+        if self.power.on_battery {
+            f.write_str(", on battery")?;
+        }
+        if self.power.saves_power {
+            f.write_str(", in low power mode")?;
+        }
+        Ok(())
+    }
 }
 
 /// Task that runs the probe.
@@ -114,8 +192,9 @@ pub(crate) struct Prober {
     pub arguments: Vec<String>,
     /// Time for which the child process loads the machine before the sustained measurement.
     pub sustained: Duration,
-    /// Machine, operating system and version. A measurement under other conditions is not reused.
-    pub conditions: String,
+    /// Conditions of the last measurement in the state.
+    pub conditions: Conditions,
+    pub host: Host,
     pub clock: Clock,
     pub changes: Changes,
     pub reports_rx: watch::Receiver<Arc<Reports>>,
@@ -140,11 +219,12 @@ enum ProbeError {
 }
 
 impl Prober {
-    /// Returns the stored measurement, fresh or expired, if it was taken under these conditions.
-    /// Call it before the prober starts.
-    pub(crate) fn stored(state: &StateDir, conditions: &str) -> Option<ProbeResult> {
-        let stored: StoredProbe = state.read(FILE).ok().flatten()?;
-        (stored.conditions == conditions).then(|| ProbeResult {
+    /// Returns the stored measurement, fresh or expired, that was taken under these conditions.
+    pub(crate) fn stored(state: &StateDir, conditions: &Conditions) -> Option<ProbeResult> {
+        let conditions = conditions.to_string();
+        let mut stored = read_stored(state).into_iter();
+        let stored = stored.find(|stored| stored.conditions == conditions)?;
+        Some(ProbeResult {
             report: Box::new(stored.report),
             duration: Duration::try_from_secs_f64(stored.duration_seconds).unwrap_or_default(),
         })
@@ -169,7 +249,7 @@ impl Prober {
                 outcome = self.measure() => outcome,
             };
             match outcome {
-                Ok(measured) => self.set(false, ProbeStep::Waiting, Some(measured)),
+                Ok(measured) => self.set(false, ProbeStep::Waiting, measured),
                 Err(err) => {
                     warn!(error = %Chain(&err), "failed to measure the node's memory bandwidth");
                     let failed = ProbeStep::Failed {
@@ -188,18 +268,37 @@ impl Prober {
 
     async fn wait_until_due(&mut self) {
         loop {
+            self.follow_power();
             let now = self.clock.now();
             let last = self.state_tx.latest().last;
             let due_in = last.map_or(Duration::ZERO, |last| last.remaining_validity(now));
-            if !due_in.is_zero() {
-                tokio::time::sleep(due_in).await;
+            if !due_in.is_zero() || !self.conditions.power.may_probe() {
+                tokio::time::sleep(due_in.clamp(MIN_WAIT, POWER_CHECK_PERIOD)).await;
             } else if self.reports_rx.see_latest().idle {
                 return;
-            } else if self.reports_rx.changed().await.is_err() {
-                // The sync loop has ended, so the agent is stopping.
-                std::future::pending::<()>().await;
+            } else {
+                tokio::select! {
+                    changed = self.reports_rx.changed() => if changed.is_err() {
+                        // The sync loop has ended, so the agent is stopping.
+                        std::future::pending::<()>().await;
+                    },
+                    () = tokio::time::sleep(POWER_CHECK_PERIOD) => {}
+                }
             }
         }
+    }
+
+    /// Replaces the last measurement if the power state has changed: a chip on another power supply
+    /// has another speed.
+    fn follow_power(&mut self) {
+        let power = PowerState::of(self.host.power());
+        if power == self.conditions.power {
+            return;
+        }
+        self.conditions.power = power;
+        let stored = Self::stored(&self.state, &self.conditions);
+        self.state_tx.send_modify(|state| state.last = stored);
+        self.changes.mark();
     }
 
     /// Waits until the sync loop stops starting workers. Returns true if none runs.
@@ -220,7 +319,8 @@ impl Prober {
         self.changes.mark();
     }
 
-    async fn measure(&self) -> Result<ProbeResult, ProbeError> {
+    /// Returns `None` if the power state changed meanwhile.
+    async fn measure(&self) -> Result<Option<ProbeResult>, ProbeError> {
         let started = self.clock.instant();
         let mut child = tokio::process::Command::new(&self.program)
             .args(&self.arguments)
@@ -255,19 +355,40 @@ impl Prober {
             seconds = duration.as_secs_f64(),
             "measured the node's memory bandwidth"
         );
-        let stored = StoredProbe {
-            conditions: self.conditions.clone(),
+        if PowerState::of(self.host.power()) != self.conditions.power {
+            info!("the power supply changed during the measurement: it is repeated");
+            return Ok(None);
+        }
+        self.store(&report, duration);
+        Ok(Some(ProbeResult {
+            report: Box::new(report),
+            duration,
+        }))
+    }
+
+    fn store(&self, report: &ProbeReport, duration: Duration) {
+        let newest = StoredProbe {
+            conditions: self.conditions.to_string(),
             duration_seconds: duration.as_secs_f64(),
             report: report.clone(),
         };
-        if let Err(err) = self.state.write(FILE, &stored) {
+        let older = read_stored(&self.state);
+        let others = older
+            .into_iter()
+            .filter(|stored| stored.conditions != newest.conditions);
+        let stored: Vec<_> = std::iter::once(newest.clone())
+            .chain(others)
+            .take(MAX_STORED)
+            .collect();
+        if let Err(err) = self.state.write(FILE, &StoredProbes::All(stored)) {
             warn!(error = %Chain(&err), "failed to store the measurement");
         }
-        Ok(ProbeResult {
-            report: Box::new(report),
-            duration,
-        })
     }
+}
+
+fn read_stored(state: &StateDir) -> Vec<StoredProbe> {
+    let stored: Option<StoredProbes> = state.read(FILE).ok().flatten();
+    stored.map(StoredProbes::newest_first).unwrap_or_default()
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
@@ -285,6 +406,8 @@ mod tests {
     use super::*;
     use rooflet_api::v1alpha1::{Measurements, Plausibility, PlausibilityVerdict};
     use rooflet_api::wire::{EngineInfo, ProbedMachine};
+    use rooflet_base::units::Bytes;
+    use rooflet_host::FakeHost;
     use rooflet_testing::TempDir;
 
     fn report() -> ProbeReport {
@@ -311,20 +434,96 @@ mod tests {
         }
     }
 
+    fn conditions(installation: &str, power: Power) -> Conditions {
+        Conditions {
+            installation: installation.to_owned(),
+            power: PowerState::of(power),
+        }
+    }
+
+    fn power(source: PowerSource, low_power_mode: bool) -> Power {
+        Power {
+            source,
+            low_power_mode: Some(low_power_mode),
+            ..Power::default()
+        }
+    }
+
+    /// Each power state has its own measurement.
+    #[tokio::test(start_paused = true)]
+    async fn measurement_belongs_to_one_power_state() {
+        let directory = TempDir::new();
+        let state = Arc::new(StateDir::open(directory.path()).unwrap());
+        let fake = FakeHost::new("book-1", Bytes::gib(16));
+        fake.set_power(power(PowerSource::Ac, false));
+        let host = Host::Fake(fake.clone());
+        let (_reports_tx, reports_rx) = watch::channel(Arc::new(Reports::default()));
+        let (probing_tx, _) = watch::channel(false);
+        let (state_tx, mut state_rx) = watch::channel(ProbeState::default());
+        let prober = Prober {
+            state: state.clone(),
+            program: "/bin/false".into(),
+            arguments: Vec::new(),
+            sustained: Duration::ZERO,
+            conditions: conditions("here", host.power()),
+            host,
+            clock: Clock::System,
+            changes: Changes::new(),
+            reports_rx,
+            probing_tx,
+            state_tx,
+        };
+        let on_power = ProbeReport {
+            measured_at: "2026-01-02T00:00:00Z".to_owned(),
+            ..report()
+        };
+        prober.store(&on_power, Duration::ZERO);
+        let unplugged = power(PowerSource::Battery, false);
+        assert_eq!(Prober::stored(&state, &conditions("here", unplugged)), None);
+        let changes_of_power = async {
+            fake.set_power(unplugged);
+            tokio::time::sleep(POWER_CHECK_PERIOD * 2).await;
+            assert_eq!(state_rx.see_latest().last, None);
+            fake.set_power(power(PowerSource::Ac, false));
+            let known = state_rx.wait_for(|state| state.last.is_some()).await.unwrap();
+            assert_eq!(
+                known.last.as_ref().unwrap().report.measured_at,
+                on_power.measured_at
+            );
+        };
+        tokio::select! {
+            () = prober.run(CancellationToken::new()) => panic!("the prober runs until it is stopped"),
+            () = changes_of_power => {}
+        }
+    }
+
+    #[test]
+    fn machine_that_saves_its_battery_is_not_probed() {
+        let may = |source, saves| PowerState::of(power(source, saves)).may_probe();
+        assert!(!may(PowerSource::Battery, true));
+        assert!(may(PowerSource::Battery, false) && may(PowerSource::Ac, true));
+        assert!(PowerState::of(Power::default()).may_probe());
+    }
+
     /// An expired measurement is kept across restarts and failed probes.
     #[tokio::test]
     async fn expired_measurement_is_kept_until_a_new_one_exists() {
         let directory = TempDir::new();
         let path = directory.path();
         let state = Arc::new(StateDir::open(path).unwrap());
+        // The file of an older agent.
         let kept = StoredProbe {
             conditions: "here".to_owned(),
             duration_seconds: 6.0,
             report: report(),
         };
         state.write(FILE, &kept).unwrap();
-        assert_eq!(Prober::stored(&state, "elsewhere"), None);
-        let last = Prober::stored(&state, "here");
+        assert_eq!(
+            Prober::stored(&state, &conditions("elsewhere", Power::default())),
+            None
+        );
+        let here = conditions("here", Power::default());
+        let last = Prober::stored(&state, &here);
         let remaining_validity = |now: &str| last.as_ref().unwrap().remaining_validity(now.parse().unwrap());
         assert_eq!(
             remaining_validity("2026-01-07T23:00:00Z"),
@@ -348,7 +547,8 @@ mod tests {
             program: "/bin/sh".into(),
             arguments: vec!["-c".to_owned(), "exit 1".to_owned()],
             sustained: Duration::ZERO,
-            conditions: "here".to_owned(),
+            conditions: here,
+            host: Host::Fake(FakeHost::new("mini-1", Bytes::gib(16))),
             clock: Clock::System,
             changes: Changes::new(),
             reports_rx,

@@ -156,7 +156,8 @@ impl NodeReporter {
     /// Wired memory that was not freed after the last worker exited.
     fn leaked(&self) -> Option<Bytes> {
         let idle = self.reports_rx.latest().idle;
-        self.wired.observe(self.host.wired()?, idle, self.clock.instant())
+        let (wired, gpu) = (self.host.wired()?, self.host.gpu_memory());
+        self.wired.observe(wired, gpu, idle, self.clock.instant())
     }
 
     fn publish_events(&self, node: &FleetNode, previous: &FleetNodeStatus, next: &FleetNodeStatus) {
@@ -169,6 +170,8 @@ impl NodeReporter {
             condition_type::LID_CLOSED,
             condition_type::QUIET_HOURS,
             condition_type::REBOOT_REQUIRED,
+            condition_type::LOW_POWER_MODE,
+            condition_type::MEMORY_REDUCED,
             condition_type::PROBE_FRESH,
         ] {
             let (was, is) = (

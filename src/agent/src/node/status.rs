@@ -5,6 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::conditions::{NodeCondition, conditions};
 use super::facts::NodeFacts;
 use super::hardware::{published_probe, show_engine};
+use crate::workers::crash::reduced;
 use rooflet_api::conditions::set_condition;
 use rooflet_api::v1alpha1::{Basis, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, Resources};
 use rooflet_base::quantity::format_bytes;
@@ -16,7 +17,10 @@ use rooflet_roofline::memory::allocatable;
 pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Timestamp) -> FleetNodeStatus {
     let reports = facts.reports;
     let total = facts.memory.total;
-    let usable = allocatable(total, facts.memory.working_set);
+    let usable = reduced(
+        allocatable(total, facts.memory.working_set),
+        reports.watchdog_panics,
+    );
     let report = facts.probe.last.as_ref().map(|last| &last.report);
     let bandwidth = report.map(|report| BytesPerSecond(report.measurements.qmv.median_bytes_per_second));
     let sheet = chip::of_machine(&facts.identity.chip, total).ok();
@@ -26,7 +30,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
     let mut next = FleetNodeStatus {
         observed_generation: facts.generation,
         chip: facts.identity.chip.clone(),
-        data_sheet: sheet.map(|chip| DataSheet {
+        data_sheet: sheet.as_ref().map(|chip| DataSheet {
             basis: Basis::Nominal,
             memory_bytes_per_second: chip.bandwidth.0,
             source: chip.source.clone(),
@@ -54,7 +58,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
         calibrations: reports.calibrations.clone(),
         summary: NodeSummary {
             memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
-            bandwidth: measured_of_spec(bandwidth, sheet.map(|chip| chip.bandwidth)),
+            bandwidth: measured_of_spec(bandwidth, sheet.as_ref().map(|chip| chip.bandwidth)),
             free_memory: gibibytes(usable - reports.reserved),
             free_bandwidth: measured_of_spec(
                 bandwidth.map(|rate| BytesPerSecond(rate.0 * (1.0 - reports.reserved_share).max(0.0))),

@@ -88,8 +88,15 @@ impl WiredMemory {
         self.lost += held;
     }
 
-    /// Checks the wired memory. `idle` is true if no worker runs. Returns the leaked memory.
-    pub(crate) fn observe(&mut self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
+    /// Checks the wired memory. `gpu` is the memory that the GPU's driver holds, if it reports it;
+    /// `idle` is true if no worker runs. Returns the leaked memory.
+    pub(crate) fn observe(
+        &mut self,
+        wired: Bytes,
+        gpu: Option<Bytes>,
+        idle: bool,
+        now: Instant,
+    ) -> Option<Bytes> {
         if !idle {
             self.served = true;
             self.idle_since = None;
@@ -105,7 +112,8 @@ impl WiredMemory {
         // Excess beyond the lost memory belongs to other programs.
         let known = self.leaked.unwrap_or(Bytes::ZERO);
         let most = if self.is_judged { known } else { known + self.lost };
-        let excess = (wired - baseline).min(most);
+        // A leak of a worker is memory of the GPU's driver. Wired memory also grows for other reasons.
+        let excess = (wired - baseline).min(most).min(gpu.unwrap_or(most));
         (self.is_judged, self.lost) = (true, Bytes::ZERO);
         self.leaked = Some(excess).filter(|excess| *excess > TOLERANCE);
         if self.leaked.is_none() {
@@ -146,8 +154,14 @@ impl WiredWatch {
     }
 
     /// See [`WiredMemory::observe`].
-    pub(crate) fn observe(&self, wired: Bytes, idle: bool, now: Instant) -> Option<Bytes> {
-        self.change(|memory| memory.observe(wired, idle, now))
+    pub(crate) fn observe(
+        &self,
+        wired: Bytes,
+        gpu: Option<Bytes>,
+        idle: bool,
+        now: Instant,
+    ) -> Option<Bytes> {
+        self.change(|memory| memory.observe(wired, gpu, idle, now))
     }
 
     /// See [`WiredMemory::add_lost`].
@@ -193,7 +207,7 @@ mod tests {
                 *wired
             };
             wired_last = wired;
-            let leaked = memory.observe(Bytes::gib(wired), *state != "busy", now);
+            let leaked = memory.observe(Bytes::gib(wired), None, *state != "busy", now);
             assert_eq!(leaked, expect.map(Bytes::gib), "at {second} s");
         }
     }
@@ -280,18 +294,36 @@ mod tests {
         ]);
     }
 
+    /// The kernel's own wired memory grows over days.
+    #[test]
+    fn wired_memory_that_the_gpu_does_not_hold_is_no_leak() {
+        let start = Clock::System.instant();
+        let leaked = |gpu: Option<u64>| {
+            let mut memory = WiredMemory::default();
+            memory.observe(Bytes::gib(5), None, true, start);
+            memory.observe(Bytes::gib(40), None, false, start);
+            memory.add_lost(Bytes::gib(35));
+            memory.observe(Bytes::gib(20), None, true, start);
+            let gpu = gpu.map(Bytes::gib);
+            memory.observe(Bytes::gib(20), gpu, true, start + SETTLED_AFTER)
+        };
+        assert_eq!(leaked(None), Some(Bytes::gib(15)));
+        assert_eq!(leaked(Some(1)), None);
+        assert_eq!(leaked(Some(14)), Some(Bytes::gib(14)));
+    }
+
     #[test]
     fn leak_survives_agent_restart_but_not_machine_restart() {
         let start = Clock::System.instant();
         let mut first = WiredMemory::default();
-        first.observe(Bytes::gib(5), true, start);
-        first.observe(Bytes::gib(40), false, start);
+        first.observe(Bytes::gib(5), None, true, start);
+        first.observe(Bytes::gib(40), None, false, start);
         let look = |remembered: StoredWiredMemory, boot: &str, lost: Bytes| {
             let text = serde_json::to_string(&remembered).unwrap();
             let mut next = WiredMemory::resume(serde_json::from_str(&text).unwrap(), boot);
             next.add_lost(lost);
-            next.observe(Bytes::gib(40), true, start);
-            next.observe(Bytes::gib(40), true, start + SETTLED_AFTER)
+            next.observe(Bytes::gib(40), None, true, start);
+            next.observe(Bytes::gib(40), None, true, start + SETTLED_AFTER)
         };
         let serving = first.to_stored("boot-1").expect("a baseline");
         // The worker exited while no agent ran.
@@ -303,11 +335,14 @@ mod tests {
         let lost_before = first.to_stored("boot-1").expect("a baseline");
         assert_eq!(look(lost_before, "boot-1", Bytes::ZERO), Some(Bytes::gib(35)));
         // The check was made before the agent stopped.
-        first.observe(Bytes::gib(40), true, start);
-        first.observe(Bytes::gib(40), true, start + SETTLED_AFTER);
+        first.observe(Bytes::gib(40), None, true, start);
+        first.observe(Bytes::gib(40), None, true, start + SETTLED_AFTER);
         let judged = first.to_stored("boot-1").expect("a leak");
         let mut next = WiredMemory::resume(Some(judged.clone()), "boot-1");
-        assert_eq!(next.observe(Bytes::gib(40), true, start), Some(Bytes::gib(35)));
+        assert_eq!(
+            next.observe(Bytes::gib(40), None, true, start),
+            Some(Bytes::gib(35))
+        );
         assert_eq!(look(judged, "boot-1", Bytes::ZERO), Some(Bytes::gib(35)));
         assert_eq!(WiredMemory::default().to_stored("boot-1"), None);
     }

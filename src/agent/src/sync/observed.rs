@@ -1,6 +1,6 @@
 //! Observed state of this node: input of the sync plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -24,6 +24,10 @@ pub struct Observed {
     pub calibrations: Vec<Calibration>,
     /// Quarantined models by fingerprint, with the message for their conditions.
     pub quarantined: BTreeMap<u64, String>,
+    /// Fingerprints of models that do not start yet, because a panic report about them may come.
+    pub held_back: BTreeSet<u64>,
+    /// Recent kernel panics of the watchdog while models ran.
+    pub watchdog_panics: u32,
     /// Wired memory of exited workers that the kernel did not free.
     pub leaked: Option<Bytes>,
     /// True while the bandwidth probe runs or waits for the workers.

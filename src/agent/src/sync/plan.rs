@@ -195,6 +195,12 @@ impl Planner<'_> {
         {
             return refuse(RefusalKind::Permanent, "Quarantined", message.clone());
         }
+        if self.observed.held_back.contains(&facts.fingerprint) && !replica.terms.overridden {
+            let message = "was running when the machine went down: starts within a minute, unless the report of a kernel panic \
+                names the GPU's drivers"
+                .to_owned();
+            return refuse(RefusalKind::Temporary, "CheckingForPanic", message);
+        }
         if let Some(leaked) = self.observed.leaked
             && !replica.terms.overridden
         {
@@ -210,6 +216,13 @@ impl Planner<'_> {
                 NODE_MEMORY_PRESSURE,
                 "stopped under memory pressure; restarts after enough memory has been available for a while"
                     .to_owned(),
+            );
+        }
+        if self.observed.pressure == Pressure::Warning && !replica.terms.overridden {
+            return refuse(
+                RefusalKind::Temporary,
+                NODE_MEMORY_PRESSURE,
+                "the system reports low memory; starts when the warning ends".to_owned(),
             );
         }
         let demand = demand(replica, facts);

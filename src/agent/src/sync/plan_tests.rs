@@ -15,9 +15,11 @@
 //! Settings of the node:
 //! - `@probing`, `@stopping`, `@leaked=GIB`, `@m4pro` (default: an unknown chip),
 //! - `@free=GIB`, `@allocatable=GIB`, `@disk=GIB` (default 10),
-//! - `@recovering`, `@low`, `@critical`: memory pressure with a shortfall of 100 MiB.
+//! - `@warning`, `@recovering`, `@low`, `@critical`: memory pressure with a shortfall of 100 MiB.
 //!
 //! Models have 1 GiB of weights times `gib`, minus the memory of the runtime.
+
+use std::collections::BTreeSet;
 
 use std::sync::Arc;
 
@@ -184,6 +186,8 @@ pub(in crate::sync) fn parse_case(wanted_text: &str, seen_text: &str) -> (Desire
         },
         disk_limit: Bytes::gib(10),
         quarantined: BTreeMap::new(),
+        held_back: BTreeSet::new(),
+        watchdog_panics: 0,
         leaked: None,
         probing: false,
         pressure: Pressure::None,
@@ -199,8 +203,12 @@ pub(in crate::sync) fn parse_case(wanted_text: &str, seen_text: &str) -> (Desire
                     .quarantined
                     .insert(fingerprint, "it crashed the machine".to_owned());
             }
+            ("@held-back", fingerprint) => {
+                observed.held_back.insert(fingerprint.parse().unwrap());
+            }
             ("@leaked", gib) => observed.leaked = Some(Bytes::gib(gib.parse().unwrap())),
             ("@probing", _) => observed.probing = true,
+            ("@warning", _) => observed.pressure = Pressure::Warning,
             ("@recovering", _) => observed.pressure = Pressure::Recovering,
             ("@low", _) => observed.pressure = Pressure::Low,
             ("@critical", _) => observed.pressure = Pressure::Critical,
@@ -354,12 +362,27 @@ fn context_refusal_reports_request_and_suggestion() {
 }
 
 #[test]
+fn memory_warning_prevents_starts_and_stops_nothing() {
+    check("a @warning", "", "a=refuse(Temporary/NodeMemoryPressure)");
+    check("a:overridden @warning", "", "a=start(1.0 GiB)");
+    check("a @warning", "a", "a=keep");
+}
+
+#[test]
 fn quarantined_model_starts_only_with_override() {
     check("a @quarantined=7", "", "a=refuse(Permanent/Quarantined)");
     check("a:overridden @quarantined=7", "", "a=start(1.0 GiB)");
     check("a @quarantined=8", "", "a=start(1.0 GiB)");
     // A worker that was adopted did not crash the machine.
     check("a @quarantined=7", "a", "a=keep");
+}
+
+#[test]
+fn model_that_may_have_crashed_the_machine_is_held_back() {
+    check("a @held-back=7", "", "a=refuse(Temporary/CheckingForPanic)");
+    check("a:overridden @held-back=7", "", "a=start(1.0 GiB)");
+    check("a @held-back=8", "", "a=start(1.0 GiB)");
+    check("a @held-back=7", "a", "a=keep");
 }
 
 #[test]

@@ -133,6 +133,7 @@ impl SyncLoop {
             engine: self.workers.engine(),
             idle: self.workers.is_idle(),
             pressure: observed.pressure,
+            watchdog_panics: observed.watchdog_panics,
             probing: observed.probing,
         };
         self.metrics.observe(&next);

@@ -26,6 +26,7 @@ use crate::node::wired::WiredWatch;
 use crate::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror};
 use crate::reports::Reports;
 use crate::workers::Workers;
+use crate::workers::crash::{CrashWatch, reduced};
 use rooflet_api::v1alpha1::{Chip, HubModel, ModelReplica, NodeModel};
 use rooflet_base::clock::Clock;
 use rooflet_base::latest::Latest;
@@ -66,8 +67,7 @@ pub(crate) struct SyncLoop {
     /// True if the workers compute on this node's chip, so that measured speeds may calibrate
     /// predictions.
     pub computes_here: bool,
-    /// Quarantined models by fingerprint, with the message for their conditions.
-    pub quarantined: BTreeMap<u64, String>,
+    pub crash_watch: CrashWatch,
     pub wired: WiredWatch,
     pub clock: Clock,
     pub sources: Sources,
@@ -162,19 +162,23 @@ impl SyncLoop {
             None => Vec::new(),
         };
         let replicas = self.workers.observe();
+        self.crash_watch.observe(now);
+        let watchdog_panics = self.crash_watch.watchdog_panics(now);
         self.wired.add_lost(self.workers.take_lost_memory());
         Observed {
             replicas,
             memory: NodeMemory {
-                allocatable: allocatable(memory.total, memory.working_set),
-                available: memory.available - pressure::margin(memory.total),
+                allocatable: reduced(allocatable(memory.total, memory.working_set), watchdog_panics),
+                available: memory.obtainable() - pressure::margin(memory.total),
             },
             disk_limit: self
                 .workers
                 .disk_limit(|| self.models.unused(self.used_models.as_ref())),
             hardware,
             calibrations,
-            quarantined: self.quarantined.clone(),
+            quarantined: self.crash_watch.quarantined(),
+            held_back: self.crash_watch.held_back(now),
+            watchdog_panics,
             leaked: self.leaked(),
             probing: self.sources.probing.latest(),
             pressure,
@@ -185,9 +189,9 @@ impl SyncLoop {
 
     /// Wired memory that was not freed after the last worker exited.
     fn leaked(&self) -> Option<Bytes> {
-        let wired = self.host.wired()?;
+        let (wired, gpu) = (self.host.wired()?, self.host.gpu_memory());
         self.wired
-            .observe(wired, self.workers.is_idle(), self.clock.instant())
+            .observe(wired, gpu, self.workers.is_idle(), self.clock.instant())
     }
 
     /// Returns the desired replicas, and the replicas that a manifest displaced.

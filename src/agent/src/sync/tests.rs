@@ -102,7 +102,13 @@ impl Fixture {
         let models = Utf8Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/models");
         let (_, probe) = watch::channel(ProbeState::default());
         let sync = SyncLoop {
-            quarantined: BTreeMap::new(),
+            crash_watch: CrashWatch::load(
+                state.clone(),
+                Host::Fake(host.clone()),
+                "test",
+                "0",
+                Timestamp::UNIX_EPOCH,
+            ),
             wired: WiredWatch::load(state.clone(), None),
             node: "mini-1".to_owned(),
             host: Host::Fake(host.clone()),

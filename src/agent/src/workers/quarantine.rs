@@ -1,4 +1,4 @@
-//! Quarantine of models that crashed the whole machine.
+//! Quarantine of models that crashed the whole machine. Pure.
 //!
 //! A kernel panic in the GPU drivers repeats with the same model, engine and operating system,
 //! sometimes several times an hour, and ends every process on the machine. All workers that ran at
@@ -9,52 +9,34 @@ use std::collections::BTreeMap;
 use camino::Utf8PathBuf;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tracing::warn;
 
 use crate::replica::rfc3339;
-use crate::state::{Record, StateDir};
-use rooflet_base::error::Chain;
-use rooflet_host::{Host, PanicReport};
+use crate::state::WorkerRecord;
+use rooflet_host::{PanicCause, PanicReport};
 
-/// File in the state directory.
-const FILE: &str = "quarantine.json";
+/// Model that a worker ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RanModel {
+    pub(crate) fingerprint: u64,
+    model_path: Utf8PathBuf,
+    engine: String,
+    pub(crate) started: Timestamp,
+}
 
-/// Searches for kernel panics since the start of the recorded workers. Returns the quarantined
-/// models by fingerprint, with the message for their conditions.
-pub(crate) fn load(
-    state: &StateDir,
-    host: &Host,
-    engine: &str,
-    os_build: &str,
-    now: Timestamp,
-) -> BTreeMap<u64, String> {
-    let mut quarantine: Quarantine = state.read(FILE).unwrap_or_else(|err| {
-        warn!(error = %Chain(&err), file = FILE, "failed to read quarantined models: models that crashed this machine may start again");
-        None
-    }).unwrap_or_default();
-    let records = state.records();
-    let started = records
-        .iter()
-        .filter_map(|record| record.worker.as_ref())
-        .map(|worker| worker.started);
-    // Also without workers: unreadable reports are logged before they are needed.
-    let panics = host.panics(started.min().unwrap_or(now));
-    if let Some(err) = &panics.unreadable {
-        warn!(
-            error = %Chain(err),
-            "failed to read kernel panic reports: models that crash this machine are not quarantined; run the agent as an administrator"
-        );
+impl RanModel {
+    /// `engine` applies to records of older agents, which have none.
+    pub(crate) fn of(worker: &WorkerRecord, engine: &str) -> Self {
+        Self {
+            fingerprint: worker.fingerprint,
+            model_path: worker.model_path.clone(),
+            engine: match worker.engine.as_str() {
+                "" => engine.to_owned(),
+                known => known.to_owned(),
+            },
+            started: worker.started,
+        }
     }
-    if quarantine.add(&panics.read, &records, engine)
-        && let Err(err) = state.write(FILE, &quarantine)
-    {
-        warn!(error = %Chain(&err), file = FILE, "failed to store quarantined models");
-    }
-    let applies = quarantine.applies(engine, os_build);
-    for message in applies.values() {
-        warn!("{message}");
-    }
-    applies
 }
 
 /// Model that ran during a kernel panic.
@@ -76,23 +58,19 @@ pub(crate) struct Suspect {
 pub(crate) struct Quarantine(Vec<Suspect>);
 
 impl Quarantine {
-    /// Adds the models whose workers ran during a panic of the GPU drivers. `engine` applies to
-    /// records without an engine. Returns true if a suspect was added.
-    pub(crate) fn add(&mut self, reports: &[PanicReport], records: &[Record], engine: &str) -> bool {
+    /// Adds the models that ran during a panic of the GPU drivers. Returns true if a suspect was
+    /// added.
+    pub(crate) fn add(&mut self, reports: &[PanicReport], ran: &[RanModel]) -> bool {
         let before = self.0.len();
-        for report in reports.iter().filter(|report| report.by_gpu) {
-            let ran = records
-                .iter()
-                .filter_map(|record| record.worker.as_ref())
-                .filter(|worker| worker.started <= report.at);
-            for worker in ran {
+        let by_gpu = reports
+            .iter()
+            .filter(|report| report.cause == PanicCause::GpuDriver);
+        for report in by_gpu {
+            for model in ran.iter().filter(|model| model.started <= report.at) {
                 let suspect = Suspect {
-                    fingerprint: worker.fingerprint,
-                    model_path: worker.model_path.clone(),
-                    engine: match worker.engine.as_str() {
-                        "" => engine.to_owned(),
-                        known => known.to_owned(),
-                    },
+                    fingerprint: model.fingerprint,
+                    model_path: model.model_path.clone(),
+                    engine: model.engine.clone(),
                     os_build: report.os_build.clone(),
                     at: report.at,
                     message: report.message.clone(),
@@ -125,16 +103,16 @@ impl Quarantine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::state::WorkerRecord;
+    use crate::state::Record;
     use crate::state::tests::record;
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
     }
 
-    fn running(name: &str, fingerprint: u64, started: &str, engine: &str) -> Record {
+    pub(crate) fn running(name: &str, fingerprint: u64, started: &str, engine: &str) -> Record {
         let mut record = record(name);
         record.worker = Some(WorkerRecord {
             process: None,
@@ -153,31 +131,36 @@ mod tests {
         record
     }
 
-    fn panic(time: &str, by_gpu: bool) -> PanicReport {
+    fn panic(time: &str, cause: PanicCause) -> PanicReport {
         PanicReport {
             at: at(time),
             os_build: "25E246".to_owned(),
             message: "\"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550".to_owned(),
-            by_gpu,
+            cause,
         }
     }
 
     #[test]
     fn models_of_a_gpu_panic_are_quarantined_on_the_same_system() {
-        let records = [
+        // This agent runs a newer engine than the worker did.
+        let agent_engine = "mlx 2";
+        let ran = [
             running("a", 1, "2026-04-01T10:00:00Z", "mlx 1"),
             running("of-an-older-agent", 3, "2026-04-01T10:00:00Z", ""),
             running("later", 2, "2026-04-01T12:00:00Z", "mlx 1"),
-            record("stopped"),
-        ];
+        ]
+        .map(|record| RanModel::of(&record.worker.unwrap(), agent_engine));
         let mut quarantine = Quarantine::default();
-        // This agent runs a newer engine than the worker did.
-        let agent_engine = "mlx 2";
-        assert!(!quarantine.add(&[panic("2026-04-01T11:00:00Z", false)], &records, agent_engine));
-        assert!(!quarantine.add(&[panic("2026-04-01T09:00:00Z", true)], &records, agent_engine));
-        let panics = [panic("2026-04-01T11:00:00Z", true)];
-        assert!(quarantine.add(&panics, &records, agent_engine));
-        assert!(!quarantine.add(&panics, &records, agent_engine), "already added");
+        for (time, cause) in [
+            ("2026-04-01T11:00:00Z", PanicCause::Other),
+            ("2026-04-01T11:00:00Z", PanicCause::Watchdog),
+            ("2026-04-01T09:00:00Z", PanicCause::GpuDriver),
+        ] {
+            assert!(!quarantine.add(&[panic(time, cause)], &ran), "{time} {cause:?}");
+        }
+        let panics = [panic("2026-04-01T11:00:00Z", PanicCause::GpuDriver)];
+        assert!(quarantine.add(&panics, &ran));
+        assert!(!quarantine.add(&panics, &ran), "already added");
         let applies = quarantine.applies("mlx 1", "25E246");
         assert_eq!(applies.keys().collect::<Vec<_>>(), [&1]);
         assert!(

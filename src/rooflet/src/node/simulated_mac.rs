@@ -19,7 +19,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
-use rooflet_host::{FakeHost, Host, PanicReport};
+use rooflet_host::{FakeHost, Host, PanicCause, PanicReport};
 use rooflet_process::find_by_argument;
 use rooflet_simulation::{Fault, FaultSpec, idle, power};
 
@@ -268,7 +268,7 @@ impl AgentRuns {
             at: Clock::System.now(),
             os_build: self.mac.host.os_build(),
             message: "\"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550".to_owned(),
-            by_gpu: true,
+            cause: PanicCause::GpuDriver,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Inputs of an agent's sync plan: observed and desired state of one node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::rules::bounds::expels;
@@ -89,12 +89,14 @@ impl World<'_> {
             replicas: state.records.iter().map(seen).collect(),
             memory: NodeMemory {
                 allocatable: state.machine.class.allocatable,
-                available: memory.available - pressure::margin(memory.total),
+                available: memory.obtainable() - pressure::margin(memory.total),
             },
             disk_limit: DISK.free,
             hardware: Some(state.machine.class.hardware),
             calibrations: Vec::new(),
             quarantined: BTreeMap::new(),
+            held_back: BTreeSet::new(),
+            watchdog_panics: 0,
             leaked: None,
             probing: false,
             pressure,

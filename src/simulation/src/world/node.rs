@@ -146,6 +146,8 @@ impl Node {
         Memory {
             total,
             available: total - taken - resident,
+            compressible: Bytes::ZERO,
+            swapouts: None,
             working_set: None,
             level: None,
         }

@@ -1,0 +1,127 @@
+//! Raw answers of a Mac's system interfaces. [`crate::mac`] derives from them what the rest of
+//! rooflet uses.
+//!
+//! On a Mac they come from the system; on every other machine they come from a recorded file. The
+//! derivation therefore compiles and is tested everywhere.
+
+pub(crate) mod recorded;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use recorded::{InvalidRecording, RecordedFacts};
+
+/// Sysctl that holds a text.
+pub(crate) const TEXT_SYSCTLS: &[&str] = &[
+    "hw.model",
+    "kern.bootsessionuuid",
+    "kern.osproductversion",
+    "kern.osversion",
+    "machdep.cpu.brand_string",
+];
+/// Sysctl that holds a number.
+pub(crate) const NUMBER_SYSCTLS: &[&str] = &[
+    "hw.memsize",
+    "hw.physicalcpu",
+    "hw.optional.arm64",
+    "iogpu.wired_limit_mb",
+    "kern.hv_vmm_present",
+    "kern.memorystatus_vm_pressure_level",
+    "sysctl.proc_translated",
+];
+/// Class and property of the I/O registry.
+pub(crate) const REGISTRY_PROPERTIES: &[(&str, &str)] = &[
+    ("AGXAccelerator", "gpu-core-count"),
+    ("AGXAccelerator", "PerformanceStatistics"),
+    ("IOPMrootDomain", "AppleClamshellState"),
+    ("IOPMrootDomain", "AppleClamshellCausesSleep"),
+    ("IOHIDSystem", "HIDIdleTime"),
+];
+/// Name of the notification whose state is the thermal pressure level.
+pub(crate) const THERMAL_PRESSURE: &str = "com.apple.system.thermalpressurelevel";
+
+/// Source of raw answers. Every method returns `None` (or nothing) if the system does not answer.
+pub trait Facts: fmt::Debug + Send + Sync {
+    /// Raw bytes of a sysctl value.
+    fn sysctl(&self, name: &str) -> Option<Vec<u8>>;
+
+    /// A property of the first I/O registry entry of a class.
+    fn registry(&self, class: &str, property: &str) -> Option<RegistryValue>;
+
+    /// State of a notification (`notify_get_state`).
+    fn notify_state(&self, name: &str) -> Option<u64>;
+
+    /// Page counts of `host_statistics64`.
+    fn vm_statistics(&self) -> Option<VmStatistics>;
+
+    /// Metal devices (`MTLCopyAllDevices`), the default device if that list is empty.
+    fn metal_devices(&self) -> Vec<MetalDevice>;
+
+    /// Answers of `NSProcessInfo`.
+    fn process_info(&self) -> Option<ProcessInfo>;
+
+    /// Type of the power source that supplies the machine, one of the words of `IOPSKeys.h`.
+    fn power_source(&self) -> Option<String>;
+}
+
+/// Value of an I/O registry property.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RegistryValue {
+    Bool(bool),
+    Number(i64),
+    Text(String),
+    Dictionary(BTreeMap<String, RegistryValue>),
+}
+
+/// Page counts of main memory, in the terms of `vm_stat`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VmStatistics {
+    /// Bytes of one page.
+    pub page: u64,
+    /// Free pages without the speculative ones, as `vm_stat` prints them.
+    pub free: u64,
+    pub active: u64,
+    pub inactive: u64,
+    /// Pages read ahead from files and not used yet.
+    pub speculative: u64,
+    /// Pages that are neither compressed nor swapped out.
+    pub wired: u64,
+    /// Pages whose owners allow the system to discard them.
+    pub purgeable: u64,
+    /// Unwired pages whose content is also in a file, with the speculative ones.
+    pub file_backed: u64,
+    /// Pages occupied by the compressor.
+    pub compressor: u64,
+    /// Pages written to swap files since the system started.
+    #[serde(default)]
+    pub swapouts: u64,
+}
+
+/// A Metal device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MetalDevice {
+    pub name: String,
+    /// Name of the GPU architecture, such as `applegpu_g16s`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub architecture: String,
+    /// Bytes that the GPU can use without slowing down.
+    #[serde(default)]
+    pub recommended_max_working_set_size: u64,
+    /// Bytes of the largest buffer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_buffer_length: Option<u64>,
+}
+
+/// Answers of `NSProcessInfo`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProcessInfo {
+    /// An `NSProcessInfoThermalState`: 0 nominal, 1 fair, 2 serious, 3 critical.
+    pub thermal_state: i64,
+    pub low_power_mode: bool,
+}

@@ -1,0 +1,139 @@
+//! Facts that were recorded on a Mac: a JSON file, written by `rooflet doctor --save` or taken from
+//! a public report.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Facts, MetalDevice, NUMBER_SYSCTLS, ProcessInfo, REGISTRY_PROPERTIES, RegistryValue, TEXT_SYSCTLS,
+    THERMAL_PRESSURE, VmStatistics,
+};
+
+/// Recorded answers of one Mac at one moment. A missing entry means that the system did not answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RecordedFacts {
+    /// Where the answers were published. Empty if they were recorded by rooflet.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub source: Vec<String>,
+    pub sysctl: BTreeMap<String, SysctlValue>,
+    /// Properties by class of the I/O registry.
+    pub registry: BTreeMap<String, BTreeMap<String, RegistryValue>>,
+    pub notify: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vm: Option<VmStatistics>,
+    pub metal: Vec<MetalDevice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_info: Option<ProcessInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_source: Option<String>,
+}
+
+/// Sysctl value: a number has 4 bytes if it fits, else 8.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SysctlValue {
+    Number(u64),
+    Text(String),
+}
+
+/// The text is no recording.
+#[derive(Debug, thiserror::Error)]
+#[error("not a recording of a Mac's facts")]
+pub struct InvalidRecording(#[from] serde_json::Error);
+
+impl RecordedFacts {
+    /// Parses a recording.
+    pub fn parse(text: &str) -> Result<Self, InvalidRecording> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// Records the answers of `facts`. The recording holds no host name, user name, serial number,
+    /// hardware id or boot id.
+    pub fn record(facts: &dyn Facts) -> Self {
+        let texts = TEXT_SYSCTLS
+            .iter()
+            .filter(|name| **name != "kern.bootsessionuuid")
+            .filter_map(|name| Some(((*name).to_owned(), SysctlValue::Text(text(&facts.sysctl(name)?)?))));
+        let numbers = NUMBER_SYSCTLS.iter().filter_map(|name| {
+            Some((
+                (*name).to_owned(),
+                SysctlValue::Number(number(&facts.sysctl(name)?)?),
+            ))
+        });
+        let mut registry: BTreeMap<String, BTreeMap<String, RegistryValue>> = BTreeMap::new();
+        for (class, property) in REGISTRY_PROPERTIES {
+            if let Some(value) = facts.registry(class, property) {
+                let properties = registry.entry((*class).to_owned()).or_default();
+                properties.insert((*property).to_owned(), value);
+            }
+        }
+        let thermal = facts.notify_state(THERMAL_PRESSURE);
+        Self {
+            source: Vec::new(),
+            sysctl: texts.chain(numbers).collect(),
+            registry,
+            notify: thermal
+                .map(|level| (THERMAL_PRESSURE.to_owned(), level))
+                .into_iter()
+                .collect(),
+            vm: facts.vm_statistics(),
+            metal: facts.metal_devices(),
+            process_info: facts.process_info(),
+            power_source: facts.power_source(),
+        }
+    }
+}
+
+impl Facts for RecordedFacts {
+    fn sysctl(&self, name: &str) -> Option<Vec<u8>> {
+        self.sysctl.get(name).map(|value| match value {
+            SysctlValue::Number(number) => match u32::try_from(*number) {
+                Ok(number) => number.to_le_bytes().to_vec(),
+                Err(_) => number.to_le_bytes().to_vec(),
+            },
+            SysctlValue::Text(text) => [text.as_bytes(), b"\0"].concat(),
+        })
+    }
+
+    fn registry(&self, class: &str, property: &str) -> Option<RegistryValue> {
+        self.registry.get(class)?.get(property).cloned()
+    }
+
+    fn notify_state(&self, name: &str) -> Option<u64> {
+        self.notify.get(name).copied()
+    }
+
+    fn vm_statistics(&self) -> Option<VmStatistics> {
+        self.vm
+    }
+
+    fn metal_devices(&self) -> Vec<MetalDevice> {
+        self.metal.clone()
+    }
+
+    fn process_info(&self) -> Option<ProcessInfo> {
+        self.process_info
+    }
+
+    fn power_source(&self) -> Option<String> {
+        self.power_source.clone()
+    }
+}
+
+/// Decodes a sysctl integer of 4 or 8 bytes.
+pub(crate) fn number(bytes: &[u8]) -> Option<u64> {
+    match bytes.len() {
+        4 => Some(u64::from(u32::from_le_bytes(bytes.try_into().ok()?))),
+        8 => Some(u64::from_le_bytes(bytes.try_into().ok()?)),
+        _ => None,
+    }
+}
+
+/// Decodes a sysctl text up to its terminating zero. `None` if it is empty.
+pub(crate) fn text(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[..end]).trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}

@@ -1,0 +1,308 @@
+//! Replays of the published facts in `fixtures/`; the expectations are the machines' data sheets and
+//! the reports' own statements.
+
+use std::fs;
+
+use super::*;
+use crate::facts::{MetalDevice, ProcessInfo, RecordedFacts};
+
+fn fixture(path: &str) -> String {
+    let path = format!("{}/fixtures/{path}", env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(&path).unwrap_or_else(|err| panic!("{path}: {err}"))
+}
+
+fn recorded(name: &str) -> RecordedFacts {
+    let text = fixture(&format!("facts/{name}.json"));
+    RecordedFacts::parse(&text).unwrap_or_else(|err| panic!("{name}: {err:?}"))
+}
+
+/// A Mac that gives these answers to sysctl.
+fn answers(sysctl: &str) -> RecordedFacts {
+    RecordedFacts::parse(&format!(r#"{{"sysctl": {sysctl}}}"#)).unwrap()
+}
+
+#[test]
+fn every_recording_is_parsed_and_names_its_source() {
+    let dir = format!("{}/fixtures/facts", env!("CARGO_MANIFEST_DIR"));
+    let files: Vec<_> = fs::read_dir(dir).unwrap().map(Result::unwrap).collect();
+    assert_eq!(files.len(), 18);
+    for file in files {
+        let facts = RecordedFacts::parse(&fs::read_to_string(file.path()).unwrap()).unwrap();
+        assert!(!facts.source.is_empty(), "{file:?}");
+        let again = RecordedFacts::parse(&serde_json::to_string(&facts).unwrap()).unwrap();
+        assert_eq!(facts, again, "{file:?}");
+        // What is derived from a recording never fails, whatever is missing.
+        let (chip, memory) = (chip(&facts), memory(&facts));
+        assert!(memory.available <= memory.total || memory.total == Bytes::ZERO);
+        assert!(chip.cpu_cores > 0 && !chip.name.is_empty());
+        assert!(operating_system(&facts).starts_with("macOS"));
+        power(&facts);
+        presence(&facts);
+    }
+}
+
+#[test]
+fn chips_are_read_with_their_core_counts() {
+    for (name, brand, gpu_cores, cpu_cores, development) in [
+        ("m1-8gb", "Apple M1", Some(8), 1, false),
+        ("m1-16gb", "Apple M1", Some(8), 1, false),
+        ("m1-max-wired-limit", "Apple M1 Max", None, 10, false),
+        ("m2-pro", "Apple M2 Pro", None, 1, false),
+        ("m3-ultra-96gb", "Apple M3 Ultra", Some(60), 28, false),
+        ("m3-ultra-256gb", "Apple M3 Ultra", Some(80), 1, false),
+        ("m4", "Apple M4", Some(10), 10, false),
+        ("m4-max-36gb", "Apple M4 Max", Some(32), 14, false),
+        ("m4-max-64gb", "Apple M4 Max", None, 16, false),
+        ("m5", "Apple M5", Some(10), 1, false),
+        ("m5-8-cores", "Apple M5", Some(8), 1, false),
+        ("m5-max", "Apple M5 Max", Some(40), 1, false),
+        ("a18-pro", "Apple A18 Pro", Some(5), 6, false),
+        // A virtual GPU and an emulated CPU compute with real ones, but not at their speed.
+        ("virtual-machine", "Apple M1 (Virtual)", None, 1, true),
+        ("rosetta-m3-max", "Apple M3 Max", None, 1, true),
+    ] {
+        let chip = chip(&recorded(name));
+        assert_eq!(
+            (
+                chip.name.as_str(),
+                chip.gpu_cores,
+                chip.cpu_cores,
+                chip.development
+            ),
+            (brand, gpu_cores, cpu_cores, development),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_system_is_named_by_version_and_build() {
+    let facts = recorded("m4");
+    assert_eq!(operating_system(&facts), "macOS 26.5");
+    assert_eq!(os_build(&facts), "25F71");
+    assert_eq!(chip(&facts).machine_model.as_deref(), Some("Mac16,1"));
+}
+
+/// Metal's own numbers, in bytes, as the reports print them.
+#[test]
+fn the_working_set_is_the_limit_that_is_set_or_else_metal_s() {
+    for (name, expect) in [
+        ("m1-8gb", Some(5_726_633_984)),
+        ("m1-16gb", Some(11_453_251_584)),
+        ("m1-max-wired-limit", Some(26_000 << 20)),
+        ("m2-pro", None),
+        ("m3-ultra-256gb", Some(223_338_299_392)),
+        ("m4", Some(19_069_665_280)),
+        ("m5-max", Some(115_448_725_504)),
+        ("a18-pro", Some(5_726_633_984)),
+        ("virtual-machine", Some(5_010_800_640)),
+    ] {
+        let memory = memory(&recorded(name));
+        assert_eq!(memory.working_set, expect.map(Bytes), "{name}");
+    }
+}
+
+#[test]
+fn a_raised_limit_replaces_metal_s_value() {
+    let mut facts = answers(r#"{"iogpu.wired_limit_mb": 28672}"#);
+    facts.metal = vec![MetalDevice {
+        recommended_max_working_set_size: 26_800_603_136,
+        ..MetalDevice::default()
+    }];
+    assert_eq!(memory(&facts).working_set, Some(Bytes::gib(28)));
+}
+
+#[test]
+fn the_graphics_driver_reports_the_memory_in_use() {
+    for (name, expect) in [
+        ("m1-max-graphics", Some(745_570_304)),
+        ("m4", Some(351_141_888)),
+        ("m5", Some(843_038_720)),
+        ("m5-max", None),
+        ("virtual-machine", None),
+    ] {
+        assert_eq!(gpu_memory(&recorded(name)), expect.map(Bytes), "{name}");
+    }
+}
+
+#[test]
+fn the_kernel_s_memory_level_is_read() {
+    let level = |value: u32| {
+        let sysctl = format!(r#"{{"kern.memorystatus_vm_pressure_level": {value}}}"#);
+        memory(&answers(&sysctl)).level
+    };
+    assert_eq!(level(1), Some(MemoryLevel::Normal));
+    assert_eq!(level(4), Some(MemoryLevel::Critical));
+    assert_eq!(level(3), None);
+    assert_eq!(memory(&recorded("pressure-48gb")).level, Some(MemoryLevel::Low));
+    assert_eq!(memory(&recorded("m4")).level, None);
+}
+
+/// A MacBook that is shut, with a display and power, serves.
+#[test]
+fn a_closed_lid_counts_only_if_it_causes_sleep() {
+    let docked = recorded("m2-air-docked");
+    assert_eq!(presence(&docked).lid_closed, Some(false));
+    assert_eq!(power(&docked).source, PowerSource::Ac);
+    let lid = |closed: &str, causes_sleep: &str| {
+        let text = format!(r#"{{"registry": {{"IOPMrootDomain": {{{closed}{causes_sleep}}}}}}}"#);
+        presence(&RecordedFacts::parse(&text).unwrap()).lid_closed
+    };
+    let (open, closed) = (
+        r#""AppleClamshellState": false"#,
+        r#""AppleClamshellState": true"#,
+    );
+    let sleeps = r#", "AppleClamshellCausesSleep": true"#;
+    assert_eq!(lid(closed, sleeps), Some(true));
+    assert_eq!(lid(closed, ""), Some(true));
+    assert_eq!(lid(open, sleeps), Some(false));
+    // A Mac without a lid.
+    assert_eq!(lid("", ""), None);
+}
+
+/// `OSThermalNotification.h`; the reports of github.com/macmade/Hot issues 37 and 74 show "Fair"
+/// from NSProcessInfo where the notification says heavy.
+#[test]
+fn the_thermal_notification_comes_before_the_process_s_view() {
+    let state = |notified: Option<u64>| {
+        let mut facts = RecordedFacts {
+            process_info: Some(ProcessInfo {
+                thermal_state: 1,
+                low_power_mode: true,
+            }),
+            ..RecordedFacts::default()
+        };
+        facts
+            .notify
+            .extend(notified.map(|level| (THERMAL_PRESSURE.to_owned(), level)));
+        power(&facts)
+    };
+    assert_eq!(state(Some(0)).thermal_state, ThermalState::Nominal);
+    assert_eq!(state(Some(2)).thermal_state, ThermalState::Serious);
+    assert_eq!(state(Some(3)).thermal_state, ThermalState::Critical);
+    assert_eq!(state(None).thermal_state, ThermalState::Fair);
+    assert_eq!(state(None).low_power_mode, Some(true));
+    assert_eq!(power(&RecordedFacts::default()), Power::default());
+}
+
+#[test]
+fn power_sources_have_the_names_of_the_system() {
+    for (word, expect) in [
+        ("AC Power", PowerSource::Ac),
+        ("Battery Power", PowerSource::Battery),
+        ("UPS Power", PowerSource::Ups),
+        ("Off Line", PowerSource::Unknown),
+    ] {
+        let facts = RecordedFacts {
+            power_source: Some(word.to_owned()),
+            ..RecordedFacts::default()
+        };
+        assert_eq!(power(&facts).source, expect, "{word}");
+    }
+}
+
+/// Page counts in the form that `vm_stat` prints.
+fn vm_stat(name: &str) -> VmStatistics {
+    let text = fixture(&format!("vm/{name}.txt"));
+    let count = |label: &str| {
+        let line = text
+            .lines()
+            .find_map(|line| line.trim_matches('"').strip_prefix(label));
+        line.map(|rest| {
+            let digits = rest.trim_start_matches(['"', ':']).trim().trim_end_matches('.');
+            digits.parse::<u64>().unwrap_or_else(|_| panic!("{name}: {rest}"))
+        })
+    };
+    assert!(text.starts_with("Mach Virtual Memory Statistics: (page size of 16384 bytes)"));
+    let page_count = |label| count(label).unwrap_or_else(|| panic!("{name} has no {label}"));
+    VmStatistics {
+        page: 16384,
+        free: page_count("Pages free"),
+        active: page_count("Pages active"),
+        inactive: page_count("Pages inactive"),
+        speculative: page_count("Pages speculative"),
+        wired: page_count("Pages wired down"),
+        purgeable: page_count("Pages purgeable"),
+        file_backed: page_count("File-backed pages"),
+        compressor: page_count("Pages occupied by compressor"),
+        swapouts: count("Swapouts").unwrap_or_default(),
+    }
+}
+
+/// Available memory in GiB, computed from the reports by hand (free, file-backed and purgeable
+/// pages), and the memory that becomes available by compression.
+#[test]
+fn memory_of_published_page_counts() {
+    for (name, gib, available, swaps) in [
+        ("usual-24gb", 24, 4.82, false),
+        ("quiet-m1-16gb", 16, 7.75, true),
+        ("busy-16gb", 16, 2.24, true),
+        ("busy-16gb-2", 16, 2.55, true),
+        ("noswap-24gb", 24, 5.95, false),
+        ("idle-32gb", 32, 10.1, false),
+        ("idle-128gb", 128, 94.7, false),
+    ] {
+        let pages = vm_stat(name);
+        let mut facts = answers(&format!(r#"{{"hw.memsize": {}}}"#, Bytes::gib(gib).0));
+        facts.vm = Some(pages);
+        let memory = memory(&facts);
+        let in_gib = |bytes: Bytes| bytes.0 as f64 / f64::from(1 << 30);
+        assert!(
+            (in_gib(memory.available) - available).abs() < 0.05,
+            "{name}: {} GiB available",
+            in_gib(memory.available)
+        );
+        assert!(memory.compressible > Bytes::ZERO, "{name}");
+        assert!(
+            memory.obtainable() <= memory.total - Bytes((pages.wired + pages.active / 2) * pages.page),
+            "{name}: {memory:?} takes memory from active programs"
+        );
+        assert_eq!(memory.swapouts.is_some_and(|count| count > 0), swaps, "{name}");
+        assert_eq!(wired(&facts), Some(Bytes(pages.wired * pages.page)));
+    }
+}
+
+/// A model of 5 GB starts on the 24 GB Mac of the report "as usual": macOS compresses idle programs.
+#[test]
+fn idle_programs_do_not_keep_a_small_model_from_starting() {
+    let mut facts = answers(&format!(r#"{{"hw.memsize": {}}}"#, Bytes::gib(24).0));
+    facts.vm = Some(vm_stat("usual-24gb"));
+    let memory = memory(&facts);
+    assert!(memory.available < Bytes::gib(5));
+    assert!(memory.obtainable() > Bytes::gib(5) + Bytes(memory.total.0 / 20));
+}
+
+/// The counts of `vm_stat` cover each other as the derivation assumes.
+#[test]
+fn speculative_pages_are_among_the_file_backed_ones() {
+    let text = fixture("vm/usual-24gb.txt");
+    let anonymous = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous pages:"));
+    let anonymous: u64 = anonymous.unwrap().trim().trim_end_matches('.').parse().unwrap();
+    let pages = vm_stat("usual-24gb");
+    assert_eq!(
+        pages.active + pages.inactive + pages.speculative,
+        pages.file_backed + anonymous
+    );
+}
+
+/// Nothing in a recording identifies the machine or its owner.
+#[test]
+fn recordings_hold_no_identity() {
+    let mut facts = answers(r#"{"kern.bootsessionuuid": "8F0C3A", "hw.model": "Mac16,1"}"#);
+    let platform = facts
+        .registry
+        .entry("IOPlatformExpertDevice".to_owned())
+        .or_default();
+    platform.insert(
+        "IOPlatformUUID".to_owned(),
+        RegistryValue::Text("4C1D".to_owned()),
+    );
+    assert_eq!(boot_id(&facts).as_deref(), Some("8F0C3A"));
+    assert_eq!(machine_id(&facts).as_deref(), Some("4C1D"));
+    let recording = RecordedFacts::record(&facts);
+    assert_eq!(boot_id(&recording), None);
+    assert_eq!(machine_id(&recording), None);
+    assert_eq!(chip(&recording).machine_model.as_deref(), Some("Mac16,1"));
+}
