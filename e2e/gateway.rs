@@ -183,7 +183,7 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
     fleet.restart();
     let refused = ask(&fleet.gateway, "sometimes", 503);
     assert!(
-        refused.text.contains("by how long the last start took"),
+        refused.text.contains("based on the duration of the last start"),
         "{}",
         refused.text
     );

@@ -1,6 +1,8 @@
-//! Tells the controller what waits in this gateway, for the models whose number of replicas follows it: in an
-//! annotation of a Lease, written at once when something begins to wait for a model, else every few seconds at most,
-//! and not at all while there is no such model. Several gateways have a Lease each.
+//! Reports the queued requests of autoscaled models to the controller.
+//!
+//! Each gateway writes the numbers to an annotation of its own Lease: immediately when the first
+//! request of a model is queued, else every few seconds. Without an autoscaled model, the gateway
+//! writes no Lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,16 +24,17 @@ use rooflet_base::clock::Clock;
 use rooflet_base::latest::Latest;
 use rooflet_client::{ApiError, Attempts, FIELD_MANAGER};
 
-/// Figures that changed are written after this time.
+/// Maximum delay before changed numbers are written.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Figures that did not change are renewed after this many periods, so that they go on counting.
+/// Number of periods after which unchanged numbers are written again, so that the Lease stays
+/// valid.
 const RENEW_PERIODS: u32 = 3;
-/// The least time between two writes.
+/// Minimum time between two writes.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-/// A write without an answer has failed.
+/// Timeout of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Writes the gateway's demand to its Lease; see the module documentation.
 pub(super) struct DemandReporter {
     leases: Api<Lease>,
     name: String,
@@ -40,14 +43,15 @@ pub(super) struct DemandReporter {
     clock: Clock,
 }
 
-/// The same in every build: a gateway that was updated goes on with its Lease.
+/// Returns the name of the gateway's Lease. Stable across builds, so that an upgraded gateway keeps
+/// its Lease.
 fn lease_name(identity: &str) -> String {
     let digest = Sha256::digest(identity);
     format!("{GATEWAY_LEASE_PREFIX}{}", hex::encode(&digest[..8]))
 }
 
 impl DemandReporter {
-    /// `identity` must differ between gateways that run at the same time, and should stay the same over a restart.
+    /// `identity` must be unique among running gateways, and should survive a restart.
     pub(super) fn new(
         client: Client,
         identity: &str,
@@ -67,7 +71,8 @@ impl DemandReporter {
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut demand_rx = self.dispatcher.demand();
         let mut written: Option<Demand> = None;
-        // What could not be written: the one request that would start a model may have gone since.
+        // Demand of failed writes. The request that would scale a model from zero may have left
+        // since.
         let mut unsent = Demand::default();
         let mut age = 0;
         let mut attempts = Attempts::new("reporting demand");
@@ -77,7 +82,7 @@ impl DemandReporter {
                 age += 1;
                 if written.as_ref() != Some(&demand) || age >= RENEW_PERIODS {
                     let writing = tokio::time::timeout(WRITE_TIMEOUT, self.write(&demand)).await;
-                    let late = |_| Err(ApiError::Unreachable("no answer in time".to_owned()));
+                    let late = |_| Err(ApiError::Unreachable("the request timed out".to_owned()));
                     match writing.unwrap_or_else(late) {
                         Ok(()) => {
                             attempts.succeeded();
@@ -102,12 +107,15 @@ impl DemandReporter {
         if written.is_some() {
             let params = DeleteParams::default();
             let deleted = self.leases.delete(&self.name, &params);
-            // What stays behind stops counting by itself.
+            // A Lease that remains expires.
             drop(tokio::time::timeout(MIN_PAUSE, deleted).await);
         }
     }
 
-    /// The most that waited for each model since the last time, or was `unsent` then. `None` where no model follows it.
+    /// Returns the peak of queued requests per model since the last call, at least the value in
+    /// `unsent`.
+    ///
+    /// Returns `None` if no model is autoscaled.
     fn collect(&self, mut unsent: Demand) -> Option<Demand> {
         let table = self.table_rx.latest()?;
         let mut peaks = self.dispatcher.take_peaks();
@@ -177,14 +185,14 @@ mod tests {
     use crate::routing::table::Model;
     use rooflet_base::metrics::Registry;
 
-    /// What the first write is answered with; the others succeed.
+    /// Result of the first write; later writes succeed.
     #[derive(Clone, Copy)]
     enum First {
         Fails,
         Hangs,
     }
 
-    /// An API server, and the demands that it was written.
+    /// Returns a client of a fake API server, and the demand annotations written to it.
     fn server(first: First) -> (Client, Arc<Mutex<Vec<String>>>) {
         let written = Arc::new(Mutex::new(Vec::new()));
         let known = written.clone();
@@ -193,9 +201,9 @@ mod tests {
             async move {
                 let is_write = request.method() == Method::PATCH;
                 let body = request.into_body().collect_bytes().await.expect("a body");
-                let mut answer = Response::new(Body::from(body.to_vec()));
+                let mut response = Response::new(Body::from(body.to_vec()));
                 if !is_write {
-                    return Ok(answer);
+                    return Ok(response);
                 }
                 let lease: Value = serde_json::from_slice(&body).expect("JSON");
                 let demand = &lease["metadata"]["annotations"][DEMAND_ANNOTATION];
@@ -205,18 +213,18 @@ mod tests {
                     written.len()
                 };
                 match first {
-                    First::Fails if turn == 1 => *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE,
+                    First::Fails if turn == 1 => *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE,
                     First::Hangs if turn == 1 => std::future::pending().await,
                     First::Fails | First::Hangs => {}
                 }
-                Ok::<_, std::convert::Infallible>(answer)
+                Ok::<_, std::convert::Infallible>(response)
             }
         });
         (Client::new(service, "default"), known)
     }
 
     #[test]
-    fn a_lease_keeps_its_name_whatever_builds_the_gateway() {
+    fn lease_name_is_stable_across_builds() {
         // `printf studio_127.0.0.1:7480 | sha256sum`
         assert_eq!(
             lease_name("studio_127.0.0.1:7480"),
@@ -224,9 +232,9 @@ mod tests {
         );
     }
 
-    /// It may be the only one for a model at zero, told to come back.
+    /// The failed write may hold the only demand for a model at zero.
     #[tokio::test(start_paused = true)]
-    async fn what_was_wanted_is_told_again_where_telling_failed() {
+    async fn writes_demand_of_failed_write_again() {
         for first in [First::Fails, First::Hangs] {
             let (client, written) = server(first);
             let model = Model {

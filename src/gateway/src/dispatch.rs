@@ -1,4 +1,5 @@
-//! The gateway's [`State`] shared by all requests: a place at a replica is taken, waited for and given back.
+//! Dispatch of requests to replicas: acquires, waits for and releases slots. Shares the gateway's
+//! [`State`] between all requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,9 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::metrics::GatewayMetrics;
-use super::queue::Slip;
-use super::state::{Grant, ModelKey, Queued, Refusal, State};
-use crate::request::ask::Ask;
+use super::queue::QueueTicket;
+use super::state::{EnqueueResult, Grant, ModelKey, Refusal, State};
+use crate::request::info::RequestInfo;
 use crate::routing::health::Fault;
 use crate::routing::length::Length;
 use crate::routing::table::{Model, Replica, RoutingTable};
@@ -17,34 +18,34 @@ use rooflet_base::clock::Clock;
 use rooflet_base::latest::{Latest, LatestSeen};
 use rooflet_base::mutex::lock;
 
-type Wake = oneshot::Sender<Result<Place, Refusal>>;
+type Notifier = oneshot::Sender<Result<Slot, Refusal>>;
 
-/// See the module. Clones are the same.
+/// Dispatches requests to replicas; see the module documentation. Clones share the state.
 #[derive(Clone)]
 pub(super) struct Dispatcher {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    state: Mutex<State<Wake>>,
+    state: Mutex<State<Notifier>>,
     table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
     clock: Clock,
     metrics: GatewayMetrics,
-    /// Marked when something begins to wait for a model.
+    /// Changes when the first request of a model is queued.
     demand_tx: watch::Sender<()>,
-    /// When to look again may have changed.
-    looks: Notify,
+    /// Notified when [`State::requeue_after`] may have changed.
+    requeue_changed: Notify,
 }
 
-/// A place at a replica, for one request. Given back when dropped.
-pub(super) struct Place {
+/// Capacity of a replica for one request. Released on drop.
+pub(super) struct Slot {
     dispatcher: Dispatcher,
     model: ModelKey,
     pub(super) replica: Replica,
-    /// Whether it had to be waited for.
-    pub(super) waited: bool,
-    flight: u64,
-    over: bool,
+    /// Whether the request was queued for the slot.
+    pub(super) was_queued: bool,
+    request_id: u64,
+    released: bool,
 }
 
 impl Dispatcher {
@@ -60,12 +61,12 @@ impl Dispatcher {
                 clock,
                 metrics,
                 demand_tx: watch::Sender::new(()),
-                looks: Notify::new(),
+                requeue_changed: Notify::new(),
             }),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<Wake>> {
+    fn lock(&self) -> MutexGuard<'_, State<Notifier>> {
         lock(&self.shared.state)
     }
 
@@ -77,30 +78,32 @@ impl Dispatcher {
         self.shared.table_rx.latest()
     }
 
-    /// Hands out what a new table makes room for, again and again.
+    /// Dispatches queued requests after every change of the routing table and every
+    /// [`State::requeue_after`]. Never returns while the table's sender exists.
     pub(super) async fn follow(self) {
         let mut table_rx = self.shared.table_rx.clone();
         loop {
             if let Some(table) = table_rx.see_latest() {
                 let orphans = self.lock().update(&table, self.now());
-                for wake in orphans {
-                    drop(wake.send(Err(Refusal::NotReady)));
+                for notifier in orphans {
+                    drop(notifier.send(Err(Refusal::NotReady)));
                 }
                 for model in table.all() {
-                    self.hand_out(&model.key());
+                    self.dispatch_queued(&model.key());
                 }
             }
             let mut changed = std::pin::pin!(table_rx.changed());
             loop {
-                // Asked for before places are handed out, so that a pause that ends in between is noticed by one of the two.
-                let after = self.lock().look_again_after(self.now());
-                let waited_for: Vec<ModelKey> = {
+                // Compute this before dispatching. An ejection that ends in between is then covered by
+                // the dispatch or by the timer.
+                let after = self.lock().requeue_after(self.now());
+                let with_queue: Vec<ModelKey> = {
                     let state = self.lock();
-                    let waited_for = state.waiting().filter(|(_, waiting)| *waiting > 0);
-                    waited_for.map(|(key, _)| key.clone()).collect()
+                    let with_queue = state.queued().filter(|(_, queued)| *queued > 0);
+                    with_queue.map(|(key, _)| key.clone()).collect()
                 };
-                for key in waited_for {
-                    self.hand_out(&key);
+                for key in with_queue {
+                    self.dispatch_queued(&key);
                 }
                 let pause = async {
                     match after {
@@ -114,48 +117,48 @@ impl Dispatcher {
                         Err(_) => return,
                     },
                     () = pause => break,
-                    () = self.shared.looks.notified() => {}
+                    () = self.shared.requeue_changed.notified() => {}
                 }
             }
         }
     }
 
-    fn place(&self, model: ModelKey, grant: Grant, waited: bool) -> Place {
-        Place {
+    fn slot(&self, model: ModelKey, grant: Grant, was_queued: bool) -> Slot {
+        Slot {
             dispatcher: self.clone(),
             model,
             replica: grant.replica,
-            waited,
-            flight: grant.flight,
-            over: false,
+            was_queued,
+            request_id: grant.request_id,
+            released: false,
         }
     }
 
-    /// Gives places to those that wait for the model, as long as there are both.
-    fn hand_out(&self, key: &ModelKey) {
+    /// Dispatches queued requests of the model until no request or no slot is left.
+    fn dispatch_queued(&self, key: &ModelKey) {
         let Some(table) = self.table() else { return };
         let Some(model) = table.get(key) else { return };
         loop {
             let next = self.lock().next(model, self.now());
-            let Some((grant, wake)) = next else { break };
-            let place = self.place(key.clone(), grant, true);
-            if let Err(Ok(place)) = wake.send(Ok(place)) {
-                // Whoever waited has gone; the next one may have the place.
-                place.abandon();
+            let Some((grant, notifier)) = next else { break };
+            let slot = self.slot(key.clone(), grant, true);
+            if let Err(Ok(slot)) = notifier.send(Ok(slot)) {
+                // The client has left. The next request may use the slot.
+                slot.abandon();
             }
         }
-        self.show();
+        self.update_gauges();
     }
 
-    fn show(&self) {
+    fn update_gauges(&self) {
         let state = self.lock();
-        let waiting = state.waiting().map(|(_, waiting)| waiting).sum();
-        let left_out = state.left_out(self.now());
+        let queued = state.queued().map(|(_, queued)| queued).sum();
+        let ejected = state.ejected(self.now());
         drop(state);
-        self.shared.metrics.show(waiting, left_out);
+        self.shared.metrics.update_gauges(queued, ejected);
     }
 
-    /// Changes when something begins to wait for a model.
+    /// Returns a channel that changes when the first request of a model is queued.
     pub(super) fn demand(&self) -> watch::Receiver<()> {
         self.shared.demand_tx.subscribe()
     }
@@ -165,166 +168,178 @@ impl Dispatcher {
         self.lock().take_peaks()
     }
 
-    /// Somebody wants the model, and no replica has room.
+    /// Records demand for a model without free replicas. See [`State::note_demand`].
     pub(super) fn note_demand(&self, model: &Model) {
         if self.lock().note_demand(model) {
             self.shared.demand_tx.send_replace(());
         }
     }
 
-    /// See [`State::unplaced_for`].
-    pub(super) fn unplaced_for(&self, model: &Model) -> Option<Duration> {
-        self.lock().unplaced_for(model, self.now())
+    /// See [`State::grace_period_left`].
+    pub(super) fn grace_period_left(&self, model: &Model) -> Option<Duration> {
+        self.lock().grace_period_left(model, self.now())
     }
 
-    /// A place for a request that has just come: at once, or within `patience` when its turn has come.
+    /// Acquires a slot for a new request: immediately, or from the queue within `max_wait`.
+    ///
+    /// Returns a [`Refusal`] if the queue rejects the request or `max_wait` elapses.
     pub(super) async fn acquire(
         &self,
         model: &Model,
-        ask: &Ask,
+        info: &RequestInfo,
         bytes: usize,
-        patience: Duration,
-    ) -> Result<Place, Refusal> {
+        max_wait: Duration,
+    ) -> Result<Slot, Refusal> {
         let key = model.key();
-        let (wake, woken) = oneshot::channel();
-        let slip = {
+        let (notifier, notified) = oneshot::channel();
+        let ticket = {
             let mut state = self.lock();
-            if let Some(grant) = state.admit(model, ask, self.now()) {
+            if let Some(grant) = state.admit(model, info, self.now()) {
                 drop(state);
-                return Ok(self.place(key, grant, false));
+                return Ok(self.slot(key, grant, false));
             }
-            match state.enqueue(model, ask, bytes, patience, wake, self.now()) {
-                Queued::Refused(refusal) => {
+            match state.enqueue(model, info, bytes, max_wait, notifier, self.now()) {
+                EnqueueResult::Rejected(refusal) => {
                     drop(state);
-                    // A model at zero is started for who comes back as told.
+                    // Scale a model from zero although this request is rejected: the client
+                    // retries.
                     self.note_demand(model);
                     return Err(refusal);
                 }
-                Queued::Waits(slip, gone) => {
+                EnqueueResult::Queued(ticket, evicted) => {
                     let expected = state.expected_wait(model, self.now());
                     drop(state);
-                    if let Some(gone) = gone {
-                        drop(gone.send(Err(Refusal::QueueFull(expected))));
+                    if let Some(evicted) = evicted {
+                        drop(evicted.send(Err(Refusal::QueueFull(expected))));
                     }
-                    slip
+                    ticket
                 }
             }
         };
-        let _waiting = Waiting {
+        let _guard = QueueGuard {
             dispatcher: self,
             key: &key,
-            slip,
+            ticket,
         };
         self.note_demand(model);
-        self.shared.looks.notify_one();
-        // The table may have changed since the caller looked.
-        self.hand_out(&key);
-        match tokio::time::timeout(patience, woken).await {
+        self.shared.requeue_changed.notify_one();
+        // The table may have changed since the caller read it.
+        self.dispatch_queued(&key);
+        match tokio::time::timeout(max_wait, notified).await {
             Ok(Ok(outcome)) => outcome,
-            // The model is gone, and its queue with it.
+            // The model was removed together with its queue.
             Ok(Err(_)) => Err(Refusal::NotReady),
             Err(_elapsed) => Err(Refusal::Expired(self.lock().expected_wait(model, self.now()))),
         }
     }
 
-    /// Another place for a request that those in `tried` could not answer. With `may_queue`, at the best of the
-    /// others even if that has no room right now.
-    pub(super) fn another(&self, model: &Model, ask: &Ask, tried: &[u64], may_queue: bool) -> Option<Place> {
-        let grant = self.lock().another(model, ask, tried, may_queue, self.now())?;
-        Some(self.place(model.key(), grant, false))
+    /// Acquires a slot outside the replicas in `tried`. With `may_queue`, the replica may be full.
+    pub(super) fn retry(
+        &self,
+        model: &Model,
+        info: &RequestInfo,
+        tried: &[u64],
+        may_queue: bool,
+    ) -> Option<Slot> {
+        let grant = self.lock().retry(model, info, tried, may_queue, self.now())?;
+        Some(self.slot(model.key(), grant, false))
     }
 
-    /// See [`State::keeper`].
-    pub(super) fn keeper(&self, model: &Model, ask: &Ask, id: u64) -> Option<Place> {
-        let grant = self.lock().keeper(model, ask, id, self.now())?;
-        Some(self.place(model.key(), grant, false))
+    /// See [`State::assign_to_owner`].
+    pub(super) fn assign_to_owner(&self, model: &Model, info: &RequestInfo, id: u64) -> Option<Slot> {
+        let grant = self.lock().assign_to_owner(model, info, id, self.now())?;
+        Some(self.slot(model.key(), grant, false))
     }
 
     #[cfg(test)]
-    pub(super) fn under_way(&self) -> usize {
-        self.lock().under_way()
+    pub(super) fn in_flight(&self) -> usize {
+        self.lock().in_flight()
     }
 
     #[cfg(test)]
-    pub(super) fn waiting(&self) -> usize {
-        self.lock().waiting().map(|(_, waiting)| waiting).sum()
+    pub(super) fn queued(&self) -> usize {
+        self.lock().queued().map(|(_, queued)| queued).sum()
     }
 }
 
-/// A request in a queue; leaves it when dropped.
-struct Waiting<'a> {
+/// Removes a request from its queue on drop.
+struct QueueGuard<'a> {
     dispatcher: &'a Dispatcher,
     key: &'a ModelKey,
-    slip: Slip,
+    ticket: QueueTicket,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
-        self.dispatcher.lock().leave(self.key, self.slip);
-        self.dispatcher.show();
+        self.dispatcher.lock().remove_queued(self.key, self.ticket);
+        self.dispatcher.update_gauges();
     }
 }
 
-impl Place {
-    /// Its answer told how many requests the replica has.
+impl Slot {
+    /// Records the number of requests that the replica reported in its response.
     pub(super) fn running(&self, count: u64) {
         let now = self.dispatcher.now();
-        self.dispatcher.lock().saw_running(self.replica.id, count, now);
+        self.dispatcher.lock().record_running(self.replica.id, count, now);
     }
 
-    /// The first token has come.
+    /// Records the first token of the response.
     pub(super) fn first_token(&self) {
         let now = self.dispatcher.now();
         self.dispatcher
             .lock()
-            .first_token(self.replica.id, self.flight, now);
+            .first_token(self.replica.id, self.request_id, now);
     }
 
-    /// The answer is there.
+    /// Records the end of a successful response, and releases the slot.
     pub(super) fn finished(mut self, length: Length) {
-        self.over = true;
+        self.released = true;
         let now = self.dispatcher.now();
         self.dispatcher
             .lock()
-            .finished(&self.model, self.replica.id, self.flight, length, now);
-        self.dispatcher.hand_out(&self.model);
+            .finished(&self.model, self.replica.id, self.request_id, length, now);
+        self.dispatcher.dispatch_queued(&self.model);
     }
 
-    /// It answered, and not with what a model says.
-    pub(super) fn refused(mut self) {
-        self.over = true;
+    /// Records a response without generated tokens, and releases the slot.
+    pub(super) fn rejected(mut self) {
+        self.released = true;
         let now = self.dispatcher.now();
-        self.dispatcher.lock().refused(self.replica.id, self.flight, now);
-        self.dispatcher.hand_out(&self.model);
+        self.dispatcher
+            .lock()
+            .rejected(self.replica.id, self.request_id, now);
+        self.dispatcher.dispatch_queued(&self.model);
     }
 
+    /// Records a failure of the replica, and releases the slot.
     pub(super) fn failed(mut self, fault: Fault) {
-        self.over = true;
+        self.released = true;
         let now = self.dispatcher.now();
         self.dispatcher
             .lock()
-            .failed(self.replica.id, self.flight, fault, now);
-        self.dispatcher.shared.looks.notify_one();
-        self.dispatcher.hand_out(&self.model);
+            .failed(self.replica.id, self.request_id, fault, now);
+        self.dispatcher.shared.requeue_changed.notify_one();
+        self.dispatcher.dispatch_queued(&self.model);
     }
 
+    /// Releases the slot without dispatching the next request.
     fn abandon(mut self) {
-        self.over = true;
+        self.released = true;
         let now = self.dispatcher.now();
         self.dispatcher
             .lock()
-            .abandoned(self.replica.id, self.flight, now);
+            .abandoned(self.replica.id, self.request_id, now);
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        if !self.over {
+        if !self.released {
             let now = self.dispatcher.now();
             self.dispatcher
                 .lock()
-                .abandoned(self.replica.id, self.flight, now);
-            self.dispatcher.hand_out(&self.model);
+                .abandoned(self.replica.id, self.request_id, now);
+            self.dispatcher.dispatch_queued(&self.model);
         }
     }
 }
@@ -357,14 +372,14 @@ mod tests {
             name: "guide".to_owned(),
             starting: starting.to_vec(),
             replicas: ready.iter().map(replica).collect(),
-            is_wanted: true,
+            has_desired_replicas: true,
             ..Model::default()
         }
     }
 
-    /// Else it would never be started for those who are told to come back.
+    /// Otherwise the model would never scale from zero for clients that retry later.
     #[tokio::test]
-    async fn a_model_at_zero_that_starts_slowly_is_wanted_by_who_will_not_wait() {
+    async fn rejected_request_counts_as_demand_for_model_at_zero() {
         let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
         let (_table_tx, table_rx) = watch::channel(None);
         let metrics = GatewayMetrics::register(&Registry::new()).unwrap();
@@ -377,47 +392,48 @@ mod tests {
             .lock()
             .update(&RoutingTable::of_models([model.clone()]), dispatcher.now());
         let demand_rx = dispatcher.demand();
-        let asked = dispatcher
-            .acquire(&model, &Ask::default(), 10, Duration::from_secs(60))
+        let rejected = dispatcher
+            .acquire(&model, &RequestInfo::default(), 10, Duration::from_secs(60))
             .await;
-        let refusal = asked.err().expect("it starts in 90 s");
+        let refusal = rejected.err().expect("it starts in 90 s");
         assert!(matches!(refusal, Refusal::TooLong(_)), "{refusal:?}");
         assert!(demand_rx.has_changed().unwrap());
         assert_eq!(dispatcher.take_peaks().len(), 1);
     }
+
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_given_a_replica_when_its_pause_is_over() {
+    async fn queued_request_gets_replica_when_its_ejection_ends() {
         let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
         let model = model(&[], &[1, 2]);
         let table = RoutingTable::of_models([model.clone()]);
         let (_table_tx, table_rx) = watch::channel(Some(Arc::new(table)));
         let metrics = GatewayMetrics::register(&Registry::new()).unwrap();
         let dispatcher = Dispatcher::new(table_rx, Clock::Manual(manual.clone()), metrics);
-        let (patience, ask) = (
+        let (max_wait, info) = (
             Duration::from_secs(60),
-            Ask {
+            RequestInfo {
                 rows: 1,
-                ..Ask::default()
+                ..RequestInfo::default()
             },
         );
-        let acquire = || dispatcher.acquire(&model, &ask, 10, patience);
-        let lasts = acquire().await.expect("room");
-        let fails = acquire().await.expect("room");
-        let failed = fails.replica.id;
-        let waiting = async {
-            while dispatcher.waiting() == 0 {
+        let acquire = || dispatcher.acquire(&model, &info, 10, max_wait);
+        let busy = acquire().await.expect("a free slot");
+        let failing = acquire().await.expect("a free slot");
+        let failed = failing.replica.id;
+        let queueing = async {
+            while dispatcher.queued() == 0 {
                 tokio::task::yield_now().await;
             }
-            fails.failed(Fault::Unreachable);
+            failing.failed(Fault::Unreachable);
             tokio::task::yield_now().await;
             manual.advance(Duration::from_secs(2));
         };
-        let both = async { tokio::join!(acquire(), waiting).0 };
-        let place = tokio::select! {
-            place = both => place.expect("a place"),
-            () = dispatcher.clone().follow() => unreachable!("the table stays"),
+        let both = async { tokio::join!(acquire(), queueing).0 };
+        let slot = tokio::select! {
+            slot = both => slot.expect("a slot"),
+            () = dispatcher.clone().follow() => unreachable!("the table does not change"),
         };
-        assert_eq!(place.replica.id, failed);
-        drop(lasts);
+        assert_eq!(slot.replica.id, failed);
+        drop(busy);
     }
 }

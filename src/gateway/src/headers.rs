@@ -1,7 +1,9 @@
-//! The HTTP headers of the gateway: the names of those that it reads and writes, and how it sets them.
+//! The HTTP headers of the gateway: the names of those that it reads and writes, and how it sets
+//! them.
 //!
-//! Two headers of responses come from `rooflet-inference-api`, which the agent and the worker share: `x-request-id`
-//! (`openai::headers`) and `Retry-After` (`openai::ApiError`, from its `retry_after_seconds`).
+//! Two headers of responses come from `rooflet-inference-api`, which the agent and the worker
+//! share: `x-request-id` (`openai::headers`) and `Retry-After` (`openai::ApiError`, from its
+//! `retry_after_seconds`).
 
 use std::time::Duration;
 
@@ -18,14 +20,16 @@ pub(crate) const FAIRNESS_ID: &str = "x-gateway-inference-fairness-id";
 pub(crate) const SESSION_ID: &str = "x-session-id";
 /// Request: longest time to first token, in milliseconds. llm-d defines the name.
 pub(crate) const FIRST_TOKEN_MILLIS: &str = "x-slo-ttft-ms";
-/// Request: the timeout of OpenAI's and Anthropic's client libraries for Node and for Python, in seconds.
+/// Request: the timeout of OpenAI's and Anthropic's client libraries for Node and for Python, in
+/// seconds.
 pub(crate) const CLIENT_TIMEOUTS: [&str; 2] = ["x-stainless-timeout", "x-stainless-read-timeout"];
 
 /// Response: `namespace/name` of the replica that answered, or that began to answer.
 const REPLICA: HeaderName = HeaderName::from_static("x-rooflet-replica");
 /// Response: time in the queue, in milliseconds. Set only if the request waited.
 const QUEUE_MILLIS: HeaderName = HeaderName::from_static("x-rooflet-queue-ms");
-/// Response: name of the fallback model. Set only if a fallback answered in place of the requested model.
+/// Response: name of the fallback model. Set only if a fallback answered in place of the requested
+/// model.
 const FALLBACK: HeaderName = HeaderName::from_static("x-rooflet-fallback");
 
 /// Returns the headers that the gateway adds to a replica's response.
@@ -57,7 +61,8 @@ pub(crate) fn of_early_stream(replica: &HeaderMap, added: &HeaderMap) -> HeaderM
     headers
 }
 
-/// Removes and returns the agent's count of requests that its replica runs. Clients do not see this header.
+/// Removes and returns the agent's count of requests that its replica runs. Clients do not see this
+/// header.
 pub(crate) fn take_running(headers: &mut HeaderMap) -> Option<u64> {
     let running = headers.remove(RUNNING_HEADER)?;
     running.to_str().ok()?.parse().ok()

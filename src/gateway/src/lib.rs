@@ -1,21 +1,22 @@
 //! The gateway: one OpenAI URL for all models of the fleet.
 //!
-//! The gateway watches ModelReplicas, FleetNodes and ModelDeployments. It routes each request by its `model` to the ready replica with
-//! the earliest predicted finish time and forwards the response as a stream. If all replicas are busy, requests wait in a queue, by
-//! priority and fair between clients.
+//! The gateway watches ModelReplicas, FleetNodes and ModelDeployments. It routes each request by
+//! its `model` to the ready replica with the earliest predicted finish time and streams the
+//! response. If all replicas are busy, the gateway queues requests by priority, fair between
+//! clients.
 //!
 //! Invariants:
-//! - While the API server is away, the gateway keeps serving with the last known routing table.
+//! - While the API server is unreachable, the gateway serves with its last routing table.
 //! - A request is retried on another replica only before the first token of its response.
-//! - Prompts are kept as hashes only, and never logged.
+//! - Prompts are stored as hashes only, and never logged.
 
 mod demand;
-mod desk;
 mod dispatch;
 mod headers;
 mod metrics;
 mod queue;
 mod request;
+mod request_router;
 mod response;
 mod routes;
 mod routing;
@@ -42,7 +43,7 @@ use rooflet_inference_api::openai::pages::{AllowedOrigins, PageRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES};
 use rooflet_telemetry::trace::Tracer;
 
-pub use desk::{Desk, Given, Reply, Waiting};
+pub use request_router::{Assignment, Decision, QueuedRequest, RequestRouter};
 pub use routes::MAX_TRIES;
 
 use demand::DemandReporter;
@@ -50,7 +51,9 @@ use metrics::GatewayMetrics;
 use routes::Gateway;
 use routing::table::RoutingTable;
 
-/// Serves on `listener` until `tasks` stop.
+/// Starts the gateway's tasks. The gateway serves on `listener` until `tasks` stop.
+///
+/// Returns an error if a metric is already registered.
 pub fn serve(
     listener: TcpListener,
     client: Client,
@@ -90,7 +93,8 @@ pub fn serve(
     Ok(())
 }
 
-/// Keeps a routing table as fresh as the caches are. `None` until everything has been listed once.
+/// Builds a routing table after every change of the watched objects. The channel holds `None` until
+/// all kinds are listed.
 fn watch_routes(tasks: &Tasks, client: Client) -> watch::Receiver<Option<Arc<RoutingTable>>> {
     let changes = Changes::new();
     let config = watcher::Config::default;

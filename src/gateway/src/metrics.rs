@@ -1,4 +1,5 @@
-//! What the gateway counts. Never a model's name, a path or anything else that a client chose.
+//! Metrics of the gateway. Labels never contain values that a client chose, such as model names or
+//! paths.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use rooflet_base::metrics::{
 };
 use rooflet_telemetry::trace::{ERROR_TYPE, OpenSpan};
 
-/// What became of a request whose client left before its answer had ended.
+/// Code label of a request whose client disconnected before the end of the response.
 const CANCELLED: &str = "cancelled";
 
 #[derive(Clone)]
@@ -27,7 +28,7 @@ pub(super) struct GatewayMetrics {
     pub(super) fallbacks: IntCounter,
     queue_seconds: Histogram,
     queued: IntGauge,
-    left_out: IntGauge,
+    ejected: IntGauge,
     refusals: IntCounterVec,
     body_bytes: IntGauge,
 }
@@ -41,59 +42,56 @@ impl GatewayMetrics {
             requests: IntCounterVec::new(
                 Opts::new(
                     "rooflet_gateway_requests_total",
-                    "Requests for a model that are over, by class of status; cancelled: their clients left before the end.",
+                    "Finished model requests by status class. `cancelled`: the client disconnected before the end.",
                 ),
                 &["code"],
             )?,
             seconds: HistogramVec::new(
                 options(
                     "rooflet_gateway_request_seconds",
-                    "Time from a request to the end of its answer, or until its client left (cancelled).",
+                    "Time from a request to the end of its response, or to its cancellation.",
                 ),
                 &["code"],
             )?,
             first_byte_seconds: histogram(
                 "rooflet_gateway_time_to_first_byte_seconds",
-                "Time from a request to the first byte of its answer's body: the first token, for a stream.",
+                "Time from a request to the first byte of the response body; for a stream, the first token.",
             )?,
-            outstanding: IntGauge::new(
-                "rooflet_gateway_outstanding_requests",
-                "Requests that are being answered.",
-            )?,
+            outstanding: IntGauge::new("rooflet_gateway_outstanding_requests", "Requests in progress.")?,
             retries: IntCounter::new(
                 "rooflet_gateway_retries_total",
-                "Requests sent to another replica because the first one could not take them.",
+                "Retries on another replica after a failed attempt.",
             )?,
             hedges: IntCounter::new(
                 "rooflet_gateway_hedges_total",
-                "Requests sent to a second replica because the first one took long.",
+                "Requests sent to a second replica because the first token was late.",
             )?,
             fallbacks: IntCounter::new(
                 "rooflet_gateway_fallbacks_total",
-                "Requests answered by another model because the one asked for could not.",
+                "Requests that a fallback model served in place of the requested model.",
             )?,
             queue_seconds: histogram(
                 "rooflet_gateway_queue_seconds",
-                "Time from a request to its turn at a replica.",
+                "Time from a request to its dispatch to a replica.",
             )?,
             queued: IntGauge::new(
                 "rooflet_gateway_queued_requests",
-                "Requests that wait for a replica.",
+                "Requests in the queues of all models.",
             )?,
-            left_out: IntGauge::new(
+            ejected: IntGauge::new(
                 "rooflet_gateway_left_out_replicas",
-                "Replicas that get no requests for a while because they failed.",
+                "Replicas that the gateway has ejected after failures.",
             )?,
             refusals: IntCounterVec::new(
                 Opts::new(
                     "rooflet_gateway_refusals_total",
-                    "Requests refused before a replica saw them.",
+                    "Requests rejected before a replica got them.",
                 ),
                 &["reason"],
             )?,
             body_bytes: IntGauge::new(
                 "rooflet_gateway_request_body_bytes",
-                "Bodies of requests that are kept until their answers begin.",
+                "Bytes of request bodies kept until the response starts.",
             )?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
@@ -105,33 +103,35 @@ impl GatewayMetrics {
         registry.register(Box::new(metrics.fallbacks.clone()))?;
         registry.register(Box::new(metrics.queue_seconds.clone()))?;
         registry.register(Box::new(metrics.queued.clone()))?;
-        registry.register(Box::new(metrics.left_out.clone()))?;
+        registry.register(Box::new(metrics.ejected.clone()))?;
         registry.register(Box::new(metrics.refusals.clone()))?;
         registry.register(Box::new(metrics.body_bytes.clone()))?;
         Ok(metrics)
     }
 
-    pub(super) fn show(&self, queued: usize, left_out: usize) {
+    /// Updates the numbers of queued requests and ejected replicas.
+    pub(super) fn update_gauges(&self, queued: usize, ejected: usize) {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.queued.set(count(queued));
-        self.left_out.set(count(left_out));
+        self.ejected.set(count(ejected));
     }
 
-    pub(super) fn show_bodies(&self, bytes: usize) {
+    pub(super) fn set_body_bytes(&self, bytes: usize) {
         self.body_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// There was no room for a request's body.
-    pub(super) fn refused_for_room(&self) {
+    /// Records a request rejected because the memory for request bodies is full.
+    pub(super) fn record_body_rejection(&self) {
         self.refusals.with_label_values(&["NoRoom"]).inc();
     }
 
-    /// A request had its turn after so long.
-    pub(super) fn waited(&self, wait: Duration) {
+    /// Records the queue time of a dispatched request.
+    pub(super) fn record_queue_time(&self, wait: Duration) {
         self.queue_seconds.observe(wait.as_secs_f64());
     }
 
-    pub(super) fn refused(&self, refusal: Refusal) {
+    /// Records a request rejected before a replica got it.
+    pub(super) fn record_refusal(&self, refusal: Refusal) {
         let reason = match refusal {
             Refusal::QueueFull(_) => "QueueFull",
             Refusal::TooLong(_) => "TooLong",
@@ -141,45 +141,46 @@ impl GatewayMetrics {
         self.refusals.with_label_values(&[reason]).inc();
     }
 
-    /// Begins to measure one request.
-    pub(super) fn begin(&self, clock: &Clock, span: Option<Arc<OpenSpan>>) -> Measure {
+    /// Starts the measurement of a request.
+    pub(super) fn start(&self, clock: &Clock, span: Option<Arc<OpenSpan>>) -> Measure {
         self.outstanding.inc();
         Measure {
             metrics: self.clone(),
             clock: clock.clone(),
             span,
-            began: clock.instant(),
+            started_at: clock.instant(),
             first_byte_seen: false,
             ended: None,
         }
     }
 }
 
-/// One request, counted when this is dropped: as cancelled, unless its answer has ended by then.
+/// Measurement of one request. On drop, counts the request: as cancelled unless its response has
+/// ended.
 pub(super) struct Measure {
     metrics: GatewayMetrics,
     clock: Clock,
     span: Option<Arc<OpenSpan>>,
-    began: Instant,
+    started_at: Instant,
     first_byte_seen: bool,
     ended: Option<StatusCode>,
 }
 
 impl Measure {
-    /// The answer, with this status, has come to its end.
+    /// Records the end of a response with this status.
     pub(super) fn ended(&mut self, status: StatusCode) {
         self.ended = Some(status);
     }
 
-    /// The answer broke off: whoever gave it has failed.
-    pub(super) fn broke_off(&mut self) {
+    /// Records a response body that failed before its end.
+    pub(super) fn broken_off(&mut self) {
         self.ended = Some(StatusCode::BAD_GATEWAY);
         if let Some(span) = &self.span {
             span.fail("BrokenOff");
         }
     }
 
-    /// The answer has failed after its head told another status.
+    /// Records a failure after the response head was sent with a success status.
     pub(super) fn failed(&mut self, status: StatusCode) {
         self.ended = Some(status);
         if let Some(span) = &self.span {
@@ -187,6 +188,7 @@ impl Measure {
         }
     }
 
+    /// Records the first byte of the response body.
     pub(super) fn first_byte(&mut self) {
         if !self.first_byte_seen {
             self.first_byte_seen = true;
@@ -195,7 +197,7 @@ impl Measure {
     }
 
     fn seconds(&self) -> f64 {
-        (self.clock.instant() - self.began).as_secs_f64()
+        (self.clock.instant() - self.started_at).as_secs_f64()
     }
 }
 

@@ -1,17 +1,16 @@
-//! Requests that wait for a replica of one model: by priority, and within a priority fair between clients.
+//! Request queue of one model: ordered by priority, and fair between clients of the same priority.
 //!
-//! Deficit round robin (Shreedhar and Varghese, 1995), with a request's expected tokens as its length: a client that
-//! sends much, or long prompts, waits behind itself and not before others. When the queue is full, room is made
-//! where the most is waiting.
+//! Clients of one priority share by deficit round robin (Shreedhar and Varghese, 1995). The length
+//! of a request is its expected number of tokens, so a client's backlog delays only that client. If
+//! the queue is full, a new request evicts a request of the client with the longest backlog.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-/// Tokens a client may have computed before it is the next one's turn.
+/// Tokens that a client may use before the next client's turn.
 const QUANTUM: u64 = 2048;
 
-/// One that waits.
 #[derive(Debug)]
-struct Waiting<T> {
+struct Entry<T> {
     id: u64,
     cost: u64,
     value: T,
@@ -20,14 +19,14 @@ struct Waiting<T> {
 #[derive(Debug)]
 struct Flow<T> {
     credit: u64,
-    waiting: VecDeque<Waiting<T>>,
+    entries: VecDeque<Entry<T>>,
 }
 
-/// Those of one priority.
+/// Queued requests of one priority.
 #[derive(Debug)]
 struct Band<T> {
     flows: HashMap<u64, Flow<T>>,
-    /// Clients with something waiting; it is the first one's turn.
+    /// Clients with queued requests, in order of their turns.
     turns: VecDeque<u64>,
 }
 
@@ -40,7 +39,7 @@ impl<T> Default for Band<T> {
     }
 }
 
-/// See the module.
+/// Priority queue with fair sharing between clients; see the module documentation.
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     bands: BTreeMap<i32, Band<T>>,
@@ -49,25 +48,25 @@ pub(super) struct FairQueue<T> {
     next_id: u64,
 }
 
-/// Where one waits, to be taken out again.
+/// Handle of a queued request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Slip {
+pub(super) struct QueueTicket {
     priority: i32,
     client: u64,
     id: u64,
 }
 
-/// What became of one that came.
+/// Result of [`FairQueue::push`].
 #[derive(Debug, PartialEq)]
-pub(super) enum Pushed<T> {
-    /// It waits; where the queue was full, another one had to go.
-    Waits(Slip, Option<T>),
-    /// Nobody has more waiting, or less urgently, than this client.
+pub(super) enum PushResult<T> {
+    /// The request is queued. If the queue was full, the second field is the evicted request.
+    Queued(QueueTicket, Option<T>),
+    /// The queue is full, and no request of lower priority or of a longer backlog can be evicted.
     Full(T),
 }
 
 impl<T> FairQueue<T> {
-    /// Takes nobody until it is told how many.
+    /// Creates a queue with a limit of 0 requests; see [`Self::set_max`].
     pub(super) fn new() -> Self {
         Self {
             bands: BTreeMap::new(),
@@ -77,7 +76,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// How many may wait. Those that wait already stay.
+    /// Sets the maximum number of queued requests. Requests beyond a lower limit stay queued.
     pub(super) fn set_max(&mut self, max: usize) {
         self.max = max;
     }
@@ -86,13 +85,13 @@ impl<T> FairQueue<T> {
         self.len
     }
 
-    /// Lower priorities go first. `cost` is in tokens.
-    pub(super) fn push(&mut self, priority: i32, client: u64, cost: u64, value: T) -> Pushed<T> {
-        let mut gone = None;
+    /// Adds a request. Lower `priority` values are served first; `cost` is in tokens.
+    pub(super) fn push(&mut self, priority: i32, client: u64, cost: u64, value: T) -> PushResult<T> {
+        let mut evicted = None;
         if self.len >= self.max {
-            gone = match self.make_room(priority, client) {
-                Some(gone) => Some(gone),
-                None => return Pushed::Full(value),
+            evicted = match self.evict_for(priority, client) {
+                Some(evicted) => Some(evicted),
+                None => return PushResult::Full(value),
             };
         }
         let id = self.next_id;
@@ -102,17 +101,20 @@ impl<T> FairQueue<T> {
             band.turns.push_back(client);
             Flow {
                 credit: 0,
-                waiting: VecDeque::new(),
+                entries: VecDeque::new(),
             }
         });
-        flow.waiting.push_back(Waiting { id, cost, value });
+        flow.entries.push_back(Entry { id, cost, value });
         self.len += 1;
-        Pushed::Waits(Slip { priority, client, id }, gone)
+        PushResult::Queued(QueueTicket { priority, client, id }, evicted)
     }
 
-    /// Takes out the newest of the client with the most waiting in the least urgent priority, if that is less urgent
-    /// than `priority`, or as urgent and of a client with more waiting than `client` would have.
-    fn make_room(&mut self, priority: i32, client: u64) -> Option<T> {
+    /// Evicts a request to admit one of `priority` from `client`, and returns the evicted request.
+    ///
+    /// The victim is the newest request of the client with the longest backlog in the lowest
+    /// priority. A request of the same priority is evicted only if the victim's client has a longer
+    /// backlog than `client` would have.
+    fn evict_for(&mut self, priority: i32, client: u64) -> Option<T> {
         let (&last, band) = self.bands.last_key_value()?;
         if last < priority {
             return None;
@@ -120,70 +122,70 @@ impl<T> FairQueue<T> {
         let (&longest, flow) = band
             .flows
             .iter()
-            .max_by_key(|(client, flow)| (flow.waiting.len(), **client))?;
-        let own = band.flows.get(&client).map_or(0, |flow| flow.waiting.len());
-        if last == priority && flow.waiting.len() <= own + 1 {
+            .max_by_key(|(client, flow)| (flow.entries.len(), **client))?;
+        let own = band.flows.get(&client).map_or(0, |flow| flow.entries.len());
+        if last == priority && flow.entries.len() <= own + 1 {
             return None;
         }
-        let id = flow.waiting.back()?.id;
-        self.remove(Slip {
+        let id = flow.entries.back()?.id;
+        self.remove(QueueTicket {
             priority: last,
             client: longest,
             id,
         })
     }
 
-    /// The priority of the one whose turn it is.
+    /// Returns the priority of the next request.
     pub(super) fn most_urgent(&self) -> Option<i32> {
         self.bands.keys().next().copied()
     }
 
-    /// How many of those that wait would go before one that came now.
-    pub(super) fn before(&self, priority: i32, client: u64, cost: u64) -> usize {
-        let of = |band: &Band<T>| band.flows.values().map(|flow| flow.waiting.len()).sum::<usize>();
+    /// Returns how many queued requests would be served before a new request.
+    pub(super) fn count_ahead(&self, priority: i32, client: u64, cost: u64) -> usize {
+        let of = |band: &Band<T>| band.flows.values().map(|flow| flow.entries.len()).sum::<usize>();
         let more_urgent = self.bands.range(..priority).map(|(_, band)| of(band)).sum();
         let Some(band) = self.bands.get(&priority) else {
             return more_urgent;
         };
-        // A client whose credit pays for its first one gets no quantum with its next turn.
-        let head = |flow: &Flow<T>| flow.waiting.front().map_or(cost, |head| head.cost);
+        // A client whose credit covers its first request gets no quantum on its next turn.
+        let head = |flow: &Flow<T>| flow.entries.front().map_or(cost, |head| head.cost);
         let has_turn_left = |flow: &Flow<T>| flow.credit >= head(flow);
         let own = band.flows.get(&client);
-        let earlier: u64 = own.map_or(0, |flow| flow.waiting.iter().map(|one| one.cost).sum());
+        let earlier: u64 = own.map_or(0, |flow| flow.entries.iter().map(|one| one.cost).sum());
         let unpaid = (earlier + cost).saturating_sub(own.map_or(0, |flow| flow.credit));
         let turns = unpaid.div_ceil(QUANTUM) + u64::from(own.map_or(cost == 0, has_turn_left));
-        let place = band.turns.iter().position(|one| *one == client);
-        let goes = |(index, other): (usize, &u64)| {
+        let position = band.turns.iter().position(|one| *one == client);
+        let served_before = |(index, other): (usize, &u64)| {
             let Some(flow) = band.flows.get(other) else {
                 return 0;
             };
             if *other == client {
-                return flow.waiting.len();
+                return flow.entries.len();
             }
-            let is_after = place.is_some_and(|place| index > place);
+            let is_after = position.is_some_and(|position| index > position);
             let turns = turns.saturating_sub(u64::from(is_after));
             if turns == 0 {
                 return 0;
             }
             let mut left = flow.credit + (turns - u64::from(has_turn_left(flow))) * QUANTUM;
-            let paid = flow.waiting.iter().take_while(|one| {
+            let paid = flow.entries.iter().take_while(|one| {
                 let is_paid = one.cost <= left;
                 left = left.saturating_sub(one.cost);
                 is_paid
             });
             paid.count()
         };
-        more_urgent + band.turns.iter().enumerate().map(goes).sum::<usize>()
+        more_urgent + band.turns.iter().enumerate().map(served_before).sum::<usize>()
     }
 
-    /// The one whose turn it is.
-    pub(super) fn pop(&mut self) -> Option<(Slip, T)> {
+    /// Removes and returns the next request.
+    pub(super) fn pop(&mut self) -> Option<(QueueTicket, T)> {
         let (&priority, band) = self.bands.first_key_value()?;
         let fewest = |flow: &Flow<T>| {
-            let cost = flow.waiting.front().map_or(0, |head| head.cost);
+            let cost = flow.entries.front().map_or(0, |head| head.cost);
             cost.saturating_sub(flow.credit).div_ceil(QUANTUM)
         };
-        // Rounds in which nobody has credit enough are skipped over.
+        // Skip the rounds in which no client has enough credit.
         let rounds = band.flows.values().map(fewest).min()?;
         let band = self.bands.get_mut(&priority)?;
         if rounds > 1 {
@@ -194,7 +196,7 @@ impl<T> FairQueue<T> {
         loop {
             let client = *band.turns.front()?;
             let flow = band.flows.get_mut(&client)?;
-            let cost = flow.waiting.front()?.cost;
+            let cost = flow.entries.front()?.cost;
             if flow.credit < cost {
                 flow.credit += QUANTUM;
                 if flow.credit < cost {
@@ -203,33 +205,33 @@ impl<T> FairQueue<T> {
                 }
             }
             flow.credit -= cost;
-            let id = flow.waiting.front()?.id;
-            // Its turn is over once its credit is used up.
-            let stays = flow.waiting.get(1).is_some_and(|next| next.cost <= flow.credit);
+            let id = flow.entries.front()?.id;
+            // The turn of a client ends when its credit does not cover its next request.
+            let stays = flow.entries.get(1).is_some_and(|next| next.cost <= flow.credit);
             if !stays {
                 band.turns.rotate_left(1);
             }
-            let slip = Slip { priority, client, id };
-            return self.remove(slip).map(|value| (slip, value));
+            let ticket = QueueTicket { priority, client, id };
+            return self.remove(ticket).map(|value| (ticket, value));
         }
     }
 
-    /// Takes one out that need not wait any longer. `None` if it is not there any more.
-    pub(super) fn remove(&mut self, slip: Slip) -> Option<T> {
-        let band = self.bands.get_mut(&slip.priority)?;
-        let flow = band.flows.get_mut(&slip.client)?;
-        let index = flow.waiting.iter().position(|waiting| waiting.id == slip.id)?;
-        let waiting = flow.waiting.remove(index)?;
+    /// Removes the request of `ticket`. Returns `None` if the queue no longer contains the request.
+    pub(super) fn remove(&mut self, ticket: QueueTicket) -> Option<T> {
+        let band = self.bands.get_mut(&ticket.priority)?;
+        let flow = band.flows.get_mut(&ticket.client)?;
+        let index = flow.entries.iter().position(|entries| entries.id == ticket.id)?;
+        let entries = flow.entries.remove(index)?;
         self.len -= 1;
-        if flow.waiting.is_empty() {
-            // Who has nothing to send saves up nothing.
-            band.flows.remove(&slip.client);
-            band.turns.retain(|client| *client != slip.client);
+        if flow.entries.is_empty() {
+            // A client without queued requests keeps no credit.
+            band.flows.remove(&ticket.client);
+            band.turns.retain(|client| *client != ticket.client);
             if band.flows.is_empty() {
-                self.bands.remove(&slip.priority);
+                self.bands.remove(&ticket.priority);
             }
         }
-        Some(waiting.value)
+        Some(entries.value)
     }
 }
 
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_urgent_go_first_and_one_client_goes_in_order() {
+    fn pops_by_priority_and_in_order_of_arrival() {
         let mut queue = queue(9, &[(0, 1, 10), (5, 1, 10), (-1, 1, 10), (0, 1, 10)]);
         let order: Vec<_> = all(&mut queue).into_iter().map(|(_, number)| number).collect();
         assert_eq!(order, [2, 0, 3, 1]);
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_many_waits_behind_itself() {
+    fn backlog_of_one_client_does_not_delay_another() {
         let mut entries = vec![(0, 1, QUANTUM); 10];
         entries.push((0, 2, QUANTUM));
         let mut queue = queue(99, &entries);
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_counted_in_tokens_and_not_in_requests() {
+    fn shares_by_tokens_not_by_requests() {
         // Client 1 sends prompts ten times as long as client 2.
         let entries: Vec<_> = (0..40)
             .flat_map(|_| [(0, 1, 10 * QUANTUM), (0, 2, QUANTUM)])
@@ -289,45 +291,48 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_makes_room_where_the_most_waits() {
+    fn full_queue_evicts_from_longest_backlog() {
         let mut full = queue(3, &[(0, 1, 1), (0, 1, 1), (0, 1, 1)]);
-        assert_eq!(full.push(0, 1, 1, (1, 9)), Pushed::Full((1, 9)));
+        assert_eq!(full.push(0, 1, 1, (1, 9)), PushResult::Full((1, 9)));
         assert!(matches!(
             full.push(0, 2, 1, (2, 3)),
-            Pushed::Waits(_, Some((1, 2)))
+            PushResult::Queued(_, Some((1, 2)))
         ));
-        assert_eq!(full.push(0, 2, 1, (2, 9)), Pushed::Full((2, 9)));
-        assert_eq!(full.push(1, 3, 1, (3, 9)), Pushed::Full((3, 9)));
-        assert!(matches!(full.push(-1, 1, 1, (1, 4)), Pushed::Waits(_, Some(_))));
+        assert_eq!(full.push(0, 2, 1, (2, 9)), PushResult::Full((2, 9)));
+        assert_eq!(full.push(1, 3, 1, (3, 9)), PushResult::Full((3, 9)));
+        assert!(matches!(
+            full.push(-1, 1, 1, (1, 4)),
+            PushResult::Queued(_, Some(_))
+        ));
         assert_eq!(full.len(), 3);
     }
 
     #[test]
-    fn who_leaves_is_gone() {
+    fn removes_request_by_ticket_once() {
         let mut queue = sized(9);
-        let Pushed::Waits(slip, None) = queue.push(0, 1, 1, "a") else {
-            panic!("there is room");
+        let PushResult::Queued(ticket, None) = queue.push(0, 1, 1, "a") else {
+            panic!("the queue is not full");
         };
-        assert_eq!(queue.remove(slip), Some("a"));
-        assert_eq!(queue.remove(slip), None);
+        assert_eq!(queue.remove(ticket), Some("a"));
+        assert_eq!(queue.remove(ticket), None);
         assert_eq!(queue.len(), 0);
         assert!(queue.pop().is_none());
     }
 
     proptest! {
         #[test]
-        fn all_that_came_go_once(entries in proptest::collection::vec((-1i32..2, 0u64..4, 0u64..100_000), 0..60), max in 1usize..60) {
+        fn pops_every_request_once(entries in proptest::collection::vec((-1i32..2, 0u64..4, 0u64..100_000), 0..60), max in 1usize..60) {
             let mut queue = sized(max);
-            let mut refused = 0;
+            let mut rejected = 0;
             for (number, (priority, client, cost)) in entries.iter().enumerate() {
                 match queue.push(*priority, *client, *cost, number) {
-                    Pushed::Waits(_, gone) => refused += usize::from(gone.is_some()),
-                    Pushed::Full(_) => refused += 1,
+                    PushResult::Queued(_, evicted) => rejected += usize::from(evicted.is_some()),
+                    PushResult::Full(_) => rejected += 1,
                 }
                 prop_assert!(queue.len() <= max);
             }
             let mut left = all(&mut queue);
-            prop_assert_eq!(left.len() + refused, entries.len());
+            prop_assert_eq!(left.len() + rejected, entries.len());
             let mut last = i32::MIN;
             for number in &left {
                 prop_assert!(entries[*number].0 >= last);
@@ -335,28 +340,28 @@ mod tests {
             }
             left.sort_unstable();
             left.dedup();
-            prop_assert_eq!(left.len() + refused, entries.len());
+            prop_assert_eq!(left.len() + rejected, entries.len());
         }
 
         #[test]
-        fn those_before_one_are_told_as_they_will_go(
-            entries in proptest::collection::vec((-1i32..2, 0u64..4, 0u64..9_000), 0..40), gone in 0usize..20,
+        fn count_ahead_matches_pop_order(
+            entries in proptest::collection::vec((-1i32..2, 0u64..4, 0u64..9_000), 0..40), evicted in 0usize..20,
             priority in -1i32..2, client in 0u64..5, cost in 0u64..9_000,
         ) {
             let mut queue = queue(99, &entries);
-            for _ in 0..gone {
+            for _ in 0..evicted {
                 queue.pop();
             }
-            let told = queue.before(priority, client, cost);
+            let expected = queue.count_ahead(priority, client, cost);
             queue.push(priority, client, cost, (client, 99));
-            let place = all(&mut queue).into_iter().position(|(_, number)| number == 99);
-            prop_assert_eq!(Some(told), place);
+            let position = all(&mut queue).into_iter().position(|(_, number)| number == 99);
+            prop_assert_eq!(Some(expected), position);
         }
 
         #[test]
-        fn no_client_gets_far_ahead_of_another(costs in proptest::collection::vec((0u64..3, 1u64..5000), 30..90)) {
-            // While all of them have something waiting, what they got differs by no more than a quantum and their
-            // largest request (the theorem of the paper, with one more request for where the count stops).
+        fn backlogged_clients_get_equal_shares(costs in proptest::collection::vec((0u64..3, 1u64..5000), 30..90)) {
+            // While every client has a backlog, shares differ by at most a quantum and the largest
+            // request (theorem of the paper, plus one request because the loop stops mid-round).
             let mut queue = sized(1000);
             let mut left = [0usize; 3];
             for (client, cost) in &costs {
@@ -367,7 +372,7 @@ mod tests {
             let mut got = [0u64; 3];
             let all_wait = |left: &[usize; 3]| left.iter().all(|left| *left > 0);
             while all_wait(&left) {
-                let (_, (client, cost)) = queue.pop().expect("some wait");
+                let (_, (client, cost)) = queue.pop().expect("all clients have a backlog");
                 got[client as usize] += cost;
                 left[client as usize] -= 1;
                 let (most, least) = (got.iter().max().expect("three"), got.iter().min().expect("three"));

@@ -1,4 +1,4 @@
-//! A client's request: what it asks for, and its copy that is sent to replicas.
+//! Client requests: their parsed properties, and the copy that is sent to replicas.
 
-pub(crate) mod ask;
 pub(crate) mod incoming;
+pub(crate) mod info;

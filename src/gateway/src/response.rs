@@ -1,6 +1,6 @@
-//! The answer to a client: a replica's response, an early beginning of a stream, or an error.
+//! Responses to clients: a replica's response, the early head of a stream, or an error.
 
-pub(crate) mod answer;
+pub(crate) mod body;
 pub(crate) mod early;
 pub(crate) mod outcome;
 pub(crate) mod refusal;

@@ -1,4 +1,4 @@
-//! From a request to a replica's answer.
+//! Request handling: reads a request, routes it to a replica, and retries or falls back on failure.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
-use super::dispatch::{Dispatcher, Place};
+use super::dispatch::{Dispatcher, Slot};
 use super::headers;
 use super::metrics::GatewayMetrics;
 use super::state::{ModelKey, Refusal};
-use crate::request::ask::Ask;
 use crate::request::incoming::Incoming;
-use crate::response::answer::{Begun, begin};
+use crate::request::info::RequestInfo;
+use crate::response::body::{BufferedBody, buffer_until_first_token};
 use crate::response::early::{self, HEAD_AFTER};
 use crate::response::outcome::{
-    Answered, Missed, MissedReason, NoAnswer, another_may_do_better, had_the_request, is_final,
+    Answered, AttemptError, AttemptFailure, ModelError, is_final, is_retryable, reached_worker,
 };
 use crate::response::refusal;
 use crate::routing::health::Fault;
@@ -44,13 +44,13 @@ use rooflet_proxy::{BodyRoom, ForwardError, PeekError, Proxy, peek_model};
 use rooflet_telemetry::trace;
 use rooflet_telemetry::trace::{OpenSpan, SpanKind, TraceContext, Tracer};
 
-/// Replicas one request is tried on before it waits for a better moment.
+/// Maximum number of replicas that one round of attempts tries before it backs off.
 pub const MAX_TRIES: usize = 3;
-/// The wait after all of them failed; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(2);
+/// Backoff after the first failed round; each further one is twice as long, up to [`MAX_BACKOFF`].
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
-/// What all requests share.
+/// State of the gateway that all requests share.
 pub(super) struct Gateway {
     table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
     proxy: Proxy,
@@ -95,7 +95,7 @@ impl Gateway {
     }
 
     pub(super) fn render_metrics(&self) -> String {
-        self.metrics.show_bodies(self.body_room.kept());
+        self.metrics.set_body_bytes(self.body_room.kept());
         render(&self.registry)
     }
 
@@ -103,7 +103,7 @@ impl Gateway {
         self.table_rx.latest().ok_or_else(|| {
             ApiError::unavailable(
                 ErrorCode::ModelUnavailable,
-                "The gateway has not reached the API server yet. Please try again shortly.",
+                "The gateway has not connected to the API server yet. Retry shortly.",
             )
         })
     }
@@ -126,10 +126,10 @@ impl Gateway {
         Ok(Json(card(asked.to_owned(), model)).into_response())
     }
 
-    /// Sends the request to a replica of its model, and to another one if that cannot take it.
+    /// Forwards a request to a replica of its model. Retries on other replicas and fallback models.
     pub(super) async fn forward(self: Arc<Self>, request: Request) -> Result<Response, ApiError> {
         let span = self.span(&request).map(Arc::new);
-        let mut measure = self.metrics.begin(&self.clock, span.clone());
+        let mut measure = self.metrics.start(&self.clock, span.clone());
         let uri = request.uri().clone();
         let (head_tx, head_rx) = oneshot::channel();
         let early = async {
@@ -138,60 +138,60 @@ impl Gateway {
                     tokio::time::sleep(HEAD_AFTER).await;
                     head
                 }
-                // It will have none.
+                // No early head will follow.
                 Err(_) => std::future::pending().await,
             }
         };
         let gateway = Arc::clone(&self);
-        let of_answer = span.clone();
-        let answer = async move { gateway.answer(request, of_answer, head_tx).await }.boxed();
-        let answer = match select(answer, std::pin::pin!(early)).await {
-            Either::Left((answer, _)) => answer,
-            Either::Right((head, answer)) => {
+        let request_span = span.clone();
+        let outcome = async move { gateway.serve(request, request_span, head_tx).await }.boxed();
+        let outcome = match select(outcome, std::pin::pin!(early)).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right((head, outcome)) => {
                 if let Some(span) = &span {
                     span.answered(head.status);
                 }
-                let settling = async move {
-                    let answer = answer.await.and_then(Answered::after_head);
-                    match answer {
-                        Ok(answered) => Ok(answered.tracked(measure).1),
-                        Err(no_answer) => {
-                            // The head told another one.
-                            measure.failed(no_answer.outcome());
-                            Err(no_answer)
+                let pending = async move {
+                    let outcome = outcome.await.and_then(Answered::after_head);
+                    match outcome {
+                        Ok(response) => Ok(response.tracked(measure).1),
+                        Err(model_error) => {
+                            // The head already had a success status.
+                            measure.failed(model_error.outcome());
+                            Err(model_error)
                         }
                     }
                 };
-                let body = early::body(settling.boxed(), uri);
+                let body = early::body(pending.boxed(), uri);
                 return Ok(Response::from_parts(head, body));
             }
         };
-        let status = match &answer {
+        let status = match &outcome {
             Ok(Answered { parts, .. }) => parts.status,
-            Err(no_answer) => no_answer.status(),
+            Err(model_error) => model_error.status(),
         };
         if let Some(span) = &span {
             span.answered(status);
         }
-        let no_answer = match answer {
-            Ok(answered) => {
-                let (parts, tracked) = answered.tracked(measure);
+        let model_error = match outcome {
+            Ok(response) => {
+                let (parts, tracked) = response.tracked(measure);
                 return Ok(Response::from_parts(parts, Body::new(tracked)));
             }
-            Err(no_answer) => no_answer,
+            Err(model_error) => model_error,
         };
         if status.is_success() {
-            measure.failed(no_answer.outcome());
+            measure.failed(model_error.outcome());
         } else {
             measure.ended(status);
         }
-        match no_answer {
-            NoAnswer::Said(response) => Ok(*response),
-            NoAnswer::Refused(err) => Err(err),
+        match model_error {
+            ModelError::Response(response) => Ok(*response),
+            ModelError::Rejected(err) => Err(err),
         }
     }
 
-    /// Ends with the answer's body.
+    /// Starts the request's span, which ends with the response body.
     fn span(&self, request: &Request) -> Option<OpenSpan> {
         let (method, path) = (request.method().as_str(), request.uri().path());
         let span = self
@@ -206,26 +206,26 @@ impl Gateway {
         Some(span)
     }
 
-    /// The answer of the model that was asked for, or of the first of its fallbacks that can.
-    async fn answer(
+    /// Returns the response of the requested model, or of the first fallback model that succeeds.
+    async fn serve(
         &self,
         request: Request,
         span: Option<Arc<OpenSpan>>,
         head_tx: oneshot::Sender<http::response::Parts>,
-    ) -> Result<Answered, NoAnswer> {
+    ) -> Result<Answered, ModelError> {
         let table = self.table()?;
         let began = self.clock.instant();
         let (parts, body) = request.into_parts();
-        let peeked = peek_model(body, MAX_BODY_BYTES, &self.body_room).await;
-        let peeked = peeked.map_err(|err| {
+        let parsed = peek_model(body, MAX_BODY_BYTES, &self.body_room).await;
+        let parsed = parsed.map_err(|err| {
             if matches!(err, PeekError::NoRoom) {
-                self.metrics.refused_for_room();
+                self.metrics.record_body_rejection();
             }
             ApiError::from(err)
         })?;
         let model = table
-            .find(&peeked.model)
-            .map_err(|unknown| refusal::unknown(&peeked.model, unknown))?;
+            .find(&parsed.model)
+            .map_err(|unknown| refusal::unknown(&parsed.model, unknown))?;
         if let Some(span) = &span {
             span.set(trace::REQUEST_MODEL, model.name.as_str());
         }
@@ -233,24 +233,24 @@ impl Gateway {
             .extensions
             .get::<ConnectInfo<SocketAddr>>()
             .map(|ConnectInfo(address)| address.ip());
-        let ask = Ask::new(parts.uri.path(), &parts.headers, &peeked.body, address);
-        let deadline = began + ask.patience(model.routing.queue_timeout);
-        // A worker knows its model without the namespace.
-        let body = if peeked.model == model.name {
-            peeked.body.clone()
+        let info = RequestInfo::new(parts.uri.path(), &parts.headers, &parsed.body, address);
+        let deadline = began + info.max_wait(model.routing.queue_timeout);
+        // Workers use the served name without the namespace.
+        let body = if parsed.model == model.name {
+            parsed.body.clone()
         } else {
-            peeked.for_model(&model.name)
+            parsed.for_model(&model.name)
         };
-        let mut incoming = Incoming::new(parts, body, ask, began, span, head_tx);
-        if let Some(kept) = &incoming.ask.kept {
-            return self.answer_by_keeper(&incoming, model, kept).await;
+        let mut incoming = Incoming::new(parts, body, info, began, span, head_tx);
+        if let Some(kept) = &incoming.info.kept {
+            return self.try_owner(&incoming, model, kept).await;
         }
-        let no_answer = match self.answer_by(&incoming, &model.key(), deadline).await {
-            Ok(answered) => return Ok(answered),
-            Err(no_answer) => no_answer,
+        let model_error = match self.try_model(&incoming, &model.key(), deadline).await {
+            Ok(response) => return Ok(response),
+            Err(model_error) => model_error,
         };
         for name in &model.routing.fallbacks {
-            if incoming.has_broken_enough() {
+            if incoming.has_failed_too_often() {
                 break;
             }
             let key = (model.namespace.clone(), name.clone());
@@ -258,195 +258,199 @@ impl Gateway {
             if !answers || *name == model.name {
                 continue;
             }
-            incoming.body = peeked.for_model(name);
+            incoming.body = parsed.for_model(name);
             incoming.fallback = HeaderValue::from_str(name).ok();
-            if let Ok(answered) = self.answer_by(&incoming, &key, deadline).await {
+            if let Ok(response) = self.try_model(&incoming, &key, deadline).await {
                 self.metrics.fallbacks.inc();
-                return Ok(answered);
+                return Ok(response);
             }
         }
-        Err(no_answer)
+        Err(model_error)
     }
 
-    /// Asks the replica that keeps what the request goes on from: no other can. Where it is busy, the request waits there.
-    async fn answer_by_keeper(
+    /// Forwards the request to the replica that owns the stored response it continues. If that
+    /// replica is busy, the request queues in its worker.
+    async fn try_owner(
         &self,
         incoming: &Incoming,
         model: &Model,
         kept: &Kept,
-    ) -> Result<Answered, NoAnswer> {
-        let gone = || NoAnswer::from(kept.not_found());
-        let keeper = kept.keeper().ok_or_else(gone)?;
-        let place = self.dispatcher.keeper(model, &incoming.ask, keeper);
-        match self.attempt(incoming, place.ok_or_else(gone)?, None).await {
-            Ok(answered) => Ok(answered),
-            Err(Missed::Said(response)) => Err(NoAnswer::Said(response)),
-            Err(Missed::Failed(err)) => Err(refusal::unreachable(model, err.reason()).into()),
+    ) -> Result<Answered, ModelError> {
+        let not_found = || ModelError::from(kept.not_found());
+        let owner = kept.keeper().ok_or_else(not_found)?;
+        let slot = self.dispatcher.assign_to_owner(model, &incoming.info, owner);
+        match self.attempt(incoming, slot.ok_or_else(not_found)?, None).await {
+            Ok(response) => Ok(response),
+            Err(AttemptError::Response(response)) => Err(ModelError::Response(response)),
+            Err(AttemptError::Failed(err)) => Err(refusal::unreachable(model, err.reason()).into()),
         }
     }
 
-    /// `GET` and `DELETE` of a response, by the replica that keeps it.
+    /// Forwards `GET` and `DELETE` of a stored response to the replica that owns it.
     pub(super) async fn kept(&self, request: Request, response_id: &str) -> Result<Response, ApiError> {
         let table = self.table()?;
-        let keeper = keeper_of(response_id);
+        let owner = keeper_of(response_id);
         let (model, replica) = table
             .all()
             .flat_map(|model| model.replicas.iter().map(move |replica| (model, replica)))
-            .find(|(_, replica)| Some(replica.id) == keeper)
+            .find(|(_, replica)| Some(replica.id) == owner)
             .ok_or_else(|| ApiError::response_not_found(response_id))?;
-        let path = path_of(&replica.target, request.uri());
-        let answer = self.proxy.forward(request, &replica.upstream, &path).await;
-        answer.map_err(|err| refusal::unreachable(model, err.reason()))
+        let path = agent_path(&replica.target, request.uri());
+        let response = self.proxy.forward(request, &replica.upstream, &path).await;
+        response.map_err(|err| refusal::unreachable(model, err.reason()))
     }
 
-    /// Asks replicas of one model, round after round, until one answers, waiting can help no more, or the deadline is there.
-    async fn answer_by(
+    /// Tries replicas of one model in rounds with backoff.
+    ///
+    /// Stops when a replica responds, when retries cannot help, or at the deadline.
+    async fn try_model(
         &self,
         incoming: &Incoming,
         key: &ModelKey,
         deadline: Instant,
-    ) -> Result<Answered, NoAnswer> {
+    ) -> Result<Answered, ModelError> {
         let mut table_rx = self.table_rx.clone();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = FIRST_BACKOFF;
         loop {
-            let is_retry = pause > FIRST_PAUSE;
+            let is_retry = backoff > FIRST_BACKOFF;
             table_rx.mark_unchanged();
             let table = self.table()?;
             let Some(model) = table.get(key) else {
                 return Err(ApiError::model_not_found(&key.1).into());
             };
             let has_fallback = !model.routing.fallbacks.is_empty();
-            let may_come = model.is_coming || model.is_wanted && is_retry;
-            if model.replicas.is_empty() && (has_fallback || !may_come) {
-                // A node may have become free a moment ago.
-                let moment = self.dispatcher.unplaced_for(model).filter(|_| !has_fallback);
+            let may_get_replica = model.may_become_ready || model.has_desired_replicas && is_retry;
+            if model.replicas.is_empty() && (has_fallback || !may_get_replica) {
+                // The scheduler may be about to bind a replica.
+                let grace_period = self.dispatcher.grace_period_left(model).filter(|_| !has_fallback);
                 let left = deadline.saturating_duration_since(self.clock.instant());
-                if let Some(moment) = moment
-                    .map(|moment| moment.min(left))
-                    .filter(|moment| !moment.is_zero())
+                if let Some(grace_period) = grace_period
+                    .map(|grace_period| grace_period.min(left))
+                    .filter(|grace_period| !grace_period.is_zero())
                 {
-                    drop(tokio::time::timeout(moment, table_rx.changed()).await);
+                    drop(tokio::time::timeout(grace_period, table_rx.changed()).await);
                     continue;
                 }
                 self.dispatcher.note_demand(model);
                 return Err(self.refusal(model, Refusal::NotReady, deadline).into());
             }
             let left = deadline.saturating_duration_since(self.clock.instant());
-            let place = self
+            let slot = self
                 .dispatcher
-                .acquire(model, &incoming.ask, incoming.body.len(), left)
+                .acquire(model, &incoming.info, incoming.body.len(), left)
                 .await
                 .map_err(|refusal| {
-                    // What is known by now: it may have waited for long.
+                    // Use the current table: the request may have been queued for long.
                     let table = self.table().ok();
                     let known = table.as_ref().and_then(|table| table.get(key)).unwrap_or(model);
                     self.refusal(known, refusal, deadline)
                 })?;
-            let (wait, waited) = (self.clock.instant() - incoming.began, place.waited);
-            self.metrics.waited(wait);
-            if let Some(span) = incoming.span.as_ref().filter(|_| waited) {
+            let (wait, was_queued) = (self.clock.instant() - incoming.began, slot.was_queued);
+            self.metrics.record_queue_time(wait);
+            if let Some(span) = incoming.span.as_ref().filter(|_| was_queued) {
                 span.interval("queue", incoming.began, incoming.began + wait, vec![]);
             }
-            let queued = (waited || is_retry).then_some(wait);
-            let missed = match self.round(incoming, model, place, queued).await {
-                Ok(answered) => return Ok(answered),
-                Err(missed) => missed,
+            let queued = (was_queued || is_retry).then_some(wait);
+            let error = match self.try_replicas(incoming, model, slot, queued).await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
             };
-            let is_final = incoming.has_broken_enough()
-                || match &missed {
-                    // Full, not theirs to answer, or a failure of its own: waiting in here is no better than at the client.
-                    Missed::Said(response) => is_final(response.status()),
-                    Missed::Failed(_) => false,
+            let is_final = incoming.has_failed_too_often()
+                || match &error {
+                    // The client can wait as well as the gateway.
+                    AttemptError::Response(response) => is_final(response.status()),
+                    AttemptError::Failed(_) => false,
                 };
             let now = self.clock.instant();
-            if is_final || has_fallback || now >= deadline || !model.is_wanted {
-                return Err(match missed {
-                    Missed::Said(response) => NoAnswer::Said(response),
-                    Missed::Failed(err) => refusal::unreachable(model, err.reason()).into(),
+            if is_final || has_fallback || now >= deadline || !model.has_desired_replicas {
+                return Err(match error {
+                    AttemptError::Response(response) => ModelError::Response(response),
+                    AttemptError::Failed(err) => refusal::unreachable(model, err.reason()).into(),
                 });
             }
-            let wait = pause.min(deadline.saturating_duration_since(now));
-            pause = (pause * 2).min(MAX_PAUSE);
-            // The fleet changes all the time; what may answer this request need not.
-            let answering = |model: &Model| model.replicas.iter().map(|one| one.id).collect::<Vec<_>>();
-            let before = answering(model);
+            let wait = backoff.min(deadline.saturating_duration_since(now));
+            backoff = (backoff * 2).min(MAX_BACKOFF);
+            // Wake only if the replicas of this model change, not on every change of the fleet.
+            let replica_ids = |model: &Model| model.replicas.iter().map(|one| one.id).collect::<Vec<_>>();
+            let before = replica_ids(model);
             let changed = table_rx.wait_for(|table| {
                 let now = table.as_ref().and_then(|table| table.get(key));
-                now.map(answering).as_ref() != Some(&before)
+                now.map(replica_ids).as_ref() != Some(&before)
             });
             drop(tokio::time::timeout(wait, changed).await);
         }
     }
 
-    /// Asks one replica after another, each once.
-    async fn round(
+    /// Tries up to [`MAX_TRIES`] different replicas.
+    async fn try_replicas(
         &self,
         incoming: &Incoming,
         model: &Model,
-        place: Place,
+        slot: Slot,
         queued: Option<Duration>,
-    ) -> Result<Answered, Missed> {
-        let mut tried = vec![place.replica.id];
-        let first = self.attempt_hedged(incoming, model, place, &mut tried, queued);
-        let mut missed = match first.await {
-            Ok(answered) => return Ok(answered),
-            Err(missed) => missed,
+    ) -> Result<Answered, AttemptError> {
+        let mut tried = vec![slot.replica.id];
+        let first = self.attempt_hedged(incoming, model, slot, &mut tried, queued);
+        let mut error = match first.await {
+            Ok(response) => return Ok(response),
+            Err(error) => error,
         };
-        while tried.len() < MAX_TRIES && !incoming.has_broken_enough() {
-            let Some(place) = self.dispatcher.another(model, &incoming.ask, &tried, true) else {
+        while tried.len() < MAX_TRIES && !incoming.has_failed_too_often() {
+            let Some(slot) = self.dispatcher.retry(model, &incoming.info, &tried, true) else {
                 break;
             };
             self.metrics.retries.inc();
-            tried.push(place.replica.id);
-            missed = match self.attempt(incoming, place, queued).await {
-                Ok(answered) => return Ok(answered),
-                Err(missed) => missed,
+            tried.push(slot.replica.id);
+            error = match self.attempt(incoming, slot, queued).await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
             };
         }
-        Err(missed)
+        Err(error)
     }
 
-    /// Asks a replica, and a second one as well if the model wants that and the first takes long.
+    /// Tries a replica. If hedging is configured and the first token is late, tries a second one in
+    /// parallel.
     async fn attempt_hedged(
         &self,
         incoming: &Incoming,
         model: &Model,
-        place: Place,
+        slot: Slot,
         tried: &mut Vec<u64>,
         queued: Option<Duration>,
-    ) -> Result<Answered, Missed> {
-        let first = std::pin::pin!(self.attempt(incoming, place, queued));
-        // What comes whole has no first token to be late with.
-        let Some(after) = model.routing.hedge_after.filter(|_| incoming.ask.is_stream) else {
+    ) -> Result<Answered, AttemptError> {
+        let first = std::pin::pin!(self.attempt(incoming, slot, queued));
+        // A non-streamed response has no first token to wait for.
+        let Some(after) = model.routing.hedge_after.filter(|_| incoming.info.is_stream) else {
             return first.await;
         };
-        let pause = std::pin::pin!(tokio::time::sleep(after));
-        let first = match select(first, pause).await {
+        let delay = std::pin::pin!(tokio::time::sleep(after));
+        let first = match select(first, delay).await {
             Either::Left((outcome, _)) => return outcome,
             Either::Right(((), first)) => first,
         };
-        let Some(place) = self.dispatcher.another(model, &incoming.ask, tried, false) else {
+        let Some(slot) = self.dispatcher.retry(model, &incoming.info, tried, false) else {
             return first.await;
         };
         self.metrics.hedges.inc();
-        tried.push(place.replica.id);
-        let second = std::pin::pin!(self.attempt(incoming, place, queued));
-        // Whoever is slower is dropped, which ends its work.
+        tried.push(slot.replica.id);
+        let second = std::pin::pin!(self.attempt(incoming, slot, queued));
+        // Dropping the slower attempt cancels it.
         match select(first, second).await {
-            Either::Left((Ok(answered), _)) | Either::Right((Ok(answered), _)) => Ok(answered),
+            Either::Left((Ok(response), _)) | Either::Right((Ok(response), _)) => Ok(response),
             Either::Left((Err(_), second)) => second.await,
             Either::Right((Err(_), first)) => first.await,
         }
     }
 
-    /// Asks one replica, and reads its answer up to the first token.
+    /// Sends the request to one replica, and reads the response up to the first token.
     async fn attempt(
         &self,
         incoming: &Incoming,
-        place: Place,
+        slot: Slot,
         queued: Option<Duration>,
-    ) -> Result<Answered, Missed> {
-        let target = &place.replica.target;
+    ) -> Result<Answered, AttemptError> {
+        let target = &slot.replica.target;
         let replica = format!("{}/{}", target.namespace, target.replica);
         let headers = headers::of_response(&replica, queued, incoming.fallback.as_ref());
         let span = incoming.span.as_ref().map(|span| {
@@ -456,52 +460,52 @@ impl Gateway {
         });
         let context = span.as_ref().and_then(OpenSpan::context);
         let outcome = tokio::select! {
-            outcome = self.exchange(incoming, &place, context, &headers) => outcome,
-            () = self.silence(place.replica.id) => Err(MissedReason::Silent),
+            outcome = self.exchange(incoming, &slot, context, &headers) => outcome,
+            () = self.wait_until_silent(slot.replica.id) => Err(AttemptFailure::Silent),
         };
         let outcome = match outcome {
-            Ok((parts, body)) if another_may_do_better(parts.status) || body.is_failure() => {
+            Ok((parts, body)) if is_retryable(parts.status) || body.is_failure() => {
                 if let Some(span) = &span {
                     span.set(trace::ERROR_TYPE, parts.status.as_str());
                 }
-                debug!(replica, status = %parts.status, "a replica cannot take a request");
-                if body.is_failure() || had_the_request(parts.status) {
-                    incoming.broke();
+                debug!(replica, status = %parts.status, "replica returned a retryable error");
+                if body.is_failure() || reached_worker(parts.status) {
+                    incoming.record_failed_replica();
                 }
                 match parts.status {
-                    StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS => drop(place),
-                    StatusCode::BAD_GATEWAY => place.failed(Fault::Unreachable),
-                    _ => place.failed(Fault::Unable),
+                    StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS => drop(slot),
+                    StatusCode::BAD_GATEWAY => slot.failed(Fault::Unreachable),
+                    _ => slot.failed(Fault::Unable),
                 }
                 let response = Response::from_parts(parts, body.into_body());
-                return Err(Missed::Said(Box::new(response)));
+                return Err(AttemptError::Response(Box::new(response)));
             }
             outcome => outcome,
         };
         match outcome {
             Ok((mut parts, body)) => {
-                // It is between the agent and us.
+                // Remove the header: it is internal to agent and gateway.
                 if let Some(count) = headers::take_running(&mut parts.headers) {
-                    place.running(count);
+                    slot.running(count);
                 }
                 parts.headers.extend(headers);
                 Ok(Answered {
                     parts,
                     body,
-                    place,
+                    slot,
                     span,
                 })
             }
             Err(err) => {
-                debug!(replica, error = %Chain(&err), "a replica did not answer");
+                debug!(replica, error = %Chain(&err), "replica request failed");
                 if let Some(span) = &span {
                     span.fail(err.reason());
                 }
-                if err.had_the_request() {
-                    incoming.broke();
+                if err.reached_worker() {
+                    incoming.record_failed_replica();
                 }
-                place.failed(Fault::Unreachable);
-                Err(Missed::Failed(err))
+                slot.failed(Fault::Unreachable);
+                Err(AttemptError::Failed(err))
             }
         }
     }
@@ -509,17 +513,17 @@ impl Gateway {
     async fn exchange(
         &self,
         incoming: &Incoming,
-        place: &Place,
+        slot: &Slot,
         context: Option<TraceContext>,
         headers: &HeaderMap,
-    ) -> Result<(http::response::Parts, Begun), MissedReason> {
-        let response = self.send(incoming, place, context).await?;
-        incoming.begins(&response, headers);
-        Ok(begin(response).await?)
+    ) -> Result<(http::response::Parts, BufferedBody), AttemptFailure> {
+        let response = self.send(incoming, slot, context).await?;
+        incoming.send_head(&response, headers);
+        Ok(buffer_until_first_token(response).await?)
     }
 
-    /// Ends when the replica's node has not been heard of for long.
-    async fn silence(&self, replica: u64) {
+    /// Returns when the replica's node has stopped reporting.
+    async fn wait_until_silent(&self, replica: u64) {
         let mut table_rx = self.table_rx.clone();
         let is_silent =
             |table: &Option<Arc<RoutingTable>>| table.as_ref().is_some_and(|table| table.is_silent(replica));
@@ -531,28 +535,28 @@ impl Gateway {
     async fn send(
         &self,
         incoming: &Incoming,
-        place: &Place,
+        slot: &Slot,
         context: Option<TraceContext>,
     ) -> Result<Response, ForwardError> {
-        let path = path_of(&place.replica.target, &incoming.parts.uri);
-        let mut request = incoming.again();
+        let path = agent_path(&slot.replica.target, &incoming.parts.uri);
+        let mut request = incoming.to_request();
         let asked = incoming.parts.uri.path();
-        headers::set_for_agent(request.headers_mut(), asked, place.replica.id, context);
-        self.proxy.forward(request, &place.replica.upstream, &path).await
+        headers::set_for_agent(request.headers_mut(), asked, slot.replica.id, context);
+        self.proxy.forward(request, &slot.replica.upstream, &path).await
     }
 
-    /// What a client is told whose request cannot be taken.
+    /// Records a rejected request, and returns its error.
     fn refusal(&self, model: &Model, refusal: Refusal, deadline: Instant) -> ApiError {
-        self.metrics.refused(refusal);
+        self.metrics.record_refusal(refusal);
         let left = deadline.saturating_duration_since(self.clock.instant());
         refusal::of(model, refusal, left)
     }
 }
 
-/// Where a replica's agent takes a request for it.
-fn path_of(target: &Target, uri: &Uri) -> PathAndQuery {
+/// Returns the agent's proxy path for a request to the replica.
+fn agent_path(target: &Target, uri: &Uri) -> PathAndQuery {
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-    // Names of objects need no escapes in a URL, and `path` came as one.
+    // Object names need no escaping in URLs, and `path` comes from a URL.
     let path = format!("/replicas/{}/{}/proxy{path}", target.namespace, target.replica);
     path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))
 }

@@ -1,4 +1,4 @@
-//! Which replica a request goes to: the routing table, and the choice from what is known of each replica.
+//! Choice of a replica for a request: routing table, load estimates, health and prefix affinity.
 
 pub(crate) mod affinity;
 pub(crate) mod choice;

@@ -1,4 +1,4 @@
-//! The HTTP surface: which URL does what.
+//! HTTP server of the gateway: routes and handlers.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<PageRules>) -> Router {
         .with_state(gateway)
 }
 
-/// Accepts until `stop`; then answers that are under way may end.
+/// Serves until `stop`, then waits for the responses in progress.
 pub(super) async fn run(
     listener: TcpListener,
     gateway: Arc<Gateway>,
@@ -45,9 +45,9 @@ pub(super) async fn run(
     stop: CancellationToken,
 ) {
     if let Ok(address) = listener.local_addr() {
-        info!(%address, "gateway listens");
+        info!(%address, "gateway listening");
         if address.ip().is_unspecified() {
-            warn!(%address, "whoever reaches this machine may ask the gateway: it asks nobody for a key");
+            warn!(%address, "gateway accepts unauthenticated requests on all interfaces");
         }
     }
     connection::serve_tcp(listener, router(gateway, pages), stop).await;
@@ -61,8 +61,8 @@ async fn models(State(gateway): State<Arc<Gateway>>) -> Response {
     gateway.models()
 }
 
-async fn model(State(gateway): State<Arc<Gateway>>, Path(asked): Path<String>) -> Result<Response, ApiError> {
-    gateway.model(&asked)
+async fn model(State(gateway): State<Arc<Gateway>>, Path(name): Path<String>) -> Result<Response, ApiError> {
+    gateway.model(&name)
 }
 
 async fn kept(
@@ -79,7 +79,7 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, &'static str
     } else {
         (
             StatusCode::SERVICE_UNAVAILABLE,
-            "the API server has not been reached yet\n",
+            "not connected to the API server yet\n",
         )
     }
 }

@@ -1,69 +1,72 @@
-//! All that the gateway decides by, and its decisions: who goes where, who waits, and for how long. Synchronous; time
-//! comes in as a value; `W` is how one that waits is told of its turn.
+//! State and decisions of the gateway: which replica a request gets, which requests are queued, and
+//! for how long.
+//!
+//! Synchronous: callers pass the time. `W` is the notifier of a queued request.
 
+mod next_request;
 mod replica;
-mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use self::replica::{Flight, ReplicaState};
-use super::queue::{FairQueue, Pushed, Slip};
-use crate::request::ask::Ask;
+use self::replica::{InFlightRequest, ReplicaState};
+use super::queue::{FairQueue, PushResult, QueueTicket};
+use crate::request::info::RequestInfo;
 use crate::routing::affinity::PrefixMemory;
-use crate::routing::choice::{Candidate, Shares, Wishes, choose, share_of};
+use crate::routing::choice::{Candidate, Preferences, WeightedRoundRobin, choose, session_revision};
 use crate::routing::estimate::Estimate;
-use crate::routing::health::{Fault, Standing};
+use crate::routing::health::{Fault, HealthState};
 use crate::routing::length::Length;
-use crate::routing::starts::{By, Expected, Starts};
+use crate::routing::starts::{EstimateSource, ExpectedStart, Starts};
 use crate::routing::table::{Model, Replica, RoutingTable};
 use rooflet_api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use rooflet_roofline::predict::Basis;
 
-/// Bytes of request bodies that may wait, of all models together.
+/// Maximum bytes of queued request bodies, over all models.
 const MAX_HELD_BYTES: usize = 256 << 20;
-/// Requests that wait for a model while its replicas are fewer than they should be: what a rollout, a drain or a start from
-/// zero holds up is not refused.
+/// Minimum queue length of a model with fewer ready replicas than desired. A rollout, a drain or a
+/// scale from zero then queues requests instead of rejecting them.
 const MAX_HELD_REQUESTS: usize = 256;
-/// Tokens of an answer before any was seen.
+/// Assumed tokens of a response before the first response is recorded.
 const TYPICAL_ANSWER_TOKENS: f64 = 256.0;
-/// How long a model may have nothing but replicas that no node was found for, before nothing is expected any more: the
-/// scheduler may just not have seen yet that a node has room again.
-const UNPLACED_STANDS: Duration = Duration::from_secs(5);
-/// The share of the newest answer in what is typical.
+/// How long a model may have only unschedulable replicas before the gateway rejects its requests.
+/// The scheduler may not have processed newly released capacity yet.
+const UNPLACED_GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// Weight of the newest response in the moving average of response lengths.
 const NEWEST: f64 = 0.1;
 
-/// The namespace and the name of a model.
+/// Namespace and served name of a model.
 pub(super) type ModelKey = (String, String);
 
-/// A request that was given a replica.
+/// Replica of an admitted request, with the id of the in-flight request.
 #[derive(Debug, Clone)]
 pub(super) struct Grant {
     pub(super) replica: Replica,
-    pub(super) flight: u64,
+    pub(super) request_id: u64,
 }
 
-/// One that waits.
+/// Queued request.
 #[derive(Debug)]
 pub(super) struct Waiter<W> {
-    pub(super) wake: W,
-    ask: Ask,
+    pub(super) notifier: W,
+    info: RequestInfo,
     bytes: usize,
 }
 
 #[derive(Debug)]
 struct ModelState<W> {
     queue: FairQueue<Waiter<W>>,
-    /// Whose turn it is, when no replica has the rows for it yet; the most urgent first. Each holds one replica free.
-    heads: Vec<(Slip, Waiter<W>)>,
-    shares: Shares,
+    /// Requests whose turn has come but that need more rows than any replica has free; highest
+    /// priority first. Each reserves one replica.
+    heads: Vec<(QueueTicket, Waiter<W>)>,
+    round_robin: WeightedRoundRobin,
     starts: Starts,
     typical_answer: Option<f64>,
-    /// The most that waited since somebody asked.
+    /// Maximum number of queued requests since the last [`State::take_peaks`].
     peak: usize,
-    /// Since when no node takes any of its replicas.
-    stuck_since: Option<Instant>,
-    /// Whether more may wait than its replicas work off in bearable time, since there were too few.
+    /// Time since which all replicas of the model are unschedulable.
+    unplaced_since: Option<Instant>,
+    /// Whether the longer queue limit applies because the model had too few replicas.
     has_backlog: bool,
 }
 
@@ -72,35 +75,35 @@ impl<W> ModelState<W> {
         Self {
             queue: FairQueue::new(),
             heads: Vec::new(),
-            shares: Shares::default(),
+            round_robin: WeightedRoundRobin::default(),
             starts: Starts::default(),
             typical_answer: None,
             peak: 0,
-            stuck_since: None,
+            unplaced_since: None,
             has_backlog: false,
         }
     }
 
-    fn waiting(&self) -> usize {
+    fn queued(&self) -> usize {
         self.queue.len() + self.heads.len()
     }
 
-    /// How many of those that wait would go before one that came now.
-    fn before(&self, ask: &Ask) -> usize {
+    /// Returns how many queued requests would be served before a new request.
+    fn count_ahead(&self, info: &RequestInfo) -> usize {
         let heads = self.heads.iter();
         let heads = heads
-            .filter(|(_, head)| head.ask.priority <= ask.priority)
+            .filter(|(_, head)| head.info.priority <= info.priority)
             .count();
-        let cost = ask.cost(self.typical_answer());
-        heads + self.queue.before(ask.priority, ask.client, cost)
+        let cost = info.cost(self.typical_answer());
+        heads + self.queue.count_ahead(info.priority, info.client, cost)
     }
 
-    /// How many may wait, where the deployment does not say.
-    fn max_queued(&mut self, model: &Model) -> usize {
+    /// Returns the queue limit for a deployment that sets none.
+    fn default_max_queued(&mut self, model: &Model) -> usize {
         let rows: u32 = model.replicas.iter().map(|replica| replica.rows).sum();
         let usual = rows.saturating_mul(DEFAULT_QUEUED_PER_STREAM) as usize;
         let is_short = rows == 0 || rows < model.wanted_rows;
-        self.has_backlog = is_short || self.has_backlog && self.waiting() >= usual;
+        self.has_backlog = is_short || self.has_backlog && self.queued() >= usual;
         match self.has_backlog {
             true => usual.max(MAX_HELD_REQUESTS),
             false => usual,
@@ -112,35 +115,35 @@ impl<W> ModelState<W> {
     }
 }
 
-/// Why a request may not wait.
+/// Reason for rejecting a request before a replica gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The queue is full; room is expected then.
-    QueueFull(Option<Expected>),
-    /// Its turn is not expected before its deadline, but then.
-    TooLong(Expected),
-    /// Nothing answers for the model, and nothing is expected to.
+    /// The queue is full. The field is the expected start of a new request, if known.
+    QueueFull(Option<ExpectedStart>),
+    /// The expected start is after the request's deadline.
+    TooLong(ExpectedStart),
+    /// The model has no ready replica, and none is expected.
     NotReady,
-    /// Its deadline has passed; a turn is expected then.
-    Expired(Option<Expected>),
+    /// The deadline of the queued request has passed. The field is the expected start, if known.
+    Expired(Option<ExpectedStart>),
 }
 
-/// What became of a request that could not go at once.
+/// Result of [`State::enqueue`].
 #[derive(Debug)]
-pub(super) enum Queued<W> {
-    /// It waits; where the queue was full, another one had to go.
-    Waits(Slip, Option<W>),
-    Refused(Refusal),
+pub(super) enum EnqueueResult<W> {
+    /// The request is queued. If the queue was full, the second field notifies the evicted request.
+    Queued(QueueTicket, Option<W>),
+    Rejected(Refusal),
 }
 
-/// See the module.
+/// State of all models and replicas; see the module documentation.
 #[derive(Debug)]
 pub(super) struct State<W> {
     replicas: BTreeMap<u64, ReplicaState>,
     models: BTreeMap<ModelKey, ModelState<W>>,
     prefixes: PrefixMemory,
     held_bytes: usize,
-    /// Counts grants; also tells flights apart.
+    /// Number of grants; the id of the next in-flight request.
     grants: u64,
 }
 
@@ -155,44 +158,49 @@ impl<W> State<W> {
         }
     }
 
-    /// What is known of the fleet has changed. Returns those that wait for what will not come.
+    /// Applies a new routing table. Returns the notifiers of queued requests that no replica will
+    /// serve.
     pub(super) fn update(&mut self, table: &RoutingTable, now: Instant) -> Vec<W> {
         let known: BTreeSet<u64> = table
             .all()
             .flat_map(|model| model.replicas.iter().map(|replica| replica.id))
             .collect();
         self.replicas
-            .retain(|id, state| !state.flights.is_empty() || known.contains(id));
+            .retain(|id, state| !state.in_flight.is_empty() || known.contains(id));
         for model in table.all() {
             let state = self.models.entry(model.key()).or_insert_with(ModelState::new);
-            state.starts.saw(&model.starting, now);
-            let is_stuck = model.replicas.is_empty() && model.is_unplaced && !model.is_coming;
-            state.stuck_since = state.stuck_since.filter(|_| is_stuck).or(is_stuck.then_some(now));
+            state.starts.record(&model.starting, now);
+            let is_unplaced = model.replicas.is_empty() && model.is_unplaced && !model.may_become_ready;
+            state.unplaced_since = state
+                .unplaced_since
+                .filter(|_| is_unplaced)
+                .or(is_unplaced.then_some(now));
             for replica in &model.replicas {
                 self.replicas
                     .entry(replica.id)
                     .or_default()
-                    .saw_report(replica.reported, now);
+                    .record_report(replica.reported, now);
             }
         }
         let mut orphans = Vec::new();
-        // A trouble on the way may pass; what nobody wants any more does not come.
-        let hopeless = |key: &ModelKey| {
+        // A replica that fails to start may recover. A model without desired replicas never starts.
+        let is_unwanted = |key: &ModelKey| {
             table
                 .get(key)
-                .is_none_or(|model| model.replicas.is_empty() && !model.is_wanted)
+                .is_none_or(|model| model.replicas.is_empty() && !model.has_desired_replicas)
         };
-        let stuck = |state: &ModelState<W>| {
-            let lasts = |since| now.saturating_duration_since(since) >= UNPLACED_STANDS;
-            state.stuck_since.is_some_and(lasts)
+        let is_unplaced = |state: &ModelState<W>| {
+            let is_over = |since| now.saturating_duration_since(since) >= UNPLACED_GRACE_PERIOD;
+            state.unplaced_since.is_some_and(is_over)
         };
-        let given_up = |(key, state): &(&ModelKey, &mut ModelState<W>)| hopeless(key) || stuck(state);
-        for (_, state) in self.models.iter_mut().filter(given_up) {
+        let is_orphaned =
+            |(key, state): &(&ModelKey, &mut ModelState<W>)| is_unwanted(key) || is_unplaced(state);
+        for (_, state) in self.models.iter_mut().filter(is_orphaned) {
             let queued = std::iter::from_fn(|| state.queue.pop());
             let waiters = state.heads.drain(..).chain(queued);
             for (_, waiter) in waiters {
                 self.held_bytes -= waiter.bytes;
-                orphans.push(waiter.wake);
+                orphans.push(waiter.notifier);
             }
         }
         self.models.retain(|key, _| table.get(key).is_some());
@@ -203,212 +211,236 @@ impl<W> State<W> {
         self.models.entry(model.key()).or_insert_with(ModelState::new)
     }
 
-    /// A replica with room for a request that has just come, if nobody waits before it.
-    pub(super) fn admit(&mut self, model: &Model, ask: &Ask, now: Instant) -> Option<Grant> {
+    /// Assigns a new request to a replica with capacity. Returns `None` if requests are queued or
+    /// all replicas are full.
+    pub(super) fn admit(&mut self, model: &Model, info: &RequestInfo, now: Instant) -> Option<Grant> {
         let state = self.model(model);
-        if state.waiting() > 0 && ask.rows > 0 {
+        if state.queued() > 0 && info.rows > 0 {
             return None;
         }
-        self.grant_in_turn(model, ask, &in_traffic(model), now)
+        self.grant_by_weight(model, info, &in_traffic(model), now)
     }
 
-    /// Another replica for a request that those in `tried` could not answer; it may have to queue there.
-    pub(super) fn another(
+    /// Assigns a request to a replica outside `tried`. With `may_queue`, the replica may be full.
+    pub(super) fn retry(
         &mut self,
         model: &Model,
-        ask: &Ask,
+        info: &RequestInfo,
         tried: &[u64],
         may_queue: bool,
         now: Instant,
     ) -> Option<Grant> {
-        let mut others = in_traffic(model);
-        others.retain(|replica| !tried.contains(&replica.id));
-        self.grant(model, ask, None, &others, may_queue, now)
+        let mut untried = in_traffic(model);
+        untried.retain(|replica| !tried.contains(&replica.id));
+        self.grant(model, info, None, &untried, may_queue, now)
     }
 
-    /// The replica of that id, for what no other can answer: whatever its share of the traffic, and however busy it is.
-    pub(super) fn keeper(&mut self, model: &Model, ask: &Ask, id: u64, now: Instant) -> Option<Grant> {
-        let keeper: Vec<_> = model.replicas.iter().filter(|replica| replica.id == id).collect();
-        self.grant(model, ask, None, &keeper, true, now)
+    /// Assigns a request to replica `id`, which owns the stored response that the request
+    /// continues. Ignores traffic weights and free rows.
+    pub(super) fn assign_to_owner(
+        &mut self,
+        model: &Model,
+        info: &RequestInfo,
+        id: u64,
+        now: Instant,
+    ) -> Option<Grant> {
+        let owner: Vec<_> = model.replicas.iter().filter(|replica| replica.id == id).collect();
+        self.grant(model, info, None, &owner, true, now)
     }
 
-    /// A replica, of the revision whose turn it is where that has room. Only who goes takes a turn.
-    fn grant_in_turn(&mut self, model: &Model, ask: &Ask, among: &[&Replica], now: Instant) -> Option<Grant> {
-        if let Some(session) = ask.session {
-            let revision = share_of(session, &model.traffic);
-            return self.grant(model, ask, revision, among, false, now);
+    /// Grants a replica of the next revision by traffic weight, or of another revision if that one
+    /// is full. Only a granted request advances the weighted round robin.
+    fn grant_by_weight(
+        &mut self,
+        model: &Model,
+        info: &RequestInfo,
+        among: &[&Replica],
+        now: Instant,
+    ) -> Option<Grant> {
+        if let Some(session) = info.session {
+            let revision = session_revision(session, &model.traffic);
+            return self.grant(model, info, revision, among, false, now);
         }
-        let mut shares = self.model(model).shares.clone();
-        let revision = shares.next(&model.traffic);
-        let grant = self.grant(model, ask, revision, among, false, now)?;
-        self.model(model).shares = shares;
+        let mut round_robin = self.model(model).round_robin.clone();
+        let revision = round_robin.next(&model.traffic);
+        let grant = self.grant(model, info, revision, among, false, now)?;
+        self.model(model).round_robin = round_robin;
         Some(grant)
     }
 
     fn grant(
         &mut self,
         model: &Model,
-        ask: &Ask,
+        info: &RequestInfo,
         revision: Option<&str>,
         among: &[&Replica],
         may_queue: bool,
         now: Instant,
     ) -> Option<Grant> {
         let typical = self.model(model).typical_answer();
-        let seen = self.prefixes.seen_by(&ask.prefix);
+        let cached = self.prefixes.cached_bytes(&info.prefix);
         let (replicas, candidates): (Vec<_>, Vec<_>) = among
             .iter()
             .map(|replica| {
                 let state = self.replicas.entry(replica.id).or_default();
-                let seen_bytes = seen.get(&replica.id).copied().unwrap_or_default();
-                let load = state.load(ask, replica.rows, seen_bytes, typical, now);
-                let estimate = Estimate::new(&replica.speed, &state.experience, load);
+                let cached_bytes = cached.get(&replica.id).copied().unwrap_or_default();
+                let load = state.load(info, replica.rows, cached_bytes, typical, now);
+                let estimate = Estimate::new(&replica.speed, &state.correction, load);
                 let candidate = Candidate {
                     id: replica.id,
                     revision: replica.revision.as_deref(),
-                    standing: state.health.standing(now),
+                    health: state.health.state(now),
                     rows: (state.rows(), replica.rows),
-                    others: state.others.at(now),
-                    seen_bytes,
+                    external: state.external.at(now),
+                    cached_bytes,
                     estimate,
                     last_chosen: state.last_chosen,
                 };
                 ((replica, load), candidate)
             })
             .unzip();
-        let wishes = Wishes {
-            rows: ask.rows,
+        let preferences = Preferences {
+            rows: info.rows,
             revision,
-            session: ask.session,
-            beginning: ask.prefix.first(),
+            session: info.session,
+            prompt_start: info.prefix.first(),
             may_queue,
         };
-        let index = choose(&candidates, wishes)?;
+        let index = choose(&candidates, preferences)?;
         let (replica, load) = replicas[index];
         self.grants += 1;
-        let flight = self.grants;
+        let request_id = self.grants;
         let state = self.replicas.entry(replica.id).or_default();
-        state.last_chosen = flight;
-        state.health.began(now);
-        state.flights.insert(
-            flight,
-            Flight {
-                rows: ask.rows,
-                max_tokens: ask.max_tokens,
-                has_logprobs: ask.has_logprobs,
+        state.last_chosen = request_id;
+        state.health.request_sent(now);
+        state.in_flight.insert(
+            request_id,
+            InFlightRequest {
+                rows: info.rows,
+                max_tokens: info.max_tokens,
+                has_logprobs: info.has_logprobs,
                 began: now,
                 load,
-                experience: state.experience,
-                expected: candidates[index].estimate,
+                correction: state.correction,
+                estimate: candidates[index].estimate,
                 first_token: None,
             },
         );
-        self.prefixes.remember(&ask.prefix, replica.id);
+        self.prefixes.record(&info.prefix, replica.id);
         Some(Grant {
             replica: Replica::clone(replica),
-            flight,
+            request_id,
         })
     }
 
-    /// Lets a request wait, if that may help. `patience` is how long it will.
+    /// Queues a request for at most `max_wait`, or rejects it if it cannot be served in time.
     pub(super) fn enqueue(
         &mut self,
         model: &Model,
-        ask: &Ask,
+        info: &RequestInfo,
         bytes: usize,
-        patience: Duration,
-        wake: W,
+        max_wait: Duration,
+        notifier: W,
         now: Instant,
-    ) -> Queued<W> {
-        if model.replicas.is_empty() && !model.is_wanted {
-            return Queued::Refused(Refusal::NotReady);
+    ) -> EnqueueResult<W> {
+        if model.replicas.is_empty() && !model.has_desired_replicas {
+            return EnqueueResult::Rejected(Refusal::NotReady);
         }
-        let ahead = self.models.get(&model.key()).map_or(0, |state| state.before(ask));
+        let ahead = self
+            .models
+            .get(&model.key())
+            .map_or(0, |state| state.count_ahead(info));
         let expected = self.expected_behind(ahead, model, now);
-        // What was only predicted turns nobody away.
-        let is_seen =
-            |expected: &Expected| !matches!(expected.by, By::Reading(_) | By::Download(Basis::Nominal));
-        if let Some(expected) = expected.filter(|expected| is_seen(expected) && expected.after > patience) {
-            return Queued::Refused(Refusal::TooLong(expected));
+        // A predicted start time never causes a rejection; only an observed one does.
+        let is_observed = |expected: &ExpectedStart| {
+            !matches!(
+                expected.source,
+                EstimateSource::Reading(_) | EstimateSource::Download(Basis::Nominal)
+            )
+        };
+        if let Some(expected) = expected.filter(|expected| is_observed(expected) && expected.after > max_wait)
+        {
+            return EnqueueResult::Rejected(Refusal::TooLong(expected));
         }
         if self.held_bytes + bytes > MAX_HELD_BYTES {
-            return Queued::Refused(Refusal::QueueFull(expected));
+            return EnqueueResult::Rejected(Refusal::QueueFull(expected));
         }
         let state = self.model(model);
-        let usual = state.max_queued(model);
-        state.queue.set_max(model.routing.max_queued.unwrap_or(usual));
-        let cost = ask.cost(state.typical_answer());
+        let default = state.default_max_queued(model);
+        state.queue.set_max(model.routing.max_queued.unwrap_or(default));
+        let cost = info.cost(state.typical_answer());
         let waiter = Waiter {
-            wake,
-            ask: ask.clone(),
+            notifier,
+            info: info.clone(),
             bytes,
         };
-        match state.queue.push(ask.priority, ask.client, cost, waiter) {
-            Pushed::Full(_) => Queued::Refused(Refusal::QueueFull(expected)),
-            Pushed::Waits(slip, gone) => {
+        match state.queue.push(info.priority, info.client, cost, waiter) {
+            PushResult::Full(_) => EnqueueResult::Rejected(Refusal::QueueFull(expected)),
+            PushResult::Queued(ticket, evicted) => {
                 self.held_bytes += bytes;
-                self.held_bytes -= gone.as_ref().map_or(0, |gone| gone.bytes);
-                Queued::Waits(slip, gone.map(|gone| gone.wake))
+                self.held_bytes -= evicted.as_ref().map_or(0, |evicted| evicted.bytes);
+                EnqueueResult::Queued(ticket, evicted.map(|evicted| evicted.notifier))
             }
         }
     }
 
-    /// Takes one out that waits no longer.
-    pub(super) fn leave(&mut self, key: &ModelKey, slip: Slip) {
+    /// Removes a queued request.
+    pub(super) fn remove_queued(&mut self, key: &ModelKey, ticket: QueueTicket) {
         let Some(state) = self.models.get_mut(key) else {
             return;
         };
-        let head = state.heads.iter().position(|(head, _)| *head == slip);
-        let left = match head {
+        let head = state.heads.iter().position(|(head, _)| *head == ticket);
+        let removed = match head {
             Some(head) => Some(state.heads.remove(head).1),
-            None => state.queue.remove(slip),
+            None => state.queue.remove(ticket),
         };
-        self.held_bytes -= left.map_or(0, |waiter| waiter.bytes);
+        self.held_bytes -= removed.map_or(0, |waiter| waiter.bytes);
     }
 
-    /// When a request would have its turn that goes after all that wait; `None` where too little is known.
-    pub(super) fn expected_wait(&self, model: &Model, now: Instant) -> Option<Expected> {
-        let ahead = self.models.get(&model.key())?.waiting();
+    /// Returns the expected start of a request behind all queued requests, or `None` if unknown.
+    pub(super) fn expected_wait(&self, model: &Model, now: Instant) -> Option<ExpectedStart> {
+        let ahead = self.models.get(&model.key())?.queued();
         self.expected_behind(ahead, model, now)
     }
 
-    fn expected_behind(&self, ahead: usize, model: &Model, now: Instant) -> Option<Expected> {
+    fn expected_behind(&self, ahead: usize, model: &Model, now: Instant) -> Option<ExpectedStart> {
         let state = self.models.get(&model.key())?;
         if model.replicas.is_empty() {
             return state.starts.next(model, now);
         }
         state.typical_answer?;
-        let (mut earliest, mut seconds, mut flights, mut rows) = (f64::INFINITY, 0.0, 0, 0);
+        let (mut earliest, mut seconds, mut in_flight, mut rows) = (f64::INFINITY, 0.0, 0, 0);
         for replica in &model.replicas {
             rows += replica.rows;
             let known = self.replicas.get(&replica.id);
             if known.is_none_or(|known| known.rows() < replica.rows) {
                 earliest = 0.0;
             }
-            for flight in known.into_iter().flat_map(|known| known.flights.values()) {
-                earliest = earliest.min(flight.left(now));
-                seconds += flight.expected.finish;
-                flights += 1;
+            for request in known.into_iter().flat_map(|known| known.in_flight.values()) {
+                earliest = earliest.min(request.left(now));
+                seconds += request.estimate.finish;
+                in_flight += 1;
             }
         }
-        let mean = seconds / f64::from(flights.max(1));
+        let mean = seconds / f64::from(in_flight.max(1));
         let after =
             Duration::try_from_secs_f64(earliest + ahead as f64 * mean / f64::from(rows.max(1))).ok()?;
-        let by = By::Queue;
-        Some(Expected { after, by })
+        let source = EstimateSource::Queue;
+        Some(ExpectedStart { after, source })
     }
 
-    /// Somebody wants what no replica has room for. Whether that is new since the peaks were taken.
+    /// Records unserved demand for the model. Returns whether it is the first since the last
+    /// [`Self::take_peaks`].
     pub(super) fn note_demand(&mut self, model: &Model) -> bool {
         let state = self.model(model);
         let is_new = state.peak == 0;
-        state.peak = state.peak.max(state.waiting()).max(1);
+        state.peak = state.peak.max(state.queued()).max(1);
         is_new
     }
 
-    /// The most that waited for each model since the last time.
+    /// Returns and resets the maximum number of queued requests of each model.
     pub(super) fn take_peaks(&mut self) -> BTreeMap<ModelKey, u64> {
-        let peak = |state: &mut ModelState<W>| std::mem::take(&mut state.peak).max(state.waiting()) as u64;
+        let peak = |state: &mut ModelState<W>| std::mem::take(&mut state.peak).max(state.queued()) as u64;
         let peaks = self
             .models
             .iter_mut()
@@ -416,67 +448,65 @@ impl<W> State<W> {
         peaks.filter(|(_, peak)| *peak > 0).collect()
     }
 
-    /// When the fleet is to be looked at again although it has not changed: something waits, and a model without a place is
-    /// given up by then, or a replica that is left out may be tried.
-    pub(super) fn look_again_after(&self, now: Instant) -> Option<Duration> {
-        let mut waited_for = self
-            .models
-            .values()
-            .filter(|state| state.waiting() > 0)
-            .peekable();
-        waited_for.peek()?;
-        let left = |since| UNPLACED_STANDS.saturating_sub(now.saturating_duration_since(since));
-        let given_up = waited_for.filter_map(|state| state.stuck_since).map(left);
-        let pauses = self
+    /// Returns the time until the queues must be processed again without a change of the fleet.
+    ///
+    /// That is the end of an unplaced model's grace period or of a replica's ejection. Returns
+    /// `None` if no request is queued or no such time exists.
+    pub(super) fn requeue_after(&self, now: Instant) -> Option<Duration> {
+        let mut with_queue = self.models.values().filter(|state| state.queued() > 0).peekable();
+        with_queue.peek()?;
+        let left = |since| UNPLACED_GRACE_PERIOD.saturating_sub(now.saturating_duration_since(since));
+        let grace_periods = with_queue.filter_map(|state| state.unplaced_since).map(left);
+        let ejections = self
             .replicas
             .values()
-            .filter_map(|state| state.health.pause_left(now));
-        given_up.chain(pauses).min()
+            .filter_map(|state| state.health.ejected_for(now));
+        grace_periods.chain(ejections).min()
     }
 
-    /// How long a request may wait to see whether a node is found for a model's replicas after all; `None` where it is
-    /// not that what is missing.
-    pub(super) fn unplaced_for(&self, model: &Model, now: Instant) -> Option<Duration> {
-        let since = self.models.get(&model.key())?.stuck_since?;
-        Some(UNPLACED_STANDS.saturating_sub(now.saturating_duration_since(since)))
+    /// Returns the remaining grace period of a model whose replicas are all unschedulable, else
+    /// `None`.
+    pub(super) fn grace_period_left(&self, model: &Model, now: Instant) -> Option<Duration> {
+        let since = self.models.get(&model.key())?.unplaced_since?;
+        Some(UNPLACED_GRACE_PERIOD.saturating_sub(now.saturating_duration_since(since)))
     }
 
-    /// A replica's answer told how many requests it has.
-    pub(super) fn saw_running(&mut self, replica: u64, running: u64, now: Instant) {
+    /// Records the number of requests that a replica reported in its response.
+    pub(super) fn record_running(&mut self, replica: u64, running: u64, now: Instant) {
         if let Some(state) = self.replicas.get_mut(&replica) {
-            let ours = state.flights.len() as u64;
-            state.others.seen = Some((running.saturating_sub(ours), now));
+            let ours = state.in_flight.len() as u64;
+            state.external.observed = Some((running.saturating_sub(ours), now));
         }
     }
 
-    /// How many wait for each model.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = (&ModelKey, usize)> {
-        self.models.iter().map(|(key, state)| (key, state.waiting()))
+    /// Returns the number of queued requests of each model.
+    pub(super) fn queued(&self) -> impl Iterator<Item = (&ModelKey, usize)> {
+        self.models.iter().map(|(key, state)| (key, state.queued()))
     }
 
-    /// The first token of an answer was seen.
-    pub(super) fn first_token(&mut self, replica: u64, flight: u64, now: Instant) {
+    /// Records the first token of a response.
+    pub(super) fn first_token(&mut self, replica: u64, request_id: u64, now: Instant) {
         let Some(state) = self.replicas.get_mut(&replica) else {
             return;
         };
         state.health.succeeded();
-        if let Some(flight) = state.flights.get_mut(&flight)
-            && flight.first_token.is_none()
+        if let Some(request) = state.in_flight.get_mut(&request_id)
+            && request.first_token.is_none()
         {
-            flight.first_token = Some(now);
-            let took = now.saturating_duration_since(flight.began).as_secs_f64();
+            request.first_token = Some(now);
+            let took = now.saturating_duration_since(request.began).as_secs_f64();
             state
-                .experience
-                .saw_first_token(&flight.experience, &flight.load, &flight.expected, took);
+                .correction
+                .record_first_token(&request.correction, &request.load, &request.estimate, took);
         }
     }
 
-    /// The answer has ended well.
+    /// Records the end of a successful response.
     pub(super) fn finished(
         &mut self,
         key: &ModelKey,
         replica: u64,
-        flight: u64,
+        request_id: u64,
         length: Length,
         now: Instant,
     ) {
@@ -484,72 +514,80 @@ impl<W> State<W> {
             return;
         };
         state.health.succeeded();
-        let Some(flight) = state.land(flight, now) else {
+        let Some(request) = state.remove_in_flight(request_id, now) else {
             return;
         };
-        let Some(tokens) = flight.row_tokens(length) else {
+        let Some(tokens) = request.row_tokens(length) else {
             return;
         };
-        if let Some(first) = flight.first_token {
+        if let Some(first) = request.first_token {
             let took = now.saturating_duration_since(first).as_secs_f64();
-            state
-                .experience
-                .saw_stream(&flight.experience, &flight.load, &flight.expected, tokens, took);
+            state.correction.record_decode(
+                &request.correction,
+                &request.load,
+                &request.estimate,
+                tokens,
+                took,
+            );
         }
-        if let Some(model) = self.models.get_mut(key).filter(|_| flight.load.answer_tokens > 0) {
+        if let Some(model) = self
+            .models
+            .get_mut(key)
+            .filter(|_| request.load.answer_tokens > 0)
+        {
             let typical = model.typical_answer.get_or_insert(tokens as f64);
             *typical += NEWEST * (tokens as f64 - *typical);
         }
     }
 
-    /// The answer tells that the replica is well, and nothing of how fast it is.
-    pub(super) fn refused(&mut self, replica: u64, flight: u64, now: Instant) {
+    /// Records an error response that shows a healthy replica and nothing about its speed.
+    pub(super) fn rejected(&mut self, replica: u64, request_id: u64, now: Instant) {
         if let Some(state) = self.replicas.get_mut(&replica) {
-            state.land(flight, now);
+            state.remove_in_flight(request_id, now);
             state.health.succeeded();
         }
     }
 
-    pub(super) fn failed(&mut self, replica: u64, flight: u64, fault: Fault, now: Instant) {
+    /// Records a failure of the replica.
+    pub(super) fn failed(&mut self, replica: u64, request_id: u64, fault: Fault, now: Instant) {
         if let Some(state) = self.replicas.get_mut(&replica) {
-            state.land(flight, now);
+            state.remove_in_flight(request_id, now);
             state.health.failed(fault, now);
         }
     }
 
-    /// The request ended and told nothing of the replica.
-    pub(super) fn abandoned(&mut self, replica: u64, flight: u64, now: Instant) {
+    /// Records the end of a request that shows nothing about the replica's health.
+    pub(super) fn abandoned(&mut self, replica: u64, request_id: u64, now: Instant) {
         if let Some(state) = self.replicas.get_mut(&replica)
-            && state.land(flight, now).is_some()
+            && state.remove_in_flight(request_id, now).is_some()
         {
             state.health.abandoned();
         }
     }
 
-    /// Requests at replicas.
+    /// Returns the number of in-flight requests.
     #[cfg(test)]
-    pub(super) fn under_way(&self) -> usize {
-        self.replicas.values().map(|state| state.flights.len()).sum()
+    pub(super) fn in_flight(&self) -> usize {
+        self.replicas.values().map(|state| state.in_flight.len()).sum()
     }
 
-    /// Replicas that are left out for now.
-    pub(super) fn left_out(&self, now: Instant) -> usize {
-        let standings = self.replicas.values().map(|state| state.health.standing(now));
-        standings
-            .filter(|standing| *standing == Standing::LeftOut)
-            .count()
+    /// Returns the number of ejected replicas.
+    pub(super) fn ejected(&self, now: Instant) -> usize {
+        let standings = self.replicas.values().map(|state| state.health.state(now));
+        standings.filter(|health| *health == HealthState::Ejected).count()
     }
 }
 
-/// The replicas that may get requests: those of a revision with no share only when there are no others.
+/// Returns the replicas that may get requests. Replicas of a revision with weight 0 are included
+/// only if the model has no others.
 fn in_traffic(model: &Model) -> Vec<&Replica> {
-    let no_share = |replica: &&Replica| {
+    let has_no_weight = |replica: &&Replica| {
         model
             .traffic
             .iter()
             .any(|(revision, weight)| *weight == 0 && replica.revision.as_ref() == Some(revision))
     };
-    let (without, with): (Vec<_>, Vec<_>) = model.replicas.iter().partition(no_share);
+    let (without, with): (Vec<_>, Vec<_>) = model.replicas.iter().partition(has_no_weight);
     if with.is_empty() { without } else { with }
 }
 

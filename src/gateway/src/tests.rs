@@ -1,6 +1,6 @@
-mod choosing;
-mod refusing;
-mod waiting;
+mod errors;
+mod queueing;
+mod routing;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -30,8 +30,9 @@ use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
 use rooflet_telemetry::recorder::Recorder;
 use rooflet_testing::within;
 
-/// `namespace/name serves=NAME wanted=1 says=text-with-dashes has=CONDITION=STATUS waits=TIME queue=N falls-back-to=NAME
-/// hedges=TIME traffic=REVISION:PERCENT,…`
+/// Builds a deployment from `namespace/name serves=NAME wanted=N says=text-with-dashes
+/// has=CONDITION=STATUS waits=TIME queue=N falls-back-to=NAME hedges=TIME started=SECONDS
+/// traffic=REVISION:PERCENT,…`.
 fn deployment(line: &str) -> ModelDeployment {
     let number = |key: &str| field(line, key).map(|n| n.parse::<i32>().expect("a number"));
     let mut routing = json!({
@@ -84,7 +85,8 @@ fn deployment(line: &str) -> ModelDeployment {
     deployment
 }
 
-/// `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION unplaced weighs=BYTES`
+/// Builds a replica from `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION unplaced
+/// weighs=BYTES`.
 fn replica(line: &str) -> ModelReplica {
     let (namespace, name) = key(line);
     let spec = json!({
@@ -169,8 +171,8 @@ fn key(line: &str) -> (String, String) {
     (namespace.to_owned(), name.to_owned())
 }
 
-/// A gateway, and what serves behind it.
-struct Scene {
+/// Gateway under test, with its URL and routing table.
+struct Fixture {
     tasks: Tasks,
     gateway: Arc<Gateway>,
     url: Upstream,
@@ -178,7 +180,7 @@ struct Scene {
     recorder: Recorder,
 }
 
-impl Scene {
+impl Fixture {
     async fn new() -> Self {
         let tasks = Tasks::new();
         let (table_tx, table_rx) = watch::channel(None);
@@ -201,7 +203,7 @@ impl Scene {
         }
     }
 
-    fn know(&self, deployments: &[&str], replicas: &[&str], nodes: &[(&str, &str)]) {
+    fn set_fleet(&self, deployments: &[&str], replicas: &[&str], nodes: &[(&str, &str)]) {
         let deployments: Vec<_> = deployments.iter().map(|line| deployment(line)).collect();
         let replicas: Vec<_> = replicas.iter().map(|line| replica(line)).collect();
         let nodes: Vec<_> = nodes
@@ -219,10 +221,10 @@ impl Scene {
             .expect("valid");
         within(Proxy::new().forward(request, &self.url, &path.parse().expect("a path")))
             .await
-            .expect("the gateway answers")
+            .expect("the gateway responds")
     }
 
-    async fn ask(&self, body: Value) -> Response {
+    async fn chat(&self, body: Value) -> Response {
         self.send("POST", "/v1/chat/completions?x=1", body.to_string())
             .await
     }
@@ -245,17 +247,17 @@ async fn json_of(response: Response) -> Value {
     serde_json::from_slice(&bytes).unwrap_or_else(|_| panic!("not JSON: {bytes:?}"))
 }
 
-/// What the agents of a scene were asked, and what each replica answers.
+/// Fake agent: requests that it received, and the response status of each replica.
 #[derive(Default)]
 struct Agent {
-    asked: Mutex<Vec<(String, String, Value)>>,
+    received: Mutex<Vec<(String, String, Value)>>,
     statuses: Mutex<BTreeMap<String, u16>>,
-    /// These answer only when they are let.
+    /// Replicas that respond only after a permit is added.
     held: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
 impl Agent {
-    /// The replica answers one request for each permit that is added.
+    /// Makes the replica respond to one request per added permit.
     fn hold(&self, replica: &str) -> Arc<Semaphore> {
         let permits = Arc::new(Semaphore::new(0));
         self.held
@@ -265,9 +267,9 @@ impl Agent {
         permits
     }
 
-    fn asked(&self) -> Vec<String> {
-        let asked = self.asked.lock().expect("ok");
-        asked.iter().map(|(replica, _, _)| replica.clone()).collect()
+    fn received(&self) -> Vec<String> {
+        let received = self.received.lock().expect("ok");
+        received.iter().map(|(replica, _, _)| replica.clone()).collect()
     }
 }
 
@@ -289,7 +291,7 @@ async fn agent(tasks: &Tasks, agent: Arc<Agent>) -> String {
         }
         let status = agent.statuses.lock().expect("ok").get(&replica).copied();
         agent
-            .asked
+            .received
             .lock()
             .expect("ok")
             .push((format!("{namespace}/{replica}"), path, body));
@@ -315,30 +317,30 @@ async fn text(response: Response) -> String {
 }
 
 #[tokio::test]
-async fn a_request_reaches_its_models_replica_unchanged() {
-    let scene = Scene::new().await;
-    let seen = Arc::new(Agent::default());
-    let url = agent(&scene.tasks, seen.clone()).await;
-    scene.know(
+async fn forwards_request_unchanged_to_replica_of_model() {
+    let fixture = Fixture::new().await;
+    let agent_log = Arc::new(Agent::default());
+    let url = agent(&fixture.tasks, agent_log.clone()).await;
+    fixture.set_fleet(
         &["guide", "other"],
         &["guide-1 on=a ready", "other-1 serves=other on=a ready"],
         &[("a", &url)],
     );
     let body = json!({"model": "guide", "messages": [{"role": "user", "content": "hi"}], "n": 1.0});
-    let response = scene.ask(body.clone()).await;
+    let response = fixture.chat(body.clone()).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(text(response).await, "from guide-1");
-    let asked = seen.asked.lock().expect("ok").clone();
+    let received = agent_log.received.lock().expect("ok").clone();
     let path = "/replicas/default/guide-1/proxy/v1/chat/completions?x=1".to_owned();
-    assert_eq!(asked, [("default/guide-1".to_owned(), path, body)]);
+    assert_eq!(received, [("default/guide-1".to_owned(), path, body)]);
 }
 
 #[tokio::test]
-async fn a_name_in_two_namespaces_is_told_apart_by_namespace() {
-    let scene = Scene::new().await;
-    let seen = Arc::new(Agent::default());
-    let url = agent(&scene.tasks, seen.clone()).await;
-    scene.know(
+async fn ambiguous_name_requires_namespace() {
+    let fixture = Fixture::new().await;
+    let agent_log = Arc::new(Agent::default());
+    let url = agent(&fixture.tasks, agent_log.clone()).await;
+    fixture.set_fleet(
         &["blue/guide", "red/guide", "red/solo"],
         &[
             "blue/g on=a ready",
@@ -347,20 +349,20 @@ async fn a_name_in_two_namespaces_is_told_apart_by_namespace() {
         ],
         &[("a", &url)],
     );
-    let refused = scene.ask(json!({"model": "guide"})).await;
+    let refused = fixture.chat(json!({"model": "guide"})).await;
     assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
-    let said = json_of(refused).await["error"]["message"].to_string();
-    assert!(said.contains("blue/guide, red/guide"), "{said}");
+    let message = json_of(refused).await["error"]["message"].to_string();
+    assert!(message.contains("blue/guide, red/guide"), "{message}");
 
-    let answered = scene.ask(json!({"model": "red/guide"})).await;
+    let answered = fixture.chat(json!({"model": "red/guide"})).await;
     assert_eq!(answered.status(), StatusCode::OK);
-    let (replica, _, body) = seen.asked.lock().expect("ok").pop().expect("asked");
+    let (replica, _, body) = agent_log.received.lock().expect("ok").pop().expect("asked");
     assert_eq!(
         (replica.as_str(), body),
         ("red/g", json!({"model": "guide"})),
-        "the worker knows the plain name"
+        "the worker gets the name without namespace"
     );
-    let listed = json_of(scene.send("GET", "/v1/models", Body::empty()).await).await;
+    let listed = json_of(fixture.send("GET", "/v1/models", Body::empty()).await).await;
     let ids: Vec<_> = listed["data"]
         .as_array()
         .expect("a list")
@@ -368,69 +370,69 @@ async fn a_name_in_two_namespaces_is_told_apart_by_namespace() {
         .map(|m| m["id"].clone())
         .collect();
     assert_eq!(ids, ["blue/guide", "red/guide", "solo"]);
-    let one = scene.send("GET", "/v1/models/red/guide", Body::empty()).await;
+    let one = fixture.send("GET", "/v1/models/red/guide", Body::empty()).await;
     assert_eq!(json_of(one).await["id"], "red/guide");
 }
 
 #[tokio::test]
-async fn another_replica_is_tried_while_nothing_was_answered() {
-    let scene = Scene::new().await;
-    let seen = Arc::new(Agent::default());
-    let url = agent(&scene.tasks, seen.clone()).await;
+async fn retries_on_another_replica_before_the_response() {
+    let fixture = Fixture::new().await;
+    let agent_log = Arc::new(Agent::default());
+    let url = agent(&fixture.tasks, agent_log.clone()).await;
     let statuses = [("busy", 429), ("lost", 404), ("sad", 503)];
     let statuses = statuses.map(|(replica, status)| (replica.to_owned(), status));
-    *seen.statuses.lock().expect("ok") = statuses.into();
+    *agent_log.statuses.lock().expect("ok") = statuses.into();
     for other in [
         "dead on=dead ready",
         "busy on=a ready",
         "lost on=a ready",
         "sad on=a ready",
     ] {
-        scene.know(
+        fixture.set_fleet(
             &["guide"],
             &[other, "good on=a ready"],
             &[("a", &url), ("dead", "http://127.0.0.1:1")],
         );
         for _ in 0..4 {
-            let response = scene.ask(json!({"model": "guide"})).await;
+            let response = fixture.chat(json!({"model": "guide"})).await;
             assert_eq!(response.status(), StatusCode::OK, "{other}");
             assert_eq!(text(response).await, "from good");
         }
     }
-    // With nobody better the replica's own answer passes.
-    scene.know(&["guide"], &["busy on=a ready"], &[("a", &url)]);
-    let response = scene.ask(json!({"model": "guide"})).await;
+    // Without another replica, the gateway returns the replica's own response.
+    fixture.set_fleet(&["guide"], &["busy on=a ready"], &[("a", &url)]);
+    let response = fixture.chat(json!({"model": "guide"})).await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(text(response).await, "from busy");
-    scene.know(
+    fixture.set_fleet(
         &["guide waits=50ms"],
         &["dead on=dead ready"],
         &[("dead", "http://127.0.0.1:1")],
     );
-    let response = scene.ask(json!({"model": "guide"})).await;
+    let response = fixture.chat(json!({"model": "guide"})).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(json_of(response).await["error"]["code"], "model_unavailable");
-    assert_eq!(scene.gateway.dispatcher().under_way(), 0);
+    assert_eq!(fixture.gateway.dispatcher().in_flight(), 0);
 }
 
 #[tokio::test]
-async fn a_bad_request_is_answered_once() {
-    let scene = Scene::new().await;
-    let seen = Arc::new(Agent::default());
-    let url = agent(&scene.tasks, seen.clone()).await;
+async fn does_not_retry_bad_requests() {
+    let fixture = Fixture::new().await;
+    let agent_log = Arc::new(Agent::default());
+    let url = agent(&fixture.tasks, agent_log.clone()).await;
     let statuses = ["g1", "g2"].map(|replica| (replica.to_owned(), 400));
-    *seen.statuses.lock().expect("ok") = statuses.into();
-    scene.know(&["guide"], &["g1 on=a ready", "g2 on=a ready"], &[("a", &url)]);
-    let response = scene.ask(json!({"model": "guide"})).await;
+    *agent_log.statuses.lock().expect("ok") = statuses.into();
+    fixture.set_fleet(&["guide"], &["g1 on=a ready", "g2 on=a ready"], &[("a", &url)]);
+    let response = fixture.chat(json!({"model": "guide"})).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
-    assert_eq!(seen.asked.lock().expect("ok").len(), 1);
+    assert_eq!(agent_log.received.lock().expect("ok").len(), 1);
 }
 
 #[tokio::test]
-async fn load_is_spread_over_ready_replicas_of_nodes_that_report() {
-    let scene = Scene::new().await;
-    let seen = Arc::new(Agent::default());
-    let url = agent(&scene.tasks, seen.clone()).await;
+async fn spreads_load_over_ready_replicas_of_reporting_nodes() {
+    let fixture = Fixture::new().await;
+    let agent_log = Arc::new(Agent::default());
+    let url = agent(&fixture.tasks, agent_log.clone()).await;
     let replicas: Vec<_> = [
         "g1 on=a ready",
         "g2 on=a ready",
@@ -443,15 +445,15 @@ async fn load_is_spread_over_ready_replicas_of_nodes_that_report() {
     .collect();
     let nodes = [node("a", &url, "True"), node("silent", &url, "Unknown")];
     let table = RoutingTable::new(&[deployment("guide")], &replicas, &nodes);
-    scene.table_tx.send_replace(Some(Arc::new(table)));
+    fixture.table_tx.send_replace(Some(Arc::new(table)));
     for _ in 0..6 {
         assert_eq!(
-            scene.ask(json!({"model": "guide"})).await.status(),
+            fixture.chat(json!({"model": "guide"})).await.status(),
             StatusCode::OK
         );
     }
     let mut count = BTreeMap::new();
-    for (replica, _, _) in seen.asked.lock().expect("ok").iter() {
+    for (replica, _, _) in agent_log.received.lock().expect("ok").iter() {
         *count.entry(replica.clone()).or_insert(0) += 1;
     }
     let expect = [("default/g1".to_owned(), 3), ("default/g2".to_owned(), 3)];
@@ -460,24 +462,24 @@ async fn load_is_spread_over_ready_replicas_of_nodes_that_report() {
 
 type Chunks = mpsc::Sender<std::result::Result<Bytes, std::io::Error>>;
 
-async fn streaming_scene() -> (Scene, Chunks) {
-    let scene = Scene::new().await;
+async fn streaming_fixture() -> (Fixture, Chunks) {
+    let fixture = Fixture::new().await;
     let (chunk_tx, chunk_rx) = mpsc::channel(1);
     let chunk_rx = Arc::new(Mutex::new(Some(chunk_rx)));
     let router = Router::new().fallback(any(move || async move {
         let chunk_rx = chunk_rx.lock().expect("ok").take().expect("asked once");
         Body::from_stream(ReceiverStream::new(chunk_rx))
     }));
-    let url = serve_router(&scene.tasks, router).await.to_string();
-    scene.know(&["guide"], &["g1 on=a ready", "g2 on=a ready"], &[("a", &url)]);
-    (scene, chunk_tx)
+    let url = serve_router(&fixture.tasks, router).await.to_string();
+    fixture.set_fleet(&["guide"], &["g1 on=a ready", "g2 on=a ready"], &[("a", &url)]);
+    (fixture, chunk_tx)
 }
 
 #[tokio::test]
-async fn a_stream_passes_as_it_comes_and_ends_its_bookkeeping() {
-    let (scene, chunk_tx) = streaming_scene().await;
-    let response = scene.ask(json!({"model": "guide", "stream": true})).await;
-    assert_eq!(scene.gateway.dispatcher().under_way(), 1);
+async fn forwards_stream_chunks_and_counts_the_request() {
+    let (fixture, chunk_tx) = streaming_fixture().await;
+    let response = fixture.chat(json!({"model": "guide", "stream": true})).await;
+    assert_eq!(fixture.gateway.dispatcher().in_flight(), 1);
     let mut body = response.into_body().into_data_stream();
     for chunk in ["data: a\n\n", "data: b\n\n"] {
         chunk_tx.send(Ok(Bytes::from(chunk))).await.expect("read");
@@ -488,7 +490,7 @@ async fn a_stream_passes_as_it_comes_and_ends_its_bookkeeping() {
     }
     drop(chunk_tx);
     assert!(within(body.next()).await.is_none());
-    let metrics = text(scene.send("GET", "/metrics", Body::empty()).await).await;
+    let metrics = text(fixture.send("GET", "/metrics", Body::empty()).await).await;
     assert!(
         metrics.contains("rooflet_gateway_requests_total{code=\"2xx\"} 1"),
         "{metrics}"
@@ -501,15 +503,15 @@ async fn a_stream_passes_as_it_comes_and_ends_its_bookkeeping() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_cancels_the_replicas_work() {
-    let (scene, chunk_tx) = streaming_scene().await;
-    let response = scene.ask(json!({"model": "guide", "stream": true})).await;
+async fn client_disconnect_cancels_the_replicas_work() {
+    let (fixture, chunk_tx) = streaming_fixture().await;
+    let response = fixture.chat(json!({"model": "guide", "stream": true})).await;
     chunk_tx.send(Ok(Bytes::from("data: a\n\n"))).await.expect("read");
     drop(response);
     within(chunk_tx.closed()).await;
-    // The replica sees the end of the connection just before the count goes down.
+    // The connection closes shortly before the count decreases.
     within(async {
-        while scene.gateway.dispatcher().under_way() > 0 {
+        while fixture.gateway.dispatcher().in_flight() > 0 {
             tokio::task::yield_now().await;
         }
     })
@@ -517,22 +519,22 @@ async fn a_client_that_leaves_cancels_the_replicas_work() {
 }
 
 #[tokio::test]
-async fn requests_whose_clients_leave_are_counted_as_cancelled() {
-    let (scene, chunk_tx) = streaming_scene().await;
-    let dispatcher = scene.gateway.dispatcher();
+async fn counts_requests_of_disconnected_clients_as_cancelled() {
+    let (fixture, chunk_tx) = streaming_fixture().await;
+    let dispatcher = fixture.gateway.dispatcher();
     let leave = async |waits: &dyn Fn() -> bool| {
-        let asking = scene.ask(json!({"model": "guide", "stream": true}));
-        let seen = async {
+        let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+        let agent_log = async {
             while !waits() {
                 tokio::task::yield_now().await;
             }
         };
-        drop(within(futures::future::select(pin!(asking), pin!(seen))).await);
+        drop(within(futures::future::select(pin!(request_sent), pin!(agent_log))).await);
     };
     let all_are_gone = async || {
         let gone = async {
             loop {
-                let metrics = scene.gateway.render_metrics();
+                let metrics = fixture.gateway.render_metrics();
                 if metrics.contains("rooflet_gateway_outstanding_requests 0\n") {
                     return metrics;
                 }
@@ -541,18 +543,18 @@ async fn requests_whose_clients_leave_are_counted_as_cancelled() {
         };
         within(gone).await
     };
-    // In the middle of an answer, before it, and before there is anyone to answer.
-    let response = scene.ask(json!({"model": "guide", "stream": true})).await;
+    // During the response, in the queue, and before the response.
+    let response = fixture.chat(json!({"model": "guide", "stream": true})).await;
     chunk_tx.send(Ok(Bytes::from("data: a\n\n"))).await.expect("read");
     drop(response);
     all_are_gone().await;
-    scene.know(&["guide"], &["g1 on=a"], &[("a", "http://127.0.0.1:1")]);
-    leave(&|| dispatcher.waiting() == 1).await;
+    fixture.set_fleet(&["guide"], &["g1 on=a"], &[("a", "http://127.0.0.1:1")]);
+    leave(&|| dispatcher.queued() == 1).await;
     all_are_gone().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", silent.local_addr().expect("bound"));
-    scene.know(&["guide"], &["g2 on=a ready"], &[("a", &url)]);
-    leave(&|| dispatcher.under_way() == 1).await;
+    fixture.set_fleet(&["guide"], &["g2 on=a ready"], &[("a", &url)]);
+    leave(&|| dispatcher.in_flight() == 1).await;
     let metrics = all_are_gone().await;
     for line in [
         "rooflet_gateway_requests_total{code=\"cancelled\"} 3\n",
@@ -561,7 +563,7 @@ async fn requests_whose_clients_leave_are_counted_as_cancelled() {
         assert!(metrics.contains(line), "{metrics}");
     }
     assert!(!metrics.contains("2xx"), "{metrics}");
-    let durations = scene.recorder.measured("gen_ai.server.request.duration");
+    let durations = fixture.recorder.measured("gen_ai.server.request.duration");
     let counts = durations
         .iter()
         .map(|measured| (measured.attributes.split(' ').next(), measured.count));
@@ -569,14 +571,14 @@ async fn requests_whose_clients_leave_are_counted_as_cancelled() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_is_not_begun_again() {
-    let (scene, chunk_tx) = streaming_scene().await;
-    let response = scene.ask(json!({"model": "guide", "stream": true})).await;
+async fn does_not_retry_broken_stream_after_first_token() {
+    let (fixture, chunk_tx) = streaming_fixture().await;
+    let response = fixture.chat(json!({"model": "guide", "stream": true})).await;
     chunk_tx.send(Ok(Bytes::from("data: a\n\n"))).await.expect("read");
-    let broken = Err(std::io::Error::other("the worker died"));
-    chunk_tx.send(broken).await.expect("read");
-    // The other replica would panic if it were asked as well.
+    let failed_replicas = Err(std::io::Error::other("the worker exited"));
+    chunk_tx.send(failed_replicas).await.expect("read");
+    // A second request would panic in the fake worker.
     assert!(within(response.into_body().collect()).await.is_err());
-    let metrics = text(scene.send("GET", "/metrics", Body::empty()).await).await;
+    let metrics = text(fixture.send("GET", "/metrics", Body::empty()).await).await;
     assert!(metrics.contains("rooflet_gateway_retries_total 0"), "{metrics}");
 }

@@ -1,4 +1,4 @@
-//! A request that has been read, to be sent as often as it takes, and what its client is told beside the answer.
+//! Buffered request that the gateway may send to several replicas.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,34 +12,35 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::oneshot;
 
-use super::ask::Ask;
+use super::info::RequestInfo;
 use crate::headers;
 use rooflet_base::mutex::lock;
 use rooflet_telemetry::trace::OpenSpan;
 
-/// Replicas that may break off or fail with a request in hand before it is not given to yet another one.
-const MAX_BROKEN: usize = 3;
+/// Number of replicas that may fail while they process a request. After that, the gateway does not
+/// retry the request: the request itself may cause the failures.
+const MAX_FAILED_REPLICAS: usize = 3;
 
-/// See the module.
+/// Buffered request; see the module documentation.
 pub(crate) struct Incoming {
     pub(crate) parts: Parts,
     pub(crate) body: Bytes,
-    pub(crate) ask: Ask,
+    pub(crate) info: RequestInfo,
     pub(crate) began: Instant,
     pub(crate) span: Option<Arc<OpenSpan>>,
-    /// The model that is asked instead of the one that was asked for.
+    /// Fallback model that serves the request in place of the requested model.
     pub(crate) fallback: Option<HeaderValue>,
-    /// Where the head of a stream goes that may begin before its first token.
+    /// Receives the response head of a stream before its first token.
     head: Mutex<Option<oneshot::Sender<http::response::Parts>>>,
-    /// How often a replica broke off that had the request.
-    broken: AtomicUsize,
+    /// Number of replicas that failed while they processed the request.
+    failed_replicas: AtomicUsize,
 }
 
 impl Incoming {
     pub(crate) fn new(
         parts: Parts,
         body: Bytes,
-        ask: Ask,
+        info: RequestInfo,
         began: Instant,
         span: Option<Arc<OpenSpan>>,
         head_tx: oneshot::Sender<http::response::Parts>,
@@ -47,31 +48,31 @@ impl Incoming {
         Self {
             parts,
             body,
-            ask,
+            info,
             began,
             span,
             fallback: None,
             head: Mutex::new(Some(head_tx)),
-            broken: AtomicUsize::new(0),
+            failed_replicas: AtomicUsize::new(0),
         }
     }
 
-    /// The request, to be sent once more. Its body was read whole, so its length is known.
-    pub(crate) fn again(&self) -> Request {
+    /// Returns a copy of the request with its complete body.
+    pub(crate) fn to_request(&self) -> Request {
         let mut parts = self.parts.clone();
         parts.headers.remove(CONTENT_LENGTH);
         Request::from_parts(parts, Body::from(self.body.clone()))
     }
 
-    /// A replica has begun to answer. If it is a stream, it may be long without a token.
-    pub(crate) fn begins(&self, response: &Response, headers: &HeaderMap) {
+    /// Offers the head of a stream to the client, because its first token may take long.
+    pub(crate) fn send_head(&self, response: &Response, headers: &HeaderMap) {
         let kind = response.headers().get(CONTENT_TYPE);
         let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         if !is_stream || !response.status().is_success() {
             return;
         }
-        let waiting = lock(&self.head).take();
-        if let Some(head_tx) = waiting {
+        let head_tx = lock(&self.head).take();
+        if let Some(head_tx) = head_tx {
             let (mut parts, ()) = Response::new(()).into_parts();
             parts.status = response.status();
             parts.headers = headers::of_early_stream(response.headers(), headers);
@@ -79,13 +80,13 @@ impl Incoming {
         }
     }
 
-    /// A replica broke off, or failed, with the request in hand.
-    pub(crate) fn broke(&self) {
-        self.broken.fetch_add(1, Ordering::Relaxed);
+    /// Records that a replica failed while it processed the request.
+    pub(crate) fn record_failed_replica(&self) {
+        self.failed_replicas.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It may be the request that makes them fail.
-    pub(crate) fn has_broken_enough(&self) -> bool {
-        self.broken.load(Ordering::Relaxed) >= MAX_BROKEN
+    /// Returns whether [`MAX_FAILED_REPLICAS`] replicas have failed.
+    pub(crate) fn has_failed_too_often(&self) -> bool {
+        self.failed_replicas.load(Ordering::Relaxed) >= MAX_FAILED_REPLICAS
     }
 }

@@ -1,5 +1,7 @@
-//! A stream whose head goes to the client before its first token: while nothing of it has been said, another replica may
-//! still take the request over, and the client sees no more of that than comments.
+//! Stream whose head is sent to the client before its first token.
+//!
+//! Until the first token, the gateway may retry the request on another replica. The client receives
+//! only comments meanwhile.
 
 use std::time::Duration;
 
@@ -11,56 +13,58 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::answer::Tracked;
-use super::outcome::NoAnswer;
+use super::body::Tracked;
+use super::outcome::ModelError;
 use rooflet_inference_api::anthropic;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::kept::RESPONSES_PATH;
 
-/// A client waits so long for the head of a stream whose replica has begun to answer.
+/// Delay between the head of a replica's stream and its early delivery to the client.
 pub(crate) const HEAD_AFTER: Duration = Duration::from_secs(1);
-/// Silence after which something is sent; common proxies give up after 30 to 60 seconds.
+/// Interval of keep-alive comments. Common proxies close idle connections after 30 to 60 seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-const COMMENT: Bytes = Bytes::from_static(b": keepalive\n\n");
-/// No error of a replica is as long.
+const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keepalive\n\n");
+/// Maximum bytes of a replica's error body.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
-/// The answer, once it is known whose it is.
-pub(crate) type Settling = BoxFuture<'static, Result<Tracked, NoAnswer>>;
+/// Future of the response, which resolves at the first token.
+pub(crate) type Pending = BoxFuture<'static, Result<Tracked, ModelError>>;
 
 enum State {
-    Settling(Settling, Interval),
-    Settled(Box<Tracked>),
+    Pending(Pending, Interval),
+    Streaming(Box<Tracked>),
     Over,
 }
 
-/// A body of comments until the answer has its first token, of the answer from then on. `uri` tells how errors look.
-pub(crate) fn body(settling: Settling, uri: Uri) -> Body {
-    let mut beat = tokio::time::interval(KEEP_ALIVE);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let begun = (State::Settling(settling, beat), uri);
-    Body::from_stream(stream::unfold(begun, |(mut state, uri)| async move {
+/// Returns a body of comments until the first token, and of the response after it.
+///
+/// The path of `uri` determines the format of errors.
+pub(crate) fn body(pending: Pending, uri: Uri) -> Body {
+    let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
+    keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let start = (State::Pending(pending, keep_alive), uri);
+    Body::from_stream(stream::unfold(start, |(mut state, uri)| async move {
         loop {
             match state {
-                State::Settling(mut settling, mut beat) => {
+                State::Pending(mut pending, mut keep_alive) => {
                     let outcome = tokio::select! {
-                        outcome = &mut settling => outcome,
-                        _ = beat.tick() => return Some((Ok(COMMENT), (State::Settling(settling, beat), uri))),
+                        outcome = &mut pending => outcome,
+                        _ = keep_alive.tick() => return Some((Ok(KEEP_ALIVE_COMMENT), (State::Pending(pending, keep_alive), uri))),
                     };
                     match outcome {
-                        Ok(tracked) => state = State::Settled(Box::new(tracked)),
-                        Err(no_answer) => {
-                            let said = told(no_answer, uri.path()).await;
-                            return Some((Ok(said), (State::Over, uri)));
+                        Ok(tracked) => state = State::Streaming(Box::new(tracked)),
+                        Err(model_error) => {
+                            let event = error_event(model_error, uri.path()).await;
+                            return Some((Ok(event), (State::Over, uri)));
                         }
                     }
                 }
-                State::Settled(mut tracked) => {
+                State::Streaming(mut tracked) => {
                     let frame = tracked.frame().await?;
                     match frame.map(|frame| frame.into_data()) {
-                        Ok(Ok(data)) => return Some((Ok(data), (State::Settled(tracked), uri))),
-                        // Trailers, of which server-sent events have none.
-                        Ok(Err(_)) => state = State::Settled(tracked),
+                        Ok(Ok(data)) => return Some((Ok(data), (State::Streaming(tracked), uri))),
+                        // Ignore trailers: server-sent events have none.
+                        Ok(Err(_)) => state = State::Streaming(tracked),
                         Err(err) => return Some((Err(err), (State::Over, uri))),
                     }
                 }
@@ -70,39 +74,39 @@ pub(crate) fn body(settling: Settling, uri: Uri) -> Body {
     }))
 }
 
-/// The error as the last that the stream says.
-async fn told(no_answer: NoAnswer, path: &str) -> Bytes {
-    let body = match no_answer {
-        NoAnswer::Refused(err) => shaped(&err, path),
-        NoAnswer::Said(response) => {
+/// Returns the error as the last event of the stream.
+async fn error_event(model_error: ModelError, path: &str) -> Bytes {
+    let body = match model_error {
+        ModelError::Rejected(err) => error_body(&err, path),
+        ModelError::Response(response) => {
             let is_stream = response.status().is_success();
             let read = Limited::new(response.into_body(), MAX_ERROR_BYTES)
                 .collect()
                 .await;
             let read = read.ok().map(http_body_util::Collected::to_bytes);
-            if let Some(frames) = read.clone().filter(|_| is_stream) {
-                return frames;
+            if let Some(error_frames) = read.clone().filter(|_| is_stream) {
+                return error_frames;
             }
             let body = read.and_then(|bytes| serde_json::from_slice(&bytes).ok());
             body.unwrap_or_else(|| {
-                shaped(
-                    &ApiError::server_error("The replica failed on this request."),
+                error_body(
+                    &ApiError::server_error("The replica failed to process this request."),
                     path,
                 )
             })
         }
     };
-    frames(&body, path)
+    error_frames(&body, path)
 }
 
-fn shaped(err: &ApiError, path: &str) -> Value {
+fn error_body(err: &ApiError, path: &str) -> Value {
     match path.starts_with(anthropic::error::PATH) {
         true => anthropic::error::body(err),
         false => err.body(),
     }
 }
 
-fn frames(body: &Value, path: &str) -> Bytes {
+fn error_frames(body: &Value, path: &str) -> Bytes {
     let text = match path {
         path if path.starts_with(anthropic::error::PATH) => format!("event: error\ndata: {body}\n\n"),
         RESPONSES_PATH => {
@@ -126,8 +130,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_error_has_the_form_of_its_stream() {
-        let error = || NoAnswer::Refused(ApiError::rate_limit_exceeded("busy", 7));
+    async fn formats_errors_for_each_api() {
+        let error = || ModelError::Rejected(ApiError::rate_limit_exceeded("busy", 7));
         for (path, begins, ends) in [
             (
                 "/v1/chat/completions",
@@ -141,9 +145,12 @@ mod tests {
                 ",\"type\":\"error\"}\n\n",
             ),
         ] {
-            let said = String::from_utf8(told(error(), path).await.to_vec()).unwrap();
-            assert!(said.starts_with(begins) && said.ends_with(ends), "{path}: {said}");
-            assert!(said.contains("\"message\":\"busy\""), "{path}: {said}");
+            let event = String::from_utf8(error_event(error(), path).await.to_vec()).unwrap();
+            assert!(
+                event.starts_with(begins) && event.ends_with(ends),
+                "{path}: {event}"
+            );
+            assert!(event.contains("\"message\":\"busy\""), "{path}: {event}");
         }
     }
 }

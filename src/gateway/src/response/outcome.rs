@@ -1,44 +1,45 @@
-//! What asking a replica, and all that a model has, comes to.
+//! Outcome of an attempt on one replica, and of all attempts on a model.
 
 use axum::response::Response;
 use http::StatusCode;
 
-use super::answer::{Begun, BrokenOff, Tracked};
-use crate::dispatch::Place;
+use super::body::{BrokenOff, BufferedBody, Tracked};
+use crate::dispatch::Slot;
 use crate::metrics::Measure;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_proxy::ForwardError;
 use rooflet_telemetry::trace::OpenSpan;
 
-/// One replica's answer, up to its first token.
+/// Response of a replica, read up to its first token.
 pub(crate) struct Answered {
     pub(crate) parts: http::response::Parts,
-    pub(crate) body: Begun,
-    pub(crate) place: Place,
-    /// Of asking it.
+    pub(crate) body: BufferedBody,
+    pub(crate) slot: Slot,
+    /// Span of the attempt.
     pub(crate) span: Option<OpenSpan>,
 }
 
-/// Why a replica gave none.
-pub(crate) enum Missed {
-    /// What it said instead.
-    Said(Box<Response>),
-    Failed(MissedReason),
+/// Failed attempt on one replica.
+pub(crate) enum AttemptError {
+    /// The replica's error response.
+    Response(Box<Response>),
+    Failed(AttemptFailure),
 }
 
+/// Failure of an attempt without a response.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MissedReason {
+pub(crate) enum AttemptFailure {
     #[error(transparent)]
     Forward(#[from] ForwardError),
     #[error(transparent)]
     BrokenOff(#[from] BrokenOff),
-    #[error("its node is not heard of any more")]
+    #[error("the replica's node stopped reporting")]
     Silent,
 }
 
-impl MissedReason {
-    /// Whether the replica may have ended because of the request.
-    pub(crate) fn had_the_request(&self) -> bool {
+impl AttemptFailure {
+    /// Returns whether the worker may have got the request, so that the request may be the cause.
+    pub(crate) fn reached_worker(&self) -> bool {
         match self {
             Self::Forward(err) => !err.nothing_was_sent(),
             Self::BrokenOff(_) => true,
@@ -46,6 +47,7 @@ impl MissedReason {
         }
     }
 
+    /// Returns the reason label for traces and errors.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Forward(err) => err.reason(),
@@ -55,34 +57,37 @@ impl MissedReason {
     }
 }
 
-/// Why a model gave no answer: what the client is told, if no other model answers either.
-pub(crate) enum NoAnswer {
-    Refused(ApiError),
-    /// The replica's own words.
-    Said(Box<Response>),
+/// Failure of all attempts on a model; returned to the client if no fallback responds.
+pub(crate) enum ModelError {
+    Rejected(ApiError),
+    /// Error response of the last replica.
+    Response(Box<Response>),
 }
 
 impl Answered {
-    /// On its way to the client, which `measure` follows to its end.
+    /// Splits the response into its head and a tracked body; `measure` ends with the body.
     pub(crate) fn tracked(self, measure: Measure) -> (http::response::Parts, Tracked) {
         let status = self.parts.status;
-        let tracked = Tracked::new(self.body, status, measure, self.place, self.span);
+        let tracked = Tracked::new(self.body, status, measure, self.slot, self.span);
         (self.parts, tracked)
     }
 
-    /// What may follow a stream's head that is out already: a refusal has a head of its own, and is told in another way.
-    pub(crate) fn after_head(self) -> Result<Self, NoAnswer> {
+    /// Returns the response if its body may follow a stream head that the client already has.
+    ///
+    /// Returns an error response as [`ModelError`], because its own head can no longer be sent.
+    pub(crate) fn after_head(self) -> Result<Self, ModelError> {
         if self.parts.status.is_success() {
             return Ok(self);
         }
-        self.place.refused();
+        self.slot.rejected();
         let response = Response::from_parts(self.parts, self.body.into_body());
-        Err(NoAnswer::Said(Box::new(response)))
+        Err(ModelError::Response(Box::new(response)))
     }
 }
 
-impl NoAnswer {
-    /// What it counts as: a stream that has failed says 200 in its head.
+impl ModelError {
+    /// Returns the status for metrics. A failed stream has status 200 in its head and counts as
+    /// 500.
     pub(crate) fn outcome(&self) -> StatusCode {
         match self.status() {
             status if status.is_success() => StatusCode::INTERNAL_SERVER_ERROR,
@@ -92,20 +97,20 @@ impl NoAnswer {
 
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::Refused(err) => err.status,
-            Self::Said(response) => response.status(),
+            Self::Rejected(err) => err.status,
+            Self::Response(response) => response.status(),
         }
     }
 }
 
-impl From<ApiError> for NoAnswer {
+impl From<ApiError> for ModelError {
     fn from(err: ApiError) -> Self {
-        Self::Refused(err)
+        Self::Rejected(err)
     }
 }
 
-/// Answers that speak of the replica and not of the request.
-pub(crate) fn another_may_do_better(status: StatusCode) -> bool {
+/// Returns whether the status concerns the replica, so that another replica may succeed.
+pub(crate) fn is_retryable(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::NOT_FOUND
@@ -117,15 +122,16 @@ pub(crate) fn another_may_do_better(status: StatusCode) -> bool {
     )
 }
 
-/// Answers that say that the worker failed on the request or ended with it: an agent tells the latter by 502.
-pub(crate) fn had_the_request(status: StatusCode) -> bool {
+/// Returns whether the status shows that the worker failed on the request. An agent responds with
+/// 502 if the worker exited.
+pub(crate) fn reached_worker(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY
     )
 }
 
-/// Answers that another replica may better, and time will not. A stream that has failed is one with the status 200.
+/// Returns whether waiting cannot help after this status. A failed stream has status 200.
 pub(crate) fn is_final(status: StatusCode) -> bool {
     matches!(
         status,

@@ -1,38 +1,41 @@
-//! Who should be asked again: where a session lives, and which replica has seen the beginning of a prompt.
+//! Session and prefix affinity: the replica of a session, and the replicas that have a prompt's
+//! prefix in their cache.
 //!
-//! Gateways share nothing. Rendezvous hashing makes each of them find the same home for a session and for a beginning
-//! that none of them has seen; what went where is remembered by each for itself, within bounds.
+//! Gateways share no state. With rendezvous hashing, all gateways choose the same replica for a
+//! session and for an unknown prefix. Each gateway records the prefixes that it has routed, up to a
+//! limit.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// A hash that is the same in every gateway of one build, and no longer: whom to ask, and whose turn it is, is all that may hang
-/// on it.
+/// Hash that is equal in all gateways of the same build, but not across builds. Use it only for
+/// routing and fair queueing.
 pub(crate) fn stable_hash(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Rendezvous hashing (Thaler and Ravishankar, 1996): of all places the one with the highest weight is the key's home,
-/// so that a place that goes takes only its own keys along.
-pub(crate) fn weight(key: u64, place: u64) -> u64 {
-    stable_hash((key, place))
+/// Weight of a replica for a key in rendezvous hashing (Thaler and Ravishankar, 1996).
+///
+/// The replica with the highest weight gets the key. Removal of a replica moves only its own keys.
+pub(crate) fn weight(key: u64, replica: u64) -> u64 {
+    stable_hash((key, replica))
 }
 
-/// Bytes of prompt text in a block: one of the worker's blocks of tokens, roughly.
+/// Bytes of prompt text in a block; roughly one KV block of the worker.
 const BLOCK_BYTES: usize = 1024;
-/// Blocks of one prompt that are looked at: a longer prompt is told apart well enough by its first half megabyte.
+/// Maximum number of hashed blocks of a prompt (512 KiB of text).
 const MAX_BLOCKS: usize = 512;
-/// Blocks in one generation of the memory; with the older generation, some ten megabytes at the most.
+/// Maximum blocks in one generation of [`PrefixMemory`]. Both generations take about 10 MB.
 const MAX_YOUNG_BLOCKS: usize = 128 << 10;
 
-/// The beginning of a prompt: each block's hash covers all blocks before it.
+/// Prefix of a prompt as a chain of block hashes; each hash covers all blocks before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Prefix(Vec<u64>);
 
 impl Prefix {
-    /// Of the texts one after another, as a prompt is made of them. `salt` keeps apart what may not be shared.
+    /// Returns the prefix of the concatenated texts. Different salts yield different prefixes.
     pub(crate) fn of<'a>(salt: u64, texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut blocks = Vec::new();
         let mut chain = salt;
@@ -58,7 +61,7 @@ impl Prefix {
         Self(blocks)
     }
 
-    /// What prompts that begin alike have in common.
+    /// Returns the hash of the first block, or `None` for a prompt shorter than a block.
     pub(crate) fn first(&self) -> Option<u64> {
         self.0.first().copied()
     }
@@ -68,12 +71,14 @@ impl Prefix {
     }
 }
 
-/// The replicas that saw a block last, the newest first.
+/// The two replicas that most recently got a block, newest first.
 type Holders = [u64; 2];
-const NOBODY: u64 = 0;
+const NO_REPLICA: u64 = 0;
 
-/// What went where. The least recently used is forgotten by halves: two generations, of which the older one goes when
-/// the younger one is full.
+/// Blocks of routed prompts and the replicas that got them.
+///
+/// Approximates LRU eviction with two generations: if the young one is full, it replaces the old
+/// one.
 #[derive(Debug, Default)]
 pub(crate) struct PrefixMemory {
     young: HashMap<u64, Holders>,
@@ -81,14 +86,14 @@ pub(crate) struct PrefixMemory {
 }
 
 impl PrefixMemory {
-    /// `replica` is about to read a prompt that begins so.
-    pub(crate) fn remember(&mut self, prefix: &Prefix, replica: u64) {
+    /// Records that a prompt with this prefix was routed to `replica`.
+    pub(crate) fn record(&mut self, prefix: &Prefix, replica: u64) {
         for block in &prefix.0 {
             if self.young.len() >= MAX_YOUNG_BLOCKS {
                 self.old = std::mem::take(&mut self.young);
             }
             let before = self.young.get(block).or_else(|| self.old.get(block));
-            let holders = match before.copied().unwrap_or([NOBODY; 2]) {
+            let holders = match before.copied().unwrap_or([NO_REPLICA; 2]) {
                 [newest, other] if newest == replica => [replica, other],
                 [newest, _] => [replica, newest],
             };
@@ -96,18 +101,19 @@ impl PrefixMemory {
         }
     }
 
-    /// Bytes at the beginning of the prompt that each replica has seen. Those that saw nothing are not named.
-    pub(crate) fn seen_by(&self, prefix: &Prefix) -> HashMap<u64, u64> {
-        let mut seen: HashMap<u64, u64> = HashMap::new();
+    /// Returns the bytes of the prefix that each replica has received before. Omits replicas with
+    /// none.
+    pub(crate) fn cached_bytes(&self, prefix: &Prefix) -> HashMap<u64, u64> {
+        let mut bytes: HashMap<u64, u64> = HashMap::new();
         for (index, block) in prefix.0.iter().enumerate() {
             let Some(holders) = self.young.get(block).or_else(|| self.old.get(block)) else {
                 break;
             };
-            for holder in holders.iter().filter(|holder| **holder != NOBODY) {
-                seen.insert(*holder, Prefix::bytes(index + 1));
+            for holder in holders.iter().filter(|holder| **holder != NO_REPLICA) {
+                bytes.insert(*holder, Prefix::bytes(index + 1));
             }
         }
-        seen
+        bytes
     }
 }
 
@@ -123,31 +129,31 @@ mod tests {
 
     fn seen(memory: &PrefixMemory, text: &str, replica: u64) -> u64 {
         memory
-            .seen_by(&prefix(text))
+            .cached_bytes(&prefix(text))
             .get(&replica)
             .copied()
             .unwrap_or_default()
     }
 
     #[test]
-    fn a_conversation_is_found_again_as_far_as_it_is_the_same() {
+    fn finds_longest_common_prefix_of_conversation() {
         let mut memory = PrefixMemory::default();
-        let begun = "a".repeat(5 * BLOCK_BYTES);
-        memory.remember(&prefix(&begun), 7);
-        let goes_on = format!("{begun}{}", "b".repeat(3 * BLOCK_BYTES));
-        assert_eq!(seen(&memory, &goes_on, 7), 5 * 1024);
-        assert_eq!(seen(&memory, &goes_on, 8), 0);
-        memory.remember(&prefix(&goes_on), 8);
-        assert_eq!(seen(&memory, &goes_on, 8), 8 * 1024);
-        assert_eq!(seen(&memory, &goes_on, 7), 5 * 1024);
-        assert_eq!(seen(&memory, &format!("x{begun}"), 7), 0);
+        let start = "a".repeat(5 * BLOCK_BYTES);
+        memory.record(&prefix(&start), 7);
+        let continued = format!("{start}{}", "b".repeat(3 * BLOCK_BYTES));
+        assert_eq!(seen(&memory, &continued, 7), 5 * 1024);
+        assert_eq!(seen(&memory, &continued, 8), 0);
+        memory.record(&prefix(&continued), 8);
+        assert_eq!(seen(&memory, &continued, 8), 8 * 1024);
+        assert_eq!(seen(&memory, &continued, 7), 5 * 1024);
+        assert_eq!(seen(&memory, &format!("x{start}"), 7), 0);
         assert_eq!(prefix("short").first(), None);
-        let salted = Prefix::of(1, [begun.as_str()]);
-        assert!(memory.seen_by(&salted).is_empty());
+        let salted = Prefix::of(1, [start.as_str()]);
+        assert!(memory.cached_bytes(&salted).is_empty());
     }
 
     #[test]
-    fn what_was_not_used_for_long_is_forgotten_and_the_rest_kept() {
+    fn evicts_least_recently_used_blocks() {
         let mut memory = PrefixMemory::default();
         let blocks = |round: u64| {
             Prefix(
@@ -156,20 +162,20 @@ mod tests {
                     .collect(),
             )
         };
-        let (kept, forgotten) = (Prefix(vec![1]), Prefix(vec![2]));
-        memory.remember(&forgotten, 1);
+        let (kept, evicted) = (Prefix(vec![1]), Prefix(vec![2]));
+        memory.record(&evicted, 1);
         for round in 0..3 * MAX_YOUNG_BLOCKS / MAX_BLOCKS {
-            memory.remember(&kept, 1);
-            memory.remember(&blocks(round as u64), 2);
+            memory.record(&kept, 1);
+            memory.record(&blocks(round as u64), 2);
             assert!(memory.young.len() + memory.old.len() <= 2 * MAX_YOUNG_BLOCKS);
         }
-        assert_eq!(memory.seen_by(&kept)[&1], 1024);
-        assert!(memory.seen_by(&forgotten).is_empty());
+        assert_eq!(memory.cached_bytes(&kept)[&1], 1024);
+        assert!(memory.cached_bytes(&evicted).is_empty());
     }
 
     proptest! {
         #[test]
-        fn how_a_text_is_cut_into_parts_does_not_matter(
+        fn prefix_does_not_depend_on_text_boundaries(
             text in "[a-z]{0,5000}", cuts in proptest::collection::vec(0usize..5000, 0..6),
         ) {
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
@@ -180,9 +186,9 @@ mod tests {
         }
 
         #[test]
-        fn a_place_that_goes_moves_only_its_own_keys(keys in proptest::collection::vec(any::<u64>(), 1..50), gone in 0u64..5) {
+        fn removing_a_replica_moves_only_its_keys(keys in proptest::collection::vec(any::<u64>(), 1..50), gone in 0u64..5) {
             let home = |key: u64, without: Option<u64>| {
-                (0u64..5).filter(|place| Some(*place) != without).max_by_key(|place| weight(key, *place))
+                (0u64..5).filter(|replica| Some(*replica) != without).max_by_key(|replica| weight(key, *replica))
             };
             for key in keys {
                 let before = home(key, None);

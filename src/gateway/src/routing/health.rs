@@ -1,83 +1,89 @@
-//! What a replica's answers say about it: one that fails is left out for a while, then tried with one request.
+//! Health of a replica, derived from its responses.
 //!
-//! Outlier ejection as proxies have it (Envoy): consecutive failures, a pause that doubles, half-open after it. Nobody
-//! is ever left out for good, and where all are left out the best of them is asked all the same.
+//! Outlier ejection as in Envoy: consecutive failures eject a replica for a time that doubles.
+//! After that, one request probes it (half-open). If all replicas are ejected, the best one still
+//! gets requests.
 
 use std::time::{Duration, Instant};
 
-/// Failures in a row after which a replica that can be reached is left out.
-const FAILURES_IN_A_ROW: u32 = 3;
-/// The first pause; each further one is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// Consecutive failures that eject a reachable replica.
+const CONSECUTIVE_FAILURES: u32 = 3;
+/// Duration of the first ejection; each further one is twice as long, up to [`MAX_EJECTION`].
+const FIRST_EJECTION: Duration = Duration::from_secs(2);
+const MAX_EJECTION: Duration = Duration::from_secs(60);
 
-/// How a replica failed.
+/// Kind of a replica's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// No connection, or it broke before an answer: nothing to wait for.
+    /// The connection failed, or closed before the response ended. Ejects the replica immediately.
     Unreachable,
-    /// It answered that it cannot.
+    /// The replica responded with a server error.
     Unable,
 }
 
-/// How far a replica may be used.
+/// Circuit breaker state of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Good,
-    /// Its pause is over; one request finds out.
+pub(crate) enum HealthState {
+    Healthy,
+    /// The ejection has ended; one request probes the replica.
     HalfOpen,
-    LeftOut,
+    Ejected,
 }
 
-/// See the module.
+/// Failure history of a replica; see the module documentation.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Health {
     failures: u32,
-    pauses: u32,
-    until: Option<Instant>,
-    trial: bool,
+    ejections: u32,
+    ejected_until: Option<Instant>,
+    probe_in_flight: bool,
 }
 
 impl Health {
-    pub(crate) fn standing(&self, now: Instant) -> Standing {
-        match self.until {
-            None => Standing::Good,
-            Some(until) if now < until || self.trial => Standing::LeftOut,
-            Some(_) => Standing::HalfOpen,
+    pub(crate) fn state(&self, now: Instant) -> HealthState {
+        match self.ejected_until {
+            None => HealthState::Healthy,
+            Some(ejected_until) if now < ejected_until || self.probe_in_flight => HealthState::Ejected,
+            Some(_) => HealthState::HalfOpen,
         }
     }
 
-    /// How long its pause still lasts.
-    pub(crate) fn pause_left(&self, now: Instant) -> Option<Duration> {
-        let left = self.until?.saturating_duration_since(now);
+    /// Returns the remaining time of the ejection.
+    pub(crate) fn ejected_for(&self, now: Instant) -> Option<Duration> {
+        let left = self.ejected_until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
 
-    /// A request was sent.
-    pub(crate) fn began(&mut self, now: Instant) {
-        self.trial |= self.standing(now) == Standing::HalfOpen;
+    /// Records that a request was sent to the replica.
+    pub(crate) fn request_sent(&mut self, now: Instant) {
+        self.probe_in_flight |= self.state(now) == HealthState::HalfOpen;
     }
 
+    /// Records a success; resets the failure history.
     pub(crate) fn succeeded(&mut self) {
         *self = Self::default();
     }
 
-    /// The request ended and told nothing of the replica: its client went away.
+    /// Records the end of a request that shows nothing about the replica, such as a cancelled one.
     pub(crate) fn abandoned(&mut self) {
-        self.trial = false;
+        self.probe_in_flight = false;
     }
 
+    /// Records a failure, and ejects the replica if necessary.
     pub(crate) fn failed(&mut self, fault: Fault, now: Instant) {
         self.failures = self.failures.saturating_add(1);
-        let trial = std::mem::take(&mut self.trial);
-        // Requests that were under way when the pause began say nothing new.
-        if self.until.is_some_and(|until| now < until) {
+        let probe_in_flight = std::mem::take(&mut self.probe_in_flight);
+        // Failures of requests sent before the ejection do not extend it.
+        if self
+            .ejected_until
+            .is_some_and(|ejected_until| now < ejected_until)
+        {
             return;
         }
-        if trial || fault == Fault::Unreachable || self.failures >= FAILURES_IN_A_ROW {
-            let pause = FIRST_PAUSE.saturating_mul(1 << self.pauses.min(10));
-            self.pauses = self.pauses.saturating_add(1);
-            self.until = Some(now + pause.min(MAX_PAUSE));
+        if probe_in_flight || fault == Fault::Unreachable || self.failures >= CONSECUTIVE_FAILURES {
+            let duration = FIRST_EJECTION.saturating_mul(1 << self.ejections.min(10));
+            self.ejections = self.ejections.saturating_add(1);
+            self.ejected_until = Some(now + duration.min(MAX_EJECTION));
         }
     }
 }
@@ -93,60 +99,60 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_replica_is_tried_again_with_one_request_after_longer_and_longer_pauses() {
+    fn probes_unreachable_replica_with_one_request_after_growing_ejections() {
         let (manual, clock) = clock();
         let mut health = Health::default();
-        for pause in [2, 4, 8, 16, 32, 60, 60] {
+        for duration in [2, 4, 8, 16, 32, 60, 60] {
             health.failed(Fault::Unreachable, clock.instant());
-            assert_eq!(health.standing(clock.instant()), Standing::LeftOut);
-            manual.advance(Duration::from_secs(pause) - Duration::from_millis(1));
-            assert_eq!(health.standing(clock.instant()), Standing::LeftOut, "{pause}");
+            assert_eq!(health.state(clock.instant()), HealthState::Ejected);
+            manual.advance(Duration::from_secs(duration) - Duration::from_millis(1));
+            assert_eq!(health.state(clock.instant()), HealthState::Ejected, "{duration}");
             manual.advance(Duration::from_millis(1));
-            assert_eq!(health.standing(clock.instant()), Standing::HalfOpen, "{pause}");
-            health.began(clock.instant());
+            assert_eq!(health.state(clock.instant()), HealthState::HalfOpen, "{duration}");
+            health.request_sent(clock.instant());
             assert_eq!(
-                health.standing(clock.instant()),
-                Standing::LeftOut,
-                "one is under way"
+                health.state(clock.instant()),
+                HealthState::Ejected,
+                "the probe is in flight"
             );
         }
         health.abandoned();
-        assert_eq!(health.standing(clock.instant()), Standing::HalfOpen);
+        assert_eq!(health.state(clock.instant()), HealthState::HalfOpen);
         health.succeeded();
-        assert_eq!(health.standing(clock.instant()), Standing::Good);
+        assert_eq!(health.state(clock.instant()), HealthState::Healthy);
         health.failed(Fault::Unreachable, clock.instant());
-        manual.advance(FIRST_PAUSE);
+        manual.advance(FIRST_EJECTION);
         assert_eq!(
-            health.standing(clock.instant()),
-            Standing::HalfOpen,
-            "from the beginning"
+            health.state(clock.instant()),
+            HealthState::HalfOpen,
+            "ejections start from the shortest"
         );
     }
 
     #[test]
-    fn an_answer_that_it_cannot_counts_in_a_row_only() {
+    fn server_errors_eject_only_if_consecutive() {
         let (_, clock) = clock();
         let mut health = Health::default();
         for _ in 0..5 {
             health.failed(Fault::Unable, clock.instant());
             health.failed(Fault::Unable, clock.instant());
-            assert_eq!(health.standing(clock.instant()), Standing::Good);
+            assert_eq!(health.state(clock.instant()), HealthState::Healthy);
             health.succeeded();
         }
         for _ in 0..3 {
             health.failed(Fault::Unable, clock.instant());
         }
-        assert_eq!(health.standing(clock.instant()), Standing::LeftOut);
+        assert_eq!(health.state(clock.instant()), HealthState::Ejected);
     }
 
     #[test]
-    fn many_that_fail_at_once_are_one_failure() {
+    fn simultaneous_failures_count_once() {
         let (manual, clock) = clock();
         let mut health = Health::default();
         for _ in 0..100 {
             health.failed(Fault::Unreachable, clock.instant());
         }
-        manual.advance(FIRST_PAUSE);
-        assert_eq!(health.standing(clock.instant()), Standing::HalfOpen);
+        manual.advance(FIRST_EJECTION);
+        assert_eq!(health.state(clock.instant()), HealthState::HalfOpen);
     }
 }

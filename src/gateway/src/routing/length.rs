@@ -1,58 +1,62 @@
-//! How many tokens an answer had, from what passes of it: what it says itself, else its events or its bytes.
+//! Number of tokens of a response: the reported usage, else the number of events or bytes.
 
-/// How OpenAI's and Anthropic's answers call it. In a text that quotes one of these there is an escape before the second quote.
-const NAMES: [&[u8]; 2] = [b"\"completion_tokens\":", b"\"output_tokens\":"];
-/// No name with its figure is longer: so much of a piece is kept for the next one.
+/// Field names of OpenAI's and Anthropic's usage. Generated text cannot match them: JSON escapes
+/// the quotes in strings.
+const TOKEN_FIELDS: [&[u8]; 2] = [b"\"completion_tokens\":", b"\"output_tokens\":"];
+/// Bytes kept between chunks; no field name with its number is longer.
 const MAX_FIGURE_BYTES: usize = 64;
-/// Bytes of an answer in JSON for one token, about.
+/// Approximate bytes of JSON response per token.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// Tokens of all choices together.
+/// Tokens of a response, over all choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
     Counted(u64),
-    /// From the bytes of the JSON, which holds more than the text.
-    Guessed(u64),
+    /// Derived from the bytes of the JSON body; an overestimate.
+    Estimated(u64),
 }
 
-/// What of an answer has passed.
+/// Forwarded part of a response body.
 #[derive(Debug, Default)]
-pub(crate) struct Passed {
+pub(crate) struct ObservedBytes {
     events: u64,
     bytes: u64,
-    told: Option<u64>,
-    end: Vec<u8>,
+    reported_tokens: Option<u64>,
+    tail: Vec<u8>,
 }
 
-impl Passed {
-    pub(crate) fn is_nothing(&self) -> bool {
+impl ObservedBytes {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    pub(crate) fn saw(&mut self, data: &[u8]) {
+    pub(crate) fn record(&mut self, data: &[u8]) {
         self.bytes += data.len() as u64;
         self.events += data.windows(2).filter(|pair| *pair == b"\n\n").count() as u64;
-        self.end.extend_from_slice(data);
-        self.told = last_told(&self.end).or(self.told);
-        let past = self.end.len().saturating_sub(MAX_FIGURE_BYTES);
-        self.end.drain(..past);
+        self.tail.extend_from_slice(data);
+        self.reported_tokens = last_reported(&self.tail).or(self.reported_tokens);
+        let past = self.tail.len().saturating_sub(MAX_FIGURE_BYTES);
+        self.tail.drain(..past);
     }
 
     pub(crate) fn length(&self, is_stream: bool) -> Length {
-        match self.told {
-            Some(told) => Length::Counted(told),
+        match self.reported_tokens {
+            Some(reported_tokens) => Length::Counted(reported_tokens),
             None if is_stream => Length::Counted(self.events),
-            None => Length::Guessed(self.bytes / BYTES_PER_TOKEN),
+            None => Length::Estimated(self.bytes / BYTES_PER_TOKEN),
         }
     }
 }
 
-/// The last figure: streams may count on.
-fn last_told(text: &[u8]) -> Option<u64> {
+/// Returns the last reported number; streams may report increasing numbers.
+fn last_reported(text: &[u8]) -> Option<u64> {
     let ends = (0..text.len()).rev().filter(|at| text[*at] == b':');
     let figure = |end: usize| {
         let name = &text[..=end];
-        NAMES.iter().any(|known| name.ends_with(known)).then_some(())?;
+        TOKEN_FIELDS
+            .iter()
+            .any(|known| name.ends_with(known))
+            .then_some(())?;
         let digits = text[end + 1..].trim_ascii_start();
         let count = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
         std::str::from_utf8(&digits[..count]).ok()?.parse().ok()
@@ -65,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_as_long_as_it_says_however_it_is_cut() {
+    fn reads_reported_tokens_at_any_chunk_boundary() {
         let chat = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":123,"total_tokens":132}}"#;
         let message = "data: {\"usage\":{\"input_tokens\":7,\"output_tokens\":1}}\n\n\
                        data: {\"usage\":{\"output_tokens\": 45}}\n\n";
@@ -74,18 +78,18 @@ mod tests {
         for (text, is_stream, expect) in [
             (chat, false, Length::Counted(123)),
             (message, true, Length::Counted(45)),
-            (quoted, false, Length::Guessed(quoted.len() as u64 / 4)),
+            (quoted, false, Length::Estimated(quoted.len() as u64 / 4)),
             (none, true, Length::Counted(2)),
         ] {
             for cut in 1..text.len() {
-                let mut passed = Passed::default();
-                assert!(passed.is_nothing());
+                let mut observed = ObservedBytes::default();
+                assert!(observed.is_empty());
                 for piece in [&text[..cut], &text[cut..]] {
-                    passed.saw(piece.as_bytes());
+                    observed.record(piece.as_bytes());
                 }
-                // Events whose end is cut are not worth their bookkeeping.
-                let whole = !is_stream || passed.told.is_some() || !text[..cut].ends_with('\n');
-                assert!(passed.length(is_stream) == expect || !whole, "{cut}: {text}");
+                // Event ends that are split between chunks are not counted.
+                let whole = !is_stream || observed.reported_tokens.is_some() || !text[..cut].ends_with('\n');
+                assert!(observed.length(is_stream) == expect || !whole, "{cut}: {text}");
             }
         }
     }

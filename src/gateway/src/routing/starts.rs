@@ -1,5 +1,7 @@
-//! When a model that no replica answers for will have one, from how long its last start took, or from what its node's disk
-//! reads.
+//! Expected start of the first replica of a model without ready replicas.
+//!
+//! Sources: the duration of the model's last start, the remaining download, or the disk speed of
+//! the node.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,61 +9,63 @@ use std::time::{Duration, Instant};
 use super::table::Model;
 use rooflet_roofline::predict::Basis;
 
-/// When something is expected.
+/// Expected time until a request or a replica starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedStart {
     pub(crate) after: Duration,
-    pub(crate) by: By,
+    pub(crate) source: EstimateSource,
 }
 
-/// What tells when.
+/// Source of an expected start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
-    /// What is under way, and what waits.
+pub(crate) enum EstimateSource {
+    /// In-flight and queued requests.
     Queue,
-    /// The time that the last start of a replica took.
+    /// Duration of the last start of a replica.
     LastStart,
-    /// The time that the weights take from the disk of the replica's node: no start is shorter.
+    /// Time to read the weights from the node's disk; a lower bound of the start.
     Reading(Basis),
-    /// The time that its model still takes to the replica's node, and the start then.
+    /// Remaining download time on the replica's node, plus the start after it.
     Download(Basis),
 }
 
-/// Since when each replica of a model is on its way.
+/// Starting replicas of a model, by id, with the time at which the gateway first observed each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Starts(HashMap<u64, Instant>);
 
 impl Starts {
-    /// These are on their way as of now.
-    pub(crate) fn saw(&mut self, starting: &[u64], now: Instant) {
+    /// Replaces the set of starting replicas.
+    pub(crate) fn record(&mut self, starting: &[u64], now: Instant) {
         self.0.retain(|id, _| starting.contains(id));
         for id in starting {
             self.0.entry(*id).or_insert(now);
         }
     }
 
-    /// When the next one should answer; `None` where nothing tells, or where it takes longer than was predicted.
-    pub(crate) fn next(&self, model: &Model, now: Instant) -> Option<Expected> {
+    /// Returns the expected start of the next replica.
+    ///
+    /// Returns `None` without a source, and if a start takes longer than predicted from the disk.
+    pub(crate) fn next(&self, model: &Model, now: Instant) -> Option<ExpectedStart> {
         if let Some(download) = model.download {
             let reading = model.reading.map(|reading| reading.seconds);
             let start = model.last_start.map(|took| took.as_secs_f64()).or(reading);
             let after = Duration::try_from_secs_f64(download.seconds + start.unwrap_or(0.0)).ok()?;
-            let by = By::Download(download.basis);
-            return Some(Expected { after, by });
+            let source = EstimateSource::Download(download.basis);
+            return Some(ExpectedStart { after, source });
         }
         let earliest = self.0.values().min().copied().unwrap_or(now);
         let elapsed = now.saturating_duration_since(earliest);
         if let Some(took) = model.last_start {
-            return Some(Expected {
+            return Some(ExpectedStart {
                 after: took.saturating_sub(elapsed),
-                by: By::LastStart,
+                source: EstimateSource::LastStart,
             });
         }
         let reading = model.reading?;
         let took = Duration::try_from_secs_f64(reading.seconds).ok()?;
         let after = took.checked_sub(elapsed)?;
-        let by = By::Reading(reading.basis);
-        Some(Expected { after, by })
+        let source = EstimateSource::Reading(reading.basis);
+        Some(ExpectedStart { after, source })
     }
 }
 
@@ -77,32 +81,36 @@ mod tests {
     }
 
     #[test]
-    fn the_last_start_tells_how_long_the_next_will_take_and_the_disk_where_there_was_none() {
+    fn expects_start_from_download_then_last_start_then_disk() {
         let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
         let clock = Clock::Manual(manual.clone());
         let mut starts = Starts::default();
         let mut model = Model::default();
         assert_eq!(starts.next(&model, clock.instant()), None);
 
-        // 4.6 GB/s where nobody measured.
+        // 4.6 GB/s: the default without a measurement.
         model.reading = Some(Reading::new(Bytes(46_000_000_000), &Disk::new(None)));
-        starts.saw(&[1], clock.instant());
+        starts.record(&[1], clock.instant());
         let predicted = |after| {
-            let by = By::Reading(Basis::Nominal);
-            Some(Expected { after, by })
+            let source = EstimateSource::Reading(Basis::Nominal);
+            Some(ExpectedStart { after, source })
         };
         assert_eq!(starts.next(&model, clock.instant()), predicted(seconds(10)));
         manual.advance(seconds(4));
         assert_eq!(starts.next(&model, clock.instant()), predicted(seconds(6)));
         manual.advance(seconds(7));
-        assert_eq!(starts.next(&model, clock.instant()), None, "that was too little");
+        assert_eq!(
+            starts.next(&model, clock.instant()),
+            None,
+            "the start takes longer than predicted"
+        );
 
-        // How far a download is, its node tells.
+        // The remaining download includes the elapsed time.
         let link = Link::new(Some(1e6));
         model.download = Download::new(Bytes(20_000_000), &link);
         let coming = |after| {
-            let by = By::Download(Basis::Measured);
-            Some(Expected { after, by })
+            let source = EstimateSource::Download(Basis::Measured);
+            Some(ExpectedStart { after, source })
         };
         assert_eq!(starts.next(&model, clock.instant()), coming(seconds(30)));
         model.last_start = Some(seconds(15));
@@ -111,15 +119,15 @@ mod tests {
 
         model.last_start = Some(seconds(30));
         let measured = |after| {
-            let by = By::LastStart;
-            Some(Expected { after, by })
+            let source = EstimateSource::LastStart;
+            Some(ExpectedStart { after, source })
         };
         assert_eq!(starts.next(&model, clock.instant()), measured(seconds(19)));
-        starts.saw(&[], clock.instant());
+        starts.record(&[], clock.instant());
         assert_eq!(starts.next(&model, clock.instant()), measured(seconds(30)));
-        starts.saw(&[3, 4], clock.instant());
+        starts.record(&[3, 4], clock.instant());
         manual.advance(seconds(10));
-        starts.saw(&[3], clock.instant());
+        starts.record(&[3], clock.instant());
         assert_eq!(starts.next(&model, clock.instant()), measured(seconds(20)));
         manual.advance(seconds(60));
         assert_eq!(starts.next(&model, clock.instant()), measured(Duration::ZERO));

@@ -1,4 +1,5 @@
-//! Which models there are and which replicas answer for them: a value, made anew from the objects on every change.
+//! Routing table: models and their ready replicas. An immutable value, rebuilt after every change
+//! of the watched objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,36 +18,36 @@ use rooflet_proxy::Upstream;
 use rooflet_roofline::loading::{Disk, Download, Link, Reading};
 use rooflet_roofline::published;
 
-/// How long a request waits for a replica where nothing else is said.
+/// Maximum queue time if the deployment and the request set none.
 const DEFAULT_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A replica that can be sent requests.
+/// Namespace and name of a replica.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Target {
     pub(crate) namespace: String,
     pub(crate) replica: String,
 }
 
-/// A replica that answers, and what the gateway decides by.
+/// Ready replica, with the inputs of routing decisions.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Replica {
     pub(crate) target: Target,
-    /// Its name as a number, the same in every gateway.
+    /// Hash of namespace and name; equal in all gateways.
     pub(crate) id: u64,
     pub(crate) upstream: Upstream,
     pub(crate) revision: Option<String>,
-    /// Requests it answers at the same time.
+    /// Maximum number of concurrent requests.
     pub(crate) rows: u32,
     pub(crate) speed: Speed,
-    /// Requests that it had when its agent reported last: from all gateways.
+    /// Running and waiting requests of all gateways, from the agent's last report.
     pub(crate) reported: Option<u64>,
 }
 
-/// What the deployment wants of the gateway.
+/// Routing settings of a deployment.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Routing {
     pub(crate) queue_timeout: Duration,
-    /// `None`: as many as its replicas work off in bearable time.
+    /// `None`: derived from the total rows of the replicas.
     pub(crate) max_queued: Option<usize>,
     pub(crate) fallbacks: Vec<String>,
     pub(crate) hedge_after: Option<Duration>,
@@ -80,54 +81,54 @@ impl Routing {
     }
 }
 
-/// One served name in one namespace.
+/// Model, identified by namespace and served name.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Model {
     pub(crate) namespace: String,
-    /// What its workers know it by.
+    /// Served name, as used by the workers.
     pub(crate) name: String,
     pub(crate) replicas: Vec<Replica>,
-    /// Why there are none, where the deployment tells.
-    pub(crate) trouble: Option<String>,
-    /// Whether there should be replicas.
-    pub(crate) is_wanted: bool,
-    /// Requests that all replicas there should be answer at the same time.
+    /// Reason for the absence of ready replicas, from the deployment's status.
+    pub(crate) unavailable_reason: Option<String>,
+    /// Whether the deployment has desired replicas or autoscaling.
+    pub(crate) has_desired_replicas: bool,
+    /// Maximum concurrent requests of all desired replicas.
     pub(crate) wanted_rows: u32,
-    /// Whether waiting may help.
-    pub(crate) is_coming: bool,
-    /// Whether there is a replica for which no node was found. Where nothing else is coming, nothing will.
+    /// Whether a replica may become ready, so that requests are queued instead of rejected.
+    pub(crate) may_become_ready: bool,
+    /// Whether a replica is unschedulable.
     pub(crate) is_unplaced: bool,
-    /// Replicas that have a node and do not answer yet.
+    /// Ids of replicas that are bound to a node and not ready.
     pub(crate) starting: Vec<u64>,
-    /// The weights that one of them reads the soonest.
+    /// Shortest time to read the weights, over the starting replicas.
     pub(crate) reading: Option<Reading>,
-    /// What is still to be downloaded for the first of those that start: absent where one has its model.
+    /// Shortest remaining download of the starting replicas. `None` if one of them has its model.
     pub(crate) download: Option<Download>,
-    /// How long the last start of a replica took.
+    /// Duration of the last start of a replica.
     pub(crate) last_start: Option<Duration>,
-    /// Percent of the requests by revision, while a canary is under way.
+    /// Percentage of requests by revision, during a canary rollout.
     pub(crate) traffic: Vec<(String, u32)>,
     pub(crate) routing: Routing,
-    /// Whether the number of its replicas follows the requests.
+    /// Whether the deployment is autoscaled.
     pub(crate) autoscaled: bool,
-    /// Unix time in seconds.
+    /// Creation time, as Unix time in seconds.
     pub(crate) created: i64,
     pub(crate) context_tokens: Option<u32>,
 }
 
-/// Why a name leads to no model.
+/// Failed lookup of a model by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unknown {
+pub(crate) enum LookupError {
     NotFound,
-    /// Served under this name in several namespaces: these are the names that tell them apart.
+    /// Several namespaces serve the name. The field lists the qualified names.
     Ambiguous(Vec<String>),
 }
 
-/// All models, by namespace and name.
+/// All models, by namespace and served name.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct RoutingTable {
     models: BTreeMap<(String, String), Model>,
-    /// Replicas on nodes that were not heard of for long: what was sent there will hardly be answered.
+    /// Replicas on nodes whose Ready condition is Unknown.
     silent: BTreeSet<u64>,
 }
 
@@ -141,9 +142,9 @@ impl RoutingTable {
         for deployment in deployments {
             table.add_deployment(deployment);
         }
-        let (silent, heard): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_silent(node));
+        let (silent, reporting): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_silent(node));
         let silent: BTreeSet<_> = silent.into_iter().map(FleetNode::name_any).collect();
-        let hosts: BTreeMap<_, _> = heard.into_iter().filter_map(host).collect();
+        let hosts: BTreeMap<_, _> = reporting.into_iter().filter_map(host).collect();
         for replica in replicas {
             if replica
                 .spec
@@ -187,27 +188,32 @@ impl RoutingTable {
         let status = deployment.status.clone().unwrap_or_default();
         let find = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind);
         let ready = find(condition_type::READY);
-        // What was refused, or is in trouble, is not on its way, unless there are replicas that are: see there.
+        // A rejected or degraded deployment becomes ready only if one of its replicas may; see
+        // `add_replica`.
         let is_stuck = find(condition_type::ADMITTED).is_some_and(|admitted| admitted.status == "False")
             || is_true(&status.conditions, condition_type::DEGRADED);
         let model = self.model(&namespace, &name);
         model.created = model.created.min(created(&deployment.metadata));
         if deployment.metadata.deletion_timestamp.is_some() {
-            model.trouble.get_or_insert("it is being deleted".to_owned());
+            model
+                .unavailable_reason
+                .get_or_insert("the deployment is being deleted".to_owned());
             return;
         }
         let autoscaled = deployment.spec.autoscaling.is_some();
         let replicas = u32::try_from(deployment.spec.replicas).unwrap_or_default();
         let rows = replicas.saturating_mul(deployment.spec.serving.max_concurrency);
         model.wanted_rows = model.wanted_rows.saturating_add(rows);
-        model.is_wanted |= deployment.spec.replicas > 0 || autoscaled;
-        model.is_coming |= model.is_wanted && !is_stuck;
+        model.has_desired_replicas |= deployment.spec.replicas > 0 || autoscaled;
+        model.may_become_ready |= model.has_desired_replicas && !is_stuck;
         model.autoscaled |= autoscaled;
         let last_start = status
             .last_start
             .map(|start| Duration::from_secs(u64::from(start.seconds)));
         model.last_start = model.last_start.max(last_start);
-        model.trouble = ready.map(|ready| ready.message.clone()).or(model.trouble.take());
+        model.unavailable_reason = ready
+            .map(|ready| ready.message.clone())
+            .or(model.unavailable_reason.take());
         model.routing = Routing::new(&deployment.spec.routing);
         let shares = status.traffic.iter();
         model
@@ -222,15 +228,15 @@ impl RoutingTable {
         let namespace = replica.namespace().unwrap_or_default();
         let status = replica.status.clone().unwrap_or_default();
         let id = id(replica);
-        let leaves = replica.metadata.deletion_timestamp.is_some();
+        let is_terminating = replica.metadata.deletion_timestamp.is_some();
         let host = replica.spec.node_name.as_ref().and_then(|node| hosts.get(node));
-        let is_ready = is_true(&status.conditions, condition_type::READY) && !leaves;
+        let is_ready = is_true(&status.conditions, condition_type::READY) && !is_terminating;
         let (Some(host), true) = (host, is_ready) else {
-            // A name that only an old replica still has is no model any more, unless that replica answers.
+            // A replica that is not ready does not define a model without a deployment.
             let Some(model) = self.models.get_mut(&(namespace, name.clone())) else {
                 return;
             };
-            if !leaves && replica.spec.node_name.is_some() {
+            if !is_terminating && replica.spec.node_name.is_some() {
                 model.starting.push(id);
                 let weights = status.admission.map(|admission| admission.memory.weights_bytes);
                 let reading = host
@@ -251,13 +257,13 @@ impl RoutingTable {
                 let soonest = |a: &Reading, b: &Reading| a.seconds.total_cmp(&b.seconds);
                 model.reading = model.reading.into_iter().chain(reading).min_by(soonest);
             }
-            if !leaves && is_unplaced(replica) {
+            if !is_terminating && is_unplaced(replica) {
                 model.is_unplaced = true;
                 return;
             }
-            // One that leaves makes room for its successor, for which there may be none yet; one that crashed is
-            // started again. What has failed for good is not waited for.
-            model.is_coming |= model.is_wanted && status.phase != ReplicaPhase::Failed;
+            // The successor of a terminating replica may not exist yet, and the agent restarts a
+            // crashed worker. A Failed replica does not recover.
+            model.may_become_ready |= model.has_desired_replicas && status.phase != ReplicaPhase::Failed;
             return;
         };
         let target = Target {
@@ -265,7 +271,7 @@ impl RoutingTable {
             replica: replica.name_any(),
         };
         let rows = replica.spec.serving.max_concurrency;
-        let answers = Replica {
+        let endpoint = Replica {
             id,
             target,
             upstream: host.upstream.clone(),
@@ -281,31 +287,32 @@ impl RoutingTable {
         model.context_tokens = model
             .context_tokens
             .max(status.model.map(|model| model.context_tokens));
-        model.replicas.push(answers);
+        model.replicas.push(endpoint);
     }
 
-    /// The model that a client means: a served name, or `namespace/name`.
-    pub(crate) fn find(&self, asked: &str) -> Result<&Model, Unknown> {
-        let mut same_name = self.models.values().filter(|model| model.name == asked);
+    /// Returns the model for a served name or `namespace/name`.
+    pub(crate) fn find(&self, requested: &str) -> Result<&Model, LookupError> {
+        let mut same_name = self.models.values().filter(|model| model.name == requested);
         match (same_name.next(), same_name.next()) {
             (Some(model), None) => return Ok(model),
             (Some(_), Some(_)) => {
-                let all = self.models.values().filter(|model| model.name == asked);
-                return Err(Unknown::Ambiguous(all.map(Model::full_name).collect()));
+                let all = self.models.values().filter(|model| model.name == requested);
+                return Err(LookupError::Ambiguous(all.map(Model::full_name).collect()));
             }
             (None, _) => {}
         }
-        let (namespace, name) = asked.split_once('/').ok_or(Unknown::NotFound)?;
+        let (namespace, name) = requested.split_once('/').ok_or(LookupError::NotFound)?;
         self.models
             .get(&(namespace.to_owned(), name.to_owned()))
-            .ok_or(Unknown::NotFound)
+            .ok_or(LookupError::NotFound)
     }
 
-    /// The model of a key that [`Model::key`] gave.
+    /// Returns the model with this [`Model::key`].
     pub(crate) fn get(&self, key: &(String, String)) -> Option<&Model> {
         self.models.get(key)
     }
 
+    /// Returns whether the replica's node has stopped reporting.
     pub(crate) fn is_silent(&self, replica: u64) -> bool {
         self.silent.contains(&replica)
     }
@@ -314,7 +321,7 @@ impl RoutingTable {
         self.models.values()
     }
 
-    /// All models, each with the shortest name that leads to it.
+    /// Returns all models, each with its shortest unambiguous name.
     pub(crate) fn models(&self) -> impl Iterator<Item = (String, &Model)> {
         self.models.values().map(|model| {
             let name = match self.find(&model.name) {
@@ -336,23 +343,23 @@ impl Model {
     }
 }
 
-/// A replica's name as a number.
+/// Returns the hash of the replica's namespace and name.
 fn id(replica: &ModelReplica) -> u64 {
     replica_id(&replica.namespace().unwrap_or_default(), &replica.name_any())
 }
 
-/// The scheduler has looked, found no node, and makes none free either.
+/// Returns whether the replica is unschedulable and no preemption is pending for it.
 fn is_unplaced(replica: &ModelReplica) -> bool {
     let status = replica.status.as_ref();
-    let refused =
+    let is_rejected =
         |condition: &Condition| condition.type_ == condition_type::SCHEDULED && condition.status == "False";
     replica.spec.node_name.is_none()
         && status.is_some_and(|status| {
-            status.nominated_node_name.is_none() && status.conditions.iter().any(refused)
+            status.nominated_node_name.is_none() && status.conditions.iter().any(is_rejected)
         })
 }
 
-/// A node whose agent takes requests.
+/// Node whose agent serves requests.
 struct Host {
     upstream: Upstream,
     disk: Disk,
@@ -368,7 +375,7 @@ fn host(node: &FleetNode) -> Option<(String, Host)> {
     Some((node.name_any(), Host { upstream, disk, link }))
 }
 
-/// Whether the agent was not heard of for long. It is not tried then.
+/// Returns whether the node has stopped reporting. The gateway sends no requests to such nodes.
 fn is_silent(node: &FleetNode) -> bool {
     node.status.as_ref().is_some_and(|status| {
         let mut conditions = status.conditions.iter();

@@ -1,11 +1,11 @@
-//! Requests and the gateway's shell, modelled. Who goes where, who waits and for how long is the
-//! gateway's own decision.
+//! Requests and the gateway's network side, simulated. Assignments and queueing are the decisions of
+//! the gateway's [`RequestRouter`](rooflet_gateway::RequestRouter).
 
 use crate::run::Run;
 use crate::scenario::policy::Routing;
 use crate::world::event::{Event, Reader};
 use crate::world::front::{Loss, Request};
-use rooflet_gateway::{Given, MAX_TRIES, Reply};
+use rooflet_gateway::{Assignment, Decision, MAX_TRIES};
 
 impl Run<'_> {
     pub(crate) fn request(&mut self, demand: usize) {
@@ -25,7 +25,7 @@ impl Run<'_> {
             prompt_tokens,
             answer_tokens,
             first_token: None,
-            given: None,
+            assignment: None,
         };
         self.rules.ledger.arrived(demand);
         match self.world.policy.routing {
@@ -37,21 +37,22 @@ impl Run<'_> {
                 match self
                     .world
                     .front
-                    .desk
-                    .ask(model, request.id, prompt_tokens, spec.patience, now)
+                    .router
+                    .route(model, request.id, prompt_tokens, spec.patience, now)
                 {
-                    Reply::Go(given) => self.deliver_request(request, given),
-                    Reply::Wait(waiting, gone) => {
+                    Decision::Assigned(assignment) => self.deliver_request(request, assignment),
+                    Decision::Queued(waiting, evicted) => {
                         let id = request.id;
                         self.world.front.waiting.insert(id, (request, waiting));
                         self.world.after(spec.patience, Event::TurnMissed { request: id });
-                        if let Some((gone, _)) = gone.and_then(|gone| self.world.front.waiting.remove(&gone))
+                        if let Some((evicted, _)) =
+                            evicted.and_then(|evicted| self.world.front.waiting.remove(&evicted))
                         {
-                            self.lose(gone, Loss::Refused);
+                            self.lose(evicted, Loss::Refused);
                         }
                     }
-                    Reply::NotReady => self.lose(request, Loss::NoReplica),
-                    Reply::Busy => self.lose(request, Loss::Refused),
+                    Decision::NotReady => self.lose(request, Loss::NoReplica),
+                    Decision::Busy => self.lose(request, Loss::Refused),
                 }
             }
             Routing::RoundRobin | Routing::Random => self.route_otherwise(request),
@@ -61,7 +62,7 @@ impl Run<'_> {
     /// Other ways to choose, to compare with: nobody waits in the gateway.
     fn route_otherwise(&mut self, request: Request) {
         let front = &mut self.world.front;
-        let mut replicas = front.desk.replicas(&front.asked[request.demand]);
+        let mut replicas = front.router.replicas(&front.asked[request.demand]);
         if replicas.is_empty() {
             self.lose(request, Loss::NoReplica);
             return;
@@ -74,9 +75,9 @@ impl Run<'_> {
             }
         };
         replicas.rotate_left(turn);
-        for given in replicas.into_iter().take(MAX_TRIES) {
-            if let Some(node) = self.world.takes_at(&given) {
-                self.world.hand_over(node, request, given);
+        for assignment in replicas.into_iter().take(MAX_TRIES) {
+            if let Some(node) = self.world.takes_at(&assignment) {
+                self.world.hand_over(node, request, assignment);
                 return;
             }
         }
@@ -89,7 +90,7 @@ impl Run<'_> {
             return;
         }
         let snapshot = self.world.front.view.snapshot();
-        let orphans = self.world.front.desk.see(
+        let orphans = self.world.front.router.update(
             snapshot.deployments.iter().map(AsRef::as_ref),
             snapshot.replicas.iter().map(AsRef::as_ref),
             snapshot.nodes.iter().map(AsRef::as_ref),
@@ -120,42 +121,43 @@ impl Run<'_> {
     /// Those whose turn has come.
     fn call_up(&mut self) {
         while self.world.somebody_waits() {
-            let Some((given, request)) = self.world.front.desk.next(self.world.origin + self.world.now)
+            let Some((assignment, request)) =
+                self.world.front.router.next(self.world.origin + self.world.now)
             else {
                 return;
             };
             if let Some((request, _)) = self.world.front.waiting.remove(&request) {
-                self.deliver_request(request, given);
+                self.deliver_request(request, assignment);
             }
         }
     }
 
     pub(crate) fn turn_missed(&mut self, request: u64) {
         if let Some((request, waiting)) = self.world.front.waiting.remove(&request) {
-            self.world.front.desk.leave(waiting);
+            self.world.front.router.remove_queued(waiting);
             self.lose(request, Loss::GaveUp);
         }
     }
 
-    /// To the replica it was given, and to others if that one cannot take it.
-    fn deliver_request(&mut self, request: Request, first: Given) {
+    /// Sends a request to its assigned replica, and retries on others if that one rejects it.
+    fn deliver_request(&mut self, request: Request, first: Assignment) {
         let now = self.world.origin + self.world.now;
         let mut tried = vec![first];
         loop {
-            let given = tried[tried.len() - 1].clone();
-            if let Some(node) = self.world.takes_at(&given) {
-                self.world.hand_over(node, request, given);
+            let assignment = tried[tried.len() - 1].clone();
+            if let Some(node) = self.world.takes_at(&assignment) {
+                self.world.hand_over(node, request, assignment);
                 return;
             }
             let reachable = self
                 .world
-                .place_of(&given)
+                .node_of(&assignment)
                 .is_some_and(|node| self.world.nodes[node].is_reachable());
-            self.world.front.desk.failed(&given, reachable, now);
+            self.world.front.router.failed(&assignment, reachable, now);
             if tried.len() == MAX_TRIES {
                 break;
             }
-            match self.world.front.desk.another(request.prompt_tokens, &tried, now) {
+            match self.world.front.router.retry(request.prompt_tokens, &tried, now) {
                 Some(next) => tried.push(next),
                 None => break,
             }
@@ -165,18 +167,21 @@ impl Run<'_> {
 
     pub(crate) fn request_answered(&mut self, request: &Request) {
         self.rules.ledger.answered(self.world.now, request);
-        if let Some(given) = &request.given {
+        if let Some(assignment) = &request.assignment {
             let now = self.world.origin + self.world.now;
-            self.world.front.desk.finished(given, request.answer_tokens, now);
+            self.world
+                .front
+                .router
+                .finished(assignment, request.answer_tokens, now);
         }
         self.call_up();
     }
 
     pub(crate) fn lose(&mut self, request: Request, loss: Loss) {
         self.rules.ledger.lost(request.demand, loss);
-        if let Some(given) = &request.given {
+        if let Some(assignment) = &request.assignment {
             let now = self.world.origin + self.world.now;
-            self.world.front.desk.failed(given, true, now);
+            self.world.front.router.failed(assignment, true, now);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::random::Random;
 use crate::scenario::Scenario;
 use crate::world::view::View;
-use rooflet_gateway::{Desk, Given, Waiting};
+use rooflet_gateway::{Assignment, QueuedRequest, RequestRouter};
 
 /// One request of a client.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub(crate) struct Request {
     pub(crate) prompt_tokens: u32,
     pub(crate) answer_tokens: u32,
     pub(crate) first_token: Option<Duration>,
-    /// Where it is now.
-    pub(crate) given: Option<Given>,
+    /// Replica that processes the request.
+    pub(crate) assignment: Option<Assignment>,
 }
 
 /// Why a request was not answered.
@@ -45,9 +45,9 @@ pub(crate) struct Front {
     pub(crate) view: View,
     pub(crate) changed: bool,
     pub(crate) stale: u32,
-    pub(crate) desk: Desk,
+    pub(crate) router: RequestRouter,
     /// Held by the gateway until a replica has room.
-    pub(crate) waiting: BTreeMap<u64, (Request, Waiting)>,
+    pub(crate) waiting: BTreeMap<u64, (Request, QueuedRequest)>,
     pub(crate) arrivals: Vec<Random>,
     /// The model that each demand asks for.
     pub(crate) asked: Vec<String>,
@@ -65,7 +65,7 @@ impl Front {
             view: View::default(),
             changed: true,
             stale: 0,
-            desk: Desk::new(),
+            router: RequestRouter::new(),
             waiting: BTreeMap::new(),
             arrivals: arrivals
                 .map(|(index, _)| Random::stream(seed, &format!("demand {index}")))

@@ -7,7 +7,7 @@ use crate::world::World;
 use crate::world::event::Event;
 use crate::world::front::Request;
 use rooflet_agent::replica::ReplicaKey;
-use rooflet_gateway::Given;
+use rooflet_gateway::Assignment;
 
 impl World<'_> {
     /// Plans the next request of a demand.
@@ -51,28 +51,28 @@ impl World<'_> {
             .count() as u64
     }
 
-    pub(crate) fn hand_over(&mut self, node: usize, mut request: Request, given: Given) {
-        let key = ReplicaKey::new(given.namespace.clone(), given.replica.clone());
-        request.given = Some(given);
+    pub(crate) fn hand_over(&mut self, node: usize, mut request: Request, assignment: Assignment) {
+        let key = ReplicaKey::new(assignment.namespace.clone(), assignment.replica.clone());
+        request.assignment = Some(assignment);
         self.take_in(node, &key, request);
     }
 
     /// The node, if the replica is there and takes a request.
-    pub(crate) fn takes_at(&self, given: &Given) -> Option<usize> {
-        let node = self.place_of(given)?;
-        let key = ReplicaKey::new(given.namespace.clone(), given.replica.clone());
+    pub(crate) fn takes_at(&self, assignment: &Assignment) -> Option<usize> {
+        let node = self.node_of(assignment)?;
+        let key = ReplicaKey::new(assignment.namespace.clone(), assignment.replica.clone());
         (self.nodes[node].is_reachable() && self.takes(node, &key)).then_some(node)
     }
 
     /// The node that the gateway believes the replica to be on.
-    pub(crate) fn place_of(&self, given: &Given) -> Option<usize> {
-        let key = (Some(given.namespace.clone()), given.replica.clone());
+    pub(crate) fn node_of(&self, assignment: &Assignment) -> Option<usize> {
+        let key = (Some(assignment.namespace.clone()), assignment.replica.clone());
         let replica = self.front.view.replica(&key)?;
         self.by_name.get(replica.spec.node_name.as_ref()?).copied()
     }
 
     /// Its first token has come.
-    pub(crate) fn gateway_saw_first_token(&mut self, given: &Given) {
-        self.front.desk.first_token(given, self.origin + self.now);
+    pub(crate) fn gateway_saw_first_token(&mut self, assignment: &Assignment) {
+        self.front.router.first_token(assignment, self.origin + self.now);
     }
 }

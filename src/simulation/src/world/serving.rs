@@ -234,15 +234,15 @@ impl World<'_> {
             return;
         };
         request.first_token = Some(now);
-        let (waited, given) = (now.saturating_sub(request.arrived), request.given.clone());
+        let (waited, assignment) = (now.saturating_sub(request.arrived), request.assignment.clone());
         if let Some(worker) = self.worker(node, key, process) {
             worker.first_tokens.push_back(waited.as_secs_f64());
             if worker.first_tokens.len() > MEASURED {
                 worker.first_tokens.pop_front();
             }
         }
-        if let Some(given) = given {
-            self.gateway_saw_first_token(&given);
+        if let Some(assignment) = assignment {
+            self.gateway_saw_first_token(&assignment);
         }
     }
 }

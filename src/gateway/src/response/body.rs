@@ -1,4 +1,4 @@
-//! A replica's answer on its way to the client: unchanged, watched for its first token and its end.
+//! Response body of a replica, forwarded unchanged. Records the first token and the end.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,58 +12,62 @@ use http::header::CONTENT_TYPE;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 
-use crate::dispatch::Place;
+use crate::dispatch::Slot;
 use crate::metrics::Measure;
 use crate::routing::health::Fault;
-use crate::routing::length::Passed;
+use crate::routing::length::ObservedBytes;
 use rooflet_telemetry::trace::OpenSpan;
 
-/// No preamble is as long.
+/// Maximum bytes that are buffered before the first token.
 const MAX_PREAMBLE_BYTES: usize = 64 << 10;
 
-/// The answer's body broke before there was a token in it.
+/// Response body that failed before its first token.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer broke off before its first token")]
+#[error("response body failed before the first token")]
 pub(crate) struct BrokenOff(#[source] axum::Error);
 
-/// A body of which the beginning has been read.
-pub(crate) struct Begun {
+/// Response body with its start in memory.
+pub(crate) struct BufferedBody {
     read: VecDeque<Bytes>,
-    rest: Body,
+    remaining: Body,
     is_stream: bool,
 }
 
-impl Begun {
-    /// An answer that nobody has to watch.
+impl BufferedBody {
+    /// Returns the complete body without tracking.
     pub(crate) fn into_body(self) -> Body {
         if self.read.is_empty() {
-            return self.rest;
+            return self.remaining;
         }
         let read = futures::stream::iter(self.read).map(Ok);
-        Body::from_stream(read.chain(self.rest.into_data_stream()))
+        Body::from_stream(read.chain(self.remaining.into_data_stream()))
     }
 
-    /// Whether all that a stream says is that it has failed.
+    /// Returns whether the start of the stream reports a failure.
     pub(crate) fn is_failure(&self) -> bool {
         self.is_stream && self.read.iter().any(|data| has_failed(data))
     }
 }
 
-/// Reads on until there is a token in a stream: from then on the answer cannot be given by anyone else any more.
-pub(crate) async fn begin(response: Response) -> Result<(http::response::Parts, Begun), BrokenOff> {
-    let (parts, mut rest) = response.into_parts();
+/// Buffers a stream up to its first token. After that, the request cannot move to another replica.
+///
+/// Returns an error if the body fails before the first token.
+pub(crate) async fn buffer_until_first_token(
+    response: Response,
+) -> Result<(http::response::Parts, BufferedBody), BrokenOff> {
+    let (parts, mut remaining) = response.into_parts();
     let kind = parts.headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
     let is_stream = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
     let mut read = VecDeque::new();
     if is_stream && parts.status.is_success() {
-        read_preamble(&mut rest, &mut read).await?;
+        read_preamble(&mut remaining, &mut read).await?;
     }
-    let begun = Begun {
+    let buffered = BufferedBody {
         read,
-        rest,
+        remaining,
         is_stream,
     };
-    Ok((parts, begun))
+    Ok((parts, buffered))
 }
 
 async fn read_preamble(body: &mut Body, read: &mut VecDeque<Bytes>) -> Result<(), BrokenOff> {
@@ -83,24 +87,25 @@ async fn read_preamble(body: &mut Body, read: &mut VecDeque<Bytes>) -> Result<()
     Ok(())
 }
 
-/// Whether server-sent events so far say only that an answer has begun: comments, who speaks, that it is being worked on.
+/// Returns whether the server-sent events contain no content: only comments, roles and progress
+/// events.
 fn is_preamble(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
-    let tells_nothing = |event: &str| {
+    let has_no_content = |event: &str| {
         let mut lines = event.lines();
         lines.all(|line| {
-            let named = [
+            let known = [
                 "response.created",
                 "response.in_progress",
                 "message_start",
                 "ping",
             ];
             match line.split_once(':') {
-                Some(("event", name)) => named.contains(&name.trim()),
+                Some(("event", name)) => known.contains(&name.trim()),
                 Some(("data", data)) => {
                     let role = data.contains("\"role\":\"assistant\"") && data.contains("\"content\":\"\"");
                     let announces = |name: &&str| data.contains(&format!("\"type\":\"{name}\""));
-                    role || named.iter().any(announces)
+                    role || known.iter().any(announces)
                 }
                 Some(("", _comment)) => true,
                 Some(_) => false,
@@ -108,84 +113,84 @@ fn is_preamble(text: &[u8]) -> bool {
             }
         })
     };
-    text.split("\n\n").all(tells_nothing)
+    text.split("\n\n").all(has_no_content)
 }
 
-/// Whether a stream says that it has failed.
+/// Returns whether the data contain an error event.
 fn has_failed(data: &[u8]) -> bool {
     let failures: [&[u8]; 3] = [
         b"data: {\"error\":",
         b"event: error\n",
         b"event: response.failed\n",
     ];
-    let begins = |at: usize| failures.iter().any(|failure| data[at..].starts_with(failure));
+    let is_failure_at = |at: usize| failures.iter().any(|failure| data[at..].starts_with(failure));
     let mut events = data.windows(2).enumerate().filter(|(_, pair)| *pair == b"\n\n");
-    begins(0) || events.any(|(at, _)| begins(at + 2))
+    is_failure_at(0) || events.any(|(at, _)| is_failure_at(at + 2))
 }
 
-/// An answer's body, unchanged, with what ends when it does.
+/// Response body, forwarded unchanged, with the measurement and slot that end with it.
 pub(crate) struct Tracked {
-    body: Begun,
+    body: BufferedBody,
     status: StatusCode,
     measure: Measure,
-    place: Option<Place>,
-    passed: Passed,
+    slot: Option<Slot>,
+    observed: ObservedBytes,
     has_failed: bool,
-    /// Of asking the replica; ends here.
-    _attempt: Option<OpenSpan>,
+    /// Span of the attempt; ends with the body.
+    _attempt_span: Option<OpenSpan>,
 }
 
 impl Tracked {
     pub(crate) fn new(
-        body: Begun,
+        body: BufferedBody,
         status: StatusCode,
         measure: Measure,
-        place: Place,
-        attempt: Option<OpenSpan>,
+        slot: Slot,
+        attempt_span: Option<OpenSpan>,
     ) -> Self {
         Self {
             body,
             status,
             measure,
-            place: Some(place),
-            passed: Passed::default(),
+            slot: Some(slot),
+            observed: ObservedBytes::default(),
             has_failed: false,
-            _attempt: attempt,
+            _attempt_span: attempt_span,
         }
     }
 
-    fn saw(&mut self, data: &Bytes) {
+    fn record(&mut self, data: &Bytes) {
         self.measure.first_byte();
-        // Whole answers come at once: their first byte says nothing of their first token.
-        let is_first = self.body.is_stream && self.passed.is_nothing();
-        if let Some(place) = self.place.as_ref().filter(|_| is_first) {
-            place.first_token();
+        // The first byte of a non-streamed response does not mark its first token.
+        let is_first = self.body.is_stream && self.observed.is_empty();
+        if let Some(slot) = self.slot.as_ref().filter(|_| is_first) {
+            slot.first_token();
         }
         self.has_failed |= self.body.is_stream && has_failed(data);
-        self.passed.saw(data);
+        self.observed.record(data);
     }
 
     fn ended(&mut self) {
-        let Some(place) = self.place.take() else {
+        let Some(slot) = self.slot.take() else {
             return;
         };
         if self.has_failed {
             self.measure.failed(StatusCode::INTERNAL_SERVER_ERROR);
-            return place.failed(Fault::Unable);
+            return slot.failed(Fault::Unable);
         }
         self.measure.ended(self.status);
         if self.status.is_success() {
-            place.finished(self.passed.length(self.body.is_stream));
+            slot.finished(self.observed.length(self.body.is_stream));
         } else {
-            place.refused();
+            slot.rejected();
         }
     }
 }
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        // Nobody asks a body for frames that has none.
-        if self.place.is_some() && http_body::Body::is_end_stream(self) {
+        // The server does not poll a body without frames.
+        if self.slot.is_some() && http_body::Body::is_end_stream(self) {
             self.ended();
         }
     }
@@ -201,42 +206,42 @@ impl http_body::Body for Tracked {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = self.get_mut();
         if let Some(data) = this.body.read.pop_front() {
-            this.saw(&data);
+            this.record(&data);
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        let frame = ready!(Pin::new(&mut this.body.rest).poll_frame(context));
+        let frame = ready!(Pin::new(&mut this.body.remaining).poll_frame(context));
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    this.saw(data);
+                    this.record(data);
                 }
             }
             Some(Err(_)) => {
-                this.measure.broke_off();
-                if let Some(place) = this.place.take() {
-                    place.failed(Fault::Unreachable);
+                this.measure.broken_off();
+                if let Some(slot) = this.slot.take() {
+                    slot.failed(Fault::Unreachable);
                 }
             }
             None => this.ended(),
         }
-        if this.body.rest.is_end_stream() && this.body.read.is_empty() {
+        if this.body.remaining.is_end_stream() && this.body.read.is_empty() {
             this.ended();
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.read.is_empty() && self.body.rest.is_end_stream()
+        self.body.read.is_empty() && self.body.remaining.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
         let read: u64 = self.body.read.iter().map(|data| data.len() as u64).sum();
-        let rest = self.body.rest.size_hint();
+        let remaining = self.body.remaining.size_hint();
         let mut hint = SizeHint::new();
-        if let Some(upper) = rest.upper() {
+        if let Some(upper) = remaining.upper() {
             hint.set_upper(upper + read);
         }
-        hint.set_lower(rest.lower() + read);
+        hint.set_lower(remaining.lower() + read);
         hint
     }
 }
@@ -246,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_preamble_ends_with_the_first_token() {
+    fn preamble_ends_with_first_token() {
         let role = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
         let token = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
         let started = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n";

@@ -1,16 +1,16 @@
-//! What a client is told whose request cannot be answered.
+//! Error responses.
 
 use super::*;
 
 #[tokio::test]
-async fn refusals_have_the_shape_that_clients_know() {
-    let scene = Scene::new().await;
-    let early = scene.ask(json!({"model": "guide"})).await;
+async fn errors_have_openai_status_code_and_fields() {
+    let fixture = Fixture::new().await;
+    let early = fixture.chat(json!({"model": "guide"})).await;
     assert_eq!(early.status(), StatusCode::SERVICE_UNAVAILABLE);
-    let ready = scene.send("GET", "/ready", Body::empty()).await;
+    let ready = fixture.send("GET", "/ready", Body::empty()).await;
     assert_eq!(ready.status(), StatusCode::SERVICE_UNAVAILABLE);
 
-    scene.know(
+    fixture.set_fleet(
         &[
             "guide says=0-of-1-ready:-Loading waits=50ms",
             "broken says=0-of-1-ready:-model.safetensors-is-cut-short has=Degraded=True",
@@ -21,7 +21,7 @@ async fn refusals_have_the_shape_that_clients_know() {
         &[("a", "http://127.0.0.1:1")],
     );
     assert_eq!(
-        scene.send("GET", "/ready", Body::empty()).await.status(),
+        fixture.send("GET", "/ready", Body::empty()).await.status(),
         StatusCode::OK
     );
     let chat = "/v1/chat/completions";
@@ -99,7 +99,7 @@ async fn refusals_have_the_shape_that_clients_know() {
         ),
     ];
     for (method, path, body, status, code, message) in cases {
-        let response = scene.send(method, path, body).await;
+        let response = fixture.send(method, path, body).await;
         assert_eq!(response.status().as_u16(), status, "{method} {path} {code}");
         assert_eq!(
             response.headers().contains_key("retry-after"),
@@ -121,9 +121,9 @@ async fn refusals_have_the_shape_that_clients_know() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_saw_no_start_tells_when_a_replica_is_expected() {
-    let scene = Scene::new().await;
-    scene.know(
+async fn error_reports_expected_start_from_last_start_or_disk() {
+    let fixture = Fixture::new().await;
+    fixture.set_fleet(
         &[
             "seen waits=50ms started=30",
             "read waits=50ms",
@@ -132,17 +132,19 @@ async fn a_gateway_that_saw_no_start_tells_when_a_replica_is_expected() {
         &["read-1 serves=read on=a weighs=46000000000"],
         &[("a", "http://127.0.0.1:1")],
     );
-    let by_start = "One is expected in about 30 s, by how long the last start took.";
-    let by_disk =
-        "One is expected after about 10 s, when its weights are read (as Macs' disks are published to read";
-    for (model, seconds, said) in [("seen", 30, by_start), ("read", 10, by_disk)] {
-        let response = scene.ask(json!({"model": model})).await;
+    let by_start = "The next replica is expected in about 30 s, based on the duration of the last start.";
+    let by_disk = "The next replica is expected after about 10 s, when its weights are read (as Macs' disks are published to read";
+    for (model, seconds, message) in [("seen", 30, by_start), ("read", 10, by_disk)] {
+        let response = fixture.chat(json!({"model": model})).await;
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()["retry-after"], seconds.to_string());
         let error = json_of(response).await["error"].clone();
         assert_eq!(error["code"], "model_loading");
-        assert!(error["message"].as_str().expect("text").contains(said), "{error}");
+        assert!(
+            error["message"].as_str().expect("text").contains(message),
+            "{error}"
+        );
     }
-    let error = json_of(scene.ask(json!({"model": "unknown"})).await).await;
+    let error = json_of(fixture.chat(json!({"model": "unknown"})).await).await;
     assert!(!error.to_string().contains("expected"), "{error}");
 }

@@ -1,5 +1,6 @@
-//! What a request asks of the gateway, read from its headers and from the top of its JSON. Prompts are measured and
-//! hashed, never kept.
+//! Properties of a request that determine its routing, from its headers and top-level JSON fields.
+//!
+//! Prompts are measured and hashed, never stored.
 
 use std::time::Duration;
 
@@ -14,49 +15,49 @@ use rooflet_inference_api::openai::MAX_COMPLETIONS;
 use rooflet_inference_api::openai::kept::{Kept, RESPONSES_PATH};
 use rooflet_inference_api::openai::top_level::TopLevel;
 
-/// Nobody may make the gateway hold a request for longer.
-const MAX_PATIENCE: Duration = Duration::from_secs(600);
+/// Upper limit of the queue time of any request.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// Bytes of JSON text for one token of a prompt, about: four letters, and some punctuation around each message.
+/// Approximate bytes of JSON text per prompt token.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// What a prompt is made of, in the order in which templates write it.
+/// Fields that make up the prompt, in the order of chat templates.
 const TEXTS: [&str; 6] = ["tools", "system", "instructions", "messages", "prompt", "input"];
 
-/// What has to be computed.
+/// Kind of computation that a request needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Work {
     #[default]
     Generate,
-    /// Reads texts, writes none.
+    /// Prefill only.
     Embed,
-    /// No work for the engine.
+    /// No engine work.
     Tokenize,
 }
 
-/// See the module.
+/// Routing properties of a request; see the module documentation.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Ask {
+pub(crate) struct RequestInfo {
     pub(crate) work: Work,
-    /// vLLM's: lower goes first.
+    /// Priority as in vLLM: lower values are served first.
     pub(crate) priority: i32,
-    /// Rows of a batch that it takes: choices that are written at the same time.
+    /// Rows of the batch: prompts times choices.
     pub(crate) rows: u32,
-    /// A guess from the length of the text.
+    /// Estimate from the length of the text.
     pub(crate) prompt_tokens: u64,
     pub(crate) max_tokens: Option<u64>,
     pub(crate) is_stream: bool,
-    /// The answer tells how likely its tokens were, in many more bytes than they have.
+    /// Whether the response includes log probabilities.
     pub(crate) has_logprobs: bool,
     pub(crate) prefix: Prefix,
     pub(crate) session: Option<u64>,
-    /// Whom it counts for where requests wait.
+    /// Hash of the client's identity, for fair queueing.
     pub(crate) client: u64,
-    /// How long the client will wait, if it says so.
-    pub(crate) patience: Option<Duration>,
-    /// What it goes on from, and one replica keeps.
+    /// Maximum time to first token from the request's header.
+    pub(crate) max_wait: Option<Duration>,
+    /// Stored response or item that the request continues; one replica owns it.
     pub(crate) kept: Option<Kept>,
-    /// The least of [`Self::patience`] and what the client's own clock allows.
+    /// Timeout of the client library, from its headers.
     pub(crate) client_timeout: Option<Duration>,
 }
 
@@ -64,20 +65,20 @@ fn number<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
     raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
 }
 
-/// A text that is not empty.
-fn said(raw: Option<&RawValue>) -> Option<&str> {
+/// Returns a JSON value that is not the empty string.
+fn text(raw: Option<&RawValue>) -> Option<&str> {
     raw.map(RawValue::get).filter(|text| *text != "\"\"")
 }
 
-/// Prompts, each with its choices. More than a worker takes is refused there.
-fn rows(asked: &TopLevel<'_>) -> u32 {
+/// Returns the number of prompts times choices. The worker rejects more than its maximum.
+fn rows(body_fields: &TopLevel<'_>) -> u32 {
     let most = u32::try_from(MAX_COMPLETIONS).unwrap_or(u32::MAX);
-    let choices: u64 = number(asked.get("n")).unwrap_or(1);
-    let rows = choices.saturating_mul(prompts(asked.get("prompt")));
+    let choices: u64 = number(body_fields.get("n")).unwrap_or(1);
+    let rows = choices.saturating_mul(prompts(body_fields.get("prompt")));
     u32::try_from(rows).unwrap_or(most).clamp(1, most)
 }
 
-/// A list of texts, or of lists of tokens, is as many prompts; a list of tokens is one.
+/// Returns the number of prompts: the length of a list of texts or token lists, else 1.
 fn prompts(prompt: Option<&RawValue>) -> u64 {
     let list = prompt.map(RawValue::get).filter(|text| {
         let within = text.strip_prefix('[').map(str::trim_start);
@@ -87,9 +88,9 @@ fn prompts(prompt: Option<&RawValue>) -> u64 {
     list.and_then(count).map_or(1, |list| list.len() as u64)
 }
 
-fn has_logprobs(asked: &TopLevel<'_>) -> bool {
-    let wanted = |name| asked.get(name).is_some_and(|raw| raw.get() != "false");
-    let included = asked
+fn has_logprobs(body_fields: &TopLevel<'_>) -> bool {
+    let wanted = |name| body_fields.get(name).is_some_and(|raw| raw.get() != "false");
+    let included = body_fields
         .get("include")
         .is_some_and(|raw| raw.get().contains("logprobs"));
     included
@@ -98,8 +99,8 @@ fn has_logprobs(asked: &TopLevel<'_>) -> bool {
             .any(wanted)
 }
 
-impl Ask {
-    /// `address` is the client's, where it is known.
+impl RequestInfo {
+    /// Parses a request. `address` is the client's IP address, if known.
     pub(crate) fn new(
         path: &str,
         headers: &HeaderMap,
@@ -113,20 +114,20 @@ impl Ask {
             "/v1/embeddings" => Work::Embed,
             _ => Work::Generate,
         };
-        // What has a wrong type is the worker's to refuse.
-        let asked: TopLevel<'_> = serde_json::from_slice(body).unwrap_or_default();
+        // Ignore fields of a wrong type: the worker rejects them.
+        let body_fields: TopLevel<'_> = serde_json::from_slice(body).unwrap_or_default();
         let header = |name: &str| headers.get(name).map(http::HeaderValue::as_bytes);
-        let texts = TEXTS.map(|name| asked.get(name));
-        let texts = || texts.into_iter().filter_map(said);
+        let texts = TEXTS.map(|name| body_fields.get(name));
+        let texts = || texts.into_iter().filter_map(text);
         let bytes: usize = texts().map(str::len).sum();
-        let salt = said(asked.get("cache_salt")).map_or(0, stable_hash);
+        let salt = text(body_fields.get("cache_salt")).map_or(0, stable_hash);
         let session = header(SESSION_ID).map(stable_hash);
-        let in_body = || said(asked.get("prompt_cache_key")).or(said(asked.get("user")));
+        let in_body = || text(body_fields.get("prompt_cache_key")).or(text(body_fields.get("user")));
         let key = header("authorization").or_else(|| header("x-api-key"));
         let client = header(FAIRNESS_ID)
             .or(key)
             .map(stable_hash)
-            .or_else(|| said(asked.get("user")).map(stable_hash))
+            .or_else(|| text(body_fields.get("user")).map(stable_hash))
             .unwrap_or_else(|| stable_hash(address));
         let figure = |name: &str| {
             std::str::from_utf8(header(name)?)
@@ -138,28 +139,28 @@ impl Ask {
         let time = |value: f64| Duration::try_from_secs_f64(value).ok();
         Self {
             work,
-            priority: number(asked.get("priority")).unwrap_or_default(),
+            priority: number(body_fields.get("priority")).unwrap_or_default(),
             rows: match work {
-                Work::Generate => rows(&asked),
+                Work::Generate => rows(&body_fields),
                 Work::Embed => 1,
                 Work::Tokenize => 0,
             },
             prompt_tokens: bytes as u64 / BYTES_PER_TOKEN,
-            max_tokens: number(asked.get("max_completion_tokens"))
-                .or_else(|| number(asked.get("max_output_tokens")))
-                .or_else(|| number(asked.get("max_tokens"))),
-            is_stream: number(asked.get("stream")).unwrap_or_default(),
-            has_logprobs: has_logprobs(&asked),
+            max_tokens: number(body_fields.get("max_completion_tokens"))
+                .or_else(|| number(body_fields.get("max_output_tokens")))
+                .or_else(|| number(body_fields.get("max_tokens"))),
+            is_stream: number(body_fields.get("stream")).unwrap_or_default(),
+            has_logprobs: has_logprobs(&body_fields),
             prefix: match work {
                 Work::Generate => Prefix::of(salt, texts()),
                 Work::Embed | Work::Tokenize => Prefix::default(),
             },
             session: session.or_else(|| in_body().map(stable_hash)),
             client,
-            patience: figure(FIRST_TOKEN_MILLIS).and_then(|millis| time(millis / 1e3)),
+            max_wait: figure(FIRST_TOKEN_MILLIS).and_then(|millis| time(millis / 1e3)),
             kept: path
                 .starts_with(RESPONSES_PATH)
-                .then(|| Kept::named_in(&asked))
+                .then(|| Kept::named_in(&body_fields))
                 .flatten(),
             client_timeout: CLIENT_TIMEOUTS
                 .iter()
@@ -167,19 +168,19 @@ impl Ask {
         }
     }
 
-    /// How long it may wait for its turn, where `default` is the model's own answer to that.
-    pub(crate) fn patience(&self, default: Duration) -> Duration {
-        let patience = self.patience.unwrap_or(default).min(MAX_PATIENCE);
+    /// Returns the maximum queue time; `default` is the model's queue timeout.
+    pub(crate) fn max_wait(&self, default: Duration) -> Duration {
+        let max_wait = self.max_wait.unwrap_or(default).min(MAX_WAIT);
         self.client_timeout
-            .map_or(patience, |timeout| timeout.min(patience))
+            .map_or(max_wait, |timeout| timeout.min(max_wait))
     }
 
-    /// Tokens it is expected to cost, for taking turns.
+    /// Returns the expected tokens of prompt and response, for fair queueing.
     pub(crate) fn cost(&self, typical_answer: u64) -> u64 {
         self.prompt_tokens + self.answer_tokens(typical_answer) * u64::from(self.rows)
     }
 
-    /// Tokens the answer is expected to have.
+    /// Returns the expected tokens of one choice of the response.
     pub(crate) fn answer_tokens(&self, typical: u64) -> u64 {
         match self.work {
             Work::Generate => self.max_tokens.map_or(typical, |most| most.min(typical)),
@@ -187,7 +188,7 @@ impl Ask {
         }
     }
 
-    /// Bytes of the prompt that stand for so many tokens.
+    /// Converts bytes of prompt text to tokens.
     pub(crate) fn tokens(bytes: u64) -> u64 {
         bytes / BYTES_PER_TOKEN
     }
@@ -199,27 +200,30 @@ mod tests {
 
     use super::*;
 
-    fn ask(headers: &[(&'static str, &'static str)], body: serde_json::Value) -> Ask {
+    fn info(headers: &[(&'static str, &'static str)], body: serde_json::Value) -> RequestInfo {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.insert(*name, http::HeaderValue::from_static(value));
         }
-        Ask::new("/v1/chat/completions", &map, body.to_string().as_bytes(), None)
+        RequestInfo::new("/v1/chat/completions", &map, body.to_string().as_bytes(), None)
     }
 
     #[test]
-    fn the_body_says_how_much_and_how_urgent() {
-        let said = ask(
+    fn reads_size_and_priority_from_body() {
+        let parsed = info(
             &[],
             json!({"model": "guide", "priority": -3, "n": 2, "max_tokens": 9, "max_completion_tokens": 7,
                    "messages": [{"role": "user", "content": "x".repeat(4000)}]}),
         );
-        assert_eq!((said.priority, said.rows, said.max_tokens), (-3, 2, Some(7)));
-        assert!((1000..1050).contains(&said.prompt_tokens), "{said:?}");
-        assert_eq!(said.answer_tokens(100), 7);
-        assert!(said.prefix.first().is_some());
-        // What is wrong is for the worker to say; here it counts as not said.
-        let wrong = ask(
+        assert_eq!(
+            (parsed.priority, parsed.rows, parsed.max_tokens),
+            (-3, 2, Some(7))
+        );
+        assert!((1000..1050).contains(&parsed.prompt_tokens), "{parsed:?}");
+        assert_eq!(parsed.answer_tokens(100), 7);
+        assert!(parsed.prefix.first().is_some());
+        // Fields of a wrong type are ignored.
+        let wrong = info(
             &[],
             json!({"n": "two", "priority": 0.5, "max_tokens": -1, "user": 7}),
         );
@@ -233,7 +237,7 @@ mod tests {
             (json!({"prompt": [1, 2, 3]}), 1),
             (json!({"prompt": []}), 1),
         ] {
-            assert_eq!(ask(&[], body.clone()).rows, rows, "{body}");
+            assert_eq!(info(&[], body.clone()).rows, rows, "{body}");
         }
         for (body, is_stream, has_logprobs) in [
             (json!({"stream": true, "logprobs": false}), true, false),
@@ -250,60 +254,60 @@ mod tests {
                 false,
             ),
         ] {
-            let said = ask(&[], body.clone());
+            let parsed = info(&[], body.clone());
             assert_eq!(
-                (said.is_stream, said.has_logprobs),
+                (parsed.is_stream, parsed.has_logprobs),
                 (is_stream, has_logprobs),
                 "{body}"
             );
         }
-        let not_json = Ask::new("/v1/completions", &HeaderMap::new(), b"{", None);
+        let not_json = RequestInfo::new("/v1/completions", &HeaderMap::new(), b"{", None);
         assert_eq!(not_json.rows, 1);
     }
 
     #[test]
-    fn clients_and_sessions_are_told_apart_by_the_surest_sign() {
-        let plain = ask(&[], json!({}));
+    fn identifies_clients_and_sessions_by_most_specific_field() {
+        let plain = info(&[], json!({}));
         assert_eq!(plain.session, None);
-        let user = ask(&[], json!({"user": "ann"}));
-        let other = ask(&[], json!({"user": "bob"}));
+        let user = info(&[], json!({"user": "ann"}));
+        let other = info(&[], json!({"user": "bob"}));
         assert!(user.client != other.client && user.session != other.session);
-        let keyed = ask(&[("authorization", "Bearer k")], json!({"user": "ann"}));
-        let same_key = ask(&[("authorization", "Bearer k")], json!({"user": "bob"}));
+        let keyed = info(&[("authorization", "Bearer k")], json!({"user": "ann"}));
+        let same_key = info(&[("authorization", "Bearer k")], json!({"user": "bob"}));
         assert_eq!(keyed.client, same_key.client);
         assert_ne!(keyed.session, same_key.session);
-        let fair = ask(&[("authorization", "Bearer k"), (FAIRNESS_ID, "team")], json!({}));
+        let fair = info(&[("authorization", "Bearer k"), (FAIRNESS_ID, "team")], json!({}));
         assert_ne!(fair.client, keyed.client);
-        let session = ask(
+        let session = info(
             &[(SESSION_ID, "s")],
             json!({"prompt_cache_key": "c", "user": "ann"}),
         );
-        assert_eq!(session.session, ask(&[(SESSION_ID, "s")], json!({})).session);
+        assert_eq!(session.session, info(&[(SESSION_ID, "s")], json!({})).session);
         assert_eq!(
-            ask(&[], json!({"prompt_cache_key": "c", "user": "ann"})).session,
-            ask(&[], json!({"prompt_cache_key": "c"})).session
+            info(&[], json!({"prompt_cache_key": "c", "user": "ann"})).session,
+            info(&[], json!({"prompt_cache_key": "c"})).session
         );
     }
 
     #[test]
-    fn a_request_waits_as_long_as_its_client_will_and_no_longer_than_anybody_may() {
+    fn max_wait_is_bounded_by_client_and_gateway() {
         let minute = Duration::from_secs(60);
-        assert_eq!(ask(&[], json!({})).patience(minute), minute);
-        let hurried = ask(&[(FIRST_TOKEN_MILLIS, "1500")], json!({}));
-        assert_eq!(hurried.patience(minute), Duration::from_millis(1500));
+        assert_eq!(info(&[], json!({})).max_wait(minute), minute);
+        let hurried = info(&[(FIRST_TOKEN_MILLIS, "1500")], json!({}));
+        assert_eq!(hurried.max_wait(minute), Duration::from_millis(1500));
         for name in CLIENT_TIMEOUTS {
-            let client = ask(&[(name, "20")], json!({}));
-            assert_eq!(client.patience(minute), Duration::from_secs(20));
+            let client = info(&[(name, "20")], json!({}));
+            assert_eq!(client.max_wait(minute), Duration::from_secs(20));
         }
-        let patient = ask(
+        let slow = info(
             &[(FIRST_TOKEN_MILLIS, "1e9"), (CLIENT_TIMEOUTS[0], "900")],
             json!({}),
         );
-        assert_eq!(patient.patience(minute), MAX_PATIENCE);
-        let nonsense = ask(
+        assert_eq!(slow.max_wait(minute), MAX_WAIT);
+        let nonsense = info(
             &[(FIRST_TOKEN_MILLIS, "-1"), (CLIENT_TIMEOUTS[0], "soon")],
             json!({}),
         );
-        assert_eq!(nonsense.patience(minute), minute);
+        assert_eq!(nonsense.max_wait(minute), minute);
     }
 }
