@@ -1,4 +1,4 @@
-//! Retries of one operation, with logs that repeated failures do not fill.
+//! Retries of one operation, with rate-limited failure logs.
 
 use std::time::Duration;
 
@@ -14,42 +14,44 @@ pub struct Attempts {
     what: String,
     backoff: Backoff,
     /// Reason of the last logged failure, if no attempt has succeeded since.
-    told: Option<&'static str>,
+    logged: Option<&'static str>,
 }
 
 impl Attempts {
+    /// Creates the state of an operation. `what` is its name for logs.
     pub fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
             backoff: Backoff::default(),
-            told: None,
+            logged: None,
         }
     }
 
+    /// Records a success and resets the backoff.
     pub fn succeeded(&mut self) {
         self.backoff.reset();
-        if self.told.take().is_some() {
-            info!("{} succeeds again", self.what);
+        if self.logged.take().is_some() {
+            info!("{} succeeded again", self.what);
         }
     }
 
     /// Returns the delay before the next attempt. A failure with the same reason as the previous
     /// one is logged at debug level only.
     pub fn failed(&mut self, err: &ApiError) -> Duration {
-        if self.is_news(err) {
-            warn!(error = %Chain(err), "{} failed; trying again", self.what);
+        if self.is_new_reason(err) {
+            warn!(error = %Chain(err), "{} failed; retrying", self.what);
         } else {
             debug!(error = %Chain(err), "{} failed again", self.what);
         }
         self.backoff.next_wait()
     }
 
-    fn is_news(&mut self, err: &ApiError) -> bool {
-        // Conflicts are the normal way to learn about a concurrent write.
+    fn is_new_reason(&mut self, err: &ApiError) -> bool {
+        // Conflicts are the expected result of a concurrent write.
         if matches!(err, ApiError::Conflict(_) | ApiError::AlreadyExists(_)) {
             return false;
         }
-        self.told.replace(err.reason()) != Some(err.reason())
+        self.logged.replace(err.reason()) != Some(err.reason())
     }
 }
 
@@ -58,15 +60,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_told_once_until_another_or_a_success() {
+    fn logs_a_failure_once_until_its_reason_changes() {
         let mut attempts = Attempts::new("trying");
-        let away = ApiError::Unreachable("nobody there".to_owned());
-        let refused = ApiError::Forbidden("not you".to_owned());
-        let outrun = ApiError::Conflict("newer".to_owned());
-        let told = [&outrun, &away, &away, &outrun, &away, &refused, &refused, &away]
-            .map(|err| attempts.is_news(err));
-        assert_eq!(told, [false, true, false, false, false, true, false, true]);
+        let unreachable = ApiError::Unreachable("no route".to_owned());
+        let forbidden = ApiError::Forbidden("denied".to_owned());
+        let conflict = ApiError::Conflict("newer".to_owned());
+        let logged = [
+            &conflict,
+            &unreachable,
+            &unreachable,
+            &conflict,
+            &unreachable,
+            &forbidden,
+            &forbidden,
+            &unreachable,
+        ]
+        .map(|err| attempts.is_new_reason(err));
+        assert_eq!(logged, [false, true, false, false, false, true, false, true]);
         attempts.succeeded();
-        assert!(attempts.is_news(&away));
+        assert!(attempts.is_new_reason(&unreachable));
     }
 }

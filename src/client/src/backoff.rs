@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::Rng;
 
 const FIRST: Duration = Duration::from_millis(200);
-/// Longest delay: a restarted API server is found again within this time.
+/// Longest delay: clients reconnect to a restarted API server within this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Endless delays of [`wait_after`], each reduced by a random part of up to a quarter, so that the
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_the_longest_and_start_over_after_a_success() {
+    fn delays_grow_to_the_maximum_and_reset_after_success() {
         let mut backoff = Backoff::default();
         let waits: Vec<_> = backoff.by_ref().take(64).collect();
         assert!(waits[0] <= FIRST && waits[63] <= LONGEST, "{waits:?}");

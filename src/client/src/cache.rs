@@ -7,7 +7,7 @@
 //! Repeated or late watch events change nothing: of two versions of an object, the newer one wins.
 //!
 //! An object that this version cannot parse, because a newer version wrote it, does not affect
-//! other objects. Its last known version stays, and callers can ask for such objects.
+//! other objects. Its last known version stays, and [`Cache::unreadable`] lists such objects.
 
 mod written;
 
@@ -130,13 +130,13 @@ impl<K: CachedKind> Cache<K> {
             key = key.within(namespace);
         }
         let cached = self.store.get(&key);
-        let is_it = |object: &K| {
+        let matches = |object: &K| {
             object.meta().name.as_deref() == Some(name) && object.meta().namespace.as_deref() == namespace
         };
         self.lock()
             .over(cached.into_iter().collect())
             .into_iter()
-            .find(|object| is_it(object))
+            .find(|object| matches(object))
     }
 
     /// Records the server's response to a create, update or patch, or to a delete that waits for
@@ -145,9 +145,9 @@ impl<K: CachedKind> Cache<K> {
         let known = self.store.get(&ObjectRef::from_obj(&object));
         let mut written = self.lock();
         // The watch may have delivered the version before the response.
-        let is_news =
+        let is_newer =
             known.is_none_or(|known| version(&object) > version(known.as_ref())) && !written.is_gone(&object);
-        if is_news {
+        if is_newer {
             written.put(object);
         }
         drop(written);
@@ -266,13 +266,13 @@ pub fn watch<K: CachedKind>(
     watch_heeding(tasks, api, config, changes, |_| true)
 }
 
-/// Like [`watch`], but does not mark changes of objects for which `heeded` returns false.
+/// Like [`watch`], but does not mark changes of objects for which `is_relevant` returns false.
 pub fn watch_heeding<K: CachedKind>(
     tasks: &Tasks,
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     changes: &Changes,
-    heeded: fn(&K) -> bool,
+    is_relevant: fn(&K) -> bool,
 ) -> Cache<K> {
     let (cache, mut writer) = Cache::new(changes.clone());
     let (kept, changes, stop) = (cache.clone(), changes.clone(), tasks.stop_token());
@@ -292,27 +292,27 @@ pub fn watch_heeding<K: CachedKind>(
                 Some(Ok(event)) => {
                     if failing && matches!(event, watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
                         failing = false;
-                        info!(kind, "watching again");
+                        info!(kind, "watch recovered");
                     }
-                    let matters = match &event {
+                    let is_change = match &event {
                         watcher::Event::Init | watcher::Event::InitApply(_) => false,
-                        watcher::Event::Apply(DeserializeGuard(Ok(object))) => heeded(object),
+                        watcher::Event::Apply(DeserializeGuard(Ok(object))) => is_relevant(object),
                         watcher::Event::Apply(DeserializeGuard(Err(_)))
                         | watcher::Event::Delete(_)
                         | watcher::Event::InitDone => true,
                     };
                     kept.observe(&mut writer, event);
-                    if matters {
+                    if is_change {
                         changes.mark();
                     }
                 }
                 Some(Err(err)) => {
                     let err = ApiError::from(&err);
                     if failing {
-                        debug!(kind, error = %Chain(&err), "watch still fails");
+                        debug!(kind, error = %Chain(&err), "watch still failing");
                     } else {
                         failing = true;
-                        warn!(kind, error = %Chain(&err), "watch failed; keeping what is known and trying again");
+                        warn!(kind, error = %Chain(&err), "watch failed; serving cached objects and retrying");
                     }
                 }
             }
@@ -336,41 +336,41 @@ mod tests {
         object
     }
 
-    struct Scene {
+    struct Fixture {
         cache: Cache<ConfigMap>,
         writer: Writer<ConfigMap>,
     }
 
-    impl Scene {
+    impl Fixture {
         fn new(listed: &[(&str, u64)]) -> Self {
             let (cache, writer) = Cache::new(Changes::new());
-            let mut scene = Self { cache, writer };
-            scene.relist(listed);
-            scene
+            let mut fixture = Self { cache, writer };
+            fixture.relist(listed);
+            fixture
         }
 
-        fn see(&mut self, event: Event<ConfigMap>) {
-            let fine = |object| DeserializeGuard(Ok(object));
+        fn observe(&mut self, event: Event<ConfigMap>) {
+            let guard = |object| DeserializeGuard(Ok(object));
             let event = match event {
                 Event::Init => Event::Init,
                 Event::InitDone => Event::InitDone,
-                Event::InitApply(object) => Event::InitApply(fine(object)),
-                Event::Apply(object) => Event::Apply(fine(object)),
-                Event::Delete(object) => Event::Delete(fine(object)),
+                Event::InitApply(object) => Event::InitApply(guard(object)),
+                Event::Apply(object) => Event::Apply(guard(object)),
+                Event::Delete(object) => Event::Delete(guard(object)),
             };
             self.cache.observe(&mut self.writer, event);
         }
 
-        fn see_guarded(&mut self, event: Event<DeserializeGuard<ConfigMap>>) {
+        fn observe_guarded(&mut self, event: Event<DeserializeGuard<ConfigMap>>) {
             self.cache.observe(&mut self.writer, event);
         }
 
         fn relist(&mut self, listed: &[(&str, u64)]) {
-            self.see(Event::Init);
+            self.observe(Event::Init);
             for (name, version) in listed {
-                self.see(Event::InitApply(object(name, *version)));
+                self.observe(Event::InitApply(object(name, *version)));
             }
-            self.see(Event::InitDone);
+            self.observe(Event::InitDone);
         }
 
         fn check(&self, expect: &str) {
@@ -391,109 +391,109 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_there_before_the_watch_shows_it() {
-        let mut scene = Scene::new(&[("b", 3)]);
-        scene.cache.wrote(object("a", 4));
-        scene.cache.wrote(object("b", 5));
-        scene.check("a@4 b@5");
-        scene.see(Event::Apply(object("a", 4)));
-        scene.check("a@4 b@5");
-        scene.see(Event::Apply(object("b", 5)));
-        scene.see(Event::Apply(object("b", 9)));
-        scene.check("a@4 b@9");
+    fn lists_own_writes_before_the_watch_delivers_them() {
+        let mut fixture = Fixture::new(&[("b", 3)]);
+        fixture.cache.wrote(object("a", 4));
+        fixture.cache.wrote(object("b", 5));
+        fixture.check("a@4 b@5");
+        fixture.observe(Event::Apply(object("a", 4)));
+        fixture.check("a@4 b@5");
+        fixture.observe(Event::Apply(object("b", 5)));
+        fixture.observe(Event::Apply(object("b", 9)));
+        fixture.check("a@4 b@9");
     }
 
     #[test]
-    fn an_answer_that_comes_after_its_watch_event_changes_nothing() {
-        let mut scene = Scene::new(&[]);
-        scene.see(Event::Apply(object("a", 4)));
-        scene.see(Event::Delete(object("a", 5)));
-        scene.cache.wrote(object("a", 4));
-        scene.check("");
+    fn ignores_response_that_arrives_after_its_watch_event() {
+        let mut fixture = Fixture::new(&[]);
+        fixture.observe(Event::Apply(object("a", 4)));
+        fixture.observe(Event::Delete(object("a", 5)));
+        fixture.cache.wrote(object("a", 4));
+        fixture.check("");
     }
 
     #[test]
-    fn what_was_deleted_is_gone_before_the_watch_says_so() {
-        let mut scene = Scene::new(&[("a", 1), ("b", 2)]);
-        scene.cache.deleted(&object("a", 1));
-        scene.check("b@2");
-        scene.see(Event::Apply(object("b", 3)));
-        scene.check("b@3");
-        scene.see(Event::Delete(object("a", 4)));
-        scene.see(Event::Apply(object("a", 6)));
-        scene.check("a@6 b@3");
+    fn omits_deleted_object_before_the_watch_delivers_the_deletion() {
+        let mut fixture = Fixture::new(&[("a", 1), ("b", 2)]);
+        fixture.cache.deleted(&object("a", 1));
+        fixture.check("b@2");
+        fixture.observe(Event::Apply(object("b", 3)));
+        fixture.check("b@3");
+        fixture.observe(Event::Delete(object("a", 4)));
+        fixture.observe(Event::Apply(object("a", 6)));
+        fixture.check("a@6 b@3");
     }
 
     #[test]
-    fn what_is_told_again_or_late_undoes_nothing() {
-        let mut scene = Scene::new(&[("a", 1), ("b", 2)]);
-        scene.see(Event::Apply(object("a", 5)));
-        scene.see(Event::Apply(object("a", 3)));
-        scene.see(Event::Apply(object("a", 5)));
-        scene.check("a@5 b@2");
+    fn ignores_repeated_and_late_events() {
+        let mut fixture = Fixture::new(&[("a", 1), ("b", 2)]);
+        fixture.observe(Event::Apply(object("a", 5)));
+        fixture.observe(Event::Apply(object("a", 3)));
+        fixture.observe(Event::Apply(object("a", 5)));
+        fixture.check("a@5 b@2");
         // A deletion that arrives early, and a repeated one.
-        scene.see(Event::Delete(object("b", 7)));
-        scene.see(Event::Apply(object("b", 6)));
-        scene.see(Event::Delete(object("b", 7)));
-        scene.check("a@5");
+        fixture.observe(Event::Delete(object("b", 7)));
+        fixture.observe(Event::Apply(object("b", 6)));
+        fixture.observe(Event::Delete(object("b", 7)));
+        fixture.check("a@5");
         let mut again = object("b", 9);
         again.metadata.uid = Some("uid-another".to_owned());
-        scene.see(Event::Apply(again));
-        scene.see(Event::Delete(object("b", 7)));
-        scene.check("a@5 b@9");
+        fixture.observe(Event::Apply(again));
+        fixture.observe(Event::Delete(object("b", 7)));
+        fixture.check("a@5 b@9");
         // A write stays visible until the watch delivers it, whatever else arrives.
-        scene.cache.wrote(object("a", 10));
-        scene.see(Event::Apply(object("c", 11)));
-        scene.check("a@10 b@9 c@11");
-        scene.see(Event::Apply(object("a", 10)));
-        scene.see(Event::Apply(object("a", 12)));
-        scene.check("a@12 b@9 c@11");
+        fixture.cache.wrote(object("a", 10));
+        fixture.observe(Event::Apply(object("c", 11)));
+        fixture.check("a@10 b@9 c@11");
+        fixture.observe(Event::Apply(object("a", 10)));
+        fixture.observe(Event::Apply(object("a", 12)));
+        fixture.check("a@12 b@9 c@11");
     }
 
     #[test]
-    fn a_fresh_list_outdoes_what_was_written_before_it() {
-        let mut scene = Scene::new(&[]);
-        scene.cache.wrote(object("a", 4));
-        scene.check("a@4");
-        scene.relist(&[]);
-        scene.check("");
-        scene.see(Event::Init);
-        scene.cache.wrote(object("b", 7));
-        scene.see(Event::InitDone);
-        scene.check("b@7");
+    fn list_replaces_earlier_writes() {
+        let mut fixture = Fixture::new(&[]);
+        fixture.cache.wrote(object("a", 4));
+        fixture.check("a@4");
+        fixture.relist(&[]);
+        fixture.check("");
+        fixture.observe(Event::Init);
+        fixture.cache.wrote(object("b", 7));
+        fixture.observe(Event::InitDone);
+        fixture.check("b@7");
     }
 
-    /// An object as the server sends it, with `data` of a type that this version does not know.
+    /// Object with `data` of a type that this version cannot parse.
     fn newer(name: &str, version: u64) -> DeserializeGuard<ConfigMap> {
         let mut value = serde_json::to_value(object(name, version)).expect("serialises");
-        value["data"] = serde_json::json!(["no map any more"]);
+        value["data"] = serde_json::json!(["not a map"]);
         let guarded: DeserializeGuard<ConfigMap> = serde_json::from_value(value).expect("it has metadata");
         assert!(guarded.0.is_err());
         guarded
     }
 
     #[test]
-    fn an_object_of_a_newer_version_is_what_it_was_and_harms_no_other() {
-        let mut scene = Scene::new(&[("a", 1), ("b", 2)]);
-        scene.see_guarded(Event::Apply(newer("a", 3)));
-        scene.see(Event::Apply(object("b", 4)));
-        scene.check("a@1 b@4");
-        let unreadable = |scene: &Scene| {
-            let names = scene.cache.unreadable().into_iter().map(|one| one.name);
+    fn object_that_cannot_be_parsed_keeps_its_last_version() {
+        let mut fixture = Fixture::new(&[("a", 1), ("b", 2)]);
+        fixture.observe_guarded(Event::Apply(newer("a", 3)));
+        fixture.observe(Event::Apply(object("b", 4)));
+        fixture.check("a@1 b@4");
+        let unreadable = |fixture: &Fixture| {
+            let names = fixture.cache.unreadable().into_iter().map(|one| one.name);
             names.collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(unreadable(&scene), "a");
+        assert_eq!(unreadable(&fixture), "a");
         // A new list contains the same, and reports unknown objects as existing.
-        scene.see_guarded(Event::Init);
-        scene.see_guarded(Event::InitApply(newer("a", 3)));
-        scene.see_guarded(Event::InitApply(newer("c", 5)));
-        scene.see_guarded(Event::InitApply(DeserializeGuard(Ok(object("b", 4)))));
-        scene.see_guarded(Event::InitDone);
-        scene.check("a@1 b@4");
-        assert_eq!(unreadable(&scene), "a c");
-        scene.see(Event::Apply(object("c", 6)));
-        scene.see_guarded(Event::Delete(newer("a", 7)));
-        scene.check("b@4 c@6");
-        assert_eq!(unreadable(&scene), "");
+        fixture.observe_guarded(Event::Init);
+        fixture.observe_guarded(Event::InitApply(newer("a", 3)));
+        fixture.observe_guarded(Event::InitApply(newer("c", 5)));
+        fixture.observe_guarded(Event::InitApply(DeserializeGuard(Ok(object("b", 4)))));
+        fixture.observe_guarded(Event::InitDone);
+        fixture.check("a@1 b@4");
+        assert_eq!(unreadable(&fixture), "a c");
+        fixture.observe(Event::Apply(object("c", 6)));
+        fixture.observe_guarded(Event::Delete(newer("a", 7)));
+        fixture.check("b@4 c@6");
+        assert_eq!(unreadable(&fixture), "");
     }
 }

@@ -32,24 +32,24 @@ pub enum KubeconfigSource {
 /// Reason why no client can be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("kubeconfig `{}` does not exist; name another one with --kubeconfig, or start the server that writes it", .0.display())]
+    #[error("kubeconfig `{}` does not exist; pass another file with --kubeconfig, or start the server that writes it", .0.display())]
     Missing(PathBuf),
-    #[error("reading kubeconfig `{}`", path.display())]
+    #[error("failed to read kubeconfig `{}`", path.display())]
     Read {
         path: PathBuf,
         #[source]
         err: io::Error,
     },
-    #[error("kubeconfig `{path}` cannot be used: {what}")]
+    #[error("kubeconfig `{path}` is invalid: {what}")]
     Invalid { path: String, what: String },
-    #[error("there is neither a kubeconfig (set KUBECONFIG or --kubeconfig) nor a service account: {0}")]
+    #[error("no kubeconfig and no service account found; set KUBECONFIG or --kubeconfig: {0}")]
     NotConfigured(String),
     #[error(
-        "the proxy {proxy} stands before {host}, and API servers are reached directly only: name {host} in NO_PROXY, or take \
-         `proxy-url` out of the kubeconfig"
+        "the configuration routes requests for {host} through proxy {proxy}, which is unsupported: add {host} to \
+         NO_PROXY, or remove `proxy-url` from the kubeconfig"
     )]
     Proxy { host: String, proxy: String },
-    #[error("setting up the client for {url}: {what}")]
+    #[error("failed to create a client for {url}: {what}")]
     Setup { url: String, what: String },
 }
 
@@ -108,7 +108,7 @@ fn client(mut config: Config) -> Result<Client, ConnectError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ConnectError::Proxy {
             host: config.cluster_url.host().unwrap_or_default().to_owned(),
-            // The password must not appear.
+            // Omit the password of the URL.
             proxy: proxy.host().unwrap_or_default().to_owned(),
         });
     }
@@ -156,16 +156,16 @@ async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, C
     if kubeconfig.contexts.is_empty() {
         return Err(ConnectError::Invalid {
             path: path.to_owned(),
-            what: "it has no `contexts`; is it a kubeconfig?".to_owned(),
+            what: "no `contexts` found; check that the file is a kubeconfig".to_owned(),
         });
     }
-    let names_proxy = names_proxy(&kubeconfig);
+    let has_proxy_url = has_proxy_url(&kubeconfig);
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|err| invalid(path, &err))?;
     let no_proxy = variable("NO_PROXY").or_else(|| variable("no_proxy"));
     let no_proxy = no_proxy.unwrap_or_default();
-    if !names_proxy && is_direct(&config.cluster_url, &no_proxy) {
+    if !has_proxy_url && is_direct(&config.cluster_url, &no_proxy) {
         config.proxy_url = None;
     }
     Ok(config)
@@ -173,7 +173,7 @@ async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, C
 
 /// Returns whether the current cluster has a `proxy-url`. Without one, the environment's proxy
 /// applies.
-fn names_proxy(kubeconfig: &Kubeconfig) -> bool {
+fn has_proxy_url(kubeconfig: &Kubeconfig) -> bool {
     let current = kubeconfig.current_context.as_deref().unwrap_or_default();
     let contexts = kubeconfig.contexts.iter();
     let context = contexts
@@ -195,14 +195,14 @@ fn is_direct(server: &Uri, no_proxy: &str) -> bool {
         Some((host, digits)) if !host.contains(':') => (digits == port).then(|| host.to_owned()),
         Some(_) | None => Some(part.to_owned()),
     };
-    let left_out: Vec<String> = no_proxy
+    let excluded: Vec<String> = no_proxy
         .split(',')
         .map(str::trim)
         .filter_map(of_this_port)
         .collect();
-    let matcher = Matcher::builder().https("http://proxy").no(left_out.join(","));
+    let matcher = Matcher::builder().https("http://proxy").no(excluded.join(","));
     is_loopback(host)
-        || left_out.iter().any(|part| part == "*")
+        || excluded.iter().any(|part| part == "*")
         || matcher.build().intercept(server).is_none()
 }
 
@@ -228,12 +228,12 @@ mod tests {
         let path = directory.path().join("kubeconfig");
         std::fs::write(&path, content).expect("written");
         let outcome = connect(&KubeconfigSource::File(path.clone())).await;
-        let said = outcome
+        let message = outcome
             .err()
             .map_or("a client".to_owned(), |err| Chain(&err).to_string());
         assert!(
-            said.contains(expect) && (expect == "a client" || said.contains(path.as_str())),
-            "{said}"
+            message.contains(expect) && (expect == "a client" || message.contains(path.as_str())),
+            "{message}"
         );
     }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_for_those_whom_no_proxy_leaves_out() {
+    fn no_proxy_and_loopback_addresses_bypass_the_proxy() {
         let check = |server: &str, no_proxy: &str, expect: bool| {
             let server: Uri = server.parse().expect("a URL");
             assert_eq!(is_direct(&server, no_proxy), expect, "{server} {no_proxy}");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_behind_a_proxy_is_refused_with_the_way_out() {
+    async fn rejects_server_behind_proxy_with_remedy_and_without_password() {
         drop(rustls::crypto::ring::default_provider().install_default());
         let behind = ", proxy-url: 'http://me:secret@gate.example.com:3128'";
         let outcome = from_kubeconfig(
@@ -272,22 +272,22 @@ mod tests {
             "x",
         )
         .await;
-        let said = client(outcome.expect("a configuration"))
+        let message = client(outcome.expect("a configuration"))
             .err()
             .expect("refused")
             .to_string();
         assert!(
-            said.contains("gate.example.com") && said.contains("10.1.2.3 in NO_PROXY"),
-            "{said}"
+            message.contains("gate.example.com") && message.contains("add 10.1.2.3 to NO_PROXY"),
+            "{message}"
         );
-        assert!(!said.contains("secret"), "{said}");
+        assert!(!message.contains("secret"), "{message}");
     }
 
     #[tokio::test]
-    async fn an_unusable_kubeconfig_is_named_with_what_is_wrong() {
+    async fn errors_name_the_kubeconfig_and_the_fault() {
         drop(rustls::crypto::ring::default_provider().install_default());
         check_file(&kubeconfig("https://127.0.0.1:1", ""), "a client").await;
-        check_file("a: [1,\n", "cannot be used").await;
+        check_file("a: [1,\n", "is invalid").await;
         check_file("apiVersion: v1\nkind: Config\n", "no `contexts`").await;
         check_file(
             &kubeconfig("https://127.0.0.1:1", ", certificate-authority: /no/such/ca.pem"),
@@ -300,10 +300,10 @@ mod tests {
         )
         .await;
         let missing = connect(&KubeconfigSource::File("/no/such/file".into())).await;
-        let said = missing.err().expect("missing").to_string();
+        let message = missing.err().expect("missing").to_string();
         assert!(
-            said.contains("/no/such/file") && said.contains("--kubeconfig"),
-            "{said}"
+            message.contains("/no/such/file") && message.contains("--kubeconfig"),
+            "{message}"
         );
     }
 }

@@ -170,15 +170,15 @@ impl Elector {
                 () = stop.cancelled() => return,
                 leadership = self.acquire() => leadership,
             };
-            info!(lease = self.name, identity = self.identity, "leading");
-            let began = Moment::now(&self.clock);
+            info!(lease = self.name, identity = self.identity, "became leader");
+            let started = Moment::now(&self.clock);
             let body_stop = stop.child_token();
             let body = lead(leadership.clone(), body_stop.clone());
             let mut body = std::pin::pin!(body);
             tokio::select! {
                 () = &mut body => {}
                 () = self.keep(&leadership) => {
-                    warn!(lease = self.name, identity = self.identity, "no longer leading");
+                    warn!(lease = self.name, identity = self.identity, "lost leadership");
                     leadership.lost.cancel();
                     body_stop.cancel();
                     body.await;
@@ -189,49 +189,55 @@ impl Elector {
             match tokio::time::timeout(RETRY_PERIOD, self.release()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(err)) => {
-                    debug!(lease = self.name, error = %Chain(&err), "the lease was not given back")
+                    debug!(lease = self.name, error = %Chain(&err), "failed to release lease")
                 }
-                Err(_) => debug!(lease = self.name, "the lease was not given back in time"),
+                Err(_) => debug!(lease = self.name, "lease release timed out"),
             }
             if stop.is_cancelled() {
                 return;
             }
-            if began.age(&self.clock) >= LEASE_DURATION {
+            if started.age(&self.clock) >= LEASE_DURATION {
                 backoff.reset();
             }
-            let pause = backoff.next_wait();
+            let delay = backoff.next_wait();
             warn!(
                 lease = self.name,
-                ?pause,
-                "what the leader does has ended by itself; beginning again"
+                ?delay,
+                "leader tasks ended unexpectedly; restarting"
             );
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(delay) => {}
             }
         }
     }
 
     async fn acquire(&self) -> Leadership {
         let mut observed: Option<Observed> = None;
-        let mut said: Option<String> = None;
+        let mut logged_holder: Option<String> = None;
         loop {
-            let asked = Moment::now(&self.clock);
-            let tried = tokio::time::timeout(RENEW_DEADLINE, self.try_acquire(&mut observed)).await;
-            let tried = tried.unwrap_or_else(|_| Err(ApiError::Unreachable("no answer in time".to_owned())));
-            match tried {
+            let requested_at = Moment::now(&self.clock);
+            let result = tokio::time::timeout(RENEW_DEADLINE, self.try_acquire(&mut observed)).await;
+            let result =
+                result.unwrap_or_else(|_| Err(ApiError::Unreachable("the request timed out".to_owned())));
+            match result {
                 // A response that took long proves little about the present.
-                Ok(None) if asked.age(&self.clock) < RENEW_DEADLINE => {
-                    return Leadership::new(self.clock.clone(), asked);
+                Ok(None) if requested_at.age(&self.clock) < RENEW_DEADLINE => {
+                    return Leadership::new(self.clock.clone(), requested_at);
                 }
                 Ok(None) => {}
                 Ok(Some(holder)) => {
-                    if said.as_ref() != Some(&holder) {
-                        info!(lease = self.name, holder, "another controller leads; standing by");
-                        said = Some(holder);
+                    if logged_holder.as_ref() != Some(&holder) {
+                        info!(
+                            lease = self.name,
+                            holder, "another process is leading; standing by"
+                        );
+                        logged_holder = Some(holder);
                     }
                 }
-                Err(err) => debug!(lease = self.name, error = %Chain(&err), "the lease cannot be taken yet"),
+                Err(err) => {
+                    debug!(lease = self.name, error = %Chain(&err), "failed to acquire lease; retrying")
+                }
             }
             tokio::time::sleep(RETRY_PERIOD).await;
         }
@@ -264,13 +270,13 @@ impl Elector {
     async fn keep(&self, leadership: &Leadership) {
         loop {
             tokio::time::sleep(RETRY_PERIOD).await;
-            let asked = Moment::now(&self.clock);
+            let requested_at = Moment::now(&self.clock);
             let left = RENEW_DEADLINE.saturating_sub(leadership.age());
             match tokio::time::timeout(left, self.renew()).await {
-                Ok(Ok(true)) => leadership.renew(asked),
+                Ok(Ok(true)) => leadership.renew(requested_at),
                 Ok(Ok(false)) => return,
                 Ok(Err(err)) => {
-                    debug!(lease = self.name, error = %Chain(&err), "renewing failed; trying again")
+                    debug!(lease = self.name, error = %Chain(&err), "lease renewal failed; retrying")
                 }
                 Err(_) => {}
             }
@@ -350,24 +356,24 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_taken_only_after_it_stood_still_for_its_duration() {
+    fn takes_lease_only_after_its_duration_without_renewal() {
         let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
         let clock_of = || Clock::Manual(clock.clone()).instant();
-        let seen = held_by("a", clock_of());
+        let observed = held_by("a", clock_of());
         let wait = Verdict::Wait {
             holder: "a".to_owned(),
         };
-        assert_eq!(decide(&seen, "a", clock_of()), Verdict::Take);
-        assert_eq!(decide(&seen, "b", clock_of()), wait);
+        assert_eq!(decide(&observed, "a", clock_of()), Verdict::Take);
+        assert_eq!(decide(&observed, "b", clock_of()), wait);
         clock.advance(LEASE_DURATION - Duration::from_millis(1));
-        assert_eq!(decide(&seen, "b", clock_of()), wait);
+        assert_eq!(decide(&observed, "b", clock_of()), wait);
         clock.advance(Duration::from_millis(1));
-        assert_eq!(decide(&seen, "b", clock_of()), Verdict::Take);
+        assert_eq!(decide(&observed, "b", clock_of()), Verdict::Take);
         assert_eq!(decide(&held_by("", clock_of()), "b", clock_of()), Verdict::Take);
     }
 
     #[test]
-    fn a_new_holder_counts_as_a_transition_and_a_renewal_does_not() {
+    fn only_a_new_holder_counts_as_transition() {
         let at = |second| Timestamp::from_second(second).expect("in range");
         let first = taken(None, "a", at(1));
         assert_eq!(first.lease_transitions, Some(0));
@@ -384,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn leadership_ends_by_itself_before_anyone_else_may_begin() {
+    fn leadership_expires_before_the_lease_does() {
         const { assert!(RENEW_DEADLINE.as_secs() < LEASE_DURATION.as_secs()) }
         let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
         let clock = Clock::Manual(manual.clone());
@@ -396,7 +402,7 @@ mod tests {
         leadership.renew(Moment::now(&clock));
         assert!(leadership.holds());
         manual.sleep(RENEW_DEADLINE);
-        assert!(!leadership.holds(), "it slept: only the wall clock tells");
+        assert!(!leadership.holds(), "only the wall clock advances during sleep");
         leadership.renew(Moment::now(&clock));
         assert!(leadership.holds());
         leadership.lost.cancel();
@@ -425,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_ends_by_itself_is_begun_again_after_pauses() {
+    async fn restarts_leader_tasks_with_backoff() {
         let elector = Elector::new(server(), "default", "lead", "me".to_owned(), Clock::System);
         let stop = CancellationToken::new();
         let mut terms = 0;
@@ -437,7 +443,7 @@ mod tests {
             std::future::ready(())
         });
         let ended = tokio::time::timeout(Duration::from_secs(60), leading).await;
-        assert!(ended.is_err(), "it does not pause");
+        assert!(ended.is_err(), "the elector does not stop by itself");
         assert!((10..25).contains(&terms), "{terms} terms in a minute");
     }
 }

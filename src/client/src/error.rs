@@ -10,28 +10,28 @@ pub enum ApiError {
     #[error("not found: {0}")]
     NotFound(String),
     /// The object was changed concurrently; read it again.
-    #[error("changed in the meantime: {0}")]
+    #[error("object was modified concurrently: {0}")]
     Conflict(String),
     /// An object with this name exists.
-    #[error("exists already: {0}")]
+    #[error("already exists: {0}")]
     AlreadyExists(String),
     /// The server rejects the object; the message contains the fields.
     #[error("{0}")]
     Invalid(String),
     /// The credentials are invalid or lack permission.
-    #[error("the API server does not allow it: {0}")]
+    #[error("forbidden by the API server: {0}")]
     Forbidden(String),
     /// No server listens at the address.
-    #[error("nothing listens at the API server's address: is it running?")]
+    #[error("API server refused the connection; check that it is running")]
     Refused,
     /// The server's certificate does not match the kubeconfig.
-    #[error("the API server's certificate is not to be trusted: {0}")]
+    #[error("API server certificate is not trusted: {0}")]
     Untrusted(String),
     /// No complete response arrived.
-    #[error("the API server cannot be reached: {0}")]
+    #[error("API server is unreachable: {0}")]
     Unreachable(String),
     /// The server returned an internal error.
-    #[error("the API server answered {code}: {message}")]
+    #[error("API server returned {code}: {message}")]
     Server { code: u16, message: String },
 }
 
@@ -157,7 +157,7 @@ mod tests {
     use kube::core::Status;
 
     #[test]
-    fn answers_are_told_apart_by_what_to_do() {
+    fn classifies_responses_by_required_reaction() {
         let cases = [
             (404, "NotFound", "NotFound", false),
             (409, "Conflict", "Conflict", false),

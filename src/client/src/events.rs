@@ -24,7 +24,7 @@ use rooflet_base::task::Tasks;
 /// Capacity of the queue. Further events are dropped; nothing depends on them.
 const QUEUE: usize = 1024;
 /// An equal event within this time only increases the count.
-const SAME_WITHIN: Duration = Duration::from_secs(10 * 60);
+const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(10 * 60);
 /// Number of different events that are remembered for deduplication.
 const MAX_REMEMBERED: usize = 4096;
 /// Burst of events per object, and the interval of further events. Warnings and other events have
@@ -95,7 +95,7 @@ impl Recorder {
             regarding: object.object_ref(&()),
             kind,
             reason: reason.to_owned(),
-            message: shortened(message.into()),
+            message: truncated(message.into()),
         };
         info!(
             kind = note.regarding.kind,
@@ -106,12 +106,12 @@ impl Recorder {
             note.message
         );
         if self.notes_tx.try_send(note).is_err() {
-            debug!(reason, "the queue of events is full: one was dropped");
+            debug!(reason, "event queue is full; event dropped");
         }
     }
 }
 
-fn shortened(mut message: String) -> String {
+fn truncated(mut message: String) -> String {
     if message.len() > MAX_MESSAGE_BYTES {
         let end = (0..=MAX_MESSAGE_BYTES - '…'.len_utf8())
             .rev()
@@ -132,7 +132,7 @@ struct Note {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Sameness {
+struct EventKey {
     /// Identifies the object by UID: a new object with the same name is a different one.
     object: String,
     kind: EventType,
@@ -154,8 +154,8 @@ impl Note {
         }
     }
 
-    fn sameness(&self) -> Sameness {
-        Sameness {
+    fn key(&self) -> EventKey {
+        EventKey {
             object: self.object(),
             kind: self.kind,
             reason: self.reason.clone(),
@@ -170,22 +170,22 @@ impl Note {
 
 /// Decision about an event.
 #[derive(Debug, PartialEq, Eq)]
-enum Sending {
+enum Action {
     /// Create a new event.
-    First,
+    Create,
     /// Increase the count of this event.
-    Again { name: String, count: i32 },
+    Increment { name: String, count: i32 },
     /// Drop the event because of the object's rate limit.
-    Withheld,
+    RateLimited,
 }
 
-struct Remembered {
+struct SentEvent {
     name: String,
     count: i32,
     last: Instant,
 }
 
-struct Allowance {
+struct RateLimit {
     left: u32,
     since: Instant,
 }
@@ -193,40 +193,40 @@ struct Allowance {
 /// Recently sent events. Pure: the publisher passes in events and times.
 #[derive(Default)]
 struct Memory {
-    events: HashMap<Sameness, Remembered>,
-    allowances: HashMap<(String, EventType), Allowance>,
+    events: HashMap<EventKey, SentEvent>,
+    limits: HashMap<(String, EventType), RateLimit>,
 }
 
 impl Memory {
-    fn decide(&mut self, note: &Note, now: Instant) -> Sending {
-        self.forget(now);
-        let whose = (note.object(), note.kind);
-        let allowance = self.allowances.entry(whose).or_insert(Allowance {
+    fn decide(&mut self, note: &Note, now: Instant) -> Action {
+        self.expire(now);
+        let key = (note.object(), note.kind);
+        let limit = self.limits.entry(key).or_insert(RateLimit {
             left: BURST,
             since: now,
         });
-        let refilled = u32::try_from((now - allowance.since).as_secs() / REFILL.as_secs()).unwrap_or(BURST);
+        let refilled = u32::try_from((now - limit.since).as_secs() / REFILL.as_secs()).unwrap_or(BURST);
         if refilled > 0 {
-            allowance.left = allowance.left.saturating_add(refilled).min(BURST);
-            allowance.since = now;
+            limit.left = limit.left.saturating_add(refilled).min(BURST);
+            limit.since = now;
         }
-        if allowance.left == 0 {
-            return Sending::Withheld;
+        if limit.left == 0 {
+            return Action::RateLimited;
         }
-        allowance.left -= 1;
-        match self.events.get(&note.sameness()) {
-            Some(known) => Sending::Again {
+        limit.left -= 1;
+        match self.events.get(&note.key()) {
+            Some(known) => Action::Increment {
                 name: known.name.clone(),
                 count: known.count.saturating_add(1),
             },
-            None => Sending::First,
+            None => Action::Create,
         }
     }
 
     fn sent(&mut self, note: &Note, name: String, count: i32, now: Instant) {
         self.events.insert(
-            note.sameness(),
-            Remembered {
+            note.key(),
+            SentEvent {
                 name,
                 count,
                 last: now,
@@ -234,15 +234,15 @@ impl Memory {
         );
     }
 
-    fn forget(&mut self, now: Instant) {
-        if self.events.len() >= MAX_REMEMBERED || self.allowances.len() >= MAX_REMEMBERED {
+    fn expire(&mut self, now: Instant) {
+        if self.events.len() >= MAX_REMEMBERED || self.limits.len() >= MAX_REMEMBERED {
             self.events.clear();
-            self.allowances.clear();
+            self.limits.clear();
         }
-        self.events.retain(|_, known| now - known.last < SAME_WITHIN);
+        self.events
+            .retain(|_, known| now - known.last < DEDUPLICATION_WINDOW);
         let full_after = REFILL * BURST;
-        self.allowances
-            .retain(|_, allowance| now - allowance.since < full_after);
+        self.limits.retain(|_, limit| now - limit.since < full_after);
     }
 }
 
@@ -270,14 +270,14 @@ impl Publisher {
     }
 
     async fn publish(&mut self, note: &Note) {
-        let mut sending = self.memory.decide(note, self.clock.instant());
+        let mut action = self.memory.decide(note, self.clock.instant());
         let mut backoff = Backoff::default();
         for _ in 0..MAX_TRIES {
-            let outcome = match &sending {
-                Sending::Withheld => return,
-                Sending::First => self.create(note).await.map(|name| (name, 1)),
-                Sending::Again { name, count } => self
-                    .raise(note, name, *count)
+            let outcome = match &action {
+                Action::RateLimited => return,
+                Action::Create => self.create(note).await.map(|name| (name, 1)),
+                Action::Increment { name, count } => self
+                    .increment(note, name, *count)
                     .await
                     .map(|()| (name.clone(), *count)),
             };
@@ -287,18 +287,18 @@ impl Publisher {
                     return;
                 }
                 // The event has expired or was deleted.
-                Err(ApiError::NotFound(_)) if matches!(sending, Sending::Again { .. }) => {
-                    sending = Sending::First;
+                Err(ApiError::NotFound(_)) if matches!(action, Action::Increment { .. }) => {
+                    action = Action::Create;
                 }
                 Err(err) if err.is_transient() => tokio::time::sleep(backoff.next_wait()).await,
                 // For example, the namespace is being deleted.
                 Err(err) => {
-                    debug!(reason = note.reason, error = %Chain(&err), "an event was refused");
+                    debug!(reason = note.reason, error = %Chain(&err), "API server rejected event");
                     return;
                 }
             }
         }
-        debug!(reason = note.reason, "an event could not be sent");
+        debug!(reason = note.reason, "event not sent: retries exhausted");
     }
 
     fn api(&self, note: &Note) -> Api<Event> {
@@ -315,7 +315,7 @@ impl Publisher {
         Ok(created.metadata.name.unwrap_or_default())
     }
 
-    async fn raise(&self, note: &Note, name: &str, count: i32) -> Result<(), ApiError> {
+    async fn increment(&self, note: &Note, name: &str, count: i32) -> Result<(), ApiError> {
         let patch = json!({ "count": count, "lastTimestamp": Time(self.clock.now()) });
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -370,52 +370,52 @@ mod tests {
     }
 
     #[test]
-    fn the_same_event_again_raises_the_count() {
+    fn repeated_event_increments_the_count() {
         let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
         let now = || Clock::Manual(clock.clone()).instant();
         let mut memory = Memory::default();
         let first = note("u", "m");
-        assert_eq!(memory.decide(&first, now()), Sending::First);
+        assert_eq!(memory.decide(&first, now()), Action::Create);
         memory.sent(&first, "u.1".to_owned(), 1, now());
-        let again = Sending::Again {
+        let again = Action::Increment {
             name: "u.1".to_owned(),
             count: 2,
         };
         assert_eq!(memory.decide(&first, now()), again);
         assert_eq!(
             memory.decide(&note("u", "other"), now()),
-            Sending::First,
-            "another message is another event"
+            Action::Create,
+            "a different message is a different event"
         );
-        assert_eq!(memory.decide(&note("v", "m"), now()), Sending::First);
-        clock.advance(SAME_WITHIN);
-        assert_eq!(memory.decide(&first, now()), Sending::First);
+        assert_eq!(memory.decide(&note("v", "m"), now()), Action::Create);
+        clock.advance(DEDUPLICATION_WINDOW);
+        assert_eq!(memory.decide(&first, now()), Action::Create);
     }
 
     #[test]
-    fn one_object_cannot_flood_the_server_nor_silence_another() {
+    fn rate_limit_is_per_object_and_event_type() {
         let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
         let now = || Clock::Manual(clock.clone()).instant();
         let mut memory = Memory::default();
         for n in 0..BURST {
-            assert_eq!(memory.decide(&note("u", &n.to_string()), now()), Sending::First);
+            assert_eq!(memory.decide(&note("u", &n.to_string()), now()), Action::Create);
         }
-        assert_eq!(memory.decide(&note("u", "x"), now()), Sending::Withheld);
-        assert_eq!(memory.decide(&note("v", "x"), now()), Sending::First);
+        assert_eq!(memory.decide(&note("u", "x"), now()), Action::RateLimited);
+        assert_eq!(memory.decide(&note("v", "x"), now()), Action::Create);
         let warning = Note {
             kind: EventType::Warning,
             ..note("u", "x")
         };
-        assert_eq!(memory.decide(&warning, now()), Sending::First);
+        assert_eq!(memory.decide(&warning, now()), Action::Create);
         clock.advance(REFILL);
-        assert_eq!(memory.decide(&note("u", "y"), now()), Sending::First);
-        assert_eq!(memory.decide(&note("u", "z"), now()), Sending::Withheld);
+        assert_eq!(memory.decide(&note("u", "y"), now()), Action::Create);
+        assert_eq!(memory.decide(&note("u", "z"), now()), Action::RateLimited);
     }
 
     #[test]
-    fn a_message_is_cut_at_a_character() {
-        assert_eq!(shortened("short".to_owned()), "short");
-        let cut = shortened("ü".repeat(MAX_MESSAGE_BYTES));
+    fn truncates_message_at_character_boundary() {
+        assert_eq!(truncated("short".to_owned()), "short");
+        let cut = truncated("ü".repeat(MAX_MESSAGE_BYTES));
         assert!(
             cut.len() <= MAX_MESSAGE_BYTES && cut.ends_with("ü…"),
             "{}",

@@ -20,9 +20,9 @@ impl Renewable {
     pub fn new(client: Client) -> (Client, Self) {
         let namespace = client.default_namespace().to_owned();
         let current = Arc::new(Mutex::new(client));
-        let asked = Arc::clone(&current);
+        let shared = Arc::clone(&current);
         let service = service_fn(move |request: Request<Body>| {
-            let client = lock(&asked).clone();
+            let client = lock(&shared).clone();
             async move { client.send(request).await }
         });
         (Client::new(service, namespace), Self { current })

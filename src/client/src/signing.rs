@@ -17,7 +17,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// Reason why no certificate was issued.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
-    #[error("asking for a certificate")]
+    #[error("failed to request a certificate")]
     Api(#[from] ApiError),
     #[error("CertificateSigningRequest {name} is {condition}: {message}")]
     Refused {
@@ -26,7 +26,7 @@ pub enum SigningError {
         message: String,
     },
     #[error(
-        "CertificateSigningRequest {name} is not signed after {seconds} s; `kubectl describe csr {name}` says how far it is"
+        "CertificateSigningRequest {name} was not signed within {seconds} s; run `kubectl describe csr {name}`"
     )]
     Unsigned { name: String, seconds: u64 },
 }
@@ -36,10 +36,10 @@ pub enum SigningError {
 pub async fn sign_node(
     client: &Client,
     request_pem: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<String, SigningError> {
     let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
-    let asked = CertificateSigningRequest {
+    let request = CertificateSigningRequest {
         metadata: ObjectMeta {
             generate_name: Some("node-csr-".to_owned()),
             ..ObjectMeta::default()
@@ -56,8 +56,8 @@ pub async fn sign_node(
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PostParams::default()
     };
-    let made = requests.create(&params, &asked).await.map_err(ApiError::from)?;
-    let name = made.metadata.name.unwrap_or_default();
+    let created = requests.create(&params, &request).await.map_err(ApiError::from)?;
+    let name = created.metadata.name.unwrap_or_default();
     let signed = async {
         loop {
             let now = requests.get(&name).await.map_err(ApiError::from)?;
@@ -67,10 +67,10 @@ pub async fn sign_node(
             tokio::time::sleep(PERIOD).await;
         }
     };
-    match tokio::time::timeout(patience, signed).await {
+    match tokio::time::timeout(timeout, signed).await {
         Ok(outcome) => outcome,
         Err(_) => Err(SigningError::Unsigned {
-            seconds: patience.as_secs(),
+            seconds: timeout.as_secs(),
             name: name.clone(),
         }),
     }
@@ -81,13 +81,13 @@ fn outcome(name: &str, request: &CertificateSigningRequest) -> Result<Option<Str
     let Some(status) = &request.status else {
         return Ok(None);
     };
-    let is_refusal = |kind: &str| matches!(kind, "Denied" | "Failed");
+    let is_rejected = |kind: &str| matches!(kind, "Denied" | "Failed");
     let conditions = status.conditions.iter().flatten();
-    if let Some(refusal) = conditions.into_iter().find(|one| is_refusal(&one.type_)) {
+    if let Some(rejection) = conditions.into_iter().find(|one| is_rejected(&one.type_)) {
         return Err(SigningError::Refused {
             name: name.to_owned(),
-            condition: refusal.type_.to_lowercase(),
-            message: refusal.message.clone().unwrap_or_default(),
+            condition: rejection.type_.to_lowercase(),
+            message: rejection.message.clone().unwrap_or_default(),
         });
     }
     let certificate = status.certificate.as_ref();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_pending_signed_or_refused() {
+    fn request_is_pending_signed_or_denied() {
         let outcome = |status| outcome("node-csr-x", &request(status)).map_err(|err| err.to_string());
         let approved = || serde_json::json!([{"type": "Approved", "status": "True"}]);
         assert_eq!(outcome(serde_json::json!({})), Ok(None));
@@ -117,10 +117,10 @@ mod tests {
             outcome(serde_json::json!({"conditions": approved(), "certificate": "cGVt"})),
             Ok(Some("pem".to_owned()))
         );
-        let denied = serde_json::json!({"conditions": [{"type": "Denied", "status": "True", "message": "who is it?"}]});
+        let denied = serde_json::json!({"conditions": [{"type": "Denied", "status": "True", "message": "unknown node"}]});
         assert_eq!(
             outcome(denied),
-            Err("CertificateSigningRequest node-csr-x is denied: who is it?".to_owned())
+            Err("CertificateSigningRequest node-csr-x is denied: unknown node".to_owned())
         );
     }
 }

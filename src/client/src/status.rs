@@ -39,9 +39,9 @@ where
     Ok(Some(written))
 }
 
-/// The JSON merge patch (RFC 7386) that turns `before` into `after`; `None` if they are equal.
+/// Returns the JSON merge patch (RFC 7386) from `before` to `after`, or `None` if they are equal.
 ///
-/// `after` must hold no nulls: a merge patch cannot write them.
+/// `after` must not contain nulls: a merge patch cannot set them.
 pub fn merge_diff(before: &Value, after: &Value) -> Option<Value> {
     if before == after {
         return None;
@@ -88,21 +88,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn applying_the_difference_gives_the_new_value(before in json_value(), after in json_value()) {
+        fn applying_the_patch_yields_the_new_value(before in json_value(), after in json_value()) {
             match merge_diff(&before, &after) {
                 None => prop_assert_eq!(&before, &after),
                 Some(patch) => {
                     let mut patched = before.clone();
                     json_patch::merge(&mut patched, &patch);
                     prop_assert_eq!(&patched, &after);
-                    prop_assert_ne!(&before, &after, "a patch that changes nothing");
+                    prop_assert_ne!(&before, &after, "the patch has no effect");
                 }
             }
         }
     }
 
     #[test]
-    fn only_what_changed_is_in_the_patch() {
+    fn patch_contains_only_changed_fields() {
         let before = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1]});
         let after = json!({"a": 1, "b": {"c": 2}, "e": [2]});
         assert_eq!(

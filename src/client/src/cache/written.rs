@@ -60,10 +60,10 @@ struct Write<K> {
 
 impl<K: Resource> Write<K> {
     /// Whether a delivered version of the object contains the write.
-    fn is_shown(&self, shown: u64) -> bool {
+    fn is_delivered(&self, delivered: u64) -> bool {
         self.object
             .as_ref()
-            .is_some_and(|object| version(object.as_ref()) <= shown)
+            .is_some_and(|object| version(object.as_ref()) <= delivered)
     }
 }
 
@@ -103,7 +103,7 @@ impl<K: CachedKind> Written<K> {
                 namespace,
                 name,
                 error,
-                "an object cannot be read, perhaps because a newer version wrote it; keeping what is known of it"
+                "cannot parse object, perhaps written by a newer version; keeping its last known version"
             );
         }
         unreadable
@@ -143,12 +143,15 @@ impl<K: CachedKind> Written<K> {
                 self.synced = true;
                 let (epoch, listed) = (self.epoch, self.listed);
                 self.objects
-                    .retain(|_, write| write.epoch >= epoch && !write.is_shown(listed));
+                    .retain(|_, write| write.epoch >= epoch && !write.is_delivered(listed));
             }
             watcher::Event::Apply(object) => {
-                let shown = version(object);
+                let delivered = version(object);
                 if let Some(uid) = object.uid()
-                    && self.objects.get(&uid).is_some_and(|write| write.is_shown(shown))
+                    && self
+                        .objects
+                        .get(&uid)
+                        .is_some_and(|write| write.is_delivered(delivered))
                 {
                     self.objects.remove(&uid);
                 }

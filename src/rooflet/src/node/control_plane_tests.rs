@@ -362,7 +362,7 @@ async fn wrong_authority_token_and_port_have_distinct_errors() {
         .find_map(|line| line.trim().strip_prefix("token: "))
         .expect("a token");
     let message = outcome(good.replace(token, "rooflet_wrong")).await;
-    assert!(message.contains("does not allow it"), "{message}");
+    assert!(message.contains("forbidden by the API server"), "{message}");
 
     let other = TempDir::new();
     let authority =
@@ -381,13 +381,13 @@ async fn wrong_authority_token_and_port_have_distinct_errors() {
     )
     .expect("written");
     let message = outcome(std::fs::read_to_string(&path).expect("written")).await;
-    assert!(message.contains("not to be trusted"), "{message}");
+    assert!(message.contains("is not trusted"), "{message}");
 
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let closed = format!("https://{}", port.local_addr().expect("bound"));
     drop(port);
     let message = outcome(good.replace(url.trim_matches(['"', '\'']), &closed)).await;
-    assert!(message.contains("is it running?"), "{message}");
+    assert!(message.contains("check that it is running"), "{message}");
 }
 
 #[tokio::test]
