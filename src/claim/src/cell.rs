@@ -1,5 +1,4 @@
-//! One figure of a claim with everything that holds for it: its machine, its model and its
-//! conditions.
+//! Figure of a claim with its machine, model and conditions.
 
 use super::InvalidClaim;
 use super::field::{Least, read, read_memory, read_within};
@@ -14,19 +13,19 @@ use rooflet_api::v1alpha1::{
 };
 use rooflet_model::shapes::ShapeFile;
 
-/// One claimed number, understood.
+/// Parsed figure.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
-    /// The field of the spec it stands in.
+    /// Path of the figure in the spec.
     pub(super) field: String,
     pub(super) name: Option<String>,
     pub(super) kind: FigureKind,
-    /// As published.
+    /// Text as published.
     pub(super) stated: String,
     pub(super) reading: Reading,
     pub(super) machine: Machine,
     pub(super) model: Model,
-    /// As the claim says them.
+    /// Conditions as stated by the claim.
     pub(super) conditions: ClaimedConditions,
     pub(super) engine: Option<String>,
     pub(super) workload: Workload,
@@ -44,13 +43,13 @@ pub(super) struct Workload {
     pub(super) context: Option<Reading>,
     pub(super) generated: Option<Reading>,
     pub(super) batch: f64,
-    /// Bits of a cached element, its scales included, where the claim says them.
+    /// Bits of a cached element, scales included, if stated.
     pub(super) kv_bits: Option<f64>,
     pub(super) speculative: bool,
 }
 
 impl Workload {
-    /// Tokens in the cache while decoding.
+    /// Returns the number of tokens in the KV cache during decode.
     pub(super) fn context_tokens(&self) -> f64 {
         self.context
             .or(self.prompt)
@@ -58,14 +57,14 @@ impl Workload {
     }
 }
 
-/// How far a model is known.
+/// Source of a model's properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Knowledge {
-    /// Its dimensions are.
+pub(super) enum SizeSource {
+    /// All dimensions are known.
     Dimensions,
-    /// The claim states its size, and that of what a token uses where that is less.
+    /// The claim states the total and active parameters.
     Stated,
-    /// Its name tells its size.
+    /// Only the size in the name is known.
     Name,
 }
 
@@ -73,25 +72,25 @@ pub(super) enum Knowledge {
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) name: Option<String>,
-    pub(super) known: Option<(KnownModel, Knowledge)>,
+    pub(super) known: Option<(KnownModel, SizeSource)>,
     pub(super) format: Option<ClaimedFormat>,
-    /// As written.
+    /// Name of the format as written.
     pub(super) format_name: Option<String>,
     pub(super) file_size: Option<Reading>,
 }
 
 impl Model {
-    /// Model and format where both are known.
-    pub(super) fn sized(&self) -> Option<(&KnownModel, Knowledge, ClaimedFormat)> {
+    /// Returns model and format, if both are known.
+    pub(super) fn sized(&self) -> Option<(&KnownModel, SizeSource, ClaimedFormat)> {
         let (known, knowledge) = self.known.as_ref()?;
         Some((known, *knowledge, self.format?.of(known)))
     }
 }
 
 impl Cell {
-    /// The claim itself, as though it had one figure.
+    /// Returns a cell with the machine and model of the claim, for facts outside figures.
     pub(super) fn of_claim(spec: &PerformanceClaimSpec) -> Result<Self, InvalidClaim> {
-        let nothing = Reading {
+        let zero = Reading {
             value: 0.0,
             low: 0.0,
             high: 0.0,
@@ -104,7 +103,7 @@ impl Cell {
             FigureKind::Other,
             "workload",
             String::new(),
-            nothing,
+            zero,
         )
     }
 
@@ -137,7 +136,8 @@ impl Cell {
         })
     }
 
-    /// The figure that a statement ends in, where the word before its colon names a kind of figure.
+    /// Returns the result of a statement as a figure, if its label is a kind of figure or it
+    /// computes the bytes of the weights.
     pub(super) fn of_statement(
         spec: &PerformanceClaimSpec,
         text: &str,
@@ -147,12 +147,12 @@ impl Cell {
         let Some(stated) = statement.result() else {
             return Ok(None);
         };
-        let said = statement
+        let stated_kind = statement
             .label
             .and_then(|label| serde_json::from_value::<FigureKind>(label.into()).ok())
             .filter(|kind| !kind.is_general());
-        let kind = said.unwrap_or(FigureKind::WeightBytes);
-        // Where it cannot be read as that kind, the calculation stands for itself.
+        let kind = stated_kind.unwrap_or(FigureKind::WeightBytes);
+        // If the result has another dimension, only the calculation is checked.
         let Some(reading) = stated
             .read(kind.measure())
             .ok()
@@ -163,9 +163,9 @@ impl Cell {
         let conditions = ClaimedConditions::default();
         let cell = Self::new(spec, &conditions, kind, field, stated.to_string(), reading)?;
         let parameters = cell.model.known.as_ref().map(|(model, _)| model.parameters);
-        // Parameters times bytes are the weights, whether it says so or not.
+        // Parameters × bytes are the weights, even without a label.
         let is_weights = || parameters.is_some_and(|parameters| statement.multiplies(parameters));
-        Ok((said.is_some() || is_weights()).then_some(cell))
+        Ok((stated_kind.is_some() || is_weights()).then_some(cell))
     }
 
     fn new(
@@ -177,7 +177,7 @@ impl Cell {
         reading: Reading,
     ) -> Result<Self, InvalidClaim> {
         let own = |name: &str| format!("{field}.under.{name}");
-        let place = |name: &str, is_own: bool| {
+        let path = |name: &str, is_own: bool| {
             if is_own {
                 own(name)
             } else {
@@ -190,7 +190,7 @@ impl Cell {
                 published.as_ref(),
                 Measure::Count,
                 Least::Zero,
-                &place(name, is_own),
+                &path(name, is_own),
             )
         };
         let engine = conditions.engine.clone().or_else(|| spec.engine.clone());
@@ -198,12 +198,12 @@ impl Cell {
         let (chip, gpu_cores, memory) = if conditions.chip.is_some() {
             let memory = read_memory(
                 conditions.memory.as_ref(),
-                &place("memory", under.memory.is_some()),
+                &path("memory", under.memory.is_some()),
             )?;
             (conditions.chip.as_deref(), conditions.gpu_cores, memory)
         } else {
             let memory = match &conditions.memory {
-                Some(memory) => read_memory(Some(memory), &place("memory", under.memory.is_some()))?,
+                Some(memory) => read_memory(Some(memory), &path("memory", under.memory.is_some()))?,
                 None => read_memory(spec.hardware.memory.as_ref(), "hardware.memory")?,
             };
             let cores = conditions.gpu_cores.or(spec.hardware.gpu_cores);
@@ -218,11 +218,11 @@ impl Cell {
                 "hardware.bandwidth",
             )?
         {
-            machine.take_bandwidth(chip.unwrap_or_default(), bandwidth.high);
+            machine.set_bandwidth(chip.unwrap_or_default(), bandwidth.high);
         }
 
         let model = Model::new(&spec.model, &conditions, engine.as_deref())?;
-        let names_speculation = [
+        let mentions_speculation = [
             engine.as_deref(),
             model.name.as_deref(),
             conditions.method.as_deref(),
@@ -244,25 +244,22 @@ impl Cell {
                     f64::from(bits) + 0.5
                 }
             }),
-            speculative: conditions.speculative.unwrap_or(names_speculation),
+            speculative: conditions.speculative.unwrap_or(mentions_speculation),
         };
         if conditions.batch == Some(0) {
             return Err(InvalidClaim::new(
-                place("batch", under.batch.is_some()),
-                "`0` sequences make no tokens; write how many were decoded together, 1 or more",
+                path("batch", under.batch.is_some()),
+                "`0` sequences generate no tokens; write the number of sequences decoded together, 1 or more",
             ));
         }
         if let (Some(cached), Some(prompt)) = (workload.cached, workload.prompt)
             && cached.low > prompt.high
         {
             let message = format!(
-                "{:.0} tokens cannot have been in the cache of a prompt that has {:.0}; write as cached those of the prompt alone",
+                "{:.0} cached tokens exceed the prompt of {:.0} tokens; count only cached tokens of the prompt",
                 cached.value, prompt.value
             );
-            return Err(InvalidClaim::new(
-                place("cached", under.cached.is_some()),
-                message,
-            ));
+            return Err(InvalidClaim::new(path("cached", under.cached.is_some()), message));
         }
         Ok(Self {
             field: field.to_owned(),
@@ -282,16 +279,16 @@ impl Cell {
         })
     }
 
-    /// In short: `decodeTokensPerSecond = 77.7`.
+    /// Returns a short form: `decodeTokensPerSecond = 77.7`.
     pub(super) fn subject(&self) -> String {
         let name = self
             .name
             .as_ref()
             .map_or_else(String::new, |name| format!("{name}: "));
-        format!("{name}{} = {}", self.kind.spelt(), self.stated)
+        format!("{name}{} = {}", self.kind.spelling(), self.stated)
     }
 
-    /// Whether two cells are about the same run, whatever is said of it.
+    /// Returns whether both figures have the same conditions.
     pub(super) fn same_run(&self, other: &Self) -> bool {
         let key = |cell: &Self| {
             let c = &cell.conditions;
@@ -310,8 +307,8 @@ impl Cell {
         key(self) == key(other)
     }
 
-    /// Whether two cells claim the same thing.
-    pub(super) fn same_thing(&self, other: &Self) -> bool {
+    /// Returns whether both figures state the same quantity under the same conditions.
+    pub(super) fn same_quantity(&self, other: &Self) -> bool {
         let generated = |cell: &Self| cell.conditions.generated.as_ref().map(ToString::to_string);
         self.kind == other.kind
             && self.name == other.name
@@ -322,7 +319,7 @@ impl Cell {
     }
 }
 
-/// Words for ways to make several tokens in one pass.
+/// Returns whether a text contains a term for speculative decoding.
 fn is_speculation(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
@@ -359,7 +356,7 @@ impl Model {
             .and_then(|format| Some((format, impossible_group(format)?)))
         {
             let message =
-                format!("`{format}`: weights are packed in groups of 32, 64 or 128, and not of {group}");
+                format!("`{format}`: unsupported group size {group}; weights have groups of 32, 64 or 128");
             return Err(InvalidClaim::new("model.quantization", message));
         }
         let format = match &format_name {
@@ -367,7 +364,7 @@ impl Model {
                 InvalidClaim::new(
                     "model.quantization",
                     format!(
-                        "`{format}` is not a format of weights; write mlx4, 4bit, 8bit, bf16, q4_k_m, mxfp4 or the like"
+                        "`{format}` is not a weight format; write for example mlx4, 4bit, 8bit, bf16, q4_k_m or mxfp4"
                     ),
                 )
             })?),
@@ -387,8 +384,7 @@ impl Model {
     }
 }
 
-/// The format that a model comes in unless another is named: gpt-oss was published in MXFP4,
-/// ollama's tags without a format are Q4_K_M.
+/// Returns the default format of a model: MXFP4 for gpt-oss, Q4_K_M for ollama tags.
 fn published_as(name: Option<&str>, engine: Option<&str>) -> Option<&'static str> {
     if name?.to_ascii_lowercase().contains("gpt-oss") {
         return Some("mxfp4");
@@ -397,17 +393,17 @@ fn published_as(name: Option<&str>, engine: Option<&str>) -> Option<&'static str
     (engine.contains("ollama") && !engine.contains("mlx")).then_some("q4_k_m")
 }
 
-fn by_name(name: &str) -> Option<(KnownModel, Knowledge)> {
+fn by_name(name: &str) -> Option<(KnownModel, SizeSource)> {
     let known = KnownModel::find(name)?;
     let knowledge = if known.dimensions.is_some() {
-        Knowledge::Dimensions
+        SizeSource::Dimensions
     } else {
-        Knowledge::Name
+        SizeSource::Name
     };
     Some((known, knowledge))
 }
 
-fn described(claimed: &ClaimedModel) -> Result<Option<(KnownModel, Knowledge)>, InvalidClaim> {
+fn described(claimed: &ClaimedModel) -> Result<Option<(KnownModel, SizeSource)>, InvalidClaim> {
     let name = claimed.name.as_deref();
     if let Some(shape) = &claimed.shape {
         let text = serde_json::json!({ "claimed": shape }).to_string();
@@ -415,10 +411,10 @@ fn described(claimed: &ClaimedModel) -> Result<Option<(KnownModel, Knowledge)>, 
             .and_then(|shapes| shapes.dimensions("claimed"))
             .map_err(|err| InvalidClaim::new("model.shape", rooflet_base::error::Chain(&err)))?;
         let model = KnownModel::of_dimensions(name.unwrap_or("the model"), dimensions);
-        return Ok(Some((model, Knowledge::Dimensions)));
+        return Ok(Some((model, SizeSource::Dimensions)));
     }
     let found = name.and_then(by_name);
-    if matches!(found, Some((_, Knowledge::Dimensions))) {
+    if matches!(found, Some((_, SizeSource::Dimensions))) {
         return Ok(found);
     }
     let parameters = read(claimed.parameters.as_ref(), Measure::Count, "model.parameters")?;
@@ -432,7 +428,7 @@ fn described(claimed: &ClaimedModel) -> Result<Option<(KnownModel, Knowledge)>, 
     {
         return Err(InvalidClaim::new(
             "model.activeParameters",
-            "a token cannot use more than all of model.parameters; write those that one token uses",
+            "must not exceed model.parameters; write the parameters that one token uses",
         ));
     }
     let mixture = claimed.experts.is_some() && active.is_none();
@@ -448,7 +444,7 @@ fn described(claimed: &ClaimedModel) -> Result<Option<(KnownModel, Knowledge)>, 
                     (None, _) => (!mixture).then_some(parameters.value),
                 },
             },
-            Knowledge::Stated,
+            SizeSource::Stated,
         ))),
         None => Ok(found.map(|(mut found, knowledge)| {
             found.active = active.map(|active| active.value).or(found.active);

@@ -1,5 +1,5 @@
-//! A claim's figures against one another: two values for one thing, rates against times, shares
-//! against what they are shares of.
+//! Checks of a claim's figures against each other: two values of one quantity, rates and times,
+//! shares and totals.
 
 use super::cell::Cell;
 use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes, with_unit};
@@ -8,20 +8,20 @@ use super::{Flag, Report};
 use rooflet_api::v1alpha1::{ClaimTiming, ClaimVerdict, FigureKind};
 use rooflet_model::kv_cache::KvBits;
 
-/// Repeated runs differ by as much.
+/// Relative difference between repeated runs.
 const RUN_TO_RUN: f64 = 0.05;
-/// A share is allowed to be off by this much of itself.
+/// Relative tolerance of a share.
 const SHARE: f64 = 0.10;
-/// A first token waits for more than arithmetic: the queue, the tokenizer, sampling.
+/// Time to first token beyond prefill: queue, tokenizer, sampling.
 const FIRST_TOKEN_EXTRA_SECONDS: f64 = 0.5;
 
 pub(super) fn check(cells: &[Cell], report: &mut Report) {
     for (at, cell) in cells.iter().enumerate() {
         let earlier = &cells[..at];
-        same_thing(cell, earlier, report);
-        per_what(cell, earlier, report);
+        same_quantity(cell, earlier, report);
+        unit_of_work(cell, earlier, report);
         rate_and_time(cell, cells, report);
-        part_and_whole(cell, cells, report);
+        part_exceeds_whole(cell, cells, report);
         request_time(cell, cells, report);
         shares(cell, cells, report);
         bandwidth_used(cell, cells, report);
@@ -29,7 +29,7 @@ pub(super) fn check(cells: &[Cell], report: &mut Report) {
     }
 }
 
-/// The figure of this kind for the same run.
+/// Returns the figure of this kind under the same conditions.
 fn partner<'a>(cell: &Cell, cells: &'a [Cell], kind: FigureKind) -> Option<&'a Cell> {
     let mut same = cells
         .iter()
@@ -39,10 +39,10 @@ fn partner<'a>(cell: &Cell, cells: &'a [Cell], kind: FigureKind) -> Option<&'a C
         .or_else(|| same.find(|other| other.same_run(cell)))
 }
 
-fn same_thing(cell: &Cell, earlier: &[Cell], report: &mut Report) {
+fn same_quantity(cell: &Cell, earlier: &[Cell], report: &mut Report) {
     let Some(other) = earlier
         .iter()
-        .find(|other| other.same_thing(cell) && !other.reading.agrees(&cell.reading, RUN_TO_RUN))
+        .find(|other| other.same_quantity(cell) && !other.reading.agrees(&cell.reading, RUN_TO_RUN))
     else {
         return;
     };
@@ -52,7 +52,7 @@ fn same_thing(cell: &Cell, earlier: &[Cell], report: &mut Report) {
         _ => String::new(),
     };
     let message = format!(
-        "{} and {} stand for the same thing{methods}: they are {:.0} % apart; what was different about one of them belongs into `variant`",
+        "{} and {} state the same quantity{methods} but differ by {:.0} %; describe the difference in `variant`",
         with_unit(other),
         with_unit(cell),
         apart.abs()
@@ -63,8 +63,8 @@ fn same_thing(cell: &Cell, earlier: &[Cell], report: &mut Report) {
     report.flag(&cell.field, flag);
 }
 
-/// What is paid once per request cannot be saved once per token.
-fn per_what(cell: &Cell, earlier: &[Cell], report: &mut Report) {
+/// Flags a cost that is counted per request in one figure and per token in another.
+fn unit_of_work(cell: &Cell, earlier: &[Cell], report: &mut Report) {
     let (Some(name), Some(per)) = (&cell.name, cell.per) else {
         return;
     };
@@ -76,15 +76,15 @@ fn per_what(cell: &Cell, earlier: &[Cell], report: &mut Report) {
     });
     if other.is_some() {
         let message = format!(
-            "{name} is counted once per request in one place and once per token in another, with the same {}",
+            "{name} is counted per request in one figure and per token in another, both as {}",
             with_unit(cell)
         );
         report.flag(&cell.field, Flag::new(ClaimVerdict::Contradictory, message));
     }
 }
 
-/// What is inside another time is not longer than that.
-fn part_and_whole(cell: &Cell, cells: &[Cell], report: &mut Report) {
+/// Flags a part of a time that is longer than the whole.
+fn part_exceeds_whole(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let parts: &[FigureKind] = if cell.kind == FigureKind::TotalSeconds {
         &[
             FigureKind::TimeToFirstTokenSeconds,
@@ -101,11 +101,7 @@ fn part_and_whole(cell: &Cell, cells: &[Cell], report: &mut Report) {
         .filter_map(|part| partner(cell, cells, *part))
         .find(|part| part.reading.low > cell.reading.high * (1.0 + RUN_TO_RUN));
     let Some(part) = longer else { return };
-    let message = format!(
-        "{} is a part of {}, and longer than that",
-        with_unit(part),
-        with_unit(cell)
-    );
+    let message = format!("{} is a part of {} but longer", with_unit(part), with_unit(cell));
     let least = part.reading.value;
     report.flag(
         &cell.field,
@@ -128,7 +124,7 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let cached = cell.workload.cached.map_or(0.0, |cached| cached.value);
     let computed = (prompt.value - cached).max(1.0);
     let implied = cell.reading.value * time.reading.value;
-    // What rounding of both allows.
+    // Bounds by the rounding of both numbers.
     let (low, high) = (
         cell.reading.low * time.reading.low,
         cell.reading.high * time.reading.high,
@@ -142,24 +138,21 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
         {
             report.remark(
                 &cell.field,
-                format!(
-                    "{} s of the time to the first token are not prefill",
-                    Trimmed(extra)
-                ),
+                format!("{} s of the time to first token are not prefill", Trimmed(extra)),
             );
             return;
         }
         let mut message = format!(
-            "{} for {} would be {implied:.0} tokens, and the prompt has {computed:.0}: either {rate:.0} tok/s or {} s",
+            "{} for {} would be {implied:.0} tokens, but the prompt has {computed:.0}: either {rate:.0} tok/s or {} s",
             with_unit(cell),
             with_unit(time),
             Trimmed(seconds)
         );
-        // Where the other of the two is possible, first of all they exclude each other.
+        // If the time is possible, the contradiction is more specific than the exceeded limit.
         if !report.has(&time.field, ClaimVerdict::ExceedsRoofline)
-            && let Some(beyond) = report.withdraw(&cell.field, ClaimVerdict::ExceedsRoofline)
+            && let Some(beyond) = report.remove_finding(&cell.field, ClaimVerdict::ExceedsRoofline)
         {
-            message = format!("{message}; besides, {}", beyond.message);
+            message = format!("{message}; also, {}", beyond.message);
         }
         report.flag(
             &cell.field,
@@ -169,7 +162,7 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
         );
     } else if high < computed * 0.97 {
         let message = format!(
-            "{} for {} are {implied:.0} tokens, and not the {computed:.0} of the prompt: it was shorter than it is called, or a part of it was cached",
+            "{} for {} are {implied:.0} tokens, not the {computed:.0} of the prompt: the prompt was shorter than stated, or partly cached",
             with_unit(cell),
             with_unit(time)
         );
@@ -188,8 +181,8 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     }
 }
 
-/// Generated tokens against the time of the request: a rate over the whole time is not the rate of
-/// decoding.
+/// Checks generated tokens against request times. A rate over the whole request is not a decode
+/// rate.
 fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let is_rate = matches!(
         cell.kind,
@@ -236,15 +229,15 @@ fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let differs = decode.is_none_or(|decode| (decode / whole - 1.0).abs() > 0.03);
     if is_whole && differs {
         if cell.kind == FigureKind::EndToEndTokensPerSecond {
-            report.pass(&cell.field, "of whole requests, prefill included, as it says");
+            report.pass(&cell.field, "rate over whole requests, prefill included");
             return;
         }
         let right = decode.map_or_else(
-            || "decoding alone is faster; give the time to the first token".to_owned(),
-            |decode| format!("decoding alone makes {} tok/s", Trimmed(decode)),
+            || "decode alone is faster; state the time to first token".to_owned(),
+            |decode| format!("decode alone reaches {} tok/s", Trimmed(decode)),
         );
         let message = format!(
-            "{generated:.0} tokens / {} = {}: the time to the first token is inside; {right}",
+            "{generated:.0} tokens / {} = {}: this includes the time to first token; {right}",
             with_unit(total),
             Trimmed(whole)
         );
@@ -257,8 +250,8 @@ fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
         report.flag(&cell.field, flag);
         return;
     }
-    // Decoding cannot be slower than the whole request, and with the first token's time known it
-    // has one value.
+    // Decode is never slower than the whole request. With the time to first token, its rate is
+    // exact.
     let expected = decode.filter(|_| cell.kind != FigureKind::EndToEndTokensPerSecond);
     match expected {
         Some(expected)
@@ -276,7 +269,7 @@ fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
         Some(_) => {}
         None if cell.reading.high < whole * (1.0 - RUN_TO_RUN) => {
             let message = format!(
-                "{generated:.0} tokens in {} are {} tok/s, prefill and all",
+                "{generated:.0} tokens in {} are {} tok/s, prefill included",
                 with_unit(total),
                 Trimmed(whole)
             );
@@ -309,7 +302,7 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
     if cell.kind == FigureKind::MaximumDecodeTokensPerSecond {
         if let Some(decode) = decode.filter(|decode| decode.reading.low > cell.reading.high * 1.01) {
             let message = format!(
-                "{} is {:.1} % of what the claim calls the maximum, {}",
+                "{} is {:.1} % of the stated maximum, {}",
                 with_unit(decode),
                 100.0 * decode.reading.value / cell.reading.value,
                 with_unit(cell)
@@ -330,7 +323,7 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
     }
     if cell.reading.low > 1.0 + 1e-9 {
         let message = format!(
-            "{} of a maximum is more than there is: the maximum is wrong, or the figure",
+            "{} of a maximum exceeds 100 %: the maximum or the figure is wrong",
             cell.stated
         );
         report.flag(&cell.field, Flag::new(ClaimVerdict::Contradictory, message));
@@ -368,13 +361,10 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
         }
     }
     let (Some(limit), Some(bin)) = (DecodeLimit::new(decode), decode.machine.fastest()) else {
-        report.remark(
-            &cell.field,
-            "not checked: machine, model or format are not known well enough",
-        );
+        report.remark(&cell.field, "not checked: machine, model or format is unknown");
         return;
     };
-    // A rate that cannot be is told already.
+    // An impossible rate has a finding already.
     if decode.reading.low > limit.hard {
         return;
     }
@@ -404,7 +394,7 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
     );
 }
 
-/// Bandwidth that was used or measured, as a share of the chip's.
+/// Checks used or measured bandwidth as a share of the chip's bandwidth.
 fn share_of_bandwidth(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let used = partner(cell, cells, FigureKind::BandwidthUsed)
         .or_else(|| partner(cell, cells, FigureKind::Bandwidth))
@@ -412,12 +402,12 @@ fn share_of_bandwidth(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let (Some(used), Some(bin)) = (used, cell.machine.fastest()) else {
         report.remark(
             &cell.field,
-            "not checked: what it is a share of is not among the figures",
+            "not checked: the figure to which the share refers is missing",
         );
         return;
     };
     let whole = bin.bandwidth * cell.machine.machines;
-    // Above the chip's bandwidth: told already.
+    // A bandwidth above the chip's has a finding already.
     if used.reading.low > whole {
         return;
     }
@@ -442,13 +432,13 @@ fn share_of_bandwidth(cell: &Cell, cells: &[Cell], report: &mut Report) {
     );
 }
 
-/// Memory in use, as a share of what the GPU may use.
+/// Checks memory in use as a share of the memory that the GPU may use.
 fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let used = partner(cell, cells, FigureKind::MemoryBytes);
     let (Some(used), Some(memory)) = (used, cell.machine.memory) else {
         report.remark(
             &cell.field,
-            "not checked: the memory in use, or the machine's, is not among the figures",
+            "not checked: the memory in use or the memory of the machine is not stated",
         );
         return;
     };
@@ -459,7 +449,7 @@ fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
         return;
     }
     let message = format!(
-        "by default the GPU may use {} of the memory: {} are {:.0} % of that",
+        "by default, the GPU may use {} of the memory: {} are {:.0} % of that",
         gigabytes(gpu),
         used.stated,
         100.0 * share
@@ -481,8 +471,8 @@ fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
     );
 }
 
-/// Whether weights and a cache that keeps every token of the context in every layer are no more
-/// than `bytes`; also where the model is not known.
+/// Returns whether weights and a full KV cache (all tokens in all layers) fit into `bytes`. Returns
+/// `true` for unknown models.
 fn fits_at_full_length(cell: &Cell, bytes: f64) -> bool {
     let Some((model, _, format)) = cell.model.sized() else {
         return true;
@@ -492,7 +482,7 @@ fn fits_at_full_length(cell: &Cell, bytes: f64) -> bool {
     model.resident(format.likely) + cache <= bytes
 }
 
-/// Bandwidth that decoding is said to use.
+/// Checks the bandwidth that decode uses.
 fn bandwidth_used(cell: &Cell, cells: &[Cell], report: &mut Report) {
     if cell.kind != FigureKind::BandwidthUsed || report.has(&cell.field, ClaimVerdict::ExceedsRoofline) {
         return;
@@ -502,13 +492,13 @@ fn bandwidth_used(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let Some((decode, limit)) = decode.and_then(|decode| Some((decode, DecodeLimit::new(decode)?))) else {
         report.remark(
             &cell.field,
-            "not checked: no decode rate that could be checked is among the figures",
+            "not checked: no figure states a decode rate that can be checked",
         );
         return;
     };
     let passes = decode.reading.value / decode.workload.batch;
     let weights = passes * limit.streamed;
-    // With the cache that each pass reads.
+    // Including the KV cache that each pass reads.
     let with_cache = decode.reading.value / limit.ceiling * limit.bandwidth;
     let (low, high) = (weights.min(with_cache), weights.max(with_cache));
     if cell.reading.high >= low * (1.0 - SHARE) && cell.reading.low <= high * (1.0 + SHARE) {
@@ -529,7 +519,7 @@ fn bandwidth_used(cell: &Cell, cells: &[Cell], report: &mut Report) {
     );
 }
 
-/// Less time is more throughput, by another percentage.
+/// Checks a throughput gain against the time reduction, which is a different percentage.
 fn gain(cell: &Cell, cells: &[Cell], report: &mut Report) {
     if cell.kind != FigureKind::ThroughputGain {
         return;
@@ -537,7 +527,7 @@ fn gain(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let Some(reduction) =
         partner(cell, cells, FigureKind::TimeReduction).filter(|reduction| reduction.reading.value < 1.0)
     else {
-        report.remark(&cell.field, "not checked: no timeReduction is among the figures");
+        report.remark(&cell.field, "not checked: no figure states a timeReduction");
         return;
     };
     let of = |share: f64| share / (1.0 - share);
@@ -549,7 +539,7 @@ fn gain(cell: &Cell, cells: &[Cell], report: &mut Report) {
         return;
     }
     let message = format!(
-        "a time shorter by {} raises throughput by {:.1} %, not by {}",
+        "a time reduction of {} increases throughput by {:.1} %, not by {}",
         reduction.stated,
         100.0 * right,
         cell.stated
@@ -566,7 +556,7 @@ fn gain(cell: &Cell, cells: &[Cell], report: &mut Report) {
     );
 }
 
-/// Whether a rate is said to be taken over whole requests.
+/// Returns whether the rate was timed over whole requests.
 pub(super) fn is_wall_clock(cell: &Cell) -> bool {
     cell.conditions.timing == Some(ClaimTiming::WallClock)
 }

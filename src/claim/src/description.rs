@@ -1,11 +1,11 @@
-//! What a claim says of chip and model, against what they are: bandwidth, memory sizes, layers,
-//! heads, parameters.
+//! Checks of a claim's description of chip and model: bandwidth, memory sizes, layers, heads,
+//! parameters.
 
-use super::cell::{Cell, Knowledge};
+use super::cell::{Cell, SizeSource};
 use super::facts::{GIB_PER_GB, parameters, weights};
 use super::field::{read, read_memory};
 use super::limits::gigabytes;
-use super::machine::{Bin, ChipNaming, default_working_set, gigabytes_per_second, sizes};
+use super::machine::{Bin, ChipIdentification, default_working_set, gigabytes_per_second, sizes};
 use super::model::KnownModel;
 use super::stated::Measure;
 use super::{Flag, InvalidClaim, Report};
@@ -19,7 +19,7 @@ pub(super) fn check_description(
     report: &mut Report,
 ) -> Result<(), InvalidClaim> {
     hardware(spec, claim, report)?;
-    if let Some((model, Knowledge::Dimensions)) = &claim.model.known
+    if let Some((model, SizeSource::Dimensions)) = &claim.model.known
         && let Some(dimensions) = &model.dimensions
     {
         report.open(
@@ -51,14 +51,11 @@ pub(super) fn check_description(
             Some((known, _)) => report.remark(
                 "model",
                 format!(
-                    "not known by name: taken as {:.1} billion parameters",
+                    "unknown model: assuming {:.1} billion parameters",
                     known.parameters / 1e9
                 ),
             ),
-            None => report.remark(
-                "model",
-                "not known by name; state model.parameters or model.shape",
-            ),
+            None => report.remark("model", "unknown model; state model.parameters or model.shape"),
         }
     }
     Ok(())
@@ -69,20 +66,21 @@ fn hardware(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -> R
     if let Some(chip) = &spec.hardware.chip {
         report.open("hardware.chip", format!("hardware.chip = {chip}"));
         match machine.naming {
-            ChipNaming::Named => {
+            ChipIdentification::Named => {
                 let bins: Vec<String> = machine.bins.iter().map(Bin::shown).collect();
                 report.pass("hardware.chip", bins.join(" or "));
             }
-            ChipNaming::Vague => report.remark(
+            ChipIdentification::Ambiguous => report.remark(
                 "hardware.chip",
-                "names several chips: checked against the fastest of them",
+                "matches several chips: checked against the fastest of them",
             ),
-            ChipNaming::Missing => report.remark(
-                "hardware.chip",
-                "names no chip: checked against the fastest there is",
-            ),
-            ChipNaming::Foreign => report.remark("hardware.chip", "not a chip of Apple's that is known here"),
-            ChipNaming::Imaginary => {}
+            ChipIdentification::Missing => {
+                report.remark("hardware.chip", "names no chip: checked against the fastest chip")
+            }
+            ChipIdentification::Unsupported => {
+                report.remark("hardware.chip", "unknown chip, or not made by Apple")
+            }
+            ChipIdentification::Nonexistent => {}
         }
     }
     for fault in &machine.faults {
@@ -111,8 +109,8 @@ fn hardware(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -> R
                     .instead(published.to_string(), gigabytes_per_second(right), right / 1e9)
                     .factor(stated.value / right),
             ),
-            None if machine.naming == ChipNaming::Named => report.pass(field, "as in the data sheet"),
-            None => report.remark(field, "not checked: the chip is not known"),
+            None if machine.naming == ChipIdentification::Named => report.pass(field, "as in the data sheet"),
+            None => report.remark(field, "not checked: the chip is unknown"),
         }
     }
     working_set(spec, claim, report)?;
@@ -123,15 +121,15 @@ fn hardware(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -> R
         };
         report.open(&field, format!("{field} = {published}"));
         let has_size = |bin: &Bin| bin.memory_gib.contains(&(size.value.round() as u64));
-        if machine.naming != ChipNaming::Named {
-            report.remark(&field, "not checked: the chip is not known");
+        if machine.naming != ChipIdentification::Named {
+            report.remark(&field, "not checked: the chip is unknown");
         } else if machine.bins.iter().any(has_size) {
-            report.pass(&field, "sold so");
+            report.pass(&field, "available configuration");
         } else {
             let right = sizes(&machine.bins);
             let mut flag = Flag::new(
                 ClaimVerdict::WrongFact,
-                format!("that chip comes with {right} GB, not with {published}"),
+                format!("that chip is sold with {right} GB, not with {published}"),
             );
             flag.claimed = Some(published.to_string());
             flag.right = Some(format!("{right} GB"));
@@ -155,10 +153,10 @@ fn working_set(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -
         return Ok(());
     };
     let usual = default_working_set(memory);
-    // 24 GB may stand for 24 GiB; by sysctl nearly all can be given to the GPU, and never all.
+    // 24 GB may mean 24 GiB. A sysctl can assign nearly all memory to the GPU, but never all of it.
     if stated.value >= 0.9 * memory {
         let message = format!(
-            "the GPU cannot use all of the memory: by default about {:.1} GB ({:.1} GiB) of {:.0} GiB",
+            "the GPU cannot use all memory: by default, it may use about {:.1} GB ({:.1} GiB) of {:.0} GiB",
             usual / 1e9,
             usual / GIB_PER_GB / 1e9,
             memory / GIB_PER_GB / 1e9
@@ -175,7 +173,7 @@ fn working_set(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -
     Ok(())
 }
 
-/// Heads, layers and the like, as most of a model's layers have them.
+/// Numbers of layers, heads and experts of a model.
 struct Counted {
     layers: u32,
     heads: Vec<u32>,
@@ -195,7 +193,7 @@ impl Counted {
             experts: 0,
             active_experts: 0,
         };
-        let note = |list: &mut Vec<u32>, value: u32| {
+        let add = |list: &mut Vec<u32>, value: u32| {
             if !list.contains(&value) {
                 list.push(value);
             }
@@ -208,9 +206,9 @@ impl Counted {
                     head_dim,
                     ..
                 } => {
-                    note(&mut counted.heads, heads);
-                    note(&mut counted.kv_heads, kv_heads);
-                    note(&mut counted.head_dims, head_dim);
+                    add(&mut counted.heads, heads);
+                    add(&mut counted.kv_heads, kv_heads);
+                    add(&mut counted.head_dims, head_dim);
                 }
                 Attention::Latent {
                     heads,
@@ -219,9 +217,9 @@ impl Counted {
                     value_dim,
                     ..
                 } => {
-                    note(&mut counted.heads, heads);
+                    add(&mut counted.heads, heads);
                     for dims in [value_dim, nope_dim, nope_dim + rope_dim] {
-                        note(&mut counted.head_dims, dims);
+                        add(&mut counted.head_dims, dims);
                     }
                 }
                 Attention::GatedDelta { .. } => {}
@@ -251,7 +249,7 @@ fn dimension_facts(
         let field = format!("model.{name}");
         report.open(&field, format!("{field} = {stated}"));
         if known.contains(&stated) {
-            report.pass(&field, "as in its config.json");
+            report.pass(&field, "as in config.json");
             return;
         }
         let right = known.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ");
@@ -263,29 +261,31 @@ fn dimension_facts(
                 .factor(f64::from(stated) / f64::from(known[0].max(1))),
         );
     };
-    let said = &spec.model;
-    count("layers", said.layers, &[counted.layers], "");
-    count("hiddenSize", said.hidden_size, &[dimensions.hidden], "");
-    count("heads", said.heads, &counted.heads, "");
-    let confused = said.kv_heads.is_some_and(|heads| counted.heads.contains(&heads));
+    let stated_model = &spec.model;
+    count("layers", stated_model.layers, &[counted.layers], "");
+    count("hiddenSize", stated_model.hidden_size, &[dimensions.hidden], "");
+    count("heads", stated_model.heads, &counted.heads, "");
+    let confused = stated_model
+        .kv_heads
+        .is_some_and(|heads| counted.heads.contains(&heads));
     let hint = if confused {
-        ": those are its query heads"
+        ": those are the query heads"
     } else {
         ""
     };
-    count("kvHeads", said.kv_heads, &counted.kv_heads, hint);
-    count("headDim", said.head_dim, &counted.head_dims, "");
-    count("experts", said.experts, &[counted.experts], "");
+    count("kvHeads", stated_model.kv_heads, &counted.kv_heads, hint);
+    count("headDim", stated_model.head_dim, &counted.head_dims, "");
+    count("experts", stated_model.experts, &[counted.experts], "");
     count(
         "activeExperts",
-        said.active_experts,
+        stated_model.active_experts,
         &[counted.active_experts],
         "",
     );
     let active = dimensions.active_parameters() as f64;
     for (name, published, right) in [
-        ("parameters", &said.parameters, model.parameters),
-        ("activeParameters", &said.active_parameters, active),
+        ("parameters", &stated_model.parameters, model.parameters),
+        ("activeParameters", &stated_model.active_parameters, active),
     ] {
         let field = format!("model.{name}");
         let (Some(published), Some(stated)) = (published, read(published.as_ref(), Measure::Count, &field)?)

@@ -1,32 +1,31 @@
-//! Arithmetic as claims write it, with units and with the rounding of its numbers: read, and
-//! evaluated.
+//! Parser and evaluator of arithmetic expressions with units and rounding.
 
 use super::lexer::{Hyphen, Lexer, Token};
 use super::unit::{self, Dimension, Unit};
 
-/// How deep parentheses may nest.
+/// Maximum nesting of parentheses.
 const MAX_DEPTH: usize = 32;
-/// Numbers one text may hold.
+/// Maximum numbers in a text.
 pub(super) const MAX_NUMBERS: usize = 256;
-/// Factors of one unit. Each may have two meanings, and their combinations are all kept.
+/// Maximum factors of a unit. Each may have two meanings, and all combinations are kept.
 pub(super) const MAX_UNIT_FACTORS: usize = 6;
 
-/// A number in the text.
+/// Number in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Literal {
-    /// As written, without its unit; the lower end of a range.
+    /// Number without its unit; the lower end of a range.
     pub(super) number: f64,
-    /// The upper end of a range; else the number again.
+    /// Upper end of a range; otherwise equal to `number`.
     pub(super) high: f64,
-    /// Half of the last digit's place: how far rounding may have moved the number.
+    /// Half the place value of the last digit: the maximum rounding error.
     pub(super) half_place: f64,
-    /// Places after the decimal point.
+    /// Digits after the decimal point.
     pub(super) decimals: usize,
-    /// What the unit may mean, the likeliest first. Never empty.
+    /// Possible meanings of the unit, most likely first. Never empty.
     pub(super) meanings: Vec<Unit>,
-    /// The unit as written; empty where there is none.
+    /// Unit as written; empty without a unit.
     pub(super) unit: String,
-    /// A `+` stands before it.
+    /// Whether a `+` precedes the number.
     pub(super) signed: bool,
 }
 
@@ -53,7 +52,7 @@ pub(super) enum Operator {
     Power,
 }
 
-/// A parsed calculation.
+/// Parsed calculation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Expression {
     Number(Literal),
@@ -61,7 +60,7 @@ pub(super) enum Expression {
     Binary(Operator, Box<Self>, Box<Self>),
 }
 
-/// A value in base units, and how far the rounding of what it came from may have moved it.
+/// Value in base units, with the maximum error from the rounding of its inputs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Amount {
     pub(super) value: f64,
@@ -79,53 +78,53 @@ impl Amount {
     }
 }
 
-/// How two sides are compared.
+/// Relation between two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Relation {
     Equal,
-    /// `->`: the result of a calculation, or what a number became.
+    /// `->`: result of a calculation, or new value of a number.
     Becomes,
     About,
     Below,
     Above,
 }
 
-/// Why a text cannot be calculated.
+/// Reason why a text cannot be calculated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ExpressionError {
-    #[error("`{0}` is neither a number nor a unit that is known")]
+    #[error("`{0}` is not a number or a known unit")]
     UnknownWord(String),
     #[error(
-        "`{0}` names a model, whose exact size is not in its name: write its parameters times its bits, such as 3.09B * 4.5 bits / 8"
+        "`{0}` is a model name without an exact size: write parameters times bits, such as 3.09B * 4.5 bits / 8"
     )]
     SizeByName(String),
     #[error("unexpected `{0}`")]
     Unexpected(String),
-    #[error("it ends where a number is expected")]
+    #[error("unexpected end: expected a number")]
     Ended,
-    #[error("a parenthesis is not closed")]
+    #[error("unclosed parenthesis")]
     Unclosed,
-    #[error("it is too long or too deeply nested")]
+    #[error("the text is too long or too deeply nested")]
     TooLarge,
     #[error("the unit `{0} …` has more than {MAX_UNIT_FACTORS} factors; write a shorter one, such as GB/s")]
     LongUnit(String),
-    #[error("it adds different kinds of quantity: {0} and {1}")]
+    #[error("addition of different dimensions: {0} and {1}")]
     Dimensions(String, String),
-    #[error("it divides by zero, or its result is too large")]
+    #[error("division by zero, or result too large")]
     NotFinite,
-    #[error("a power must be a whole number without a unit")]
+    #[error("an exponent must be an integer without a unit")]
     Power,
 }
 
-/// One side of a statement.
+/// Side of a statement.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Side {
-    /// How it relates to the side before it. The first side's says nothing.
+    /// Relation to the previous side; meaningless for the first side.
     pub(super) relation: Relation,
     pub(super) expression: Expression,
 }
 
-/// Reads `expression (= expression)*`.
+/// Parses `expression (= expression)*`.
 pub(super) fn parse(text: &str, hyphen: Hyphen) -> Result<Vec<Side>, ExpressionError> {
     let tokens = Lexer::new(text, hyphen).tokens()?;
     let mut parser = Parser {
@@ -136,7 +135,7 @@ pub(super) fn parse(text: &str, hyphen: Hyphen) -> Result<Vec<Side>, ExpressionE
     let mut sides = Vec::new();
     let mut relation = Relation::Equal;
     loop {
-        if parser.take(&Token::Roughly) {
+        if parser.take(&Token::Approximately) {
             relation = Relation::About;
         }
         let expression = parser.sum()?;
@@ -206,7 +205,7 @@ impl<'a> Parser<'a> {
         }
         let factor = if self.operator(&[Operator::Subtract]).is_some() {
             Expression::Negative(Box::new(self.factor()?))
-        } else if self.operator(&[Operator::Add]).is_some() || self.take(&Token::Roughly) {
+        } else if self.operator(&[Operator::Add]).is_some() || self.take(&Token::Approximately) {
             self.factor()?
         } else {
             let base = self.primary()?;
@@ -223,7 +222,7 @@ impl<'a> Parser<'a> {
         match self.next() {
             Some(Token::Number(literal)) => {
                 let mut whole = Expression::Number(literal.clone());
-                // `5 min 30 s` is one time.
+                // `5 min 30 s` is a single time.
                 let is_time = |literal: &Literal| literal.meanings[0].dimension == Dimension::SECONDS;
                 while let Some(Token::Number(next)) = self.tokens.get(self.at)
                     && is_time(literal)
@@ -250,7 +249,7 @@ impl<'a> Parser<'a> {
 }
 
 impl Expression {
-    /// Its only number, where it is no more than that.
+    /// Returns the number of an expression without operators.
     pub(super) fn literal(&self) -> Option<&Literal> {
         match self {
             Self::Number(literal) => Some(literal),
@@ -270,7 +269,7 @@ impl Expression {
         }
     }
 
-    /// The 8 of `4.5 bits / 8` may turn bits into bytes, which their unit has done already.
+    /// Adds a meaning to the 8 of `4.5 bits / 8`: the unit already converts bits to bytes.
     fn convert_bits_of(&mut self, dividend: &Self) {
         let mut literals = Vec::new();
         dividend.literals(&mut literals);
@@ -287,17 +286,17 @@ impl Expression {
         }
     }
 
-    /// The 1000 of `1000 / 8.5 ms = 117.65 tok/s` may turn milliseconds into seconds, which their
-    /// unit has done already.
+    /// Adds a meaning to the 1000 of `1000 / 8.5 ms = 117.65 tok/s`: the unit already converts
+    /// milliseconds to seconds.
     fn convert_milliseconds_of(&mut self, divisor: &Self) {
         let mut literals = Vec::new();
         divisor.literals(&mut literals);
         if literals.iter().any(|literal| literal.unit.starts_with("ms")) {
-            self.mean_thousandths();
+            self.add_thousandths_meaning();
         }
     }
 
-    fn mean_thousandths(&mut self) {
+    fn add_thousandths_meaning(&mut self) {
         match self {
             Self::Number(literal) if literal.number == 1000.0 && literal.unit.is_empty() => {
                 let converted = Unit {
@@ -308,14 +307,14 @@ impl Expression {
                 literal.meanings.push(converted);
             }
             Self::Binary(Operator::Multiply, left, right) => {
-                left.mean_thousandths();
-                right.mean_thousandths();
+                left.add_thousandths_meaning();
+                right.add_thousandths_meaning();
             }
             Self::Number(_) | Self::Negative(_) | Self::Binary(..) => {}
         }
     }
 
-    /// Its numbers, where it does no more than multiply and divide them.
+    /// Collects the numbers of a product or quotient. Returns `false` for other expressions.
     pub(super) fn factors<'a>(&'a self, into: &mut Vec<&'a Literal>) -> bool {
         match self {
             Self::Number(literal) => {
@@ -331,12 +330,12 @@ impl Expression {
         }
     }
 
-    /// Its value, with `choose` picking the meaning of each number's unit.
+    /// Returns the value; `choose` selects the meaning of each number's unit.
     pub(super) fn evaluate(&self, choose: &dyn Fn(&Literal) -> Unit) -> Result<Amount, ExpressionError> {
         let amount = match self {
             Self::Number(literal) => {
                 let unit = choose(literal);
-                // A bare whole number counts something and is exact.
+                // An integer without a unit is a count, and exact.
                 let exact =
                     literal.decimals == 0 && unit.dimension == Dimension::NONE && literal.unit.is_empty();
                 let middle = f64::midpoint(literal.number, literal.high);
@@ -370,7 +369,7 @@ impl Expression {
 fn combine(operator: Operator, left: Amount, right: Amount) -> Result<Amount, ExpressionError> {
     Ok(match operator {
         Operator::Add | Operator::Subtract => {
-            // `5 GB + 3` means three of the same; `1.5 - 10 %` does not, and its value tells.
+            // `5 GB + 3` means 3 GB; for `1.5 - 10 %`, the number already has its scale.
             if left.dimension != right.dimension
                 && left.dimension != Dimension::NONE
                 && right.dimension != Dimension::NONE

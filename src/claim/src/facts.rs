@@ -1,5 +1,5 @@
-//! Figures that state a fact, against what follows from chip and model: parameters, and the bytes
-//! of weights and caches.
+//! Checks of figures that follow from chip and model: parameters, and bytes of weights and KV
+//! caches.
 
 use super::cell::Cell;
 use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes};
@@ -11,14 +11,15 @@ use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
 use rooflet_model::dimensions::Attention;
 use rooflet_model::kv_cache::KvBits;
 
-/// Sizes that follow from dimensions are known this well: norms, biases and rounding are left out.
+/// Tolerance of sizes computed from dimensions, which omit norms, biases and rounding.
 const SIZE: f64 = 0.04;
-/// Names round parameters so freely: a 7B model has 7.6 billion.
+/// Tolerance of parameters in model names: a 7B model has 7.6 billion.
 const MARKETING: f64 = 0.10;
-/// A computed maximum is allowed to count the embedding table, or a little of the cache.
+/// Tolerance of a computed maximum, which may include the embedding table or some KV cache.
 const MAXIMUM: f64 = 0.10;
 pub(super) const GIB_PER_GB: f64 = 1.073_741_824;
 
+/// Checks a stated number of parameters.
 pub(super) fn parameters(
     field: &str,
     claimed: &str,
@@ -27,7 +28,7 @@ pub(super) fn parameters(
     model: &KnownModel,
     report: &mut Report,
 ) {
-    // Three digits and more are meant exactly.
+    // Three or more significant digits are exact.
     let leeway = if stated.significant >= 3 { 0.02 } else { MARKETING };
     if stated.admits(right, leeway) || (stated.value / right - 1.0).abs() < leeway {
         report.pass(field, format!("{:.2} billion", right / 1e9));
@@ -45,7 +46,7 @@ pub(super) fn parameters(
     );
 }
 
-/// Checks figures that state a fact.
+/// Checks a figure that states a fact.
 pub(super) fn check_figure(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
     let stated = &cell.reading;
@@ -97,18 +98,18 @@ pub(super) fn check_figure(cell: &Cell, report: &mut Report) {
     }
 }
 
-/// Whether `value`, stated in GB, may be `right` bytes: GB are often GiB.
+/// Returns whether the stated number may be `right` bytes. GB often means GiB.
 fn may_be(stated: &Reading, right: f64, leeway: f64) -> bool {
     stated.admits(right, leeway) || stated.admits(right / GIB_PER_GB, leeway)
 }
 
-/// As [`may_be`], by the stated number alone: a few digits excuse nothing.
+/// Like [`may_be`], but without the tolerance of the number's rounding.
 fn is_nearly(stated: &Reading, right: f64, leeway: f64) -> bool {
     (stated.value / right - 1.0).abs() <= leeway || (stated.value * GIB_PER_GB / right - 1.0).abs() <= leeway
 }
 
-/// Weights in memory or in files. A number that follows from a wrong premise is a wrong fact, and
-/// the premise is told; one that follows from none is a slip in the calculation.
+/// Checks the bytes of weights in memory or files. A number from a known wrong premise is a wrong
+/// fact, and the message names the premise. Any other wrong number is an arithmetic error.
 pub(super) fn weights(
     field: &str,
     claimed: &str,
@@ -131,9 +132,9 @@ pub(super) fn weights(
         report.pass(field, calculation);
         return;
     }
-    // Files hold more than the text model.
+    // Files contain more than the text model.
     if kind == FigureKind::FileBytes && stated.value > right && stated.value < 1.6 * right {
-        report.pass(field, format!("the text model alone has {shown}: the rest is towers for images, or tensors that are not quantised"));
+        report.pass(field, format!("the text model alone has {shown}: the rest is vision towers or tensors that are not quantised"));
         return;
     }
     let nominal = |parameters: f64| parameters * format.nominal / 8.0;
@@ -144,7 +145,7 @@ pub(super) fn weights(
         .any(|parameters| (stated.value / nominal(*parameters) - 1.0).abs() <= 0.03);
     let wrong = if bits - format.nominal >= 0.2 && is_nominal {
         Some(format!(
-            "that counts {} bits per weight; scales and biases make it {}: {calculation}",
+            "the claim counts {} bits per weight; with scales and biases there are {}: {calculation}",
             format.nominal,
             Trimmed(bits)
         ))
@@ -156,11 +157,11 @@ pub(super) fn weights(
         .filter(|active| model.is_mixture() && stated.value < 2.0 * active)
     {
         Some(format!(
-            "that is about what one token reads ({}); in memory are all experts: {calculation}",
+            "the claim counts what one token reads ({}); memory contains all experts: {calculation}",
             gigabytes(active)
         ))
     } else if is_nearly(stated, fp16, 0.05) {
-        Some(format!("that is the size in 16 bits; {calculation}"))
+        Some(format!("the claim states the size in 16 bits; {calculation}"))
     } else if !(0.5..=2.0).contains(&(stated.value / right)) {
         Some(calculation.clone())
     } else {
@@ -170,7 +171,7 @@ pub(super) fn weights(
         Some(why) => (ClaimVerdict::WrongFact, why),
         None => (
             ClaimVerdict::ArithmeticError,
-            format!("parameters times bits per weight give something else: {calculation}"),
+            format!("parameters × bits per weight yield another size: {calculation}"),
         ),
     };
     report.flag(
@@ -187,10 +188,7 @@ fn streamed(cell: &Cell, model: &KnownModel, report: &mut Report) {
         .format
         .and_then(|format| Some((model.least_streamed(format.likely)?, format)))
     else {
-        report.remark(
-            &cell.field,
-            "not checked: model or format are not known well enough",
-        );
+        report.remark(&cell.field, "not checked: model or format is unknown");
         return;
     };
     if is_nearly(&cell.reading, right, MAXIMUM + format.spread) {
@@ -198,9 +196,9 @@ fn streamed(cell: &Cell, model: &KnownModel, report: &mut Report) {
         return;
     }
     let kind = if model.is_mixture() {
-        "a token reads its own experts only"
+        "a token reads only its own experts"
     } else {
-        "a token reads the text model's weights, not what else is in the files"
+        "a token reads only the weights of the text model, not the other contents of the files"
     };
     let message = format!("{kind}: {}", gigabytes(right));
     report.flag(
@@ -211,7 +209,7 @@ fn streamed(cell: &Cell, model: &KnownModel, report: &mut Report) {
     );
 }
 
-/// The same model without windows, as engines keep it whose cache does not rotate.
+/// Returns the model without sliding windows, for engines without rotating caches.
 fn without_windows(model: &KnownModel) -> KnownModel {
     let mut model = model.clone();
     for layer in model
@@ -226,7 +224,7 @@ fn without_windows(model: &KnownModel) -> KnownModel {
     model
 }
 
-/// Bits that a cache may have where the claim does not say.
+/// Returns the stated bits of the KV cache, or all usual ones.
 fn kv_widths(cell: &Cell) -> Vec<f64> {
     match cell.workload.kv_bits {
         Some(bits) => vec![bits],
@@ -239,7 +237,7 @@ fn kv_cache(cell: &Cell, model: &KnownModel, report: &mut Report) {
     if model.dimensions.is_none() || context <= 0.0 {
         report.remark(
             &cell.field,
-            "not checked: the model's dimensions or the context are not known",
+            "not checked: the dimensions of the model or the context are unknown",
         );
         return;
     }
@@ -266,7 +264,7 @@ fn kv_cache(cell: &Cell, model: &KnownModel, report: &mut Report) {
         let note = if *bits == widths[0] {
             String::new()
         } else {
-            format!("; with {bits} bits per element it is as claimed")
+            format!("; with {bits} bits per element, the claim is correct")
         };
         report.pass(&cell.field, format!("{shown} at {context:.0} tokens{note}"));
         return;
@@ -277,7 +275,7 @@ fn kv_cache(cell: &Cell, model: &KnownModel, report: &mut Report) {
         full
     };
     let message = format!(
-        "the cache of {context:.0} tokens takes {shown}{}",
+        "the KV cache of {context:.0} tokens takes {shown}{}",
         query_heads_hint(cell, model, &size)
     );
     report.flag(
@@ -288,7 +286,7 @@ fn kv_cache(cell: &Cell, model: &KnownModel, report: &mut Report) {
     );
 }
 
-/// Says so where the number counts every query head as though it had keys and values of its own.
+/// Returns a hint if the claim counts keys and values for every query head.
 fn query_heads_hint(cell: &Cell, model: &KnownModel, size: &dyn Fn(&KnownModel, f64) -> f64) -> &'static str {
     let mut ungrouped = without_windows(model);
     for layer in ungrouped
@@ -301,7 +299,7 @@ fn query_heads_hint(cell: &Cell, model: &KnownModel, size: &dyn Fn(&KnownModel, 
         }
     }
     if may_be(&cell.reading, size(&ungrouped, KvBits::HALF.0), 0.05) {
-        "; the claim counts query heads, and the cache holds key-value heads"
+        "; the claim counts query heads, but the KV cache contains key-value heads"
     } else {
         ""
     }
@@ -309,11 +307,14 @@ fn query_heads_hint(cell: &Cell, model: &KnownModel, size: &dyn Fn(&KnownModel, 
 
 fn kv_per_token(cell: &Cell, model: &KnownModel, report: &mut Report) {
     if model.dimensions.is_none() {
-        report.remark(&cell.field, "not checked: the model's dimensions are not known");
+        report.remark(
+            &cell.field,
+            "not checked: the dimensions of the model are unknown",
+        );
         return;
     }
     let whole = without_windows(model);
-    // With windows full, a further token costs the global layers alone.
+    // With full windows, an additional token costs only the global layers.
     let step =
         |model: &KnownModel, at: f64, bits: f64| kv_bytes(model, at + 1.0, bits) - kv_bytes(model, at, bits);
     let far = 1e6;
@@ -333,7 +334,7 @@ fn kv_per_token(cell: &Cell, model: &KnownModel, report: &mut Report) {
         &cell.field,
         Flag::new(
             ClaimVerdict::WrongFact,
-            format!("{} keeps {shown} per token", model.name),
+            format!("{} stores {shown} per token", model.name),
         )
         .instead(cell.stated.clone(), shown, right)
         .factor(cell.reading.value / right),
@@ -348,7 +349,10 @@ fn memory_in_use(cell: &Cell, model: &KnownModel, report: &mut Report) {
     if may_be(&cell.reading, weights, 0.05) || cell.reading.value >= weights {
         report.pass(
             &cell.field,
-            format!("weights take {} of it", gigabytes(model.resident(format.likely))),
+            format!(
+                "weights take {} of that",
+                gigabytes(model.resident(format.likely))
+            ),
         );
         return;
     }
@@ -377,19 +381,18 @@ fn bits_per_weight(cell: &Cell, model: &KnownModel, report: &mut Report) {
         return;
     };
     let right = model.mean_bits(format.of(model).likely);
-    // Of a format people say the bits that most weights have, and not the mean with those kept in
-    // more.
-    let said = [right, format.likely.experts];
+    // The stated bits may be those of most weights instead of the mean.
+    let accepted = [right, format.likely.experts];
     let leeway = 0.03 + format.spread;
     let shown = Trimmed(right).to_string();
-    if said
+    if accepted
         .iter()
         .any(|bits| (cell.reading.value / bits - 1.0).abs() <= leeway)
     {
         report.pass(&cell.field, format!("{shown} bits"));
         return;
     }
-    let message = format!("scales and biases count: {shown} bits per weight");
+    let message = format!("with scales and biases, there are {shown} bits per weight");
     report.flag(
         &cell.field,
         Flag::new(ClaimVerdict::WrongFact, message)
@@ -400,10 +403,7 @@ fn bits_per_weight(cell: &Cell, model: &KnownModel, report: &mut Report) {
 
 fn maximum(cell: &Cell, report: &mut Report) {
     let (Some(limit), Some((model, _, format))) = (DecodeLimit::new(cell), cell.model.sized()) else {
-        report.remark(
-            &cell.field,
-            "not checked: machine, model or format are not known well enough",
-        );
+        report.remark(&cell.field, "not checked: machine, model or format is unknown");
         return;
     };
     let without_kv = cell.workload.batch * limit.bandwidth / limit.streamed;
@@ -428,12 +428,12 @@ fn maximum(cell: &Cell, report: &mut Report) {
                 0.05,
             );
     let why = if file {
-        "; the claim divides by the size of the files, and files are not what a token reads"
+        "; the claim divides by the size of the files, but a token does not read whole files"
     } else {
         ""
     };
     let message = format!(
-        "bandwidth over the bytes of one token: {} / {} = {:.1} tok/s{why}",
+        "bandwidth ÷ bytes of one token: {} / {} = {:.1} tok/s{why}",
         gigabytes_per_second(limit.bandwidth),
         gigabytes(limit.streamed),
         limit.ceiling

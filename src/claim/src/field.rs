@@ -1,12 +1,11 @@
-//! Published numbers by the fields they stand in: read, and refused with the field and what to
-//! write instead.
+//! Published numbers of a claim's fields. Errors contain the field and the expected value.
 
 use super::InvalidClaim;
 use super::stated::{Measure, Reading, Stated};
 use crate::figure_class::FigureClass as _;
 use rooflet_api::v1alpha1::{FigureKind, Published};
 
-/// Reads a published number that must be a `measure`, and more than nothing.
+/// Parses a published number of dimension `measure` that must be above 0.
 pub(super) fn read(
     published: Option<&Published>,
     measure: Measure,
@@ -15,7 +14,7 @@ pub(super) fn read(
     read_within(published, measure, Least::AboveZero, field)
 }
 
-/// As [`read`], of those that may be nothing.
+/// Like [`read`], with another lower bound.
 pub(super) fn read_within(
     published: Option<&Published>,
     measure: Measure,
@@ -31,7 +30,7 @@ pub(super) fn read_within(
     least.check(reading, published, field).map(Some)
 }
 
-/// The least that a number can be.
+/// Lower bound of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Least {
     AboveZero,
@@ -41,7 +40,7 @@ pub(super) enum Least {
 
 impl Least {
     pub(super) fn of(kind: FigureKind) -> Self {
-        // Differences are published under general kinds, and a gain may be a loss.
+        // Differences are published under general kinds, and a gain may be negative.
         if kind.is_general() || matches!(kind, FigureKind::TimeReduction | FigureKind::ThroughputGain) {
             Self::Any
         } else if kind.measure() == Measure::Share {
@@ -70,15 +69,17 @@ impl Least {
         }
         let message = match self {
             Self::AboveZero => {
-                format!("`{published}` is not above 0; write the number as it was published, or leave it out")
+                format!("`{published}` must be above 0; write the number as published, or omit it")
             }
-            Self::Zero | Self::Any => format!("`{published}` is below 0; write 0 or more, or leave it out"),
+            Self::Zero | Self::Any => {
+                format!("`{published}` must not be negative; write 0 or more, or omit it")
+            }
         };
         Err(InvalidClaim::new(field, message))
     }
 }
 
-/// A size of main memory: `24`, `24 GB` and `24Gi` are all 24 GiB, as such sizes are meant.
+/// Parses a memory size in GiB: `24`, `24 GB` and `24Gi` all mean 24 GiB.
 pub(super) fn read_memory(
     published: Option<&Published>,
     field: &str,
@@ -105,7 +106,7 @@ pub(super) fn read_memory(
         }
         _ => Err(InvalidClaim::new(
             field,
-            format!("`{text}` is not a size of memory; write it as sold, such as 24 GB"),
+            format!("`{text}` is not a memory size; write it as sold, such as 24 GB"),
         )),
     }
 }

@@ -8,12 +8,12 @@ use super::stated::Measure;
 pub(crate) trait FigureClass {
     /// Dimension of the figure, such as seconds or bytes.
     fn measure(self) -> Measure;
-    /// True for kinds that differ only in the name that the claim gives them.
+    /// Whether figures of this kind are identified only by their name.
     fn is_general(&self) -> bool;
-    /// True for speeds and times that measure the engine.
+    /// Whether the figure is a speed or time of the engine.
     fn is_performance(&self) -> bool;
     /// Spelling in YAML.
-    fn spelt(self) -> String;
+    fn spelling(self) -> String;
 }
 
 impl FigureClass for FigureKind {
@@ -65,7 +65,7 @@ impl FigureClass for FigureKind {
         )
     }
 
-    fn spelt(self) -> String {
+    fn spelling(self) -> String {
         match serde_json::to_value(self) {
             Ok(serde_json::Value::String(text)) => text,
             _ => format!("{self:?}"),

@@ -1,4 +1,4 @@
-//! The words of a statement: numbers with their units, operators, relations.
+//! Tokens of a statement: numbers with units, operators, relations.
 
 use super::expression::{ExpressionError, Literal, MAX_NUMBERS, MAX_UNIT_FACTORS, Operator, Relation};
 use super::unit::{self, Unit};
@@ -11,7 +11,7 @@ pub(super) enum Token {
     Close,
     Relation(Relation),
     /// `~` or `about` before a number.
-    Roughly,
+    Approximately,
 }
 
 impl Token {
@@ -26,28 +26,28 @@ impl Token {
             Self::Open => "(".to_owned(),
             Self::Close => ")".to_owned(),
             Self::Relation(_) => "=".to_owned(),
-            Self::Roughly => "~".to_owned(),
+            Self::Approximately => "~".to_owned(),
         }
     }
 }
 
-/// What a hyphen between two numbers is where it may be both.
+/// Meaning of an ambiguous hyphen between two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hyphen {
-    /// It subtracts in front of the first relation, and makes a range behind one.
+    /// Subtraction before the first relation, range after it.
     Usual,
-    /// The other way round, for a result that stands first.
+    /// Range before the first relation, subtraction after it, for a result that comes first.
     ResultFirst,
 }
 
-/// Cuts a statement into tokens.
+/// Splits a statement into tokens.
 pub(super) struct Lexer {
     chars: Vec<char>,
     at: usize,
     tokens: Vec<Token>,
     numbers: usize,
-    /// The text relates sides to one another, and is not a number alone.
-    relates: bool,
+    /// Whether the text contains a relation, and is not only a number.
+    has_relation: bool,
     hyphen: Hyphen,
 }
 
@@ -55,8 +55,8 @@ impl Lexer {
     pub(super) fn new(text: &str, hyphen: Hyphen) -> Self {
         Self {
             hyphen,
-            relates: text.contains(['=', '<', '>', '≤', '≥', '≈', '→']) || text.contains(" is "),
-            // A result in quotes is that result.
+            has_relation: text.contains(['=', '<', '>', '≤', '≥', '≈', '→']) || text.contains(" is "),
+            // Ignore quotes around a result.
             chars: text.chars().map(|c| if is_quote(c) { ' ' } else { c }).collect(),
             at: 0,
             tokens: Vec::new(),
@@ -83,7 +83,7 @@ impl Lexer {
             if c.is_ascii_digit() || (c == '.' && self.peek(1).is_some_and(|c| c.is_ascii_digit())) {
                 let start = self.at;
                 let literal = self.literal()?;
-                self.refuse_size_by_name(start, &literal)?;
+                self.reject_size_by_name(start, &literal)?;
                 self.tokens.push(Token::Number(literal));
                 continue;
             }
@@ -113,11 +113,11 @@ impl Lexer {
                 ('→', _) => (Token::Relation(Relation::Becomes), 1),
                 ('<' | '≤', _) => (Token::Relation(Relation::Below), 1),
                 ('>' | '≥', _) => (Token::Relation(Relation::Above), 1),
-                // `a ≈ b` compares, `a = ≈ b` and `~5` qualify a number.
+                // `a ≈ b` is a relation; `a = ≈ b` and `~5` qualify a number.
                 ('≈' | '~', _) if matches!(self.tokens.last(), Some(Token::Number(_) | Token::Close)) => {
                     (Token::Relation(Relation::About), 1)
                 }
-                ('≈' | '~', _) => (Token::Roughly, 1),
+                ('≈' | '~', _) => (Token::Approximately, 1),
                 (other, _) => return Err(ExpressionError::Unexpected(other.to_string())),
             };
             self.at += length;
@@ -125,8 +125,8 @@ impl Lexer {
         }
     }
 
-    /// Passes over words in parentheses behind a number: `215 ms (about 4.5 %)`. What could be
-    /// calculated is none: `2 (3 + 4)`.
+    /// Skips a remark in parentheses after a number: `215 ms (about 4.5 %)`. A calculation such as
+    /// `2 (3 + 4)` is not a remark.
     fn skip_remark(&mut self) -> bool {
         if !matches!(self.tokens.last(), Some(Token::Number(_) | Token::Close)) {
             return false;
@@ -135,7 +135,7 @@ impl Lexer {
         let text: String = inside.take_while(|c| *c != ')').collect();
         let length = text.chars().count();
         let is_closed = self.peek(length + 1) == Some(')');
-        let says_something = text.chars().any(|c| is_word(c) || matches!(c, '~' | '≈'));
+        let has_words = text.chars().any(|c| is_word(c) || matches!(c, '~' | '≈'));
         // `(tok/s)` and `(read-only)` are words.
         let mut before = [' '; 2];
         let calculates = text.chars().any(|c| {
@@ -144,16 +144,16 @@ impl Lexer {
             matches!(c, '(' | '+' | '*' | '×' | '·' | '÷' | '^' | '−')
                 || matches!(c, '-' | '/') && !behind_word
         });
-        let is_remark = is_closed && says_something && !calculates;
+        let is_remark = is_closed && has_words && !calculates;
         if is_remark {
             self.at += length + 2;
         }
         is_remark
     }
 
-    /// `3B-4bit` names a model and no difference. Its size follows from the name to a tenth at
-    /// best: that of 7.6 billion parameters is called 7B.
-    fn refuse_size_by_name(&self, start: usize, literal: &Literal) -> Result<(), ExpressionError> {
+    /// Rejects `3B-4bit`, which names a model and is not a subtraction. The name does not define
+    /// the exact size: a 7B model has 7.6 billion parameters.
+    fn reject_size_by_name(&self, start: usize, literal: &Literal) -> Result<(), ExpressionError> {
         if !matches!(literal.unit.as_str(), "B" | "b" | "M") || self.peek(0) != Some('-') {
             return Ok(());
         }
@@ -181,12 +181,12 @@ impl Lexer {
         word
     }
 
-    /// A word that is no unit of the number before it.
+    /// Adds the token for a word that is not a unit.
     fn free_word(&mut self, word: &str) -> Result<(), ExpressionError> {
         let token = match word {
             "x" | "of" | "times" => Token::Operator(Operator::Multiply),
             "is" | "equals" => Token::Relation(Relation::Equal),
-            "about" | "approx" | "roughly" | "around" => Token::Roughly,
+            "about" | "approx" | "roughly" | "around" => Token::Approximately,
             "plus" => Token::Operator(Operator::Add),
             "minus" => Token::Operator(Operator::Subtract),
             _ if unit::is_remark(word) || unit::meanings(word, false).is_some() => return Ok(()),
@@ -205,14 +205,14 @@ impl Lexer {
             && (self.tokens.len() < 2
                 || matches!(
                     self.tokens[self.tokens.len() - 2],
-                    Token::Relation(_) | Token::Roughly
+                    Token::Relation(_) | Token::Approximately
                 ));
         let (number, decimals, half_place) = self.digits()?;
-        // `25-30` behind `=`, and `25–30` anywhere, are ranges; elsewhere a hyphen subtracts.
+        // `25-30` after `=` and `25–30` anywhere are ranges. Elsewhere a hyphen is a subtraction.
         let result = match self.tokens.last() {
-            None => !self.relates || self.hyphen == Hyphen::ResultFirst,
+            None => !self.has_relation || self.hyphen == Hyphen::ResultFirst,
             Some(Token::Relation(_)) => self.hyphen == Hyphen::Usual,
-            Some(Token::Roughly) => true,
+            Some(Token::Approximately) => true,
             Some(Token::Number(_) | Token::Operator(_) | Token::Open | Token::Close) => signed,
         };
         let dash = match self.peek(0) {
@@ -294,7 +294,7 @@ impl Lexer {
         Ok((number, decimals, 0.5 * 10f64.powi(places)))
     }
 
-    /// A unit behind the number: `GB`, `GB/s`, `ms per token`, `B params`.
+    /// Parses the unit after a number: `GB`, `GB/s`, `ms per token`, `B params`.
     fn unit(&mut self, literal: &mut Literal) -> Result<(), ExpressionError> {
         let mut factors = 0;
         while let Some((name, divides, meanings)) = self.unit_factor(literal.unit.is_empty()) {
@@ -322,7 +322,8 @@ impl Lexer {
         Ok(())
     }
 
-    /// The next factor of a unit, and whether it divides; takes nothing where there is none.
+    /// Returns the next factor of a unit, and whether it divides. Consumes nothing without a
+    /// factor.
     fn unit_factor(&mut self, first: bool) -> Option<(String, bool, Vec<Unit>)> {
         let before = self.at;
         self.blanks();
@@ -332,7 +333,7 @@ impl Lexer {
             self.at += 1;
             self.blanks();
         }
-        // `512-bit` is an adjective, no difference.
+        // `512-bit` is a unit, not a subtraction.
         if attached && self.peek(0) == Some('-') && self.peek(1) == Some('b') {
             self.at += 1;
         }
@@ -342,7 +343,7 @@ impl Lexer {
             self.blanks();
             word = self.word();
         }
-        // `4.3 ms x 50` multiplies; `29.5x` is a factor.
+        // `4.3 ms x 50` is a multiplication; `29.5x` is a factor.
         let multiplies = matches!(word.as_str(), "x" | "×") && (!first || self.operand_follows());
         let meanings = unit::meanings(&word, attached).filter(|_| !multiplies);
         if meanings.is_none() {

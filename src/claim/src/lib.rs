@@ -1,8 +1,9 @@
-//! Whether a published number can be true: a claim's figures against the limits of the machine, the
-//! facts of chip and model, its own arithmetic and its other figures.
+//! Check of published performance figures.
 //!
-//! Limits are hard: what is merely faster than predicted is never flagged. Input is the spec of a
-//! PerformanceClaim, output an [`Assessment`]; `docs/claims.md` describes both for people.
+//! The check compares the figures of a claim with the limits of the machine, the facts of chip and
+//! model, the claim's own arithmetic, and its other figures. Only hard limits cause findings: a
+//! figure above the prediction is a remark. The input is the spec of a PerformanceClaim, the output
+//! an [`Assessment`]. `docs/claims.md` describes both.
 
 mod cell;
 mod consistency;
@@ -26,17 +27,17 @@ use rooflet_api::v1alpha1::{ClaimCheck, ClaimFinding, ClaimVerdict, PerformanceC
 use stated::Measure;
 use statement::{Outcome, Statement};
 
-/// The outcome of checking one claim.
+/// Result of checking one claim.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assessment {
     pub verdict: ClaimVerdict,
-    /// The gravest first.
+    /// Sorted by severity, most severe first.
     pub findings: Vec<ClaimFinding>,
-    /// Every fact, figure and statement, in the order of the claim.
+    /// Checks of every fact, figure and statement, in the order of the claim.
     pub checks: Vec<ClaimCheck>,
 }
 
-/// What keeps a claim from being read: the field, and what to write instead.
+/// Invalid field of a claim. The message describes the expected value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct InvalidClaim {
@@ -54,7 +55,9 @@ impl InvalidClaim {
 }
 
 impl Assessment {
-    /// Checks everything that a claim says.
+    /// Checks all facts, figures and statements of a claim.
+    ///
+    /// Returns an error if a field is invalid or the claim is empty.
     pub fn new(spec: &PerformanceClaimSpec) -> Result<Self, InvalidClaim> {
         if spec.figures.is_empty()
             && spec.statements.is_empty()
@@ -63,7 +66,7 @@ impl Assessment {
         {
             return Err(InvalidClaim::new(
                 "figures",
-                "the claim holds no figure, no statement and no fact to check",
+                "the claim contains no figure, no statement and no fact to check",
             ));
         }
         let mut report = Report::default();
@@ -79,7 +82,7 @@ impl Assessment {
         for (index, text) in spec.statements.iter().enumerate() {
             let field = format!("statements[{index}]");
             check_statement(text, &field, &mut report);
-            // `weightBytes: 12B * 0.5 B = 6 GB` states a figure, too.
+            // `weightBytes: 12B * 0.5 B = 6 GB` also states a figure.
             cells.extend(Cell::of_statement(spec, text, &field)?);
         }
         for cell in &cells {
@@ -97,24 +100,26 @@ fn check_statement(text: &str, field: &str, report: &mut Report) {
     report.open(field, text.to_owned());
     match Statement::new(text).check() {
         Outcome::Holds { working } => report.pass(field, working),
-        Outcome::Wrong(mistake) => {
-            let note = mistake.note.map_or_else(String::new, |note| format!("; {note}"));
+        Outcome::Wrong(wrong_result) => {
+            let note = wrong_result
+                .note
+                .map_or_else(String::new, |note| format!("; {note}"));
             let message = format!(
                 "the calculation gives {}, not {}{note}",
-                mistake.right, mistake.claimed
+                wrong_result.right, wrong_result.claimed
             );
             report.flag(
                 field,
                 Flag::new(ClaimVerdict::ArithmeticError, message)
-                    .instead(mistake.claimed, mistake.right, mistake.right_value)
-                    .factor(mistake.factor),
+                    .instead(wrong_result.claimed, wrong_result.right, wrong_result.right_value)
+                    .factor(wrong_result.factor),
             );
         }
-        Outcome::Unreadable(why) => report.remark(field, format!("not checked: {why}")),
+        Outcome::NotCalculable(why) => report.remark(field, format!("not checked: {why}")),
     }
 }
 
-/// One fault, on its way into the report.
+/// Finding under construction.
 #[derive(Debug, Clone)]
 struct Flag {
     verdict: ClaimVerdict,
@@ -150,7 +155,7 @@ impl Flag {
     }
 }
 
-/// What was found so far.
+/// Findings and checks collected so far.
 #[derive(Debug, Default)]
 struct Report {
     findings: Vec<ClaimFinding>,
@@ -161,13 +166,13 @@ struct Report {
 struct Entry {
     field: String,
     subject: String,
-    /// Something could be said of it.
+    /// Whether the entry was checked against something.
     tested: bool,
     remarks: Vec<String>,
 }
 
 impl Report {
-    /// Begins to speak of a field.
+    /// Adds an entry for a field, if it has none.
     fn open(&mut self, field: &str, subject: String) {
         if !self.checks.iter().any(|entry| entry.field == field) {
             self.checks.push(Entry {
@@ -185,12 +190,13 @@ impl Report {
         &mut self.checks[at.expect("opened on the line above")]
     }
 
-    /// It was checked and holds.
+    /// Records that a check of the field passed.
     fn pass(&mut self, field: &str, remark: impl Into<String>) {
         self.remark(field, remark);
         self.entry(field).tested = true;
     }
 
+    /// Records a remark that is not a finding.
     fn remark(&mut self, field: &str, remark: impl Into<String>) {
         let remark = remark.into();
         let entry = self.entry(field);
@@ -199,6 +205,7 @@ impl Report {
         }
     }
 
+    /// Records a finding.
     fn flag(&mut self, field: &str, flag: Flag) {
         self.entry(field).tested = true;
         self.findings.push(ClaimFinding {
@@ -212,10 +219,10 @@ impl Report {
         });
     }
 
-    /// Takes back a finding: another one of the same figure says more.
-    fn withdraw(&mut self, field: &str, verdict: ClaimVerdict) -> Option<ClaimFinding> {
-        let is_it = |finding: &ClaimFinding| finding.field == field && finding.verdict == verdict;
-        let at = self.findings.iter().position(is_it)?;
+    /// Removes and returns a finding, so that a more specific one can replace it.
+    fn remove_finding(&mut self, field: &str, verdict: ClaimVerdict) -> Option<ClaimFinding> {
+        let matches = |finding: &ClaimFinding| finding.field == field && finding.verdict == verdict;
+        let at = self.findings.iter().position(matches)?;
         Some(self.findings.remove(at))
     }
 
@@ -228,7 +235,7 @@ impl Report {
     fn close(mut self) -> Assessment {
         self.findings.sort_by_key(|finding| finding.verdict);
         let findings = self.findings;
-        let gravest = |field: &str| {
+        let most_severe = |field: &str| {
             let of_field = findings.iter().filter(|finding| finding.field == field);
             of_field.map(|finding| finding.verdict).min()
         };
@@ -236,7 +243,7 @@ impl Report {
             .checks
             .into_iter()
             .map(|entry| ClaimCheck {
-                verdict: gravest(&entry.field).unwrap_or(if entry.tested {
+                verdict: most_severe(&entry.field).unwrap_or(if entry.tested {
                     ClaimVerdict::Plausible
                 } else {
                     ClaimVerdict::Untestable
@@ -246,7 +253,7 @@ impl Report {
                 remarks: entry.remarks,
             })
             .collect();
-        // That the chip exists says nothing of what is claimed for it.
+        // An existing chip does not make the claimed numbers plausible.
         let is_number =
             |check: &&ClaimCheck| check.field.starts_with("figures") || check.field.starts_with("statements");
         let has_numbers = checks.iter().any(|check| is_number(&check));
@@ -264,7 +271,7 @@ impl Report {
     }
 }
 
-/// Six significant digits: more would only show how binary fractions end.
+/// Rounds to six significant digits, which hides binary rounding errors.
 fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }

@@ -1,36 +1,37 @@
-//! Hard limits: bandwidth for decoding, arithmetic for prefill, memory for weights and cache, the
-//! disk for loading.
+//! Hard limits: bandwidth for decode, compute for prefill, memory for weights and KV cache, disk
+//! for loading.
 //!
-//! Every limit is generous on purpose. Weights count with the fewest bits a build of that name can
-//! have, what fits into the chip's system cache counts as never read, a mixture of experts reads
-//! the experts of one token however many tokens decode together, and the cache is in four bits
-//! unless the claim says otherwise.
+//! Every limit favours the claim:
+//! - Weights have the fewest bits that a build of that name can have.
+//! - Data that fits the chip's system cache is never read from memory.
+//! - A mixture of experts reads the experts of one token, for any batch size.
+//! - The KV cache has 4 bits unless the claim states its precision.
 
 mod bandwidth;
 mod disk;
+mod format;
 mod memory;
 mod prefill;
-mod shown;
 
 use self::bandwidth::{bandwidth, kv_bandwidth};
 use self::disk::disk;
+use self::format::operations_per_second;
+pub(super) use self::format::{Trimmed, gigabytes, with_unit};
 use self::memory::{memory, memory_in_use};
 use self::prefill::prefill;
-use self::shown::operations_per_second;
-pub(super) use self::shown::{Trimmed, gigabytes, with_unit};
-use super::cell::{Cell, Knowledge};
+use super::cell::{Cell, SizeSource};
 use super::machine::{Bin, gigabytes_per_second};
 use super::model::{ClaimedFormat, KnownModel};
 use super::{Flag, Report};
 use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
 use rooflet_model::kv_cache::KvBits;
 
-/// No Mac's disk reads faster.
-const FASTEST_DISK: f64 = 15e9;
-/// Bits of a cached element where the claim does not say: a quantised cache has at least these.
-const LEAST_KV_BITS: f64 = 4.5;
-/// More accepted tokens per pass than any draft yields in print.
-const MOST_SPECULATED: f64 = 8.0;
+/// Maximum read rate of any Mac's disk, in bytes per second.
+const MAX_DISK_RATE: f64 = 15e9;
+/// Minimum bits of a cached element, scales included, if the claim states none.
+const MIN_KV_BITS: f64 = 4.5;
+/// Maximum accepted tokens per pass; above all published results of speculative decoding.
+const MAX_ACCEPTED_TOKENS: f64 = 8.0;
 
 pub(super) fn check(cell: &Cell, report: &mut Report) {
     match cell.kind {
@@ -78,45 +79,45 @@ pub(super) fn check(cell: &Cell, report: &mut Report) {
     }
 }
 
-/// The most that decoding can reach.
+/// Upper limits of the decode rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct DecodeLimit {
-    /// Tokens per second of all sequences together, with every benefit of the doubt.
+    /// Maximum tokens per second of all sequences, with all assumptions in favour of the claim.
     pub(super) hard: f64,
-    /// Bandwidth over the bytes of one token, or what compute allows if that is less, as one would
-    /// compute it by hand.
+    /// Bandwidth divided by the bytes of one token, or the compute limit if that is lower.
     pub(super) ceiling: f64,
-    /// Weights that one pass reads.
+    /// Bytes of weights that one pass reads.
     pub(super) streamed: f64,
-    /// Cache that one pass reads, at the precision stated, else 16 bits.
+    /// Bytes of KV cache that one pass reads, at the stated precision or the assumed one.
     cache: f64,
-    /// That cache is taken to be in four bits, which the claim does not say.
-    small_cache: bool,
-    /// Of all machines together.
+    /// Whether the KV cache is assumed to have 4 bits because the claim states none.
+    assumes_4bit_cache: bool,
+    /// Memory bandwidth of all machines, in bytes per second.
     pub(super) bandwidth: f64,
-    /// Tokens per second that the arithmetic of their weights allows, however many decode together.
+    /// Maximum tokens per second by compute, for any batch size.
     compute: f64,
 }
 
 impl DecodeLimit {
-    /// `None` where model, format or machine are not known well enough.
+    /// Returns `None` if model, format or machine are unknown.
     pub(super) fn new(cell: &Cell) -> Option<Self> {
-        let Self { hard, .. } = Self::with_cache(cell, LEAST_KV_BITS)?;
+        let Self { hard, .. } = Self::with_cache(cell, MIN_KV_BITS)?;
         let usual = Self::with_cache(cell, KvBits::HALF.0)?;
         Some(Self { hard, ..usual })
     }
 
-    /// What `rate` is judged by: the cache is in 16 bits unless only a smaller one allows it.
-    fn judging(cell: &Cell, rate: f64) -> Option<Self> {
+    /// Returns the limit for `rate`: with a KV cache of 16 bits, or of fewer bits if `rate` exceeds
+    /// it.
+    fn for_rate(cell: &Cell, rate: f64) -> Option<Self> {
         let usual = Self::with_cache(cell, KvBits::HALF.0)?;
         if rate <= usual.hard {
             Some(usual)
         } else {
-            Self::with_cache(cell, LEAST_KV_BITS)
+            Self::with_cache(cell, MIN_KV_BITS)
         }
     }
 
-    /// With a cache of so many bits where the claim does not say.
+    /// Returns the limit with `bits` per cached element if the claim states none.
     fn with_cache(cell: &Cell, bits: f64) -> Option<Self> {
         let bin = cell.machine.fastest()?;
         let (model, _, format) = cell.model.sized()?;
@@ -127,7 +128,7 @@ impl DecodeLimit {
         let stated = cell.workload.kv_bits;
         let cache = batch * kv_bytes(model, cell.workload.context_tokens(), stated.unwrap_or(bits));
         let unread = bin.cache * cell.machine.machines;
-        // A pass never reads less than a hundredth of the weights, whatever the system cache holds.
+        // A pass reads at least 1 % of the weights, for any system cache.
         let fewest = (least - unread).max(least / 100.0) + cache;
         let compute = cell.machine.peak()? / (2.0 * model.active?);
         Some(Self {
@@ -135,24 +136,25 @@ impl DecodeLimit {
             ceiling: (batch * bandwidth / (streamed + cache)).min(compute),
             streamed,
             cache,
-            small_cache: stated.is_none() && cache > 0.0 && bits < KvBits::HALF.0,
+            assumes_4bit_cache: stated.is_none() && cache > 0.0 && bits < KvBits::HALF.0,
             bandwidth,
             compute,
         })
     }
 
+    /// Returns whether compute limits the rate, and not bandwidth.
     fn is_compute(&self) -> bool {
         self.compute <= self.ceiling
     }
 
-    /// What the figure takes of what there is, in a sentence.
+    /// Describes the bandwidth or compute that the figure requires.
     fn working(&self, cell: &Cell, bin: &Bin, model: &KnownModel) -> String {
         let name = machine_name(cell, bin);
         let rate = cell.reading.value;
         if let (true, Some(active)) = (self.is_compute(), model.active) {
             let per_token = 2.0 * active;
             return format!(
-                "{:.1} GFLOP per token × {} tok/s = {}, and {name} has {} at most; ceiling {:.1} tok/s",
+                "{:.1} GFLOP per token × {} tok/s = {}, and {name} has at most {}; ceiling {:.1} tok/s",
                 per_token / 1e9,
                 Trimmed(rate),
                 operations_per_second(per_token * rate),
@@ -166,8 +168,8 @@ impl DecodeLimit {
             "weights"
         };
         let cache = if self.cache > 0.01 * self.streamed {
-            let bits = if self.small_cache { ", in 4 bits," } else { "" };
-            format!(" and {} of cache{bits}", gigabytes(self.cache))
+            let bits = if self.assumes_4bit_cache { " in 4 bits" } else { "" };
+            format!(" and {} of KV cache{bits}", gigabytes(self.cache))
         } else {
             String::new()
         };
@@ -184,7 +186,7 @@ impl DecodeLimit {
     }
 }
 
-/// Cache of one sequence, with windows as the model has them.
+/// Returns the bytes of the KV cache of one sequence, with the model's sliding windows.
 pub(super) fn kv_bytes(model: &KnownModel, context: f64, bits: f64) -> f64 {
     let context = context.clamp(0.0, f64::from(u32::MAX)) as u32;
     model.dimensions.as_ref().map_or(0.0, |dimensions| {
@@ -192,16 +194,16 @@ pub(super) fn kv_bytes(model: &KnownModel, context: f64, bits: f64) -> f64 {
     })
 }
 
-/// A throughput that may be that of any number of sequences: the claim does not say how many.
-fn lacks_batch(cell: &Cell) -> bool {
+/// Returns whether the figure is a throughput without a stated batch size.
+fn has_unknown_batch(cell: &Cell) -> bool {
     cell.kind == FigureKind::ThroughputTokensPerSecond && cell.conditions.batch.is_none()
 }
 
 fn decode(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
     let low = cell.reading.low;
-    let Some(limit) = DecodeLimit::judging(cell, low) else {
-        beyond_any_format(cell, report);
+    let Some(limit) = DecodeLimit::for_rate(cell, low) else {
+        check_without_format(cell, report);
         return;
     };
     let (Some(bin), Some((model, knowledge, format))) = (cell.machine.fastest(), cell.model.sized()) else {
@@ -210,13 +212,13 @@ fn decode(cell: &Cell, report: &mut Report) {
     if low <= limit.hard {
         let passes = cell.reading.value / cell.workload.batch;
         if cell.workload.speculative && passes * limit.streamed > limit.bandwidth {
-            report.pass(field, "speculative decoding makes several tokens per pass");
+            report.pass(field, "speculative decoding generates several tokens per pass");
         }
-        if limit.small_cache {
-            report.pass(field, "possible only with a cache in 4 bits");
+        if limit.assumes_4bit_cache {
+            report.pass(field, "possible only with a 4-bit KV cache");
         }
         let doubt = if cell.reading.value > limit.ceiling {
-            format!(", {:.1} with every benefit of the doubt", limit.hard)
+            format!(", {:.1} with all assumptions in favour of the claim", limit.hard)
         } else {
             String::new()
         };
@@ -225,34 +227,34 @@ fn decode(cell: &Cell, report: &mut Report) {
     }
     if cell.workload.speculative {
         let per_pass = low / limit.hard;
-        if per_pass <= MOST_SPECULATED {
-            report.pass(field, format!("possible only because speculative decoding makes several tokens per pass: at least {per_pass:.1} must be accepted each time"));
+        if per_pass <= MAX_ACCEPTED_TOKENS {
+            report.pass(field, format!("possible only with speculative decoding: at least {per_pass:.1} tokens must be accepted per pass"));
         } else {
-            report.flag(field, Flag::new(ClaimVerdict::MethodUnclear, format!("even with speculative decoding {per_pass:.0} tokens would have to be accepted per pass: say how they were counted")));
+            report.flag(field, Flag::new(ClaimVerdict::MethodUnclear, format!("even with speculative decoding, {per_pass:.0} tokens must be accepted per pass: state how tokens were counted")));
         }
         return;
     }
-    if knowledge == Knowledge::Name && model.active.is_some_and(|active| active >= model.parameters) {
-        report.remark(field, "read as a dense model");
+    if knowledge == SizeSource::Name && model.active.is_some_and(|active| active >= model.parameters) {
+        report.remark(field, "assumed to be a dense model");
     }
-    if lacks_batch(cell) && low <= limit.compute {
+    if has_unknown_batch(cell) && low <= limit.compute {
         let message = format!(
-            "{} is more than one sequence can have: {}; state the batch, how many were decoded together",
+            "{} exceeds the limit of one sequence: {}; state the batch, the number of sequences decoded together",
             with_unit(cell),
             limit.working(cell, bin, model)
         );
         report.flag(field, Flag::new(ClaimVerdict::MethodUnclear, message));
         return;
     }
-    // However many there were, compute is their limit.
-    let ceiling = if lacks_batch(cell) {
+    // Without a batch size, compute is the only limit.
+    let ceiling = if has_unknown_batch(cell) {
         limit.compute
     } else {
         limit.ceiling
     };
     let limit = DecodeLimit { ceiling, ..limit };
     let fewest = if format.spread > 0.0 && !limit.is_compute() {
-        " (with the fewest bits a build of that name can have)"
+        " (with the fewest bits that a build of that name can have)"
     } else {
         ""
     };
@@ -273,7 +275,7 @@ fn decode(cell: &Cell, report: &mut Report) {
     );
 }
 
-/// The time that the tokens after the first take at least.
+/// Checks the time for the tokens after the first.
 fn decode_time(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
     let Some(generated) = cell.workload.generated else {
@@ -283,12 +285,12 @@ fn decode_time(cell: &Cell, report: &mut Report) {
     let batch = cell.workload.batch;
     let decoded = |generated: f64| (generated - 1.0).max(0.0) * batch;
     let slowest = decoded(generated.low) / cell.reading.high.max(1e-9);
-    let Some(limit) = DecodeLimit::judging(cell, slowest) else {
-        report.remark(field, why_untestable(cell));
+    let Some(limit) = DecodeLimit::for_rate(cell, slowest) else {
+        report.remark(field, untestable_reason(cell));
         return;
     };
-    let cache = if limit.small_cache {
-        " with a cache in 4 bits"
+    let cache = if limit.assumes_4bit_cache {
+        " with a 4-bit KV cache"
     } else {
         ""
     };
@@ -324,12 +326,12 @@ fn decode_time(cell: &Cell, report: &mut Report) {
     );
 }
 
-/// Without its format a rate can still be beyond every one.
-fn beyond_any_format(cell: &Cell, report: &mut Report) {
+/// Checks a rate without a known format: it may exceed the limit of every format.
+fn check_without_format(cell: &Cell, report: &mut Report) {
     let mut fewest = cell.clone();
     fewest.model.format.get_or_insert_with(ClaimedFormat::fewest);
     let limit = DecodeLimit::new(&fewest).filter(|limit| {
-        let most = if lacks_batch(cell) {
+        let most = if has_unknown_batch(cell) {
             limit.compute
         } else {
             limit.hard
@@ -337,7 +339,7 @@ fn beyond_any_format(cell: &Cell, report: &mut Report) {
         cell.reading.low > most && !cell.workload.speculative
     });
     let Some(limit) = limit else {
-        report.remark(&cell.field, why_untestable(cell));
+        report.remark(&cell.field, untestable_reason(cell));
         return;
     };
     let message = format!(
@@ -372,29 +374,29 @@ fn machine_name(cell: &Cell, bin: &Bin) -> String {
             .iter()
             .any(|other| other.bandwidth != bin.bandwidth)
     {
-        "the fastest it may be, "
+        "the fastest candidate, "
     } else {
         ""
     };
     format!("{any}{several}{}", bin.shown())
 }
 
-/// Why nothing can be said of a speed.
-fn why_untestable(cell: &Cell) -> String {
+/// Returns why a speed cannot be checked.
+fn untestable_reason(cell: &Cell) -> String {
     if cell.machine.bins.is_empty() {
-        return "not checked: the chip is not one of Apple's that are known; state hardware.bandwidth to check against that".to_owned();
+        return "not checked: the chip is unknown or not made by Apple; state hardware.bandwidth to check against it".to_owned();
     }
     let Some((model, _)) = &cell.model.known else {
         return match &cell.model.name {
             Some(name) => {
-                format!("not checked: no model `{name}` is known; state model.parameters, or model.shape")
+                format!("not checked: model `{name}` is unknown; state model.parameters or model.shape")
             }
             None => "not checked: the model is not named".to_owned(),
         };
     };
     if model.active.is_none() {
         return format!(
-            "not checked: {} is known by its size alone; state model.activeParameters, or model.parameters if it is dense",
+            "not checked: only the size of {} is known; state model.activeParameters, or model.parameters if it is dense",
             model.name
         );
     }

@@ -1,34 +1,34 @@
-//! Which machine a claim speaks of, what physics allows it, and what is wrong with how it is
-//! described.
+//! Machine of a claim: candidate chips, their limits, and errors in the description.
 
 use super::stated::Reading;
 use rooflet_roofline::chip;
 use rooflet_roofline::chip::naming::{PHONES, chip_names, cores_in};
 use rooflet_roofline::chip::{ChipTier, ChipVariant};
 
-/// Operations per second of one GPU core that no program passes, by generation from M1 on: 128
-/// lanes × 2 × clock in 32 bits (Apple's GPUs are no faster in 16), and a seventh more for the
-/// fastest clock of a generation; from M5 on the matrix units, at 512 multiply-adds per cycle in 16
-/// bits. Measured at most: .24, .27, .29, .32 and 1.54.
+/// Maximum TFLOPS of one GPU core, by generation from M1 on.
+///
+/// Up to M4: 128 lanes × 2 × clock in 32 bits, plus a seventh for the highest clock of a
+/// generation; Apple's GPUs are not faster in 16 bits. From M5 on: matrix units with 512
+/// multiply-adds per cycle in 16 bits. The highest measured values are 0.24, 0.27, 0.29, 0.32 and
+/// 1.54.
 const PEAK_TFLOPS_PER_CORE: [f64; 6] = [0.38, 0.42, 0.42, 0.53, 2.0, 2.2];
-/// The neural engine's fastest generation in 16 bits; it may help where the engine is none of the
-/// GPU's own.
+/// TFLOPS of the fastest neural engine in 16 bits, for engines that may use it.
 const NEURAL_ENGINE_TFLOPS: f64 = 20.0;
-/// Bandwidth figures are rounded so freely: 68 of 68.25, 800 of 819.
+/// Relative rounding of published bandwidths: 68 for 68.25, 800 for 819.
 const BANDWIDTH_ROUNDING: f64 = 0.03;
 
-/// One bin of a chip, with its limits.
+/// Bin of a chip, with its limits.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Bin {
     pub(super) name: String,
     pub(super) gpu_cores: u32,
-    /// Bytes per second.
+    /// Memory bandwidth in bytes per second.
     pub(super) bandwidth: f64,
-    /// GiB it is sold with.
+    /// Memory sizes in GiB.
     pub(super) memory_gib: Vec<u64>,
-    /// Operations per second.
+    /// Maximum operations per second.
     pub(super) peak: f64,
-    /// The system cache: so many bytes of weights might not be read again.
+    /// Bytes of the system cache, which may hold weights between passes.
     pub(super) cache: f64,
     pub(super) catalogued: Option<&'static ChipVariant>,
 }
@@ -86,35 +86,35 @@ pub(super) fn gigabytes_per_second(bandwidth: f64) -> String {
     }
 }
 
-/// How well the claim says which chip it is.
+/// Identification of the chip by the claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChipNaming {
+pub(super) enum ChipIdentification {
     Named,
-    /// A family, or several chips.
-    Vague,
+    /// Family, or several chips.
+    Ambiguous,
     Missing,
-    /// Not one of Apple's, or newer than what is known.
-    Foreign,
-    /// Apple makes none of that name.
-    Imaginary,
+    /// Not made by Apple, or newer than the catalogue.
+    Unsupported,
+    /// No chip has that name.
+    Nonexistent,
 }
 
-/// The machine of a figure.
+/// Machine of a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Machine {
-    pub(super) naming: ChipNaming,
-    /// Every bin that it may be.
+    pub(super) naming: ChipIdentification,
+    /// Candidate bins.
     pub(super) bins: Vec<Bin>,
-    /// Bytes of memory, where the claim says so.
+    /// Bytes of memory of one machine, if stated.
     pub(super) memory: Option<f64>,
     pub(super) machines: f64,
-    /// What is wrong with the description: the field, what, what would be right.
+    /// Errors in the description.
     pub(super) faults: Vec<Fault>,
-    /// A neural engine may take part.
-    pub(super) beyond_gpu: bool,
+    /// Whether the engine may use the neural engine.
+    pub(super) has_neural_engine: bool,
 }
 
-/// One wrong fact about hardware.
+/// Wrong fact about hardware.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fault {
     pub(super) field: &'static str,
@@ -132,35 +132,35 @@ impl Machine {
     ) -> Self {
         let engine = engine.unwrap_or_default().to_ascii_lowercase();
         let mut machine = Self {
-            naming: ChipNaming::Missing,
+            naming: ChipIdentification::Missing,
             bins: chip::catalogue().iter().map(Bin::of).collect(),
             memory: memory.map(|memory| memory.value.round() * GIB),
             machines: f64::from(machines.max(1)),
             faults: Vec::new(),
-            beyond_gpu: ["ane", "coreml", "core ml", "neural engine"]
+            has_neural_engine: ["ane", "coreml", "core ml", "neural engine"]
                 .iter()
                 .any(|word| engine.contains(word)),
         };
         if let Some(chip) = chip {
-            machine.name(chip);
+            machine.identify(chip);
         }
         let written = chip.and_then(cores_in);
-        machine.cores(gpu_cores.or(written));
+        machine.restrict_cores(gpu_cores.or(written));
         if let Some(memory) = memory {
-            machine.sold_with(memory.value.round() as u64);
+            machine.restrict_memory(memory.value.round() as u64);
         }
         machine
     }
 
-    fn name(&mut self, text: &str) {
+    fn identify(&mut self, text: &str) {
         let names = chip_names(text);
         match names.as_slice() {
             [] => {
-                self.naming = ChipNaming::Foreign;
+                self.naming = ChipIdentification::Unsupported;
                 let lower = text.to_ascii_lowercase();
-                // `Apple Silicon`, `MacBook Pro`: some Mac.
+                // `Apple Silicon`, `MacBook Pro`: an unspecified Mac.
                 if ["apple", "mac", "imac"].iter().any(|word| lower.contains(word)) {
-                    self.naming = ChipNaming::Missing;
+                    self.naming = ChipIdentification::Missing;
                 } else {
                     self.bins.clear();
                 }
@@ -168,7 +168,7 @@ impl Machine {
             [name] => {
                 let phone = PHONES.iter().find(|(phone, ..)| phone == name);
                 if let Some((name, generation, gpu_cores, bandwidth, memory)) = phone {
-                    self.naming = ChipNaming::Named;
+                    self.naming = ChipIdentification::Named;
                     self.bins = vec![Bin {
                         name: (*name).to_owned(),
                         gpu_cores: *gpu_cores,
@@ -182,14 +182,14 @@ impl Machine {
                 }
                 let all = std::mem::take(&mut self.bins);
                 self.bins = all.into_iter().filter(|bin| bin.name == *name).collect();
-                self.naming = ChipNaming::Named;
+                self.naming = ChipIdentification::Named;
                 if self.bins.is_empty() {
-                    self.unknown(name);
+                    self.report_unknown(name);
                 }
             }
             several => {
-                self.naming = ChipNaming::Vague;
-                // `M3/M4` are generations, each with its Pro, Max and Ultra.
+                self.naming = ChipIdentification::Ambiguous;
+                // `M3/M4` are generations, including their Pro, Max and Ultra chips.
                 let generations = several
                     .iter()
                     .all(|name| !name.contains(" Pro") && !name.contains(" Max") && !name.contains(" Ultra"));
@@ -202,7 +202,7 @@ impl Machine {
         }
     }
 
-    fn unknown(&mut self, name: &str) {
+    fn report_unknown(&mut self, name: &str) {
         let newest = chip::catalogue()
             .iter()
             .map(|chip| chip.generation)
@@ -216,17 +216,17 @@ impl Machine {
         if !name.starts_with("Apple M")
             || generation.is_none_or(|generation| generation == 0 || generation > newest)
         {
-            self.naming = ChipNaming::Foreign;
+            self.naming = ChipIdentification::Unsupported;
             return;
         }
-        self.naming = ChipNaming::Imaginary;
+        self.naming = ChipIdentification::Nonexistent;
         let family: Vec<&ChipVariant> = chip::catalogue()
             .iter()
             .filter(|chip| Some(chip.generation) == generation)
             .collect();
         let mut known: Vec<&str> = family.iter().map(|chip| chip.name.as_str()).collect();
         known.dedup();
-        let mut message = format!("there is no {name}");
+        let mut message = format!("no chip is named {name}");
         let mut right = known.join(", ");
         let max = family.iter().filter(|chip| chip.tier == ChipTier::Max);
         if name.ends_with("Ultra")
@@ -234,11 +234,11 @@ impl Machine {
         {
             let doubled = gigabytes_per_second(2.0 * max.bandwidth.0);
             message.push_str(&format!(
-                "; two {} joined would have 2 × {} = {doubled}",
+                "; two joined {} would have 2 × {} = {doubled}",
                 max.name,
                 gigabytes_per_second(max.bandwidth.0)
             ));
-            right = format!("none; {doubled} if it were two {}", max.name);
+            right = format!("none; {doubled} for two {}", max.name);
         }
         self.faults.push(Fault {
             field: "hardware.chip",
@@ -247,9 +247,9 @@ impl Machine {
         });
     }
 
-    fn cores(&mut self, gpu_cores: Option<u32>) {
+    fn restrict_cores(&mut self, gpu_cores: Option<u32>) {
         let Some(gpu_cores) =
-            gpu_cores.filter(|_| self.naming != ChipNaming::Missing && !self.bins.is_empty())
+            gpu_cores.filter(|_| self.naming != ChipIdentification::Missing && !self.bins.is_empty())
         else {
             return;
         };
@@ -263,7 +263,7 @@ impl Machine {
             self.bins = fitting;
             return;
         }
-        if self.naming != ChipNaming::Named {
+        if self.naming != ChipIdentification::Named {
             return;
         }
         let mut known: Vec<String> = self.bins.iter().map(|bin| bin.gpu_cores.to_string()).collect();
@@ -271,7 +271,7 @@ impl Machine {
         self.faults.push(Fault {
             field: "hardware.gpuCores",
             message: format!(
-                "{} is not made with {gpu_cores} GPU cores, but with {}",
+                "{} has {} GPU cores, not {gpu_cores}",
                 self.bins[0].name,
                 known.join(" or ")
             ),
@@ -279,7 +279,7 @@ impl Machine {
         });
     }
 
-    fn sold_with(&mut self, gib: u64) {
+    fn restrict_memory(&mut self, gib: u64) {
         let fitting: Vec<Bin> = self
             .bins
             .iter()
@@ -290,7 +290,11 @@ impl Machine {
             self.bins = fitting;
             return;
         }
-        let Some(bin) = self.bins.first().filter(|_| self.naming == ChipNaming::Named) else {
+        let Some(bin) = self
+            .bins
+            .first()
+            .filter(|_| self.naming == ChipIdentification::Named)
+        else {
             return;
         };
         let others = |same: &dyn Fn(&ChipVariant) -> bool| {
@@ -298,15 +302,14 @@ impl Machine {
             chip::catalogue().iter().filter(has).find(|chip| same(chip))
         };
         let sibling = others(&|chip| chip.name == bin.name);
-        // Bins that differ in cores alone: which of them come with how much is not told apart for
-        // sure.
+        // The memory sizes of bins that differ only in cores are uncertain.
         if sibling.is_some_and(|sibling| sibling.bandwidth.0 == bin.bandwidth) {
             return;
         }
         let tier = bin.catalogued.map(|chip| chip.tier);
         let elsewhere = sibling.or_else(|| others(&|chip| Some(chip.tier) == tier));
         let hint = elsewhere.map_or_else(String::new, |chip| format!("; {gib} GB is {chip}"));
-        // Bins of one bandwidth are told as one: see above.
+        // List bins of the same bandwidth together; see above.
         let kinds: Vec<String> = self
             .bins
             .chunk_by(|a, b| a.bandwidth == b.bandwidth)
@@ -321,7 +324,7 @@ impl Machine {
             })
             .collect();
         let message = format!(
-            "{} comes with {}, not with {gib} GB{hint}",
+            "{} is sold with {}, not with {gib} GB{hint}",
             bin.name,
             kinds.join(" or ")
         );
@@ -333,8 +336,8 @@ impl Machine {
         });
     }
 
-    /// A machine that is not known otherwise has the bandwidth that the claim gives it.
-    pub(super) fn take_bandwidth(&mut self, name: &str, bandwidth: f64) {
+    /// Adds a candidate with the stated bandwidth, for a machine that is unknown otherwise.
+    pub(super) fn set_bandwidth(&mut self, name: &str, bandwidth: f64) {
         self.bins.push(Bin {
             name: name.to_owned(),
             gpu_cores: 0,
@@ -346,10 +349,10 @@ impl Machine {
         });
     }
 
-    /// What is wrong with a bandwidth given for this chip.
+    /// Returns the error in a stated bandwidth of this chip, and the correct bandwidth.
     pub(super) fn bandwidth_fault(&self, stated: &Reading) -> Option<(String, f64)> {
         let near = |bin: &Bin| stated.admits(bin.bandwidth, BANDWIDTH_ROUNDING);
-        if self.naming != ChipNaming::Named || self.bins.iter().any(near) {
+        if self.naming != ChipIdentification::Named || self.bins.iter().any(near) {
             return None;
         }
         let bin = self.fastest()?;
@@ -366,7 +369,7 @@ impl Machine {
         Some((message, bin.bandwidth))
     }
 
-    /// The bin that allows most.
+    /// Returns the candidate with the highest limits.
     pub(super) fn fastest(&self) -> Option<&Bin> {
         self.bins.iter().max_by(|a, b| {
             a.bandwidth
@@ -375,10 +378,10 @@ impl Machine {
         })
     }
 
-    /// Operations per second that all its parts have together.
+    /// Returns the maximum operations per second of all machines.
     pub(super) fn peak(&self) -> Option<f64> {
         let most = self.bins.iter().map(|bin| bin.peak).max_by(f64::total_cmp)?;
-        let engine = if self.beyond_gpu {
+        let engine = if self.has_neural_engine {
             NEURAL_ENGINE_TFLOPS * 1e12
         } else {
             0.0
@@ -386,8 +389,8 @@ impl Machine {
         Some((most + engine) * self.machines)
     }
 
-    /// The most memory it can have, of all machines together.
-    pub(super) fn most_memory(&self) -> Option<f64> {
+    /// Returns the stated or maximum memory of all machines, in bytes.
+    pub(super) fn max_memory(&self) -> Option<f64> {
         let most = self
             .bins
             .iter()
@@ -397,7 +400,7 @@ impl Machine {
     }
 }
 
-/// What some bins are sold with: `48/64/128`.
+/// Returns the memory sizes of the bins: `48/64/128`.
 pub(super) fn sizes(bins: &[Bin]) -> String {
     let mut sizes: Vec<u64> = bins.iter().flat_map(|bin| bin.memory_gib.clone()).collect();
     sizes.sort_unstable();
@@ -405,8 +408,8 @@ pub(super) fn sizes(bins: &[Bin]) -> String {
     sizes.iter().map(u64::to_string).collect::<Vec<_>>().join("/")
 }
 
-/// What the GPU may use of `memory` bytes by default: seen are 67 % of 16 and 24 GB, 78 % of 32, 81
-/// % of 64, 84 % of 128.
+/// Returns the bytes that the GPU may use by default. Observed shares: 67 % of 16 and 24 GB, 78 %
+/// of 32 GB, 81 % of 64 GB, 84 % of 128 GB.
 pub(super) fn default_working_set(memory: f64) -> f64 {
     let gib = memory / GIB;
     let share = match gib {
@@ -434,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_description_is_told_with_the_right_one() {
+    fn faults_contain_the_correct_value() {
         let fault = |machine: Machine| {
             machine
                 .faults
@@ -445,7 +448,7 @@ mod tests {
         assert_eq!(
             fault(machine("M4 Pro", Some(16), Some(64.0))),
             None,
-            "bins of one bandwidth are not told apart by memory"
+            "memory does not distinguish bins of one bandwidth"
         );
         let (field, message) = fault(machine("M3 Ultra", None, Some(192.0))).unwrap();
         assert!(
@@ -464,12 +467,18 @@ mod tests {
         );
         let (_, message) = fault(machine("M4 Ultra", None, None)).unwrap();
         assert!(
-            message.contains("no Apple M4 Ultra") && message.contains("1092"),
+            message.contains("no chip is named Apple M4 Ultra") && message.contains("1092"),
             "{message}"
         );
         let (field, _) = fault(machine("M4 Max", Some(38), None)).unwrap();
         assert_eq!(field, "hardware.gpuCores");
-        assert_eq!(machine("M9 Max", None, None).naming, ChipNaming::Foreign);
-        assert_eq!(machine("RTX 4090", None, None).naming, ChipNaming::Foreign);
+        assert_eq!(
+            machine("M9 Max", None, None).naming,
+            ChipIdentification::Unsupported
+        );
+        assert_eq!(
+            machine("RTX 4090", None, None).naming,
+            ChipIdentification::Unsupported
+        );
     }
 }

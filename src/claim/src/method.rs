@@ -1,9 +1,9 @@
-//! What was timed, on what, and whether a number is shown as what it is.
+//! Checks of the measurement method: what was timed, on which machine, and how it is presented.
 
 use super::cell::Cell;
 use super::consistency::is_wall_clock;
 use super::limits::{Trimmed, with_unit};
-use super::machine::ChipNaming;
+use super::machine::ChipIdentification;
 use super::{Flag, Report};
 use crate::figure_class::FigureClass as _;
 use rooflet_api::v1alpha1::{CacheState, ClaimBasis, ClaimVerdict, FigureKind, PerformanceClaimSpec};
@@ -11,20 +11,20 @@ use rooflet_model::kv_cache::KvBits;
 use rooflet_model::weights::{WeightFormat, Weights};
 use rooflet_roofline::predict::{Engine, Hardware, ModelCost, Parameters, Prediction, Workload};
 
-/// Below this share of the slowest that is predicted, something else than decoding was timed.
-const FAR_TOO_SLOW: f64 = 0.5;
+/// Share of the lowest prediction below which the clock must have included more than decode.
+const FAR_BELOW_PREDICTION: f64 = 0.5;
 
 pub(super) fn check_figure(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
     let shown = cell.presented_as.unwrap_or(ClaimBasis::Measured);
-    let is_other = |basis| {
+    let is_not_measured = |basis| {
         matches!(
             basis,
             ClaimBasis::Planned | ClaimBasis::Estimated | ClaimBasis::Extrapolated
         )
     };
     if let (Some(basis), Some(_)) = (cell.basis, cell.presented_as)
-        && is_other(basis)
+        && is_not_measured(basis)
         && shown == ClaimBasis::Measured
     {
         let word = match basis {
@@ -33,20 +33,21 @@ pub(super) fn check_figure(cell: &Cell, report: &mut Report) {
             ClaimBasis::Extrapolated => "extrapolated",
             ClaimBasis::Measured => "measured",
         };
-        let message = format!("{} is {word} and shown as measured", with_unit(cell));
+        let message = format!("{} is {word} but presented as measured", with_unit(cell));
         report.flag(field, Flag::new(ClaimVerdict::MethodUnclear, message));
     }
     if cell.kind == FigureKind::DecodeTokensPerSecond && is_wall_clock(cell) {
-        let message = "timed over whole requests: prefill, HTTP and all are inside, so it is no decode rate; name it endToEndTokensPerSecond".to_owned();
+        let message = "timed over whole requests, prefill and HTTP included, so it is not a decode rate; use endToEndTokensPerSecond".to_owned();
         report.flag(field, Flag::new(ClaimVerdict::MethodUnclear, message));
     }
     if cell.kind == FigureKind::DecodeTokensPerSecond && !report.has(field, ClaimVerdict::ExceedsRoofline) {
-        against_prediction(cell, report);
+        compare_with_prediction(cell, report);
     }
 }
 
-/// Says where a possible figure lies beside what is usual. Being faster is no fault.
-fn against_prediction(cell: &Cell, report: &mut Report) {
+/// Adds a remark that compares a possible figure with the prediction. A faster figure is no
+/// finding.
+fn compare_with_prediction(cell: &Cell, report: &mut Report) {
     let Some(prediction) = predict(cell) else {
         return;
     };
@@ -56,17 +57,17 @@ fn against_prediction(cell: &Cell, report: &mut Report) {
     } else {
         prediction.decode.tokens_per_second
     };
-    let usual = format!("{:.1} to {:.1} tok/s are usual", rate.p10, rate.p90);
+    let usual = format!("the prediction is {:.1} to {:.1} tok/s", rate.p10, rate.p90);
     if cell.reading.low > rate.p90 {
         report.remark(&cell.field, format!("faster than predicted: {usual}"));
     } else if cell.reading.high < rate.p10 {
         let note = format!("slower than predicted: {usual}");
-        if cell.reading.high < FAR_TOO_SLOW * rate.p10 && is_wall_clock(cell) {
+        if cell.reading.high < FAR_BELOW_PREDICTION * rate.p10 && is_wall_clock(cell) {
             report.flag(
                 &cell.field,
                 Flag::new(
                     ClaimVerdict::MethodUnclear,
-                    format!("{note}; a clock over whole requests explains it"),
+                    format!("{note}; timing over whole requests explains this"),
                 )
                 .instead(with_unit(cell), format!("{:.1} tok/s", rate.p50), rate.p50)
                 .factor(cell.reading.value / rate.p50),
@@ -81,7 +82,10 @@ fn against_prediction(cell: &Cell, report: &mut Report) {
 
 fn predict(cell: &Cell) -> Option<Prediction> {
     let bin = cell.machine.fastest()?.catalogued?;
-    if cell.machine.naming != ChipNaming::Named || cell.machine.machines > 1.0 || cell.workload.speculative {
+    if cell.machine.naming != ChipIdentification::Named
+        || cell.machine.machines > 1.0
+        || cell.workload.speculative
+    {
         return None;
     }
     let (model, _, _) = cell.model.sized()?;
@@ -123,7 +127,7 @@ fn predict(cell: &Cell) -> Option<Prediction> {
     ))
 }
 
-/// What only several figures together show, and what the claim leaves out.
+/// Checks pairs of figures, and missing information.
 pub(super) fn check_together(spec: &PerformanceClaimSpec, cells: &[Cell], report: &mut Report) {
     for (at, cell) in cells.iter().enumerate() {
         for other in &cells[..at] {
@@ -134,8 +138,8 @@ pub(super) fn check_together(spec: &PerformanceClaimSpec, cells: &[Cell], report
     missing(spec, cells, report);
 }
 
-/// Two prompts whose times are in exactly the ratio of their lengths: attention does not scale so,
-/// a ruler does.
+/// Flags prefill times that are exactly proportional to the prompt lengths. Attention does not
+/// scale linearly, so one time was computed from the other.
 fn extrapolated(cell: &Cell, other: &Cell, report: &mut Report) {
     let times = [FigureKind::PrefillSeconds, FigureKind::TimeToFirstTokenSeconds];
     if cell.kind != other.kind || !times.contains(&cell.kind) || cell.basis == Some(ClaimBasis::Extrapolated)
@@ -152,7 +156,7 @@ fn extrapolated(cell: &Cell, other: &Cell, report: &mut Report) {
     };
     let tokens = long_prompt.value / short_prompt.value;
     let seconds = long.reading.value / short.reading.value;
-    // How well the ratio is known; two digits show nothing.
+    // Relative uncertainty of the ratio.
     let blur = (long.reading.high - long.reading.low) / long.reading.value
         + (short.reading.high - short.reading.low) / short.reading.value;
     if tokens < 1.5 || blur > 0.006 || (seconds / tokens - 1.0).abs() > 0.0005_f64.max(blur / 4.0) {
@@ -176,7 +180,7 @@ fn extrapolated(cell: &Cell, other: &Cell, report: &mut Report) {
     }
     let right = expected * short.reading.value;
     let message = format!(
-        "{} is exactly {:.3} times {}, as the prompts are: computed from it, not measured; attention makes the work {expected:.2} times as much, about {} s",
+        "{} is exactly {:.3} times {}, the ratio of the prompt lengths: computed, not measured; attention makes the work {expected:.2} times as large, about {} s",
         with_unit(long),
         seconds,
         with_unit(short),
@@ -190,7 +194,7 @@ fn extrapolated(cell: &Cell, other: &Cell, report: &mut Report) {
     );
 }
 
-/// A cold prompt cannot be faster than the same one warm.
+/// Flags a cold prompt that is faster than the same warm prompt.
 fn cold_and_warm(cell: &Cell, other: &Cell, report: &mut Report) {
     let same = cell.kind == other.kind
         && cell.name == other.name
@@ -214,7 +218,7 @@ fn cold_and_warm(cell: &Cell, other: &Cell, report: &mut Report) {
     };
     if same && reversed {
         let message = format!(
-            "cold it is {} and warm {}: the labels are the wrong way round, or something else was measured",
+            "cold {} and warm {}: the labels are swapped, or something else was measured",
             with_unit(cold),
             with_unit(warm)
         );
@@ -222,13 +226,12 @@ fn cold_and_warm(cell: &Cell, other: &Cell, report: &mut Report) {
     }
 }
 
-/// A speed without its chip or its format of weights is no measurement that others can compare
-/// with.
+/// Flags speeds without a chip or weight format, because they cannot be compared.
 fn missing(spec: &PerformanceClaimSpec, cells: &[Cell], report: &mut Report) {
     let speeds: Vec<&Cell> = cells.iter().filter(|cell| cell.kind.is_performance()).collect();
     if let Some(cell) = speeds
         .iter()
-        .find(|cell| cell.machine.naming == ChipNaming::Missing)
+        .find(|cell| cell.machine.naming == ChipIdentification::Missing)
     {
         report.open(
             "hardware.chip",
@@ -237,7 +240,7 @@ fn missing(spec: &PerformanceClaimSpec, cells: &[Cell], report: &mut Report) {
                 spec.hardware.chip.as_deref().unwrap_or("not stated")
             ),
         );
-        let message = format!("{} says not on which chip", cell.subject());
+        let message = format!("{}: the chip is not stated", cell.subject());
         report.flag("hardware.chip", Flag::new(ClaimVerdict::MethodUnclear, message));
     }
     let formatless = speeds
@@ -245,13 +248,13 @@ fn missing(spec: &PerformanceClaimSpec, cells: &[Cell], report: &mut Report) {
         .find(|cell| cell.model.format.is_none() && cell.model.known.is_some());
     if let Some(cell) = formatless {
         report.open("model.quantization", "model.quantization = not stated".to_owned());
-        let message = format!("{} says not in which format the weights were", cell.subject());
+        let message = format!("{}: the format of the weights is not stated", cell.subject());
         report.flag(
             "model.quantization",
             Flag::new(ClaimVerdict::MethodUnclear, message),
         );
     }
-    // Known by its size alone and too fast for a dense model: it must say what it is.
+    // If only the size is known and a dense model cannot be that fast, ask for active parameters.
     for cell in speeds {
         let Some((model, _, format)) = cell.model.sized().filter(|(model, ..)| model.active.is_none()) else {
             continue;
@@ -266,7 +269,7 @@ fn missing(spec: &PerformanceClaimSpec, cells: &[Cell], report: &mut Report) {
         let most = bin.bandwidth * cell.machine.machines * cell.workload.batch / dense;
         if cell.reading.low > most && !cell.workload.speculative {
             let message = format!(
-                "a dense model of that size makes at most {most:.1} tok/s there: state model.activeParameters if it has experts"
+                "a dense model of that size reaches at most {most:.1} tok/s on this machine: state model.activeParameters if it has experts"
             );
             report.flag(&cell.field, Flag::new(ClaimVerdict::MethodUnclear, message));
         } else {

@@ -1,20 +1,20 @@
-//! Which model a claim speaks of: one of the [`library`], or what its name and the claim state.
+//! Model of a claim: from the [`library`], or from its name and the stated sizes.
 
 use rooflet_model::dimensions::ModelDimensions;
 use rooflet_model::library;
 use rooflet_model::library::Spelling;
 use rooflet_model::weights::{FormatBits, WeightFormat};
 
-/// A model as far as it is known.
+/// Known properties of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct KnownModel {
-    /// What it is called in messages.
+    /// Name for messages.
     pub(super) name: String,
     pub(super) dimensions: Option<ModelDimensions>,
-    /// All parameters.
+    /// Total number of parameters.
     pub(super) parameters: f64,
-    /// Those that a token multiplies with. `None`: the name says how large it is, and not whether
-    /// it has experts.
+    /// Parameters that one token uses. `None` if only the size is known, and not whether the model
+    /// has experts.
     pub(super) active: Option<f64>,
 }
 
@@ -28,22 +28,22 @@ impl KnownModel {
         }
     }
 
-    /// Found by name, or read off it.
+    /// Finds a model in the library, or parses its size from the name.
     pub(super) fn find(name: &str) -> Option<Self> {
-        let spelt = Spelling::new(name);
-        if let Some((key, dimensions)) = library::dimensions(&spelt) {
+        let spelling = Spelling::new(name);
+        if let Some((key, dimensions)) = library::dimensions(&spelling) {
             return Some(Self::of_dimensions(key, dimensions));
         }
-        let parameters = spelt.size?;
+        let parameters = spelling.size?;
         Some(Self {
             name: name.to_owned(),
             dimensions: None,
             parameters,
-            active: spelt.active,
+            active: spelling.active,
         })
     }
 
-    /// Whether it has experts of which a token uses some.
+    /// Returns whether the model is a mixture of experts.
     pub(super) fn is_mixture(&self) -> bool {
         match &self.dimensions {
             Some(dimensions) => dimensions.expert_layers() > 0,
@@ -51,17 +51,17 @@ impl KnownModel {
         }
     }
 
-    /// The fewest bytes that one pass for `batch` tokens reads: every token may choose the same
+    /// Returns the minimum bytes of weights that one pass reads. All tokens may use the same
     /// experts, and an untied embedding table costs one row.
     pub(super) fn least_streamed(&self, bits: FormatBits) -> Option<f64> {
         match &self.dimensions {
             Some(dimensions) => Some(weigh(dimensions, dimensions.active_expert_parameters(), bits)),
-            // Of a model known by its size alone, a tenth may be an embedding table.
+            // If only the size is known, a tenth may be an embedding table.
             None => self.active.map(|active| 0.9 * active * bits.body / 8.0),
         }
     }
 
-    /// Weights in memory.
+    /// Returns the bytes of weights in memory.
     pub(super) fn resident(&self, bits: FormatBits) -> f64 {
         match &self.dimensions {
             Some(dimensions) => {
@@ -72,46 +72,46 @@ impl KnownModel {
         }
     }
 
-    /// Bits per weight, of all weights together.
+    /// Returns the mean bits per weight.
     pub(super) fn mean_bits(&self, bits: FormatBits) -> f64 {
         8.0 * self.resident(bits) / self.parameters
     }
 }
 
-/// Bytes of what every token reads, and of so many parameters of experts.
+/// Returns the bytes of the shared weights and of `experts` expert parameters.
 fn weigh(dimensions: &ModelDimensions, experts: u64, bits: FormatBits) -> f64 {
     let head = dimensions.head_parameters();
     let body = dimensions.core_parameters() - head;
     (body as f64 * bits.body + head as f64 * bits.head + experts as f64 * bits.experts) / 8.0
 }
 
-/// The format that a model's name ends in.
+/// Returns the format at the end of a model name.
 pub(super) fn format_of_name(name: &str) -> Option<String> {
     Spelling::new(name).format
 }
 
-/// The parameters that a name speaks of: 12 billion of `gemma3-12b`, which has 11.8.
+/// Returns the parameters in a model name: 12 billion for `gemma3-12b`, which has 11.8 billion.
 pub(super) fn size_of_name(name: &str) -> Option<f64> {
     Spelling::new(name).size
 }
 
-/// A weight format as a claim names it: what it most likely is, and the fewest bits it can have.
+/// Weight format of a claim, with its most likely and its minimum bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClaimedFormat {
-    /// What sizes are computed with.
+    /// Most likely bits, for sizes.
     pub(super) likely: FormatBits,
-    /// What limits are computed with: no build of this name has fewer.
+    /// Minimum bits of any build of this name, for limits.
     pub(super) least: FormatBits,
-    /// Builds of this name differ by this share.
+    /// Relative size difference between builds of this name.
     pub(super) spread: f64,
-    /// What people call its bits: 4 of 4.5.
+    /// Nominal bits: 4 for a format of 4.5 bits.
     pub(super) nominal: f64,
-    /// Where the name is that of one format.
+    /// Exact format, if the name identifies one.
     named: Option<WeightFormat>,
 }
 
 impl ClaimedFormat {
-    /// No build of any model has fewer bits: two, and the scales of a group.
+    /// Returns the smallest format of any model: two bits and the scales of a group.
     pub(super) fn fewest() -> Self {
         let bits = FormatBits {
             body: 2.06,
@@ -127,7 +127,7 @@ impl ClaimedFormat {
         }
     }
 
-    /// What the format most likely is in this very model.
+    /// Returns the format with its most likely bits for this model.
     pub(super) fn of(self, model: &KnownModel) -> Self {
         match (self.named, &model.dimensions) {
             (Some(format), Some(dimensions)) => Self {
@@ -138,6 +138,7 @@ impl ClaimedFormat {
         }
     }
 
+    /// Parses the name of a format. `engine` resolves ambiguous names.
     pub(super) fn parse(name: &str, engine: Option<&str>) -> Option<Self> {
         let lower = name.trim().to_ascii_lowercase().replace([' ', '-'], "_");
         let same = |bits: f64| FormatBits {
@@ -165,7 +166,7 @@ impl ClaimedFormat {
                 0.0
             };
             let named = exact(format, bits.experts.floor(), spread);
-            // How a mix spreads over a model differs; its head is always the same.
+            // Builds distribute a mix differently, but the head's format is constant.
             let least = if k_mix {
                 FormatBits {
                     head: bits.head,
@@ -176,10 +177,10 @@ impl ClaimedFormat {
             };
             return Some(Self { least, ..named });
         }
-        // A number of bits alone: `4bit`, `int4`, `q4`, `w4a16`, `4`.
+        // Only a number of bits: `4bit`, `int4`, `q4`, `w4a16`, `4`.
         let family = |bits: f64, likely: f64, spread: f64| Self {
             likely: same(likely),
-            // Blocks of 32 with a scale of 8 bits have the smallest surcharge.
+            // The smallest overhead is an 8-bit scale per block of 32.
             least: same(bits + 0.25_f64.min(likely - bits)),
             spread,
             nominal: bits,
@@ -221,7 +222,7 @@ impl ClaimedFormat {
             return Some(family(bits, bits + 0.5, 0.1));
         }
         if is_gguf {
-            // Mixes from `_S` to `_L` and `_XL` of one number of bits lie about this far apart.
+            // Mixes from `_S` to `_XL` with the same number of bits differ by about 18 %.
             let likely = match tail {
                 "0" => bits + 0.5,
                 "1" => bits + 1.0,
@@ -236,13 +237,12 @@ impl ClaimedFormat {
         if let Some(format) = affine.and_then(|group| format!("mlx{bits}g{group}").parse().ok()) {
             return Some(exact(format, bits, 0.0));
         }
-        // `4bit` of an unnamed program is taken for MLX's 4.5; limits count the fewest bits of all.
+        // Without an engine, `4bit` means MLX's 4.5 bits. Limits use the minimum bits.
         Some(family(bits, bits + 0.5, if mlx { 0.0 } else { 0.02 }))
     }
 }
 
-/// The size that a name gives the groups of its weights: `g32`, `gs 32`, `group size 32`,
-/// `groups of 32`.
+/// Parses the group size in a format's name: `g32`, `gs 32`, `group size 32`, `groups of 32`.
 fn group(name: &str) -> Option<u32> {
     let lower = name.to_ascii_lowercase();
     let mut words = lower
@@ -268,7 +268,8 @@ fn group(name: &str) -> Option<u32> {
         .ok()
 }
 
-/// Groups that neither MLX nor another tool makes. GPTQ and AWQ know larger ones, and NVFP4 has 16.
+/// Returns a group size that no tool supports. GPTQ and AWQ support larger groups, and NVFP4 uses
+/// 16.
 pub(super) fn impossible_group(name: &str) -> Option<u32> {
     let lower = name.to_ascii_lowercase();
     let others = ["gptq", "awq", "nvfp4"].iter().any(|other| lower.contains(other));
@@ -288,14 +289,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_library_lacks_is_known_by_its_size() {
+    fn parses_size_of_model_outside_the_library() {
         let known = |name| KnownModel::find(name).map(|model| (model.dimensions.is_some(), model.active));
         assert_eq!(known("Foo-30B-A3B"), Some((false, Some(3e9))));
         assert_eq!(known("gemma"), None);
     }
 
     #[test]
-    fn formats_are_understood_by_bits_and_by_name() {
+    fn parses_formats_by_bits_and_by_name() {
         let bits = |name, engine| ClaimedFormat::parse(name, engine).map(|format| format.likely.body);
         assert_eq!(bits("mlx4", None), Some(4.5));
         assert_eq!(bits("4bit", None), Some(4.5));
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_no_tool_makes_are_found() {
+    fn finds_unsupported_group_sizes() {
         for (name, group) in [
             ("4-bit group size 65", Some(65)),
             ("mlx4 g65", Some(65)),

@@ -1,11 +1,11 @@
-//! The sides of a statement, in the order in which they are compared: a calculation first, and what
-//! it is said to give behind it.
+//! Sides of a statement in the order of comparison: the calculation first, then its stated result.
 
 use super::expression::{self, Expression, ExpressionError, Operator, Relation, Side};
 use super::lexer::Hyphen;
 
-/// The words in front of a calculation that name its result, and the calculation:
-/// `total = 1.3 + 2.4 = 3.7`. Nothing is taken where no two sides would be left.
+/// Splits a leading name from a calculation: `total = 1.3 + 2.4 = 3.7`.
+///
+/// At least two sides remain.
 pub(super) fn split_name(text: &str) -> (Option<&str>, &str) {
     let (mut name, mut rest) = (None, text);
     while let Some((head, tail)) = rest.split_once('=')
@@ -20,38 +20,38 @@ pub(super) fn split_name(text: &str) -> (Option<&str>, &str) {
 
 fn is_name(text: &str) -> bool {
     let mut words = text.split_whitespace().peekable();
-    let starts_like_one = |word: &str| {
+    let starts_with_letter = |word: &str| {
         word.trim_start_matches(['(', '['])
             .starts_with(char::is_alphabetic)
     };
-    let of_one = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '(' | ')' | '[' | ']');
-    words.peek().is_some() && words.all(|word| starts_like_one(word) && word.chars().all(of_one))
+    let is_name_char = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '(' | ')' | '[' | ']');
+    words.peek().is_some() && words.all(|word| starts_with_letter(word) && word.chars().all(is_name_char))
 }
 
-/// What the sides of a text may be, the likeliest first. Never empty.
-pub(super) fn read(text: &str) -> Result<Vec<Vec<Side>>, ExpressionError> {
+/// Returns the possible readings of a text as sides, most likely first. Never empty.
+pub(super) fn readings(text: &str) -> Result<Vec<Vec<Side>>, ExpressionError> {
     let sides = changes(expression::parse(text, Hyphen::Usual)?);
-    // `-2.58 = 181.82-184.40` subtracts, and `4.7-5.9x = 94/17` begins with a range.
+    // `-2.58 = 181.82-184.40` contains a subtraction, but `4.7-5.9x = 94/17` starts with a range.
     let other = expression::parse(text, Hyphen::ResultFirst)
         .ok()
         .map(changes)
-        .filter(|other| *other != sides && leads(other));
+        .filter(|other| *other != sides && result_is_first(other));
     Ok(std::iter::once(sides).chain(other).collect())
 }
 
-/// Whether the result stands first: `118 = (95 + 120) / 2`.
-pub(super) fn leads(sides: &[Side]) -> bool {
-    matches!(sides, [first, second, ..] if gives(second, first))
+/// Returns whether the result comes first: `118 = (95 + 120) / 2`.
+pub(super) fn result_is_first(sides: &[Side]) -> bool {
+    matches!(sides, [first, second, ..] if is_result_of(second, first))
 }
 
-fn gives(calculation: &Side, result: &Side) -> bool {
+fn is_result_of(calculation: &Side, result: &Side) -> bool {
     result.expression.literal().is_some() && calculation.expression.literal().is_none()
 }
 
-/// Two neighbours as calculation and result. A calculation on the right of a number is what gives
-/// that number.
+/// Returns two adjacent sides as calculation and result. If only the right side is a calculation,
+/// the left side is its result.
 pub(super) fn in_order(left: &Side, right: &Side) -> (Side, Side) {
-    if !gives(right, left) {
+    if !is_result_of(right, left) {
         return (left.clone(), right.clone());
     }
     let relation = match right.relation {
@@ -67,8 +67,8 @@ pub(super) fn in_order(left: &Side, right: &Side) -> (Side, Side) {
     (right.clone(), result)
 }
 
-/// `60 -> 72 = +20 %` says by how much a number changed, as does `+20 % = 60 -> 72`: what it became
-/// over what it was.
+/// Converts a change to a ratio: `60 -> 72 = +20 %` and `+20 % = 60 -> 72` become `72 / 60 = +20
+/// %`.
 fn changes(mut sides: Vec<Side>) -> Vec<Side> {
     let becomes = |at: usize| {
         sides[at].relation == Relation::Becomes

@@ -1,4 +1,4 @@
-//! One number as a claim publishes it: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`, `4K`.
+//! Published number: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`, `4K`.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::statement::ABOUT;
 use super::unit::{Dimension, Unit};
 use rooflet_api::v1alpha1::Published;
 
-/// A published number with its precision, in the unit it was written in.
+/// Published number with its precision and original unit.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Stated {
     literal: Literal,
@@ -16,7 +16,7 @@ pub(super) struct Stated {
     negative: bool,
 }
 
-/// Why a text is not a number of the kind asked for.
+/// Reason why a text is not a number of the expected dimension.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum StatedError {
     #[error("`{0}` is not a number; write it as published, such as 77.7, ~26, 12-15, 8.03 GB or 94 %")]
@@ -25,19 +25,19 @@ pub(super) enum StatedError {
     Unit { text: String, expected: &'static str },
 }
 
-/// What a number must be, and what its unit is where none is written.
+/// Expected dimension of a number, with its default unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Measure {
-    /// Tokens per second; `20 ms/token` is one, too.
+    /// Tokens per second; accepts times per token such as `20 ms/token`.
     Rate,
     Seconds,
-    /// Always with a unit, unless it is large enough to be bytes.
+    /// Bytes; requires a unit, except for numbers from 1,000,000 on.
     Bytes,
-    /// GB/s where no unit is written.
+    /// Bandwidth; the default unit is GB/s.
     Bandwidth,
-    /// `94 %` and `0.94` are the same.
+    /// Share; `94 %` equals `0.94`.
     Share,
-    /// Tokens, parameters and other counts; `4K` and `12B` are understood.
+    /// Tokens, parameters and other counts; accepts `4K` and `12B`.
     Count,
     /// Any unit.
     Any,
@@ -47,7 +47,7 @@ impl Stated {
     pub(super) fn parse(published: &Published) -> Result<Self, StatedError> {
         let text = published.to_string();
         let malformed = || StatedError::Malformed(text.clone());
-        // A relation in front is a qualification: `< 30`, `≥ 5`, `= 7`.
+        // Ignore a leading relation: `< 30`, `≥ 5`, `= 7`.
         let number = text.trim_start_matches(['=', '<', '>', '≤', '≥', ' ']);
         let sides = expression::parse(number, Hyphen::Usual).map_err(|_| malformed())?;
         let [side] = sides.as_slice() else {
@@ -72,7 +72,8 @@ impl Stated {
             && self.literal.meanings[0].dimension == Dimension::SECONDS
     }
 
-    /// It as a `measure`, in base units: bytes, seconds, bytes per second, tokens per second, one.
+    /// Converts to `measure` in base units: bytes, seconds, bytes per second, tokens per second, or
+    /// 1.
     pub(super) fn read(&self, measure: Measure) -> Result<Reading, StatedError> {
         if measure == Measure::Rate && self.is_time_per_token() {
             return self
@@ -139,7 +140,7 @@ impl Stated {
                 expected,
             })?
             .scale;
-        // 94 without `%`: nobody means 94 times the maximum.
+        // 94 without `%` means 94 %, not 94 times the maximum.
         if measure == Measure::Share && bare && self.literal.high > 2.0 {
             scale = 0.01;
         }
@@ -162,10 +163,10 @@ impl Stated {
     }
 }
 
-/// A number in base units, with what its rounding allows.
+/// Number in base units, with the bounds of its rounding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Reading {
-    /// The middle of a range.
+    /// Value; the midpoint of a range.
     pub(super) value: f64,
     pub(super) low: f64,
     pub(super) high: f64,
@@ -174,7 +175,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// One over it; `None` where it may be nothing.
+    /// Returns the reciprocal, or `None` if the number may be 0.
     fn inverse(self) -> Option<Self> {
         (self.low > 0.0).then(|| Self {
             value: self.value.recip(),
@@ -184,19 +185,20 @@ impl Reading {
         })
     }
 
-    /// Whether `value` may be what was meant, with a further `share` of leeway.
+    /// Returns whether the number may stand for `value`, with an additional relative tolerance
+    /// `share`.
     pub(super) fn admits(&self, value: f64, share: f64) -> bool {
         let leeway = share * value.abs();
         (self.low - leeway..=self.high + leeway).contains(&value)
     }
 
-    /// Whether both may be the same number, give or take a `share`. Ranges that do no more than
-    /// touch are not.
+    /// Returns whether both may be the same number, with a relative tolerance `share`. Ranges must
+    /// overlap by more than half of the narrower one.
     pub(super) fn agrees(&self, other: &Self, share: f64) -> bool {
         if self.is_range && other.is_range {
             let overlap = self.high.min(other.high) - self.low.max(other.low);
             let narrower = (self.high - self.low).min(other.high - other.low);
-            // Both ends carry rounding; an overlap of less than half is another range.
+            // Both ends include rounding, so ranges that only touch differ.
             return overlap > 0.5 * narrower;
         }
         let leeway = share * self.value.abs().max(other.value.abs());

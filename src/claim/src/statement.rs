@@ -1,67 +1,67 @@
-//! Arithmetic that a claim states, checked: `16829/571 = 29.5`, `2*42*16*256*32768*2 B = 2.2 GB`,
+//! Check of stated arithmetic: `16829/571 = 29.5`, `2*42*16*256*32768*2 B = 2.2 GB`,
 //! `(a-b)/a = 10.6 %`.
 //!
-//! The digits of the stated result decide how exactly it is meant: 29.5 is anything that rounds or
-//! is cut to 29.5. `~` widens that to a tenth.
+//! The digits of the stated result define its precision: 29.5 includes every value that rounds or
+//! truncates to 29.5. `~` widens the tolerance to 10 %.
 
 use super::expression::{Amount, Expression, ExpressionError, Literal, Operator, Relation, Side};
 use super::sides;
 use super::stated::Stated;
 use super::unit::{self, Dimension, Unit};
 
-/// `~` means within this share.
+/// Relative tolerance of `~`.
 pub(super) const ABOUT: f64 = 0.1;
-/// A result this near is a slip of rounding at most: means of ratios differ so from ratios of
-/// means.
+/// Relative tolerance for rounding, such as between the mean of ratios and the ratio of means.
 const SLIP: f64 = 0.001;
-/// A reading that is off by less than a factor of 1.5 is likely the one that was meant.
+/// Maximum distance (logarithm of the factor) at which a reading is likely the intended one; a
+/// factor of 1.5.
 const NEARLY: f64 = 0.4;
-/// Of one weight.
+/// Maximum bits of one weight.
 const MOST_BITS: f64 = 32.0;
-/// Numbers whose unit's meaning is varied; more would try too many combinations.
+/// Maximum number of ambiguous units whose meanings are combined.
 const MAX_AMBIGUOUS: usize = 6;
 
-/// What a statement turned out to be.
+/// Result of checking a statement.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
     Holds {
         working: String,
     },
-    Wrong(Mistake),
-    /// It cannot be calculated, and why.
-    Unreadable(String),
+    Wrong(WrongResult),
+    /// The statement cannot be calculated. The field is the reason.
+    NotCalculable(String),
 }
 
 impl Outcome {
-    /// How far from true it is, to tell readings of one text apart.
+    /// Returns the distance from a correct statement, to rank readings of one text.
     fn distance(&self) -> f64 {
         match self {
             Self::Holds { .. } => 0.0,
-            Self::Wrong(mistake) if mistake.factor > 0.0 => mistake.factor.ln().abs(),
+            Self::Wrong(wrong_result) if wrong_result.factor > 0.0 => wrong_result.factor.ln().abs(),
             Self::Wrong(_) => f64::MAX,
-            Self::Unreadable(_) => f64::INFINITY,
+            Self::NotCalculable(_) => f64::INFINITY,
         }
     }
 }
 
-/// A calculation that comes out differently.
+/// Calculation with another result than stated.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Mistake {
+pub(super) struct WrongResult {
     pub(super) claimed: String,
     pub(super) right: String,
-    /// In the unit of `claimed`.
+    /// Correct value in the unit of `claimed`.
     pub(super) right_value: f64,
     pub(super) factor: f64,
-    /// What else is to be said.
+    /// Additional explanation.
     pub(super) note: Option<String>,
 }
 
-/// A statement, split into the word before its colon and its calculation.
+/// Statement, split into its label and its calculation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Statement<'a> {
     pub(super) label: Option<&'a str>,
     pub(super) calculation: &'a str,
-    /// The result stands in front of the calculation.
+    /// Whether the result precedes the calculation.
     result_first: bool,
 }
 
@@ -77,14 +77,14 @@ impl<'a> Statement<'a> {
         Self {
             label: label.or(name),
             calculation,
-            result_first: sides::read(calculation)
-                .is_ok_and(|readings| readings.iter().any(|sides| sides::leads(sides))),
+            result_first: sides::readings(calculation)
+                .is_ok_and(|readings| readings.iter().any(|sides| sides::result_is_first(sides))),
         }
     }
 
-    /// The number it ends with, or else begins with, as written: what it claims.
+    /// Returns the stated result: the last number, or else the first.
     pub(super) fn result(&self) -> Option<Stated> {
-        let sides = sides::read(self.calculation).ok()?.pop()?;
+        let sides = sides::readings(self.calculation).ok()?.pop()?;
         let ends = [sides.get(1..)?.last()?, &sides[0]];
         let result = ends
             .into_iter()
@@ -94,13 +94,15 @@ impl<'a> Statement<'a> {
         Some(Stated::of(result.expression.literal()?, about, negative))
     }
 
-    /// Whether its calculation is about that many parameters times bits or bytes for each, and
-    /// nothing else.
+    /// Returns whether the calculation multiplies about `parameters` by bits or bytes per weight.
     pub(super) fn multiplies(&self, parameters: f64) -> bool {
-        let Some(sides) = sides::read(self.calculation).ok().and_then(|mut all| all.pop()) else {
+        let Some(sides) = sides::readings(self.calculation)
+            .ok()
+            .and_then(|mut all| all.pop())
+        else {
             return false;
         };
-        let calculation = usize::from(sides::leads(&sides));
+        let calculation = usize::from(sides::result_is_first(&sides));
         let mut factors = Vec::new();
         if sides.len() < 2 || !sides[calculation].expression.factors(&mut factors) || factors.len() < 2 {
             return false;
@@ -117,36 +119,37 @@ impl<'a> Statement<'a> {
         models.len() == 1 && others.into_iter().all(of_one)
     }
 
-    /// Whether its result is said to be a gain in throughput.
+    /// Returns whether the result is labelled as a throughput gain.
     fn is_gain(&self) -> bool {
-        let says = |text: &str| text.to_ascii_lowercase().contains("throughput");
+        let mentions_throughput = |text: &str| text.to_ascii_lowercase().contains("throughput");
         let mut pieces = self.calculation.split('=');
         let (first, last) = (pieces.next(), pieces.next_back());
         let result = if self.result_first { first } else { last.or(first) }.unwrap_or_default();
-        self.label.is_some_and(says) || says(result)
+        self.label.is_some_and(mentions_throughput) || mentions_throughput(result)
     }
 
+    /// Checks the statement.
     pub(super) fn check(&self) -> Outcome {
-        let readings = match sides::read(self.calculation) {
+        let readings = match sides::readings(self.calculation) {
             Ok(readings) => readings,
-            Err(err) => return Outcome::Unreadable(err.to_string()),
+            Err(err) => return Outcome::NotCalculable(err.to_string()),
         };
         let mut outcomes: Vec<Outcome> = readings.iter().map(|sides| self.check_sides(sides)).collect();
-        // That which holds was meant, or else that which is nearest to it.
+        // Prefer the reading that holds, then the nearest one.
         outcomes.sort_by(|a, b| a.distance().total_cmp(&b.distance()));
         outcomes.swap_remove(0)
     }
 
     fn check_sides(&self, sides: &[Side]) -> Outcome {
         if sides.len() < 2 {
-            return Outcome::Unreadable("it has no `=`: write CALCULATION = RESULT".to_owned());
+            return Outcome::NotCalculable("no `=` found: write CALCULATION = RESULT".to_owned());
         }
         let mut working = Vec::new();
         for pair in sides.windows(2) {
             let (calculation, result) = sides::in_order(&pair[0], &pair[1]);
             match self.compare(&calculation, &result, sides) {
                 Outcome::Holds { working: step } => working.push(step),
-                other @ (Outcome::Wrong(_) | Outcome::Unreadable(_)) => return other,
+                other @ (Outcome::Wrong(_) | Outcome::NotCalculable(_)) => return other,
             }
         }
         Outcome::Holds {
@@ -159,9 +162,9 @@ impl<'a> Statement<'a> {
         for side in all {
             side.expression.literals(&mut literals);
         }
-        // GB is read as GiB only where no second number could hide a mistake behind it, and nobody
-        // who writes GiB, too, means the same by both.
-        let tells_apart = literals.iter().any(|literal| unit::is_binary(&literal.unit));
+        // GB may mean GiB only if the statement has one such number and no GiB. Otherwise the
+        // ambiguity could hide a mistake.
+        let distinguishes_binary = literals.iter().any(|literal| unit::is_binary(&literal.unit));
         let prefixed = literals
             .iter()
             .filter(|literal| is_decimal_bytes(literal))
@@ -172,12 +175,13 @@ impl<'a> Statement<'a> {
         let ambiguous: Vec<&Literal> = pair
             .into_iter()
             .filter(|literal| {
-                literal.meanings.len() > 1 && !(is_decimal_bytes(literal) && (tells_apart || prefixed > 1))
+                literal.meanings.len() > 1
+                    && !(is_decimal_bytes(literal) && (distinguishes_binary || prefixed > 1))
             })
             .take(MAX_AMBIGUOUS)
             .collect();
 
-        let mut nearest: Option<(f64, Mistake)> = None;
+        let mut nearest: Option<(f64, WrongResult)> = None;
         let mut failure = None;
         for combination in 0..1usize << ambiguous.len() {
             let choose = |literal: &Literal| {
@@ -187,36 +191,35 @@ impl<'a> Statement<'a> {
             };
             match self.compare_as(left, right, &choose) {
                 Ok(Ok(working)) => return Outcome::Holds { working },
-                Ok(Err((distance, mistake))) => {
-                    // The first reading is the likeliest; another must be much nearer to be the one
-                    // that was meant.
+                Ok(Err((distance, wrong_result))) => {
+                    // The first reading is the most likely; another one must be much nearer.
                     if nearest.as_ref().is_none_or(|(known, _)| distance < known * 0.5) {
-                        nearest = Some((distance, mistake));
+                        nearest = Some((distance, wrong_result));
                     }
                 }
                 Err(err) => failure = failure.or(Some(err)),
             }
         }
         match (nearest, failure) {
-            (Some((_, mistake)), _) => Outcome::Wrong(mistake),
-            (None, Some(err)) => Outcome::Unreadable(err),
-            (None, None) => Outcome::Unreadable("it says nothing that can be calculated".to_owned()),
+            (Some((_, wrong_result)), _) => Outcome::Wrong(wrong_result),
+            (None, Some(err)) => Outcome::NotCalculable(err),
+            (None, None) => Outcome::NotCalculable("no reading can be calculated".to_owned()),
         }
     }
 
-    /// One reading: `Ok(Ok(working))` if it holds, `Ok(Err((distance, mistake)))` if not.
+    /// Checks one reading. Returns `Ok(Ok(working))` if it holds, `Ok(Err((distance, result)))` if
+    /// not.
     fn compare_as(
         &self,
         left: &Side,
         right: &Side,
         choose: &dyn Fn(&Literal) -> Unit,
-    ) -> Result<Result<String, (f64, Mistake)>, String> {
+    ) -> Result<Result<String, (f64, WrongResult)>, String> {
         let text = |err: ExpressionError| err.to_string();
         let calculated = left.expression.evaluate(choose).map_err(text)?;
         let claimed = right.expression.evaluate(choose).map_err(text)?;
-        let shown = Shown::new(&right.expression, choose);
-        // Without a unit on one side, its number may be meant in base units or in the unit of the
-        // other.
+        let result_format = ResultFormat::new(&right.expression, choose);
+        // A side without a unit may be in base units or in the unit of the other side.
         let bare = |expression: &Expression| {
             let mut literals = Vec::new();
             expression.literals(&mut literals);
@@ -230,7 +233,7 @@ impl<'a> Statement<'a> {
             };
             let as_written = left.expression.evaluate(&plain).map_err(text)?;
             if bare(&left.expression) {
-                meant.push(as_written.scaled(shown.scale));
+                meant.push(as_written.scaled(result_format.scale));
             } else if bare(&right.expression) {
                 meant.push(as_written);
             } else if calculated.value != 0.0 && calculated.dimension == Dimension::NONE / claimed.dimension {
@@ -241,16 +244,16 @@ impl<'a> Statement<'a> {
                     slack: value * value * calculated.slack,
                     dimension: claimed.dimension,
                 }];
-            } else if !is_loose(&left.expression, choose) {
+            } else if !has_bare_factor(&left.expression, choose) {
                 return Err(format!(
-                    "its sides are different kinds of quantity: {} and {}",
+                    "the sides have different dimensions: {} and {}",
                     calculated.dimension, claimed.dimension
                 ));
             }
         }
-        let mut nearest: Option<(f64, Mistake)> = None;
+        let mut nearest: Option<(f64, WrongResult)> = None;
         for amount in meant {
-            let readings = self.readings(&left.expression, amount.value, &shown, choose);
+            let readings = self.readings(&left.expression, amount.value, &result_format, choose);
             for (index, (value, note)) in readings.into_iter().enumerate() {
                 let slack = amount.slack;
                 let relation = right.relation;
@@ -261,72 +264,75 @@ impl<'a> Statement<'a> {
                         ..amount
                     },
                     claimed,
-                    &shown,
+                    &result_format,
                     relation,
                 ) {
-                    return Ok(Ok(format!("{} = {}", shown_left(left), shown.format(value))));
+                    return Ok(Ok(format!(
+                        "{} = {}",
+                        describe_left(left),
+                        result_format.format(value)
+                    )));
                 }
                 let distance = distance(value, claimed.value);
-                // That a ratio is meant as a change or as its inverse shows by coming out nearly
-                // right.
+                // Accept a ratio as a change or inverse only if the result is nearly right.
                 if index > 0 && distance > NEARLY {
                     continue;
                 }
                 if nearest.as_ref().is_none_or(|(known, _)| distance < *known) {
-                    let mistake = Mistake {
-                        claimed: shown.format_claimed(&right.expression, relation),
-                        right: shown.format(value),
-                        right_value: value / shown.scale,
+                    let wrong_result = WrongResult {
+                        claimed: result_format.format_claimed(&right.expression, relation),
+                        right: result_format.format(value),
+                        right_value: value / result_format.scale,
                         factor: claimed.value / value,
                         note: note.or_else(|| weighted_mean_note(&left.expression)),
                     };
-                    nearest = Some((distance, mistake));
+                    nearest = Some((distance, wrong_result));
                 }
             }
         }
         nearest
             .map(Err)
-            .ok_or_else(|| "it says nothing that can be calculated".to_owned())
+            .ok_or_else(|| "no reading can be calculated".to_owned())
     }
 
-    /// What the calculation may mean for a result of this form: a change where a percentage is
-    /// stated of a ratio, the inverse where a factor is.
+    /// Returns the possible values of the calculation: also a change for a percentage of a ratio,
+    /// and the inverse for a factor.
     fn readings(
         &self,
         left: &Expression,
         value: f64,
-        shown: &Shown,
+        result_format: &ResultFormat,
         choose: &dyn Fn(&Literal) -> Unit,
     ) -> Vec<(f64, Option<String>)> {
         if self.is_gain()
-            && shown.percent
+            && result_format.percent
             && let Some(gain) = throughput_gain(left, choose)
         {
             let note = format!(
-                "a time that shrinks by {:.1} % raises throughput by 1/(1 − {:.3}) − 1",
+                "a time reduction of {:.1} % increases throughput by 1/(1 − {:.3}) − 1",
                 value * 100.0,
                 value
             );
             return vec![(gain, Some(note))];
         }
         let ratio = matches!(left, Expression::Binary(Operator::Divide, ..));
-        // What takes half the time is done twice as often.
-        let sooner =
-            (shown.percent && value > 0.0 && is_change_of_time(left, choose)).then(|| value.recip() - 1.0);
+        // Half the time means twice the throughput.
+        let sooner = (result_format.percent && value > 0.0 && is_change_of_time(left, choose))
+            .then(|| value.recip() - 1.0);
         if let (true, Some(gain)) = (self.is_gain(), sooner) {
             return vec![(gain, None)];
         }
-        let is_change = shown.percent && shown.signed;
-        let mut readings = if !(shown.percent && ratio) || is_change && is_difference(left) {
+        let is_change = result_format.percent && result_format.signed;
+        let mut readings = if !(result_format.percent && ratio) || is_change && is_difference(left) {
             vec![(value, None)]
         } else if is_change {
-            // With its sign a percentage says by how much, never how much there is of it.
+            // A signed percentage is a change, never a share.
             vec![(value - 1.0, None)]
         } else {
             vec![(value, None), (value - 1.0, None), (1.0 - value, None)]
         };
         readings.extend(sooner.map(|gain| (gain, None)));
-        if shown.factor && ratio && value != 0.0 {
+        if result_format.factor && ratio && value != 0.0 {
             readings.push((value.recip(), None));
         }
         readings
@@ -340,9 +346,9 @@ fn is_decimal_bytes(literal: &Literal) -> bool {
         && literal.meanings[1].dimension.bytes == 1
 }
 
-/// Whether a factor without a unit stands beside ones with: `77.7 * 8.03 GB` leaves open what 77.7
-/// is.
-fn is_loose(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool {
+/// Returns whether the expression has a factor without a unit, whose dimension is open: the 77.7 of
+/// `77.7 * 8.03 GB`.
+fn has_bare_factor(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool {
     let mut literals = Vec::new();
     expression.literals(&mut literals);
     literals
@@ -350,7 +356,7 @@ fn is_loose(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool 
         .any(|literal| literal.unit.is_empty() && choose(literal).dimension == Dimension::NONE)
 }
 
-/// Whether what stands above the line is a change already: `(b-a)/a`.
+/// Returns whether the numerator is already a change: `(b-a)/a`.
 fn is_difference(left: &Expression) -> bool {
     let Expression::Binary(Operator::Divide, above, _) = left else {
         return false;
@@ -361,7 +367,7 @@ fn is_difference(left: &Expression) -> bool {
     )
 }
 
-/// Whether a time stands over another.
+/// Returns whether the expression is a ratio of two times.
 fn is_change_of_time(left: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bool {
     let Expression::Binary(Operator::Divide, above, below) = left else {
         return false;
@@ -373,7 +379,7 @@ fn is_change_of_time(left: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> bo
     is_time(above) && is_time(below)
 }
 
-/// `(a-b)/a` of times, or `1 - b/a`, as the throughput gained: `a/b - 1`.
+/// Converts a time reduction `(a-b)/a` or `1 - b/a` to a throughput gain `a/b - 1`.
 fn throughput_gain(left: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> Option<f64> {
     let share = left.evaluate(choose).ok()?.value;
     let is_reduction = match left {
@@ -389,8 +395,7 @@ fn throughput_gain(left: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> Opti
     (is_reduction && share < 1.0).then(|| share / (1.0 - share))
 }
 
-/// `(w1*x1 + w2*x2 + …)/c` where the weights do not sum to `c`: what they sum to, and the mean they
-/// give.
+/// Returns a note on a weighted mean `(w1*x1 + w2*x2 + …)/c` whose weights do not sum to `c`.
 fn weighted_mean_note(left: &Expression) -> Option<String> {
     let Expression::Binary(Operator::Divide, above, below) = left else {
         return None;
@@ -420,11 +425,11 @@ fn weighted_mean_note(left: &Expression) -> Option<String> {
         return None;
     }
     let mut note = format!(
-        "the weights sum to {weights:.2}, not {divisor}; divided by that the mean is {:.1}",
+        "the weights sum to {weights:.2}, not {divisor}; with that divisor, the mean is {:.1}",
         sum / weights
     );
     if weights > 1.005 {
-        note.push_str(", and shares or probabilities of cases that exclude each other sum to 1");
+        note.push_str("; shares of mutually exclusive cases must sum to 1");
     }
     Some(note)
 }
@@ -438,19 +443,19 @@ fn summands<'a>(expression: &'a Expression, into: &mut Vec<&'a Expression>) {
     }
 }
 
-/// How a result is written: its unit and its digits.
-struct Shown {
+/// Format of a result: unit and digits.
+struct ResultFormat {
     unit: String,
     scale: f64,
     decimals: usize,
-    /// The last digit's place in base units; zero for a calculation.
+    /// Place value of the last digit in base units; 0 for a calculation.
     place: f64,
     percent: bool,
     factor: bool,
     signed: bool,
 }
 
-impl Shown {
+impl ResultFormat {
     fn new(expression: &Expression, choose: &dyn Fn(&Literal) -> Unit) -> Self {
         let Some(literal) = expression.literal() else {
             return Self {
@@ -479,7 +484,7 @@ impl Shown {
         let number = value / self.scale;
         let sign = if self.signed && number > 0.0 { "+" } else { "" };
         let magnitude = number.abs();
-        // Enough digits that the difference shows.
+        // Use enough digits to show the difference.
         let digits = if magnitude >= 100.0 {
             0
         } else if magnitude >= 10.0 {
@@ -500,32 +505,32 @@ impl Shown {
             return "the other side".to_owned();
         };
         let negative = matches!(expression, Expression::Negative(_));
-        let roughly = if relation == Relation::About { "~" } else { "" };
-        format!("{roughly}{}", Stated::of(literal, false, negative))
+        let approximate = if relation == Relation::About { "~" } else { "" };
+        format!("{approximate}{}", Stated::of(literal, false, negative))
     }
 }
 
-fn shown_left(left: &Side) -> &'static str {
+fn describe_left(left: &Side) -> &'static str {
     match left.expression {
         Expression::Number(_) | Expression::Negative(_) => "it",
         Expression::Binary(..) => "the calculation",
     }
 }
 
-/// How far apart two numbers are, as a factor.
+/// Returns the logarithm of the factor between two numbers.
 fn distance(a: f64, b: f64) -> f64 {
     if a * b > 0.0 {
         (a / b).ln().abs()
     } else {
-        // Zero or another sign: farther than any factor that matters.
+        // Zero or different signs: farther than any relevant factor.
         100.0 + (a - b).abs().min(1e6)
     }
 }
 
-fn holds(calculated: Amount, claimed: Amount, shown: &Shown, relation: Relation) -> bool {
-    let mut tolerance = claimed.slack.max(shown.place / 2.0) + calculated.slack;
+fn holds(calculated: Amount, claimed: Amount, result_format: &ResultFormat, relation: Relation) -> bool {
+    let mut tolerance = claimed.slack.max(result_format.place / 2.0) + calculated.slack;
     tolerance = tolerance.max(SLIP * calculated.value.abs());
-    // Binary fractions: 0.1 + 0.2.
+    // Allow for binary rounding, as in 0.1 + 0.2.
     tolerance += 1e-9 * calculated.value.abs();
     let difference = calculated.value - claimed.value;
     match relation {
@@ -536,7 +541,7 @@ fn holds(calculated: Amount, claimed: Amount, shown: &Shown, relation: Relation)
                 tolerance = tolerance.max(ABOUT * claimed.value.abs());
             }
             let cut = calculated.value.abs() - claimed.value.abs();
-            let was_cut = (0.0..shown.place).contains(&cut) && calculated.value * claimed.value > 0.0;
+            let was_cut = (0.0..result_format.place).contains(&cut) && calculated.value * claimed.value > 0.0;
             difference.abs() <= tolerance || was_cut
         }
     }

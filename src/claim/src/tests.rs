@@ -1,4 +1,4 @@
-//! The published cases of `cases.yaml`, the evaluator, and what must hold of every claim.
+//! Published cases of `cases.yaml`, and properties of all claims.
 
 use crate::figure_class::FigureClass as _;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use rooflet_model::weights::{WeightFormat, Weights};
 use rooflet_roofline::chip;
 use rooflet_roofline::predict::{Engine, Hardware, ModelCost, Parameters, Prediction, Workload};
 
-/// A claim and what the check must say of it.
+/// Claim with the expected result of its check.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
@@ -25,17 +25,17 @@ struct Case {
 #[serde(deny_unknown_fields)]
 struct Expect {
     verdict: ClaimVerdict,
-    /// The field of the finding that matters.
+    /// Field of the expected finding.
     field: Option<String>,
-    /// What would be right there, within 2 %.
+    /// Expected correct value, within 2 %.
     right: Option<f64>,
-    /// Words of the finding's message.
+    /// Texts in the finding's message.
     #[serde(default)]
-    says: Vec<String>,
+    contains: Vec<String>,
 }
 
 #[test]
-fn published_cases_come_out_right() {
+fn published_cases_have_expected_verdicts() {
     let mut wrong = Vec::new();
     for document in yaml::documents(include_str!("cases.yaml")).unwrap() {
         let case: Case = serde_json::from_value(document).unwrap();
@@ -59,7 +59,10 @@ fn published_cases_come_out_right() {
         let found = assessment.findings.iter().find(|finding| {
             finding.verdict == expect.verdict
                 && expect.field.as_ref().is_none_or(|field| *field == finding.field)
-                && expect.says.iter().all(|words| finding.message.contains(words))
+                && expect
+                    .contains
+                    .iter()
+                    .all(|remarks| finding.message.contains(remarks))
                 && expect.right.is_none_or(|right| {
                     finding
                         .right_value
@@ -76,7 +79,7 @@ fn published_cases_come_out_right() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Any chip, any known model that fits it, in any of the usual formats.
+/// Claim of one decode rate.
 fn decode_claim(
     rate: f64,
     chip: &chip::ChipVariant,
@@ -111,7 +114,7 @@ const FORMATS: &[&str] = &["mlx4", "mlx8", "bf16", "q4_k_m", "q8_0", "mxfp4"];
 
 proptest! {
     #[test]
-    fn what_is_predicted_is_plausible_and_what_exceeds_the_limit_is_not(
+    fn predictions_are_plausible_and_rates_above_the_limit_are_not(
         chip in 0..chip::catalogue().len(),
         model in 0..MODELS.len(),
         format in 0..FORMATS.len(),
@@ -123,8 +126,8 @@ proptest! {
         let spec = decode_claim(1.0, chip, model, format, batch);
         let cell = Cell::of_figure(&spec, &spec.figures[0], "figures[0]").unwrap();
         let (known, _, claimed) = cell.model.sized().unwrap();
-        // What does not fit is another limit.
-        prop_assume!(known.resident(claimed.likely) * 1.2 < cell.machine.most_memory().unwrap());
+        // Exclude models that do not fit into memory: they exceed another limit.
+        prop_assume!(known.resident(claimed.likely) * 1.2 < cell.machine.max_memory().unwrap());
 
         let dimensions = known.dimensions.clone().unwrap();
         let cost = ModelCost { weights: Weights::estimate(&dimensions, format.parse::<WeightFormat>().unwrap()), dimensions };
@@ -132,19 +135,19 @@ proptest! {
         let engine = if llama { Engine::LlamaCpp } else { Engine::Mlx };
         let predicted = Prediction::new(Parameters::built_in(), Hardware::Chip(chip), engine, &cost, workload);
         let spec = decode_claim(predicted.decode.aggregate_tokens_per_second.p50, chip, model, format, batch);
-        let said = Assessment::new(&spec).unwrap();
-        prop_assert_eq!(said.verdict, ClaimVerdict::Plausible, "{:#?}", said);
+        let result = Assessment::new(&spec).unwrap();
+        prop_assert_eq!(result.verdict, ClaimVerdict::Plausible, "{:#?}", result);
 
         let limit = limits::DecodeLimit::new(&cell).unwrap().hard;
-        let said = Assessment::new(&decode_claim(1.05 * limit, chip, model, format, batch)).unwrap();
-        prop_assert_eq!(said.verdict, ClaimVerdict::ExceedsRoofline, "{:#?}", said);
+        let result = Assessment::new(&decode_claim(1.05 * limit, chip, model, format, batch)).unwrap();
+        prop_assert_eq!(result.verdict, ClaimVerdict::ExceedsRoofline, "{:#?}", result);
     }
 }
 
-/// 273 GB/s over the bytes that one token reads, computed by hand: 6.98·10⁹ weights and a head of
-/// 0.525·10⁹.
+/// Ceilings computed by hand: 273 GB/s divided by the bytes of one token (6.98·10⁹ weights and a
+/// head of 0.525·10⁹).
 #[test]
-fn a_few_percent_above_the_ceiling_is_not_plausible_where_the_bits_are_known() {
+fn rate_5_percent_above_ceiling_exceeds_roofline_for_known_formats() {
     let m4_pro = chip::find("M4 Pro", Some(20), None).unwrap();
     let verdict = |format: &str, rate: f64| {
         let spec = decode_claim(rate, m4_pro, "llama3-8b", format, 1);
@@ -165,7 +168,7 @@ fn a_few_percent_above_the_ceiling_is_not_plausible_where_the_bits_are_known() {
 }
 
 #[test]
-fn a_time_per_token_is_a_rate() {
+fn accepts_time_per_token_as_rate() {
     let verdict = |value: &str| {
         assess(&format!(
             "hardware: {{chip: Apple M4 Pro, gpuCores: 20, memory: 48 GB}}\nmodel: {{name: Qwen2.5-14B-Instruct-4bit}}\n\
@@ -186,7 +189,7 @@ fn a_time_per_token_is_a_rate() {
 }
 
 #[test]
-fn a_share_of_all_memory_is_a_remark_where_the_model_fits() {
+fn share_of_total_memory_is_a_remark_if_the_model_fits() {
     let memory = |share: &str| {
         assess(&format!(
             "hardware: {{chip: Apple M4, gpuCores: 10, memory: 16 GB}}\nmodel: {{name: Qwen3-8B-4bit}}\n\
@@ -205,7 +208,7 @@ fn a_share_of_all_memory_is_a_remark_where_the_model_fits() {
 }
 
 #[test]
-fn weights_beyond_the_default_working_set_are_remarked_upon() {
+fn weights_above_default_gpu_limit_are_a_remark() {
     let remarks = |memory: &str| {
         let assessment = assess(&format!(
             "hardware: {{chip: Apple M4 Max, gpuCores: 40, memory: {memory}}}\nmodel: {{name: Llama-3.3-70B-Instruct-6bit}}\n\
@@ -232,8 +235,8 @@ fn assess(yaml: &str) -> Assessment {
     Assessment::new(&spec).unwrap_or_else(|err| panic!("{yaml}: {err}"))
 }
 
-/// Of a claim with one figure: its verdict, and all that is said of it.
-fn said_of_figure(yaml: &str) -> (ClaimVerdict, String) {
+/// Returns the verdict of a claim with one figure, and all its messages and remarks.
+fn assess_figure(yaml: &str) -> (ClaimVerdict, String) {
     let assessment = assess(yaml);
     let of_figure = |field: &str| field == "figures[0]";
     let findings = assessment
@@ -241,24 +244,24 @@ fn said_of_figure(yaml: &str) -> (ClaimVerdict, String) {
         .iter()
         .filter(|finding| of_figure(&finding.field));
     let checks = assessment.checks.iter().filter(|check| of_figure(&check.field));
-    let words: Vec<&str> = findings
+    let remarks: Vec<&str> = findings
         .map(|finding| finding.message.as_str())
         .chain(checks.flat_map(|check| check.remarks.iter().map(String::as_str)))
         .collect();
-    (assessment.verdict, words.join("; "))
+    (assessment.verdict, remarks.join("; "))
 }
 
 #[test]
-fn bits_per_weight_are_the_mean_of_all_weights() {
+fn bits_per_weight_may_be_the_mean_or_the_format() {
     let verdict = |model: &str, format: &str, bits: &str| {
-        said_of_figure(&format!(
+        assess_figure(&format!(
             "{{model: {{name: {model}, quantization: {format}}}, figures: [{{kind: bitsPerWeight, value: {bits}}}]}}"
         ))
         .0
     };
     for (model, format, bits) in [
         ("gpt-oss-120b", "mxfp4", "4.33"),
-        // What the format is said to have.
+        // Nominal bits of the format.
         ("gpt-oss-120b", "mxfp4", "4.25"),
         ("qwen3-30b-a3b", "q4_k_xl", "4.65"),
         ("gemma-4-26b-a4b", "q4_k_m", "5.3"),
@@ -286,44 +289,44 @@ fn bits_per_weight_are_the_mean_of_all_weights() {
 }
 
 #[test]
-fn what_is_calculated_of_weights_holds_as_it_is_printed() {
+fn printed_weight_calculation_holds_as_statement() {
     let others = ["llama-3.1-8b", "gpt-oss-120b", "gemma-4-26b-a4b"];
     for model in MODELS.iter().chain(&others) {
         for format in FORMATS.iter().chain(&["q4_k_xl"]) {
-            let (verdict, said) = said_of_figure(&format!(
+            let (verdict, result) = assess_figure(&format!(
                 "{{model: {{name: {model}, quantization: {format}}}, figures: [{{kind: weightBytes, value: 900 GB}}]}}"
             ));
-            assert_eq!(verdict, ClaimVerdict::WrongFact, "{model} {format}: {said}");
-            let checked = Statement::new(&said).check();
+            assert_eq!(verdict, ClaimVerdict::WrongFact, "{model} {format}: {result}");
+            let checked = Statement::new(&result).check();
             assert!(
                 matches!(checked, Outcome::Holds { .. }),
-                "{model} {format}: {said}: {checked:?}"
+                "{model} {format}: {result}: {checked:?}"
             );
         }
     }
 }
 
 #[test]
-fn what_a_smaller_cache_allows_is_said_so() {
+fn remarks_that_rate_requires_4bit_cache() {
     let at = |rate: f64| {
         let spec = format!(
             "{{hardware: {{chip: M4 Max, gpuCores: 40}}, model: {{name: llama-3.1-8b-4bit}}, workload: {{context: 131072}}, \
              figures: [{{kind: decodeTokensPerSecond, value: {rate}}}]}}"
         );
-        (said_of_figure(&spec), assess(&spec))
+        (assess_figure(&spec), assess(&spec))
     };
-    let ((verdict, said), _) = at(25.0);
+    let ((verdict, result), _) = at(25.0);
     assert_eq!(verdict, ClaimVerdict::Plausible);
-    assert!(!said.contains("4 bits"), "{said}");
-    let ((verdict, said), _) = at(60.0);
+    assert!(!result.contains("4 bits"), "{result}");
+    let ((verdict, result), _) = at(60.0);
     assert_eq!(verdict, ClaimVerdict::Plausible);
     assert!(
-        said.contains("possible only with a cache in 4 bits") && !said.contains("25.5"),
-        "{said}"
+        result.contains("possible only with a 4-bit KV cache") && !result.contains("25.5"),
+        "{result}"
     );
-    let ((verdict, said), assessment) = at(70.0);
+    let ((verdict, result), assessment) = at(70.0);
     assert_eq!(verdict, ClaimVerdict::ExceedsRoofline);
-    assert!(said.contains("4 bits") && !said.contains("25.5"), "{said}");
+    assert!(result.contains("4 bits") && !result.contains("25.5"), "{result}");
     let right = assessment.findings[0].right_value.unwrap();
     assert!((60.0..62.0).contains(&right), "{right}");
 
@@ -334,40 +337,40 @@ fn what_a_smaller_cache_allows_is_said_so() {
 }
 
 #[test]
-fn throughput_without_its_batch_is_unclear_up_to_what_compute_allows() {
-    let said = |workload: &str, rate: u32| {
-        said_of_figure(&format!(
+fn throughput_without_batch_is_unclear_up_to_the_compute_limit() {
+    let result = |workload: &str, rate: u32| {
+        assess_figure(&format!(
             "{{engine: vllm-mlx, hardware: {{chip: M3 Ultra, gpuCores: 80}}, model: {{name: qwen3-8b-4bit}}, \
              workload: {workload}, figures: [{{kind: throughputTokensPerSecond, value: {rate}}}]}}"
         ))
     };
-    assert_eq!(said("{}", 150).0, ClaimVerdict::Plausible);
-    let (verdict, words) = said("{}", 420);
-    assert_eq!(verdict, ClaimVerdict::MethodUnclear, "{words}");
-    assert!(words.contains("batch"), "{words}");
-    assert_eq!(said("{batch: 16}", 420).0, ClaimVerdict::Plausible);
-    assert_eq!(said("{batch: 1}", 420).0, ClaimVerdict::ExceedsRoofline);
-    let (verdict, words) = said("{}", 9000);
-    assert_eq!(verdict, ClaimVerdict::ExceedsRoofline, "{words}");
-    assert!(words.contains("TFLOPS"), "{words}");
+    assert_eq!(result("{}", 150).0, ClaimVerdict::Plausible);
+    let (verdict, remarks) = result("{}", 420);
+    assert_eq!(verdict, ClaimVerdict::MethodUnclear, "{remarks}");
+    assert!(remarks.contains("batch"), "{remarks}");
+    assert_eq!(result("{batch: 16}", 420).0, ClaimVerdict::Plausible);
+    assert_eq!(result("{batch: 1}", 420).0, ClaimVerdict::ExceedsRoofline);
+    let (verdict, remarks) = result("{}", 9000);
+    assert_eq!(verdict, ClaimVerdict::ExceedsRoofline, "{remarks}");
+    assert!(remarks.contains("TFLOPS"), "{remarks}");
 }
 
 #[test]
-fn where_compute_is_the_limit_operations_are_the_argument() {
-    let (verdict, said) = said_of_figure(
+fn message_states_operations_if_compute_is_the_limit() {
+    let (verdict, result) = assess_figure(
         "{hardware: {chip: M4 Max, gpuCores: 40}, model: {name: qwen3-8b-4bit}, workload: {batch: 64}, \
          figures: [{kind: decodeTokensPerSecond, value: 5000}]}",
     );
     assert_eq!(verdict, ClaimVerdict::ExceedsRoofline);
     assert!(
-        said.contains("75.7 TFLOPS") && said.contains("21.2 TFLOPS"),
-        "{said}"
+        result.contains("75.7 TFLOPS") && result.contains("21.2 TFLOPS"),
+        "{result}"
     );
-    assert!(!said.contains("GB of weights"), "{said}");
+    assert!(!result.contains("GB of weights"), "{result}");
 }
 
 #[test]
-fn what_cannot_be_a_number_of_its_kind_is_refused() {
+fn rejects_numbers_outside_the_range_of_their_kind() {
     let message = |yaml: &str| {
         let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
         match Assessment::new(&spec) {
@@ -385,12 +388,12 @@ fn what_cannot_be_a_number_of_its_kind_is_refused() {
         ("bitsPerWeight", "0"),
         ("shareOfBandwidth", "-3 %"),
     ] {
-        let said = figure(kind, value);
+        let result = figure(kind, value);
         assert!(
-            said.starts_with(&format!("figures[0].value: `{value}` ")),
-            "{said}"
+            result.starts_with(&format!("figures[0].value: `{value}` ")),
+            "{result}"
         );
-        assert!(said.contains("write"), "{said}");
+        assert!(result.contains("write"), "{result}");
     }
     let workload = |workload: &str| {
         message(&format!(
@@ -400,10 +403,10 @@ fn what_cannot_be_a_number_of_its_kind_is_refused() {
     assert!(workload("{context: -5}").starts_with("workload.context: `-5` "));
     assert!(workload("{generated: -1}").starts_with("workload.generated: `-1` "));
     assert!(workload("{batch: 0}").starts_with("workload.batch: "));
-    let said = workload("{prompt: 100, cached: 200}");
+    let result = workload("{prompt: 100, cached: 200}");
     assert!(
-        said.starts_with("workload.cached: ") && said.contains("200") && said.contains("100"),
-        "{said}"
+        result.starts_with("workload.cached: ") && result.contains("200") && result.contains("100"),
+        "{result}"
     );
     let own = "{workload: {prompt: 100}, figures: [{kind: timeToFirstTokenSeconds, value: 1, under: {cached: 200}}]}";
     assert!(message(own).starts_with("figures[0].under.cached: "));
@@ -412,14 +415,14 @@ fn what_cannot_be_a_number_of_its_kind_is_refused() {
     );
     let model = "{model: {name: foo, parameters: 3B, activeParameters: 30B}, statements: ['1 = 1']}";
     assert!(message(model).starts_with("model.activeParameters: "));
-    // Decoding is measured without a prompt, too, and a gain may be a loss.
+    // A prompt may have 0 tokens, and a gain may be negative.
     assess(
         "{workload: {context: 0, cached: 0, prompt: 0}, figures: [{kind: throughputGain, value: '-5 %'}]}",
     );
 }
 
 #[test]
-fn bad_input_names_its_field() {
+fn errors_start_with_the_field() {
     let message = |yaml: &str| {
         let spec: PerformanceClaimSpec = yaml::from_str(yaml).unwrap();
         Assessment::new(&spec).unwrap_err().to_string()
@@ -448,8 +451,7 @@ fn bad_input_names_its_field() {
 }
 
 #[test]
-fn every_kind_of_figure_can_be_written() {
-    // A kind whose name does not read back could never be used.
-    let kind: FigureKind = serde_json::from_value(FigureKind::KvBytesPerToken.spelt().into()).unwrap();
+fn spelling_of_a_kind_parses_back() {
+    let kind: FigureKind = serde_json::from_value(FigureKind::KvBytesPerToken.spelling().into()).unwrap();
     assert_eq!(kind, FigureKind::KvBytesPerToken);
 }

@@ -1,10 +1,10 @@
-//! Units as people write them beside numbers: `GB/s`, `tok/s`, `ms`, `TFLOPS`, `32K`, `12B`.
+//! Units in published numbers: `GB/s`, `tok/s`, `ms`, `TFLOPS`, `32K`, `12B`.
 
 use std::fmt;
 use std::ops::{Div, Mul};
 
-/// What kind of quantity a number is: powers of the base units. Tokens, layers, requests and the
-/// like count as bare numbers: prose drops them too freely to insist on them.
+/// Dimension of a quantity, as powers of the base units. Tokens, layers and requests have no
+/// dimension, because texts often omit them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Dimension {
     pub(super) bytes: i32,
@@ -85,7 +85,7 @@ impl fmt::Display for Dimension {
     }
 }
 
-/// One meaning of a unit: what one of it is in base units.
+/// Meaning of a unit: its size in base units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Unit {
     pub(super) scale: f64,
@@ -105,8 +105,8 @@ const MIB: f64 = KIB * KIB;
 const GIB: f64 = MIB * KIB;
 const TIB: f64 = GIB * KIB;
 
-/// The meanings of a unit's name, the likeliest first. `attached` says that it follows its number
-/// without a blank: then `B` is a billion rather than bytes.
+/// Returns the meanings of a unit's name, most likely first. `attached`: the unit follows its
+/// number without a space; `B` then means billion rather than bytes.
 pub(super) fn meanings(name: &str, attached: bool) -> Option<Vec<Unit>> {
     let bytes = |scale| Unit::of(scale, Dimension::BYTES);
     let seconds = |scale| Unit::of(scale, Dimension::SECONDS);
@@ -135,7 +135,7 @@ pub(super) fn meanings(name: &str, attached: bool) -> Option<Vec<Unit>> {
         "M" | "million" => vec![count(1e6)],
         "bn" | "billion" => vec![count(1e9)],
         "T" | "trillion" => vec![count(1e12)],
-        // Transfers, as of memory: 6400 MT/s.
+        // Memory transfers: 6400 MT/s.
         "MT" => vec![count(1e6)],
         "GT" => vec![count(1e9)],
         "s" | "sec" | "secs" | "second" | "seconds" => vec![seconds(1.0)],
@@ -173,19 +173,19 @@ pub(super) fn meanings(name: &str, attached: bool) -> Option<Vec<Unit>> {
     })
 }
 
-/// Whether a unit as written counts bytes in powers of 1024: `GiB`, `MiB/s`.
+/// Returns whether the unit counts bytes in powers of 1024: `GiB`, `MiB/s`.
 pub(super) fn is_binary(unit: &str) -> bool {
     let first = unit.split(['/', ' ']).next().unwrap_or_default();
     matches!(first, "Ki" | "KiB" | "Mi" | "MiB" | "Gi" | "GiB" | "Ti" | "TiB")
 }
 
-/// Whether a unit as written counts bits.
+/// Returns whether the unit counts bits.
 pub(super) fn counts_bits(unit: &str) -> bool {
     let first = unit.split(['/', ' ']).next().unwrap_or_default();
     matches!(first, "bit" | "bits" | "b" | "Gbit" | "Gb")
 }
 
-/// Words in a statement that say what a number is and change nothing.
+/// Returns whether a word in a statement only describes a number.
 pub(super) fn is_remark(word: &str) -> bool {
     matches!(
         word,

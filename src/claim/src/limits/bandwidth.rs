@@ -1,24 +1,25 @@
-//! What a machine's memory moves, in all and of the cache.
+//! Limits of memory bandwidth: total, and for reading the KV cache.
 
 use super::super::cell::Cell;
 use super::super::machine::gigabytes_per_second;
 use super::super::{Flag, Report};
-use super::shown::gigabytes;
-use super::{DecodeLimit, kv_bytes, machine_name, why_untestable};
+use super::format::gigabytes;
+use super::{DecodeLimit, kv_bytes, machine_name, untestable_reason};
 use rooflet_api::v1alpha1::ClaimVerdict;
 use rooflet_model::kv_cache::KvBits;
 
-/// Kernels that do not share the cache between query heads read it this often, and write beside it.
+/// Maximum reads of the KV cache per token. Kernels without sharing between query heads read it
+/// once per query head.
 const KV_READS: f64 = 16.0;
 
 pub(super) fn bandwidth(cell: &Cell, report: &mut Report) {
     let Some(bin) = cell.machine.fastest() else {
-        report.remark(&cell.field, why_untestable(cell));
+        report.remark(&cell.field, untestable_reason(cell));
         return;
     };
     let most = bin.bandwidth * cell.machine.machines;
     let name = machine_name(cell, bin);
-    // Data sheets round by as much.
+    // Allow for rounding in data sheets.
     if cell.reading.low <= most * 1.03 {
         report.pass(
             &cell.field,
@@ -27,7 +28,7 @@ pub(super) fn bandwidth(cell: &Cell, report: &mut Report) {
         return;
     }
     let message = format!(
-        "{} is {:.0} % of what {name} can move; a figure above the memory's own comes out of a cache, or belongs to another machine",
+        "{} is {:.0} % of the bandwidth of {name}; a figure above the memory bandwidth comes from a cache or from another machine",
         cell.stated,
         100.0 * cell.reading.value / most
     );
@@ -45,11 +46,14 @@ pub(super) fn bandwidth(cell: &Cell, report: &mut Report) {
 
 pub(super) fn kv_bandwidth(cell: &Cell, report: &mut Report) {
     let (Some(limit), Some((model, _))) = (DecodeLimit::new(cell), &cell.model.known) else {
-        report.remark(&cell.field, why_untestable(cell));
+        report.remark(&cell.field, untestable_reason(cell));
         return;
     };
     if model.dimensions.is_none() {
-        report.remark(&cell.field, "not checked: the model's dimensions are not known");
+        report.remark(
+            &cell.field,
+            "not checked: the dimensions of the model are unknown",
+        );
         return;
     }
     let context = cell
@@ -61,13 +65,13 @@ pub(super) fn kv_bandwidth(cell: &Cell, report: &mut Report) {
     if context <= 0.0 {
         report.remark(
             &cell.field,
-            "not checked: how many tokens the cache held is not stated",
+            "not checked: the number of cached tokens is not stated",
         );
         return;
     }
     let bits = cell.workload.kv_bits.unwrap_or(KvBits::HALF.0);
     let per_pass = kv_bytes(model, context + 1.0, bits);
-    // Each token costs one read of its sequence's cache.
+    // Each token reads the KV cache of its sequence once.
     let most = (limit.hard * per_pass * KV_READS).min(limit.bandwidth);
     let rate = limit.ceiling.min(limit.hard);
     let usual = rate * per_pass;
@@ -75,7 +79,7 @@ pub(super) fn kv_bandwidth(cell: &Cell, report: &mut Report) {
         report.pass(
             &cell.field,
             format!(
-                "{} of cache at {context:.0} tokens, read up to {rate:.0} times a second: {}",
+                "{} of KV cache at {context:.0} tokens, read up to {rate:.0} times per second: {}",
                 gigabytes(per_pass),
                 gigabytes_per_second(usual)
             ),
@@ -83,7 +87,7 @@ pub(super) fn kv_bandwidth(cell: &Cell, report: &mut Report) {
         return;
     }
     let message = format!(
-        "the cache of {context:.0} tokens holds {} and is read once per token: even at {rate:.0} tok/s that is {}",
+        "the KV cache of {context:.0} tokens has {} and is read once per token: even at {rate:.0} tok/s, that is {}",
         gigabytes(per_pass),
         gigabytes_per_second(usual)
     );

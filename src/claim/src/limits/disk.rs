@@ -1,15 +1,16 @@
-//! How fast weights are read from a disk.
+//! Limits of reading weights from disk.
 
 use super::super::cell::Cell;
 use super::super::machine::gigabytes_per_second;
 use super::super::{Flag, Report};
-use super::FASTEST_DISK;
-use super::shown::{Trimmed, gigabytes};
+use super::MAX_DISK_RATE;
+use super::format::{Trimmed, gigabytes};
 use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
 use rooflet_model::weights::FormatBits;
 
-/// No Mac's own disk reads slower; 1.5 GB/s is the slowest sold since 2020.
-const SLOWEST_DISK: f64 = 0.5e9;
+/// Minimum read rate of an internal disk, in bytes per second. The slowest Mac since 2020 reads
+/// 1.5 GB/s.
+const MIN_DISK_RATE: f64 = 0.5e9;
 
 pub(super) fn disk(cell: &Cell, report: &mut Report) {
     let resident = |bits: fn(&super::super::model::ClaimedFormat) -> FormatBits| {
@@ -27,7 +28,7 @@ pub(super) fn disk(cell: &Cell, report: &mut Report) {
     let Some((least, usual)) = bytes.filter(|(least, _)| *least > 0.0) else {
         report.remark(
             &cell.field,
-            "not checked: how much was read is not stated; add `bytes`",
+            "not checked: the number of bytes read is not stated; add `bytes`",
         );
         return;
     };
@@ -45,13 +46,13 @@ pub(super) fn disk(cell: &Cell, report: &mut Report) {
             .instead(cell.stated.clone(), right.clone(), expected)
             .factor(cell.reading.value / expected)
     };
-    if least / cell.reading.high.max(1e-9) > FASTEST_DISK {
-        let message = format!("{working}, faster than any disk: it came out of memory, or was not read");
+    if least / cell.reading.high.max(1e-9) > MAX_DISK_RATE {
+        let message = format!("{working}, faster than any disk: the data came from memory or was not read");
         report.flag(&cell.field, flag(ClaimVerdict::ExceedsRoofline, message));
-    } else if usual / cell.reading.low.max(1e-9) < SLOWEST_DISK {
+    } else if usual / cell.reading.low.max(1e-9) < MIN_DISK_RATE {
         let message = format!(
-            "{working}, and every Mac's disk reads {} or more: the time goes into something else",
-            gigabytes_per_second(SLOWEST_DISK)
+            "{working}, but every Mac's disk reads at least {}: the time includes other work",
+            gigabytes_per_second(MIN_DISK_RATE)
         );
         let verdict = if cell.kind == FigureKind::DiskReadSeconds {
             ClaimVerdict::ExceedsRoofline

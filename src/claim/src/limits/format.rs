@@ -1,9 +1,9 @@
-//! Figures as sentences show them.
+//! Formatting of figures in messages.
 
 use super::super::cell::Cell;
 use crate::figure_class::FigureClass as _;
 
-/// The figure as published, with the unit that its kind implies.
+/// Returns the figure as published, with the unit that its kind implies.
 pub(crate) fn with_unit(cell: &Cell) -> String {
     let bare = cell.stated.ends_with(|c: char| c.is_ascii_digit());
     let unit = match cell.kind.measure() {
@@ -22,7 +22,7 @@ pub(crate) fn with_unit(cell: &Cell) -> String {
     }
 }
 
-/// A number without needless digits: `0.183`, `12.3`, `137.8`.
+/// Number formatted without trailing zeros: `0.183`, `12.3`, `137.8`.
 pub(crate) struct Trimmed(pub(crate) f64);
 
 impl std::fmt::Display for Trimmed {

@@ -1,19 +1,19 @@
-//! What a machine's memory holds.
+//! Limits of memory capacity.
 
 use super::super::cell::Cell;
 use super::super::machine::default_working_set;
 use super::super::{Flag, Report};
-use super::shown::{gibibytes, gigabytes, with_unit};
-use super::{FASTEST_DISK, LEAST_KV_BITS, kv_bytes};
+use super::format::{gibibytes, gigabytes, with_unit};
+use super::{MAX_DISK_RATE, MIN_KV_BITS, kv_bytes};
 use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
 
-/// Whether weights and cache fit; flags where they do not.
+/// Returns whether weights and KV cache fit into memory, and records a finding if not.
 pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
-    let (Some((model, _, format)), Some(most)) = (cell.model.sized(), cell.machine.most_memory()) else {
+    let (Some((model, _, format)), Some(most)) = (cell.model.sized(), cell.machine.max_memory()) else {
         return true;
     };
     let weights = model.resident(format.least);
-    let kv_bits = cell.workload.kv_bits.unwrap_or(LEAST_KV_BITS);
+    let kv_bits = cell.workload.kv_bits.unwrap_or(MIN_KV_BITS);
     let kv = kv_bytes(model, cell.workload.context_tokens(), kv_bits) * cell.workload.batch;
     let shown_weights = model.resident(format.likely);
     if weights + kv <= most {
@@ -23,7 +23,7 @@ pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
             .map(|memory| default_working_set(memory) * cell.machine.machines);
         if let Some(gpu) = gpu.filter(|gpu| shown_weights > *gpu) {
             let remark = format!(
-                "weights of {} are more than the {} that the GPU may use by default: the limit (iogpu.wired_limit_mb) must have \
+                "weights of {} exceed the {} that the GPU may use by default: the limit (iogpu.wired_limit_mb) must have \
                  been raised",
                 gigabytes(shown_weights),
                 gigabytes(gpu)
@@ -42,14 +42,14 @@ pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
         String::new()
     };
     let does_not_fit = format!("weights of {}{cache} do not fit: {has}", gigabytes(shown_weights));
-    // What does not fit must be read from disk in every pass; experts that are not used need not.
+    // Every pass reads from disk what does not fit into memory, except unused experts.
     let missing = if model.is_mixture() {
         let streamed = model.least_streamed(format.least).unwrap_or(0.0);
         streamed * (1.0 - (most / weights).min(1.0))
     } else {
         weights + kv - most
     };
-    let from_disk = cell.workload.batch * FASTEST_DISK * cell.machine.machines / missing.max(1.0);
+    let from_disk = cell.workload.batch * MAX_DISK_RATE * cell.machine.machines / missing.max(1.0);
     let is_rate = !matches!(
         cell.kind,
         FigureKind::PrefillSeconds
@@ -59,7 +59,7 @@ pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
     );
     let decodes = is_rate && cell.kind != FigureKind::PrefillTokensPerSecond;
     let flag = if decodes && cell.reading.low > from_disk {
-        let message = format!("{does_not_fit}; read from disk it would make at most {from_disk:.2} tok/s");
+        let message = format!("{does_not_fit}; from disk, the rate is at most {from_disk:.2} tok/s");
         Flag::new(ClaimVerdict::ExceedsRoofline, message)
             .instead(
                 with_unit(cell),
@@ -70,7 +70,7 @@ pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
     } else if decodes {
         Flag::new(
             ClaimVerdict::MethodUnclear,
-            format!("{does_not_fit}; possible only if weights are read from disk all the time"),
+            format!("{does_not_fit}; possible only if every pass reads weights from disk"),
         )
     } else {
         Flag::new(ClaimVerdict::ExceedsRoofline, does_not_fit)
@@ -85,14 +85,15 @@ pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
     false
 }
 
+/// Checks a stated memory use against the memory of the machine.
 pub(super) fn memory_in_use(cell: &Cell, report: &mut Report) {
-    let Some(most) = cell.machine.most_memory() else {
+    let Some(most) = cell.machine.max_memory() else {
         return;
     };
-    // 24 GB of a machine sold with "24 GB" are 24 GiB.
+    // A machine sold with "24 GB" has 24 GiB.
     if cell.reading.low > most * 1.001 {
         let message = format!(
-            "{} is more memory than the machine has: {}",
+            "{} exceeds the memory of the machine: {}",
             cell.stated,
             gibibytes(most)
         );

@@ -1,13 +1,13 @@
-//! The arithmetic of a prompt.
+//! Limits of prefill by compute.
 
 use super::super::cell::Cell;
 use super::super::{Flag, Report};
-use super::shown::{Trimmed, operations_per_second, with_unit};
-use super::{machine_name, why_untestable};
+use super::format::{Trimmed, operations_per_second, with_unit};
+use super::{machine_name, untestable_reason};
 use rooflet_api::v1alpha1::{CacheState, ClaimVerdict, FigureKind};
 
-/// Arithmetic of prefilling the prompt, as far as it is known: operations, and the tokens they are
-/// for.
+/// Returns the operations to prefill the prompt, and its number of tokens. Without a stated prompt,
+/// returns the operations of one token.
 fn prefill_work(cell: &Cell) -> Option<(f64, f64)> {
     let (model, _) = cell.model.known.as_ref()?;
     let prompt = cell.workload.prompt.map(|prompt| prompt.low.max(1.0));
@@ -30,7 +30,7 @@ fn prefill_work(cell: &Cell) -> Option<(f64, f64)> {
 pub(super) fn prefill(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
     let (Some((operations, tokens)), Some(peak)) = (prefill_work(cell), cell.machine.peak()) else {
-        report.remark(field, why_untestable(cell));
+        report.remark(field, untestable_reason(cell));
         return;
     };
     let is_time = cell.kind != FigureKind::PrefillTokensPerSecond;
@@ -41,12 +41,12 @@ pub(super) fn prefill(cell: &Cell, report: &mut Report) {
     if cell.conditions.state == Some(CacheState::Warm) && cell.workload.cached.is_none() {
         report.pass(
             field,
-            "the prefix cache held the prompt, or most of it: there is nothing to compute",
+            "the prefix cache contained the prompt or most of it: prefill computes almost nothing",
         );
         return;
     }
-    // Operations per second that the figure needs at least.
-    let needs = |seconds_or_rate: f64| {
+    // Operations per second that the figure requires.
+    let required = |seconds_or_rate: f64| {
         if is_time {
             operations / seconds_or_rate.max(1e-9)
         } else {
@@ -54,15 +54,15 @@ pub(super) fn prefill(cell: &Cell, report: &mut Report) {
         }
     };
     let (mildest, usual) = if is_time {
-        (needs(cell.reading.high), needs(cell.reading.value))
+        (required(cell.reading.high), required(cell.reading.value))
     } else {
-        (needs(cell.reading.low), needs(cell.reading.value))
+        (required(cell.reading.low), required(cell.reading.value))
     };
     let working = format!("{} needs {}", with_unit(cell), operations_per_second(usual));
     if mildest <= peak {
         let share = if peak.is_finite() {
             format!(
-                ", {:.0} % of the {} that the chip can do at most",
+                ", {:.0} % of the chip's maximum of {}",
                 100.0 * usual / peak,
                 operations_per_second(peak)
             )
@@ -84,11 +84,11 @@ pub(super) fn prefill(cell: &Cell, report: &mut Report) {
         (rate, format!("at most {rate:.0} tok/s"))
     };
     let hint = match cell.conditions.state {
-        Some(CacheState::Cold) => "; if it was measured, the prompt was not cold or the clock was not right",
-        Some(CacheState::Warm) | None => "; only a prompt that was in the prefix cache can be that fast",
+        Some(CacheState::Cold) => "; a measured value requires a cached prompt or a wrong clock",
+        Some(CacheState::Warm) | None => "; only a cached prompt can be that fast",
     };
     let message = format!(
-        "{working}, and {name} has {} at most{hint}",
+        "{working}, but {name} has at most {}{hint}",
         operations_per_second(peak)
     );
     report.flag(

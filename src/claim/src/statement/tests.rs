@@ -1,4 +1,4 @@
-//! Statements that hold, that do not, and that cannot be calculated.
+//! Correct statements, wrong statements, and statements that cannot be calculated.
 
 use proptest::prelude::*;
 
@@ -12,15 +12,15 @@ fn outcome(text: &str) -> Outcome {
     Statement::new(text).check()
 }
 
-fn right_of(text: &str) -> f64 {
+fn correct_value(text: &str) -> f64 {
     match outcome(text) {
-        Outcome::Wrong(mistake) => mistake.right_value,
-        other @ (Outcome::Holds { .. } | Outcome::Unreadable(_)) => panic!("{text}: {other:?}"),
+        Outcome::Wrong(wrong_result) => wrong_result.right_value,
+        other @ (Outcome::Holds { .. } | Outcome::NotCalculable(_)) => panic!("{text}: {other:?}"),
     }
 }
 
 #[test]
-fn arithmetic_that_holds_is_left_alone() {
+fn accepts_correct_arithmetic() {
     for text in [
         "16829/571 = 29.5",
         "16829 / 571 = 29.5x",
@@ -106,13 +106,13 @@ fn arithmetic_that_holds_is_left_alone() {
         "+11.9 % throughput = (11.77-10.52)/11.77",
         "12 GiB = 2*48*8*256*32768*2 B",
     ] {
-        let said = outcome(text);
-        assert!(matches!(said, Outcome::Holds { .. }), "{text}: {said:?}");
+        let result = outcome(text);
+        assert!(matches!(result, Outcome::Holds { .. }), "{text}: {result:?}");
     }
 }
 
 #[test]
-fn arithmetic_that_does_not_hold_is_corrected() {
+fn corrects_wrong_arithmetic() {
     let cases = [
         ("2*42*16*256*32768*2 B = ~2.2 GB", 22.5),
         ("203.93/183.32 = +11.3 %", 11.24),
@@ -157,22 +157,22 @@ fn arithmetic_that_does_not_hold_is_corrected() {
         ("10.6 % throughput = (11.77-10.52)/11.77", 11.88),
     ];
     for (text, right) in cases {
-        let value = right_of(text);
+        let value = correct_value(text);
         assert!((value - right).abs() <= 0.01 * right.abs(), "{text}: {value}");
     }
-    let Outcome::Wrong(mistake) = outcome("(.95*111.5+.75*120+.40*130.5+.10*140)/3.0 = 118") else {
+    let Outcome::Wrong(wrong_result) = outcome("(.95*111.5+.75*120+.40*130.5+.10*140)/3.0 = 118") else {
         panic!("holds");
     };
-    let note = mistake.note.unwrap();
+    let note = wrong_result.note.unwrap();
     assert!(note.contains("2.20") && note.contains("119.1"), "{note}");
 }
 
-/// Every factor may double the readings of its number.
+/// Every factor may double the number of readings.
 #[test]
-fn a_unit_without_end_is_refused_and_not_read() {
+fn rejects_unit_with_too_many_factors() {
     let units = |count| "GB ".repeat(count);
-    let Outcome::Unreadable(why) = outcome(&format!("1 {}= 2 GB", units(340))) else {
-        panic!("it is no unit");
+    let Outcome::NotCalculable(why) = outcome(&format!("1 {}= 2 GB", units(340))) else {
+        panic!("the unit is invalid");
     };
     assert!(
         why.contains("`GB GB GB GB GB GB …` has more than 6 factors"),
@@ -189,7 +189,7 @@ fn a_unit_without_end_is_refused_and_not_read() {
 }
 
 #[test]
-fn what_cannot_be_calculated_is_told() {
+fn reports_statements_that_cannot_be_calculated() {
     for text in [
         "",
         "=",
@@ -212,7 +212,7 @@ fn what_cannot_be_calculated_is_told() {
         "((((((((((((((((((((((((((((((((((((((1))))))))))))))))))))))))))))))))))))))=1",
     ] {
         assert!(
-            matches!(outcome(text), Outcome::Unreadable(_)),
+            matches!(outcome(text), Outcome::NotCalculable(_)),
             "{text}: {:?}",
             outcome(text)
         );
@@ -221,14 +221,14 @@ fn what_cannot_be_calculated_is_told() {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_evaluator_panic(text in "[0-9a-zA-Z.,()+*/^%~=<> –-]{0,40}") {
+    fn evaluator_never_panics(text in "[0-9a-zA-Z.,()+*/^%~=<> –-]{0,40}") {
         let _ = outcome(&text);
         let _ = Statement::new(&text).result();
         let _ = Stated::parse(&Published::from(text.as_str())).map(|stated| stated.read(Measure::Any));
     }
 
     #[test]
-    fn a_product_rounded_to_any_digits_holds(a in 1u32..100_000, b in 1u32..100_000, decimals in 0usize..4) {
+    fn accepts_result_rounded_to_any_digits(a in 1u32..100_000, b in 1u32..100_000, decimals in 0usize..4) {
         let (a, b) = (f64::from(a) / 100.0, f64::from(b) / 100.0);
         let text = format!("{a:.2} * {b:.2} = {:.decimals$}", a * b);
         prop_assert!(matches!(outcome(&text), Outcome::Holds { .. }), "{}", text);
@@ -237,24 +237,24 @@ proptest! {
     }
 
     #[test]
-    fn a_result_off_by_a_tenth_never_holds(a in 1000u32..100_000, b in 1000u32..100_000, up in any::<bool>()) {
+    fn rejects_result_off_by_10_percent(a in 1000u32..100_000, b in 1000u32..100_000, up in any::<bool>()) {
         let (a, b) = (f64::from(a) / 100.0, f64::from(b) / 100.0);
         let wrong = a * b * if up { 1.1 } else { 0.9 };
         let text = format!("{a:.2} * {b:.2} = {wrong:.2}");
         match outcome(&text) {
-            Outcome::Wrong(mistake) => prop_assert!((mistake.right_value / (a * b) - 1.0).abs() < 1e-9),
-            other @ (Outcome::Holds { .. } | Outcome::Unreadable(_)) => prop_assert!(false, "{}: {:?}", text, other),
+            Outcome::Wrong(wrong_result) => prop_assert!((wrong_result.right_value / (a * b) - 1.0).abs() < 1e-9),
+            other @ (Outcome::Holds { .. } | Outcome::NotCalculable(_)) => prop_assert!(false, "{}: {:?}", text, other),
         }
     }
 }
 
 #[test]
-fn both_units_in_one_statement_are_not_the_same() {
-    assert_eq!(right_of("24 GiB = 24 GB").round(), 26.0);
-    assert_eq!((10.0 * right_of("16 GB = 16.5 GiB")).round(), 149.0);
+fn gb_and_gib_differ_within_one_statement() {
+    assert_eq!(correct_value("24 GiB = 24 GB").round(), 26.0);
+    assert_eq!((10.0 * correct_value("16 GB = 16.5 GiB")).round(), 149.0);
 }
 
 #[test]
-fn bits_that_are_taken_for_bytes_are_found() {
-    assert!((right_of("512 bits * 6400 MT/s = 3276.8 GB/s") - 409.6).abs() < 0.1);
+fn detects_bits_counted_as_bytes() {
+    assert!((correct_value("512 bits * 6400 MT/s = 3276.8 GB/s") - 409.6).abs() < 0.1);
 }
