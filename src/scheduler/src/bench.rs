@@ -1,4 +1,4 @@
-//! A large fleet of published Macs and models, for benchmarks of the scheduler alone.
+//! Synthetic large fleet of published Macs and models, for scheduler benchmarks.
 
 use super::fleet::Fleet;
 use super::request::{ReplicaKey, ReplicaRequest};
@@ -15,8 +15,8 @@ use rooflet_roofline::admission::Objectives;
 use rooflet_roofline::memory::{ServedModel, allocatable};
 use rooflet_roofline::predict::ModelCost;
 
-/// Chip, GPU cores, memory in GiB, and how many of a hundred Macs are such. Apple sells all of
-/// them; the shares are a guess.
+/// Chip, GPU cores, memory in GiB, and number per 100 Macs. The configurations are real, the shares
+/// are assumed.
 const MACS: [(&str, u32, u64, usize); 8] = [
     ("M4", 10, 16, 30),
     ("M4", 10, 24, 15),
@@ -27,8 +27,8 @@ const MACS: [(&str, u32, u64, usize); 8] = [
     ("M4 Max", 40, 128, 5),
     ("M3 Ultra", 80, 256, 4),
 ];
-/// Model in four bits, tokens of context, streams, tokens/s that each stream is promised: a mix
-/// that is made up, of models that are published.
+/// Model in 4 bits, context tokens, streams, and objective in tokens/s per stream. The models are
+/// real, the mix is assumed.
 const DEMANDS: [(&str, u32, u32, Option<f64>); 10] = [
     ("qwen3-0.6b", 4096, 4, None),
     ("qwen3-0.6b", 8192, 4, Some(15.0)),
@@ -44,25 +44,25 @@ const DEMANDS: [(&str, u32, u32, Option<f64>); 10] = [
 /// Replicas of one deployment.
 const PER_DEPLOYMENT: usize = 100;
 
-/// Nodes, and replicas that wait to be placed on them.
+/// Nodes and unscheduled replicas.
 #[derive(Debug)]
 pub struct PlacementTrial {
     fleet: Fleet,
     waiting: Vec<ReplicaRequest>,
 }
 
-/// What has been placed, counted anew.
+/// Result of a placement run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlacementCount {
     /// Replicas with a node.
     pub placed: usize,
-    /// Nodes with more memory or more of their chip's time promised than they have.
+    /// Nodes whose reservations exceed their memory or chip time.
     pub overcommitted: usize,
 }
 
 impl PlacementTrial {
-    /// Empty nodes, and so many replicas that wait, deployment by deployment. `each_unlike`: runs
-    /// have taught something else about every node, so that nothing is computed for two of them.
+    /// Creates empty nodes and unscheduled replicas. `each_unlike`: every node has its own
+    /// calibration, so that no results are shared between nodes.
     pub fn new(nodes: usize, replicas: usize, each_unlike: bool) -> Self {
         let models = models();
         let objects = (0..nodes).map(|index| node(index, &models, each_unlike));
@@ -76,8 +76,8 @@ impl PlacementTrial {
         }
     }
 
-    /// Decides for all that wait, and counts what all nodes have then. Who found no node waits no
-    /// more.
+    /// Places all unscheduled replicas, and counts the results. Replicas without a node are
+    /// dropped.
     pub fn place_all(&mut self) -> PlacementCount {
         let waiting = std::mem::take(&mut self.waiting);
         bind_all(&waiting, &mut self.fleet);
@@ -91,11 +91,11 @@ impl PlacementTrial {
         }
     }
 
-    /// One replica ends, and one of some deployment comes and is decided for; `turn` says which.
-    /// Whether it found a node.
+    /// Removes one replica and places a new one, both selected by `turn`. Returns whether the new
+    /// one got a node.
     ///
     /// # Panics
-    /// Where there are no nodes.
+    /// If the fleet has no nodes.
     pub fn replace_one(&mut self, turn: usize) -> bool {
         let nodes = self.fleet.nodes.len();
         let at = (turn * 7919) % nodes;

@@ -1,8 +1,8 @@
-//! What a fleet can carry: demand against machines, as a what-if without side effects. Pure.
+//! Capacity planning: demand against a fleet, as pure functions without side effects.
 //!
-//! [`spec`] reads the question, [`mod@question`] judges every model on every class of node by
-//! admission's own rules, the search below places replicas, and [`verdict`] explains. Formulas and
-//! bounds: docs/planning.md.
+//! [`spec`] parses the plan, [`mod@question`] evaluates every model on every class of node with the
+//! rules of admission, [`search`] places replicas, and [`verdict`] explains the result. Formulas
+//! and bounds: docs/planning.md.
 
 mod binding;
 mod exact;

@@ -1,5 +1,4 @@
-//! One replica to one node: filter, score and bind, and everything that moves replicas between
-//! nodes.
+//! Placement of replicas on nodes: filter, score and bind, preemption and rebalancing.
 
 pub(crate) mod bind;
 pub(crate) mod filter;

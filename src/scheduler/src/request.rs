@@ -1,4 +1,4 @@
-//! What a replica asks of its node.
+//! Requirements of a replica on its node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use rooflet_roofline::disk::DiskDemand;
 use rooflet_roofline::memory::{Demand, ServedModel};
 use rooflet_roofline::predict::Engine;
 
-/// Names a ModelReplica, or what it belongs to.
+/// Namespace and name of a ModelReplica or ModelDeployment.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaKey {
     pub namespace: String,
@@ -39,33 +39,33 @@ impl fmt::Display for ReplicaKey {
     }
 }
 
-/// What a replica asks of its node.
+/// Requirements of a replica on its node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplicaRequest {
     pub key: ReplicaKey,
-    /// Namespace and name of its deployment, over whose replicas it should be spread.
+    /// Deployment of the replica; its replicas are spread over nodes.
     pub deployment: Option<ReplicaKey>,
-    /// Which of the deployment's revisions it is of.
+    /// Revision of the deployment.
     pub revision: Option<String>,
-    /// `None`: the source is not one that can be served.
+    /// `None` if the source is unsupported.
     pub source: Option<ModelSource>,
-    /// What the hub of its model told.
+    /// Properties of the model as reported by its hub.
     pub artifact: Option<Arc<ArtifactSpec>>,
-    /// `None`: whatever the node's model has, at most the default.
+    /// `None`: the maximum of the node's model, at most the default.
     pub context_tokens: Option<u32>,
     pub max_concurrency: u32,
-    /// Of an element of the KV cache; `None`: as the node's engine computes.
+    /// Bits of a KV cache element; `None`: the default of the engine.
     pub kv_bits: Option<u32>,
-    /// What it was told it may store on the node's disk.
+    /// Disk space that the replica may use for its KV cache.
     pub disk: Bytes,
     pub objectives: Objectives,
     pub placement: PlacementSpec,
     pub priority: i32,
-    /// What speaks against it is told and not enforced.
+    /// Whether admission only warns instead of rejecting.
     pub overridden: bool,
-    /// Nodes whose agents refused replicas of the same revision a short time ago, and why.
+    /// Nodes whose agents recently rejected replicas of the same revision, with the reasons.
     pub refused: BTreeMap<String, String>,
-    /// The node where others are leaving for it.
+    /// Node on which other replicas are being preempted for this one.
     pub nominated: Option<String>,
 }
 
@@ -104,7 +104,7 @@ impl ReplicaRequest {
         }
     }
 
-    /// Whether `other` would be placed just like this one.
+    /// Returns whether both requests have the same placement requirements.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.deployment == other.deployment
             && self.revision == other.revision
@@ -136,7 +136,7 @@ impl ReplicaRequest {
             })
     }
 
-    /// Context and streams that are reserved with this model; the agent computes the same.
+    /// Returns the context and streams to reserve with this model. The agent computes the same.
     fn demand(&self, model: &NodeModel) -> Demand {
         let longest = Some(model.max_context_tokens).filter(|tokens| *tokens > 0);
         let context_tokens = self.context_tokens.unwrap_or_else(|| {
@@ -150,7 +150,8 @@ impl ReplicaRequest {
         }
     }
 
-    /// The model as this request has it served; `None` where that cannot be told or cannot be.
+    /// Returns the model as served by this request, or `None` if its size is unknown or the request
+    /// is unsupported.
     pub(super) fn served(&self, model: &NodeModel) -> Option<ServedModel> {
         ServedModel::published(model)
             .ok()?
@@ -158,7 +159,7 @@ impl ReplicaRequest {
             .ok()
     }
 
-    /// `download`: what of the model the node has to download.
+    /// Returns the input of admission. `download`: bytes of the model that the node must download.
     pub(super) fn ask<'a>(&self, model: &NodeModel, served: &'a ServedModel, download: Bytes) -> Ask<'a> {
         Ask {
             model: served,
@@ -173,13 +174,13 @@ impl ReplicaRequest {
     }
 }
 
-/// Whether its owner wants it whatever admission says.
+/// Returns whether the object's annotation turns admission into a warning.
 pub fn is_overridden(object: &impl ResourceExt) -> bool {
     let annotation = object.annotations().get(ADMISSION_ANNOTATION);
     annotation.map(String::as_str) == Some(ADMISSION_WARN)
 }
 
-/// The deployment that made it.
+/// Returns the deployment of a replica, from its label.
 pub fn deployment_of(replica: &ModelReplica) -> Option<ReplicaKey> {
     let name = replica.labels().get(DEPLOYMENT_LABEL)?;
     Some(ReplicaKey {

@@ -19,7 +19,7 @@ use fixture::{lines, node, replica, set_ready};
 use rooflet_api::v1alpha1::*;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::ServedModel;
-/// Decides for the replicas without a node, in the order given; prints `x->a`, `x: why not` or
+/// Decides for the unscheduled replicas in the given order. Prints `x->a`, `x: REASON` or
 /// `x preempts y on a`.
 fn check(nodes: &str, replicas: &str, expect: &str) {
     check_with_reserve(nodes, replicas, 0, expect);
@@ -54,7 +54,7 @@ fn said(nodes: &str, replicas: &str, node_failures: usize) -> String {
 }
 
 #[test]
-fn the_smallest_room_without_a_copy_is_taken() {
+fn prefers_least_free_memory_without_sibling() {
     let nodes = "a mem=16 model=guide:2; b mem=32 model=guide:2; c mem=8 model=guide:2";
     check(nodes, "x", "x->c");
     check(
@@ -71,32 +71,32 @@ fn the_smallest_room_without_a_copy_is_taken() {
 }
 
 #[test]
-fn of_equal_nodes_the_one_that_reads_the_weights_sooner_is_taken() {
+fn prefers_faster_disk_on_equal_nodes() {
     // 6 GiB at 1 GB/s are 6.4 s, at 6 GB/s 1.1 s.
     check(
         "a mem=8 disk=1 model=guide:6; b mem=16 disk=6 model=guide:6",
         "x",
         "x->b",
     );
-    // Disks of which one is not twice as fast are alike: the smaller room.
+    // Disks within a factor of two are equal: less free memory decides.
     check(
         "a mem=8 disk=5 model=guide:6; b mem=16 disk=6 model=guide:6",
         "x",
         "x->a",
     );
-    // Where nobody measured, disks are what is published: 4.6 GB/s.
+    // Without a measurement, disks have the published 4.6 GB/s.
     check(
         "a mem=8 disk=1 model=guide:6; b mem=16 model=guide:6",
         "x",
         "x->b",
     );
-    // Slack comes first.
+    // Slack has precedence.
     check(
         "a chip=M4_Pro mem=40 disk=7 model=guide:6; b chip=M4_Max/40 mem=40 disk=0.5 model=guide:6",
         "x rate=10",
         "x->b",
     );
-    // A model in memory is not read again, but nodes without other replicas come first.
+    // A model in memory is not read again, but nodes without other replicas have precedence.
     check(
         "a mem=16 disk=1 model=guide:6; b mem=16 disk=7 model=guide:6",
         "old on=a; x",
@@ -110,8 +110,8 @@ fn of_equal_nodes_the_one_that_reads_the_weights_sooner_is_taken() {
 }
 
 #[test]
-fn what_a_replica_says_of_its_model_counts_for_no_other() {
-    // The same source, and another size.
+fn artifact_of_a_replica_does_not_affect_other_replicas() {
+    // Same source, different size.
     let replicas = ["x of=d download=1", "y of=e download=20"].map(replica);
     let requests = replicas.each_ref().map(ReplicaRequest::new);
     let mut fleet = Fleet::new(&[node("a mem=8")], &replicas);
@@ -121,15 +121,15 @@ fn what_a_replica_says_of_its_model_counts_for_no_other() {
 }
 
 #[test]
-fn a_model_of_a_hub_goes_where_it_is_there_sooner() {
+fn prefers_node_with_earliest_download() {
     // 6 GiB at 50 MB/s are 129 s, at 200 MB/s 32 s.
     check("a mem=8 line=50; b mem=16 line=200", "x download=6", "x->b");
-    // Lines of which one is not twice as fast are alike: the smaller room.
+    // Networks within a factor of two are equal: less free memory decides.
     check("a mem=8 line=110; b mem=16 line=125", "x download=6", "x->a");
-    // Where none has come yet, 40 MB/s.
+    // Without a measurement: 40 MB/s.
     check("a mem=8 line=10; b mem=16", "x download=6", "x->b");
     check("a mem=8; b mem=16 line=100", "x download=6", "x->b");
-    // What was downloaded is only read.
+    // A downloaded model is only read from disk.
     check(
         "a mem=8 line=1000; b mem=16 disk=1 pulled=6",
         "x download=6",
@@ -148,7 +148,7 @@ fn a_model_of_a_hub_goes_where_it_is_there_sooner() {
         "old on=a download=6; other on=b; x download=6",
         "x->a",
     );
-    // Slack comes first.
+    // Slack has precedence.
     check(
         "a chip=M4_Pro mem=40 line=1000; b chip=M4_Max/40 mem=40 line=10",
         "x rate=10 download=6",
@@ -157,13 +157,13 @@ fn a_model_of_a_hub_goes_where_it_is_there_sooner() {
 }
 
 #[test]
-fn a_model_goes_where_the_disk_has_room_for_it() {
+fn requires_disk_space_for_the_download() {
     check("a mem=8 room=5; b mem=16 room=6", "x download=6", "x->b");
-    // What is on its way to a node counts there, and what came does not any more.
+    // A pending download counts; a finished one does not.
     check(
         "a mem=16 room=11",
         "old on=a download=6 anti=Ignored; y download=6 anti=Ignored",
-        "y: 0/1 nodes are available: 1 unknown chip: insufficient disk (5.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, and 5.0 GiB of the 11.0 GiB that replicas may store on the node's disk are promised to no other. What would help, the least first: fewer other replicas on a",
+        "y: 0/1 nodes are available: 1 unknown chip: insufficient disk (5.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, and 5.0 GiB of the 11.0 GiB that replicas may store on the node's disk are promised to no other. Remedies, smallest change first: fewer other replicas on a",
     );
     check(
         "a mem=16 room=0 pulled=6",
@@ -173,7 +173,7 @@ fn a_model_goes_where_the_disk_has_room_for_it() {
     check(
         "a mem=8 room=8",
         "x download=6 store=3",
-        "x: 0/1 nodes are available: 1 unknown chip: insufficient disk (8.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, spec.serving.kvCache.diskSize is 3.0 GiB, and 8.0 GiB of the 8.0 GiB that replicas may store on the node's disk are promised to no other. What would help, the least first: spec.serving.kvCache.diskSize: 2Gi for a",
+        "x: 0/1 nodes are available: 1 unknown chip: insufficient disk (8.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, spec.serving.kvCache.diskSize is 3.0 GiB, and 8.0 GiB of the 8.0 GiB that replicas may store on the node's disk are promised to no other. Remedies, smallest change first: spec.serving.kvCache.diskSize: 2Gi for a",
     );
 }
 
@@ -190,7 +190,7 @@ fn strategies_choose_differently() {
         "x of=d strategy=BinPack; y of=d strategy=BinPack; z of=d strategy=BinPack anti=Required",
         "x->air\ny->air\nz->pro",
     );
-    // What runs there slows it down.
+    // Existing replicas reduce the speed.
     check(
         nodes,
         "a on=max rate=40; b on=max rate=40; x strategy=Fastest",
@@ -199,28 +199,27 @@ fn strategies_choose_differently() {
 }
 
 #[test]
-fn slack_is_kept_where_objectives_are_tight() {
-    // The same request on two chips: the faster one keeps more slack, until what runs there has too
-    // little.
+fn slo_slack_prefers_node_with_most_remaining_slack() {
+    // The faster of two chips keeps more slack, until its existing replicas have too little.
     let nodes = "a chip=M4_Pro mem=40 model=guide:4; b chip=M4_Max/40 mem=40 model=guide:4";
     check(nodes, "x rate=10", "x->b");
     check(nodes, "old on=b rate=50; x rate=10", "x->a");
 }
 
 #[test]
-fn what_is_placed_together_leaves_room_for_the_largest() {
+fn placements_of_one_call_leave_memory_for_the_largest() {
     let nodes = "a chip=M4_Pro mem=10 model=guide:4; b chip=M4_Pro mem=10 model=guide:4; \
                  max chip=M4_Max/40 mem=40 model=guide:4,large:36";
     check(nodes, "x rate=10; y rate=10", "x->max\ny->max");
     check(nodes, "x rate=10; y rate=10; z model=large", "x->a\ny->b\nz->max");
-    // What is bound stays where it is.
+    // Bound replicas do not move.
     check(
         nodes,
         "x on=max rate=10; y rate=10; z model=large",
         "y->max\n\
          z: 0/3 nodes are available: 1 Apple M4 Max: insufficient memory (31.1 GiB free at most); 2 Apple M4 Pro: no model \
          `large` in the model directory; max: needs 36.5 GiB (weights 36.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 \
-         tokens + activations 0 B + runtime 476.8 MiB), 31.1 GiB free. What would help, the least first: fewer other \
+         tokens + activations 0 B + runtime 476.8 MiB), 31.1 GiB free. Remedies, smallest change first: fewer other \
          replicas on max",
     );
 }
@@ -264,20 +263,20 @@ fn deployments_without_objectives_use_idle_and_fast_nodes_first() {
 }
 
 #[test]
-fn replicas_keep_off_one_another_where_they_must() {
+fn required_anti_affinity_separates_replicas() {
     let nodes = "a model=guide:2; b model=guide:2";
     check(
         nodes,
         "x of=d anti=Required; y of=d anti=Required; z of=d anti=Required",
-        "x->a\ny->b\nz: 0/2 nodes are available: 2 unknown chip: replica of the same deployment there already \
-         (spec.placement.antiAffinity). What would help, the least first: spec.placement.antiAffinity: Preferred",
+        "x->a\ny->b\nz: 0/2 nodes are available: 2 unknown chip: already runs a replica of the same deployment \
+         (spec.placement.antiAffinity). Remedies, smallest change first: spec.placement.antiAffinity: Preferred",
     );
     check(
         nodes,
         "x of=d anti=Ignored; y of=d anti=Ignored; z of=d anti=Ignored",
         "x->a\ny->b\nz->a",
     );
-    // One that is ending is none any more.
+    // A terminating replica does not count.
     check(
         "a model=guide:2",
         "old of=d on=a ending; x of=d anti=Required",
@@ -286,25 +285,25 @@ fn replicas_keep_off_one_another_where_they_must() {
 }
 
 #[test]
-fn a_spread_is_kept_over_the_domains_of_a_label() {
+fn spread_balances_domains_of_a_label() {
     let nodes = "a label=zone:x mem=64 model=guide:2; b label=zone:x mem=64 model=guide:2; \
                  c label=zone:y mem=8 model=guide:2; d mem=64 model=guide:2";
     let four = |more: &str| -> String {
         let one = |name: &str| format!("{name} of=d anti=Ignored spread=zone {more}");
         [one("p"), one("q"), one("r"), one("s")].join("; ")
     };
-    // c has the smallest room, and then zone x is due.
+    // c has the least free memory; then zone x has the fewest replicas.
     check(nodes, &four(""), "p->c\nq->a\nr->b\ns->c");
     let full = format!("old on=c reserved=7; {}", four(""));
     let none = "0/4 nodes are available: 4 unknown chip: 1 insufficient memory (1.0 GiB free at most), 2 would exceed \
                 spec.placement.spread.maxSkew in zone=x, 1 no label zone of spec.placement.spread; c: needs 2.5 GiB (weights \
                 2.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.0 GiB \
-                free. What would help, the least first: give d a label zone; spec.placement.spread.maxSkew: 2, or \
+                free. Remedies, smallest change first: add the label zone to d; spec.placement.spread.maxSkew: 2, or \
                 whenUnsatisfiable: ScheduleAnyway; fewer other replicas on c";
     check(nodes, &full, &format!("p->a\nq: {none}\nr: {none}\ns: {none}"));
     let full = format!("old on=c reserved=7; {}", four("anyway"));
     check(nodes, &full, "p->a\nq->b\nr->a\ns->b");
-    // Every node is a domain of its own.
+    // Every node is its own domain.
     check(
         "a model=guide:2; b model=guide:2",
         "x of=d anti=Ignored spread=kubernetes.io/hostname; y of=d anti=Ignored spread=kubernetes.io/hostname",
@@ -313,24 +312,24 @@ fn a_spread_is_kept_over_the_domains_of_a_label() {
 }
 
 #[test]
-fn what_a_rollout_replaces_keeps_the_new_off_no_node() {
+fn replicas_of_an_old_revision_do_not_block_nodes() {
     let nodes = "air model=guide:2 mem=16; max model=guide:2 mem=64; pro model=guide:2 mem=48";
-    // The last old one is still on pro when the last new one is placed.
+    // The last old replica still runs on pro when the last new one is placed.
     let rollout =
         "old of=d rev=1 on=pro; p of=d rev=2 on=air; q of=d rev=2 on=max; x of=d rev=2 strategy=Spread";
     check(nodes, rollout, "x->pro");
-    // Where new ones are alike, the old ones count.
+    // With equal numbers of new replicas, old ones count.
     check(
         nodes,
         "old of=d rev=1 on=max; p of=d rev=2 on=air; x of=d rev=2 strategy=Spread",
         "x->pro",
     );
-    // Never two on one node, of whatever revision.
+    // Never two replicas of any revisions on one node.
     let required = format!("{rollout} anti=Required; y of=d rev=2 anti=Required");
     assert!(
-        said(nodes, &required, 0).contains("3 unknown chip: replica of the same deployment there already")
+        said(nodes, &required, 0).contains("3 unknown chip: already runs a replica of the same deployment")
     );
-    // What is left is spread, whichever of the old ones go first.
+    // The remaining replicas are spread, in any order of removal.
     let zones = "a label=zone:x mem=8 model=guide:2; b label=zone:x mem=64 model=guide:2; c label=zone:y mem=64 model=guide:2";
     check(
         zones,
@@ -340,46 +339,45 @@ fn what_a_rollout_replaces_keeps_the_new_off_no_node() {
 }
 
 #[test]
-fn a_higher_priority_makes_the_least_of_the_lower_leave() {
+fn preemption_evicts_lowest_priority_at_least_cost() {
     let nodes = "a mem=8 model=guide:3; b mem=8 model=guide:3";
     let low = "p on=a of=d ready priority=1; q on=a of=e priority=2; r on=b of=f ready priority=1; s on=b of=f ready priority=1";
     // Each node holds two of 3.5 GiB. On a, p would leave its deployment without a replica; q has a
     // higher priority.
     check(nodes, &format!("{low}; x priority=5"), "x preempts s on b");
     check(nodes, &format!("{low}; x priority=2"), "x preempts s on b");
-    // Never one of the same or a higher priority.
+    // Never a victim of the same or a higher priority.
     let equal = |name: &str| format!("x priority={name}");
     let told = "x: 0/2 nodes are available: 2 unknown chip: insufficient memory (1.1 GiB free at most); a: needs 3.5 GiB \
                 (weights 3.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), \
-                1.1 GiB free. What would help, the least first: fewer other replicas on a";
+                1.1 GiB free. Remedies, smallest change first: fewer other replicas on a";
     check(nodes, &format!("{low}; {}", equal("1")), told);
     check(nodes, &format!("{low}; {}", equal("-1")), told);
-    // Nor one that nothing would make anew.
+    // Never a victim without a controller that replaces it.
     check(
         "a mem=4 model=guide:3",
         "p on=a priority=-3; x",
         "x: 0/1 nodes are available: 1 unknown chip: insufficient memory (543.2 MiB free at most); a: needs 3.5 GiB \
          (weights 3.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 543.2 MiB \
-         free. What would help, the least first: fewer other replicas on a",
+         free. Remedies, smallest change first: fewer other replicas on a",
     );
 }
 
 #[test]
-fn what_leaves_for_one_is_not_taken_by_another() {
+fn nomination_reserves_released_capacity() {
     let nodes = "a mem=8 model=guide:3,small:1";
     let leaving = "p on=a of=d ending; q on=a of=e ready priority=9; x nominated=a priority=5";
     let waits = "x: 0/1 nodes are available: 1 unknown chip: insufficient memory (1.1 GiB free at most); a: needs 3.5 GiB \
                  (weights 3.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), \
-                 1.1 GiB free. What would help, the least first: fewer other replicas on a";
+                 1.1 GiB free. Remedies, smallest change first: fewer other replicas on a";
     check(nodes, leaving, waits);
-    // p has left: the room is there, for x, and for what has a higher priority than x.
+    // After the end of p, only x and higher priorities may use the capacity.
     let left = "q on=a of=e ready priority=9; y model=small priority=4; x nominated=a priority=5";
     check(
         nodes,
         left,
         "y: 0/1 nodes are available: 1 unknown chip: insufficient memory (1.1 GiB free at most); a: needs 1.5 GiB (weights \
-         1.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.1 GiB free. What \
-         would help, the least first: fewer other replicas on a\nx->a",
+         1.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 1.1 GiB free. Remedies, smallest change first: fewer other replicas on a\nx->a",
     );
     check(
         nodes,
@@ -389,7 +387,7 @@ fn what_leaves_for_one_is_not_taken_by_another() {
 }
 
 #[test]
-fn a_score_table_says_how_the_next_ones_compare() {
+fn score_table_compares_the_next_best_nodes() {
     let nodes: Vec<_> = lines("a mem=16 model=guide:2; b mem=8 model=guide:2; c cordoned")
         .map(node)
         .collect();
@@ -400,11 +398,11 @@ fn a_score_table_says_how_the_next_ones_compare() {
     assert_eq!(
         placement.table.to_string(),
         "2 of 3 nodes fit, best by SloSlack: a (speed unknown, 0 % slack lost, weights read within 1 s by a nominal disk, 13.5 GiB left \
-         free); b (1 of the same deployment there, speed unknown, 0 % slack lost, model loaded, 3.1 GiB left free)"
+         free); b (1 replicas of the same deployment, speed unknown, 0 % slack lost, model loaded, 3.1 GiB left free)"
     );
 }
 
-/// What is proposed, as `x a->b for y`.
+/// Returns the proposed moves as `x a->b for y`.
 fn moves(nodes: &str, replicas: &str) -> String {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
     let replicas: Vec<_> = lines(replicas).map(replica).collect();
@@ -428,13 +426,13 @@ fn moves(nodes: &str, replicas: &str) -> String {
 }
 
 #[test]
-fn a_move_is_proposed_where_it_is_worth_its_cost() {
+fn proposes_moves_that_are_worth_their_cost() {
     let nodes = "a mem=16 model=guide:2; b mem=16 model=guide:2; pro chip=M4_Pro mem=40 model=guide:2; \
                  max chip=M4_Max/40 mem=40 model=guide:2";
     let check = |replicas: &str, expect: &str| assert_eq!(moves(nodes, replicas), expect);
     check("p of=d on=a ready; q of=d on=b ready", "");
     check("p of=d on=a ready; q of=d on=a ready", "p a->max");
-    // Neither what does not serve yet nor what nothing would make anew.
+    // Neither replicas that are not ready nor ones without a controller.
     check("p of=d on=a; q of=d on=a", "");
     check("p on=pro rate=40 ready", "");
     check("p of=d on=pro rate=40 ready", "p pro->max");
@@ -443,7 +441,7 @@ fn a_move_is_proposed_where_it_is_worth_its_cost() {
         "p of=d on=a ready strategy=BinPack; q of=e on=b ready strategy=BinPack",
         "p a->b",
     );
-    // More is promised than there is.
+    // The node is overcommitted.
     check(
         "p of=d on=pro rate=70 ready; q of=e on=pro rate=70 ready",
         "p pro->max",
@@ -451,7 +449,7 @@ fn a_move_is_proposed_where_it_is_worth_its_cost() {
 }
 
 #[test]
-fn a_move_tells_what_has_to_be_read_and_how_long_that_takes() {
+fn move_includes_bytes_and_time_of_loading() {
     let read = |there: &str, replicas: &str| {
         let nodes = format!("a mem=16 model=guide:2; b mem=16 model=guide:2 {there}");
         let nodes: Vec<_> = lines(&nodes).map(node).collect();
@@ -478,16 +476,16 @@ fn a_move_tells_what_has_to_be_read_and_how_long_that_takes() {
 }
 
 #[test]
-fn moves_make_room_for_what_waits() {
+fn moves_release_capacity_for_unscheduled_replicas() {
     let nodes = "a mem=11 model=small:2,mid:5,large:9; b mem=11 model=small:2,mid:5,large:9; c mem=6 model=small:2,mid:5";
-    // Neither `a` nor `b` is free enough, both together are.
+    // Neither `a` nor `b` has enough free memory, but both together do.
     let small = "p of=d on=a model=small ready; q of=e on=b model=small ready; r of=f on=c model=mid ready; ";
     let large = |more: &str| format!("{small}x of=x model=large {more}");
     assert_eq!(moves(nodes, &large("")), "p a->b for x");
-    // The smaller one moves; and what is in nobody's way does not.
+    // The smaller replica moves. Replicas that block nothing stay.
     let uneven = "p of=d on=a model=mid ready; q of=e on=b model=small ready; x model=large";
     assert_eq!(moves(nodes, uneven), "q b->c for x");
-    // Several leave one node for several others.
+    // Several replicas move from one node to several nodes.
     let two = "n mem=11 model=small:2,large:9; b mem=4 model=small:2; c mem=4 model=small:2";
     assert_eq!(
         moves(
@@ -496,7 +494,7 @@ fn moves_make_room_for_what_waits() {
         ),
         "p n->b for x, q n->c for x"
     );
-    // Nothing helps: no place for one of them, and what must not move.
+    // No moves: one replica fits nowhere else, or may not move.
     assert_eq!(
         moves(
             two,
@@ -512,35 +510,33 @@ fn moves_make_room_for_what_waits() {
         ),
         ""
     );
-    // It finds a place as it is.
+    // The replica fits without moves.
     assert_eq!(moves(two, "x model=large"), "");
-    // One of two alike is helped.
+    // One of two equal replicas gets a node.
     assert_eq!(moves(nodes, &large("; y of=x model=large")), "p a->b for x");
 }
 
 #[test]
-fn what_is_bound_or_ending_keeps_its_memory() {
+fn bound_and_terminating_replicas_keep_their_memory() {
     let nodes = "a mem=8 model=guide:4";
     check(
         nodes,
         "old on=a ending; x",
         "x: 0/1 nodes are available: 1 unknown chip: insufficient memory (3.5 GiB free at most); a: needs 4.5 GiB (weights \
-         4.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 3.5 GiB free. What \
-         would help, the least first: fewer other replicas on a",
+         4.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 3.5 GiB free. Remedies, smallest change first: fewer other replicas on a",
     );
     check("a mem=10 model=guide:4", "old on=a ending; x", "x->a");
-    // What the agent reports counts if it is more.
+    // The agent's report counts if it is higher.
     check(
         "a mem=10 model=guide:4",
         "old on=a reserved=6 context=16; x context=16",
         "x: 0/1 nodes are available: 1 unknown chip: insufficient memory (4.0 GiB free at most); a: needs 4.5 GiB (weights \
-         4.0 GiB + KV cache 256.0 KiB for 1 streams of 16 tokens + activations 0 B + runtime 476.8 MiB), 4.0 GiB free. What \
-         would help, the least first: fewer other replicas on a",
+         4.0 GiB + KV cache 256.0 KiB for 1 streams of 16 tokens + activations 0 B + runtime 476.8 MiB), 4.0 GiB free. Remedies, smallest change first: fewer other replicas on a",
     );
 }
 
 #[test]
-fn every_node_says_why_not() {
+fn message_contains_reasons_of_all_nodes() {
     check("", "x", "x: 0/0 nodes are available: no FleetNode has joined");
     check(
         "a cordoned; b cordoned; c notready; d taint=lid:NoSchedule; e; f model=guide:2 broken; \
@@ -549,22 +545,20 @@ fn every_node_says_why_not() {
         "x: 0/8 nodes are available: 8 unknown chip: 2 insufficient memory (2.0 GiB free at most), 1 cannot serve the model: \
          config.json is missing, 1 no model `guide` in the model directory, 1 untolerated taint {lid:NoSchedule}, 2 cordoned, \
          1 not ready (LeaseExpired); g: needs 2.5 GiB (weights 2.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + \
-         activations 0 B + runtime 476.8 MiB), 2.0 GiB free. What would help, the least first: mend the model `guide` on f: \
+         activations 0 B + runtime 476.8 MiB), 2.0 GiB free. Remedies, smallest change first: fix the model `guide` on f: \
          config.json is missing; put the model `guide` under e's --model-dir; `rooflet uncordon a`, and put the model \
          `guide` under a's --model-dir",
     );
     check(
         "a model=guide:1",
         "x context=5000; y select=zone:x",
-        "x: 0/1 nodes are available: 1 unknown chip: model made for at most 4096 tokens of context. What would help, the \
-         least first: spec.serving.contextTokens: 4096\n\
-         y: 0/1 nodes are available: 1 unknown chip: labels do not match spec.placement.nodeSelector. What would help, the \
-         least first: `kubectl label mac a zone=x`, or another spec.placement.nodeSelector, which no node matches",
+        "x: 0/1 nodes are available: 1 unknown chip: model supports at most 4096 tokens of context. Remedies, smallest change first: spec.serving.contextTokens: 4096\n\
+         y: 0/1 nodes are available: 1 unknown chip: labels do not match spec.placement.nodeSelector. Remedies, smallest change first: `kubectl label mac a zone=x`, or another spec.placement.nodeSelector, which no node matches",
     );
 }
 
 #[test]
-fn the_context_that_would_fit_is_told() {
+fn suggests_the_context_that_fits() {
     let mut small = node("a mem=3 model=guide:2");
     let models = &mut small.status.as_mut().expect("built with one").models;
     let model = ServedModel::of_size(Bytes::gib(2), 1 << 20);
@@ -572,10 +566,11 @@ fn the_context_that_would_fit_is_told() {
     let x = replica("x");
     let mut fleet = Fleet::new([&small], [&x]);
     let why = place(&ReplicaRequest::new(&x), &mut fleet).expect_err("4 GiB of KV cache");
-    // 547 tokens would fit, and a cache grows by 256.
+    // 547 tokens fit, and a cache grows in steps of 256.
     assert!(
-        why.to_string()
-            .contains(" the least first: spec.serving.contextTokens: 512 for a; a Mac with at least 16 GiB"),
+        why.to_string().contains(
+            " smallest change first: spec.serving.contextTokens: 512 for a; a Mac with at least 16 GiB"
+        ),
         "{why}"
     );
     assert_eq!(why.reason(), "InsufficientMemory");
@@ -618,7 +613,7 @@ fn use_of_the_machine_keeps_a_replica_away_while_another_node_takes_it() {
 }
 
 #[test]
-fn a_node_that_refused_is_left_alone() {
+fn skips_node_whose_agent_rejected_the_replica() {
     let nodes = [node("a model=guide:2 mem=64"), node("b model=guide:2")];
     let x = replica("x");
     let mut fleet = Fleet::new(&nodes, [&x]);
@@ -633,14 +628,13 @@ fn a_node_that_refused_is_left_alone() {
 }
 
 #[test]
-fn a_path_that_only_the_agent_sees_fills_the_node_until_it_is_known() {
+fn replica_of_unknown_size_fills_its_node() {
     let nodes = "a mem=16 model=guide:2";
     check(
         nodes,
         "x file; y",
         "x->a\ny: 0/1 nodes are available: 1 unknown chip: insufficient memory (0 B free at most); a: needs 2.5 GiB (weights \
-         2.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 0 B free. What \
-         would help, the least first: fewer other replicas on a",
+         2.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 0 B free. Remedies, smallest change first: fewer other replicas on a",
     );
     check(nodes, "x file on=a reserved=3; y", "y->a");
     check(nodes, "x file on=a failed; y", "y->a");

@@ -1,4 +1,4 @@
-//! Why a replica has no node, told for all nodes together, by class of node.
+//! Explanation why a replica is unschedulable, aggregated by class of node.
 
 mod remedy;
 
@@ -17,26 +17,26 @@ use crate::placement::rejection::Rejection;
 use crate::placement::topology::Domains;
 use crate::unschedulable::remedy::{Case, Cases, remedies};
 
-/// Classes of nodes that are told, and their reasons in all; nodes of the others are counted
-/// together.
+/// Maximum number of node classes in a message, and of their reasons in total. Nodes of other
+/// classes are only counted.
 const MAX_CLASSES: usize = 6;
 const MAX_REASONS: usize = 12;
-/// Kinds of shortage whose numbers are told in full.
-const MAX_TOLD: usize = 2;
+/// Maximum number of shortages with detailed numbers.
+const MAX_SHORTAGES: usize = 2;
 
-/// What stands against a replica. `Display` is the message of conditions and events, and of bounded
-/// length.
+/// Reasons why no node accepts a replica. `Display` is the message of conditions and events, with a
+/// bounded length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unschedulable {
     reason: &'static str,
     nodes: usize,
-    /// Those first that come nearest to a placement.
+    /// Sorted by distance to a placement, closest first.
     classes: Vec<Class>,
-    /// How many more classes there are, and their nodes.
+    /// Numbers of omitted classes and their nodes.
     others: (usize, usize),
-    /// Numbers of nodes that come near.
-    told: Vec<(String, String)>,
-    /// Changes of which each would do, the least first.
+    /// Node names and detailed numbers of the closest nodes.
+    shortages: Vec<(String, String)>,
+    /// Alternative remedies, smallest change first.
     remedies: Vec<String>,
 }
 
@@ -45,24 +45,24 @@ pub struct Unschedulable {
 struct Class {
     name: String,
     nodes: usize,
-    /// How many nodes have each reason.
+    /// Number of nodes for each reason.
     reasons: Vec<(usize, String)>,
 }
 
-/// A request, and the nodes of which none takes it.
+/// Unschedulable request, and the nodes that reject it.
 pub(super) struct Search<'a> {
     pub(super) request: &'a ReplicaRequest,
     pub(super) nodes: &'a [NodeState],
     pub(super) fits: &'a Fits<'a>,
     pub(super) domains: Option<&'a Domains>,
-    /// Nodes that would do are kept for the failure of so many others.
+    /// Number of node failures that the node-loss reserve covers.
     pub(super) reserve: usize,
 }
 
 impl Search<'_> {
-    /// Gives `tell` everything that stands against the node at this place. `objection` is that of
-    /// the spread.
-    pub(super) fn against(&self, at: usize, objection: Option<Rejection>, mut tell: impl FnMut(Rejection)) {
+    /// Calls `report` with every rejection of the node at index `at`. `objection` is the rejection
+    /// of the spread.
+    pub(super) fn against(&self, at: usize, objection: Option<Rejection>, mut report: impl FnMut(Rejection)) {
         let node = &self.nodes[at];
         let load = node.load_for(self.request);
         let mut is_free = true;
@@ -73,23 +73,23 @@ impl Search<'_> {
             &load,
             |rejection| {
                 is_free = false;
-                tell(rejection);
+                report(rejection);
                 ControlFlow::<Infallible>::Continue(())
             },
         );
         let nodes = self.reserve;
         let last = objection.or(is_free.then_some(Rejection::FailureReserve { nodes }));
         if let Some(rejection) = last {
-            tell(rejection);
+            report(rejection);
         }
     }
 }
 
-/// Nodes of one class with the same words.
+/// Nodes of one class with the same summary.
 struct Group {
     nodes: usize,
     margin: f64,
-    /// The place of the node that comes nearest, and its reason.
+    /// Index and rejection of the closest node.
     nearest: (usize, Rejection),
 }
 
@@ -101,8 +101,8 @@ impl Group {
     fn text(&self) -> String {
         let rejection = &self.nearest.1;
         match rejection.at_most() {
-            Some(figure) => format!("{} ({figure})", rejection.words()),
-            None => rejection.words().into_owned(),
+            Some(figure) => format!("{} ({figure})", rejection.summary()),
+            None => rejection.summary().into_owned(),
         }
     }
 }
@@ -112,12 +112,12 @@ fn nearest_first(a: (u8, f64), b: (u8, f64)) -> Ordering {
 }
 
 impl Unschedulable {
-    /// The reason that is nearest to a placement: what one more change would have to be about.
+    /// Returns the reason of the node that is closest to a placement.
     pub fn reason(&self) -> &'static str {
         self.reason
     }
 
-    /// Looks at every node.
+    /// Evaluates every node.
     pub(super) fn new(search: &Search<'_>) -> Self {
         let mut classes: BTreeMap<&str, BTreeMap<(u8, Cow<'static, str>), Group>> = BTreeMap::new();
         let mut cases = Cases::default();
@@ -130,13 +130,13 @@ impl Unschedulable {
                 case.add(&rejection);
                 first.get_or_insert(rejection);
             });
-            cases.enter(case);
+            cases.add_closest(case);
             let Some(rejection) = first else { continue };
             let margin = rejection.margin();
             let groups = classes.entry(&node.class).or_default();
-            match groups.get_mut(&(rejection.rank(), rejection.words())) {
+            match groups.get_mut(&(rejection.rank(), rejection.summary())) {
                 None => {
-                    let key = (rejection.rank(), rejection.words());
+                    let key = (rejection.rank(), rejection.summary());
                     let group = Group {
                         nodes: 1,
                         margin,
@@ -164,26 +164,26 @@ impl Unschedulable {
         classes.sort_by(|(_, a), (_, b)| nearest_first(nearness(a), nearness(b)));
         let nearest = classes.first().and_then(|(_, groups)| groups.first());
         let reason = nearest.map_or("NoNodes", |group| group.nearest.1.reason());
-        let told = told(search, &classes);
+        let shortages = shortages(search, &classes);
         let reasons = MAX_REASONS / classes.len().clamp(1, MAX_CLASSES);
         let mut classes: Vec<_> = classes
             .into_iter()
             .map(|(name, groups)| Class::new(name, &groups, reasons))
             .collect();
-        let untold = classes.split_off(classes.len().min(MAX_CLASSES));
+        let omitted = classes.split_off(classes.len().min(MAX_CLASSES));
         Self {
             reason,
             nodes: search.nodes.len(),
             classes,
-            others: (untold.len(), untold.iter().map(|class| class.nodes).sum()),
-            told,
+            others: (omitted.len(), omitted.iter().map(|class| class.nodes).sum()),
+            shortages,
             remedies: remedies(search, &cases),
         }
     }
 }
 
 impl Class {
-    /// With so many reasons at most.
+    /// Creates a class with at most `most` reasons.
     fn new(name: &str, groups: &[Group], most: usize) -> Self {
         let mut reasons: Vec<_> = groups
             .iter()
@@ -202,12 +202,12 @@ impl Class {
     }
 }
 
-/// The numbers of the nearest node for each kind of shortage.
-fn told(search: &Search<'_>, classes: &[(&str, Vec<Group>)]) -> Vec<(String, String)> {
+/// Returns the numbers of the closest node for each kind of shortage.
+fn shortages(search: &Search<'_>, classes: &[(&str, Vec<Group>)]) -> Vec<(String, String)> {
     let mut groups: Vec<&Group> = classes.iter().flat_map(|(_, groups)| groups).collect();
     groups.sort_by(|a, b| nearest_first(a.nearness(), b.nearness()));
     groups.dedup_by_key(|group| group.nearest.1.rank());
-    let told = groups.into_iter().filter_map(|group| {
+    let shortages = groups.into_iter().filter_map(|group| {
         let (at, rejection) = &group.nearest;
         let node = &search.nodes[*at];
         let load = node.load_for(search.request);
@@ -217,7 +217,7 @@ fn told(search: &Search<'_>, classes: &[(&str, Vec<Group>)]) -> Vec<(String, Str
             .working()?;
         Some((node.name.clone(), text))
     });
-    told.take(MAX_TOLD).collect()
+    shortages.take(MAX_SHORTAGES).collect()
 }
 
 impl fmt::Display for Unschedulable {
@@ -231,13 +231,13 @@ impl fmt::Display for Unschedulable {
         if let (classes @ 1.., nodes) = self.others {
             write!(f, "; {nodes} of {classes} other classes")?;
         }
-        for (node, working) in &self.told {
+        for (node, working) in &self.shortages {
             write!(f, "; {node}: {working}")?;
         }
         if !self.remedies.is_empty() {
             write!(
                 f,
-                ". What would help, the least first: {}",
+                ". Remedies, smallest change first: {}",
                 self.remedies.join("; ")
             )?;
         }

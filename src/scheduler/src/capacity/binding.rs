@@ -1,6 +1,8 @@
-//! What runs out first as the demand grows. Asked by trial: of twice the memory, chips twice as
-//! fast and disks that are not counted, what helps more is what is short; the sentence about it
-//! comes from the nodes that are full.
+//! Resource that runs out first as the demand grows.
+//!
+//! Determined by trial: the search runs with twice the memory, chips of twice the speed, and
+//! unlimited disks. The resource that increases the capacity most is the bottleneck. Its
+//! explanation comes from the nodes that are full.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,35 +13,33 @@ use super::search::{self, Capacity};
 use super::working::Working;
 use rooflet_roofline::predict::Constraint;
 
-/// A node with less of its time left than this is counted as busy when the reason of a limit is
-/// sought.
+/// Share of idle time below which a node counts as busy.
 const IDLE: f64 = 0.02;
-/// One trial helps more than the other from this share on; below it the search may as well have
-/// been luckier.
-const CLEARLY: f64 = 1.02;
+/// Minimum ratio between two trials for a significant difference. Smaller differences are search
+/// noise.
+const SIGNIFICANT: f64 = 1.02;
 
-/// Better machines are asked for so many times the demand at most that the present ones could
-/// carry.
+/// Maximum capacity that is searched on better machines, as a multiple of the current bound.
 const CEILING: f64 = 4.0;
 
-/// What is short, and a sentence about it.
+/// Bottleneck, with an explanation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Binding {
     pub(super) constraint: Constraint,
     pub(super) why: String,
 }
 
-/// Multiples of the demand on better machines.
+/// Capacity on better machines, as multiples of the demand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct WhatIfs {
     pub(super) twice_memory: f64,
     pub(super) twice_speed: f64,
-    /// Where disks are counted.
+    /// `None` if disks do not limit the plan.
     pub(super) unlimited_disk: Option<f64>,
 }
 
 impl WhatIfs {
-    /// On machines like those of `judged`, which carry `factor` as they are and `bound` at most.
+    /// Evaluates better machines. The current ones carry `factor`, and at most `bound`.
     pub(super) fn new(question: &Question, judged: &Judged<'_>, factor: f64, bound: f64) -> Self {
         let ceiling = CEILING * bound.max(1.0);
         let carried = |instance| search::reachable(&instance, ceiling).max(factor);
@@ -53,7 +53,7 @@ impl WhatIfs {
     }
 }
 
-/// A model that no node can have, and why the node with most memory cannot.
+/// Explains why no node can serve the model, with the refusal of the node with the most memory.
 pub(super) fn unservable(working: &Working<'_>, model: usize) -> Option<Binding> {
     let judged = working.judged;
     let fits = judged.fits[model].iter().enumerate();
@@ -61,14 +61,14 @@ pub(super) fn unservable(working: &Working<'_>, model: usize) -> Option<Binding>
         .filter(|(class, _)| judged.classes[*class].nodes > 0)
         .max_by_key(|(class, _)| judged.classes[*class].allocatable)?;
     let refusal = fit.verdict.refusals.first();
-    let why = refusal.map_or_else(|| "nobody knows how fast it is".to_owned(), ToString::to_string);
+    let why = refusal.map_or_else(|| "its speed is unknown".to_owned(), ToString::to_string);
     Some(Binding {
         constraint: refusal.map_or(Constraint::Policy, |one| one.constraint()),
         why: format!("{} on {}: {why}", working.name(model), judged.classes[class].name),
     })
 }
 
-/// A model that must be on more nodes than there are for it.
+/// Returns the first model that requires more replicas than suitable nodes exist.
 fn too_few_nodes(working: &Working<'_>) -> Option<Binding> {
     let judged = working.judged;
     judged.models.iter().enumerate().find_map(|(model, planned)| {
@@ -78,7 +78,7 @@ fn too_few_nodes(working: &Working<'_>) -> Option<Binding> {
         (nodes < planned.replicas).then(|| Binding {
             constraint: Constraint::Policy,
             why: format!(
-                "{} must be on {} nodes, each with one replica, and {nodes} of the fleet's can have it",
+                "{} requires {} nodes, one per replica, but only {nodes} nodes can serve it",
                 working.name(model),
                 planned.replicas
             ),
@@ -86,7 +86,7 @@ fn too_few_nodes(working: &Working<'_>) -> Option<Binding> {
     })
 }
 
-/// What keeps `capacity` from being more; `None` where nothing in sight does.
+/// Returns the bottleneck of `capacity`, or `None` if the capacity is practically unlimited.
 pub(super) fn binding(working: &Working<'_>, capacity: &Capacity, what_ifs: WhatIfs) -> Option<Binding> {
     let Some(most) = &capacity.placement else {
         if let Some(few) = too_few_nodes(working) {
@@ -94,17 +94,17 @@ pub(super) fn binding(working: &Working<'_>, capacity: &Capacity, what_ifs: What
         }
         let disk = what_ifs.unlimited_disk;
         return Some(Binding {
-            constraint: match disk.is_some_and(|disk| disk > CLEARLY * what_ifs.twice_memory) {
+            constraint: match disk.is_some_and(|disk| disk > SIGNIFICANT * what_ifs.twice_memory) {
                 true => Constraint::Disk,
                 false => Constraint::Memory,
             },
-            why: "The replicas that must be there do not fit beside one another".to_owned(),
+            why: "The required replicas do not fit together".to_owned(),
         });
     };
     if capacity.factor >= MAX_FACTOR * (1.0 - TOLERANCE) {
         return None;
     }
-    // The models that stop growth: they are answered no more than the factor.
+    // Models that limit the growth: their capacity equals the factor.
     let models = working.judged.models.iter().enumerate();
     let limited = models.filter(|(model, planned)| {
         planned.requests_per_second > 0.0
@@ -114,7 +114,7 @@ pub(super) fn binding(working: &Working<'_>, capacity: &Capacity, what_ifs: What
     if limited.is_empty() {
         return None;
     }
-    let short = Short {
+    let bottleneck = Bottleneck {
         working,
         most,
         limited: &limited,
@@ -122,39 +122,37 @@ pub(super) fn binding(working: &Working<'_>, capacity: &Capacity, what_ifs: What
     let others = what_ifs.twice_memory.max(what_ifs.twice_speed);
     if what_ifs
         .unlimited_disk
-        .is_some_and(|disk| disk > CLEARLY * others)
+        .is_some_and(|disk| disk > SIGNIFICANT * others)
     {
-        let why = short.of_disk().unwrap_or_else(|| {
-            "Disk runs out first: replicas that would help may store more than there is beside those that are there"
-                .to_owned()
+        let why = bottleneck.of_disk().unwrap_or_else(|| {
+            "Disk runs out first: additional replicas need more disk than is free".to_owned()
         });
         return Some(Binding {
             constraint: Constraint::Disk,
             why,
         });
     }
-    if what_ifs.twice_memory > CLEARLY * what_ifs.twice_speed {
-        let why = short.of_memory().unwrap_or_else(|| {
-            "Memory runs out first: replicas that would help do not fit beside those that are there"
-                .to_owned()
+    if what_ifs.twice_memory > SIGNIFICANT * what_ifs.twice_speed {
+        let why = bottleneck.of_memory().unwrap_or_else(|| {
+            "Memory runs out first: additional replicas do not fit next to the existing ones".to_owned()
         });
         return Some(Binding {
             constraint: Constraint::Memory,
             why,
         });
     }
-    short.of_promises().or_else(|| short.of_time())
+    bottleneck.of_reservations().or_else(|| bottleneck.of_time())
 }
 
-/// The largest placement, and the models that stop its growth.
-struct Short<'a> {
+/// Largest placement, and the models that limit its growth.
+struct Bottleneck<'a> {
     working: &'a Working<'a>,
     most: &'a Placement,
     limited: &'a [usize],
 }
 
-impl Short<'_> {
-    /// Nodes that have time left, each with a model that would help and is not there.
+impl Bottleneck<'_> {
+    /// Returns nodes with idle time, each with a limiting model that they do not serve yet.
     fn wanted(&self) -> impl Iterator<Item = (&Group, usize)> {
         let instance = &self.working.judged.instance;
         let idle = self.most.groups.iter().filter(move |group| {
@@ -178,7 +176,7 @@ impl Short<'_> {
         };
         let (group, model) = self.wanted().find(full)?;
         Some(format!(
-            "Memory runs out first: nodes of {} have time left and no room for {}",
+            "Memory runs out first: nodes of {} have idle time but not enough memory for {}",
             judged.classes[group.class].name,
             self.working.name(model)
         ))
@@ -194,15 +192,15 @@ impl Short<'_> {
         };
         let (group, model) = self.wanted().find(full)?;
         Some(format!(
-            "Disk runs out first: nodes of {} have time left, and their disks are promised to others than {}",
+            "Disk runs out first: nodes of {} have idle time, but their disks have no space for {}",
             judged.classes[group.class].name,
             self.working.name(model)
         ))
     }
 
-    fn of_promises(&self) -> Option<Binding> {
+    fn of_reservations(&self) -> Option<Binding> {
         let judged = self.working.judged;
-        let promised = |(group, model): &(&Group, usize)| {
+        let is_reserved = |(group, model): &(&Group, usize)| {
             let shares = group
                 .replicas
                 .iter()
@@ -211,11 +209,11 @@ impl Short<'_> {
                 .filter_map(|model| Some(judged.instance.need(model, group.class)?.reserved));
             judged.instance.classes[group.class].reserved + shares.sum::<f64>() > 1.0
         };
-        let (group, model) = self.wanted().find(promised)?;
+        let (group, model) = self.wanted().find(is_reserved)?;
         Some(Binding {
             constraint: Constraint::Bandwidth,
             why: format!(
-                "Bandwidth runs out first: that of {} is promised to objectives, and none is left for {}",
+                "Bandwidth runs out first: objectives reserve the bandwidth of {}, and none is left for {}",
                 judged.classes[group.class].name,
                 self.working.name(model)
             ),
@@ -237,7 +235,7 @@ impl Short<'_> {
             .iter()
             .map(|(_, (.., factor))| *factor)
             .fold(f64::INFINITY, f64::min);
-        // Of the classes that are full together the one with most such nodes speaks for all.
+        // If several classes are full, report the one with the most nodes.
         let mut nodes: BTreeMap<usize, u32> = BTreeMap::new();
         let equal = || tight.iter().filter(|(_, (.., factor))| *factor <= first * 1.01);
         for (group, _) in equal() {
@@ -263,10 +261,10 @@ impl Short<'_> {
                 100.0 * judged.instance.utilization
             ),
             Limit::Objectives => {
-                format!("prompts then leave too little of the time of {class} for the decode objectives")
+                format!("prefill on {class} then leaves too little time for the decode objectives")
             }
             Limit::FirstToken => {
-                format!("first tokens then wait too long behind other prompts on {class}")
+                format!("the time to first token on {class} is then too long because of other prompts")
             }
         };
         Some(Binding {
@@ -284,8 +282,7 @@ impl Short<'_> {
         groups.map(|group| group.nodes).sum()
     }
 
-    /// Nodes that stay idle although more is wanted, and how many models they could not have
-    /// anyway.
+    /// Describes idle nodes that are too small for some models.
     fn too_small(&self) -> String {
         let judged = self.working.judged;
         let idle = |class: &usize| judged.instance.classes[*class].nodes - self.used(*class);
@@ -301,7 +298,7 @@ impl Short<'_> {
         match small {
             0 => String::new(),
             small => format!(
-                "; {idle} of {name} stay idle then, which {small} of {} models do not fit",
+                "; {idle} of {name} are then idle because {small} of {} models do not fit",
                 judged.models.len()
             ),
         }

@@ -1,38 +1,40 @@
-//! Small questions answered exactly: every content that a node can have is a pattern, and how many
-//! nodes of a class take each pattern is found by branch and bound over linear programs (Land and
-//! Doig, 1960; patterns after Gilmore and Gomory, 1961).
+//! Exact search for small instances.
+//!
+//! Every set of models that fits a node is a pattern (Gilmore and Gomory, 1961). Branch and bound
+//! over linear programs (Land and Doig, 1960) determines how many nodes of a class use each
+//! pattern.
 
 use super::instance::{Group, Instance, MAX_FACTOR, Placement, Share};
 use super::linear::{LinearProgram, NoOptimum, Solution};
 
-/// More patterns than this are not listed: the question counts as large.
+/// Maximum number of patterns; instances with more are too large.
 const MAX_PATTERNS: usize = 64;
-/// Linear programs that are solved before the best answer so far has to do.
+/// Maximum number of solved linear programs; after that, the best known answer is used.
 const MAX_BRANCHES: usize = 600;
-/// The same as work: a program of `r` rows and `c` variables counts `r²·c`, about what solving it
-/// takes.
+/// Maximum total work. A program of `r` rows and `c` variables counts `r²·c`, approximately its
+/// solution time.
 const MAX_WORK: usize = 300_000_000;
-/// A count of nodes is whole when it is this near to a whole number.
+/// Tolerance for an integer number of nodes.
 const WHOLE: f64 = 1e-6;
 
-/// What is sought.
+/// Goal of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Goal {
-    /// The largest factor of the demand.
+    /// Largest multiple of the demand.
     MostDemand,
-    /// The whole demand with the fewest replicas, on the least busy nodes.
+    /// Complete demand with the fewest replicas, then the lowest utilization.
     FewestReplicas,
-    /// The whole demand at the least price of nodes used.
+    /// Complete demand at the lowest price of used nodes.
     LeastPrice,
 }
 
-/// An answer, and how far it is proven.
+/// Answer with its bound.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
     pub(super) placement: Placement,
-    /// What it is worth by the goal.
+    /// Value of the goal.
     pub(super) value: f64,
-    /// No answer can be worth more.
+    /// Upper bound of the value.
     pub(super) bound: f64,
 }
 
@@ -43,35 +45,33 @@ impl Answer {
     }
 }
 
-/// What came of it.
+/// Result of the search.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Search {
     Found(Answer),
-    /// Proven: nothing does what is asked.
+    /// Proven infeasible.
     Impossible,
-    /// Too large for this method, or given up without an answer.
+    /// Too large for this method, or stopped without an answer.
     TooLarge,
 }
 
-/// One content of a node.
+/// Set of models on a node.
 #[derive(Debug, Clone, PartialEq)]
 struct Pattern {
     class: usize,
     models: Vec<usize>,
 }
 
-/// Every useful content of the nodes of each class; `None` when there are too many.
-///
-/// What a content takes does not depend on how many nodes there are, so classes without nodes are
-/// left out.
+/// Returns every useful pattern of each class, or `None` if there are too many. Omits classes
+/// without nodes.
 fn patterns(instance: &Instance) -> Option<Vec<Pattern>> {
     let mut all = Vec::new();
     for (class, supply) in instance.classes.iter().enumerate() {
         if supply.nodes == 0 {
             continue;
         }
-        // Grows node contents one model at a time; what does not fit cannot become part of what
-        // does.
+        // Extend patterns by one model at a time. A superset of an infeasible pattern is
+        // infeasible.
         let mut open: Vec<Vec<usize>> = vec![Vec::new()];
         let mut done: Vec<Vec<usize>> = Vec::new();
         while let Some(models) = open.pop() {
@@ -103,8 +103,8 @@ fn patterns(instance: &Instance) -> Option<Vec<Pattern>> {
     Some(all)
 }
 
-/// Whether one more model could be there without taking anything that loads could use: then the
-/// smaller content is never better.
+/// Returns whether another model fits without reducing the capacity for the others. The smaller
+/// pattern is then never better.
 fn can_grow_for_free(instance: &Instance, class: usize, models: &[usize]) -> bool {
     let strictest = models
         .iter()
@@ -124,14 +124,14 @@ fn can_grow_for_free(instance: &Instance, class: usize, models: &[usize]) -> boo
         })
 }
 
-/// The variables of the program for one question.
+/// Linear program of an instance, with its variables.
 struct Model<'a> {
     instance: &'a Instance,
     patterns: Vec<Pattern>,
     goal: Goal,
-    /// How many nodes take each pattern.
+    /// Variables: number of nodes with each pattern.
     counts: Vec<usize>,
-    /// By pattern: the load of each of its models, as the sum over its nodes.
+    /// Variables by pattern: load of each model, summed over the nodes.
     loads: Vec<Vec<usize>>,
     program: LinearProgram,
 }
@@ -148,7 +148,7 @@ impl<'a> Model<'a> {
             .iter()
             .map(|pattern| program.variable(worth(pattern)))
             .collect();
-        // Among equally few replicas, those that keep devices less busy.
+        // With equally few replicas, prefer lower utilization.
         let busy = |pattern: &Pattern, model: usize| match goal {
             Goal::FewestReplicas => {
                 -0.01
@@ -249,7 +249,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The count that is farthest from a whole number.
+    /// Returns the count that is farthest from an integer.
     fn fraction(&self, solution: &Solution) -> Option<(usize, f64)> {
         let fraction = |variable: &usize| {
             let value = solution.x[*variable];
@@ -263,14 +263,13 @@ impl<'a> Model<'a> {
     }
 }
 
-/// A part of the tree that is still to be searched: bounds on counts, and what its parent was
-/// worth.
+/// Open branch of the search tree: bounds of counts, and the value of its parent.
 struct Branch {
     bounds: Vec<(usize, f64, bool)>,
     worth: f64,
 }
 
-/// Answers `instance` by `goal`. `known` is an answer that is there already.
+/// Solves `instance` for `goal`. `known` is an already known answer.
 pub(super) fn solve(instance: &Instance, goal: Goal, known: Option<(Placement, f64)>) -> Search {
     let Some(patterns) = patterns(instance) else {
         return Search::TooLarge;
@@ -289,7 +288,7 @@ pub(super) fn solve(instance: &Instance, goal: Goal, known: Option<(Placement, f
     let affordable = (MAX_WORK / work).clamp(1, MAX_BRANCHES);
     let mut solved = 0;
     let mut given_up = f64::NEG_INFINITY;
-    // The newest branch first: good answers come early, and cut the rest.
+    // Depth first: early answers prune other branches.
     while let Some(branch) = open.pop() {
         let improvement = 1e-6 * best_value.abs().max(1.0);
         if branch.worth <= best_value + improvement {
@@ -326,7 +325,7 @@ pub(super) fn solve(instance: &Instance, goal: Goal, known: Option<(Placement, f
                     best_value = solution.value;
                     best = Some(placement);
                 } else {
-                    // Rounding noise: not an answer, and not proof that there is none.
+                    // Numerical error: neither an answer nor a proof of infeasibility.
                     given_up = given_up.max(solution.value);
                 }
             }
@@ -353,7 +352,7 @@ pub(super) fn solve(instance: &Instance, goal: Goal, known: Option<(Placement, f
     }
 }
 
-/// Leaves out replicas that answer nothing and are not asked for.
+/// Removes replicas without load that are not required.
 fn drop_idle(mut placement: Placement, instance: &Instance, goal: Goal) -> Placement {
     if goal == Goal::LeastPrice {
         return placement;

@@ -1,31 +1,32 @@
-//! Questions of any size, answered one replica at a time. What could not be placed moves to the
-//! front and everything is placed anew ("squeaky wheel" optimisation; Joslin and Clements, 1999).
-//! Deterministic; it looks at no clock.
+//! Greedy placement for instances of any size, one replica at a time.
+//!
+//! Models that could not be placed move to the front, and the placement restarts ("squeaky wheel"
+//! optimisation; Joslin and Clements, 1999). Deterministic and independent of time.
 
 use std::cmp::Ordering;
 
 use super::instance::{Group, Instance, MAX_FACTOR, Placement, Share, TOLERANCE, waiting_share};
 use rooflet_base::units::Bytes;
 
-/// How hard is searched.
+/// Search effort.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Effort {
     rules: &'static [Rule],
-    /// Orders that are tried for one demand.
+    /// Maximum number of orders that are tried for one demand.
     rounds: usize,
-    /// How far the search for the largest factor goes: until this share is left between what works
-    /// and what does not.
+    /// Relative gap between the largest feasible and the smallest infeasible factor at which the
+    /// search stops.
     close: f64,
 }
 
 impl Effort {
-    /// For the answer itself.
+    /// Effort for the answer.
     pub(super) const FULL: Self = Self {
         rules: &RULES,
         rounds: 3,
         close: 0.01,
     };
-    /// For what is only compared with the answer.
+    /// Effort for comparisons with the answer.
     pub(super) const QUICK: Self = Self {
         rules: &[Rule::Cheapest],
         rounds: 2,
@@ -33,23 +34,23 @@ impl Effort {
     };
 }
 
-/// Node choices that are weighed before the best answer so far has to do.
+/// Maximum number of evaluated node choices; after that, the best known answer is used.
 const MAX_WORK: usize = 12_000_000;
 
-/// Which of the nodes that have room is taken.
+/// Rule for the choice between feasible nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// The one that answers most: the fewest replicas.
+    /// Node with the highest capacity; minimizes replicas.
     MostRoom,
-    /// The one that is left with the least memory: large models find whole nodes later.
+    /// Node with the least remaining memory; keeps empty nodes for large models.
     TightestMemory,
-    /// The one that loses the smallest part of itself per request it answers.
+    /// Node that uses the smallest share of its resources per request.
     Cheapest,
 }
 
 const RULES: [Rule; 3] = [Rule::Cheapest, Rule::TightestMemory, Rule::MostRoom];
 
-/// A node while it is being filled.
+/// Node during placement.
 #[derive(Debug, Clone)]
 struct NodeLoad {
     class: usize,
@@ -81,8 +82,8 @@ impl NodeLoad {
         }
     }
 
-    /// Requests per second of `model` that the node could answer besides what it does; `None`: it
-    /// cannot have it.
+    /// Returns the additional requests per second of `model` that the node can serve, or `None` if
+    /// the model does not fit.
     fn room(&self, instance: &Instance, model: usize) -> Option<f64> {
         let supply = &instance.classes[self.class];
         let need = instance.need(model, self.class)?;
@@ -132,16 +133,15 @@ impl NodeLoad {
     }
 }
 
-/// What became of one attempt.
+/// Result of one attempt.
 struct Attempt {
     placement: Placement,
-    /// Models that are not wholly placed.
+    /// Models that are not completely placed.
     unplaced: Vec<usize>,
     work: usize,
 }
 
-/// A placement that answers `factor` times the demand, or the models that stayed out in the best
-/// attempt.
+/// Returns a placement for `factor` times the demand, or the unplaced models of the best attempt.
 pub(super) fn place(instance: &Instance, factor: f64) -> Result<Placement, Vec<usize>> {
     let mut fewest: Option<Vec<usize>> = None;
     for rule in RULES {
@@ -157,8 +157,8 @@ pub(super) fn place(instance: &Instance, factor: f64) -> Result<Placement, Vec<u
     Err(fewest.unwrap_or_default())
 }
 
-/// The largest factor that is found between what no placement can exceed and nothing. `None`: not
-/// even the replicas fit.
+/// Returns the placement with the largest factor found up to `bound`, or `None` if the required
+/// replicas do not fit.
 pub(super) fn most_demand(instance: &Instance, bound: f64, effort: Effort) -> Option<Placement> {
     let mut work = 0;
     let mut rule = Rule::Cheapest;
@@ -178,7 +178,7 @@ pub(super) fn most_demand(instance: &Instance, bound: f64, effort: Effort) -> Op
     };
     let (mut low, mut high) = (0.0, bound.min(MAX_FACTOR));
     let mut best = attempt(low, &mut work)?;
-    // The demand itself comes first: whether it is carried matters more than how often.
+    // Try factor 1 first: whether the demand is carried matters most.
     let mut next = if high > 1.0 { 1.0 } else { 0.9 * high };
     while high - low > effort.close * high.max(1e-9) && work <= MAX_WORK {
         match attempt(next, &mut work) {
@@ -221,7 +221,8 @@ fn rounds(
     Err(unplaced)
 }
 
-/// Models with few nodes to go to first, then those that fill most of one.
+/// Returns the models in order of difficulty: fewest suitable nodes first, then largest share of a
+/// node.
 fn by_difficulty(instance: &Instance) -> Vec<usize> {
     let key = |model: &usize| {
         let mut nodes = 0u64;
@@ -264,8 +265,8 @@ fn fill(instance: &Instance, factor: f64, order: &[usize], rule: Rule) -> Attemp
         let load = &instance.models[model];
         let wanted = load.rate * factor;
         let (mut left, mut replicas) = (wanted, 0);
-        // A node takes one replica of a model, so what each has room for does not change while one
-        // is placed.
+        // A node runs one replica of a model, so the capacities do not change while a model is
+        // placed.
         work += nodes.len() + fresh.len();
         let used = nodes.iter().enumerate().map(|(index, node)| (Some(index), node));
         let unused = empty
@@ -279,7 +280,7 @@ fn fill(instance: &Instance, factor: f64, order: &[usize], rule: Rule) -> Attemp
         );
         while left > TOLERANCE * wanted || replicas < load.min_replicas {
             let still = load.min_replicas.saturating_sub(replicas).max(1);
-            // What this replica should take where several must be there anyway.
+            // With a required number of replicas, divide the remaining demand between them.
             let share = left / f64::from(still);
             work += hosts.len();
             let choices = hosts.iter().enumerate();
@@ -319,17 +320,17 @@ fn fill(instance: &Instance, factor: f64, order: &[usize], rule: Rule) -> Attemp
     }
 }
 
-/// A node that could have a replica of the model that is being placed.
+/// Candidate node for a replica of the model that is being placed.
 struct Host {
     class: usize,
-    /// `None`: any unused one of the class.
+    /// `None` for an unused node of the class.
     node: Option<usize>,
-    /// Requests per second that it could answer.
+    /// Requests per second that the node can serve.
     room: f64,
-    /// Share of its memory that is free then.
+    /// Share of memory that remains free.
     left: f64,
-    /// Shares of the node that the replica takes: of its memory, its disk and by promise, and of
-    /// its time per request.
+    /// Sum of the shares of memory, disk and reserved time that the replica uses, and chip time per
+    /// request.
     taken: f64,
     service: f64,
 }
@@ -350,7 +351,8 @@ impl Host {
         })
     }
 
-    /// What taking it for `share` requests per second would mean; `None`: it answers none of them.
+    /// Returns the choice of this node for `share` requests per second, or `None` if it can serve
+    /// none.
     fn choice(&self, share: f64, rule: Rule) -> Option<Choice> {
         let rate = self.room.min(share);
         if share > 0.0 && rate < 1e-9 * share {
@@ -367,7 +369,7 @@ impl Host {
     }
 }
 
-/// What taking a node would mean; compared by [`compare`], the smaller the better.
+/// Choice of a node, ranked by [`compare`]; smaller is better.
 struct Choice {
     rate: f64,
     key: [f64; 3],

@@ -1,78 +1,76 @@
-//! A planning question as bare numbers: what each model needs on each class of node, and what a
-//! node of the class has. The search works on this alone; where the numbers come from is
-//! `question`'s matter.
+//! Numeric instance of a planning question: needs of each model on each class of node, and supply
+//! of each class. The search uses only this; `question` computes the numbers.
 //!
-//! What holds on a node with the models `p`, each answering `y` requests per second:
+//! Constraints on a node with the models `p`, each serving `y` requests per second:
 //!
-//! - memory: `Σ memory ≤ free memory`; disk likewise, where a node's is known.
+//! - memory: `Σ memory ≤ free memory`; the same for disk, if known.
 //! - device: `Σ y·service ≤ utilisation`. The utilisation law `U = X·S` (Denning and Buzen, 1978).
-//! - admission: `Σ reserved ≤ 1`, the shares of the device that admission keeps for its replicas.
-//! - objectives: `Σ promised + Σ y·prefill ≤ 1`: what prefills leave of the device lets every stream of every model
-//!   decode at its objective, all at once.
-//! - first token: the mean wait behind other prefills, `Σ y·t² / 2(1 − Σ y·t)` in an M/G/1 queue (Pollaczek and
-//!   Khinchine), is at most the wait `w` that the most impatient model allows. Multiplied out that is linear:
-//!   `Σ y·(t + t²/2w) ≤ 1`.
+//! - admission: `Σ reserved ≤ 1`, the shares of the device that admission reserves.
+//! - objectives: `Σ promised + Σ y·prefill ≤ 1`: beside prefill, all streams of all models can decode
+//!   at their objectives simultaneously.
+//! - first token: the mean wait behind other prefills, `Σ y·t² / 2(1 − Σ y·t)` in an M/G/1 queue
+//!   (Pollaczek and Khinchine), is at most the smallest permitted wait `w` of all models. This is
+//!   equivalent to the linear form `Σ y·(t + t²/2w) ≤ 1`.
 
 use rooflet_base::units::Bytes;
 
-/// Loads that differ by less than this share are the same.
+/// Relative difference below which loads are equal.
 pub(super) const TOLERANCE: f64 = 1e-6;
-/// Demand is never said to be carried more often than this: beyond it, a model that nobody asks for
-/// would tell nothing.
+/// Maximum reported multiple of the demand.
 pub(super) const MAX_FACTOR: f64 = 1000.0;
 
-/// The whole question.
+/// Numeric instance; see the module documentation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Instance {
     pub(super) classes: Vec<ClassSupply>,
     pub(super) models: Vec<ModelLoad>,
-    /// By model, then class; `None` where the model cannot run on such a node at all.
+    /// Needs by model, then class; `None` if the model cannot run on the class.
     pub(super) needs: Vec<Vec<Option<Need>>>,
-    /// The largest share of its time that a node may be busy.
+    /// Maximum utilization of a node, from 0 to 1.
     pub(super) utilization: f64,
 }
 
-/// Nodes that are alike.
+/// Supply of a class of equal nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ClassSupply {
     pub(super) nodes: u32,
-    /// Free memory of each.
+    /// Free memory of each node.
     pub(super) memory: Bytes,
-    /// Free disk of each; `None`: nobody knows, and it is not counted.
+    /// Free disk of each node; `None` if unknown, which disables the limit.
     pub(super) disk: Option<Bytes>,
-    /// Share of each device that is promised to others already.
+    /// Share of each device that other replicas have reserved.
     pub(super) reserved: f64,
-    /// What one more costs; only purchases look at it.
+    /// Price of one node; used only for purchases.
     pub(super) price: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ModelLoad {
-    /// Requests per second over the whole fleet.
+    /// Requests per second of the fleet.
     pub(super) rate: f64,
-    /// Nodes that must have it at least.
+    /// Minimum number of nodes with a replica.
     pub(super) min_replicas: u32,
 }
 
-/// What one replica takes of one node.
+/// Needs of one replica on one node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Need {
     pub(super) memory: Bytes,
     pub(super) disk: Bytes,
-    /// Share of the device's time that admission keeps for it.
+    /// Share of the device's time that admission reserves.
     pub(super) reserved: f64,
-    /// Of that, what its decode objective needs with all streams busy; 0 without one.
+    /// Part of `reserved` for the decode objective with all streams busy; 0 without an objective.
     pub(super) promised: f64,
-    /// Time of the device per request, in seconds: prefill, and its part of the decode steps of a
-    /// full batch.
+    /// Device time per request in seconds: prefill, plus its part of the decode steps of a full
+    /// batch.
     pub(super) service: f64,
-    /// Of that, the prefill.
+    /// Part of `service` for prefill.
     pub(super) prefill: f64,
-    /// The longest mean wait for the first token's prefill to begin, in seconds; `None`: any.
+    /// Maximum mean wait before prefill in seconds; `None` for no limit.
     pub(super) wait: Option<f64>,
 }
 
-/// What can run out on a node besides memory and disk.
+/// Limit of a node other than memory and disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Limit {
     Device,
@@ -80,11 +78,11 @@ pub(super) enum Limit {
     FirstToken,
 }
 
-/// One linear limit on the request rates of one node.
+/// Linear limit of the request rates of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct NodeRow {
     pub(super) limit: Limit,
-    /// Per request per second, in the order of the node's models.
+    /// Coefficient of each model's requests per second.
     pub(super) terms: Vec<f64>,
     pub(super) room: f64,
 }
@@ -98,7 +96,7 @@ impl Instance {
         self.classes.iter().map(|class| class.nodes).sum()
     }
 
-    /// Without any demand for `models`.
+    /// Returns the instance without demand for `models`.
     pub(super) fn without(&self, models: &[usize]) -> Self {
         let mut rest = self.clone();
         for model in models {
@@ -110,8 +108,8 @@ impl Instance {
         rest
     }
 
-    /// With one node of `class` lost. Replicas that were asked for are for this case: they are not
-    /// insisted on in it.
+    /// Returns the instance without one node of `class`. Required replicas exist for this case, so
+    /// one replica of each model suffices.
     pub(super) fn without_node(&self, class: usize) -> Self {
         let mut rest = self.clone();
         rest.classes[class].nodes -= 1;
@@ -121,7 +119,7 @@ impl Instance {
         rest
     }
 
-    /// The limits of a node of `class` that has `models`; `None` where it cannot have them
+    /// Returns the limits of a node of `class` with `models`, or `None` if the models do not fit
     /// together.
     pub(super) fn node_rows(&self, class: usize, models: &[usize]) -> Option<Vec<NodeRow>> {
         let supply = &self.classes[class];
@@ -141,7 +139,7 @@ impl Instance {
             terms: needs.iter().map(|need| need.service).collect(),
             room: (self.utilization - supply.reserved).max(0.0),
         }];
-        // Without objectives it follows from the first.
+        // Without objectives, the first row implies this one.
         let promised: f64 = needs.iter().map(|need| need.promised).sum();
         if promised > 0.0 {
             rows.push(NodeRow {
@@ -164,8 +162,8 @@ impl Instance {
         Some(rows)
     }
 
-    /// The most requests per second that one node of `class` could answer with nothing but `model`;
-    /// 0 where it cannot.
+    /// Returns the maximum requests per second of `model` on an otherwise empty node of `class`, or
+    /// 0 if it does not fit.
     pub(super) fn alone(&self, model: usize, class: usize) -> f64 {
         let Some(rows) = self.node_rows(class, &[model]) else {
             return 0.0;
@@ -181,19 +179,18 @@ impl Instance {
     }
 }
 
-/// What one request per second takes of the limit on waiting: see the module. Where no wait is
-/// allowed, everything.
+/// Coefficient of one request per second in the limit of the wait; see the module documentation.
 pub(super) fn waiting_share(prefill: f64, wait: f64) -> f64 {
     prefill + prefill * prefill / (2.0 * wait.max(1e-6))
 }
 
-/// Where replicas go, and what each answers.
+/// Replicas on nodes, with their request rates.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Placement {
     pub(super) groups: Vec<Group>,
 }
 
-/// How a placement contradicts its instance.
+/// Violation of an instance's constraints by a placement.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum InvalidPlacement {
     #[error("{0:?} has a model twice or out of order")]
@@ -218,14 +215,14 @@ pub(super) enum InvalidPlacement {
 pub(super) struct Group {
     pub(super) class: usize,
     pub(super) nodes: u32,
-    /// In order of model.
+    /// Sorted by model.
     pub(super) replicas: Vec<Share>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Share {
     pub(super) model: usize,
-    /// Requests per second that one node answers.
+    /// Requests per second of one node.
     pub(super) rate: f64,
 }
 
@@ -234,8 +231,8 @@ impl Group {
         self.replicas.iter().map(|share| share.model).collect()
     }
 
-    /// Requests per second that the `k`th replica of a node could answer, the loads of the others
-    /// as they are.
+    /// Returns the maximum requests per second of the `k`th replica of a node, with the current
+    /// loads of the other replicas.
     fn room(&self, instance: &Instance, k: usize) -> f64 {
         let rows = instance.node_rows(self.class, &self.models()).unwrap_or_default();
         let most = |row: &NodeRow| {
@@ -259,10 +256,10 @@ impl Placement {
         self.of(model).map(|(nodes, _)| nodes).sum()
     }
 
-    /// Requests per second of `model` that are answered in all.
+    /// Returns the total requests per second of `model`.
     pub(super) fn answered(&self, model: usize) -> f64 {
         let each = self.of(model).map(|(nodes, rate)| f64::from(nodes) * rate);
-        // Of nothing, the sum of floats is −0.
+        // `sum` of an empty iterator returns −0.
         each.fold(0.0, |sum, one| sum + one)
     }
 
@@ -273,7 +270,7 @@ impl Placement {
         })
     }
 
-    /// Nodes of `class` that have a replica.
+    /// Returns the number of used nodes of `class`.
     pub(super) fn nodes(&self, class: usize) -> u32 {
         let groups = self.groups.iter().filter(|group| group.class == class);
         groups.map(|group| group.nodes).sum()
@@ -284,8 +281,8 @@ impl Placement {
         self.groups.iter().map(of).sum()
     }
 
-    /// How often the demand is answered: the smallest factor over all models. The loads may hold
-    /// more than that.
+    /// Returns the carried multiple of the demand: the minimum over all models. Single models may
+    /// exceed it.
     pub(super) fn factor(&self, instance: &Instance) -> f64 {
         let factor = |(index, model): (usize, &ModelLoad)| {
             if model.rate > 0.0 {
@@ -298,8 +295,7 @@ impl Placement {
         models.fold(MAX_FACTOR, f64::min)
     }
 
-    /// The same replicas with loads that answer exactly `factor` times the demand, split as they
-    /// are now.
+    /// Scales the loads to exactly `factor` times the demand, with the same proportions.
     pub(super) fn scaled(mut self, instance: &Instance, factor: f64) -> Self {
         let ratios: Vec<f64> = (0..instance.models.len())
             .map(|model| {
@@ -317,8 +313,8 @@ impl Placement {
         self
     }
 
-    /// The same replicas, none without load where its node has room for some: models of which one
-    /// has none are split anew, by what each replica could answer beside its node's other loads.
+    /// Gives load to idle replicas if their nodes have capacity. Divides the load of such models in
+    /// proportion to the free capacity of each replica.
     pub(super) fn without_idle(mut self, instance: &Instance) -> Self {
         for model in 0..instance.models.len() {
             let answered = self.answered(model);
@@ -349,7 +345,7 @@ impl Placement {
         self
     }
 
-    /// The same node contents in one group each, in order.
+    /// Merges groups with equal contents, and sorts them.
     pub(super) fn merged(mut self) -> Self {
         self.groups
             .retain(|group| group.nodes > 0 && !group.replicas.is_empty());
@@ -374,7 +370,7 @@ impl Placement {
         self
     }
 
-    /// Says what is wrong with it, if anything: the verdict must agree with its own working.
+    /// Checks all constraints of the instance.
     pub(super) fn check(&self, instance: &Instance) -> Result<(), InvalidPlacement> {
         let mut used = vec![0u32; instance.classes.len()];
         for group in &self.groups {

@@ -42,10 +42,12 @@ impl LinearProgram {
         self.objective.len() - 1
     }
 
+    /// Adds the row `Σ terms ≤ limit`.
     pub(super) fn at_most(&mut self, terms: Vec<(usize, f64)>, limit: f64) {
         self.rows.push(Row { terms, limit });
     }
 
+    /// Adds the row `Σ terms ≥ limit`.
     pub(super) fn at_least(&mut self, terms: Vec<(usize, f64)>, limit: f64) {
         let terms = terms
             .into_iter()
@@ -184,7 +186,7 @@ mod tests {
 
     /// The example of chapter 29.3 in Cormen et al., third edition: the optimum is 28.
     #[test]
-    fn the_textbook_example_comes_out() {
+    fn solves_textbook_example() {
         let mut program = LinearProgram::default();
         let x: Vec<_> = [3.0, 1.0, 2.0].map(|c| program.variable(c)).to_vec();
         program.at_most(vec![(x[0], 1.0), (x[1], 1.0), (x[2], 3.0)], 30.0);
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_solution_or_bound_is_told() {
+    fn reports_infeasible_and_unbounded_programs() {
         let mut program = LinearProgram::default();
         let x = program.variable(1.0);
         assert_eq!(program.solve(), Err(NoOptimum::Unbounded));
@@ -257,7 +259,7 @@ mod tests {
         /// From an optimum with other limits, the solver reaches the same optimum as from the
         /// start.
         #[test]
-        fn other_limits_have_the_same_optimum_as_from_the_start(
+        fn resolving_with_other_limits_matches_solving_from_the_start(
             mut program in programs(),
             limits in prop::collection::vec(-6i32..12, 7),
             tighter in any::<bool>(),
@@ -284,8 +286,7 @@ mod tests {
             }
         }
 
-        /// Where a point is allowed, there is a solution, and it is worth as much as the point or
-        /// more.
+        /// For a feasible point, the optimum exists and its value is at least that of the point.
         #[test]
         fn no_point_beats_the_optimum(
             mut program in programs(),

@@ -1,11 +1,11 @@
-//! What the loss of one node would mean: the others take over its replicas, if they can.
+//! Effect of the loss of one node, after its replicas have moved to other nodes.
 
 use super::search::{self, Remaining};
 use super::working::Working;
 use rooflet_api::v1alpha1::PlanNodeLoss;
 
-/// One answer for each class of node, for a demand that is carried; `bound` is the most that all
-/// nodes carry.
+/// Returns the effect for each class of node, for a feasible plan; `bound` is the upper bound of
+/// all nodes.
 pub(super) fn node_losses(working: &Working<'_>, bound: f64) -> Vec<PlanNodeLoss> {
     let judged = working.judged;
     let of_class = |(class, supply): (usize, &super::instance::ClassSupply)| {
@@ -15,7 +15,7 @@ pub(super) fn node_losses(working: &Working<'_>, bound: f64) -> Vec<PlanNodeLoss
             .iter()
             .filter(|group| group.class == class);
         let used: u32 = groups.clone().map(|group| group.nodes).sum();
-        // An unused node like the lost one takes its place.
+        // An unused node of the same class replaces the lost one.
         let remaining = if used < supply.nodes {
             Remaining::All
         } else {

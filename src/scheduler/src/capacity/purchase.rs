@@ -1,4 +1,4 @@
-//! The least that has to be bought so that a demand is carried, from offers with prices.
+//! Recommendation of the cheapest purchase that carries a demand.
 
 use super::instance::MAX_FACTOR;
 use super::linear::NoOptimum;
@@ -8,7 +8,8 @@ use super::shop::Shop;
 use super::spec::MAX_COUNT;
 use rooflet_api::v1alpha1::{PlanBasket, PlanPurchase, PlanPurchaseItem};
 
-/// What to buy besides the fleet. Where an offer has no price, the fewest Macs.
+/// Returns the cheapest purchase in addition to the fleet. If an offer has no price, minimizes the
+/// number of Macs.
 pub(super) fn recommend(question: &Question) -> PlanPurchase {
     let judged = Judged::new(question, true);
     let priced = question.offers.iter().all(|offer| offer.price.is_some());
@@ -47,8 +48,8 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
     }
 }
 
-/// Why nothing was found that is enough, and whether nothing can be. `beyond`: not even all that is
-/// tried carries the demand.
+/// Returns whether a sufficient purchase is proven impossible, and the explanation. `beyond`: all
+/// tried offers together do not carry the demand.
 fn shortfall(question: &Question, judged: &Judged<'_>, beyond: bool) -> (bool, String) {
     let unservable: Vec<String> = judged
         .unservable()
@@ -57,30 +58,27 @@ fn shortfall(question: &Question, judged: &Judged<'_>, beyond: bool) -> (bool, S
         .collect();
     if !unservable.is_empty() {
         let models = unservable.join(", ");
-        return (
-            true,
-            format!("No Mac of the catalogue, however many, can serve {models}."),
-        );
+        return (true, format!("No Mac in the catalogue can serve {models}."));
     }
     let limit = format!("{MAX_COUNT} Macs of an offer without a count");
     match (beyond, question.open_offers) {
         (true, false) => (
             true,
-            "Nothing in the catalogue, as often as it can be had, carries the demand.".to_owned(),
+            "All available Macs of the catalogue together do not carry the demand.".to_owned(),
         ),
         (true, true) => {
-            let sentence =
-                format!("Not even {limit}, and all of the others, carry the demand; more are not tried.");
+            let sentence = format!(
+                "{limit}, together with all other offers, do not carry the demand; larger purchases are not tried."
+            );
             (false, sentence)
         }
         (false, false) => (
             false,
-            "No purchase that carries the demand was found, and that there is none is not proven.".to_owned(),
+            "No purchase that carries the demand was found. One may exist.".to_owned(),
         ),
         (false, true) => {
-            let sentence = format!(
-                "No purchase that carries the demand was found with up to {limit}, and that there is none is not proven."
-            );
+            let sentence =
+                format!("No purchase that carries the demand was found with up to {limit}. One may exist.");
             (false, sentence)
         }
     }
@@ -109,8 +107,7 @@ fn basket(question: &Question, shop: &Shop<'_>, counts: &[u32]) -> PlanBasket {
         nodes: offered.iter().sum(),
         price: sum(|offer| offer.price),
         watts: sum(|offer| offer.watts),
-        // A placement of all of it is known, else this were no answer; the quick search may miss
-        // that.
+        // A placement for the complete demand is known, but the quick search may miss it.
         demand_factor: search::reachable(&shop.with(counts), MAX_FACTOR).max(1.0),
         survives_node_loss: shop.survives(counts),
     }

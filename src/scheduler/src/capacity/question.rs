@@ -1,9 +1,8 @@
-//! A planning question in terms of models and machines, and its translation into bare numbers.
+//! Planning question in terms of models and machines, and its conversion to an [`Instance`].
 //!
-//! Whether a replica may be on a node at all is [admission](rooflet_roofline::admission)'s
-//! judgement, the same that the scheduler and the agents pass. What it can answer there follows
-//! from the pessimistic end of the same predictions: the 10th percentile of decode speed, the 90th
-//! of prefill time.
+//! [Admission](rooflet_roofline::admission) decides whether a node accepts a replica, with the same
+//! rules as in scheduler and agent. The capacity of a replica follows from the pessimistic end of
+//! the same predictions: the 10th percentile of decode speed and the 90th of prefill time.
 
 use super::instance::{ClassSupply, Instance, ModelLoad, Need};
 use rooflet_base::units::{Bytes, BytesPerSecond};
@@ -16,26 +15,26 @@ use rooflet_roofline::memory::{Demand, Held, NodeMemory, ServedModel};
 use rooflet_roofline::predict::calibration::Calibration;
 use rooflet_roofline::predict::{Constraint, Engine, Hardware, Interval, Parameters};
 
-/// Nodes that are alike, there or offered.
+/// Class of equal nodes, existing or offered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeClass {
     pub name: String,
-    /// For people: chip and cores.
+    /// Chip and cores, for display.
     pub chip: String,
-    /// How many there are, or could be had.
+    /// Number of existing or available nodes.
     pub nodes: u32,
-    /// `None`: nobody can tell how fast they are.
+    /// `None` if the speed is unknown.
     pub hardware: Option<Hardware>,
-    /// What runs there have taught about its speed.
+    /// Calibrations from real requests.
     pub calibrations: Vec<Calibration>,
-    /// Memory bandwidth, by the data sheet or the probe.
+    /// Memory bandwidth, from the data sheet or the probe.
     pub bandwidth: Option<BytesPerSecond>,
-    /// Memory that models may use.
+    /// Memory available to models.
     pub allocatable: Bytes,
-    /// Memory and chip time of each that are left to others.
+    /// Memory and share of chip time that other replicas reserve on each node.
     pub held: Bytes,
     pub committed: f64,
-    /// What replicas may store on its disk; `None`: nobody knows, and it is not counted.
+    /// Disk space for replicas; `None` if unknown, which disables the disk limit.
     pub disk: Option<NodeDisk>,
     pub price: Option<f64>,
     pub watts: Option<f64>,
@@ -50,44 +49,43 @@ pub struct PlannedModel {
     pub prompt_tokens: u32,
     pub answer_tokens: u32,
     pub demand: Demand,
-    /// What a replica may store on its node's disk.
+    /// Disk space of a replica.
     pub disk: Bytes,
     pub objectives: Objectives,
     pub replicas: u32,
 }
 
-/// All that is asked.
+/// Planning question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
     pub classes: Vec<NodeClass>,
-    /// What could be bought; `nodes` of each is how many could be had.
+    /// Offers; `nodes` is the available number.
     pub offers: Vec<NodeClass>,
-    /// Of an offer there are as many as it takes, and `nodes` is only how many are tried.
+    /// Whether an offer is unlimited; its `nodes` is then only the number that is tried.
     pub open_offers: bool,
     pub models: Vec<PlannedModel>,
-    /// The largest share of its time that a node may be busy.
+    /// Maximum utilization of a node, from 0 to 1.
     pub utilization: f64,
 }
 
-/// One replica of a model on an otherwise idle node of a class.
+/// Evaluation of one replica of a model on an idle node of a class.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fit {
     pub verdict: Verdict,
-    /// `None`: nobody knows how fast it would be.
+    /// `None` if the speed is unknown.
     pub load: Option<Load>,
 }
 
-/// What answering takes of a node.
+/// Resources that requests use on a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Load {
-    /// Seconds of the chip per request: prefill, and the decode steps of its answer among those of
-    /// the other streams.
+    /// Chip seconds per request: prefill, plus the request's share of the decode steps.
     pub service: f64,
-    /// Of that, the prefill.
+    /// Part of `service` for prefill.
     pub prefill: f64,
-    /// Seconds to the first token of the average prompt on an idle node.
+    /// Time to first token of the average prompt on an idle node, in seconds.
     pub first_token: Interval,
-    /// What the decode steps are bound by.
+    /// Constraint of the decode steps.
     pub decode_bound: Constraint,
 }
 
@@ -102,7 +100,7 @@ impl PlannedModel {
         }
     }
 
-    /// Changes of which each alone would let a node of `class` have it.
+    /// Returns alternative changes after which a node of `class` accepts the model.
     pub fn suggestions(&self, class: &NodeClass) -> Vec<Suggestion> {
         class.with_supply(|supply| suggestions(&self.ask(), supply, Parameters::built_in()))
     }
@@ -123,7 +121,7 @@ impl NodeClass {
             hardware: self.hardware,
             calibrations: &self.calibrations,
             commitments: &[Commitment {
-                replica: "what runs there".to_owned(),
+                replica: "existing replicas".to_owned(),
                 share: self.committed,
                 decode: None,
             }],
@@ -141,12 +139,13 @@ impl Fit {
         Self { verdict, load }
     }
 
-    /// A replica can be there, and what it answers is known.
+    /// Returns whether the node accepts a replica, and its speed is known.
     pub(super) fn servable(&self) -> bool {
         self.verdict.admitted() && self.load.is_some()
     }
 
-    /// In bare numbers, on a chip `speed` times as fast; `None` where it cannot be placed.
+    /// Returns the needs on a chip with `speed` times the speed, or `None` if the node rejects the
+    /// replica.
     fn need(&self, model: &PlannedModel, speed: f64) -> Option<Need> {
         let load = self.load?;
         let predicted = self.verdict.speed?;
@@ -161,7 +160,7 @@ impl Fit {
             }
             self.verdict.share
         } else {
-            // Admission's own sum, for the faster chip.
+            // Same formula as admission, for the faster chip.
             let refused = |refusal: &Refusal| matches!(refusal, Refusal::Memory(_) | Refusal::Disk { .. });
             if self.verdict.refusals.iter().any(refused) {
                 return None;
@@ -185,8 +184,8 @@ impl Fit {
     }
 }
 
-/// At the average request: the prompt prefilled whole, the answer decoded at the context it has
-/// halfway, with all streams busy, which is how a node is when it is saturated.
+/// Returns the load of an average request on a saturated node: complete prefill of the prompt, and
+/// decode at half the answer's context with all streams busy.
 fn load(
     model: &PlannedModel,
     hardware: Hardware,
@@ -221,7 +220,7 @@ fn load(
 }
 
 impl Question {
-    /// The same on machines with so many times the memory.
+    /// Returns the question for machines with `times` the memory.
     pub(super) fn with_memory(&self, times: u64) -> Self {
         let mut question = self.clone();
         for class in &mut question.classes {
@@ -230,13 +229,13 @@ impl Question {
         question
     }
 
-    /// Whether a disk may be too small for anything that is asked.
+    /// Returns whether disks may limit the plan.
     pub(super) fn counts_disk(&self) -> bool {
         let is_known = self.classes.iter().any(|class| class.disk.is_some());
         is_known && self.models.iter().any(|model| model.disk > Bytes::ZERO)
     }
 
-    /// The same on machines whose disks are not counted.
+    /// Returns the question without disk limits.
     pub(super) fn without_disks(&self) -> Self {
         let mut question = self.clone();
         for class in &mut question.classes {
@@ -246,27 +245,26 @@ impl Question {
     }
 }
 
-/// A question with every replica judged on every class.
+/// Question with the evaluation of every model on every class.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Judged<'a> {
     pub(super) models: &'a [PlannedModel],
     pub(super) classes: Vec<&'a NodeClass>,
-    /// By model, then class.
+    /// Evaluations by model, then class.
     pub(super) fits: Vec<Vec<Fit>>,
     pub(super) instance: Instance,
 }
 
 impl<'a> Judged<'a> {
-    /// Of the fleet, and of the offers where they are asked for, in this order. What exists costs
-    /// nothing.
+    /// Evaluates the fleet, followed by the offers if `with_offers`. Existing nodes cost nothing.
     pub(super) fn new(question: &'a Question, with_offers: bool) -> Self {
         let offers = question.offers.iter().filter(|_| with_offers);
         let priced = question.offers.iter().all(|offer| offer.price.is_some());
         let most_bandwidth = question.offers.iter().map(bandwidth).fold(1.0, f64::max);
         let price = |offer: &NodeClass| match offer.price {
-            // What exists costs nothing, and that alone tells it from what is a gift.
+            // Price 0 marks existing nodes, so free offers get a minimal price.
             Some(price) if priced => price.max(1e-6),
-            // The fewest Macs; of equally many, those with less bandwidth.
+            // Without prices, minimize the number of Macs, then their bandwidth.
             Some(_) | None => 1.0 + 1e-3 * bandwidth(offer) / most_bandwidth,
         };
         let priced_classes: Vec<(&NodeClass, f64)> = question
@@ -319,7 +317,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// In bare numbers on chips so many times as fast.
+    /// Returns the instance for chips with `times` the speed.
     pub(super) fn with_speed(&self, times: f64) -> Instance {
         let needs = self.models.iter().zip(&self.fits);
         Instance {
@@ -330,7 +328,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// Models that no node can have, where there are nodes.
+    /// Returns the models that no existing node can serve.
     pub(super) fn unservable(&self) -> Vec<usize> {
         let classes = &self.instance.classes;
         let somewhere = |model: &usize| {
@@ -342,7 +340,7 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// 0 where nobody knows.
+/// Returns the bandwidth, or 0 if unknown.
 fn bandwidth(class: &NodeClass) -> f64 {
     class.bandwidth.map_or(0.0, |bandwidth| bandwidth.0)
 }

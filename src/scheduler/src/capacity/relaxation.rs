@@ -1,51 +1,51 @@
-//! What no placement can exceed, for questions of any size: all nodes of a class poured together,
-//! and replicas cut into parts.
+//! Upper bound for instances of any size: a linear relaxation that merges all nodes of a class and
+//! permits fractional replicas.
 //!
-//! Memory, and disk, that packing must waste is kept in sight by dual feasible functions (Lueker,
-//! 1983; Fekete and Schepers, 2001): for `k = 1, 2, …` a replica that takes the share `s` of a node
-//! counts `⌊(k+1)·s⌋/k`, or `s` where `(k+1)·s` is whole, and on no node the counts of what fits
-//! together exceed 1.
+//! Dual feasible functions (Lueker, 1983; Fekete and Schepers, 2001) account for memory and disk
+//! that packing wastes. For `k = 1, 2, …`, a replica with the share `s` of a node counts
+//! `⌊(k+1)·s⌋/k`, or `s` if `(k+1)·s` is an integer. The counts of replicas that fit on a node
+//! never exceed 1.
 
 use super::instance::{Instance, MAX_FACTOR};
 use super::linear::{LinearProgram, NoOptimum, Optimum};
 
-/// Orders of the dual feasible functions that are used.
+/// Orders `k` of the dual feasible functions.
 const ORDERS: [u32; 5] = [1, 2, 3, 4, 5];
 
-/// What the relaxation is asked.
+/// Objective of the relaxation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Ask {
+enum Objective {
     Factor,
     Price,
 }
 
-/// No placement answers more than this many times the demand; 0 where not even the replicas fit.
-/// `None`: the solver failed.
+/// Returns an upper bound of the multiple of the demand; 0 if the required replicas do not fit.
+/// Returns `None` if the solver fails.
 pub(super) fn most_demand(instance: &Instance) -> Option<f64> {
-    match relaxed(instance, Ask::Factor).program.solve() {
+    match relaxed(instance, Objective::Factor).program.solve() {
         Ok(solution) => Some(solution.value),
         Err(NoOptimum::Infeasible) => Some(0.0),
         Err(NoOptimum::Unbounded | NoOptimum::Unknown) => None,
     }
 }
 
-/// The least price of nodes that carry a demand. What it takes to find that is done once, however
-/// often it is asked.
+/// Lower bound of the price of nodes that carry a demand. Reuses its optimum for other counts and
+/// demands.
 #[derive(Debug, Clone)]
 pub(super) struct LeastPrice {
     optimum: Optimum,
-    /// Row with the least factor of the demand. The rows of the classes' nodes are the first.
+    /// Row with the minimum factor of the demand. The first rows are those of the classes' nodes.
     least_factor: usize,
     classes: usize,
 }
 
 impl LeastPrice {
-    /// Infeasible: not even all nodes carry the demand.
+    /// Returns `Infeasible` if all nodes together do not carry the demand.
     pub(super) fn new(instance: &Instance) -> Result<Self, NoOptimum> {
         let Relaxed {
             program,
             factor_limit,
-        } = relaxed(instance, Ask::Price);
+        } = relaxed(instance, Objective::Price);
         Ok(Self {
             optimum: Optimum::new(program)?,
             least_factor: factor_limit,
@@ -53,7 +53,7 @@ impl LeastPrice {
         })
     }
 
-    /// The same with so many nodes of each class to choose from, and so many times the demand.
+    /// Returns the bound for other counts of available nodes and another multiple of the demand.
     pub(super) fn with(&self, nodes: &[u32], times: f64) -> Result<Self, NoOptimum> {
         let nodes = nodes.iter().map(|nodes| f64::from(*nodes)).enumerate();
         let limits = nodes.chain([(self.least_factor, -times)]);
@@ -64,30 +64,29 @@ impl LeastPrice {
         })
     }
 
-    /// No selection of nodes that carries the demand costs less than this, and how many of each
-    /// class it would take.
+    /// Returns the lower bound of the price, and the fractional number of nodes of each class.
     pub(super) fn answer(&self) -> (f64, Vec<f64>) {
         let solution = self.optimum.solution();
         (0.0 - solution.value, solution.x[..self.classes].to_vec())
     }
 }
 
-/// A program, and which of its rows limits the factor of the demand.
+/// Linear program, and the row that limits the factor of the demand.
 struct Relaxed {
     program: LinearProgram,
     factor_limit: usize,
 }
 
-/// Variables, in this order: nodes used of each class; then, for each model and class where it can
-/// run, replicas that are as busy as they can be, and replicas that are idle; last the factor.
-fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
+/// Builds the relaxation. Variables in this order: used nodes of each class; fully busy replicas
+/// and idle replicas of each model on each suitable class; the factor.
+fn relaxed(instance: &Instance, objective: Objective) -> Relaxed {
     let mut program = LinearProgram::default();
     let nodes: Vec<usize> = instance
         .classes
         .iter()
-        .map(|class| match ask {
-            Ask::Factor => program.variable(0.0),
-            Ask::Price => program.variable(-class.price),
+        .map(|class| match objective {
+            Objective::Factor => program.variable(0.0),
+            Objective::Price => program.variable(-class.price),
         })
         .collect();
     for (class, supply) in instance.classes.iter().enumerate() {
@@ -96,7 +95,7 @@ fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
     let mut device = vec![Vec::new(); instance.classes.len()];
     let mut objectives = vec![Vec::new(); instance.classes.len()];
     let mut reserved = vec![Vec::new(); instance.classes.len()];
-    // Of memory, and of disk.
+    // Rows for memory, then for disk.
     let mut packed = vec![vec![Vec::new(); 2 * (ORDERS.len() + 1)]; instance.classes.len()];
     let mut coverage = vec![Vec::new(); instance.models.len()];
     let mut replicas = vec![Vec::new(); instance.models.len()];
@@ -156,13 +155,13 @@ fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
         }
     }
     let factor_limit = program.rows.len();
-    let factor = match ask {
-        Ask::Factor => {
+    let factor = match objective {
+        Objective::Factor => {
             let factor = program.variable(1.0);
             program.at_most(vec![(factor, 1.0)], MAX_FACTOR);
             factor
         }
-        Ask::Price => {
+        Objective::Price => {
             let factor = program.variable(0.0);
             program.at_least(vec![(factor, 1.0)], 1.0);
             factor
@@ -184,7 +183,7 @@ fn relaxed(instance: &Instance, ask: Ask) -> Relaxed {
     }
 }
 
-/// The dual feasible function of this order; see the module.
+/// Dual feasible function of this order; see the module documentation.
 fn packed_share(share: f64, order: u32) -> f64 {
     let parts = f64::from(order + 1) * share;
     if (parts - parts.round()).abs() < 1e-9 {
@@ -201,7 +200,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What fits together never counts more than the node.
+        /// The counts of shares that fit together never exceed 1.
         #[test]
         fn packed_shares_of_what_fits_do_not_exceed_the_node(
             shares in prop::collection::vec(0.01f64..1.0, 1..12),

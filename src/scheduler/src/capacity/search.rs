@@ -1,19 +1,19 @@
-//! From a question in numbers to a placement and what is proven of it: exactly where the question
-//! is small, otherwise greedily, with the relaxation's bound beside it.
+//! Search for a placement and its bound: exact for small instances, otherwise greedy with the bound
+//! of the relaxation.
 
 use super::exact::{self, Goal, Search};
 use super::greedy::{self, Effort};
 use super::instance::{Instance, MAX_FACTOR, Placement, TOLERANCE};
 use super::relaxation;
 
-/// The best that was found, and what cannot be exceeded.
+/// Best known placement, and an upper bound.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Capacity {
-    /// `None`: not even one replica of each model was placed.
+    /// `None` if the required replicas were not placed.
     pub(super) placement: Option<Placement>,
-    /// The placement answers this many times the demand.
+    /// Multiple of the demand that the placement carries.
     pub(super) factor: f64,
-    /// No placement answers more.
+    /// Upper bound over all placements.
     pub(super) bound: f64,
 }
 
@@ -22,15 +22,15 @@ impl Capacity {
         self.placement.is_some() && self.factor >= 1.0 - TOLERANCE
     }
 
-    /// The factor is the largest there is.
+    /// Returns whether the factor is proven optimal.
     pub(super) fn proven(&self) -> bool {
         self.bound <= self.factor * (1.0 + 10.0 * TOLERANCE) + TOLERANCE
     }
 }
 
-/// How much of the demand, or how many times as much, `instance` can carry.
+/// Returns the multiple of the demand that `instance` can carry.
 pub(super) fn capacity(instance: &Instance) -> Capacity {
-    // A program that was given up proves nothing.
+    // Without a solution of the relaxation, there is no bound.
     let bound = relaxation::most_demand(instance).unwrap_or(MAX_FACTOR);
     let found = greedy::most_demand(instance, bound, Effort::FULL);
     let known = found.map(|placement| (placement.factor(instance), placement));
@@ -65,7 +65,7 @@ pub(super) fn capacity(instance: &Instance) -> Capacity {
     }
 }
 
-/// A placement for the demand as it is, with few replicas; `best` is one that is known to carry it.
+/// Returns a placement for the demand with few replicas; `best` is a placement that carries it.
 pub(super) fn frugal(instance: &Instance, best: &Placement) -> Placement {
     let greedy = greedy::place(instance, 1.0).ok();
     let fits = best.clone().scaled(instance, 1.0);
@@ -79,16 +79,17 @@ pub(super) fn frugal(instance: &Instance, best: &Placement) -> Placement {
     }
 }
 
-/// What is left of the demand once a node is gone.
+/// Demand that the fleet carries after the loss of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Remaining {
-    /// All of it.
+    /// The complete demand.
     All,
-    /// So many times of it, and whether that is proven to be the most.
+    /// Part of the demand, and whether the complete demand is proven impossible.
     Part { factor: f64, proven: bool },
 }
 
-/// What the others carry once one node of `class` is gone; `bound` is what all carry at most.
+/// Returns the demand carried after the loss of one node of `class`; `bound` is the bound of all
+/// nodes.
 pub(super) fn without_one(instance: &Instance, class: usize, bound: f64) -> Remaining {
     let rest = instance.without_node(class);
     if greedy::place(&rest, 1.0).is_ok() {
@@ -104,8 +105,8 @@ pub(super) fn without_one(instance: &Instance, class: usize, bound: f64) -> Rema
     }
 }
 
-/// Whether the others carry the whole demand once one node of `class` is gone: [`without_one`] for
-/// who needs no more than that.
+/// Returns whether the complete demand is carried after the loss of one node of `class`. Faster
+/// than [`without_one`].
 pub(super) fn survives_without_one(instance: &Instance, class: usize) -> bool {
     let rest = instance.without_node(class);
     greedy::place(&rest, 1.0).is_ok()
@@ -115,15 +116,15 @@ pub(super) fn survives_without_one(instance: &Instance, class: usize) -> bool {
         }
 }
 
-/// A factor of the demand that `instance` carries, sought up to `ceiling`.
+/// Returns a multiple of the demand that `instance` carries, searched up to `ceiling`.
 pub(super) fn reachable(instance: &Instance, ceiling: f64) -> f64 {
     found(instance, ceiling.min(MAX_FACTOR), Effort::QUICK).factor
 }
 
 struct Best {
-    /// 0 where not even the replicas were placed.
+    /// 0 if the required replicas were not placed.
     factor: f64,
-    /// What no placement exceeds, where the question is small enough to tell.
+    /// Upper bound over all placements, if the instance is small enough.
     bound: Option<f64>,
 }
 

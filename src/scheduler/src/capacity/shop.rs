@@ -1,5 +1,5 @@
-//! What has to be bought so that a demand is carried, in bare numbers: counts of nodes by class,
-//! those that are there all counted in.
+//! Search for the cheapest purchase that carries a demand, as counts of nodes by class. The counts
+//! include existing nodes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,37 +11,36 @@ use super::linear::NoOptimum;
 use super::relaxation::LeastPrice;
 use super::search;
 
-/// How much more than the demand the relaxation is asked to carry, step by step, until what it buys
-/// is enough.
+/// Growth of the demand in the relaxation per step, until its purchase suffices.
 const SURPLUS: f64 = 1.03;
 const MAX_STEPS: i32 = 40;
-/// Macs that are added so that one may be lost, before that is given up.
+/// Maximum number of spare Macs that are added to survive the loss of a node.
 const MAX_SPARE: u32 = 8;
-/// Offers that are tried by themselves, in the order of the catalogue.
+/// Maximum number of offers that are tried alone, in the order of the catalogue.
 const MAX_ALONE: usize = 6;
 
-/// A fleet, and what can be bought beside it.
+/// Fleet and offers.
 pub(super) struct Shop<'a> {
-    /// Of the fleet's classes, then of the offers.
+    /// Instance with the fleet's classes, followed by the offers.
     instance: &'a Instance,
     owned: usize,
     least_price: LeastPrice,
-    /// Counts of which it is known whether any one node may be lost.
+    /// Cache of [`Self::survives`] by counts.
     surviving: RefCell<BTreeMap<Vec<u32>, bool>>,
 }
 
-/// What to buy, and what else could be bought.
+/// Best purchase and alternatives.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Choice {
     pub(super) best: Vec<u32>,
-    /// The cheapest first.
+    /// Sorted by price.
     pub(super) others: Vec<Vec<u32>>,
-    /// Nothing that is enough costs less.
+    /// Lower bound of the price of any sufficient purchase.
     pub(super) lower_bound: f64,
 }
 
 impl<'a> Shop<'a> {
-    /// Infeasible: not even all that there is to buy carries the demand.
+    /// Returns `Infeasible` if all offers together do not carry the demand.
     pub(super) fn new(instance: &'a Instance, owned: usize) -> Result<Self, NoOptimum> {
         Ok(Self {
             instance,
@@ -51,14 +50,14 @@ impl<'a> Shop<'a> {
         })
     }
 
-    /// `None`: nothing was found that carries the demand.
+    /// Returns `None` if no sufficient purchase was found.
     pub(super) fn choice(&self) -> Option<Choice> {
         let everything: Vec<u32> = self.instance.classes.iter().map(|class| class.nodes).collect();
         let (mut best, lower_bound) = self.cheapest(&everything)?;
         let mut others = Vec::new();
         if self.buys(&best) || !self.survives(&best) {
             others = self.alternatives(&best);
-            // Of what is not proven to be the least, one offer by itself may be less.
+            // If the best purchase is not proven optimal, a single offer may be cheaper.
             if let Some(first) = others.first_mut()
                 && self.price(first) < self.price(&best)
             {
@@ -66,14 +65,14 @@ impl<'a> Shop<'a> {
             }
         }
         Some(Choice {
-            // Of Macs there are whole numbers only.
+            // The number of Macs is an integer, so the bound may not exceed the price.
             lower_bound: lower_bound.min(self.price(&best)).max(0.0),
             best,
             others,
         })
     }
 
-    /// The fleet with these counts of nodes.
+    /// Returns the instance with these counts of nodes.
     pub(super) fn with(&self, counts: &[u32]) -> Instance {
         let mut bought = self.instance.clone();
         for (class, count) in bought.classes.iter_mut().zip(counts) {
@@ -87,14 +86,14 @@ impl<'a> Shop<'a> {
         each.map(|(class, count)| class.price * f64::from(*count)).sum()
     }
 
-    /// Whether any one node may be lost.
+    /// Returns whether the fleet carries the demand after the loss of any one node.
     pub(super) fn survives(&self, counts: &[u32]) -> bool {
         if let Some(known) = self.surviving.borrow().get(counts) {
             return *known;
         }
         let bought = self.with(counts);
         let placed = greedy::place(&bought, 1.0).ok();
-        // An unused node like the lost one takes its place.
+        // An unused node of the same class replaces the lost one.
         let all_used = |class: &usize| {
             placed
                 .as_ref()
@@ -112,8 +111,8 @@ impl<'a> Shop<'a> {
         counts[self.owned..].iter().any(|count| *count > 0)
     }
 
-    /// The least that was found to survive the loss of a node, and each offer by itself; the
-    /// cheapest first.
+    /// Returns the cheapest purchase that survives the loss of a node, and the purchases of single
+    /// offers, sorted by price.
     fn alternatives(&self, best: &[u32]) -> Vec<Vec<u32>> {
         let offers = self.owned..self.instance.classes.len();
         let mut others: Vec<Vec<u32>> = offers
@@ -132,7 +131,7 @@ impl<'a> Shop<'a> {
         others
     }
 
-    /// The least of one offer that is enough.
+    /// Returns the smallest sufficient purchase of one offer.
     fn alone(&self, offer: usize) -> Option<Vec<u32>> {
         let available = |(class, supply): (usize, &ClassSupply)| {
             if class < self.owned || class == offer {
@@ -145,8 +144,7 @@ impl<'a> Shop<'a> {
         self.cheapest(&available).map(|(counts, _)| counts)
     }
 
-    /// What is enough, and as many Macs of one offer more as it takes to survive the loss of a
-    /// node.
+    /// Returns a sufficient purchase plus spare Macs of one offer, to survive the loss of a node.
     fn with_spare(&self, best: &[u32], others: &[Vec<u32>]) -> Option<Vec<u32>> {
         let mut found: Option<(f64, Vec<u32>)> = None;
         let others = others.iter().map(Vec::as_slice).filter(|other| *other != best);
@@ -163,7 +161,7 @@ impl<'a> Shop<'a> {
                         .is_some_and(|(known, _)| self.price(counts) >= *known)
                 };
                 let room = self.instance.classes[offer].nodes.saturating_sub(start[offer]);
-                // What the most of it does not help, less of it does not.
+                // If the maximum number of spares does not suffice, fewer do not either.
                 if room == 0 || dear(&with(1)) || !self.survives(&with(MAX_SPARE.min(room))) {
                     continue;
                 }
@@ -179,7 +177,8 @@ impl<'a> Shop<'a> {
         found.map(|(_, counts)| counts)
     }
 
-    /// Of so many nodes those that are enough, and a price that nothing goes below.
+    /// Returns the cheapest sufficient selection of the available nodes, and a lower bound of its
+    /// price.
     fn cheapest(&self, available: &[u32]) -> Option<(Vec<u32>, f64)> {
         let least_price = self.least_price.with(available, 1.0).ok()?;
         let (bound, _) = least_price.answer();
@@ -206,11 +205,11 @@ impl<'a> Shop<'a> {
         Some((counts, lower_bound))
     }
 
-    /// What the relaxation buys, rounded up, for ever more than the demand until a placement is
-    /// found; then whatever can be left out again is.
+    /// Rounds up the purchase of the relaxation for an increasing demand until a placement exists.
+    /// Then removes unnecessary nodes.
     fn by_relaxation(&self, least_price: &LeastPrice, available: &[u32]) -> Option<(Vec<u32>, Placement)> {
         let classes = &self.instance.classes;
-        // One step more is near the last.
+        // Start each step from the previous optimum.
         let mut stepped = least_price.clone();
         let enough = (0..MAX_STEPS).find_map(|step| {
             stepped = stepped.with(available, SURPLUS.powi(step)).ok()?;
@@ -232,14 +231,14 @@ impl<'a> Shop<'a> {
             .collect();
         dearest.sort_by(|a, b| classes[*b].price.total_cmp(&classes[*a].price));
         for class in dearest {
-            // One less, then twice as many at once as long as that works, and half as many once it
-            // does not.
+            // Exponential search: double the number of removed nodes on success, halve it on
+            // failure.
             let (mut step, mut growing) = (1, true);
             while step > 0 {
                 let fewer = counts[class].checked_sub(step).and_then(|left| {
                     let mut fewer = counts.clone();
                     fewer[class] = left;
-                    // Where the relaxation has no answer, there is none to look for.
+                    // An infeasible relaxation has no placement.
                     if least_price
                         .with(&fewer, 1.0)
                         .is_err_and(|err| err == NoOptimum::Infeasible)

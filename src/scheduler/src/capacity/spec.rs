@@ -1,5 +1,4 @@
-//! From the words of a CapacityPlan to a [`Question`], or to the field that is wrong and how to put
-//! it right.
+//! Parser of a CapacityPlan: converts its spec to a [`Question`], or returns the invalid field.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +22,7 @@ use rooflet_roofline::disk::NodeDisk;
 use rooflet_roofline::memory::{Demand, ServedModel, allocatable};
 use rooflet_roofline::predict::{Hardware, ModelCost};
 
-/// Why a plan cannot be answered: the field, and what to do.
+/// Invalid field of a plan, with the expected value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct PlanError {
@@ -32,33 +31,33 @@ pub struct PlanError {
 }
 
 impl PlanError {
-    /// A CamelCase word for conditions and events.
+    /// Returns the CamelCase reason for conditions and events.
     pub fn reason(&self) -> &'static str {
         "InvalidPlan"
     }
 }
 
-/// The largest that the schema of CapacityPlan allows.
+/// Maximum values in the schema of CapacityPlan.
 const MAX_TOKENS: u32 = 16_777_216;
 const MAX_REQUESTS_PER_SECOND: f64 = 1_000_000.0;
 pub(super) const MAX_COUNT: u32 = 10_000;
 
-fn wrong(field: String, message: impl ToString) -> PlanError {
+fn invalid(field: String, message: impl ToString) -> PlanError {
     PlanError {
         field,
         message: message.to_string(),
     }
 }
 
-/// A model that somebody wants to serve.
+/// Model of a demand.
 #[derive(Debug, Clone)]
 pub struct WantedModel {
     pub served: ServedModel,
-    /// In tokens; `None` where only dimensions are known.
+    /// Maximum context in tokens; `None` if only the dimensions are known.
     pub longest_context: Option<u32>,
 }
 
-/// Why a model that is neither known by name nor on a node cannot be planned with.
+/// Reason why a model that is neither in the library nor on a node cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadModelError {
     #[error(transparent)]
@@ -66,12 +65,14 @@ pub enum LoadModelError {
     /// The causes of the failure, in one line.
     #[error("{0}")]
     Unreadable(String),
-    #[error("`{name}` is of a family that is not known here, so its speed cannot be told")]
+    #[error("`{name}` has an unknown model family, so its speed is unknown")]
     UnknownFamily { name: String },
 }
 
-/// The question that `spec` asks, of the Macs it lists or else of `current`. `load` finds models
-/// that are neither known by name nor on a node; it gives `None` for what is no place to load from.
+/// Converts `spec` to a question about the Macs that it lists, or else about `current`.
+///
+/// `load` loads models that are neither in the library nor on a node. It returns `None` for sources
+/// that it does not support.
 pub fn question(
     spec: &CapacityPlanSpec,
     current: Vec<NodeClass>,
@@ -79,22 +80,22 @@ pub fn question(
     load: &dyn Fn(&DemandSpec) -> Option<Result<WantedModel, LoadModelError>>,
 ) -> Result<Question, PlanError> {
     if spec.demand.is_empty() {
-        return Err(wrong(
+        return Err(invalid(
             "spec.demand".to_owned(),
-            "it is empty: list a model at least",
+            "must not be empty: list at least one model",
         ));
     }
     let percent = spec.max_utilization_percent;
     if !(1..=100).contains(&percent) {
         let message = format!("{percent} must be from 1 to 100");
-        return Err(wrong("spec.maxUtilizationPercent".to_owned(), message));
+        return Err(invalid("spec.maxUtilizationPercent".to_owned(), message));
     }
     let mut classes = current;
     if !spec.fleet.macs.is_empty() {
         classes = node_classes(&spec.fleet.macs, "spec.fleet.macs")?;
         if classes.iter().all(|class| class.nodes == 0) && spec.catalogue.is_empty() {
-            let message = "every count is 0: there is no Mac to plan with";
-            return Err(wrong("spec.fleet.macs".to_owned(), message));
+            let message = "every count is 0: list at least one Mac";
+            return Err(invalid("spec.fleet.macs".to_owned(), message));
         }
     }
     for (index, offer) in spec.catalogue.iter().enumerate() {
@@ -102,10 +103,9 @@ pub fn question(
             .available
             .filter(|available| !(1..=MAX_COUNT).contains(available))
         {
-            let message = format!(
-                "{available} must be from 1 to {MAX_COUNT}; without it, as many as it takes are tried"
-            );
-            return Err(wrong(format!("spec.catalogue[{index}].available"), message));
+            let message =
+                format!("{available} must be from 1 to {MAX_COUNT}; omit it for an unlimited number");
+            return Err(invalid(format!("spec.catalogue[{index}].available"), message));
         }
     }
     let offers: Vec<MacSpec> = spec.catalogue.iter().map(mac_of_offer).collect();
@@ -115,10 +115,10 @@ pub fn question(
         let model = planned(demand, &field, nodes, load)?;
         if models.iter().any(|known| known.name == model.name) {
             let message = format!(
-                "`{}` is there twice; give each a name of its own, or add their requests together",
+                "duplicate model `{}`; set different names, or add the requests",
                 model.name
             );
-            return Err(wrong(format!("{field}.name"), message));
+            return Err(invalid(format!("{field}.name"), message));
         }
         models.push(model);
     }
@@ -144,12 +144,12 @@ fn mac_of_offer(offer: &OfferSpec) -> MacSpec {
     }
 }
 
-/// A number that the schema would have let through; flags do not pass it.
+/// Checks a number against the rules of the schema, because flags bypass the schema.
 fn checked(value: f64, field: String, holds: impl FnOnce(f64) -> bool, must: &str) -> Result<(), PlanError> {
     if value.is_finite() && holds(value) {
         Ok(())
     } else {
-        Err(wrong(field, format!("{value} must be {must}")))
+        Err(invalid(field, format!("{value} must be {must}")))
     }
 }
 
@@ -166,7 +166,7 @@ fn planned(
         ("contextTokens", demand.context_tokens.unwrap_or(1)),
     ] {
         if !(1..=MAX_TOKENS).contains(&tokens) {
-            return Err(wrong(
+            return Err(invalid(
                 at(name),
                 format!("{tokens} must be from 1 to {MAX_TOKENS}"),
             ));
@@ -176,9 +176,9 @@ fn planned(
     let context_tokens = demand.context_tokens.unwrap_or(average);
     if context_tokens < average {
         let message = format!(
-            "{context_tokens} is less than promptTokens + answerTokens = {average}: the average request would be refused"
+            "{context_tokens} is less than promptTokens + answerTokens = {average}: the average request would be rejected"
         );
-        return Err(wrong(at("contextTokens"), message));
+        return Err(invalid(at("contextTokens"), message));
     }
     checked(
         demand.requests_per_second,
@@ -191,7 +191,7 @@ fn planned(
             decode,
             at("objectives.decodeTokensPerSecond"),
             |rate| rate > 0.0,
-            "more than 0 tokens per second; leave it out for none",
+            "more than 0 tokens per second; omit it for no objective",
         )?;
     }
     if let Some(first) = &demand.objectives.time_to_first_token {
@@ -201,23 +201,23 @@ fn planned(
                 "`{}` must be a duration above zero, such as 3s or 1m30s",
                 first.max
             );
-            return Err(wrong(at("objectives.timeToFirstToken.max"), message));
+            return Err(invalid(at("objectives.timeToFirstToken.max"), message));
         }
         if let Some(prompt) = first.at_prompt_tokens.filter(|prompt| *prompt > context_tokens) {
             let message =
-                format!("{prompt} is more than contextTokens = {context_tokens}: such a prompt is refused");
-            return Err(wrong(at("objectives.timeToFirstToken.atPromptTokens"), message));
+                format!("{prompt} is more than contextTokens = {context_tokens}: such a prompt is rejected");
+            return Err(invalid(at("objectives.timeToFirstToken.atPromptTokens"), message));
         }
     }
     let disk = demand
         .disk_size
         .as_ref()
-        .map(|size| quantity::parse_bytes(size).map_err(|err| wrong(at("diskSize"), err)));
+        .map(|size| quantity::parse_bytes(size).map_err(|err| invalid(at("diskSize"), err)));
     let WantedModel {
         served,
         longest_context,
     } = match load(demand) {
-        Some(loaded) => loaded.map_err(|err| wrong(at("model"), err))?,
+        Some(loaded) => loaded.map_err(|err| invalid(at("model"), err))?,
         None => known(demand, field, nodes)?,
     };
     if let Some(longest) = longest_context.filter(|longest| *longest < context_tokens) {
@@ -226,15 +226,15 @@ fn planned(
             None => "promptTokens",
         };
         let message = format!(
-            "{context_tokens} tokens of prompt and answer: `{}` has contexts of up to {longest}, so every node would refuse it",
+            "{context_tokens} tokens of prompt and answer exceed the maximum context of `{}`, {longest} tokens",
             demand.model
         );
-        return Err(wrong(at(name), message));
+        return Err(invalid(at(name), message));
     }
-    // As admission: what a node would refuse is no plan.
+    // Same check as admission: every node would reject the replica.
     let served = served
         .with_kv_bits(demand.kv_bits)
-        .map_err(|err| wrong(at("kvBits"), err))?;
+        .map_err(|err| invalid(at("kvBits"), err))?;
     Ok(PlannedModel {
         name: demand.name.clone().unwrap_or_else(|| demand.model.clone()),
         served,
@@ -251,7 +251,7 @@ fn planned(
     })
 }
 
-/// A model on some node, or one of the built-in table.
+/// Returns a model of a node or of the library.
 fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<WantedModel, PlanError> {
     if let Ok(ModelSource::Local(name)) = demand.model.parse() {
         let models = nodes
@@ -261,11 +261,11 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Wanted
         let found = models.filter(|model| model.name == name).find_map(published);
         return found.ok_or_else(|| {
             let message = format!("no FleetNode has a servable directory `{name}` in its --model-dir");
-            wrong(format!("{field}.model"), message)
+            invalid(format!("{field}.model"), message)
         });
     }
     if let Ok(ModelSource::Hub(model)) = demand.model.parse() {
-        // Any commit of it, where none is named.
+        // Without a revision, any commit matches.
         let whole = model.to_string();
         let is_it = |name: &str| {
             let rest = name.strip_prefix(&whole);
@@ -280,21 +280,21 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Wanted
         }
     }
     if demand.model.contains("://") {
-        let message = "no hub is asked for a plan in the cluster: name a known model such as qwen3-8b with its quantization, \
+        let message = "plans in the cluster do not query hubs: set a known model such as qwen3-8b with its quantization, \
                        local://NAME, or hf://OWNER/NAME that a node has downloaded; `rooflet plan` on the command line \
                        reads hf:// and files";
-        return Err(wrong(format!("{field}.model"), message));
+        return Err(invalid(format!("{field}.model"), message));
     }
     let format = demand.quantization.as_deref().map(|format| {
         let parsed: Result<WeightFormat, _> = format.parse();
-        parsed.map_err(|err| wrong(format!("{field}.quantization"), err))
+        parsed.map_err(|err| invalid(format!("{field}.quantization"), err))
     });
     let found = library::find(&demand.model, format.transpose()?).map_err(|err| {
         let name = match &err {
             LibraryError::UnknownModel { .. } => "model",
             LibraryError::UnknownFormat { .. } | LibraryError::OtherFormat { .. } => "quantization",
         };
-        wrong(format!("{field}.{name}"), err)
+        invalid(format!("{field}.{name}"), err)
     })?;
     let served = ServedModel {
         cost: ModelCost {
@@ -316,7 +316,7 @@ fn published(model: &NodeModel) -> Option<WantedModel> {
     })
 }
 
-/// The classes that a list of Macs names, each by a name of its own.
+/// Returns the node classes of a list of Macs, with unique names.
 fn node_classes(macs: &[MacSpec], list: &str) -> Result<Vec<NodeClass>, PlanError> {
     let mut classes: Vec<NodeClass> = Vec::new();
     for (index, mac) in macs.iter().enumerate() {
@@ -329,10 +329,10 @@ fn node_classes(macs: &[MacSpec], list: &str) -> Result<Vec<NodeClass>, PlanErro
         }
         if classes.iter().any(|known| known.name == class.name) {
             let message = format!(
-                "`{}` is there twice; add the counts together, or give each a name of its own",
+                "duplicate class `{}`; add the counts, or set different names",
                 class.name
             );
-            return Err(wrong(format!("{field}.name"), message));
+            return Err(invalid(format!("{field}.name"), message));
         }
         classes.push(class);
     }
@@ -340,9 +340,9 @@ fn node_classes(macs: &[MacSpec], list: &str) -> Result<Vec<NodeClass>, PlanErro
 }
 
 fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
-    let memory = quantity::parse_bytes(&mac.memory).map_err(|err| wrong(format!("{field}.memory"), err))?;
+    let memory = quantity::parse_bytes(&mac.memory).map_err(|err| invalid(format!("{field}.memory"), err))?;
     let chip = chip::find(&mac.chip, mac.gpu_cores, Some(memory))
-        .map_err(|err| wrong(format!("{field}.chip"), err))?;
+        .map_err(|err| invalid(format!("{field}.chip"), err))?;
     if !chip.memory.contains(&memory) {
         let sizes: Vec<_> = chip.memory.iter().map(ToString::to_string).collect();
         let message = format!(
@@ -351,22 +351,22 @@ fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
             chip.gpu_cores,
             sizes.join(", ")
         );
-        return Err(wrong(format!("{field}.memory"), message));
+        return Err(invalid(format!("{field}.memory"), message));
     }
     if mac.count > MAX_COUNT {
         let message = format!("{} must be from 0 to {MAX_COUNT}", mac.count);
-        return Err(wrong(format!("{field}.count"), message));
+        return Err(invalid(format!("{field}.count"), message));
     }
     for (name, value) in [("price", mac.price), ("watts", mac.watts)] {
         if let Some(value) = value {
-            let must = "0 or more; leave it out where it is not known";
+            let must = "0 or more; omit it if unknown";
             checked(value, format!("{field}.{name}"), |value| value >= 0.0, must)?;
         }
     }
     let disk = mac
         .disk
         .as_ref()
-        .map(|size| quantity::parse_bytes(size).map_err(|err| wrong(format!("{field}.disk"), err)));
+        .map(|size| quantity::parse_bytes(size).map_err(|err| invalid(format!("{field}.disk"), err)));
     let disk = disk.transpose()?.map(|limit| NodeDisk::new(limit, Bytes::ZERO));
     Ok(NodeClass {
         name: mac.name.clone().unwrap_or_else(|| default_name(chip, memory)),
@@ -384,14 +384,14 @@ fn node_class(mac: &MacSpec, field: &str) -> Result<NodeClass, PlanError> {
     })
 }
 
-/// `M4 Pro 24 GB`: Apple's own way to say it.
+/// Returns the default name of a class: `M4 Pro 24 GB`.
 fn default_name(chip: &ChipVariant, memory: Bytes) -> String {
     let bare = chip.name.trim_start_matches("Apple ");
     format!("{bare} {} GB", memory.0 >> 30)
 }
 
-/// Nodes that can take work, like ones together. Among those the slowest and the smallest speak for
-/// all.
+/// Returns the classes of schedulable nodes. Each class has the speed of its slowest node and the
+/// capacity of its smallest.
 pub fn current_fleet(nodes: &[FleetNode], replicas: &[ModelReplica], beside_running: bool) -> Vec<NodeClass> {
     let running = replicas.iter().filter(|_| beside_running);
     let fleet = Fleet::new(nodes, running);
@@ -420,7 +420,7 @@ pub fn current_fleet(nodes: &[FleetNode], replicas: &[ModelReplica], beside_runn
         let memory = quantity::parse_bytes(&status.capacity.memory)
             .map_or(status.capacity.memory.clone(), |memory| memory.to_string());
         let alike = format!("{chip}, {memory}");
-        // What runs on it makes a node unlike any other.
+        // A node with running replicas forms its own class.
         let name = if held > Bytes::ZERO {
             format!("{alike}, {}", state.name)
         } else {
@@ -473,13 +473,13 @@ mod tests {
     use rooflet_api::v1alpha1::FleetNodeSpec;
     use rooflet_base::yaml;
 
-    fn asked(text: &str) -> Result<Question, PlanError> {
+    fn parse(text: &str) -> Result<Question, PlanError> {
         let spec: CapacityPlanSpec = yaml::from_str(text).unwrap();
         question(&spec, Vec::new(), &[], &|_| None)
     }
 
     #[test]
-    fn a_model_that_a_node_downloaded_is_known() {
+    fn finds_downloaded_hub_model_on_a_node() {
         let mut node = FleetNode::new("a", FleetNodeSpec::default());
         let served = ServedModel::of_size(Bytes::gib(1), 4);
         let model = served.publish("hf://o/n@c0".to_owned(), "llama".to_owned(), 2048);
@@ -494,20 +494,20 @@ mod tests {
             )
             .is_ok()
         };
-        let told = ["hf://o/n", "hf://o/n@c0", "hf://o/n@c1", "hf://o/nn", "hf://o"].map(is_known);
-        assert_eq!(told, [true, true, false, false, false]);
+        let found_models = ["hf://o/n", "hf://o/n@c0", "hf://o/n@c1", "hf://o/nn", "hf://o"].map(is_known);
+        assert_eq!(found_models, [true, true, false, false, false]);
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_field() {
+    fn errors_start_with_the_field() {
         let macs = "fleet: {macs: [{chip: M4, memory: 16Gi}]}";
         let demand = |fields: &str| {
             format!(
                 "demand: [{{model: qwen3-8b, quantization: mlx4, requestsPerSecond: 1, promptTokens: 900, answerTokens: 300{fields}}}]\n"
             )
         };
-        assert!(asked(&format!("{}{macs}", demand(""))).is_ok());
-        let message = |text: &str| asked(text).unwrap_err().to_string();
+        assert!(parse(&format!("{}{macs}", demand(""))).is_ok());
+        let message = |text: &str| parse(text).unwrap_err().to_string();
         let windows = format!("{}{macs}", demand(", kvBits: 8")).replace("qwen3-8b", "gemma3-12b");
         let windows = message(&windows);
         assert!(
@@ -550,10 +550,10 @@ mod tests {
         assert!(message(model).starts_with("spec.demand[0].model: no model is known by the name `qwen9`"));
     }
 
-    /// The smallest of those that are alike speaks for all, and what runs keeps what it was
-    /// promised.
+    /// The smallest node of a class determines its disk, and running replicas keep their
+    /// reservations.
     #[test]
-    fn the_disks_of_the_fleet_there_is_are_counted() {
+    fn current_fleet_includes_disks_and_reservations() {
         let node = |name: &str, disk: Option<&str>| {
             let mut node = FleetNode::new(name, FleetNodeSpec::default());
             let status = serde_json::json!({

@@ -14,7 +14,7 @@ fn need() -> impl Strategy<Value = Option<Need>> {
         0.0f64..0.4,
         prop_oneof![2 => Just(0.0), 1 => 0.05f64..0.7],
         0.01f64..0.5,
-        // Little decoding: then prefills decide, by the objectives of others and by who waits.
+        // With little decode, prefill, objectives and waits are the limits.
         prop_oneof![1 => 0.0f64..0.05, 1 => 0.0f64..1.0],
         prop_oneof![2 => Just(None), 1 => (0.01f64..1.0).prop_map(Some)],
         prop_oneof![1 => Just(0), 1 => 1u64..8],
@@ -58,8 +58,8 @@ fn instances(classes: usize, nodes: u32, models: usize) -> impl Strategy<Value =
     })
 }
 
-/// Every content of every node, with the loads of each by a linear program: the largest factor, or
-/// `None` where not even the replicas can be placed.
+/// Tries all contents of all nodes, with loads from a linear program. Returns the largest factor, or
+/// `None` if the required replicas do not fit.
 fn brute_force(instance: &Instance) -> Option<f64> {
     let nodes: Vec<usize> = instance
         .classes
@@ -134,10 +134,9 @@ fn close(a: f64, b: f64) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// On small questions the answer is the one that trying everything gives, and it says that it
-    /// is proven.
+    /// On small instances, the answer equals that of an exhaustive search and is proven.
     #[test]
-    fn small_questions_are_answered_exactly(instance in instances(2, 2, 3)) {
+    fn solves_small_instances_exactly(instance in instances(2, 2, 3)) {
         let capacity = search::capacity(&instance);
         match brute_force(&instance) {
             None => prop_assert!(capacity.placement.is_none(), "{capacity:?}"),
@@ -149,9 +148,9 @@ proptest! {
         }
     }
 
-    /// The exact search finds it with no help from a placement that is known already.
+    /// The exact search finds the optimum without a known placement.
     #[test]
-    fn the_exact_search_needs_no_start(instance in instances(2, 2, 3)) {
+    fn exact_search_needs_no_known_placement(instance in instances(2, 2, 3)) {
         match (exact::solve(&instance, Goal::MostDemand, None), brute_force(&instance)) {
             (Search::Found(answer), Some(factor)) => {
                 prop_assert!(close(answer.value, factor), "{} instead of {factor}", answer.value);
@@ -162,9 +161,9 @@ proptest! {
         }
     }
 
-    /// The least price is that of the cheapest choice of nodes that carries the demand.
+    /// The lowest price is that of the cheapest sufficient selection of nodes.
     #[test]
-    fn the_cheapest_nodes_are_found(instance in instances(2, 2, 2)) {
+    fn finds_the_cheapest_nodes(instance in instances(2, 2, 2)) {
         let mut cheapest: Option<f64> = None;
         let [first, second] = [0, 1].map(|class| instance.classes.get(class).map_or(0, |class| class.nodes));
         for a in 0..=first {
@@ -193,9 +192,9 @@ proptest! {
         }
     }
 
-    /// Whatever is found is allowed by its own working, and never beyond the bound.
+    /// Greedy placements satisfy all constraints and never exceed the bound.
     #[test]
-    fn a_greedy_placement_is_allowed_and_below_the_bound(instance in instances(3, 6, 8)) {
+    fn greedy_placement_is_valid_and_within_the_bound(instance in instances(3, 6, 8)) {
         let bound = relaxation::most_demand(&instance).unwrap();
         if let Some(placement) = greedy::most_demand(&instance, bound, greedy::Effort::FULL) {
             prop_assert_eq!(placement.check(&instance), Ok(()));
@@ -204,10 +203,9 @@ proptest! {
         }
     }
 
-    /// A placement for the demand as it is answers all of it, with no more replicas than the one
-    /// for the most.
+    /// A frugal placement serves the complete demand, with at most the replicas of the largest one.
     #[test]
-    fn a_frugal_placement_answers_the_demand(instance in instances(2, 3, 4)) {
+    fn frugal_placement_serves_the_demand(instance in instances(2, 3, 4)) {
         let capacity = search::capacity(&instance);
         if capacity.carries_demand() {
             let best = capacity.placement.unwrap();
@@ -218,10 +216,10 @@ proptest! {
         }
     }
 
-    /// A corner of a linear program likes to give one replica everything. That a replica is there
-    /// and does nothing, while its node has room, would be no plan.
+    /// Vertices of a linear program often assign all load to one replica. A plan must not contain idle
+    /// replicas on nodes with capacity.
     #[test]
-    fn no_replica_of_a_frugal_placement_is_idle_without_need(instance in instances(2, 3, 4)) {
+    fn frugal_placement_has_no_unnecessarily_idle_replicas(instance in instances(2, 3, 4)) {
         let capacity = search::capacity(&instance);
         if capacity.carries_demand() {
             let frugal = search::frugal(&instance, &capacity.placement.unwrap());
@@ -239,10 +237,9 @@ proptest! {
         }
     }
 
-    /// Where the exact search has an answer, what is bought is worth as much; and what a purchase
-    /// is said to survive, it does.
+    /// The purchase is optimal if the exact search has an answer, and its reported survival is correct.
     #[test]
-    fn what_is_bought_is_the_least_that_is_enough(instance in instances(3, 3, 3)) {
+    fn purchase_is_minimal_and_sufficient(instance in instances(3, 3, 3)) {
         let bought = Shop::new(&instance, 0).ok().and_then(|shop| Some((shop.choice()?, shop)));
         match (exact::solve(&instance, Goal::LeastPrice, None), bought) {
             (Search::Found(answer), Some((choice, shop))) => {
@@ -262,17 +259,16 @@ proptest! {
         }
     }
 
-    /// Asked again for other nodes and another demand, the relaxation says what it says when asked
-    /// for the first time.
+    /// A reused relaxation yields the same bound as a new one.
     #[test]
-    fn a_relaxation_that_is_asked_again_answers_alike(
+    fn reused_relaxation_matches_a_new_one(
         instance in instances(3, 6, 5),
         counts in prop::collection::vec(0u32..7, 3),
         times in 0.2f64..3.0,
     ) {
         let mut other = instance.clone();
         for (class, count) in other.classes.iter_mut().zip(&counts) {
-            // The relaxation knows no variables of classes that nothing can be had of.
+            // The relaxation has no variables for classes without nodes.
             class.nodes = class.nodes.min(*count);
         }
         for load in &mut other.models {
@@ -288,9 +284,9 @@ proptest! {
         }
     }
 
-    /// More nodes never carry less, where the answer is proven.
+    /// With a proven answer, an additional node never reduces the capacity.
     #[test]
-    fn one_more_node_never_hurts(instance in instances(2, 2, 3)) {
+    fn additional_node_never_reduces_capacity(instance in instances(2, 2, 3)) {
         let mut more = instance.clone();
         more.classes[0].nodes += 1;
         let (less, more) = (search::capacity(&instance), search::capacity(&more));
@@ -300,9 +296,9 @@ proptest! {
     }
 }
 
-/// One model on one class of node: everything follows by hand.
+/// One model on one class of node, computed by hand.
 #[test]
-fn one_model_on_two_nodes_carries_what_the_utilisation_law_says() {
+fn one_model_on_two_nodes_follows_the_utilisation_law() {
     let need = Need {
         memory: Bytes(10),
         disk: Bytes::ZERO,
@@ -403,11 +399,10 @@ fn large(seed: u64) -> Instance {
     }
 }
 
-/// How far the best there can be may be above what is found: docs/planning.md tells the worst of
-/// these.
+/// Gap between the bound and the greedy answer; docs/planning.md states the worst case.
 #[test]
-fn a_large_fleet_is_planned_within_the_stated_bound() {
-    // The usual, and the worst of 1 to 30.
+fn large_fleets_stay_within_the_documented_gap() {
+    // A typical seed, and the worst of 1 to 30.
     for seed in [21, 29] {
         let instance = large(seed);
         let capacity = search::capacity(&instance);

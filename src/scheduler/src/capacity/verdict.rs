@@ -1,5 +1,4 @@
-//! The answer: feasible or not, where everything goes, what is left, what breaks first, and what
-//! one lost node means.
+//! Verdict of a plan: feasibility, placement, headroom, bottleneck, and the effect of a lost node.
 
 use serde_json::Value;
 
@@ -12,21 +11,21 @@ use super::search::{self, Capacity};
 use super::working::Working;
 use rooflet_api::v1alpha1::{PlanHeadroom, PlanVerdict};
 
-/// Names that a sentence lists; the rest is counted.
-const NAMES_TOLD: usize = 3;
+/// Maximum number of names in a list; further ones are counted.
+const MAX_NAMES: usize = 3;
 
-/// Answers `question`.
+/// Returns the verdict for a question.
 pub fn answer(question: &Question) -> PlanVerdict {
     let judged = Judged::new(question, false);
     let unservable = judged.unservable();
-    // What no node can serve must not hide what becomes of the others.
+    // Evaluate the other models without the ones that no node can serve.
     let others = judged.instance.without(&unservable);
     let capacity = search::capacity(&others);
     let carried = capacity.carries_demand();
     let feasible = carried && unservable.is_empty() && judged.instance.nodes() > 0;
     let most = capacity.placement.clone().unwrap_or_default();
     let part = capacity.factor.min(1.0);
-    // Without enough for all, the placement shows what there would be for all alike.
+    // If the capacity is too low, show the placement for the same part of every demand.
     let shown = if carried {
         search::frugal(&others, &most)
     } else {
@@ -63,7 +62,7 @@ pub fn answer(question: &Question) -> PlanVerdict {
     let tokens: f64 = served
         .map(|model| &question.models[model])
         .map(|model| model.requests_per_second * f64::from(model.answer_tokens))
-        // Of nothing, the sum of floats is −0.
+        // `sum` of an empty iterator returns −0.
         .fold(0.0, |sum, one| sum + one);
     let mut verdict = PlanVerdict {
         feasible,
@@ -108,12 +107,12 @@ pub fn answer(question: &Question) -> PlanVerdict {
     rounded(&verdict)
 }
 
-/// What is nearer to nothing is nothing: smaller numbers of nine digits need not come back from
-/// JSON as they went in.
+/// Absolute value below which a number is set to 0. Smaller numbers may change in a JSON round
+/// trip.
 const NEGLIGIBLE: f64 = 1e-13;
 
-/// Every number to nine digits: they are no better known, and so short ones come back from JSON as
-/// they went in, which keeps a status from looking changed.
+/// Rounds all numbers to nine digits. Such numbers survive a JSON round trip, so that an unchanged
+/// status compares as equal.
 fn rounded(verdict: &PlanVerdict) -> PlanVerdict {
     let mut value = serde_json::to_value(verdict).expect("a verdict has only string keys");
     round(&mut value);
@@ -135,7 +134,7 @@ fn round(value: &mut Value) {
     }
 }
 
-/// The sum over all machines, where each has a value.
+/// Returns the sum over all machines, or `None` if a value is unknown.
 fn of_fleet(question: &Question, value: fn(&NodeClass) -> Option<f64>) -> Option<f64> {
     let each = question.classes.iter().filter(|class| class.nodes > 0);
     let all: Option<Vec<f64>> = each
@@ -146,7 +145,7 @@ fn of_fleet(question: &Question, value: fn(&NodeClass) -> Option<f64>) -> Option
 
 fn summary(verdict: &PlanVerdict, binding: Option<&Binding>, capacity: &Capacity) -> String {
     if verdict.nodes == 0 {
-        return "There is no node.".to_owned();
+        return "The fleet has no nodes.".to_owned();
     }
     let why = binding.map_or(String::new(), |binding| format!(" {}.", binding.why));
     if verdict.feasible {
@@ -162,9 +161,12 @@ fn summary(verdict: &PlanVerdict, binding: Option<&Binding>, capacity: &Capacity
         let others = match verdict.others_factor {
             None => String::new(),
             Some(factor) if factor >= 1.0 - TOLERANCE => {
-                format!(" The other models alone are carried {}.", times(factor))
+                format!(" The fleet carries the other models alone {}.", times(factor))
             }
-            Some(factor) => format!(" Of the other models alone {:.0} % are carried.", 100.0 * factor),
+            Some(factor) => format!(
+                " The fleet carries {:.0} % of the other models alone.",
+                100.0 * factor
+            ),
         };
         return format!(
             "The demand does not fit: no node can serve {}.{why}{others}",
@@ -172,33 +174,33 @@ fn summary(verdict: &PlanVerdict, binding: Option<&Binding>, capacity: &Capacity
         );
     }
     let proof = if verdict.demand_factor_bound < 1.0 - TOLERANCE {
-        "No placement carries all of it".to_owned()
+        "No placement carries the complete demand".to_owned()
     } else {
         format!(
-            "No placement that carries all of it was found, and none carries it more than {}",
+            "No placement for the complete demand was found; the upper bound is {}",
             times(verdict.demand_factor_bound)
         )
     };
     let most = if capacity.placement.is_none() || verdict.demand_factor <= 0.0 {
-        "not even the replicas that must be there".to_owned()
+        "not even the required replicas".to_owned()
     } else {
-        // Rounded down: 99.9 % is not all of it.
+        // Round down: 99.9 % is not the complete demand.
         format!("{} % of it", (verdict.demand_factor * 100.0).floor())
     };
     format!("The demand does not fit: the fleet carries {most}. {proof}.{why}")
 }
 
-/// No multiple of nothing says anything.
+/// Summary for a plan without requests, for which a multiple of the demand is meaningless.
 fn nothing_demanded(verdict: &PlanVerdict) -> String {
     format!(
-        "No requests are demanded, only that the models are there, and they are: {} of {} nodes are used. {}.",
+        "No requests are demanded. All required replicas are placed: {} of {} nodes are used. {}.",
         verdict.nodes_used,
         verdict.nodes,
         loss_of_a_node(verdict)
     )
 }
 
-/// N−1 in a sentence.
+/// Describes the effect of the loss of one node.
 fn loss_of_a_node(verdict: &PlanVerdict) -> String {
     let interrupted: Vec<String> = verdict
         .node_losses
@@ -207,15 +209,15 @@ fn loss_of_a_node(verdict: &PlanVerdict) -> String {
         .collect();
     let until = match interrupted.as_slice() {
         [] => String::new(),
-        [one] => format!("; {one} has one replica, and does not answer while that moves"),
+        [one] => format!("; {one} has a single replica and is unavailable while that moves"),
         many => format!(
-            "; {} have one replica each, and do not answer while that moves",
+            "; {} have a single replica each and are unavailable while that moves",
             list(many)
         ),
     };
     if verdict.survives_node_loss {
         return format!(
-            "Any one node may fail: the others then carry the demand, once its replicas have moved{until}"
+            "The fleet survives the loss of any one node: the other nodes carry the demand after its replicas have moved{until}"
         );
     }
     let breaks = verdict.node_losses.iter().filter(|loss| !loss.survives);
@@ -225,7 +227,7 @@ fn loss_of_a_node(verdict: &PlanVerdict) -> String {
             let left = loss.demand_factor.unwrap_or_default();
             let found = if loss.proven { "is" } else { "was found to be" };
             format!(
-                "{} ({:.0} % {found} carried then)",
+                "{} (then {:.0} % {found} carried)",
                 loss.class,
                 (100.0 * left).floor()
             )
@@ -239,11 +241,11 @@ fn loss_of_a_node(verdict: &PlanVerdict) -> String {
 
 /// `a, b, c and 4 more`.
 fn list(names: &[String]) -> String {
-    let more = names.len().saturating_sub(NAMES_TOLD);
-    let told = &names[..names.len() - more];
+    let more = names.len().saturating_sub(MAX_NAMES);
+    let listed = &names[..names.len() - more];
     match more {
-        0 => told.join(", "),
-        more => format!("{} and {more} more", told.join(", ")),
+        0 => listed.join(", "),
+        more => format!("{} and {more} more", listed.join(", ")),
     }
 }
 

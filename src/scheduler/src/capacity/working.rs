@@ -1,4 +1,5 @@
-//! A placement as people see it: every model, class and group of nodes with its numbers.
+//! Conversion of a placement to the status of a plan: numbers of every model, class and group of
+//! nodes.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,12 @@ use rooflet_api::v1alpha1::{
 use rooflet_base::units::Bytes;
 use rooflet_roofline::predict::{Constraint, Interval};
 
-/// A judged question and its placement.
+/// Evaluated question and its placement.
 pub(super) struct Working<'a> {
     pub(super) judged: &'a Judged<'a>,
-    /// For the demand as it is, or for the part of it that is carried.
+    /// Placement for the demand, or for the carried part of it.
     pub(super) placement: &'a Placement,
-    /// That part: 1 where all is carried.
+    /// Carried part of the demand; 1 for the complete demand.
     pub(super) part: f64,
 }
 
@@ -37,7 +38,7 @@ impl Working<'_> {
         shares.filter_map(move |share| self.judged.instance.need(share.model, group.class))
     }
 
-    /// What the group's nodes use of each limit: name, used, room.
+    /// Returns limit, use and capacity of the group's nodes.
     pub(super) fn rows(&self, group: &Group) -> Vec<(Limit, f64, f64)> {
         let rows = self
             .judged
@@ -62,7 +63,7 @@ impl Working<'_> {
         device.map_or(0.0, |(_, used, _)| *used)
     }
 
-    /// What the chip's time on these nodes goes into most.
+    /// Returns the constraint that uses most of the chip's time on these nodes.
     fn composition(&self, group: &Group) -> Constraint {
         let mut spent: BTreeMap<Constraint, f64> = BTreeMap::new();
         for share in &group.replicas {
@@ -75,14 +76,14 @@ impl Working<'_> {
         most.map_or(Constraint::Bandwidth, |(constraint, _)| constraint)
     }
 
-    /// The limit that is reached first as the loads grow together: the constraint, what it is
-    /// about, and when.
+    /// Returns the limit that is reached first if all loads grow: constraint, limit, and multiple
+    /// of the demand.
     pub(super) fn first_limit(&self, group: &Group) -> Option<(Constraint, Limit, f64)> {
         let rows = self.rows(group).into_iter().filter(|(_, used, _)| *used > 0.0);
         let first = rows
             .map(|(limit, used, room)| (limit, room / used))
             .min_by(|a, b| a.1.total_cmp(&b.1));
-        // The loads may be those of a part of the demand.
+        // The loads may be only a part of the demand.
         first.map(|(limit, times)| {
             let factor = times * self.part;
             let constraint = match limit {
@@ -160,7 +161,7 @@ impl Working<'_> {
         self.judged.classes.iter().enumerate().map(of_class).collect()
     }
 
-    /// Of all nodes together; what more of it would give is asked elsewhere.
+    /// Returns the total headroom of all nodes, without the results of better machines.
     pub(super) fn headroom(&self) -> PlanHeadroom {
         let sum = |value: &dyn Fn(&Group) -> f64| -> f64 {
             let each = self.placement.groups.iter();
@@ -246,7 +247,7 @@ impl Working<'_> {
     pub(super) fn placements(&self) -> Vec<PlanPlacement> {
         let of_group = |group: &Group| {
             let load = |share: &Share| self.judged.fits[share.model][group.class].load;
-            // Pollaczek and Khinchine: the mean wait behind the prefills of all models on the node.
+            // Pollaczek–Khinchine formula: mean wait behind the prefills of all models on the node.
             let (mut busy, mut squared) = (0.0, 0.0);
             for share in &group.replicas {
                 let prefill = load(share).map_or(0.0, |load| load.prefill);

@@ -1,5 +1,5 @@
-//! Nodes on which a model would run alike are one machine, and what a request takes of a machine is
-//! computed once.
+//! Groups nodes on which a model runs equally fast into machines, and computes the requirements of
+//! a request once per machine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,16 +15,16 @@ use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::calibration::Calibration;
 use rooflet_roofline::predict::{Hardware, Parameters};
 
-/// Kinds of requests whose figures are kept. A fleet serves fewer models than that; those of
-/// deployments that are gone are forgotten when it is reached.
-const MAX_ASKS: usize = 4096;
+/// Maximum number of cached kinds of requests. A fleet serves fewer models; at the limit, the cache
+/// is cleared.
+const MAX_KINDS: usize = 4096;
 
-/// What of a node decides how a model runs there with nothing beside it.
+/// Properties of a node that determine the speed of a model without other replicas.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Machine {
-    /// What its speed can be predicted from, if anything can.
+    /// Basis of speed predictions, if known.
     pub(crate) hardware: Option<Hardware>,
-    /// What runs on it have taught about its speed.
+    /// Calibrations from real requests.
     pub(crate) calibrations: Vec<Calibration>,
     pub(crate) models: Vec<NodeModel>,
 }
@@ -34,14 +34,14 @@ impl Machine {
         self.models.iter().find(|model| model.name == name)
     }
 
-    /// The model as it is here, else as it would come.
+    /// Returns the node's copy of the model, or its properties after the download.
     pub(crate) fn model_of<'a>(&'a self, request: &'a ReplicaRequest) -> Option<&'a NodeModel> {
         let here = self.model(&request.source.as_ref()?.listed_as()?);
         here.or(request.artifact.as_deref().map(|artifact| &artifact.model))
     }
 
-    /// Equal for equal machines, and rarely for others.
-    fn print(&self) -> u64 {
+    /// Returns a hash of the machine.
+    fn hash_value(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         match self.hardware {
             Some(Hardware::Chip(chip)) => std::ptr::from_ref(chip).hash(&mut hasher),
@@ -62,10 +62,10 @@ impl Machine {
         };
         let Some(source) = &request.source else {
             return never(Rejection::ModelNotServable {
-                problem: "its source is not one that this version serves".to_owned(),
+                problem: "the model source is unsupported in this version".to_owned(),
             });
         };
-        // Only the agent sees what lies at a path.
+        // Only the agent can read the files at a path.
         let Some(name) = source.listed_as() else {
             return Fit::default();
         };
@@ -118,24 +118,23 @@ impl Machine {
     }
 }
 
-/// What a kind of request takes of a machine.
+/// Requirements of a kind of request on a machine.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Fit {
-    /// `None` where only the agent can tell, and where it cannot be served.
+    /// `None` if only the agent can compute it, or the model cannot be served.
     pub(crate) appraisal: Option<Appraisal>,
-    /// Why it never runs there, whatever else does.
+    /// Reason why the request never runs on this machine, independent of other replicas.
     pub(crate) obstacle: Option<Rejection>,
-    /// What of its model has to be downloaded.
+    /// Bytes of the model to download.
     pub(crate) download: Bytes,
 }
 
-/// One model over all machines: how many have it, and with which contexts.
+/// Availability of a model: number of machines by context length.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Offer {
-    /// Machines on which it can be served, by the tokens of context that it was made for there; 0
-    /// where that is not known.
+    /// Number of machines that can serve the model, by maximum context in tokens; 0 if unknown.
     contexts: BTreeMap<u32, usize>,
-    /// Machines on which it cannot.
+    /// Number of machines with a copy that cannot be served.
     broken: usize,
 }
 
@@ -144,7 +143,7 @@ impl Offer {
         !self.contexts.is_empty()
     }
 
-    /// The shortest and the longest context of those that can serve it, where known.
+    /// Returns the shortest and longest known maximum context.
     pub fn contexts(&self) -> Option<(u32, u32)> {
         let mut known = self.contexts.keys().copied().filter(|tokens| *tokens > 0);
         let shortest = known.next()?;
@@ -172,12 +171,12 @@ impl Offer {
     }
 }
 
-/// What of a request decides what it takes of a machine; figures by their bits.
+/// Part of a request that determines its requirements on a machine; floating-point values as bits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Ask {
     source: Option<ModelSource>,
-    /// Replicas that somebody else than our controller has made may say anything of the same
-    /// source.
+    /// Part of the key: replicas that the controller did not create may state different properties
+    /// of the same source.
     artifact: Option<Arc<ArtifactSpec>>,
     context_tokens: Option<u32>,
     max_concurrency: u32,
@@ -205,35 +204,35 @@ impl From<&ReplicaRequest> for Ask {
     }
 }
 
-/// The kinds of requests and machines, each once.
+/// Distinct kinds of requests and machines.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Machines {
     asks: BTreeMap<Ask, usize>,
     entries: Vec<Entry>,
-    by_print: HashMap<u64, Vec<usize>>,
+    by_hash: HashMap<u64, Vec<usize>>,
     unused: Vec<usize>,
-    /// By the model's name.
+    /// Availability by model name.
     offers: HashMap<String, Offer>,
-    /// Counts machines that came.
+    /// Number of machines added so far.
     entered: u64,
-    /// The number that had come when each kind of request was computed for all of them.
+    /// Value of `entered` at the last complete computation of each kind of request.
     complete: Vec<Option<u64>>,
 }
 
 #[derive(Debug, Clone)]
 struct Entry {
     machine: Arc<Machine>,
-    print: u64,
+    hash_value: u64,
     nodes: usize,
-    /// By kind of request.
+    /// Requirements by kind of request.
     fits: Vec<Option<Fit>>,
 }
 
 impl Machines {
-    /// The place of a machine, until [`Machines::leave`].
+    /// Adds a node's machine. Returns its id, which is valid until [`Machines::leave`].
     pub(crate) fn enter(&mut self, machine: Machine) -> (usize, Arc<Machine>) {
-        let print = machine.print();
-        let alike = self.by_print.entry(print).or_default();
+        let hash_value = machine.hash_value();
+        let alike = self.by_hash.entry(hash_value).or_default();
         if let Some(id) = alike
             .iter()
             .copied()
@@ -249,7 +248,7 @@ impl Machines {
         }
         let entry = Entry {
             machine: Arc::new(machine),
-            print,
+            hash_value,
             nodes: 1,
             fits: Vec::new(),
         };
@@ -275,7 +274,7 @@ impl Machines {
             return;
         }
         entry.fits = Vec::new();
-        let print = entry.print;
+        let hash_value = entry.hash_value;
         for model in first_of_each_name(&entry.machine.models) {
             if let Some(offer) = self.offers.get_mut(&model.name) {
                 offer.remove(model);
@@ -284,10 +283,10 @@ impl Machines {
                 }
             }
         }
-        if let Some(alike) = self.by_print.get_mut(&print) {
+        if let Some(alike) = self.by_hash.get_mut(&hash_value) {
             alike.retain(|known| *known != id);
             if alike.is_empty() {
-                self.by_print.remove(&print);
+                self.by_hash.remove(&hash_value);
             }
         }
         self.unused.push(id);
@@ -302,7 +301,7 @@ impl Machines {
         if let Some(id) = self.asks.get(&ask) {
             return *id;
         }
-        if self.asks.len() >= MAX_ASKS {
+        if self.asks.len() >= MAX_KINDS {
             self.asks.clear();
             self.complete.clear();
             for entry in &mut self.entries {
@@ -314,13 +313,13 @@ impl Machines {
         id
     }
 
-    /// What the request takes of one machine.
+    /// Returns the requirements of the request on one machine.
     pub(crate) fn fit(&mut self, id: usize, request: &ReplicaRequest) -> &Fit {
         let ask = self.ask(request);
         self.entries[id].fit(ask, request)
     }
 
-    /// What the request takes of each machine.
+    /// Returns the requirements of the request on all machines.
     pub(crate) fn fits(&mut self, request: &ReplicaRequest) -> Fits<'_> {
         let ask = self.ask(request);
         if self.complete.len() <= ask {
@@ -339,7 +338,7 @@ impl Machines {
     }
 }
 
-/// As [`Machine::model`] finds them.
+/// Returns the first model of each name, as [`Machine::model`] does.
 fn first_of_each_name(models: &[NodeModel]) -> impl Iterator<Item = &NodeModel> {
     let is_first = |(at, model): &(usize, &NodeModel)| {
         let before = &models[..*at];
@@ -348,7 +347,7 @@ fn first_of_each_name(models: &[NodeModel]) -> impl Iterator<Item = &NodeModel> 
     models.iter().enumerate().filter(is_first).map(|(_, model)| model)
 }
 
-/// What one request takes of each machine, by the machine's place.
+/// Requirements of one request on each machine, by machine id.
 pub(crate) struct Fits<'a> {
     entries: &'a [Entry],
     ask: usize,

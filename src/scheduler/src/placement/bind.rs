@@ -1,4 +1,5 @@
-//! Decides for all waiting replicas, one after the other, each on what the ones before have left.
+//! Scheduling decisions for all unscheduled replicas, in sequence. Each decision considers the
+//! previous ones.
 
 use std::fmt;
 
@@ -13,20 +14,20 @@ use crate::unschedulable::{Search, Unschedulable};
 use rooflet_api::v1alpha1::{AntiAffinity, PlacementStrategy};
 use rooflet_roofline::admission::Verdict;
 
-/// Nodes that are shown beside the one that is chosen.
+/// Maximum number of nodes in a score table, the chosen one included.
 const SHOWN_NODES: usize = 3;
-/// Nodes that are tried while a reserve for failures is kept.
+/// Maximum number of nodes that are tried if a node-loss reserve is configured.
 const TRIED_NODES: usize = 16;
-/// The most decisions of one call that are looked at once more, and how often they are. One alone
-/// knew all there is.
-const MAX_POLISHED: usize = 256;
-const POLISHING_ROUNDS: usize = 3;
+/// Maximum number of decisions of one call that are revised, and the number of revisions. A single
+/// decision needs none.
+const MAX_REVISED: usize = 256;
+const REVISION_ROUNDS: usize = 3;
 
-/// Where a replica goes.
+/// Node for a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placement {
     node: String,
-    /// `None` while only the agent can tell.
+    /// Verdict of admission; `None` if only the agent can compute it.
     pub needed: Option<Verdict>,
     pub table: ScoreTable,
 }
@@ -37,19 +38,19 @@ impl Placement {
     }
 }
 
-/// How the node compares with the next ones. `Display` is of bounded length.
+/// Scores of the chosen node and the next best ones. `Display` has a bounded length.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoreTable {
     strategy: PlacementStrategy,
-    /// The chosen one first.
+    /// Best first; the first one is chosen.
     rows: Vec<(String, PlacementScore)>,
-    /// How many nodes could take it, and how many there are.
+    /// Number of feasible nodes, and of all nodes.
     feasible: usize,
     nodes: usize,
 }
 
 impl ScoreTable {
-    /// The score of the node that is chosen.
+    /// Returns the score of the chosen node.
     pub(crate) fn chosen(&self) -> Option<&PlacementScore> {
         self.rows.first().map(|(_, score)| score)
     }
@@ -77,21 +78,21 @@ impl fmt::Display for ScoreTable {
     }
 }
 
-/// What is to become of one waiting replica.
+/// Decision for one unscheduled replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     pub key: ReplicaKey,
     pub outcome: Result<Placement, Unschedulable>,
-    /// Who leaves for it where there is no room.
+    /// Preemption for the replica, if no node accepts it.
     pub preemption: Option<Preemption>,
 }
 
-/// The best node for one replica. Nothing is promised.
+/// Returns the best node for one replica, without reserving it.
 pub(crate) fn place(request: &ReplicaRequest, fleet: &mut Fleet) -> Result<Placement, Unschedulable> {
     choose(request, fleet).ok_or_else(|| explain(request, fleet))
 }
 
-/// [`place`] without a word where there is none.
+/// Like [`place`], but without an explanation if no node accepts the replica.
 pub(crate) fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Placement> {
     if let Some(placement) = place_where_nominated(request, fleet) {
         return Some(placement);
@@ -99,15 +100,17 @@ pub(crate) fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Plac
     let reserve = fleet.reserve_node_failures;
     let tried = if reserve > 0 { TRIED_NODES } else { SHOWN_NODES };
     let affinity = request.anti_affinity();
-    // With a spread the ranking is the deployment's own.
-    let is_told = affinity != AntiAffinity::Ignored && request.placement.spread.is_none();
-    let held = if is_told {
+    // With a spread, the ranking belongs to the deployment and already contains its replicas.
+    let uses_siblings = affinity != AntiAffinity::Ignored && request.placement.spread.is_none();
+    let siblings = if uses_siblings {
         fleet.siblings(request)
     } else {
         Vec::new()
     };
-    let apart = affinity == AntiAffinity::Required;
-    let mut best = fleet.ranked(request, |ranking, _, _| ranking.best(tried, &held, apart));
+    let exclude_siblings = affinity == AntiAffinity::Required;
+    let mut best = fleet.ranked(request, |ranking, _, _| {
+        ranking.best(tried, &siblings, exclude_siblings)
+    });
     if reserve > 0 {
         best.retain(|score| survives(request, score.at, fleet));
     }
@@ -133,7 +136,8 @@ pub(crate) fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Plac
     })
 }
 
-/// Why it has no node. Replicas of one deployment that are asked for in a row have the same answer.
+/// Returns why no node accepts the replica. Consecutive replicas of one deployment share the
+/// answer.
 fn explain(request: &ReplicaRequest, fleet: &mut Fleet) -> Unschedulable {
     let reserve = fleet.reserve_node_failures;
     fleet.ranked(request, |ranking, nodes, fits| {
@@ -155,7 +159,7 @@ fn explain(request: &ReplicaRequest, fleet: &mut Fleet) -> Unschedulable {
     })
 }
 
-/// The node where others have left for it is taken before any other, if it can.
+/// Returns the nominated node of the replica, if it accepts the replica.
 fn place_where_nominated(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Placement> {
     let at = fleet.position(request.nominated.as_deref()?).ok()?;
     let (fits, nodes) = fleet.fits(request);
@@ -186,7 +190,7 @@ fn place_where_nominated(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<
     (fleet.reserve_node_failures == 0 || survives(request, at, fleet)).then_some(placement)
 }
 
-/// [`decide_all`] where nothing that is bound leaves.
+/// Like [`decide_all`], without preemption.
 pub fn bind_all<'a>(
     requests: impl IntoIterator<Item = &'a ReplicaRequest>,
     fleet: &mut Fleet,
@@ -194,9 +198,10 @@ pub fn bind_all<'a>(
     decide_all(requests, fleet, 0)
 }
 
-/// Decides for every request in the order given, and enters each placement into `fleet`. What finds
-/// no room may move others of the same call, which are nowhere yet, to other nodes; and so many of
-/// them may preempt what is bound, for which they should come in order of priority.
+/// Decides for every request in the given order, and enters each placement into `fleet`.
+///
+/// If no node accepts a request, earlier requests of the same call may move to other nodes. Up to
+/// `preemptions` requests may preempt bound replicas; pass the requests in order of priority.
 pub fn decide_all<'a>(
     requests: impl IntoIterator<Item = &'a ReplicaRequest>,
     fleet: &mut Fleet,
@@ -224,24 +229,23 @@ pub fn decide_all<'a>(
         })
         .collect();
     repair(&requests, &mut decisions, fleet);
-    polish(&requests, &mut decisions, fleet);
+    revise(&requests, &mut decisions, fleet);
     decisions
 }
 
-/// Decides once more for each placement, now that all others are known. What is decided in one call
-/// begins at the same time, so the first need not have the worst of it.
-fn polish(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut Fleet) {
-    if !(2..=MAX_POLISHED).contains(&decisions.len()) || fleet.reserve_node_failures > 0 {
+/// Revises each placement with knowledge of all others. All replicas of a call start at the same
+/// time, so the order of decisions should not disadvantage the first ones.
+fn revise(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut Fleet) {
+    if !(2..=MAX_REVISED).contains(&decisions.len()) || fleet.reserve_node_failures > 0 {
         return;
     }
-    for _ in 0..POLISHING_ROUNDS {
+    for _ in 0..REVISION_ROUNDS {
         let mut moved = false;
         for (request, decision) in requests.iter().zip(decisions.iter_mut()) {
             let Ok(placement) = &mut decision.outcome else {
                 continue;
             };
-            // One of which nobody knows what it takes fills its node: it came where there was least
-            // to lose.
+            // A replica of unknown size fills its node, and was placed where that costs least.
             if placement.needed.is_none() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! How fast replicas of a deployment would be on a node, beside what it has.
+//! Predicted speed of a deployment's replicas on a node, next to the node's other replicas.
 
 use crate::fleet::node::NodeState;
 use crate::request::{ReplicaKey, ReplicaRequest};
@@ -7,7 +7,7 @@ use rooflet_roofline::admission::{Appraisal, Speed};
 use rooflet_roofline::predict::Parameters;
 
 impl NodeState {
-    /// How fast the request would be with the chip to itself; `None` where that cannot be told.
+    /// Returns the speed of the request without other replicas, or `None` if unknown.
     pub fn speed_alone(&self, request: &ReplicaRequest) -> Option<Speed> {
         let model = self.machine.model_of(request)?;
         let served = request.served(model)?;
@@ -17,9 +17,11 @@ impl NodeState {
         Appraisal::new(&ask, machine.hardware, &machine.calibrations, parameters).speed
     }
 
-    /// The part of the chip's time that so many replicas of a deployment have together while all
-    /// others there are busy: with objectives what was promised to no other, else their part of
-    /// what objectives leave.
+    /// Returns the share of the chip's time for `count` replicas of a deployment while all others
+    /// are busy.
+    ///
+    /// With objectives, that is the unreserved share. Without, the replicas divide what objectives
+    /// leave.
     pub fn left_to(&self, deployment: &ReplicaKey, has_objectives: bool, count: u32) -> f64 {
         let (mut promised, mut best_effort, mut others) = (0.0, 0.0, 0);
         for (request, share) in self.taken() {

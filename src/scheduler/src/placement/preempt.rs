@@ -1,5 +1,5 @@
-//! Which replicas of a lower priority leave for one that finds no room. Kubernetes' own way: the
-//! node where least harm is done, and of the replicas there as few as possible.
+//! Preemption: eviction of replicas with lower priority for an unschedulable replica. As in
+//! Kubernetes, it selects the node with the lowest cost, and as few victims as possible.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,46 +13,45 @@ use crate::fleet::node::{Claim, Load, NodeState, Resident};
 use crate::request::{ReplicaKey, ReplicaRequest};
 use rooflet_base::units::Bytes;
 
-/// Nodes that are tried while a reserve for failures is kept.
+/// Maximum number of nodes that are tried if a node-loss reserve is configured.
 const TRIED_NODES: usize = 16;
 
-/// What makes room for a replica.
+/// Node and victims of a preemption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preemption {
     pub node: String,
-    /// Those that have to go, and are not going yet.
+    /// Replicas to evict that are not terminating yet.
     pub victims: Vec<ReplicaKey>,
 }
 
-/// What is lost. Less is better; fields compare top to bottom.
+/// Cost of a preemption. Lower is better; fields compare from top to bottom.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Damage {
-    /// Deployments that are left without a ready replica.
+struct PreemptionCost {
+    /// Deployments that lose their last ready replica.
     outages: usize,
-    /// The highest priority that has to yield.
+    /// Highest priority of a victim.
     highest: Option<i32>,
-    /// Replicas that answer requests now.
+    /// Ready victims.
     ready: usize,
-    /// What has to be loaded again.
+    /// Bytes to load again elsewhere.
     bytes: Bytes,
     at: usize,
 }
 
-/// What should leave for the request, which has no node, and where. The room is kept for it from
-/// here on.
+/// Returns the victims for an unschedulable request, and nominates their node for it.
 ///
-/// `None` where nothing of a lower priority is in the way, and while others are still leaving for
-/// it.
+/// Returns `None` if no eviction of lower priorities helps, and while earlier victims still
+/// terminate.
 pub(crate) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Preemption> {
     if is_waited_for(request, fleet) {
         return None;
     }
-    // Looked at first: a full fleet of one priority is asked this for everything that waits.
-    let yields = |node: &NodeState| {
+    // Check this first: in a full fleet of one priority, it applies to every unscheduled replica.
+    let may_yield = |node: &NodeState| {
         let lowest = node.lowest_priority;
         lowest.is_some_and(|lowest| lowest < request.priority)
     };
-    if !fleet.nodes.iter().any(yields) {
+    if !fleet.nodes.iter().any(may_yield) {
         return None;
     }
     let (fits, nodes) = fleet.fits(request);
@@ -61,13 +60,13 @@ pub(crate) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
     let mut candidates: Vec<_> = nodes
         .iter()
         .enumerate()
-        .filter(|(at, node)| yields(node) && domains.as_ref().is_none_or(|domains| domains.allows(*at)))
+        .filter(|(at, node)| may_yield(node) && domains.as_ref().is_none_or(|domains| domains.allows(*at)))
         .filter_map(|(at, node)| {
-            let may_go = |resident: &Resident| {
+            let is_evictable = |resident: &Resident| {
                 resident.claim.request.priority < request.priority && resident.claim.replaceable
             };
-            let gone = leaving(request, node, &fits[node.machine_id], may_go)?;
-            Some((Damage::new(at, node, &gone, &ready), gone))
+            let gone = leaving(request, node, &fits[node.machine_id], is_evictable)?;
+            Some((PreemptionCost::new(at, node, &gone, &ready), gone))
         })
         .collect();
     let tried = if fleet.reserve_node_failures > 0 {
@@ -80,12 +79,12 @@ pub(crate) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
         candidates.truncate(tried);
     }
     candidates.sort_unstable();
-    let keeps_reserve = |(damage, gone): &(Damage, Vec<ReplicaKey>)| {
-        fleet.reserve_node_failures == 0 || survives_without(request, damage.at, gone, fleet)
+    let keeps_reserve = |(cost, gone): &(PreemptionCost, Vec<ReplicaKey>)| {
+        fleet.reserve_node_failures == 0 || survives_without(request, cost.at, gone, fleet)
     };
-    let (damage, gone) = candidates.into_iter().find(keeps_reserve)?;
+    let (cost, gone) = candidates.into_iter().find(keeps_reserve)?;
     let nodes = &fleet.nodes;
-    let node = &nodes[damage.at];
+    let node = &nodes[cost.at];
     let victims = gone
         .into_iter()
         .filter(|key| !node.residents[key].claim.ending)
@@ -95,7 +94,7 @@ pub(crate) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
     Some(Preemption { node: name, victims })
 }
 
-/// [`survives`] when these have left.
+/// Like [`survives`], without the replicas in `gone`.
 fn survives_without(request: &ReplicaRequest, at: usize, gone: &[ReplicaKey], fleet: &mut Fleet) -> bool {
     let before: Vec<_> = gone.iter().map(|key| fleet.withdraw(key)).collect();
     let survives = survives(request, at, fleet);
@@ -105,7 +104,8 @@ fn survives_without(request: &ReplicaRequest, at: usize, gone: &[ReplicaKey], fl
     survives
 }
 
-/// Whether replicas of a lower priority are leaving its node for it already.
+/// Returns whether replicas of lower priority are already terminating on the request's nominated
+/// node.
 pub fn is_waited_for(request: &ReplicaRequest, fleet: &Fleet) -> bool {
     let node = request.nominated.as_deref().and_then(|name| fleet.node(name));
     node.is_some_and(|node| {
@@ -115,7 +115,7 @@ pub fn is_waited_for(request: &ReplicaRequest, fleet: &Fleet) -> bool {
     })
 }
 
-/// How many replicas of each deployment answer requests.
+/// Returns the number of ready replicas of each deployment.
 fn ready_replicas(nodes: &[NodeState]) -> BTreeMap<ReplicaKey, usize> {
     let mut ready = BTreeMap::new();
     for resident in nodes.iter().flat_map(|node| node.residents.values()) {
@@ -129,18 +129,18 @@ fn ready_replicas(nodes: &[NodeState]) -> BTreeMap<ReplicaKey, usize> {
     ready
 }
 
-/// The fewest replicas, of those that may go, without which the node could take the request.
-/// `None`: not even without all of them, or there are none.
+/// Returns a minimal set of evictable replicas without which the node accepts the request. Returns
+/// `None` if no such set exists.
 pub(crate) fn leaving(
     request: &ReplicaRequest,
     node: &NodeState,
     fit: &Fit,
-    may_go: impl Fn(&Resident) -> bool,
+    is_evictable: impl Fn(&Resident) -> bool,
 ) -> Option<Vec<ReplicaKey>> {
     let mut candidates: Vec<_> = node
         .residents
         .iter()
-        .filter(|(_, resident)| may_go(resident))
+        .filter(|(_, resident)| is_evictable(resident))
         .collect();
     if candidates.is_empty() {
         return None;
@@ -157,8 +157,7 @@ pub(crate) fn leaving(
     if !fits_without(&gone) {
         return None;
     }
-    // Those whose leaving would be the greatest loss are asked first whether they can stay. What is
-    // going anyway is none.
+    // Try to keep the most expensive victims first. Terminating replicas cost nothing.
     candidates.sort_by_key(|(key, resident)| {
         let claim = &resident.claim;
         (
@@ -176,7 +175,7 @@ pub(crate) fn leaving(
     (!gone.is_empty()).then(|| gone.into_iter().cloned().collect())
 }
 
-impl Damage {
+impl PreemptionCost {
     fn new(at: usize, node: &NodeState, gone: &[ReplicaKey], ready: &BTreeMap<ReplicaKey, usize>) -> Self {
         let mut lost: BTreeMap<&ReplicaKey, usize> = BTreeMap::new();
         let going = gone

@@ -1,9 +1,9 @@
-//! The nodes for one kind of request, the best first, kept while nodes change.
+//! Nodes for one kind of request in order of score, updated incrementally.
 //!
-//! Deployments share it unless they have a spread: the few nodes that hold their own replicas are
-//! told when it is asked. A change of one node is one new score. Scores of a node that are no
-//! longer its own are left in the heaps until they come up. With a spread there is one heap a
-//! domain, so that the bound is judged once a domain, not once a node.
+//! Deployments without a spread share a ranking. The caller passes the few nodes with replicas of
+//! the same deployment. A change of a node adds one score; outdated scores stay in the heaps until
+//! they reach the top. With a spread, every domain has its own heap, so that the skew is checked
+//! once per domain.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,23 +17,23 @@ use crate::fleet::node::{Copies, NodeState};
 use crate::request::{ReplicaKey, ReplicaRequest};
 use crate::unschedulable::Unschedulable;
 
-/// Entries of all heaps for each node, from which on they are made anew.
+/// Maximum heap entries per node before the heaps are rebuilt.
 const MAX_ENTRIES_PER_NODE: usize = 4;
 
-/// See the module.
+/// Ranking of nodes for one kind of request; see the module documentation.
 #[derive(Debug, Clone)]
 pub(crate) struct Ranking {
-    like: ReplicaRequest,
+    template: ReplicaRequest,
     epoch: u64,
-    /// Changes that are in it.
-    seen: usize,
-    /// The score of each node; `None` for one that cannot take the request.
+    /// Number of applied changes.
+    applied: usize,
+    /// Score of each node; `None` if the node rejects the request.
     scores: Vec<Option<PlacementScore>>,
     heaps: Vec<BinaryHeap<Reverse<PlacementScore>>>,
     entries: usize,
     feasible: usize,
     pub(crate) domains: Option<Domains>,
-    /// Why there is no node for a deployment, while nothing has changed since that was asked.
+    /// Cached explanation for a deployment without a feasible node, until the next change.
     pub(crate) explained: Option<(Option<ReplicaKey>, Unschedulable)>,
 }
 
@@ -45,9 +45,9 @@ impl Ranking {
         changes: &Changes,
     ) -> Self {
         let mut ranking = Self {
-            like: shared(request),
+            template: shared(request),
             epoch: changes.epoch,
-            seen: changes.nodes.len(),
+            applied: changes.nodes.len(),
             scores: vec![None; nodes.len()],
             heaps: Vec::new(),
             entries: 0,
@@ -59,7 +59,7 @@ impl Ranking {
             ranking.scores[at] = ranking.score(at, node, fits);
         }
         ranking.feasible = ranking.scores.iter().flatten().count();
-        ranking.pile_up();
+        ranking.rebuild_heaps();
         ranking
     }
 
@@ -68,45 +68,45 @@ impl Ranking {
     }
 
     pub(crate) fn is_for(&self, request: &ReplicaRequest, epoch: u64) -> bool {
-        self.is_of(epoch) && self.like.is_like(&shared(request))
+        self.is_of(epoch) && self.template.is_like(&shared(request))
     }
 
-    /// How many nodes can take the request, were it not for the spread.
+    /// Returns the number of nodes that accept the request, without considering the spread.
     pub(crate) fn feasible(&self) -> usize {
         self.feasible
     }
 
     fn score(&self, at: usize, node: &NodeState, fits: &Fits<'_>) -> Option<PlacementScore> {
         let fit = &fits[node.machine_id];
-        let load = node.load_for(&self.like);
-        filter(&self.like, node, fit, &load).ok()?;
-        Some(PlacementScore::new(&self.like, at, node, fit, &load))
+        let load = node.load_for(&self.template);
+        filter(&self.template, node, fit, &load).ok()?;
+        Some(PlacementScore::new(&self.template, at, node, fit, &load))
     }
 
     fn heap_of(&self, at: usize) -> usize {
         self.domains.as_ref().map_or(0, |domains| domains.of(at))
     }
 
-    /// Makes the heaps from the scores.
-    fn pile_up(&mut self) {
+    /// Builds the heaps from the scores.
+    fn rebuild_heaps(&mut self) {
         let heaps = self.domains.as_ref().map_or(1, Domains::len);
-        let mut piles: Vec<Vec<Reverse<PlacementScore>>> = vec![Vec::new(); heaps];
+        let mut entries_by_heap: Vec<Vec<Reverse<PlacementScore>>> = vec![Vec::new(); heaps];
         for score in self.scores.iter().flatten() {
-            piles[self.heap_of(score.at)].push(Reverse(*score));
+            entries_by_heap[self.heap_of(score.at)].push(Reverse(*score));
         }
-        self.heaps = piles.into_iter().map(BinaryHeap::from).collect();
+        self.heaps = entries_by_heap.into_iter().map(BinaryHeap::from).collect();
         self.entries = self.feasible;
     }
 
-    /// Takes in what has changed since the last time.
+    /// Applies all changes since the last call.
     pub(crate) fn catch_up(&mut self, nodes: &[NodeState], fits: &Fits<'_>, changes: &Changes) {
-        let new = &changes.nodes[self.seen..];
+        let new = &changes.nodes[self.applied..];
         if !new.is_empty() {
             self.explained = None;
         }
         for &at in new {
             if let Some(domains) = &mut self.domains {
-                domains.recount(at, &nodes[at], &self.like);
+                domains.recount(at, &nodes[at], &self.template);
             }
             let score = self.score(at, &nodes[at], fits);
             let before = std::mem::replace(&mut self.scores[at], score);
@@ -117,14 +117,16 @@ impl Ranking {
                 self.entries += 1;
             }
         }
-        self.seen = changes.nodes.len();
+        self.applied = changes.nodes.len();
         if self.entries > MAX_ENTRIES_PER_NODE * nodes.len() {
-            self.pile_up();
+            self.rebuild_heaps();
         }
     }
 
-    /// The best nodes in order, so many at most. `held` are the places of nodes with replicas of
-    /// the same deployment and their numbers; `apart`: those nodes are not taken.
+    /// Returns up to `count` nodes, best first.
+    ///
+    /// `held`: indices of nodes with replicas of the same deployment, and the numbers of replicas.
+    /// `apart`: excludes those nodes.
     pub(crate) fn best(
         &mut self,
         count: usize,
@@ -153,7 +155,7 @@ impl Ranking {
             }
             let Some((score, heap)) = best else { break };
             self.heaps[heap].pop();
-            // A score that a node had before and has again is there twice.
+            // If a node returns to a previous score, the heap contains that score twice.
             if aside.iter().any(|(known, _)| known.at == score.at) {
                 self.entries -= 1;
                 continue;
@@ -180,7 +182,7 @@ impl Ranking {
         found
     }
 
-    /// The best of a heap that is still its node's score.
+    /// Returns the best entry of a heap that is still valid, and removes outdated ones.
     fn top(&mut self, heap: usize) -> Option<PlacementScore> {
         while let Some(Reverse(score)) = self.heaps[heap].peek() {
             if self.scores[score.at] == Some(*score) {
@@ -193,15 +195,15 @@ impl Ranking {
     }
 }
 
-/// What of a request the order of nodes depends on: of its deployment only where its replicas are
-/// spread. It has no name, so that what is kept for any replica counts.
+/// Returns the part of a request that determines the ranking. The deployment is included only with
+/// a spread. The key is empty, so that nominations of all replicas count.
 fn shared(request: &ReplicaRequest) -> ReplicaRequest {
-    let nobody = ReplicaKey {
+    let no_key = ReplicaKey {
         namespace: String::new(),
         name: String::new(),
     };
     let mut shared = ReplicaRequest {
-        key: nobody,
+        key: no_key,
         nominated: None,
         ..request.clone()
     };

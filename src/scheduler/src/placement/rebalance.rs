@@ -1,5 +1,4 @@
-//! Replicas that would be better off on another node, now that the fleet is what it is. A proposal;
-//! nothing is moved here.
+//! Rebalancing: proposals to move running replicas to better nodes. Nothing is moved here.
 
 use super::bind::place;
 use super::filter::filter;
@@ -11,54 +10,54 @@ use crate::fleet::node::Claim;
 use crate::request::{ReplicaKey, ReplicaRequest};
 use rooflet_roofline::loading::Arrival;
 
-/// A move has a cost, so it must gain at least so much: percent points of slack, of use, and of the
-/// time of a token.
+/// Minimum gains of a move, because a move has a cost: percentage points of slack, percentage
+/// points of utilization, and percent of the time per token.
 const MIN_SLACK_GAIN: i64 = 5;
 const MIN_USE_GAIN: i64 = 10;
 const MIN_TOKEN_GAIN: i64 = 20;
 
-/// One replica that had better be elsewhere.
+/// Proposed move of a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Move {
     pub replica: ReplicaKey,
     pub deployment: Option<ReplicaKey>,
     pub from: String,
     pub to: String,
-    /// How it is placed, and how it would be.
+    /// Score columns before and after the move.
     pub before: String,
     pub after: String,
-    /// What has to be read on the other node; `None` where a replica there has it in memory.
+    /// Weights to load on the target node; `None` if a replica there has them in memory.
     pub arrival: Option<Arrival>,
-    /// The replica without a node that takes its place. Nothing is gained before all moves for it
-    /// are made.
+    /// Unscheduled replica that gets the released capacity, after all moves for it are done.
     pub makes_room_for: Option<ReplicaKey>,
 }
 
-/// Moves that are worth their cost, each on top of the ones before: those that make room for a
-/// replica of `waiting`, which has no node, and then those that leave a replica itself better off.
-/// `fleet` is afterwards as if they were done.
+/// Returns the moves that are worth their cost, in order; each assumes the previous ones.
+///
+/// The first moves release capacity for unscheduled replicas in `waiting`. The others improve the
+/// moved replica itself. Afterwards, `fleet` reflects all moves.
 pub fn rebalance(fleet: &mut Fleet, waiting: &[ReplicaRequest]) -> Vec<Move> {
     let mut moves = make_room(waiting, fleet);
-    let settled: Vec<ReplicaRequest> = fleet
+    let requests: Vec<ReplicaRequest> = fleet
         .nodes
         .iter()
         .flat_map(|node| node.residents.values())
         .filter(|resident| is_movable(&resident.claim))
-        .map(|resident| settled(&resident.claim))
+        .map(|resident| request_for_move(&resident.claim))
         .collect();
-    for request in &settled {
+    for request in &requests {
         moves.extend(propose(request, fleet));
     }
     moves
 }
 
-/// Whether it serves, and would be made anew elsewhere.
+/// Returns whether the replica is ready and its controller replaces it elsewhere.
 pub(crate) fn is_movable(claim: &Claim) -> bool {
     claim.ready && !claim.ending && claim.replaceable
 }
 
-/// What it asks for wherever it goes next.
-pub(crate) fn settled(claim: &Claim) -> ReplicaRequest {
+/// Returns the request of a bound replica for another node.
+pub(crate) fn request_for_move(claim: &Claim) -> ReplicaRequest {
     ReplicaRequest {
         nominated: None,
         ..claim.request.clone()
@@ -77,15 +76,15 @@ fn propose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Move> {
     Some(found)
 }
 
-/// `request` is on no node.
+/// Returns a better node for `request`, which must not be in the fleet.
 fn better(request: &ReplicaRequest, from: &str, fleet: &mut Fleet) -> Option<Move> {
-    let here = match at_home(request, from, fleet)? {
+    let here = match score_on_current_node(request, from, fleet)? {
         Ok(here) => Ok(here),
-        // More is promised there than there is.
+        // The node is overcommitted.
         Err(rejection @ (Rejection::Memory { .. } | Rejection::Disk { .. } | Rejection::Speed { .. })) => {
-            Err(rejection.words().into_owned())
+            Err(rejection.summary().into_owned())
         }
-        // What made it unfit since is not ours to judge: drains and evictions do.
+        // Drains and evictions handle nodes that became unsuitable.
         Err(_) => return None,
     };
     let placement = place(request, fleet).ok()?;
@@ -106,8 +105,8 @@ fn better(request: &ReplicaRequest, from: &str, fleet: &mut Fleet) -> Option<Mov
     })
 }
 
-/// How well it would be placed where it was, given the others there.
-pub(crate) fn at_home(
+/// Returns the score on the replica's current node, next to the other replicas there.
+pub(crate) fn score_on_current_node(
     request: &ReplicaRequest,
     node: &str,
     fleet: &mut Fleet,
@@ -121,7 +120,7 @@ pub(crate) fn at_home(
     Some(judged.map(|()| PlacementScore::new(request, at, node, fit, &load)))
 }
 
-/// What has to come to the node for it.
+/// Returns the weights that the node must load for the replica.
 pub(crate) fn arrival(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -> Option<Arrival> {
     let at = fleet.position(node).ok()?;
     let (fits, nodes) = fleet.fits(request);
@@ -132,8 +131,8 @@ pub(crate) fn arrival(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -
 }
 
 fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
-    // Beside a held canary another revision stays as well: only fewer replicas of the deployment
-    // are a gain.
+    // During a paused canary, replicas of another revision also stay. Only fewer replicas of the
+    // deployment are a gain.
     let first = |score: &PlacementScore| {
         let copies = score.copies.same + score.copies.others;
         (score.excess, score.unwelcome, copies)
@@ -164,7 +163,7 @@ fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
                 token_micros: there, ..
             },
         ) => there.saturating_mul(100 + MIN_TOKEN_GAIN) / 100 <= here && there < here,
-        // Both are of one request.
+        // Unreachable: both scores belong to one request.
         (
             Terms::SloSlack { .. }
             | Terms::BestEffort { .. }
@@ -183,7 +182,7 @@ mod tests {
     use crate::placement::score::Loading;
 
     #[test]
-    fn a_move_brings_replicas_of_a_deployment_apart_whatever_their_revisions() {
+    fn moves_separate_replicas_of_a_deployment_across_revisions() {
         let score = |(same, others): (u32, u32), used: i64| PlacementScore {
             excess: 0,
             unwelcome: 0,
@@ -199,7 +198,7 @@ mod tests {
             ((1, 0), (0, 0), 0, true),
             ((0, 1), (0, 0), 0, true),
             ((1, 1), (0, 1), 0, true),
-            // Old replicas beside a held canary.
+            // Old replicas next to a paused canary.
             ((1, 0), (0, 1), 0, false),
             ((1, 0), (0, 3), 0, false),
             ((1, 0), (0, 3), MIN_USE_GAIN, false),

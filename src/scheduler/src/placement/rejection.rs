@@ -1,4 +1,4 @@
-//! Why a node cannot take a replica, and how conditions, events and messages say it.
+//! Reasons why a node rejects a replica, with their texts for conditions, events and messages.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use rooflet_base::units::Bytes;
 use rooflet_roofline::admission::Refusal;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, Reservation};
 
-/// Why a node cannot take a replica. The order is that in which they are told.
+/// Reason why a node rejects a replica, in the order of reports.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Rejection {
     NotReady {
@@ -26,40 +26,40 @@ pub(crate) enum Rejection {
     ContextTooLong {
         model_max_tokens: u32,
     },
-    /// It is in no domain of the spread.
+    /// The node lacks the label of the spread.
     TopologyKeyMissing {
         key: String,
     },
-    /// Its agent refused the same a short time ago.
+    /// The node's agent recently rejected a replica of the same revision.
     Refused {
         message: String,
     },
     AntiAffinity,
-    /// Its domain has its part already.
+    /// One more replica in the node's domain would exceed maxSkew.
     Skew {
         domain: String,
     },
     Memory {
         free: Bytes,
-        /// `None` while only its agent can tell.
+        /// `None` if only the agent can compute it.
         needed: Option<Reservation>,
     },
-    /// Its disk is promised to others, or too small.
+    /// The node's disk is reserved or too small.
     Disk {
         refusal: Refusal,
     },
-    /// Its memory would do, and its speed does not.
+    /// The memory suffices, but not the speed.
     Speed {
         refusal: Refusal,
     },
-    /// It is kept for the replicas of nodes that may fail.
+    /// The capacity belongs to the node-loss reserve.
     FailureReserve {
         nodes: usize,
     },
 }
 
 impl Rejection {
-    /// A CamelCase word for conditions, events and metrics.
+    /// Returns the CamelCase reason for conditions, events and metrics.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NotReady { .. } => "NodeNotReady",
@@ -79,7 +79,7 @@ impl Rejection {
         }
     }
 
-    /// How near a node is to taking the replica: the higher, the less is missing.
+    /// Returns how close a node is to accepting the replica; higher is closer.
     pub(crate) fn rank(&self) -> u8 {
         match self {
             Self::NotReady { .. } => 0,
@@ -106,7 +106,7 @@ impl Rejection {
         }
     }
 
-    /// What admission has against it.
+    /// Returns the refusal of admission, if any.
     fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Disk { refusal } | Self::Speed { refusal } => Some(refusal),
@@ -126,7 +126,7 @@ impl Rejection {
         }
     }
 
-    /// Among rejections of the same kind, more is nearer.
+    /// Returns the distance within one kind of rejection; higher is closer.
     pub(crate) fn margin(&self) -> f64 {
         if let Self::Memory { free, .. } = self {
             return free.0 as f64;
@@ -140,7 +140,7 @@ impl Rejection {
         }
     }
 
-    /// The numbers behind it, where there are any.
+    /// Returns the numbers of the rejection, if any.
     pub(crate) fn working(&self) -> Option<String> {
         let Self::Memory { free, needed } = self else {
             return self.refusal().map(ToString::to_string);
@@ -149,13 +149,13 @@ impl Rejection {
             Some(needed) => format!("needs {needed}, {free} free"),
             None => {
                 format!(
-                    "needs {RUNTIME_OVERHEAD} for the runtime and what lies at its path takes, {free} free"
+                    "needs {RUNTIME_OVERHEAD} for the runtime plus the files at its path (size unknown), {free} free"
                 )
             }
         })
     }
 
-    /// How near the nearest of several nodes comes, in a few words.
+    /// Returns a short text for the closest of several nodes.
     pub(crate) fn at_most(&self) -> Option<String> {
         if let Self::Memory { free, .. } = self {
             return Some(format!("{free} free at most"));
@@ -174,8 +174,8 @@ impl Rejection {
         }
     }
 
-    /// Nodes with the same words are counted together.
-    pub(crate) fn words(&self) -> Cow<'static, str> {
+    /// Returns a short text without numbers. Nodes with the same text are counted together.
+    pub(crate) fn summary(&self) -> Cow<'static, str> {
         match self {
             Self::NotReady { reason } => format!("not ready ({reason})").into(),
             Self::Cordoned => "cordoned".into(),
@@ -184,12 +184,12 @@ impl Rejection {
             Self::ModelMissing { model } => format!("no model `{model}` in the model directory").into(),
             Self::ModelNotServable { problem } => format!("cannot serve the model: {problem}").into(),
             Self::ContextTooLong { model_max_tokens } => {
-                format!("model made for at most {model_max_tokens} tokens of context").into()
+                format!("model supports at most {model_max_tokens} tokens of context").into()
             }
             Self::TopologyKeyMissing { key } => format!("no label {key} of spec.placement.spread").into(),
-            Self::Refused { message } => format!("refused it a short time ago: {message}").into(),
+            Self::Refused { message } => format!("recently rejected by its agent: {message}").into(),
             Self::AntiAffinity => {
-                "replica of the same deployment there already (spec.placement.antiAffinity)".into()
+                "already runs a replica of the same deployment (spec.placement.antiAffinity)".into()
             }
             Self::Skew { domain } => format!("would exceed spec.placement.spread.maxSkew in {domain}").into(),
             Self::Memory { .. } => "insufficient memory".into(),

@@ -1,5 +1,5 @@
-//! Makes room for what has found none by placing others of the same call anew. They are nowhere
-//! yet, so it costs nothing.
+//! Repair of a scheduling pass: places earlier requests of the same call again, to make room for
+//! requests without a node. Nothing is bound yet, so this costs nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,9 +11,10 @@ use crate::fleet::node::Resident;
 use crate::request::ReplicaRequest;
 use rooflet_base::units::Bytes;
 
-/// Nodes of one call that are emptied to see whether it helps.
+/// Maximum number of nodes whose new placements are moved in one call.
 const MAX_TRIES: usize = 512;
 
+/// Places requests without a node by moving other placements of the same call.
 pub(crate) fn repair(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut Fleet) {
     let mut by_node: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, decision) in decisions.iter().enumerate() {
@@ -25,13 +26,13 @@ pub(crate) fn repair(requests: &[&ReplicaRequest], decisions: &mut [Decision], f
         }
     }
     let mut tries = MAX_TRIES;
-    // Those like them have no better luck while nothing else has changed.
-    let mut in_vain: Vec<&ReplicaRequest> = Vec::new();
+    // Equal requests fail as well, as long as nothing changes.
+    let mut unplaceable: Vec<&ReplicaRequest> = Vec::new();
     for waiting in 0..decisions.len() {
         let request = requests[waiting];
         if decisions[waiting].outcome.is_ok()
             || decisions[waiting].preemption.is_some()
-            || in_vain.iter().any(|one| one.is_like(request))
+            || unplaceable.iter().any(|one| one.is_like(request))
         {
             continue;
         }
@@ -39,7 +40,7 @@ pub(crate) fn repair(requests: &[&ReplicaRequest], decisions: &mut [Decision], f
             let is_known = |placement: &Placement| placement.needed.is_some();
             decisions[*index].outcome.as_ref().is_ok_and(is_known) && !requests[*index].is_like(request)
         };
-        // Where the fewest have to move comes first.
+        // Nodes with the fewest moves come first.
         let mut nodes: Vec<(String, Vec<usize>)> = by_node
             .iter()
             .map(|(node, placed)| (node.clone(), placed.iter().copied().filter(moves).collect()))
@@ -50,14 +51,14 @@ pub(crate) fn repair(requests: &[&ReplicaRequest], decisions: &mut [Decision], f
             tries -= 1;
             moved.sort_by_key(|index| Reverse(bytes(requests[*index], &node, fleet)));
             let anew: Vec<usize> = iter::once(waiting).chain(moved).collect();
-            let placements = place_anew(&anew, requests, &node, fleet)?;
+            let placements = place_again(&anew, requests, &node, fleet)?;
             Some((anew, placements))
         });
         let Some((anew, placements)) = found else {
-            in_vain.push(request);
+            unplaceable.push(request);
             continue;
         };
-        in_vain.clear();
+        unplaceable.clear();
         for placed in by_node.values_mut() {
             placed.retain(|index| !anew.contains(index));
         }
@@ -77,9 +78,9 @@ fn bytes(request: &ReplicaRequest, node: &str, fleet: &Fleet) -> Bytes {
     resident.map_or(Bytes::ZERO, Resident::bytes)
 }
 
-/// Places the first of them, which is nowhere, and then the others, which are all on the node, or
-/// leaves everything as it is.
-fn place_anew(
+/// Places the first request, which has no node, and then the others, which are all on `node`.
+/// Changes nothing on failure.
+fn place_again(
     anew: &[usize],
     requests: &[&ReplicaRequest],
     node: &str,

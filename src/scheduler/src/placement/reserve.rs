@@ -1,4 +1,4 @@
-//! Room for the replicas of nodes that may fail.
+//! Node-loss reserve: free capacity for the replicas of nodes that may fail.
 
 use std::cmp::Reverse;
 
@@ -8,18 +8,17 @@ use crate::fleet::Fleet;
 use crate::fleet::node::{NodeState, Resident};
 use crate::request::ReplicaRequest;
 
-/// Sets of failing nodes that are tried for one placement. All of them in small fleets; in large
-/// ones those around the nodes that are fullest, which are the hardest to lose.
+/// Maximum number of node sets whose failure is tried for one placement. Small fleets try all sets.
+/// Large fleets try sets of the fullest nodes, whose loss is the hardest to absorb.
 const MAX_FAILURES: usize = 64;
 
-/// Whether, with the request on the node at this place, the replicas of any so many nodes as the
-/// fleet's reserve says would find room on the others. `fleet` is the same afterwards.
+/// Returns whether the fleet, with the request on node `at`, survives the loss of as many nodes as
+/// the reserve configures. `fleet` is unchanged afterwards.
 ///
-/// Nodes that are lost already are among them: so many fewer need be survivable beside them. Room
-/// that their replicas need is not given to others, and is what the replacements of these replicas
-/// may take.
+/// Lost nodes count towards the configured number. Capacity for their replicas is reserved, and
+/// only the replacements of these replicas may use it.
 pub(crate) fn survives(request: &ReplicaRequest, at: usize, fleet: &mut Fleet) -> bool {
-    // Before it is promised: the request may be that of a replica on a lost node.
+    // Compute this before reserving: the request may be for a replica of a lost node.
     let is_lost: Vec<_> = fleet.nodes.iter().map(is_lost).collect();
     let is_replacement = is_replacement(request, &fleet.nodes);
     let node = fleet.nodes[at].name.clone();
@@ -38,14 +37,14 @@ pub(crate) fn survives(request: &ReplicaRequest, at: usize, fleet: &mut Fleet) -
     survives
 }
 
-/// Whether the replicas of a node have to go elsewhere already. One that is drained is lost also
-/// when it is empty: the last of its replacements may still wait for a node.
+/// Returns whether the replicas of a node must move. A drained node is lost even if it is empty,
+/// because replacements may still be unscheduled.
 fn is_lost(node: &NodeState) -> bool {
     let is_left = |resident: &Resident| node.is_left_by(&resident.claim.request);
     node.draining || node.residents.values().any(is_left)
 }
 
-/// Whether the request may be for what a lost node had.
+/// Returns whether the request may replace a replica of a lost node.
 fn is_replacement(request: &ReplicaRequest, nodes: &[NodeState]) -> bool {
     let is_of_it = |resident: &Resident| {
         request.deployment.is_some() && resident.claim.request.deployment == request.deployment
@@ -57,14 +56,14 @@ fn is_replacement(request: &ReplicaRequest, nodes: &[NodeState]) -> bool {
     nodes.iter().any(has_one)
 }
 
-/// All nodes, the fullest first, and of the empty ones the largest: the refuge of the others.
+/// Returns all nodes, fullest first; empty nodes by descending size.
 fn by_reserved(nodes: &[NodeState]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..nodes.len()).collect();
     order.sort_by_key(|at| Reverse((nodes[*at].load.reserved, nodes[*at].free(), Reverse(*at))));
     order
 }
 
-/// Subsets of so many nodes, those of the first ones first.
+/// Collects subsets of `count` nodes, in lexicographic order.
 fn choose(from: &[usize], count: usize, chosen: &mut Vec<usize>, sets: &mut Vec<Vec<usize>>) {
     if sets.len() >= MAX_FAILURES {
         return;
@@ -86,38 +85,38 @@ fn choose(from: &[usize], count: usize, chosen: &mut Vec<usize>, sets: &mut Vec<
 /// Whether the replicas of the failing nodes fit elsewhere, the largest first, each where it fits
 /// tightest.
 fn evacuates(fleet: &mut Fleet, failing: &[usize]) -> bool {
-    let mut homeless: Vec<&Resident> = failing
+    let mut displaced: Vec<&Resident> = failing
         .iter()
         .flat_map(|at| fleet.nodes[*at].residents.values())
         .filter(|resident| !resident.claim.ending && resident.claim.replaceable)
         .collect();
-    homeless.sort_by_key(|resident| (Reverse(resident.bytes()), &resident.claim.request.key));
-    let homeless: Vec<_> = homeless
+    displaced.sort_by_key(|resident| (Reverse(resident.bytes()), &resident.claim.request.key));
+    let displaced: Vec<_> = displaced
         .into_iter()
         .map(|resident| ReplicaRequest {
             nominated: None,
             ..resident.claim.request.clone()
         })
         .collect();
-    // None of them counts any more where replicas are to be apart or spread.
-    let before: Vec<_> = homeless
+    // Displaced replicas no longer count for anti-affinity and spread.
+    let before: Vec<_> = displaced
         .iter()
         .map(|request| fleet.withdraw(&request.key))
         .collect();
-    let all = homeless.iter().all(|request| {
+    let all = displaced.iter().all(|request| {
         let tightest = tightest(request, failing, fleet);
         tightest.is_some_and(|node| {
             fleet.promise(request, &node);
             true
         })
     });
-    for (request, before) in homeless.iter().zip(before) {
+    for (request, before) in displaced.iter().zip(before) {
         fleet.take_back(&request.key, before);
     }
     all
 }
 
-/// The smallest room that takes the request, on a node that does not fail.
+/// Returns the surviving node with the least free memory that accepts the request.
 fn tightest(request: &ReplicaRequest, failing: &[usize], fleet: &mut Fleet) -> Option<String> {
     let (fits, nodes) = fleet.fits(request);
     let domains = Domains::new(request, nodes);

@@ -1,5 +1,4 @@
-//! How others place: by memory alone, whatever that does to the speed of what runs there. For
-//! comparisons in the simulation; nothing in a real fleet is placed so.
+//! Baseline placement policies that consider only memory, for comparison in the simulation.
 
 use std::cmp::Reverse;
 
@@ -12,23 +11,22 @@ use crate::request::ReplicaRequest;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::RUNTIME_OVERHEAD;
 
-/// Parts of a node's memory that are told apart when nodes are compared by how full they are.
+/// Resolution of the comparison of memory utilization.
 const PARTS: u64 = 10_000;
 
-/// A rule that picks one of the nodes with enough memory. It makes nobody leave and looks at
-/// nothing twice.
+/// Baseline policy that selects a node with enough memory, without preemption or revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rival {
-    /// Where the least memory is left; of equal ones where the model runs fastest alone.
+    /// Least remaining memory; ties go to the node with the highest speed without other replicas.
     BestFit,
-    /// Whose memory is then used least, as a part of what it has (Kubernetes' LeastAllocated).
+    /// Lowest memory utilization afterwards (LeastAllocated in Kubernetes).
     LeastLoaded,
-    /// The next one by name.
+    /// Next node by name.
     RoundRobin,
 }
 
 impl Rival {
-    /// Decides for every request in the order given, and enters each placement into `fleet`.
+    /// Places all requests in the given order, and enters each placement into `fleet`.
     pub fn place_all(self, requests: &[ReplicaRequest], fleet: &mut Fleet) -> Vec<Option<String>> {
         requests
             .iter()
@@ -67,7 +65,7 @@ impl Rival {
     }
 }
 
-/// Memory that is left with the replica on the node.
+/// Returns the free memory with the replica on the node.
 fn left(node: &NodeState, fit: &Fit) -> Bytes {
     let takes = fit
         .appraisal
@@ -76,7 +74,7 @@ fn left(node: &NodeState, fit: &Fit) -> Bytes {
     node.free() - takes
 }
 
-/// Tokens of one stream in a thousand seconds with the chip to itself; zero where nobody can tell.
+/// Returns the tokens of one stream per 1,000 seconds without other replicas, or 0 if unknown.
 fn alone(fit: &Fit) -> u64 {
     let speed = fit.appraisal.as_ref().and_then(|appraisal| appraisal.speed);
     speed.map_or(0, |speed| (speed.decode.p50 * 1e3).max(0.0) as u64)

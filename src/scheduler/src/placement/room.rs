@@ -1,39 +1,36 @@
-//! Moves of running replicas that make room for one that has found none, be it that no node is free
-//! enough although several together are. Proposed by [`mod@super::rebalance`] only: the scheduler
-//! itself moves nothing that runs.
+//! Defragmentation: moves of running replicas that release a node's capacity for an unscheduled
+//! replica. Only [`mod@super::rebalance`] proposes them; scheduling never moves running replicas.
 
 use std::cmp::Reverse;
 
 use super::bind::choose;
 use super::preempt::leaving;
-use super::rebalance::{Move, arrival, at_home, is_movable, settled};
+use super::rebalance::{Move, arrival, is_movable, request_for_move, score_on_current_node};
 use super::topology::Domains;
 use crate::fleet::Fleet;
 use crate::request::{ReplicaKey, ReplicaRequest};
 use rooflet_base::units::Bytes;
 
-/// Nodes that are tried for one replica, those first where the least would have to be loaded
-/// elsewhere.
+/// Maximum number of nodes that are tried for one replica, in order of the bytes to load elsewhere.
 const TRIED_NODES: usize = 64;
 
-/// A node that could take the replica, were these elsewhere.
+/// Node that accepts the replica after the replicas in `leaving` have moved.
 struct Candidate {
     node: String,
     leaving: Vec<ReplicaKey>,
     bytes: Bytes,
 }
 
-/// For each of `waiting` for which it can be done, in this order: moves after which it finds a
-/// node.
+/// Returns the moves that give each replica in `waiting` a node, where possible.
 pub(crate) fn make_room(waiting: &[ReplicaRequest], fleet: &mut Fleet) -> Vec<Move> {
     let mut moves = Vec::new();
-    // Those like them have no better luck while nothing else has changed.
-    let mut in_vain: Vec<&ReplicaRequest> = Vec::new();
+    // Equal requests fail as well, as long as nothing changes.
+    let mut unplaceable: Vec<&ReplicaRequest> = Vec::new();
     for request in waiting {
-        if fleet.is_bound(&request.key) || in_vain.iter().any(|one| one.is_like(request)) {
+        if fleet.is_bound(&request.key) || unplaceable.iter().any(|one| one.is_like(request)) {
             continue;
         }
-        // The scheduler is about to place it anyway.
+        // The scheduler places it without moves.
         if let Some(placement) = choose(request, fleet) {
             fleet.promise(request, placement.node());
             continue;
@@ -44,7 +41,7 @@ pub(crate) fn make_room(waiting: &[ReplicaRequest], fleet: &mut Fleet) -> Vec<Mo
             .find_map(|candidate| clear(candidate, request, fleet));
         match found {
             Some(found) => moves.extend(found),
-            None => in_vain.push(request),
+            None => unplaceable.push(request),
         }
     }
     moves
@@ -73,23 +70,22 @@ fn candidates(request: &ReplicaRequest, fleet: &mut Fleet) -> Vec<Candidate> {
     found
 }
 
-/// Moves all that have to leave the node, and enters the replica there; or leaves everything as it
-/// is.
+/// Moves all leaving replicas, and places the request on their node. Changes nothing on failure.
 fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Vec<Move>> {
     let node = &candidate.node;
     let residents = &fleet.node(node)?.residents;
     let mut movers: Vec<(Bytes, ReplicaRequest)> = candidate
         .leaving
         .iter()
-        .map(|key| (residents[key].bytes(), settled(&residents[key].claim)))
+        .map(|key| (residents[key].bytes(), request_for_move(&residents[key].claim)))
         .collect();
-    // The largest finds a place the hardest.
+    // Place the largest first: it fits the fewest nodes.
     movers.sort_by_key(|(bytes, mover)| (Reverse(*bytes), mover.key.clone()));
     let mut moves: Vec<Move> = Vec::new();
     let mut claims = Vec::new();
     for (_, mover) in &movers {
         let claim = fleet.withdraw(&mover.key)?;
-        let here = at_home(mover, node, fleet);
+        let here = score_on_current_node(mover, node, fleet);
         fleet.take_back(&mover.key, Some(claim.clone()));
         claims.push(claim);
         moves.push(Move {
@@ -99,7 +95,7 @@ fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> 
             to: String::new(),
             before: match here {
                 Some(Ok(score)) => score.columns(),
-                Some(Err(rejection)) => rejection.words().into_owned(),
+                Some(Err(rejection)) => rejection.summary().into_owned(),
                 None => String::new(),
             },
             after: String::new(),

@@ -1,4 +1,4 @@
-//! Which of the nodes that can take a replica should. Integers, so that equal nodes are equal.
+//! Score of the feasible nodes. Scores are integers, so that equal nodes compare as equal.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -11,18 +11,18 @@ use rooflet_api::v1alpha1::{AntiAffinity, PlacementStrategy};
 use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::RUNTIME_OVERHEAD;
 
-/// Lower is better. Fields compare top to bottom.
+/// Score of a node. Lower is better; fields compare from top to bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PlacementScore {
-    /// By how much its domain would exceed the spread's bound.
+    /// Replicas beyond maxSkew in the node's domain.
     pub(crate) excess: u32,
-    /// Taints of effect PreferNoSchedule that are not tolerated.
+    /// Untolerated PreferNoSchedule taints.
     pub(crate) unwelcome: u32,
-    /// Replicas of the same deployment on the node: one machine's failure should not take all of
-    /// them. What a rollout replaces will be gone, so that those of the same revision come first.
+    /// Replicas of the same deployment on the node, so that one node failure does not affect all of
+    /// them. Replicas of the same revision come first, because a rollout removes the others.
     pub(crate) copies: Copies,
     pub(crate) terms: Terms,
-    /// The node's place, so that equal nodes are taken in order of name.
+    /// Index of the node; equal nodes are chosen in order of name.
     pub(crate) at: usize,
 }
 
@@ -30,9 +30,9 @@ pub(crate) struct PlacementScore {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Terms {
     SloSlack {
-        /// Percent of slack that the objectives of all replicas on the node lose, the new one's
-        /// included: slack is the part of its time that a replica does not need for its objective.
-        /// Whole percents: predictions know no more.
+        /// Slack that all replicas on the node lose, the new one included, in percent. Slack is the
+        /// share of its time that a replica does not need for its objective. Whole percents,
+        /// because predictions are not more precise.
         slack_lost: i64,
         loading: Loading,
         memory_left: Bytes,
@@ -50,22 +50,21 @@ pub(crate) enum Terms {
         tokens: i64,
     },
     BinPack {
-        /// Whether nothing else is there.
+        /// Whether the node has no other replicas.
         unused: bool,
-        /// Percent of memory or of the chip's time, whichever is less, that is left.
+        /// Remaining memory or chip time in percent, whichever is less.
         left: i64,
         loading: Loading,
         memory_left: Bytes,
     },
     Spread {
-        /// Percent of memory or of the chip's time, whichever is more, that is then used.
+        /// Used memory or chip time in percent, whichever is more.
         used: i64,
         replicas: usize,
         loading: Loading,
     },
     Fastest {
-        /// Microseconds that a token of one stream takes in the time that is left; the most there
-        /// is where nobody can tell.
+        /// Microseconds per token of one stream in the remaining chip time; `i64::MAX` if unknown.
         token_micros: i64,
         slack_lost: i64,
         loading: Loading,
@@ -73,21 +72,21 @@ pub(crate) enum Terms {
     },
 }
 
-/// How soon the weights are there.
+/// Time until the weights are loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loading {
-    /// Another replica of the node holds the model in memory.
+    /// Another replica on the node has the model in memory.
     Loaded,
     Read {
-        /// A power of two that it takes at most: disks that differ by less do not outweigh what
-        /// comes after.
+        /// Upper bound in seconds, rounded up to a power of two, so that small differences between
+        /// disks do not outweigh the following terms.
         within_seconds: u32,
-        /// By published figures: the node's own disk, or its line, was not measured.
+        /// Whether the bound uses published figures because disk or network were not measured.
         nominal: bool,
-        /// They have to be downloaded first.
+        /// Whether the weights must be downloaded first.
         download: bool,
     },
-    /// Only its agent sees what there is to read.
+    /// Only the agent can determine the size of the weights.
     Unknown,
 }
 
@@ -106,14 +105,14 @@ impl PlacementScore {
         }
     }
 
-    /// Its columns, for people.
+    /// Returns the score as text.
     pub(crate) fn columns(&self) -> String {
         let mut text = String::new();
         for (count, what) in [
             (self.excess, "beyond maxSkew"),
-            (self.unwelcome, "unwelcome taints"),
-            (self.copies.same, "of the same deployment there"),
-            (self.copies.others, "of another revision there"),
+            (self.unwelcome, "untolerated PreferNoSchedule taints"),
+            (self.copies.same, "replicas of the same deployment"),
+            (self.copies.others, "replicas of another revision"),
         ] {
             if count > 0 {
                 text.push_str(&format!("{count} {what}, "));

@@ -1,7 +1,8 @@
-//! Zones, racks, or whatever a label of the nodes names: how many replicas of a deployment's
-//! revision each has, and how many it may have. The rules of Kubernetes' topology spread
-//! constraints with `matchLabelKeys: [pod-template-hash]`: what a rollout leaves is spread, in
-//! whatever order it replaces.
+//! Topology spread: numbers of replicas of a revision in each domain of a node label, such as zones
+//! or racks.
+//!
+//! Follows Kubernetes' topology spread constraints with `matchLabelKeys: [pod-template-hash]`: the
+//! result of a rollout is spread, in any order of replacement.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +11,21 @@ use crate::fleet::node::NodeState;
 use crate::request::ReplicaRequest;
 use rooflet_api::v1alpha1::{TopologySpread, WhenUnsatisfiable};
 
-/// The label that makes every node a domain of its own, whether it carries it or not.
+/// Label that makes every node its own domain, even without the label.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The domains of one request's spread.
+/// Domains of a request's spread.
 #[derive(Debug, Clone)]
 pub(crate) struct Domains {
     spread: TopologySpread,
-    /// The domain of each node; `None` for one without the label.
+    /// Domain of each node; `None` without the label.
     of: Vec<Option<usize>>,
     names: Vec<String>,
-    /// Replicas of the revision on each node, and in each domain.
+    /// Numbers of replicas of the revision on each node and in each domain.
     copies: Vec<u32>,
     counts: Vec<u32>,
-    /// Whether a node of the domain is one that the placement asks for: only then its number
-    /// counts.
+    /// Whether the node selector matches a node of the domain. Other domains do not count for the
+    /// minimum.
     eligible: Vec<bool>,
 }
 
@@ -66,7 +67,7 @@ impl Domains {
         Some(domains)
     }
 
-    /// What the node at this place has has changed.
+    /// Updates the counts after a change of the node at index `at`.
     pub(crate) fn recount(&mut self, at: usize, node: &NodeState, request: &ReplicaRequest) {
         let copies = node.copies_of(request).same;
         let before = std::mem::replace(&mut self.copies[at], copies);
@@ -75,17 +76,17 @@ impl Domains {
         }
     }
 
-    /// The number of domains, and one for nodes in none.
+    /// Returns the number of domains plus one for nodes without a domain.
     pub(crate) fn len(&self) -> usize {
         self.counts.len() + 1
     }
 
-    /// The domain of the node at this place; the last for one in none.
+    /// Returns the domain of the node at index `at`; the last one for nodes without a domain.
     pub(crate) fn of(&self, at: usize) -> usize {
         self.of[at].unwrap_or(self.counts.len())
     }
 
-    /// The fewest replicas that a domain has.
+    /// Returns the minimum number of replicas over all eligible domains.
     pub(crate) fn fewest(&self) -> u32 {
         let eligible = self.counts.iter().zip(&self.eligible);
         eligible
@@ -95,8 +96,8 @@ impl Domains {
             .unwrap_or(0)
     }
 
-    /// By how much one more replica in the domain would exceed the bound, where the domain with the
-    /// fewest has `fewest`. `None`: it may not be there.
+    /// Returns by how much one more replica in the domain would exceed maxSkew; `fewest` is the
+    /// minimum over all domains. Returns `None` if the spread forbids the replica.
     pub(crate) fn excess(&self, domain: usize, fewest: u32) -> Option<u32> {
         let binds = match self.spread.when_unsatisfiable {
             WhenUnsatisfiable::DoNotSchedule => true,
@@ -112,7 +113,7 @@ impl Domains {
         (excess == 0 || !binds).then_some(excess)
     }
 
-    /// Why the node at this place may not have one more, if it may not.
+    /// Returns why the spread forbids one more replica on the node at index `at`.
     pub(crate) fn against(&self, at: usize) -> Option<Rejection> {
         self.objections()(at)
     }
@@ -121,7 +122,7 @@ impl Domains {
         self.against(at).is_none()
     }
 
-    /// [`Domains::against`] for many places.
+    /// Like [`Domains::against`], for many nodes.
     pub(crate) fn objections(&self) -> impl Fn(usize) -> Option<Rejection> {
         let fewest = self.fewest();
         move |at| {
@@ -139,8 +140,8 @@ impl Domains {
         }
     }
 
-    /// The least bound with which the node at this place might have one more; `None` for one
-    /// without the label.
+    /// Returns the smallest maxSkew that permits one more replica on the node at index `at`, or
+    /// `None` without the label.
     pub(crate) fn skew_with(&self, at: usize) -> Option<u32> {
         let count = self.counts.get(self.of(at))?;
         Some((count + 1).saturating_sub(self.fewest()))

@@ -1,10 +1,10 @@
-//! Whatever happens in whatever order: a fleet that follows its objects is the one counted anew,
-//! decides like it, and nothing is ever promised twice.
+//! Random events: an incrementally updated fleet equals a fleet built from all objects, makes the same
+//! decisions, and never reserves capacity twice.
 
 use super::*;
 use crate::fleet::node::NodeState;
 
-/// Something that happens to a fleet of five nodes. Numbers choose nodes and replicas.
+/// Event in a fleet of five nodes. Numbers select nodes and replicas.
 #[derive(Debug, Clone)]
 enum Event {
     Create { line: String },
@@ -54,7 +54,7 @@ struct Scene {
     nodes: Vec<FleetNode>,
     replicas: Vec<ModelReplica>,
     created: usize,
-    /// Follows the objects.
+    /// Fleet with incremental updates.
     fleet: Fleet,
 }
 
@@ -113,8 +113,7 @@ impl Scene {
             Event::Fail { replica } => self.change(replica, |replica| {
                 replica.status.get_or_insert_default().phase = ReplicaPhase::Failed;
             }),
-            // Never more than is computed, so that agents do not over-commit where the scheduler
-            // did not.
+            // At most the computed amount, so that agents do not overcommit nodes.
             Event::Report { replica, gib } => self.change(replica, |replica| {
                 let most = match replica.spec.model.source.as_str() {
                     "local://tiny" => 1,
@@ -159,7 +158,8 @@ impl Scene {
         }
     }
 
-    /// As the binder does: decides, takes back, and lets the objects say what became of it.
+    /// Like the binder: decides, undoes the changes to the fleet, and applies the results to the
+    /// objects.
     fn decide(&mut self) {
         let mut waiting: Vec<_> = self
             .replicas
@@ -242,7 +242,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn a_fleet_that_follows_events_is_the_one_counted_anew(events in prop::collection::vec(any_event(), 1..60)) {
+    fn incremental_fleet_equals_rebuilt_fleet(events in prop::collection::vec(any_event(), 1..60)) {
         let mut scene = Scene::new();
         for event in events {
             scene.happen(event);
@@ -251,9 +251,9 @@ proptest! {
     }
 }
 
-/// What others are leaving a node for is kept while the node is away.
+/// A nomination remains while its node is missing.
 #[test]
-fn a_nominee_waits_for_its_node_to_come_back() {
+fn nomination_survives_absence_of_its_node() {
     let create = |line: &str| Event::Create {
         line: line.to_owned(),
     };

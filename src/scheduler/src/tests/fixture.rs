@@ -1,4 +1,4 @@
-//! Nodes and replicas from one line of text each.
+//! Builds nodes and replicas from lines of text.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,7 @@ pub(super) fn has(line: &str, word: &str) -> bool {
 }
 
 /// `a mem=8 ram=16 disk=3 line=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 room=9 pulled=6 condition=OnBattery cordoned drain notready broken`;
-/// sizes in GiB, the disk in GB/s and the line in MB/s as measured; room: what replicas may store
-/// on it.
+/// sizes in GiB, the disk in GB/s and the line in MB/s as measured; room: disk space for replicas.
 pub(super) fn node(line: &str) -> FleetNode {
     let name = line.split_whitespace().next().expect("a name");
     let mut node = FleetNode::new(name, FleetNodeSpec::default());
@@ -228,7 +227,7 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// Its worker answers.
+/// Sets the Ready condition.
 pub(super) fn set_ready(status: &mut ModelReplicaStatus) {
     set_condition(
         &mut status.conditions,

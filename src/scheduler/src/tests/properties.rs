@@ -1,4 +1,4 @@
-//! Memory is never promised twice, whatever the fleet and the order.
+//! Properties of random fleets: memory is never reserved twice, in any order.
 
 use super::*;
 
@@ -55,7 +55,7 @@ pub(super) fn any_fleet() -> impl Strategy<Value = (Vec<FleetNode>, Vec<ModelRep
     (nodes, replicas)
 }
 
-/// Binds one replica at a time as the binder does, each on a fleet counted anew from the objects.
+/// Binds one replica at a time like the binder, each on a fleet rebuilt from the objects.
 fn bind_one_by_one(nodes: &[FleetNode], replicas: &mut [ModelReplica]) {
     for at in 0..replicas.len() {
         if replicas[at].spec.node_name.is_some() {
@@ -70,7 +70,7 @@ fn bind_one_by_one(nodes: &[FleetNode], replicas: &mut [ModelReplica]) {
 
 proptest! {
     #[test]
-    fn memory_is_never_promised_twice((nodes, replicas) in any_fleet().prop_shuffle_replicas()) {
+    fn never_reserves_memory_twice((nodes, replicas) in any_fleet().prop_shuffle_replicas()) {
         let before = Fleet::new(&nodes, &replicas);
         let requests: Vec<_> = replicas
             .iter()
@@ -85,10 +85,10 @@ proptest! {
                 replica.expect("one of them").spec.node_name = Some(placement.node().to_owned());
             }
         }
-        // Counted anew from the objects, not from what was promised on the way.
+        // Rebuild the fleet from the objects, without its reservations.
         let after = Fleet::new(&nodes, &bound);
         for (before, after) in before.nodes.iter().zip(&after.nodes) {
-            // What others did beforehand may be too much already; then nothing may be added.
+            // If a node was overcommitted before, nothing may be added.
             let limit = before.allocatable.max(before.load.reserved);
             prop_assert!(after.load.reserved <= limit, "{}: {} of {}", after.name, after.load.reserved, limit);
         }
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn counting_the_bound_objects_anew_never_finds_a_node_over_committed((nodes, mut replicas) in any_fleet()) {
+    fn rebuilt_fleet_is_never_overcommitted((nodes, mut replicas) in any_fleet()) {
         let before = Fleet::new(&nodes, &replicas);
         bind_one_by_one(&nodes, &mut replicas);
         let after = Fleet::new(&nodes, &replicas);
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_nodes_makes_no_difference((nodes, replicas) in any_fleet()) {
+    fn decisions_do_not_depend_on_the_order_of_nodes((nodes, replicas) in any_fleet()) {
         let requests: Vec<_> = replicas
             .iter()
             .filter(|replica| replica.spec.node_name.is_none())

@@ -1,4 +1,4 @@
-//! How near decisions come to the best there are, on instances small enough to try everything.
+//! Quality of decisions compared with the optimum, on instances small enough for exhaustive search.
 
 use super::*;
 use crate::placement::filter::filter;
@@ -12,7 +12,7 @@ const NODES: [&str; 5] = [
 ];
 const MODELS: [(&str, u64); 4] = [("tiny", 1), ("small", 4), ("middle", 8), ("large", 18)];
 
-/// Numbers without a pattern (SplitMix64), the same in each run.
+/// Deterministic random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -36,7 +36,7 @@ fn instance(random: &mut Random) -> (Vec<FleetNode>, Vec<ReplicaRequest>) {
     let requests = (0..3 + random.below(4))
         .map(|index| {
             let (model, gib) = MODELS[random.below(MODELS.len())];
-            // A part of what the slowest chip gives alone.
+            // A fraction of the speed of the slowest chip.
             let rate = 100.0 / gib as f64 * (1 + random.below(8)) as f64 / 10.0;
             let replica = replica(&format!("r{index} of=d{index} model={model} rate={rate}"));
             ReplicaRequest::new(&replica)
@@ -45,7 +45,7 @@ fn instance(random: &mut Random) -> (Vec<FleetNode>, Vec<ReplicaRequest>) {
     (nodes, requests)
 }
 
-/// The most replicas that can be placed, and the most slack that they can then have.
+/// Returns the maximum number of placed replicas, and their maximum slack.
 fn best(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (usize, f64) {
     let Some((request, rest)) = requests.split_first() else {
         return (placed, slack(fleet, placed));
@@ -74,7 +74,7 @@ fn slack(fleet: &Fleet, placed: usize) -> f64 {
 }
 
 #[test]
-fn decisions_come_within_three_percent_of_the_best() {
+fn decisions_are_within_three_percent_of_the_optimum() {
     let mut random = Random(7);
     let (mut placed, mut most) = (0, 0);
     let (mut kept, mut most_slack) = (0.0, 0.0);
@@ -144,7 +144,7 @@ fn fastest(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (us
     found
 }
 
-/// Parts of the replicas and of the total speed that a strategy reaches, compared with the optimum.
+/// Returns the shares of the optimal number of replicas and total speed that a strategy reaches.
 fn reached(strategy: &str) -> (f64, f64) {
     let mut random = Random(11);
     let (mut placed, mut most) = (0, 0);

@@ -1,4 +1,4 @@
-//! Room for the replicas of nodes that may fail, and what it is for.
+//! Node-loss reserve.
 
 use super::check_with_reserve;
 use super::fixture::{lines, node, replica};
@@ -10,7 +10,7 @@ use crate::request::ReplicaRequest;
 const THREE: &str = "a mem=8 model=guide:3; b mem=8 model=guide:3; c mem=8 model=guide:3";
 
 #[test]
-fn room_is_left_for_the_replicas_of_nodes_that_fail() {
+fn reserves_capacity_for_replicas_of_failing_nodes() {
     let six = "p of=d; q of=d; r of=d; s of=d; t of=d; u of=d";
     let placed = |node_failures: usize| {
         let nodes: Vec<_> = lines(THREE).map(node).collect();
@@ -23,18 +23,17 @@ fn room_is_left_for_the_replicas_of_nodes_that_fail() {
             .filter(|decision| decision.outcome.is_ok())
             .count()
     };
-    // Two fit on a node. Without one node there is room for four, without two for two.
+    // Two replicas fit on a node: four without one node, two without two nodes.
     assert_eq!([0, 1, 2, 3].map(placed), [6, 4, 2, 0]);
     check_with_reserve(
         "a mem=8 model=guide:3",
         "x of=d",
         1,
-        "x: 0/1 nodes are available: 1 unknown chip: kept free for the failure of 1 nodes (--reserve-node-failures). What would \
-         help, the least first: a node more, or a smaller --reserve-node-failures",
+        "x: 0/1 nodes are available: 1 unknown chip: kept free for the failure of 1 nodes (--reserve-node-failures). Remedies, smallest change first: add a node, or lower --reserve-node-failures",
     );
 }
 
-/// Where the last one goes that has no node, or the reason.
+/// Returns the node of the last unscheduled replica, or the reason.
 fn outcome(nodes: &str, replicas: &str, node_failures: usize) -> String {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
     let replicas: Vec<_> = lines(replicas).map(replica).collect();
@@ -48,7 +47,7 @@ fn outcome(nodes: &str, replicas: &str, node_failures: usize) -> String {
 }
 
 #[test]
-fn the_replicas_of_a_node_that_failed_take_the_room_that_was_kept_for_them() {
+fn replicas_of_a_failed_node_may_use_the_reserve() {
     let others = "q of=d on=b; r of=e on=c; s of=f on=c";
     assert_eq!(
         outcome(THREE, &format!("p of=d on=a; {others}; x of=d"), 1),
@@ -57,24 +56,24 @@ fn the_replicas_of_a_node_that_failed_take_the_room_that_was_kept_for_them() {
     let failed = "a mem=8 model=guide:3 notready; b mem=8 model=guide:3; c mem=8 model=guide:3";
     let ending = format!("p of=d on=a ending; {others}");
     assert_eq!(outcome(failed, &format!("{ending}; x of=d"), 1), "b");
-    // Until then it is theirs and nobody else's.
+    // Other replicas may not use it.
     assert_eq!(
         outcome(failed, &format!("p of=d on=a; {others}; x of=g"), 1),
         "FailureReserve"
     );
-    // Two were to be survived, so one more counts.
+    // The reserve covers two failures, so one more counts.
     assert_eq!(outcome(failed, &format!("{ending}; x of=d"), 2), "FailureReserve");
 }
 
 #[test]
-fn a_node_that_is_left_is_among_those_that_fail() {
+fn drained_and_tainted_nodes_count_as_failed() {
     let others = "q of=d on=b; r of=e on=c; s of=f on=c";
     let drained = "a mem=8 model=guide:3 drain; b mem=8 model=guide:3; c mem=8 model=guide:3";
     assert_eq!(
         outcome(drained, &format!("p of=d on=a ending; {others}; x of=d"), 1),
         "b"
     );
-    // Its agent was fast, and nothing tells any more what for the replica is.
+    // The agent removed the replica first, so the reason for the replacement is unknown.
     assert_eq!(outcome(drained, &format!("{others}; x of=d"), 1), "b");
     let lid = "a mem=8 model=guide:3 taint=lid:NoExecute; b mem=8 model=guide:3; c mem=8 model=guide:3";
     assert_eq!(outcome(lid, &format!("p of=d on=a; {others}; x of=d"), 1), "b");
@@ -83,11 +82,11 @@ fn a_node_that_is_left_is_among_those_that_fail() {
 }
 
 #[test]
-fn replicas_that_are_spread_need_room_where_they_may_be() {
+fn reserve_respects_spread_constraints() {
     let nodes = "a mem=8 model=guide:3 label=rack:1; b mem=8 model=guide:3 label=rack:1; \
                  c mem=8 model=guide:3 label=rack:2";
     assert_eq!(outcome(nodes, "p of=d on=a; x of=d", 1), "b");
-    // Without c its replica would be the second of rack 1, and rack 2 have none.
+    // Without c, rack 1 would get a second replica while rack 2 has none.
     assert_eq!(
         outcome(nodes, "p of=d on=a; x of=d spread=rack", 1),
         "FailureReserve"
@@ -95,7 +94,7 @@ fn replicas_that_are_spread_need_room_where_they_may_be() {
 }
 
 #[test]
-fn nobody_leaves_for_a_place_that_would_not_be_given() {
+fn does_not_preempt_if_the_reserve_forbids_the_placement() {
     let nodes = "a mem=8 model=guide:3; b mem=8 model=guide:3";
     let waiting = |bound: &str, node_failures: usize| {
         let nodes: Vec<_> = lines(nodes).map(node).collect();
@@ -110,11 +109,10 @@ fn nobody_leaves_for_a_place_that_would_not_be_given() {
     let full = "p of=d on=a; q of=d on=a; r of=d on=b; s of=d on=b";
     assert_eq!(waiting(full, 0).as_deref(), Some("a"));
     assert_eq!(waiting(full, 1), None);
-    // Where one leaves b, the one that stays there and x find room on the other.
+    // If one replica leaves b, the remaining one and x fit on the other node.
     assert_eq!(waiting("p of=d on=a; r of=d on=b; s of=d on=b", 1), None);
     assert_eq!(waiting("r of=d on=b; s of=d on=b", 1).as_deref(), Some("b"));
-    // The room is not taken either where others have left it, if then a failure would not be
-    // survived.
+    // A nominated node is also rejected if the fleet would not survive a failure.
     let nominated = "p of=d on=a; r of=d on=b; s of=d on=b; x of=e nominated=a priority=5";
     assert_eq!(outcome(nodes, nominated, 0), "a");
     assert_eq!(outcome(nodes, nominated, 1), "FailureReserve");

@@ -1,4 +1,4 @@
-//! What others would choose.
+//! Baseline placement policies.
 
 use super::*;
 use crate::placement::rival::Rival;
@@ -24,8 +24,8 @@ fn check(rival: Rival, replicas: &str, expect: &str) {
 }
 
 #[test]
-fn memory_decides_and_each_sees_what_those_before_have_left() {
-    // 4 GiB of weights and half a GiB beside them: two on b and on c, eight on a, none on d.
+fn baselines_place_by_remaining_memory_in_sequence() {
+    // 4.5 GiB per replica: two fit on b and on c, eight on a, none on d.
     check(Rival::BestFit, "u; v; w; x; y", "c c b b a");
     check(Rival::LeastLoaded, "u; v; w; x; y", "a a a a b");
     check(Rival::RoundRobin, "u; v; w; x; y; z", "a b c a a b");
@@ -34,7 +34,7 @@ fn memory_decides_and_each_sees_what_those_before_have_left() {
 
 proptest! {
     #[test]
-    fn no_rival_promises_memory_twice((nodes, replicas) in properties::any_fleet()) {
+    fn baselines_never_reserve_memory_twice((nodes, replicas) in properties::any_fleet()) {
         let requests: Vec<_> = replicas
             .iter()
             .filter(|replica| replica.spec.node_name.is_none())

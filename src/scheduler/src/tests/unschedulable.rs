@@ -1,4 +1,4 @@
-//! What is said where no node takes a replica.
+//! Messages for unschedulable replicas.
 
 use super::check;
 use super::fixture::{lines, node, replica};
@@ -16,10 +16,10 @@ fn said(nodes: &str, replicas: &str) -> String {
     why.to_string()
 }
 
-/// What would help the last one that has no node.
+/// Checks the remedies of the last unschedulable replica.
 fn helps(nodes: &str, replicas: &str, expect: &str) {
     let said = said(nodes, replicas);
-    let remedies = said.split_once(". What would help, the least first: ");
+    let remedies = said.split_once(". Remedies, smallest change first: ");
     assert_eq!(remedies.map_or("", |(_, remedies)| remedies), expect, "{said}");
 }
 
@@ -32,13 +32,12 @@ fn nodes_are_counted_by_class_and_reason() {
         "x model=big",
         "x: 0/5 nodes are available: 3 Apple M4 16 GiB: 2 insufficient memory (10.0 GiB free at most), 1 cordoned; \
          2 Apple M4 Pro 48 GiB: untolerated taint {lid:NoSchedule}; a: needs 22.5 GiB (weights 22.0 GiB + KV cache 4.0 \
-         MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 10.0 GiB free. What would help, the \
-         least first: tolerate {lid:NoSchedule} (spec.placement.tolerations) or take it off d",
+         MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), 10.0 GiB free. Remedies, smallest change first: tolerate {lid:NoSchedule} (spec.placement.tolerations) or remove it from d",
     );
 }
 
 #[test]
-fn a_large_fleet_is_told_in_few_words() {
+fn message_of_a_large_fleet_is_bounded() {
     let nodes: Vec<_> = (0..40)
         .map(|ram| format!("n{ram:02} chip=M4 ram={} mem=1 model=guide:2", 100 + ram))
         .collect();
@@ -48,20 +47,20 @@ fn a_large_fleet_is_told_in_few_words() {
 }
 
 #[test]
-fn each_obstacle_has_its_remedy() {
+fn every_rejection_has_a_remedy() {
     helps("a model=guide:2 cordoned", "x", "`rooflet uncordon a`");
     helps(
         "a model=guide:2 drain",
         "x",
         "end the drain (`rooflet uncordon a`)",
     );
-    helps("a model=guide:2 notready", "x", "get a ready (LeaseExpired)");
+    helps("a model=guide:2 notready", "x", "make a ready (LeaseExpired)");
     helps(
         "a model=guide:2 taint=lid:NoExecute",
         "x",
-        "tolerate {lid:NoExecute} (spec.placement.tolerations) or take it off a",
+        "tolerate {lid:NoExecute} (spec.placement.tolerations) or remove it from a",
     );
-    // Nobody can take off what follows from a condition.
+    // Taints that follow from a condition cannot be removed.
     helps(
         "a model=guide:2 taint=rooflet.dev/on-battery:NoExecute",
         "x",
@@ -72,7 +71,7 @@ fn each_obstacle_has_its_remedy() {
         "x select=zone:y",
         "`kubectl label mac a zone=y --overwrite`, or another spec.placement.nodeSelector, which no node matches",
     );
-    // The agent would put its own back.
+    // The agent would restore its labels.
     helps(
         "a model=guide:2 label=kubernetes.io/hostname:a",
         "x select=kubernetes.io/hostname:b",
@@ -86,7 +85,7 @@ fn each_obstacle_has_its_remedy() {
     helps(
         "a model=guide:2 broken",
         "x",
-        "mend the model `guide` on a: config.json is missing",
+        "fix the model `guide` on a: config.json is missing",
     );
     helps(
         "a model=guide:1",
@@ -101,7 +100,7 @@ fn each_obstacle_has_its_remedy() {
     helps(
         "a model=guide:2 label=zone:x; b model=guide:2 mem=1 label=zone:y; c model=guide:2",
         "p of=d on=a; q of=d on=a; x of=d spread=zone",
-        "give c a label zone; spec.placement.spread.maxSkew: 3, or whenUnsatisfiable: ScheduleAnyway",
+        "add the label zone to c; spec.placement.spread.maxSkew: 3, or whenUnsatisfiable: ScheduleAnyway",
     );
     helps(
         "a mem=4 model=guide:3",
@@ -111,38 +110,37 @@ fn each_obstacle_has_its_remedy() {
 }
 
 #[test]
-fn what_takes_several_changes_is_told_whole() {
+fn remedy_lists_all_required_changes() {
     helps(
         "a model=guide:2 cordoned taint=lid:NoSchedule",
         "x",
-        "`rooflet uncordon a`, and tolerate {lid:NoSchedule} (spec.placement.tolerations) or take it off a",
+        "`rooflet uncordon a`, and tolerate {lid:NoSchedule} (spec.placement.tolerations) or remove it from a",
     );
-    // One change before two, and the cheaper one first.
+    // One change before two, lower effort first.
     helps(
         "a model=guide:2 cordoned taint=lid:NoSchedule; b; c model=guide:2 cordoned",
         "x",
-        "`rooflet uncordon c`; `rooflet uncordon a`, and tolerate {lid:NoSchedule} (spec.placement.tolerations) or take \
-         it off a; put the model `guide` under b's --model-dir",
+        "`rooflet uncordon c`; `rooflet uncordon a`, and tolerate {lid:NoSchedule} (spec.placement.tolerations) or remove it from a; put the model `guide` under b's --model-dir",
     );
-    // What would not be enough is not told: neither node has the memory.
+    // Insufficient changes are omitted: neither node has the memory.
     helps(
         "a mem=1; b model=guide:2 mem=1 cordoned; c model=guide:2 notready",
         "x",
-        "get c ready (LeaseExpired)",
+        "make c ready (LeaseExpired)",
     );
 }
 
 #[test]
-fn disk_that_is_asked_for_is_promised() {
+fn reserves_requested_disk_space() {
     let nodes = "a chip=M4 ram=16 room=60 model=guide:2; b chip=M4 ram=16 room=20 model=guide:2; c chip=M4 ram=16 model=guide:2 cordoned";
     check(nodes, "x store=40", "x->a");
-    // Budgets of replicas on one node add up; who asks for nothing takes what is left.
+    // Disk budgets on one node add up; replicas without a budget need none.
     check(
         nodes,
         "old on=a store=30; x store=40; y store=30",
         "x: 0/3 nodes are available: 3 Apple M4 16 GiB: 2 \
          insufficient disk (30.0 GiB free at most), 1 cordoned; a: spec.serving.kvCache.diskSize is 40.0 GiB, and 30.0 GiB of the \
-         60.0 GiB that replicas may store on the node's disk are promised to no other. What would help, the least first: \
+         60.0 GiB that replicas may store on the node's disk are promised to no other. Remedies, smallest change first: \
          `rooflet uncordon c`; spec.serving.kvCache.diskSize: 30Gi for a\ny->a",
     );
     check(nodes, "old on=a store=60; lots on=b store=20; x", "x->a");
@@ -151,19 +149,19 @@ fn disk_that_is_asked_for_is_promised() {
         "old on=a store=60 priority=-1 of=d ready; x store=40",
         "x preempts old on a",
     );
-    // An agent that does not say is asked itself.
+    // If the agent reports no disk space, the agent itself decides.
     check("a model=guide:2", "x store=4000", "x->a");
 }
 
 #[test]
-fn where_no_node_could_ever_hold_it_a_mac_that_could_is_told() {
-    // 22.5 GiB: of 32 GiB the GPU may use three quarters, and a twentieth of that is kept free.
+fn suggests_a_mac_if_no_node_could_ever_run_the_replica() {
+    // 22.5 GiB: the GPU may use three quarters of 32 GiB, minus 5 % that stay free.
     helps(
         "a chip=M4 ram=16 mem=10 model=big:22",
         "x model=big",
         "a Mac with at least 32 GiB",
     );
-    // Others hold what it needs.
+    // Other replicas use the memory.
     helps(
         "a mem=24 model=big:22",
         "old on=a model=big; x model=big",
@@ -177,16 +175,16 @@ fn where_no_node_could_ever_hold_it_a_mac_that_could_is_told() {
     helps(
         "a model=big:900",
         "x model=big",
-        "a smaller model: no Mac that is made holds this one as it is to be served",
+        "a smaller model: no available Mac has enough memory for this one",
     );
 }
 
-/// It is not the memory.
+/// The memory suffices, but the speed does not.
 #[test]
-fn where_no_mac_is_fast_enough_nobody_is_told_to_buy_one_or_another_model() {
+fn suggests_lower_objectives_if_no_mac_is_fast_enough() {
     let told = said("a chip=M4 ram=16 mem=10 model=guide:2", "x rate=100000000");
     assert!(
-        told.ends_with("lower spec.objectives: no Mac that is made reaches these"),
+        told.ends_with("lower spec.objectives: no available Mac reaches them"),
         "{told}"
     );
 }

@@ -1,5 +1,5 @@
-//! What would give a replica a node: changes that a person can make, the least first. Each is tried
-//! before it is told.
+//! Remedies for an unschedulable replica: changes by a user, smallest first. Every remedy is
+//! verified before it is reported.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,15 @@ use rooflet_roofline::chip;
 use rooflet_roofline::memory::allocatable;
 use rooflet_roofline::predict::{Hardware, Parameters};
 
-/// Remedies that are told, and kinds of nodes for which one is looked for.
+/// Maximum number of reported remedies, and of kinds of nodes that are tried.
 const MAX_REMEDIES: usize = 3;
 const MAX_TRIED: usize = 6;
 
-/// The [`effort`] of making others leave a node.
+/// [`effort`] of removing other replicas from a node.
 const LEAVING: u32 = 8;
 
-/// How much is asked of a person, more for what costs the fleet or its users more: a command, then
-/// a rule of the deployment, what it serves, files to be copied, a machine to be looked after.
-/// Those of one node sum up.
+/// Returns the effort of a remedy for the user: a command, a placement rule, a change of what is
+/// served, copying files, or work on a machine. Efforts for one node add up.
 fn effort(rejection: &Rejection) -> u32 {
     match rejection {
         Rejection::Cordoned => 1,
@@ -42,16 +41,16 @@ fn effort(rejection: &Rejection) -> u32 {
     }
 }
 
-/// Nodes against which the same kinds of things stand, and of each kind the one that comes nearest.
+/// Closest node for each set of rejection kinds.
 #[derive(Default)]
 pub(crate) struct Cases(BTreeMap<u32, Case>);
 
 pub(crate) struct Case {
     at: usize,
-    /// A bit for each kind of rejection.
+    /// Bit set of rejection kinds.
     kinds: u32,
     effort: u32,
-    /// More is nearer.
+    /// Higher is closer.
     margin: f64,
 }
 
@@ -75,7 +74,7 @@ impl Case {
 }
 
 impl Cases {
-    pub(crate) fn enter(&mut self, case: Case) {
+    pub(crate) fn add_closest(&mut self, case: Case) {
         match self.0.get(&case.kinds) {
             Some(known) if known.margin >= case.margin => {}
             Some(_) | None => drop(self.0.insert(case.kinds, case)),
@@ -83,39 +82,39 @@ impl Cases {
     }
 }
 
-/// The least changes of which each would do, everything else as it is.
+/// Returns alternative remedies, smallest change first. Each suffices without other changes.
 pub(crate) fn remedies(search: &Search<'_>, cases: &Cases) -> Vec<String> {
     let request = search.request;
     let model = search.nodes.iter().find_map(|node| {
         let model = node.machine.model_of(request)?;
         request.served(model).is_some().then_some(model)
     });
-    let doctor = Doctor { search, model };
+    let finder = RemedyFinder { search, model };
     let mut cases: Vec<&Case> = cases.0.values().collect();
     cases.sort_by_key(|case| (case.effort, case.at));
     let mut found: Vec<(u32, String)> = cases
         .into_iter()
         .take(MAX_TRIED)
-        .filter_map(|case| doctor.cure(case.at))
+        .filter_map(|case| finder.find(case.at))
         .collect();
     found.sort();
     found.truncate(MAX_REMEDIES);
     let mut texts: Vec<_> = found.into_iter().map(|(_, text)| text).collect();
-    if !doctor.could_ever_hold() {
-        texts.extend(doctor.purchase());
+    if !finder.could_ever_hold() {
+        texts.extend(finder.purchase());
     }
     texts
 }
 
-struct Doctor<'a> {
+struct RemedyFinder<'a> {
     search: &'a Search<'a>,
-    /// Some node's copy of the model that can be served, if there is one.
+    /// Servable copy of the model on any node.
     model: Option<&'a NodeModel>,
 }
 
-impl Doctor<'_> {
-    /// Everything that has to change for the node at this place. `None`: that cannot be told.
-    fn cure(&self, at: usize) -> Option<(u32, String)> {
+impl RemedyFinder<'_> {
+    /// Returns all changes for the node at index `at`, or `None` if unknown.
+    fn find(&self, at: usize) -> Option<(u32, String)> {
         let search = self.search;
         let node = &search.nodes[at];
         let objection = search.domains.and_then(|domains| domains.against(at));
@@ -151,18 +150,18 @@ impl Doctor<'_> {
         Some((sum, changes.join(", and ")))
     }
 
-    /// What ends one rejection other than for want of room.
+    /// Returns the change that removes one rejection, except for lack of capacity.
     fn change(&self, rejection: &Rejection, node: &NodeState, at: usize) -> Option<String> {
         let (request, name) = (self.search.request, &node.name);
         Some(match rejection {
-            Rejection::NotReady { reason } => format!("get {name} ready ({reason})"),
+            Rejection::NotReady { reason } => format!("make {name} ready ({reason})"),
             Rejection::Cordoned if node.draining => format!("end the drain (`rooflet uncordon {name}`)"),
             Rejection::Cordoned => format!("`rooflet uncordon {name}`"),
             Rejection::Taint { .. } => {
                 let taints: Vec<_> = repelled_by(request, node).map(written).collect();
                 let ends = match repelled_by(request, node).find_map(condition_behind) {
                     Some(condition) => format!("wait until {condition} of {name} ends"),
-                    None => format!("take it off {name}"),
+                    None => format!("remove it from {name}"),
                 };
                 format!(
                     "tolerate {} (spec.placement.tolerations) or {ends}",
@@ -174,16 +173,16 @@ impl Doctor<'_> {
                 let differs = |(key, value): &(&String, &String)| node.labels.get(*key) != Some(*value);
                 let missing: Vec<_> = selector.iter().filter(differs).collect();
                 let has_all = |node: &NodeState| node.is_selected(&request.placement);
-                let nobody = match self.search.nodes.iter().any(has_all) {
+                let unmatched = match self.search.nodes.iter().any(has_all) {
                     true => "",
                     false => ", which no node matches",
                 };
-                // What its agent has set it sets again.
+                // The agent overwrites these labels.
                 if missing
                     .iter()
                     .any(|(key, _)| AGENT_LABELS.contains(&key.as_str()))
                 {
-                    return Some(format!("another spec.placement.nodeSelector{nobody}"));
+                    return Some(format!("another spec.placement.nodeSelector{unmatched}"));
                 }
                 let other = missing.iter().any(|(key, _)| node.labels.contains_key(*key));
                 let overwrite = if other { " --overwrite" } else { "" };
@@ -192,7 +191,7 @@ impl Doctor<'_> {
                     .map(|(key, value)| format!("{key}={value}"))
                     .collect();
                 format!(
-                    "`kubectl label mac {name} {}{overwrite}`, or another spec.placement.nodeSelector{nobody}",
+                    "`kubectl label mac {name} {}{overwrite}`, or another spec.placement.nodeSelector{unmatched}",
                     missing.join(" ")
                 )
             }
@@ -203,21 +202,18 @@ impl Doctor<'_> {
                 let Some(ModelSource::Local(model)) = &request.source else {
                     return None;
                 };
-                // Else it is not the files.
+                // Otherwise the files are not the cause.
                 node.machine.model(model)?.problem.as_ref()?;
-                format!("mend the model `{model}` on {name}: {problem}")
+                format!("fix the model `{model}` on {name}: {problem}")
             }
-            Rejection::TopologyKeyMissing { key } => format!("give {name} a label {key}"),
+            Rejection::TopologyKeyMissing { key } => format!("add the label {key} to {name}"),
             Rejection::AntiAffinity => "spec.placement.antiAffinity: Preferred".to_owned(),
             Rejection::Skew { .. } => {
                 let skew = self.search.domains?.skew_with(at)?;
                 format!("spec.placement.spread.maxSkew: {skew}, or whenUnsatisfiable: ScheduleAnyway")
             }
-            Rejection::FailureReserve { .. } => {
-                "a node more, or a smaller --reserve-node-failures".to_owned()
-            }
-            // Told with what would make room; and what the agent has against it only the agent can
-            // tell.
+            Rejection::FailureReserve { .. } => "add a node, or lower --reserve-node-failures".to_owned(),
+            // `room` handles lack of capacity. For a rejection by the agent, no remedy is known.
             Rejection::ContextTooLong { .. }
             | Rejection::Memory { .. }
             | Rejection::Disk { .. }
@@ -226,9 +222,9 @@ impl Doctor<'_> {
         })
     }
 
-    /// What the replica has to do without so that the node has memory and time for it, or what has
-    /// to leave: an effort and the change, if it takes one. `longest`: what the model allows of the
-    /// context that is asked for.
+    /// Returns effort and change so that the node has memory and time for the replica: smaller
+    /// requirements or fewer other replicas. The change is `None` if none is necessary. `longest`:
+    /// maximum context of the model, if the request exceeds it.
     fn room(&self, node: &NodeState, longest: Option<u32>) -> Option<(u32, Option<String>)> {
         let request = self.search.request;
         let load = node.load_for(request);
@@ -241,7 +237,7 @@ impl Doctor<'_> {
             (Some(_), _) | (None, None) => Bytes::ZERO,
         };
         let copy = here.filter(|model| request.served(model).is_some());
-        // What it takes is known when the files are there.
+        // The size is unknown until the files exist.
         let Some(model) = copy.or(self.model) else {
             return Some((0, None));
         };
@@ -272,7 +268,7 @@ impl Doctor<'_> {
         Some((LEAVING, Some(fewer)))
     }
 
-    /// Whether a node that there is has what it takes, be it that other replicas have it now.
+    /// Returns whether an existing node could run the replica without other replicas.
     fn could_ever_hold(&self) -> bool {
         let Search {
             request, nodes, fits, ..
@@ -294,7 +290,7 @@ impl Doctor<'_> {
         })
     }
 
-    /// The least Mac that would do.
+    /// Returns the smallest suitable Mac.
     fn purchase(&self) -> Option<String> {
         let request = self.search.request;
         let model = self.model?;
@@ -323,8 +319,8 @@ impl Doctor<'_> {
                 format!("a Mac with at least {}, such as {chip}", as_sold(memory))
             }
             Some((memory, _)) => format!("a Mac with at least {}", as_sold(memory)),
-            None if holds => "lower spec.objectives: no Mac that is made reaches these".to_owned(),
-            None => "a smaller model: no Mac that is made holds this one as it is to be served".to_owned(),
+            None if holds => "lower spec.objectives: no available Mac reaches them".to_owned(),
+            None => "a smaller model: no available Mac has enough memory for this one".to_owned(),
         })
     }
 }

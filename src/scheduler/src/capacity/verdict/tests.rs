@@ -86,7 +86,7 @@ fn replicas<'a>(verdict: &'a PlanVerdict, model: &'a str) -> impl Iterator<Item 
 }
 
 #[test]
-fn rounded_numbers_come_back_from_json() {
+fn rounded_numbers_survive_a_json_round_trip() {
     let mut numbers = json!([
         2.172_486_739_6e-19,
         1.234_567_894_9e-13,
@@ -108,9 +108,9 @@ fn rounded_numbers_come_back_from_json() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whoever adds up the placement comes to what the verdict says.
+    /// The totals of the placement match the verdict.
     #[test]
-    fn a_verdict_agrees_with_its_own_working(spec in spec()) {
+    fn verdict_matches_its_placement(spec in spec()) {
         let question = question_of(spec);
         let verdict = answer(&question);
         prop_assert_eq!(verdict.feasible, verdict.models.iter().all(|model| model.served), "{:#?}", verdict);
@@ -131,7 +131,7 @@ proptest! {
             let used: u32 = verdict.placements.iter().filter(|one| one.class == class.name).map(|one| one.nodes).sum();
             prop_assert_eq!(used, class.nodes_used);
             prop_assert!(used <= class.nodes);
-            // What breaks does so beyond what is carried.
+            // Limits are reached beyond the carried demand.
             let carried = if verdict.unservable.is_empty() { verdict.demand_factor.min(1.0) } else { verdict.others_factor.unwrap_or(0.0).min(1.0) };
             prop_assert!(class.breaks_at.is_none_or(|at| at >= carried * (1.0 - 1e-5)), "{class:?} {carried}");
         }
@@ -146,15 +146,14 @@ proptest! {
                 fit.admitted && verdict.classes.iter().any(|class| class.name == fit.class && class.nodes > 0)
             }));
         }
-        // It survives JSON to the last digit: what is read back must not look changed.
+        // The verdict survives a JSON round trip exactly, so that an unchanged status compares as equal.
         let text = serde_json::to_string(&verdict).unwrap();
         prop_assert_eq!(serde_json::from_str::<PlanVerdict>(&text).unwrap(), verdict);
     }
 
-    /// A fleet that is said to survive carries the demand without any one of its nodes, and one
-    /// that is proven not to does not.
+    /// The reported survival of a node loss is correct, in both directions if proven.
     #[test]
-    fn a_fleet_survives_what_it_is_said_to_survive(spec in spec()) {
+    fn reported_survival_is_correct(spec in spec()) {
         let question = question_of(spec);
         let verdict = answer(&question);
         prop_assume!(verdict.feasible);
@@ -176,9 +175,9 @@ proptest! {
         prop_assert_eq!(verdict.survives_node_loss, verdict.node_losses.iter().all(|loss| loss.survives));
     }
 
-    /// What is recommended is enough, and so is every alternative; none of them is cheaper.
+    /// The recommendation and all alternatives suffice, and no alternative is cheaper.
     #[test]
-    fn what_is_recommended_is_enough(macs in macs(), demand in demand()) {
+    fn recommended_purchases_suffice(macs in macs(), demand in demand()) {
         let catalogue = json!([
             {"name": "small", "chip": "M4", "gpuCores": 10, "memory": "32Gi", "price": 999, "watts": 40, "available": 5},
             {"name": "large", "chip": "M4 Max", "gpuCores": 40, "memory": "64Gi", "price": 2999, "watts": 150, "available": 3},
@@ -202,10 +201,9 @@ proptest! {
     }
 }
 
-/// A fleet that carries the demand and would not without one node: what survives that is told all
-/// the same.
+/// The fleet carries the demand, but not without one node: the purchase that survives is reported.
 #[test]
-fn a_spare_is_recommended_where_nothing_else_is_missing() {
+fn recommends_a_spare_for_a_feasible_fleet() {
     let question = question_of(json!({
         "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 800, "answerTokens": 250}],
         "fleet": {"macs": [{"chip": "M4", "memory": "16Gi", "count": 1}]},
@@ -223,9 +221,9 @@ fn a_spare_is_recommended_where_nothing_else_is_missing() {
     );
 }
 
-/// One model that nowhere fits hides nothing of the others.
+/// An unservable model does not affect the placement of the others.
 #[test]
-fn what_no_node_can_serve_leaves_the_others_their_placement() {
+fn unservable_model_keeps_placement_of_the_others() {
     let demand = |model: &str| json!({"model": model, "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 500, "answerTokens": 100});
     let question = question_of(json!({
         "demand": [demand("qwen3-8b"), demand("llama3-70b")],
@@ -238,13 +236,15 @@ fn what_no_node_can_serve_leaves_the_others_their_placement() {
     assert_eq!(verdict.placements.len(), 1);
     assert!(
         verdict.summary.contains("no node can serve llama3-70b")
-            && verdict.summary.contains("The other models alone are carried"),
+            && verdict
+                .summary
+                .contains("The fleet carries the other models alone"),
         "{}",
         verdict.summary
     );
 }
 
-/// Replicas are asked for so that a node may be lost: losing one is not held against them.
+/// Required replicas exist for the loss of a node, so they are not required after the loss.
 #[test]
 fn a_second_replica_never_makes_a_loss_worse() {
     for (replicas, interrupted) in [(1, 1), (2, 0)] {
@@ -267,9 +267,9 @@ fn a_second_replica_never_makes_a_loss_worse() {
     }
 }
 
-/// More memory is what is short where two models do not fit side by side on the only node.
+/// Memory is the bottleneck if two models do not fit together on the only node.
 #[test]
-fn what_is_short_is_found_by_trial() {
+fn finds_bottleneck_by_trial() {
     let demand = |model: &str, rate: f64| json!({"model": model, "quantization": "mlx4", "requestsPerSecond": rate, "promptTokens": 300, "answerTokens": 50, "maxConcurrency": 1});
     let mac = json!([{"name": "mini", "chip": "M4", "memory": "16Gi"}]);
     let two = question_of(
@@ -285,26 +285,26 @@ fn what_is_short_is_found_by_trial() {
         verdict.headroom.twice_memory_factor.unwrap(),
         verdict.headroom.twice_speed_factor.unwrap(),
     );
-    // Twice as fast carries twice as much; memory helps nothing.
+    // Twice the speed carries twice the demand; more memory changes nothing.
     assert!((speed / verdict.demand_factor - 2.0).abs() < 0.01, "{speed}");
     assert!((memory / verdict.demand_factor - 1.0).abs() < 0.01, "{memory}");
 }
 
-/// Two models fit a Mac's memory together and not its disk; the disk is what is short, and with one
-/// Mac less it is not enough.
 #[test]
-fn more_replicas_than_nodes_are_told_as_that() {
+fn reports_more_replicas_than_suitable_nodes() {
     let demand = json!([{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 300,
         "answerTokens": 50, "maxConcurrency": 1, "replicas": 3}]);
     let macs = json!([{"name": "mini", "chip": "M4", "memory": "16Gi", "count": 2}, {"name": "old", "chip": "M1", "memory": "8Gi", "count": 5}]);
     let verdict = answer(&question_of(json!({"demand": demand, "fleet": {"macs": macs}})));
     assert_eq!(verdict.binding.as_deref(), Some("Policy"), "{}", verdict.summary);
-    let told = "qwen3-8b must be on 3 nodes, each with one replica, and 2 of the fleet's can have it";
+    let told = "qwen3-8b requires 3 nodes, one per replica, but only 2 nodes can serve it";
     assert!(verdict.summary.contains(told), "{}", verdict.summary);
 }
 
+/// Two models fit a Mac's memory together, but not its disk. The disk is the bottleneck, and one Mac
+/// less does not suffice.
 #[test]
-fn disks_are_counted_where_they_are_told() {
+fn counts_disks_with_known_size() {
     let spec = |disk: serde_json::Value| {
         let model = |name: &str| {
             json!({
@@ -343,10 +343,10 @@ fn disks_are_counted_where_they_are_told() {
     assert!(lost.headroom.unlimited_disk_factor > Some(1.0), "{lost:?}");
 }
 
-/// An offer without a count is there as often as it takes, and a limit of the search is never told
-/// as one of the catalogue.
+/// An offer without a count is unlimited. A limit of the search is never reported as one of the
+/// catalogue.
 #[test]
-fn what_cannot_be_bought_is_told_with_its_cause() {
+fn shortfall_states_its_cause() {
     let purchase = |model: &str, rate: f64, available: Option<u32>| {
         let question = question_of(json!({
             "demand": [{"model": model, "quantization": "mlx4", "requestsPerSecond": rate, "promptTokens": 800, "answerTokens": 250}],
@@ -357,20 +357,26 @@ fn what_cannot_be_bought_is_told_with_its_cause() {
     let best = purchase("qwen3-8b", 15.0, None).best.unwrap();
     assert!(best.nodes > 100, "{best:?}");
     for (model, rate, available, proven, says) in [
-        ("qwen3-8b", 15.0, Some(100), true, "as often as it can be had"),
+        (
+            "qwen3-8b",
+            15.0,
+            Some(100),
+            true,
+            "All available Macs of the catalogue",
+        ),
         (
             "qwen3-8b",
             5000.0,
             None,
             false,
-            "Not even 10000 Macs of an offer without a count",
+            "10000 Macs of an offer without a count, together with all other offers, do not",
         ),
         (
             "llama3-70b",
             0.01,
             None,
             true,
-            "No Mac of the catalogue, however many, can serve llama3-70b",
+            "No Mac in the catalogue can serve llama3-70b",
         ),
     ] {
         let purchase = purchase(model, rate, available);
@@ -384,7 +390,7 @@ fn what_cannot_be_bought_is_told_with_its_cause() {
 }
 
 #[test]
-fn an_offer_that_cannot_be_had_is_refused_by_its_field() {
+fn rejects_invalid_number_of_available_macs() {
     for available in [0, 10_001] {
         let spec = json!({
             "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 1, "promptTokens": 8, "answerTokens": 8}],
@@ -397,7 +403,7 @@ fn an_offer_that_cannot_be_had_is_refused_by_its_field() {
 }
 
 #[test]
-fn no_multiple_of_no_requests_is_told() {
+fn summary_without_requests_has_no_multiple() {
     let question = question_of(json!({
         "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 0, "promptTokens": 500, "answerTokens": 100}],
         "fleet": {"macs": [{"name": "mini", "chip": "M4", "memory": "16Gi", "count": 2}]},
