@@ -143,7 +143,7 @@ pub(super) struct State<W> {
     models: BTreeMap<ModelKey, ModelState<W>>,
     prefixes: PrefixMemory,
     held_bytes: usize,
-    /// Number of grants; the id of the next in-flight request.
+    /// Number of grants; also the id of the last granted request.
     grants: u64,
 }
 

@@ -523,13 +523,13 @@ async fn counts_requests_of_disconnected_clients_as_cancelled() {
     let (fixture, chunk_tx) = streaming_fixture().await;
     let dispatcher = fixture.gateway.dispatcher();
     let leave = async |waits: &dyn Fn() -> bool| {
-        let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+        let pending_response = fixture.chat(json!({"model": "guide", "stream": true}));
         let agent_log = async {
             while !waits() {
                 tokio::task::yield_now().await;
             }
         };
-        drop(within(futures::future::select(pin!(request_sent), pin!(agent_log))).await);
+        drop(within(futures::future::select(pin!(pending_response), pin!(agent_log))).await);
     };
     let all_are_gone = async || {
         let gone = async {

@@ -63,7 +63,10 @@ async fn queues_requests_and_serves_by_priority() {
     let (fixture, agent_log, permits) = held("guide", "g1 on=a ready rows=1").await;
     let (done_tx, mut done_rx) = mpsc::unbounded_channel();
     fixture.chat_later("first", chat_body(json!({})), &done_tx);
-    eventually("it is sent", || agent_log.received().len() == 1).await;
+    eventually("the request reaches the replica", || {
+        agent_log.received().len() == 1
+    })
+    .await;
     for (index, (name, priority)) in [("late", 5), ("plain", 0), ("urgent", -1)]
         .into_iter()
         .enumerate()
@@ -83,7 +86,7 @@ async fn queues_requests_and_serves_by_priority() {
     let mut order = Vec::new();
     for _ in 0..4 {
         permits.add_permits(1);
-        let (name, response) = within(done_rx.recv()).await.expect("one answers");
+        let (name, response) = within(done_rx.recv()).await.expect("a response");
         assert_eq!(response.status(), StatusCode::OK);
         order.push((name, response.headers().contains_key("x-rooflet-queue-ms")));
         drop(text(response).await);
@@ -110,7 +113,7 @@ async fn backlog_of_one_client_does_not_delay_another() {
     let mut order = Vec::new();
     for _ in 0..7 {
         permits.add_permits(1);
-        let (name, response) = within(done_rx.recv()).await.expect("one answers");
+        let (name, response) = within(done_rx.recv()).await.expect("a response");
         drop(text(response).await);
         order.push(name);
     }
@@ -123,7 +126,10 @@ async fn full_queue_and_missed_deadline_return_429() {
     let (fixture, agent_log, permits) = held("guide queue=1 waits=200ms", "g1 on=a ready rows=1").await;
     let (done_tx, mut done_rx) = mpsc::unbounded_channel();
     fixture.chat_later("first", chat_body(json!({})), &done_tx);
-    eventually("it is sent", || agent_log.received().len() == 1).await;
+    eventually("the request reaches the replica", || {
+        agent_log.received().len() == 1
+    })
+    .await;
     fixture.chat_later("waits", chat_body(json!({})), &done_tx);
     fixture.wait_for_queued(1).await;
     let full = fixture.chat(chat_body(json!({}))).await;
@@ -137,7 +143,7 @@ async fn full_queue_and_missed_deadline_return_429() {
     assert!(late.headers().contains_key("retry-after"));
     assert_eq!(fixture.gateway.dispatcher().queued(), 0);
     permits.add_permits(1);
-    let (name, first) = within(done_rx.recv()).await.expect("it answers");
+    let (name, first) = within(done_rx.recv()).await.expect("a response");
     assert_eq!((name, first.status()), ("first", StatusCode::OK));
     assert_eq!(
         agent_log.received().len(),
@@ -151,7 +157,10 @@ async fn disconnected_client_leaves_the_queue() {
     let (fixture, agent_log, permits) = held("guide queue=1", "g1 on=a ready rows=1").await;
     let (done_tx, mut done_rx) = mpsc::unbounded_channel();
     fixture.chat_later("first", chat_body(json!({})), &done_tx);
-    eventually("it is sent", || agent_log.received().len() == 1).await;
+    eventually("the request reaches the replica", || {
+        agent_log.received().len() == 1
+    })
+    .await;
     let body = chat_body(json!({}));
     let cancelled = fixture.chat(body);
     tokio::select! {
@@ -163,7 +172,7 @@ async fn disconnected_client_leaves_the_queue() {
     fixture.wait_for_queued(1).await;
     permits.add_permits(2);
     for _ in 0..2 {
-        let (_, response) = within(done_rx.recv()).await.expect("it answers");
+        let (_, response) = within(done_rx.recv()).await.expect("a response");
         assert_eq!(response.status(), StatusCode::OK);
         drop(text(response).await);
     }
@@ -180,7 +189,7 @@ async fn queues_requests_while_the_only_replica_is_replaced() {
     fixture.chat_later("held", chat_body(json!({})), &done_tx);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&["guide"], &["g2 on=a ready"], &nodes);
-    let (_, response) = within(done_rx.recv()).await.expect("it answers");
+    let (_, response) = within(done_rx.recv()).await.expect("a response");
     assert_eq!(response.status(), StatusCode::OK);
     assert!(
         response.headers().contains_key("x-rooflet-queue-ms"),
@@ -199,7 +208,7 @@ async fn queues_requests_while_the_only_replica_is_replaced() {
     fixture.set_fleet(&["guide says=Loading"], &["g3 on=a"], &nodes);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&["guide"], &["g3 on=a ready"], &nodes);
-    let (_, response) = within(done_rx.recv()).await.expect("it answers");
+    let (_, response) = within(done_rx.recv()).await.expect("a response");
     assert_eq!(response.status(), StatusCode::OK);
 
     // Requests are rejected if the model has no desired replicas.
@@ -207,7 +216,7 @@ async fn queues_requests_while_the_only_replica_is_replaced() {
     fixture.chat_later("hopeless", chat_body(json!({})), &done_tx);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&["guide wanted=0 says=spec.replicas-is-0"], &[], &nodes);
-    let (_, response) = within(done_rx.recv()).await.expect("it answers");
+    let (_, response) = within(done_rx.recv()).await.expect("a response");
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     let error = json_of(response).await["error"].to_string();
     assert!(error.contains("no ready replica"), "{error}");
@@ -241,7 +250,10 @@ async fn fallback_model_serves_if_the_model_cannot() {
         let busy = matches!(case, "full" | "too late");
         if busy {
             fixture.chat_later("first", chat_body(json!({})), &done_tx);
-            eventually("it is sent", || fixture.gateway.dispatcher().in_flight() == 1).await;
+            eventually("the request reaches the replica", || {
+                fixture.gateway.dispatcher().in_flight() == 1
+            })
+            .await;
         }
         let response = fixture.chat(chat_body(json!({}))).await;
         assert_eq!(response.status(), StatusCode::OK, "{case}");
@@ -261,7 +273,10 @@ async fn fallback_model_serves_if_the_model_cannot() {
         if busy {
             permits.add_permits(1);
             drop(within(done_rx.recv()).await);
-            eventually("it ends", || fixture.gateway.dispatcher().in_flight() == 0).await;
+            eventually("the request ends", || {
+                fixture.gateway.dispatcher().in_flight() == 0
+            })
+            .await;
         }
     }
     // If no fallback serves, the error names the requested model.
@@ -288,7 +303,7 @@ async fn rejects_requests_for_unschedulable_model() {
     fixture.chat_later("told", chat_body(json!({})), &done_tx);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&[stuck], &["g1 unplaced"], &[("a", &url)]);
-    let (_, rejected) = within(done_rx.recv()).await.expect("an answer");
+    let (_, rejected) = within(done_rx.recv()).await.expect("a response");
     assert_eq!(rejected.status(), StatusCode::SERVICE_UNAVAILABLE);
     let message = json_of(rejected).await["error"]["message"].to_string();
     assert!(message.contains("1 insufficient memory"), "{message}");
@@ -300,6 +315,6 @@ async fn rejects_requests_for_unschedulable_model() {
     fixture.chat_later("waits", chat_body(json!({})), &done_tx);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&["guide"], &["g1 on=a ready"], &[("a", &url)]);
-    let (_, answer) = within(done_rx.recv()).await.expect("an answer");
+    let (_, answer) = within(done_rx.recv()).await.expect("a response");
     assert_eq!(answer.status(), StatusCode::OK);
 }

@@ -95,7 +95,7 @@ async fn streams(deployment: &str, count: usize) -> (Fixture, Vec<Chunks>) {
 const ROLE: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
 const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
 
-fn died() -> std::result::Result<Bytes, std::io::Error> {
+fn broken_stream() -> std::result::Result<Bytes, std::io::Error> {
     Err(std::io::Error::other("the worker exited"))
 }
 
@@ -103,29 +103,29 @@ fn died() -> std::result::Result<Bytes, std::io::Error> {
 async fn retries_stream_that_breaks_before_first_token() {
     let (fixture, senders) = streams("guide", 2).await;
     let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");
-    let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+    let pending_response = fixture.chat(json!({"model": "guide", "stream": true}));
     let worker_script = async {
         first.send(Ok(Bytes::from(ROLE))).await.expect("read");
-        first.send(died()).await.expect("read");
+        first.send(broken_stream()).await.expect("read");
         for chunk in [ROLE, TOKEN] {
             second.send(Ok(Bytes::from(chunk))).await.expect("read");
         }
         drop(second);
     };
-    let (response, ()) = within(async { tokio::join!(request_sent, worker_script) }).await;
+    let (response, ()) = within(async { tokio::join!(pending_response, worker_script) }).await;
     assert_eq!(text(response).await, format!("{ROLE}{TOKEN}"));
     let metrics = text(fixture.send("GET", "/metrics", Body::empty()).await).await;
     assert!(metrics.contains("rooflet_gateway_retries_total 1"), "{metrics}");
 
     let (fixture, senders) = streams("guide", 1).await;
-    let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+    let pending_response = fixture.chat(json!({"model": "guide", "stream": true}));
     let worker_script = async {
         for chunk in [ROLE, TOKEN] {
             senders[0].send(Ok(Bytes::from(chunk))).await.expect("read");
         }
-        senders[0].send(died()).await.expect("read");
+        senders[0].send(broken_stream()).await.expect("read");
     };
-    let (response, ()) = within(async { tokio::join!(request_sent, worker_script) }).await;
+    let (response, ()) = within(async { tokio::join!(pending_response, worker_script) }).await;
     assert!(
         within(response.into_body().collect()).await.is_err(),
         "no retry after the first token"
@@ -138,16 +138,16 @@ async fn retries_stream_that_breaks_before_first_token() {
 async fn sends_stream_head_early_and_still_retries() {
     let (fixture, senders) = streams("guide", 2).await;
     let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");
-    let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+    let pending_response = fixture.chat(json!({"model": "guide", "stream": true}));
     let sending = first.send(Ok(Bytes::from(ROLE)));
-    let (response, sent) = within(async { tokio::join!(request_sent, sending) }).await;
+    let (response, sent) = within(async { tokio::join!(pending_response, sending) }).await;
     sent.expect("read");
     assert_eq!(response.status(), StatusCode::OK);
     assert!(response.headers().contains_key("x-rooflet-replica"));
     let mut body = response.into_body().into_data_stream();
     let comment = within(body.next()).await.expect("a frame").expect("no error");
     assert_eq!(comment, ": keepalive\n\n");
-    first.send(died()).await.expect("read");
+    first.send(broken_stream()).await.expect("read");
     let worker_script = async {
         for chunk in [ROLE, TOKEN] {
             second.send(Ok(Bytes::from(chunk))).await.expect("read");
@@ -168,13 +168,13 @@ async fn sends_stream_head_early_and_still_retries() {
 #[tokio::test]
 async fn reports_error_event_if_all_replicas_fail_after_the_head() {
     let (fixture, senders) = streams("guide waits=1s", 3).await;
-    let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+    let pending_response = fixture.chat(json!({"model": "guide", "stream": true}));
     let sending = senders[0].send(Ok(Bytes::from(ROLE)));
-    let (response, sent) = within(async { tokio::join!(request_sent, sending) }).await;
+    let (response, sent) = within(async { tokio::join!(pending_response, sending) }).await;
     sent.expect("read");
     let workers_exit = async {
         for sender in &senders {
-            sender.send(died()).await.expect("read");
+            sender.send(broken_stream()).await.expect("read");
         }
     };
     let (message, ()) = within(async { tokio::join!(text(response), workers_exit) }).await;
@@ -190,7 +190,7 @@ async fn retries_stream_that_reports_failure_before_first_token() {
     const FAILED: &str = "data: {\"error\":{\"message\":\"no memory\"}}\n\n";
     let (fixture, senders) = streams("guide", 2).await;
     let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");
-    let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+    let pending_response = fixture.chat(json!({"model": "guide", "stream": true}));
     let worker_script = async {
         for chunk in [ROLE, FAILED] {
             first.send(Ok(Bytes::from(chunk))).await.expect("read");
@@ -199,7 +199,7 @@ async fn retries_stream_that_reports_failure_before_first_token() {
         second.send(Ok(Bytes::from(TOKEN))).await.expect("read");
         drop(second);
     };
-    let (response, ()) = within(async { tokio::join!(request_sent, worker_script) }).await;
+    let (response, ()) = within(async { tokio::join!(pending_response, worker_script) }).await;
     assert_eq!(text(response).await, TOKEN);
 }
 
@@ -213,7 +213,7 @@ async fn counts_failed_stream_as_5xx_despite_its_head() {
     const FAILED: &str = "data: {\"error\":{\"message\":\"no memory\"}}\n\n";
     for chunks in [vec![TOKEN, FAILED], vec![FAILED]] {
         let (fixture, senders) = streams("guide", 2).await;
-        let request_sent = async {
+        let pending_response = async {
             let response = fixture.chat(json!({"model": "guide", "stream": true})).await;
             assert_eq!(response.status(), StatusCode::OK);
             text(response).await
@@ -229,7 +229,7 @@ async fn counts_failed_stream_as_5xx_despite_its_head() {
                 }
             }
         };
-        let (message, ()) = within(async { tokio::join!(request_sent, worker_script) }).await;
+        let (message, ()) = within(async { tokio::join!(pending_response, worker_script) }).await;
         assert!(message.ends_with(FAILED), "{message}");
         assert!(counted(&fixture, "5xx").await, "{chunks:?}");
         assert!(!counted(&fixture, "2xx").await, "{chunks:?}");
@@ -257,11 +257,11 @@ async fn sends_rejection_after_the_head_as_error_event() {
     }));
     let url = serve_router(&fixture.tasks, router).await.to_string();
     fixture.set_fleet(&["guide"], &["g1 on=a ready", "g2 on=a ready"], &[("a", &url)]);
-    let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+    let pending_response = fixture.chat(json!({"model": "guide", "stream": true}));
     let sending = first_tx.send(Ok(Bytes::from(ROLE)));
-    let (response, sent) = within(async { tokio::join!(request_sent, sending) }).await;
+    let (response, sent) = within(async { tokio::join!(pending_response, sending) }).await;
     sent.expect("read");
-    let workers_exit = first_tx.send(died());
+    let workers_exit = first_tx.send(broken_stream());
     let (message, sent) = within(async { tokio::join!(text(response), workers_exit) }).await;
     sent.expect("read");
     assert!(
@@ -339,7 +339,7 @@ async fn changes_of_other_models_do_not_shorten_the_backoff() {
         fixture.set_fleet(&["guide waits=250ms", "other"], &replicas, &[("a", &url)]);
     };
     change(0);
-    let request_sent = fixture.chat(json!({"model": "guide"}));
+    let pending_response = fixture.chat(json!({"model": "guide"}));
     let changing = async {
         for turn in 1.. {
             change(turn);
@@ -347,7 +347,7 @@ async fn changes_of_other_models_do_not_shorten_the_backoff() {
         }
     };
     let response = tokio::select! {
-        response = request_sent => response,
+        response = pending_response => response,
         () = changing => unreachable!("the fleet changes forever"),
     };
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -360,13 +360,13 @@ async fn changes_of_other_models_do_not_shorten_the_backoff() {
 async fn hedges_late_stream_and_cancels_the_slower_attempt() {
     let (fixture, senders) = streams("guide hedges=10ms", 2).await;
     let [first, second] = <[Chunks; 2]>::try_from(senders).expect("two");
-    let request_sent = fixture.chat(json!({"model": "guide", "stream": true}));
+    let pending_response = fixture.chat(json!({"model": "guide", "stream": true}));
     let worker_script = async {
         second.send(Ok(Bytes::from(TOKEN))).await.expect("read");
         drop(second);
         first.closed().await;
     };
-    let (response, ()) = within(async { tokio::join!(request_sent, worker_script) }).await;
+    let (response, ()) = within(async { tokio::join!(pending_response, worker_script) }).await;
     assert_eq!(text(response).await, TOKEN);
     let metrics = text(fixture.send("GET", "/metrics", Body::empty()).await).await;
     assert!(metrics.contains("rooflet_gateway_hedges_total 1"), "{metrics}");
@@ -457,7 +457,7 @@ async fn retries_request_that_hangs_on_silent_node() {
     let nodes = |lost| [node("lost", &url, lost), node("a", &url, "True")];
     let table = RoutingTable::new(&[deployment("guide")], &replicas, &nodes("True"));
     fixture.table_tx.send_replace(Some(Arc::new(table)));
-    let request_sent = fixture.chat(json!({"model": "guide"}));
+    let pending_response = fixture.chat(json!({"model": "guide"}));
     let losing = async {
         while agent_log.received().is_empty() {
             tokio::task::yield_now().await;
@@ -466,7 +466,7 @@ async fn retries_request_that_hangs_on_silent_node() {
         let table = RoutingTable::new(&[deployment("guide")], &replicas, &nodes("Unknown"));
         fixture.table_tx.send_replace(Some(Arc::new(table)));
     };
-    let (response, ()) = within(async { tokio::join!(request_sent, losing) }).await;
+    let (response, ()) = within(async { tokio::join!(pending_response, losing) }).await;
     assert_eq!(text(response).await, "from g2");
 }
 
