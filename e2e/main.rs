@@ -10,6 +10,7 @@ mod bad_input;
 mod chaos;
 mod clients;
 mod deployment;
+mod doctor;
 mod drain;
 mod examples;
 mod faults;

@@ -5,14 +5,14 @@ mod bench;
 #[cfg(feature = "mlx")]
 mod bench_roofline;
 mod claim;
-mod cordon;
 mod crd;
-mod drain;
+mod doctor;
 mod events;
 mod failure;
 mod fit;
 mod join;
 mod logs;
+mod nodes;
 mod objects;
 mod plan;
 #[cfg(feature = "mlx")]
@@ -44,6 +44,8 @@ use rooflet_host::Host;
 use rooflet_process::open_files;
 use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
 use rooflet_telemetry::logging::{self, LogFormat};
+
+use self::nodes::{cordon, drain};
 
 pub(crate) use self::failure::Failure;
 
@@ -104,6 +106,8 @@ enum Command {
     /// Serve as the worker of a simulated machine. Agents of `server --simulate` start it.
     #[command(hide = true)]
     SimulatedWorker(simulated_worker::Args),
+    /// Check this machine and print remedies: chip, memory, power, disk, engine.
+    Doctor(doctor::Args),
     /// Measure this machine's memory bandwidth through the engine.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
@@ -189,6 +193,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Claim(args) => return claim::run(&args),
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
+        Command::Doctor(args) => return doctor::run(&args),
         // Times of network reads are accurate only if reader and clock share a thread.
         Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),

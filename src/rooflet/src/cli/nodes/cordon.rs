@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{Failure, objects, ui};
+use crate::cli::{Failure, objects, ui};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_client::{ApiError, FIELD_MANAGER};
 

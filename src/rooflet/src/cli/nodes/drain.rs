@@ -14,7 +14,8 @@ use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::{Failure, cordon, objects, ui};
+use super::cordon;
+use crate::cli::{Failure, objects, ui};
 use rooflet_api::conditions::condition_type;
 use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};

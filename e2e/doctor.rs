@@ -1,0 +1,102 @@
+//! `rooflet doctor` as a user runs it: on this machine, and on the recording of a Mac.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::harness::{repository, rooflet};
+
+fn doctor(args: &[&str]) -> Output {
+    Command::new(rooflet())
+        .arg("doctor")
+        .args(args)
+        .output()
+        .expect("it starts")
+}
+
+fn statuses(report: &Value) -> Vec<(String, String)> {
+    let checks = report["checks"].as_array().expect("a list");
+    let text = |check: &Value, field: &str| check[field].as_str().expect("a text").to_owned();
+    checks
+        .iter()
+        .map(|check| (text(check, "name"), text(check, "status")))
+        .collect()
+}
+
+/// The report goes into public issues.
+#[test]
+fn report_of_this_machine_names_nobody() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let saved = directory.path().join("report.json");
+    let saved = saved.to_str().expect("UTF-8");
+    let models = repository("examples/models");
+    let models = models.to_str().expect("UTF-8");
+    let output = doctor(&[
+        "--save",
+        saved,
+        "--model-dir",
+        models,
+        "--state-dir",
+        "/nonexistent/agent",
+    ]);
+    let table = String::from_utf8_lossy(&output.stdout);
+    // A directory that root alone may write to fails the check of an ordinary user.
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{table}");
+    let text = std::fs::read_to_string(saved).expect("written");
+    let report: Value = serde_json::from_str(&text).expect("JSON");
+    let statuses = statuses(&report);
+    for name in [
+        "chip",
+        "memory",
+        "open files",
+        "build",
+        "engine",
+        "product in bfloat16",
+        "memory bandwidth",
+    ] {
+        assert!(
+            statuses.iter().any(|(found, _)| found == name),
+            "{name} is missing: {statuses:?}"
+        );
+        assert!(table.contains(name), "{table}");
+    }
+    let kernels = statuses.iter().filter(|(name, _)| name.starts_with("product "));
+    assert!(
+        kernels.clone().count() == 4 && kernels.clone().all(|(_, status)| status == "ok"),
+        "{statuses:?}"
+    );
+    let hostname = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+    for private in [hostname.trim(), models, "/nonexistent"] {
+        assert!(
+            private.is_empty() || !text.contains(private),
+            "{private} is in {text}"
+        );
+    }
+}
+
+#[test]
+fn recordings_of_macs_are_checked_anywhere() {
+    let fixture = |name: &str| repository(&format!("src/host/fixtures/facts/{name}.json"));
+    let m4 = fixture("m4");
+    let output = doctor(&["--recorded", m4.to_str().expect("UTF-8"), "-o", "json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let statuses = statuses(&report);
+    assert!(
+        statuses.contains(&("chip".to_owned(), "ok".to_owned())),
+        "{statuses:?}"
+    );
+    // macOS 13 is too old for MLX.
+    let old = fixture("m1-16gb");
+    let output = doctor(&["--recorded", old.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("update macOS"));
+    // Files that are no recording.
+    for file in ["README.md", "does-not-exist.json"] {
+        let path = repository(file);
+        let output = doctor(&["--recorded", path.to_str().expect("UTF-8")]);
+        assert_eq!(output.status.code(), Some(78), "{file}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("--recorded") && error.contains(file), "{error}");
+    }
+}

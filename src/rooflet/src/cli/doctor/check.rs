@@ -1,0 +1,73 @@
+//! The result of one check.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Result of one check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Check {
+    pub(super) name: String,
+    pub(super) status: Status,
+    /// The observed value, and its effect if there is one.
+    pub(super) finding: String,
+    /// The change that would improve the status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) remedy: Option<String>,
+}
+
+/// Status of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Status {
+    Ok,
+    /// rooflet works, but slower, less, or not always.
+    Warn,
+    /// rooflet does not work.
+    Fail,
+    /// The machine does not report it.
+    Unknown,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+impl Check {
+    pub(super) fn ok(name: &str, finding: impl Into<String>) -> Self {
+        Self::new(name, Status::Ok, finding, None)
+    }
+
+    pub(super) fn warn<'a>(
+        name: &str,
+        finding: impl Into<String>,
+        remedy: impl Into<Option<&'a str>>,
+    ) -> Self {
+        Self::new(name, Status::Warn, finding, remedy.into())
+    }
+
+    pub(super) fn fail(name: &str, finding: impl Into<String>, remedy: &str) -> Self {
+        Self::new(name, Status::Fail, finding, Some(remedy))
+    }
+
+    pub(super) fn unknown(name: &str, finding: impl Into<String>) -> Self {
+        Self::new(name, Status::Unknown, finding, None)
+    }
+
+    fn new(name: &str, status: Status, finding: impl Into<String>, remedy: Option<&str>) -> Self {
+        Self {
+            name: name.to_owned(),
+            status,
+            finding: finding.into(),
+            remedy: remedy.map(str::to_owned),
+        }
+    }
+}

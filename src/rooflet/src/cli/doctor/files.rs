@@ -1,0 +1,100 @@
+//! Checks of directories and of the limit of open files.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use camino::Utf8Path;
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::check::Check;
+use rooflet_host::Host;
+
+/// Less free disk space is disk pressure, in percent.
+const DISK_PRESSURE: f64 = 5.0;
+/// Less free disk space is a warning, in percent.
+const DISK_LOW: f64 = 10.0;
+/// A slower disk delays every write of the control plane.
+const SLOW_SYNC: Duration = Duration::from_millis(50);
+const SYNCS: usize = 9;
+/// Files and connections that a node with a few models needs.
+const OPEN_FILES: u64 = 4096;
+
+/// Checks free space and write latency. The finding does not contain the path.
+pub(super) fn checks(host: &Host, name: &str, directory: &Utf8Path) -> Vec<Check> {
+    let existing = directory.ancestors().find(|path| path.is_dir());
+    let existing = existing.unwrap_or(Utf8Path::new("/"));
+    vec![space(host, name, existing), sync(name, existing)]
+}
+
+fn space(host: &Host, name: &str, directory: &Utf8Path) -> Check {
+    let check = format!("{name}: space");
+    let disk = match host.disk(directory) {
+        Ok(disk) => disk,
+        Err(err) => return Check::fail(&check, err.to_string(), "choose another directory"),
+    };
+    let percent = 100.0 * disk.free.0 as f64 / disk.total.0.max(1) as f64;
+    let finding = format!("{} of {} free ({percent:.0} %)", disk.free, disk.total);
+    let remedy = "delete files, or use a directory on another disk";
+    if percent < DISK_PRESSURE {
+        Check::fail(
+            &check,
+            format!("{finding}: disk pressure, no replica starts"),
+            remedy,
+        )
+    } else if percent < DISK_LOW {
+        Check::warn(&check, finding, remedy)
+    } else {
+        Check::ok(&check, finding)
+    }
+}
+
+fn sync(name: &str, directory: &Utf8Path) -> Check {
+    let check = format!("{name}: durable write");
+    match median_sync(directory) {
+        Err(err) => Check::fail(
+            &check,
+            err.to_string(),
+            "make the directory writable for this user",
+        ),
+        Ok(median) => {
+            let finding = format!("{:.1} ms", median.as_secs_f64() * 1e3);
+            match median > SLOW_SYNC {
+                true => Check::warn(&check, finding, "use a local disk"),
+                false => Check::ok(&check, finding),
+            }
+        }
+    }
+}
+
+/// Median time of a write of 4 KiB that survives a power failure.
+#[expect(clippy::disallowed_methods, reason = "the time of a disk is the real clock's")]
+fn median_sync(directory: &Utf8Path) -> io::Result<Duration> {
+    let path = directory.join(format!(".rooflet-doctor-{}", std::process::id()));
+    let measured = File::create(&path).and_then(|mut file| {
+        let mut times = Vec::with_capacity(SYNCS);
+        for _ in 0..SYNCS {
+            let start = Instant::now();
+            file.write_all(&[0; 4096])?;
+            file.sync_all()?;
+            times.push(start.elapsed());
+        }
+        times.sort_unstable();
+        Ok(times[SYNCS / 2])
+    });
+    drop(std::fs::remove_file(&path));
+    measured
+}
+
+pub(super) fn open_files() -> Check {
+    let name = "open files";
+    match getrlimit(Resource::RLIMIT_NOFILE) {
+        Err(err) => Check::unknown(name, err.to_string()),
+        Ok((limit, _)) if limit < OPEN_FILES => Check::warn(
+            name,
+            format!("up to {limit}"),
+            "raise the hard limit of this user, such as with `ulimit -Hn`",
+        ),
+        Ok((limit, _)) => Check::ok(name, format!("up to {limit}")),
+    }
+}
