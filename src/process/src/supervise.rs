@@ -312,10 +312,10 @@ mod tests {
             },
         )
         .unwrap();
-        assert_eq!(
-            find_by_argument("-f", mark.as_str()),
-            [process.id().unwrap().clone()]
-        );
+        // The kernel sets the command line shortly after the start has succeeded.
+        let expected = [process.id().unwrap().clone()];
+        let is_found = || find_by_argument("-f", mark.as_str()) == expected;
+        scene.until("the child's command line", is_found).await;
         assert_eq!(find_by_argument("worker", mark.as_str()), []);
         process.stop(LONG).await.unwrap();
         assert_eq!(find_by_argument("-f", mark.as_str()), []);
