@@ -1,5 +1,5 @@
-//! What rooflet uses of a Mac's [`Facts`]. Pure: one function per fact, for the running system and
-//! for recordings alike.
+//! Derives the values that rooflet uses from a Mac's [`Facts`]. Pure: one function per value, for the
+//! running system and for recordings alike.
 
 #[cfg(test)]
 mod tests;
@@ -98,7 +98,7 @@ pub(crate) fn gpu_memory(facts: &dyn Facts) -> Option<Bytes> {
     }
 }
 
-/// The level at which the kernel tells programs to free memory (`<dispatch/source.h>`). It depends
+/// The level at which the kernel notifies programs to free memory (`<dispatch/source.h>`). It depends
 /// on what can be compressed and swapped, which no count of free pages shows.
 fn memory_level(facts: &dyn Facts) -> Option<MemoryLevel> {
     match number(facts, "kern.memorystatus_vm_pressure_level")? {

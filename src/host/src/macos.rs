@@ -395,7 +395,7 @@ fn metal_devices() -> Vec<MetalDevice> {
 /// `device` is a live MTLDevice.
 unsafe fn metal_device(device: *mut c_void) -> MetalDevice {
     // SAFETY: these methods exist on every MTLDevice of the systems that MLX supports (macOS 14 and newer), take no
-    // arguments and return what their types here say.
+    // arguments and return the types given here.
     unsafe {
         let architecture: *mut c_void = send(device, c"architecture");
         MetalDevice {

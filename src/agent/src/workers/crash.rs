@@ -40,7 +40,7 @@ const WATCHDOG_PANIC_COUNTS_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 const REDUCTION: u64 = 10;
 const MAX_REDUCTION: u64 = 30;
 
-/// What is known of crashes of this machine, as stored in the state directory.
+/// Crashes of this machine, as stored in the state directory.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Crashes {

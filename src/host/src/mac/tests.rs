@@ -31,7 +31,7 @@ fn every_recording_is_parsed_and_names_its_source() {
         assert!(!facts.source.is_empty(), "{file:?}");
         let again = RecordedFacts::parse(&serde_json::to_string(&facts).unwrap()).unwrap();
         assert_eq!(facts, again, "{file:?}");
-        // What is derived from a recording never fails, whatever is missing.
+        // The derivation never fails, whatever is missing.
         let (chip, memory) = (chip(&facts), memory(&facts));
         assert!(memory.available <= memory.total || memory.total == Bytes::ZERO);
         assert!(chip.cpu_cores > 0 && !chip.name.is_empty());

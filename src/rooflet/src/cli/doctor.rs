@@ -1,4 +1,4 @@
-//! `rooflet doctor`: checks this machine and says what to change.
+//! `rooflet doctor`: checks this machine and prints remedies.
 
 mod check;
 mod engine;

@@ -54,7 +54,7 @@ fn chip(host: &Host, memory: Bytes) -> Check {
         Err(err @ chip::NoDataSheet::Development { .. }) => Check::warn(
             name,
             format!("{machine}: {err}"),
-            "use the arm64 build of rooflet on the Mac itself. Figures of a virtual machine say nothing about a Mac",
+            "use the arm64 build of rooflet on the Mac itself. Figures of a virtual machine do not apply to a Mac",
         ),
         Err(err @ chip::NoDataSheet::Unknown(_)) => Check::warn(
             name,
