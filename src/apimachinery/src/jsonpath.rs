@@ -1,9 +1,9 @@
-//! JSONPath as printer columns and selectable fields use it: `.a.b`, `['x']`, `[0]`, `[1:3]`,
-//! `[*]`, `.*` and filters such as `[?(@.type=="Ready")].status`.
+//! JSONPath of printer columns and selectable fields: `.a.b`, `['x']`, `[0]`, `[1:3]`, `[*]`, `.*`
+//! and filters such as `[?(@.type=="Ready")].status`.
 
 use serde_json::Value;
 
-/// Why a path could not be read.
+/// Syntax error of a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid JSON path `{path}`: {problem}")]
 pub struct JsonPathError {
@@ -14,7 +14,7 @@ pub struct JsonPathError {
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Name(String),
-    /// From the end when negative.
+    /// Counts from the end if negative.
     Index(i64),
     Slice(Option<i64>, Option<i64>),
     Wildcard,
@@ -24,13 +24,13 @@ enum Step {
 #[derive(Clone, Debug, PartialEq)]
 struct Filter {
     left: Operand,
-    /// Without a comparison, the left side must exist.
+    /// Without a comparison, the filter requires that the left side exists.
     test: Option<(Comparison, Operand)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Operand {
-    /// A path from the item under test.
+    /// Path relative to the tested item.
     Path(JsonPath),
     Literal(Value),
 }
@@ -54,7 +54,7 @@ const COMPARISONS: [(&str, Comparison); 6] = [
     (">", Comparison::Greater),
 ];
 
-/// A parsed path. The default is the document itself.
+/// Parsed path. The default selects the document itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JsonPath {
     steps: Vec<Step>,
@@ -62,7 +62,7 @@ pub struct JsonPath {
 
 impl JsonPath {
     pub fn parse(path: &str) -> Result<Self, JsonPathError> {
-        let refused = |problem| JsonPathError {
+        let error = |problem| JsonPathError {
             path: path.to_owned(),
             problem,
         };
@@ -76,28 +76,28 @@ impl JsonPath {
                 }
                 let (name, tail) = take_name(tail);
                 match name.as_str() {
-                    "" => return Err(refused("a name is missing after `.`")),
+                    "" => return Err(error("a name is missing after `.`")),
                     "*" => steps.push(Step::Wildcard),
                     _ => steps.push(Step::Name(name)),
                 }
                 rest = tail;
             } else if let Some(tail) = rest.strip_prefix('[') {
-                let end = closing_bracket(tail).ok_or_else(|| refused("`[` is not closed"))?;
-                steps.push(bracket(tail[..end].trim()).map_err(refused)?);
+                let end = closing_bracket(tail).ok_or_else(|| error("`[` is not closed"))?;
+                steps.push(bracket(tail[..end].trim()).map_err(error)?);
                 rest = &tail[end + 1..];
             } else if steps.is_empty() {
-                // A path may leave out its first dot.
+                // The first dot of a path is optional.
                 let (name, tail) = take_name(rest);
                 steps.push(Step::Name(name));
                 rest = tail;
             } else {
-                return Err(refused("expected `.` or `[`"));
+                return Err(error("expected `.` or `[`"));
             }
         }
         Ok(Self { steps })
     }
 
-    /// Everything the path leads to, in document order; missing fields lead nowhere.
+    /// Returns all selected values in document order. Missing fields select nothing.
     pub fn find<'a>(&self, document: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![document];
         for step in &self.steps {
@@ -106,7 +106,7 @@ impl JsonPath {
         found
     }
 
-    /// The first thing the path leads to.
+    /// Returns the first selected value.
     pub fn first<'a>(&self, document: &'a Value) -> Option<&'a Value> {
         self.find(document).into_iter().next()
     }
@@ -198,7 +198,7 @@ impl Operand {
         }
         serde_json::from_str(text)
             .map(Operand::Literal)
-            .map_err(|_| "a filter compares `@` paths, quoted texts, numbers and booleans")
+            .map_err(|_| "a filter can compare only `@` paths, quoted texts, numbers and booleans")
     }
 
     fn value<'a>(&'a self, item: &'a Value) -> Option<&'a Value> {
@@ -209,7 +209,7 @@ impl Operand {
     }
 }
 
-/// A name up to the next `.` or `[`; a backslash takes the next character literally.
+/// Splits off a name at the next `.` or `[`. A backslash escapes the next character.
 fn take_name(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut chars = text.char_indices();
@@ -223,7 +223,7 @@ fn take_name(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// Where the bracket that is open ends; quotes and nested brackets are skipped.
+/// Returns the position of the closing bracket, skipping quotes and nested brackets.
 fn closing_bracket(text: &str) -> Option<usize> {
     let mut depth = 0;
     let mut quote = None;
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_to_values() {
+    fn paths_select_values() {
         check(".spec.name", json!(["n"]));
         check("spec.name", json!(["n"]));
         check(".spec['a.b']", json!([1]));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_paths_are_refused() {
+    fn rejects_invalid_paths() {
         for path in [".spec[", ".spec[x]", ".a..b", ".a[]", ".a['b']c", ".a[?(@.x==y)]"] {
             assert!(JsonPath::parse(path).is_err(), "{path}");
         }

@@ -1,7 +1,7 @@
-//! The parts of the Kubernetes API that are pure functions of values: structural schemas,
-//! defaulting, pruning, validation, CEL rules, patches, selectors, JSONPath, tables and verbs.
+//! Pure functions of the Kubernetes API: structural schemas, defaulting, pruning, validation, CEL
+//! rules, patches, selectors, JSONPath, tables and verbs.
 //!
-//! The crate has no knowledge of rooflet's kinds and does no I/O.
+//! The crate does not depend on rooflet's kinds and does no I/O.
 
 pub mod jsonpath;
 pub mod patch;

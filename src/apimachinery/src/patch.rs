@@ -1,5 +1,5 @@
-//! Patches of objects: JSON merge patch, JSON patch and strategic merge patch. Pure functions; what
-//! may be patched, and conflicts between writers, are the API server's.
+//! Patches of objects: JSON merge patch, JSON patch and strategic merge patch. Pure functions; the
+//! API server decides which fields may be patched and handles conflicts.
 
 pub mod json;
 #[cfg(test)]

@@ -1,8 +1,7 @@
-//! Structural schemas: what a CustomResourceDefinition says about its objects, compiled once.
+//! Structural schemas: the schemas of CustomResourceDefinitions, compiled once.
 //!
 //! Pure functions over `serde_json::Value`: defaulting, pruning, validation (types, list
-//! uniqueness, CEL rules) with the causes and texts of a real API server. Nothing here knows of
-//! storage, HTTP or time.
+//! uniqueness, CEL rules). Causes and texts of errors are those of kube-apiserver.
 
 mod accept;
 pub mod builtin;
@@ -35,15 +34,15 @@ pub use error::{CauseReason, FieldError, aggregate};
 use node::Node;
 use path::Path;
 
-/// A compiled `openAPIV3Schema`.
+/// Compiled `openAPIV3Schema`.
 #[derive(Debug)]
 pub struct StructuralSchema {
     root: Node,
 }
 
 impl StructuralSchema {
-    /// Checks and compiles a version's schema. Errors name fields below `at`, the field of the CRD
-    /// the schema stands in; `has_status` says whether the version has the `status` subresource.
+    /// Checks and compiles a version's schema. `at` is the CRD field with the schema; errors name
+    /// fields below it. `has_status` is true if the version has the `status` subresource.
     #[cfg(test)]
     pub fn compile(at: &str, schema: &Value, has_status: bool) -> Result<Self, Vec<FieldError>> {
         let errors = accept::check(at, schema, has_status);
@@ -54,14 +53,14 @@ impl StructuralSchema {
         }
     }
 
-    /// Compiles a schema that was accepted before (a stored CRD's), or one of our own.
+    /// Compiles a schema without checks: a stored CRD's, or a generated one.
     pub fn trusted(schema: &Value) -> Self {
         Self {
             root: compile::compile(schema),
         }
     }
 
-    /// The schema of the first version of one of our own kinds.
+    /// Compiles the generated schema of the first version of kind `K`.
     pub fn of_kind<K: kube::CustomResourceExt>() -> Self {
         let crd = K::crd();
         let schema = crd
@@ -73,18 +72,18 @@ impl StructuralSchema {
         Self::trusted(&schema.expect("a generated schema has only string keys"))
     }
 
-    /// Drops nulls that the schema does not allow and fills in defaults.
+    /// Drops nulls that the schema does not allow and applies defaults.
     pub fn apply_defaults(&self, object: &mut Value) {
         defaulting::apply(object, &self.root);
     }
 
-    /// Drops fields that the schema does not know. Answers their paths, sorted, as strict decoding
-    /// names them (`unknown field "spec.bogus"`).
+    /// Drops unknown fields. Returns their sorted paths in the notation of strict decoding
+    /// (`unknown field "spec.bogus"`).
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         pruning::prune_resource(object, &self.root)
     }
 
-    /// Whether objects are checked by CEL rules, which may take up to about a second.
+    /// Returns true if the schema has CEL rules. Their evaluation may take up to about one second.
     pub fn has_rules(&self) -> bool {
         self.root.contents.rules
     }
@@ -94,8 +93,8 @@ impl StructuralSchema {
         self.validate_after(Vec::new(), object, old)
     }
 
-    /// As [`Self::validate`], after checks whose errors come first: CEL does not run when one of
-    /// them, too, leaves the object malformed.
+    /// Like [`Self::validate`], but appends to `earlier` errors. CEL rules do not run if an
+    /// earlier error means that the object is malformed.
     pub fn validate_after(
         &self,
         earlier: Vec<FieldError>,
@@ -107,7 +106,7 @@ impl StructuralSchema {
         self.validate_lists_and_rules(errors, object, old)
     }
 
-    /// Validates a write to the `status` subresource: types of `status` only, but every rule.
+    /// Validates an update of the `status` subresource: the types of `status`, and all rules.
     pub fn validate_status(&self, earlier: Vec<FieldError>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = earlier;
         if let (Some(node), Some(status)) = (self.root.properties.get("status"), object.get("status")) {
@@ -123,7 +122,7 @@ impl StructuralSchema {
         old: Option<&Value>,
     ) -> Vec<FieldError> {
         errors.extend(embedded::validate(&self.root, object));
-        // Lists that were not unique before may stay so.
+        // Ratcheting: lists that had duplicates before may keep them.
         if old.is_none_or(|old| list_type::validate(&self.root, old).is_empty()) {
             errors.extend(list_type::validate(&self.root, object));
         }
@@ -141,7 +140,7 @@ impl StructuralSchema {
 
 const RULES_NOT_CHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
 
-/// Errors that make rules meaningless: a rule may rely on what the schema promises.
+/// Returns true for errors that prevent CEL evaluation, because rules rely on valid types.
 fn blocks_rules(reason: CauseReason) -> bool {
     match reason {
         CauseReason::NotSupported

@@ -1,7 +1,7 @@
-//! Label and field selectors: the query language of lists and watches.
+//! Label and field selectors of lists and watches.
 //!
-//! Grammar, edge cases (`a in ()`, `a=`) and error texts are apimachinery's. Parsing proves a
-//! selector; matching cannot fail.
+//! Grammar, edge cases (`a in ()`, `a=`) and error texts are those of apimachinery. Parsing
+//! validates a selector; matching cannot fail.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::schema::{FieldError, aggregate, names};
 
-/// Why a selector was refused; the text is the status message.
+/// Selector syntax error. Its text is the status message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseSelectorError {
     #[error("found '{found}', expected: {expected}")]
@@ -18,10 +18,10 @@ pub enum ParseSelectorError {
     NoValues { found: String },
     #[error("unable to parse requirement: {0}")]
     Requirement(Box<Self>),
-    /// The key is no qualified name.
+    /// The key is not a qualified name.
     #[error("{0}")]
     Key(String),
-    /// Key, operator and values do not fit together.
+    /// Key, operator and values do not match.
     #[error("{0}")]
     Values(String),
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
@@ -58,7 +58,7 @@ struct Requirement {
     values: BTreeSet<String>,
 }
 
-/// A conjunction of requirements on labels. The default selects everything.
+/// Conjunction of label requirements. The default selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
@@ -77,7 +77,7 @@ impl LabelSelector {
         self.requirements.is_empty()
     }
 
-    /// Matches an object by its `metadata.labels`.
+    /// Matches `metadata.labels` of an object.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = object.get("metadata").and_then(|metadata| metadata.get("labels"));
         self.requirements.iter().all(|requirement| {
@@ -101,7 +101,7 @@ impl Requirement {
         };
         match self.operator {
             Operator::In | Operator::Equals => label.is_some_and(|label| self.values.contains(label)),
-            // An absent label is unlike every value.
+            // An absent label differs from every value.
             Operator::NotIn | Operator::NotEquals => !label.is_some_and(|label| self.values.contains(label)),
             Operator::Exists => label.is_some(),
             Operator::DoesNotExist => label.is_none(),
@@ -170,9 +170,9 @@ enum Token {
     LessThan,
     In,
     NotIn,
-    /// Characters that make no token.
+    /// Characters that are not part of a token.
     Stray(String),
-    End,
+    WorkerExit,
 }
 
 impl Token {
@@ -191,11 +191,11 @@ impl Token {
             Token::In => "in".to_owned(),
             Token::NotIn => "notin".to_owned(),
             Token::Stray(text) => format!("error expected: keyword found '{text}'"),
-            Token::End => String::new(),
+            Token::WorkerExit => String::new(),
         }
     }
 
-    /// Keywords are ordinary words wherever a key or value is expected.
+    /// Converts keywords to words, because keys and values may equal keywords.
     fn into_value(self) -> Token {
         if matches!(self, Token::In | Token::NotIn) {
             Token::Word(self.text())
@@ -239,7 +239,7 @@ fn tokens(text: &str) -> Vec<Token> {
         }
         rest = rest[length..].trim_start_matches([' ', '\t', '\r', '\n']);
     }
-    tokens.push(Token::End);
+    tokens.push(Token::WorkerExit);
     tokens
 }
 
@@ -253,7 +253,7 @@ impl Parser {
         self.tokens
             .get(self.position)
             .cloned()
-            .unwrap_or(Token::End)
+            .unwrap_or(Token::WorkerExit)
             .into_value()
     }
 
@@ -267,7 +267,7 @@ impl Parser {
         let mut requirements = Vec::new();
         loop {
             let next = self.peek();
-            if next == Token::End {
+            if next == Token::WorkerExit {
                 return Ok(requirements);
             }
             if !matches!(next, Token::Word(_) | Token::Not) {
@@ -278,7 +278,7 @@ impl Parser {
                 .map_err(|err| ParseSelectorError::Requirement(Box::new(err)))?;
             requirements.push(requirement);
             let separator = self.take();
-            if separator == Token::End {
+            if separator == Token::WorkerExit {
                 return Ok(requirements);
             }
             if separator != Token::Comma {
@@ -308,7 +308,7 @@ impl Parser {
         if absent {
             return Requirement::checked(key, Operator::DoesNotExist, BTreeSet::new());
         }
-        if matches!(self.peek(), Token::End | Token::Comma) {
+        if matches!(self.peek(), Token::WorkerExit | Token::Comma) {
             return Requirement::checked(key, Operator::Exists, BTreeSet::new());
         }
         let operator = self.operator()?;
@@ -325,7 +325,11 @@ impl Parser {
     }
 
     fn operator(&mut self) -> Result<Operator, ParseSelectorError> {
-        let token = self.tokens.get(self.position).cloned().unwrap_or(Token::End);
+        let token = self
+            .tokens
+            .get(self.position)
+            .cloned()
+            .unwrap_or(Token::WorkerExit);
         self.position += 1;
         match token {
             Token::In => Ok(Operator::In),
@@ -340,7 +344,7 @@ impl Parser {
             | Token::Comma
             | Token::Not
             | Token::Stray(_)
-            | Token::End => Err(unexpected(&token, "in, notin, =, ==, !=, gt, lt")),
+            | Token::WorkerExit => Err(unexpected(&token, "in, notin, =, ==, !=, gt, lt")),
         }
     }
 
@@ -379,7 +383,7 @@ impl Parser {
                     return Err(unexpected(&next, "',' or ')'"));
                 }
             } else if token == Token::Comma {
-                // `(,a)`, `(a,)` and `(a,,b)` each hold an empty value.
+                // `(,a)`, `(a,)` and `(a,,b)` each contain an empty value.
                 if values.is_empty() || matches!(next, Token::Close | Token::Comma) {
                     values.insert(String::new());
                 }
@@ -393,7 +397,7 @@ impl Parser {
     }
 
     fn exact_value(&mut self) -> Result<BTreeSet<String>, ParseSelectorError> {
-        if matches!(self.peek(), Token::End | Token::Comma) {
+        if matches!(self.peek(), Token::WorkerExit | Token::Comma) {
             return Ok(BTreeSet::from([String::new()]));
         }
         let token = self.take();
@@ -409,11 +413,11 @@ impl Parser {
 struct FieldTerm {
     field: String,
     value: String,
-    /// `!=` instead of `=`.
+    /// True for `!=`.
     differs: bool,
 }
 
-/// A conjunction of `field=value` and `field!=value`. The default selects everything.
+/// Conjunction of `field=value` and `field!=value`. The default selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
@@ -425,7 +429,7 @@ impl FieldSelector {
         parts.sort_unstable();
         let mut terms = Vec::new();
         for part in parts.into_iter().filter(|part| !part.is_empty()) {
-            let refused = || ParseSelectorError::FieldTerm {
+            let rejected = || ParseSelectorError::FieldTerm {
                 selector: text.to_owned(),
                 term: part.to_owned(),
             };
@@ -439,7 +443,7 @@ impl FieldSelector {
                             .find(|op| part[at..].starts_with(op))?,
                     ))
                 })
-                .ok_or_else(refused)?;
+                .ok_or_else(rejected)?;
             let value = unescape(&part[at + operator.len()..])?;
             terms.push(FieldTerm {
                 field: part[..at].to_owned(),
@@ -454,13 +458,13 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
-    /// Fields the selector speaks of; the caller checks them against what the kind supports.
+    /// Returns the fields of the selector. The caller checks that the kind supports them.
     pub fn fields(&self) -> impl Iterator<Item = &str> {
         self.terms.iter().map(|term| term.field.as_str())
     }
 
-    /// The value a field must have, where the selector fixes it: `metadata.name=x` reads one
-    /// object.
+    /// Returns the value that the selector requires of a field. Example: `metadata.name=x` selects
+    /// one object.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms
             .iter()
@@ -468,8 +472,8 @@ impl FieldSelector {
             .map(|term| term.value.as_str())
     }
 
-    /// Matches with fields looked up by the caller, since some kinds rename them; absent fields are
-    /// empty texts.
+    /// Matches with a lookup of fields by the caller, since some kinds rename fields. Absent fields
+    /// are empty texts.
     pub fn matches_with(&self, field: impl Fn(&str) -> String) -> bool {
         self.terms
             .iter()
@@ -477,7 +481,7 @@ impl FieldSelector {
     }
 }
 
-/// Splits at commas; a backslash keeps the next character from being one.
+/// Splits at commas that are not escaped by a backslash.
 fn split_terms(text: &str) -> Vec<&str> {
     let mut terms = Vec::new();
     let mut start = 0;

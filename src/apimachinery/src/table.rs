@@ -1,4 +1,4 @@
-//! Tables: what `kubectl get` shows of a kind. Column definitions, and the cells of one object.
+//! Tables of `kubectl get`: column definitions, and the cells of an object.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -9,25 +9,25 @@ use crate::schema::gotext;
 const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 const CREATED_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
-/// Where a column's cells come from.
+/// Source of a column's cells.
 #[derive(Clone, Debug)]
 enum Cell {
     Name,
-    /// A printer column of a CRD; `None` when its path is broken.
+    /// Printer column of a CRD. `None` if its path is invalid.
     Path(Option<JsonPath>),
-    /// Since `metadata.creationTimestamp`.
+    /// Time since `metadata.creationTimestamp`.
     Age,
-    /// `metadata.creationTimestamp` itself.
+    /// `metadata.creationTimestamp`.
     Created,
-    /// The text at a dotted path.
+    /// Text at a dotted path.
     Text(&'static str),
-    /// How many entries these fields have.
+    /// Number of entries of these fields.
     Entries(&'static [&'static str]),
     Event(EventCell),
     Csr(CsrCell),
 }
 
-/// Of a CertificateSigningRequest.
+/// Cells of a CertificateSigningRequest.
 #[derive(Clone, Copy, Debug)]
 enum CsrCell {
     Requestor,
@@ -75,20 +75,20 @@ impl Column {
         }
     }
 
-    /// Shown with `-o wide` only.
+    /// Shows the column only with `-o wide`.
     fn wide(self) -> Self {
         Self { priority: 1, ..self }
     }
 }
 
-/// The table of one kind: its columns, and how to fill them.
+/// Columns of a kind.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<Column>,
 }
 
 impl Table {
-    /// The table of a version of a CRD (an element of `spec.versions`).
+    /// Returns the table for a CRD version (an element of `spec.versions`).
     pub fn of_crd_version(version: &Value) -> Self {
         let mut columns = vec![Column::name()];
         let printed = version.get("additionalPrinterColumns").and_then(Value::as_array);
@@ -102,7 +102,7 @@ impl Table {
         Self { columns }
     }
 
-    /// The table of a built-in kind.
+    /// Returns the table of a built-in kind.
     pub fn of_kind(group: &str, kind: &str) -> Self {
         let age = || Column::new("Age", "string", CREATED_DESCRIPTION, Cell::Age);
         let columns = match (group, kind) {
@@ -157,7 +157,7 @@ impl Table {
         Self { columns }
     }
 
-    /// `columnDefinitions` of the table.
+    /// Returns `columnDefinitions` of the table.
     pub fn definitions(&self) -> Value {
         let definition = |column: &Column| {
             json!({"name": column.name, "type": column.kind, "format": column.format,
@@ -166,7 +166,7 @@ impl Table {
         self.columns.iter().map(definition).collect()
     }
 
-    /// `cells` of one object's row. Events are taken in their core/v1 form.
+    /// Returns `cells` of an object's row. Expects events in core/v1 form.
     pub fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         self.columns
             .iter()
@@ -246,7 +246,7 @@ fn csr_cell(cell: CsrCell, csr: &Value) -> Value {
             .and_then(Value::as_i64)
             .map_or_else(|| "<none>".to_owned(), human_duration),
         CsrCell::Condition => {
-            let answer = match (has("Denied"), has("Approved")) {
+            let decision = match (has("Denied"), has("Approved")) {
                 (true, _) => "Denied",
                 (false, true) => "Approved",
                 (false, false) => "Pending",
@@ -256,7 +256,7 @@ fn csr_cell(cell: CsrCell, csr: &Value) -> Value {
                 "" => "",
                 _ => ",Issued",
             };
-            format!("{answer}{failed}{issued}")
+            format!("{decision}{failed}{issued}")
         }
     })
 }
@@ -312,7 +312,7 @@ impl Column {
     }
 }
 
-/// A value in a column of this type; what does not fit the type is left blank.
+/// Converts a value to the column's type. Returns null if the types differ.
 fn typed_cell(kind: &str, value: &Value, now: Timestamp) -> Value {
     match (kind, value) {
         ("string", Value::String(_)) => value.clone(),
@@ -327,7 +327,7 @@ fn typed_cell(kind: &str, value: &Value, now: Timestamp) -> Value {
     }
 }
 
-/// How long ago a timestamp was, as kubectl shows ages.
+/// Formats the age of a timestamp like kubectl.
 fn since(timestamp: &str, now: Timestamp) -> String {
     if timestamp.is_empty() {
         return "<unknown>".to_owned();
@@ -338,7 +338,7 @@ fn since(timestamp: &str, now: Timestamp) -> String {
     }
 }
 
-/// Two to three significant figures of a duration: `5s`, `3m20s`, `5h`, `3d4h`, `2y`.
+/// Formats a duration with two or three significant figures: `5s`, `3m20s`, `5h`, `3d4h`, `2y`.
 pub(crate) fn human_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
@@ -349,7 +349,7 @@ pub(crate) fn human_duration(seconds: i64) -> String {
         minor => format!("{major}{major_unit}{minor}{minor_unit}"),
     };
     match seconds {
-        // Clocks may differ by a second or so.
+        // Clocks of different machines may differ by a second.
         ..-1 => "<invalid>".to_owned(),
         -1 => "0s".to_owned(),
         0..120 => format!("{seconds}s"),
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_two_or_three_figures() {
+    fn durations_have_two_or_three_significant_figures() {
         let check = |seconds: i64, expect: &str| assert_eq!(human_duration(seconds), expect, "{seconds}");
         check(-5, "<invalid>");
         check(-1, "0s");
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn crd_columns_are_typed() {
+    fn crd_columns_convert_values_to_their_type() {
         let table = Table::of_crd_version(&json!({"additionalPrinterColumns": [
             {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
             {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status", "priority": 1},
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn without_columns_a_crd_shows_its_age() {
+    fn crd_without_columns_shows_age() {
         let table = Table::of_crd_version(&json!({}));
         let object = json!({"metadata": {"name": "a", "creationTimestamp": "2026-01-06T20:00:00Z"}});
         assert_eq!(cells(&table, object), json!(["a", "3d4h"]));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// What a request does, in the terms of discovery, authorization and metrics.
+/// Verb of a request, as in discovery, authorization and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verb {
     Get,
@@ -15,11 +15,11 @@ pub enum Verb {
     Patch,
     Delete,
     DeleteCollection,
-    /// POST to a path that is not a resource.
+    /// POST to a non-resource path.
     Post,
-    /// PUT to a path that is not a resource.
+    /// PUT to a non-resource path.
     Put,
-    /// An HTTP method without a verb.
+    /// HTTP method without a verb.
     Other,
 }
 

@@ -1,26 +1,26 @@
-//! JSON patch, RFC 6902, by the `json-patch` crate, within limits.
+//! JSON patch (RFC 6902) with the `json-patch` crate, within limits.
 
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
 use crate::schema::strict::NESTING_MAX;
 
-/// Most operations of one patch: the limit of a real server.
+/// Maximum operations of a patch, as in kube-apiserver.
 pub(crate) const OPERATIONS_MAX: usize = 10_000;
 
-/// Most bytes `copy` operations of one patch may add: a few doublings would fill the memory.
+/// Maximum bytes that `copy` operations of a patch may add. Repeated copies grow exponentially.
 const COPIED_BYTES_MAX: usize = 3 << 20;
 
-/// Why a JSON patch did not apply.
+/// Error of a JSON patch. The comments name the status code.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonPatchError {
-    /// Not a list of operations: 400.
+    /// 400: not a list of operations.
     #[error("error decoding patch: {0}")]
     Malformed(String),
     /// 413.
     #[error("The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {0}")]
     TooManyOperations(usize),
-    /// A failed test, or a path that is not there: 422.
+    /// 422: a test failed, or a path does not exist.
     #[error("the server rejected our request due to an error in our request")]
     Rejected(#[source] json_patch::PatchError),
     /// 422.
@@ -33,7 +33,7 @@ pub enum JsonPatchError {
     TooDeep,
 }
 
-/// A patch that was read and counted; applying it can still fail on the document.
+/// Parsed patch within the limit of operations. May still fail on a document.
 #[derive(Clone, Debug)]
 pub struct JsonPatch(Patch);
 
@@ -50,7 +50,7 @@ impl JsonPatch {
             .map_err(|err| JsonPatchError::Malformed(err.to_string()))
     }
 
-    /// The patched document; the original stays as it was when an operation fails.
+    /// Returns the patched document. After an error, the original is unchanged.
     pub fn apply(&self, document: &Value) -> Result<Value, JsonPatchError> {
         let mut patched = document.clone();
         let mut copied_bytes = 0;
@@ -65,7 +65,7 @@ impl JsonPatch {
                         return Err(JsonPatchError::CopiedTooMuch(copied_bytes));
                     }
                 }
-                // A test for null holds where nothing is.
+                // As in kube-apiserver, a test for null passes if the path does not exist.
                 PatchOperation::Test(test)
                     if test.value.is_null() && patched.pointer(test.path.as_str()).is_none() =>
                 {
@@ -84,7 +84,7 @@ impl JsonPatch {
     }
 }
 
-/// How deep the value lies, or reaches, that an operation puts somewhere.
+/// Returns the nesting depth that an operation creates.
 fn built_depth(operation: &PatchOperation, document: &Value) -> usize {
     let levels = |pointer: &str| pointer.matches('/').count();
     let from = |pointer: &str| document.pointer(pointer).map_or(0, depth);
@@ -95,7 +95,7 @@ fn built_depth(operation: &PatchOperation, document: &Value) -> usize {
         PatchOperation::Move(movement) if levels(movement.path.as_str()) > levels(movement.from.as_str()) => {
             levels(movement.path.as_str()) + from(movement.from.as_str())
         }
-        // What does not go deeper is not looked at: it may be large, and move often.
+        // These operations do not increase the depth, and computing it for large values is slow.
         PatchOperation::Move(_) | PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
     }
 }
@@ -108,7 +108,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// About the size of a value as JSON text.
+/// Estimates the size of a value as JSON text.
 fn size_bytes(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 4,
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_examples_of_the_rfc_hold() {
+    fn matches_examples_of_rfc_6902() {
         let check = |document: Value, patch: Value, expect: Value| {
             assert_eq!(patched(document, patch.clone()).unwrap(), expect, "{patch}");
         };
@@ -179,9 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_rejected() {
-        let refusal = |document: Value, patch: Value| patched(document, patch).unwrap_err();
-        let failed = refusal(json!({"a": 1}), json!([{"op": "test", "path": "/a", "value": 2}]));
+    fn rejects_invalid_patches() {
+        let rejection = |document: Value, patch: Value| patched(document, patch).unwrap_err();
+        let failed = rejection(json!({"a": 1}), json!([{"op": "test", "path": "/a", "value": 2}]));
         assert!(
             matches!(&failed, JsonPatchError::Rejected(err) if matches!(err.kind, PatchErrorKind::TestFailed)),
             "{failed:?}"
@@ -190,23 +190,23 @@ mod tests {
             json!([{"op": "remove", "path": "/a"}]),
             json!([{"op": "add", "path": "/a/b", "value": 1}]),
         ] {
-            let refused = refusal(json!({}), patch);
-            assert!(matches!(refused, JsonPatchError::Rejected(_)), "{refused:?}");
+            let rejected = rejection(json!({}), patch);
+            assert!(matches!(rejected, JsonPatchError::Rejected(_)), "{rejected:?}");
         }
         for patch in [json!({"op": "add"}), json!([{"op": "hop", "path": "/a"}])] {
-            let refused = refusal(json!({}), patch);
-            assert!(matches!(refused, JsonPatchError::Malformed(_)), "{refused:?}");
+            let rejected = rejection(json!({}), patch);
+            assert!(matches!(rejected, JsonPatchError::Malformed(_)), "{rejected:?}");
         }
         let many = vec![json!({"op": "test", "path": "", "value": {}}); OPERATIONS_MAX + 1];
-        let refused = refusal(json!({}), Value::from(many));
+        let rejected = rejection(json!({}), Value::from(many));
         assert!(
-            matches!(refused, JsonPatchError::TooManyOperations(_)),
-            "{refused:?}"
+            matches!(rejected, JsonPatchError::TooManyOperations(_)),
+            "{rejected:?}"
         );
     }
 
     #[test]
-    fn copies_cannot_fill_the_memory() {
+    fn rejects_copies_beyond_the_size_limit() {
         let double = json!({"op": "copy", "from": "/a", "path": "/a/-"});
         let patch = Value::from(vec![double; 64]);
         assert!(matches!(
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_cannot_nest_without_end() {
+    fn rejects_patches_beyond_the_nesting_limit() {
         let deeper = |level: usize| json!({"op": "add", "path": "/a".repeat(level + 1), "value": {}});
         let nest = |levels: usize| patched(json!({}), (0..levels).map(deeper).collect());
         assert!(nest(NESTING_MAX - 1).is_ok());
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn applying_a_difference_gives_the_other_document(
+        fn applying_a_diff_produces_the_other_document(
             a in prop::collection::btree_map("[a-c]", prop::collection::vec(0..3u8, 0..4), 0..3),
             b in prop::collection::btree_map("[a-c]", prop::collection::vec(0..3u8, 0..4), 0..3),
         ) {

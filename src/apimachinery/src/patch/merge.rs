@@ -1,4 +1,4 @@
-//! What is relied on of [`json_patch::merge`]: JSON merge patch, RFC 7386.
+//! Tests of the required behaviour of [`json_patch::merge`]: JSON merge patch, RFC 7386.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn merged(mut document: Value, patch: &Value) -> Value {
 }
 
 #[test]
-fn the_examples_of_the_rfc_hold() {
+fn matches_examples_of_rfc_7386() {
     let check = |document: Value, patch: Value, expect: Value| {
         assert_eq!(merged(document.clone(), &patch), expect, "{document} + {patch}");
     };
@@ -51,13 +51,13 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn merging_twice_changes_nothing(document in any_json(), patch in any_json()) {
+    fn merging_is_idempotent(document in any_json(), patch in any_json()) {
         let once = merged(document, &patch);
         prop_assert_eq!(merged(once.clone(), &patch), once);
     }
 
     #[test]
-    fn an_empty_patch_changes_no_object(document in any_json()) {
+    fn empty_patch_leaves_objects_unchanged(document in any_json()) {
         prop_assume!(document.is_object());
         prop_assert_eq!(merged(document.clone(), &json!({})), document);
     }

@@ -1,11 +1,11 @@
-//! Strategic merge patch for the built-in kinds: merge patch, but some lists merge by key.
+//! Strategic merge patch for the built-in kinds: a merge patch that merges some lists by key.
 //!
 //! Directives: `$patch: replace | delete | merge`, `$retainKeys`, `$setElementOrder/LIST`,
-//! `$deleteFromPrimitiveList/LIST`. Which lists merge, and by which key, is in [`LISTS`].
+//! `$deleteFromPrimitiveList/LIST`. [`LISTS`] contains the merged lists and their keys.
 
 use serde_json::{Map, Value};
 
-/// Why a strategic merge patch was refused; all of them are the client's fault (400).
+/// Invalid strategic merge patch. The status code is 400.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StrategicMergeError {
     #[error("Unknown type of patch directive: {0}")]
@@ -18,18 +18,18 @@ pub enum StrategicMergeError {
     NotAList(String),
 }
 
-/// How a list merges.
+/// Merge strategy of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListMerge {
-    /// Items are objects told apart by this field.
+    /// Items are objects with this field as key.
     ByKey(&'static str),
-    /// Items are scalars, each once.
+    /// Items are unique scalars.
     Set,
-    /// The patch's list takes the place of the old one.
+    /// The patch's list replaces the old list.
     Replace,
 }
 
-/// Lists of the built-in kinds that do not simply replace, by the fields that lead to them.
+/// Lists of the built-in kinds that merge, by path. All other lists replace.
 const LISTS: [(&[&str], ListMerge); 5] = [
     (&["metadata", "ownerReferences"], ListMerge::ByKey("uid")),
     (&["metadata", "finalizers"], ListMerge::Set),
@@ -52,8 +52,8 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
 const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
-/// Merges the patch into an object of a built-in kind. On error the document may be half merged:
-/// patch a copy.
+/// Merges the patch into an object of a built-in kind. After an error the document may be partially
+/// patched, so patch a copy.
 pub fn apply(document: &mut Value, patch: &Value) -> Result<(), StrategicMergeError> {
     let patch = patch.as_object().ok_or(StrategicMergeError::NotAnObject)?;
     if !document.is_object() {
@@ -101,11 +101,11 @@ fn merge_object<'p>(
     }
     for (name, change) in patch {
         if let Some(list) = name.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) {
-            let gone = change
+            let deleted = change
                 .as_array()
                 .ok_or_else(|| StrategicMergeError::NotAList(name.clone()))?;
             if let Some(Value::Array(items)) = fields.get_mut(list) {
-                items.retain(|item| !gone.contains(item));
+                items.retain(|item| !deleted.contains(item));
             }
         }
     }
@@ -229,8 +229,8 @@ fn merge_list<'p>(
     }
 }
 
-/// Puts listed items in the order asked for; others (added on the server meanwhile) keep their
-/// place relative to the item before them.
+/// Sorts listed items by `order`. Items that the client has not listed (added concurrently) keep
+/// their position after their predecessor.
 fn reorder(items: &mut Vec<Value>, order: &[Value], patched: Option<&Vec<Value>>, merge: ListMerge) {
     let identity = |item: &Value| -> Option<Value> {
         match merge {
@@ -254,7 +254,7 @@ fn reorder(items: &mut Vec<Value>, order: &[Value], patched: Option<&Vec<Value>>
         let key = identity(&item);
         match rank(&item) {
             Some(rank) => ranked.push((rank, item)),
-            // An item the patch itself adds without ordering it goes last.
+            // An item that the patch adds without an order is last.
             None if is_patched(&item) => ranked.push((usize::MAX, item)),
             None => others.push((previous.clone(), item)),
         }
@@ -275,7 +275,7 @@ fn reorder(items: &mut Vec<Value>, order: &[Value], patched: Option<&Vec<Value>>
     *items = merged;
 }
 
-/// Whether an entry of `$setElementOrder` means the item with this identity.
+/// Returns true if an entry of `$setElementOrder` refers to the item with this identity.
 fn same(wanted: &Value, identity: &Value, merge: ListMerge) -> bool {
     match merge {
         ListMerge::ByKey(key) => wanted.get(key) == Some(identity),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_fields_merge() {
+    fn merges_plain_fields() {
         check(
             json!({"data": {"a": "1", "b": "2"}, "immutable": false}),
             json!({"data": {"a": null, "c": "3"}}),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizers_are_a_set() {
+    fn merges_finalizers_as_a_set() {
         check(
             json!({"metadata": {"finalizers": ["a/x", "b/y"]}}),
             json!({"metadata": {"finalizers": ["c/z", "a/x"], "$deleteFromPrimitiveList/finalizers": ["b/y"],
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_replace_delete_and_retain() {
+    fn applies_replace_delete_and_retain_directives() {
         check(
             json!({"data": {"a": "1"}}),
             json!({"data": {"$patch": "replace", "b": "2"}}),
@@ -361,20 +361,20 @@ mod tests {
             json!({"data": {"$retainKeys": ["b", "c"], "c": "3"}}),
             json!({"data": {"b": "2", "c": "3"}}),
         );
-        let refused = |patch: Value| apply(&mut json!({}), &patch).unwrap_err();
+        let rejected = |patch: Value| apply(&mut json!({}), &patch).unwrap_err();
         assert_eq!(
-            refused(json!({"data": {"$patch": "explode"}})).to_string(),
+            rejected(json!({"data": {"$patch": "explode"}})).to_string(),
             "Unknown type of patch directive: explode"
         );
         assert_eq!(
-            refused(json!({"metadata": {"ownerReferences": [{"name": "x"}]}})).to_string(),
+            rejected(json!({"metadata": {"ownerReferences": [{"name": "x"}]}})).to_string(),
             r#"map: {"name":"x"} does not contain declared merge key: uid"#
         );
-        assert_eq!(refused(json!([])), StrategicMergeError::NotAnObject);
+        assert_eq!(rejected(json!([])), StrategicMergeError::NotAnObject);
     }
 
     #[test]
-    fn order_is_kept_around_items_of_others() {
+    fn set_element_order_keeps_unlisted_items() {
         check(
             json!({"metadata": {"finalizers": ["a", "server", "b"]}}),
             json!({"metadata": {"$setElementOrder/finalizers": ["b", "a"]}}),
@@ -384,13 +384,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn patching_twice_changes_nothing(
+        fn patching_is_idempotent(
             old in prop::collection::btree_set("[a-d]", 0..4),
             new in prop::collection::btree_set("[a-d]", 0..4),
-            gone in prop::collection::btree_set("[e-h]", 0..3),
+            deleted in prop::collection::btree_set("[e-h]", 0..3),
         ) {
             let mut once = json!({"metadata": {"finalizers": old}});
-            let patch = json!({"metadata": {"finalizers": new, "$deleteFromPrimitiveList/finalizers": gone}});
+            let patch = json!({"metadata": {"finalizers": new, "$deleteFromPrimitiveList/finalizers": deleted}});
             apply(&mut once, &patch).unwrap();
             let mut twice = once.clone();
             apply(&mut twice, &patch).unwrap();
@@ -398,7 +398,7 @@ mod tests {
         }
 
         #[test]
-        fn without_lists_and_directives_it_is_a_merge_patch(
+        fn equals_merge_patch_without_lists_and_directives(
             a in prop::collection::btree_map("[a-c]", prop::option::of(0..3u8), 0..4),
             b in prop::collection::btree_map("[a-c]", prop::option::of(0..3u8), 0..4),
         ) {

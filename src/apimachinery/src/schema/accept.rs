@@ -1,6 +1,6 @@
-//! Which schemas a CustomResourceDefinition may have: the checks a real server makes on create.
+//! Validation of a CustomResourceDefinition's schemas, as kube-apiserver does it on create.
 //!
-//! Works on the raw JSON, because a refused schema has no compiled form. Cold path: clarity first.
+//! Works on the raw JSON, because an invalid schema has no compiled form.
 
 mod cel;
 mod defaults;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{FieldError, compile::compile};
 
-/// Checks a version's `openAPIV3Schema`; `at` is the field it stands in.
+/// Checks a version's `openAPIV3Schema` in field `at`.
 pub(super) fn check(at: &str, schema: &Value, has_status: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let kind = schema.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -25,7 +25,7 @@ pub(super) fn check(at: &str, schema: &Value, has_status: bool) -> Vec<FieldErro
             "nullable cannot be true at the root",
         ));
     }
-    // Rules and defaults are only judged once the schema around them is sound.
+    // Rules and defaults are checked only if the schema is structural.
     let mut sound = false;
     if !keywords::has_unsupported(schema) {
         let mut structure = structural::check(at, schema);

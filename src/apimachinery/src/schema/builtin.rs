@@ -1,5 +1,4 @@
-//! Schemas of the built-in kinds as an OpenAPI document shows them, derived from the types of
-//! `k8s-openapi` with their doc comments.
+//! OpenAPI schemas of the built-in kinds, derived from the documented types of `k8s-openapi`.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -23,7 +22,7 @@ use k8s_openapi::{
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Value, json};
 
-/// Where definitions stand in an OpenAPI v3 document.
+/// Prefix of references to schemas in an OpenAPI v3 document.
 pub const REFERENCE_PREFIX: &str = "#/components/schemas/";
 
 struct Catalogue {
@@ -34,7 +33,7 @@ struct Catalogue {
 
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(Catalogue::build);
 
-/// The definition with this name, e.g. `io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta`.
+/// Returns a definition by name, for example `io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta`.
 pub fn definition(name: &str) -> Option<&'static Value> {
     CATALOGUE.definitions.get(name)
 }
@@ -43,7 +42,7 @@ fn key(group: &str, version: &str, kind: &str) -> String {
     format!("{group}/{version}/{kind}")
 }
 
-/// The name of a built-in kind's definition, e.g. `io.k8s.api.core.v1.ConfigMap`.
+/// Returns the name of a built-in kind's definition, for example `io.k8s.api.core.v1.ConfigMap`.
 pub(crate) fn definition_name(group: &str, version: &str, kind: &str) -> Option<&'static str> {
     CATALOGUE
         .kinds
@@ -113,8 +112,8 @@ fn name_of<K: Resource + JsonSchema>(
     ((K::GROUP, K::VERSION, K::KIND), K::schema_name().into_owned())
 }
 
-/// OpenAPI 3.0 ignores what stands beside a `$ref`: wrap it, as a real server does. JSONSchemaProps
-/// also has a property of that name, which refers to nothing: there stands a schema, not a text.
+/// Wraps references in `allOf` like kube-apiserver, because OpenAPI 3.0 ignores siblings of `$ref`.
+/// JSONSchemaProps has a property named `$ref`; its value is a schema, not a text, and stays.
 fn wrap_references(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -131,7 +130,7 @@ fn wrap_references(schema: &mut Value) {
     }
 }
 
-/// Merge strategies of `ObjectMeta`'s lists, which the generated types do not carry.
+/// Adds the merge strategies of `ObjectMeta`'s lists, which the generated types lack.
 fn mark_lists(definitions: &mut BTreeMap<String, Value>) {
     let Some(meta) = definitions.get_mut("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta") else {
         return;
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_documented_schemas() {
+    fn built_in_kinds_have_documented_schemas() {
         let config_map = definition_name("", "v1", "ConfigMap").unwrap();
         assert_eq!(config_map, "io.k8s.api.core.v1.ConfigMap");
         let schema = definition(config_map).unwrap();
@@ -182,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn a_property_named_like_a_reference_stays_a_property() {
+    fn keeps_property_named_ref() {
         let schema =
             definition("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps").unwrap();
         assert_eq!(schema["properties"]["$ref"]["type"], json!("string"));
-        // The property of this name is a list of schemas; kubectl cannot read a document where it
-        // is one.
+        // This property is a list of schemas. kubectl rejects a document in which it is a
+        // reference.
         assert_eq!(schema["properties"]["allOf"]["type"], json!("array"));
     }
 }

@@ -1,8 +1,9 @@
-//! `x-kubernetes-validations`: CEL rules, compiled once and evaluated per object.
+//! `x-kubernetes-validations`: CEL rules, compiled once and evaluated for each object.
 //!
-//! Parsing, evaluation and the Kubernetes function library are the `cel` and `kube-cel` crates'.
-//! What is ours is the meaning around a rule: what `self` and `oldSelf` are at each node, which
-//! rules run, what ratcheting forgives, and the texts of the causes.
+//! The `cel` and `kube-cel` crates parse, evaluate and provide the Kubernetes function library.
+//! This
+//! module binds `self` and `oldSelf` at each node, selects rules, applies ratcheting, and words the
+//! causes.
 
 mod budget;
 mod compile;
@@ -37,21 +38,21 @@ use super::{
 pub(super) use compile::compile_rules;
 pub(super) use rule::Rule;
 
-/// Longest text a `messageExpression` may produce.
+/// Maximum length of the text that a `messageExpression` returns.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
 
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// Parses an expression with the syntax Kubernetes enables.
+/// Parses an expression with the syntax that Kubernetes enables.
 pub(super) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors> {
     Parser::default().enable_optional_syntax(true).parse(source)
 }
 
-/// The function library; building it takes longer than most rules.
+/// Function library. Built once, because building it takes longer than evaluating most rules.
 static LIBRARY: LazyLock<Context<'static>> = LazyLock::new(library::context);
 
-/// Whether rules can call a function by that name, or, after an identifier, by both names.
+/// Returns true if rules can call the function, optionally with a prefix such as `optional`.
 pub(super) fn is_function(name: &str, prefix: Option<&str>) -> bool {
     let ident = |prefix: &str| IdedExpr {
         id: 0,
@@ -66,7 +67,7 @@ pub(super) fn is_function(name: &str, prefix: Option<&str>) -> bool {
         id: 0,
         expr: Expr::Call(call),
     };
-    // The library does not list its functions; it says which it does not have.
+    // The library cannot list its functions, but reports undeclared ones.
     let missing = match Cel::resolve(&call, &LIBRARY) {
         Err(ExecutionError::UndeclaredReference(missing)) => missing.as_str() == name,
         Ok(_) | Err(_) => false,
@@ -74,12 +75,12 @@ pub(super) fn is_function(name: &str, prefix: Option<&str>) -> bool {
     !missing
 }
 
-/// Which old values a node's errors may be forgiven for. See the ratcheting rules of Kubernetes.
+/// Values that decide whether ratcheting ignores an error, as in Kubernetes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ratchet<'a> {
-    /// This node's new and old value, where they correlate.
+    /// New and old value of this node, if they correlate.
     current: Option<(&'a Value, &'a Value)>,
-    /// The nearest ancestor's that do.
+    /// New and old value of the nearest correlated ancestor.
     parent: Option<(&'a Value, &'a Value)>,
 }
 
@@ -91,14 +92,14 @@ impl<'a> Ratchet<'a> {
         }
     }
 
-    fn forgives(&self) -> bool {
+    fn ignores_errors(&self) -> bool {
         self.current.or(self.parent).is_some_and(|(new, old)| new == old)
     }
 
     fn key(self, name: &str) -> Self {
         match self.current {
             None => self,
-            // Type metadata is not ratcheted: both versions are read as the same type.
+            // Type metadata is not ratcheted: both objects are read as the same type.
             Some(_) if self.parent.is_none() && (name == "apiVersion" || name == "kind") => Self::default(),
             Some((new, old)) => Self {
                 current: new.get(name).zip(old.get(name)),
@@ -118,7 +119,7 @@ impl<'a> Ratchet<'a> {
     }
 }
 
-/// Runs the rules of a node and of everything below it, until they have cost too much.
+/// Evaluates the rules of a node and its descendants within the cost budget.
 pub(super) fn validate<'a>(
     node: &'a Node,
     value: &'a Value,
@@ -232,7 +233,7 @@ fn run_rules(
         match outcome {
             Ok(Cel::Bool(true)) => {}
             Ok(Cel::Bool(false)) => {
-                if rule.uses_old_self || !ratchet.forgives() {
+                if rule.uses_old_self || !ratchet.ignores_errors() {
                     errors.push(failure(rule, node, value, path, &scope));
                 }
             }
@@ -281,7 +282,7 @@ fn failure(rule: &Rule, node: &Node, value: &Value, path: &Path<'_>, scope: &Con
     }
 }
 
-/// What `messageExpression` says, if it says something fit to show.
+/// Evaluates `messageExpression`. Returns `None` if it fails or its text is unusable.
 fn dynamic_message(rule: &Rule, scope: &Context<'_>) -> Option<String> {
     let Ok(Cel::String(text)) = Cel::resolve(rule.message_program.as_ref()?, scope) else {
         return None;
@@ -328,7 +329,7 @@ fn is_overload_error(err: &ExecutionError) -> bool {
     )
 }
 
-/// What the rules of a node are given of a value: an object's fields that some rule reads.
+/// Converts a value for the rules of a node. Objects contain only fields that a rule reads.
 fn rules_value(value: &Value, node: &Node) -> Cel {
     let Value::Object(fields) = value else {
         return to_cel(value, Some(node));
@@ -337,12 +338,12 @@ fn rules_value(value: &Value, node: &Node) -> Cel {
     object_to_cel(fields, Some(node), read)
 }
 
-fn object_to_cel(fields: &Map<String, Value>, node: Option<&Node>, wanted: impl Fn(&str) -> bool) -> Cel {
+fn object_to_cel(fields: &Map<String, Value>, node: Option<&Node>, is_read: impl Fn(&str) -> bool) -> Cel {
     let is_map = node.is_some_and(|node| matches!(node.additional, Additional::Schema(_) | Additional::Any));
     let mut map = HashMap::with_capacity(fields.len());
     for (name, field) in fields {
         let key = if is_map { name.clone() } else { escape(name) };
-        if wanted(&key) {
+        if is_read(&key) {
             let child = node.and_then(|node| node.field(name));
             map.insert(Key::String(Arc::new(key)), to_cel(field, child));
         }
@@ -350,7 +351,7 @@ fn object_to_cel(fields: &Map<String, Value>, node: Option<&Node>, wanted: impl 
     Cel::Map(CelMap { map: Arc::new(map) })
 }
 
-/// A JSON value as CEL sees it, typed by its schema.
+/// Converts a JSON value to a CEL value, typed by its schema.
 fn to_cel(value: &Value, node: Option<&Node>) -> Cel {
     match value {
         Value::Null => Cel::Null,
@@ -392,7 +393,7 @@ fn text_to_cel(text: &str, format: Option<Format>) -> Cel {
     typed.unwrap_or_else(|| Cel::String(Arc::new(text.to_owned())))
 }
 
-/// Words that cannot be field names in CEL.
+/// Words that are not valid field names in CEL.
 const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -417,7 +418,7 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// The CEL identifier of a field: reserved words and special characters are spelled out.
+/// Returns the CEL identifier of a field: reserved words and special characters are escaped.
 pub(super) fn escape(name: &str) -> String {
     if RESERVED.contains(&name) {
         return format!("__{name}__");

@@ -1,10 +1,10 @@
-//! Compiles an `openAPIV3Schema` with its rules.
+//! Compilation of an `openAPIV3Schema` with its rules.
 
 use serde_json::Value;
 
 use super::{cel, node::Node};
 
-/// Compiles a schema that passed the acceptance checks; what those refuse is ignored.
+/// Compiles a valid schema. Ignores keywords that the `accept` module rejects.
 pub(super) fn compile(schema: &Value) -> Node {
     Node::compile(schema, cel::compile_rules)
 }

@@ -1,4 +1,4 @@
-//! Which old value a new one continues: maps by key, list-maps by their keys, nothing else.
+//! Correlation of new and old list items. Only items of list maps correlate, by their keys.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::{
     node::{ListType, Node},
 };
 
-/// Finds the old item of a list-map that has the same keys as a new one.
+/// Index of the old items of a list map by their keys.
 pub(super) struct Items<'a> {
     node: &'a Node,
     keys: &'a [String],
@@ -40,7 +40,7 @@ impl<'a> Items<'a> {
         self.old.get(&self.identity(item)).copied()
     }
 
-    /// The key fields as one text, each by its default when absent.
+    /// Returns the key fields as one text. Absent fields have their default.
     fn identity(&self, item: &Value) -> String {
         let mut identity = String::new();
         for key in self.keys {

@@ -1,6 +1,6 @@
-//! CustomResourceDefinitions as objects: their defaults and what makes one acceptable.
+//! Defaults and validation of CustomResourceDefinitions.
 //!
-//! Names that clash with another CRD's, and everything about the status, are the API server's.
+//! The API server handles name conflicts between CRDs and the status.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ fn has_status(version: &Value) -> bool {
         .is_some_and(|status| !status.is_null())
 }
 
-/// Fills in what a CRD may leave out: list kind, singular name, conversion.
+/// Applies the defaults of a CRD: list kind, singular name, conversion.
 pub fn apply_defaults(crd: &mut Value) {
     let kind = text(crd, "/spec/names/kind").to_owned();
     let Some(spec) = crd.get_mut("spec").and_then(Value::as_object_mut) else {
@@ -74,7 +74,7 @@ pub fn apply_defaults(crd: &mut Value) {
     }
 }
 
-/// Checks a CRD that is created, or updated from `old`. Metadata included.
+/// Validates a new CRD, or an update of `old`, including metadata.
 pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = match old {
         None => validate_name(crd),
@@ -100,7 +100,7 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// Warnings about formats that mean nothing here and are accepted as plain values.
+/// Returns warnings about unknown formats, which are ignored.
 pub fn format_warnings(crd: &Value) -> Vec<String> {
     let mut unknown = BTreeSet::new();
     for schema in versions(crd).iter().filter_map(schema) {
@@ -142,8 +142,8 @@ fn unrecognised_formats(schema: &Value, unknown: &mut BTreeSet<String>) {
 fn validate_name(crd: &Value) -> Vec<FieldError> {
     let mut errors = metadata::validate_create(&crd["metadata"], NameRule::Subdomain, false);
     let name = text(crd, "/metadata/name");
-    let wanted = format!("{}.{}", text(crd, "/spec/names/plural"), text(crd, "/spec/group"));
-    if !name.is_empty() && name != wanted {
+    let expected = format!("{}.{}", text(crd, "/spec/names/plural"), text(crd, "/spec/group"));
+    if !name.is_empty() && name != expected {
         let detail = "must be spec.names.plural+\".\"+spec.group";
         let place = errors
             .iter()
@@ -178,8 +178,9 @@ fn validate_group_and_scope(crd: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// A part that all versions say alike is checked once, as if it stood at the top of the spec: that
-/// is where a real server, which keeps it there, reports it.
+/// Returns a part that is equal in all versions. As in kube-apiserver, which stores such parts at
+/// the
+/// top of the spec, it is checked only once and errors name the top-level field.
 fn shared<'a>(crd: &'a Value, pointer: &str) -> Option<&'a Value> {
     let mut parts = versions(crd)
         .iter()
@@ -281,19 +282,19 @@ fn validate_deprecation(at: &str, version: &Value, errors: &mut Vec<FieldError>)
         return;
     };
     let field = format!("{at}.deprecationWarning");
-    let mut refuse = |detail: &str| errors.push(FieldError::invalid_text(&field, warning, detail));
+    let mut reject = |detail: &str| errors.push(FieldError::invalid_text(&field, warning, detail));
     if version.get("deprecated") != Some(&Value::Bool(true)) {
-        refuse("can only be set for deprecated versions");
+        reject("can only be set for deprecated versions");
         return;
     }
     if warning.len() > DEPRECATION_WARNING_BYTES_MAX {
-        refuse("must be <= 256 characters long");
+        reject("must be <= 256 characters long");
     }
     if warning.is_empty() {
-        refuse("must not be an empty string");
+        reject("must not be an empty string");
     }
     if let Some((index, _)) = warning.char_indices().find(|(_, c)| c.is_control()) {
-        refuse(&format!(
+        reject(&format!(
             "must only contain printable UTF-8 characters; non-printable character found at index {index}"
         ));
     }
@@ -479,7 +480,7 @@ fn validate_names(crd: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Versions are converted by renaming only: webhooks are not called, so they are refused.
+/// Rejects conversion webhooks, because the server converts versions only by changing `apiVersion`.
 fn validate_conversion(crd: &Value, errors: &mut Vec<FieldError>) {
     let Some(conversion) = crd.pointer("/spec/conversion").and_then(Value::as_object) else {
         return;
@@ -532,7 +533,7 @@ fn validate_immutable(crd: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Groups of the Kubernetes community need an approval note.
+/// Checks the approval annotation of groups that belong to the Kubernetes community.
 fn validate_approval(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let group = text(crd, "/spec/group");
     let protected = ["k8s.io", "kubernetes.io"]

@@ -1,11 +1,11 @@
-//! Structural defaulting: fill in absent fields, and drop nulls the schema does not allow.
+//! Structural defaulting: sets absent fields and drops nulls that the schema does not allow.
 
 use serde_json::Value;
 
 use super::node::{Additional, Node};
 
-/// Drops nulls of fields that are neither nullable nor defaulted, then applies defaults. A null in
-/// a field that is not nullable but has a default becomes the default.
+/// Drops nulls of fields that are neither nullable nor have a default, then applies defaults. If a
+/// field is not nullable but has a default, the default replaces null.
 pub(super) fn apply(value: &mut Value, node: &Node) {
     drop_nulls(value, Some(node));
     fill(value, node);

@@ -1,4 +1,4 @@
-//! Objects inside objects: `x-kubernetes-embedded-resource` nodes have type and object metadata.
+//! Validation of type and object metadata of `x-kubernetes-embedded-resource` nodes.
 
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn embedded_objects_need_a_type_and_sound_metadata() {
+    fn embedded_objects_require_type_and_valid_metadata() {
         let node = compile(&json!({"type": "object", "properties": {"t": {"type": "object",
             "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}}));
         let check = |template: Value, expect: &[&str]| {

@@ -1,13 +1,14 @@
-//! A field-level error as the API server reports it: one cause of an `Invalid` status.
+//! Field-level errors of the API: causes of an `Invalid` status.
 //!
-//! The texts are those of apimachinery's `field.Error`, so that a client sees the same words from
-//! this server as from a real cluster.
+//! The texts are those of apimachinery's `field.Error`, so that clients receive the same messages
+//! as
+//! from a Kubernetes cluster.
 
 use serde_json::Value;
 
 use super::gotext;
 
-/// Machine-readable reason of one cause; the words are part of the Kubernetes API.
+/// Machine-readable reason of a cause, as defined by the Kubernetes API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CauseReason {
     Required,
@@ -21,7 +22,7 @@ pub enum CauseReason {
 }
 
 impl CauseReason {
-    /// The word that stands in `details.causes[].reason`.
+    /// Returns the text of `details.causes[].reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
@@ -48,18 +49,18 @@ impl CauseReason {
     }
 }
 
-/// One thing wrong with one field.
+/// Error of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     pub reason: CauseReason,
-    /// Path of the field, e.g. `spec.env[0].name`; `<nil>` for the object as a whole.
+    /// Path of the field, for example `spec.env[0].name`. `<nil>` stands for the whole object.
     pub field: String,
-    /// What stands in `details.causes[].message`: everything but the field.
+    /// Text of `details.causes[].message`, without the field.
     pub message: String,
 }
 
 impl FieldError {
-    /// An error that shows no value.
+    /// Creates an error without a value.
     fn bare(reason: CauseReason, field: impl Into<String>, detail: &str) -> Self {
         let words = reason.words();
         let message = if detail.is_empty() {
@@ -74,7 +75,7 @@ impl FieldError {
         }
     }
 
-    /// An error that shows the offending value.
+    /// Creates an error with the invalid value.
     fn shown(reason: CauseReason, field: impl Into<String>, value: &Value, detail: &str) -> Self {
         let words = reason.words();
         let value = gotext::bad_value(value);
@@ -102,7 +103,7 @@ impl FieldError {
         Self::shown(CauseReason::Invalid, field, value, detail)
     }
 
-    /// `Invalid` without the value: used where it would be a whole object.
+    /// Creates `Invalid` without the value, for values that are whole objects.
     pub(crate) fn invalid_omitted(field: impl Into<String>, detail: &str) -> Self {
         Self::bare(CauseReason::Invalid, field, detail)
     }
@@ -119,7 +120,7 @@ impl FieldError {
         Self::shown(CauseReason::Duplicate, field, value, "")
     }
 
-    /// `Duplicate` without the value.
+    /// Creates `Duplicate` without the value.
     pub(crate) fn duplicate_omitted(field: impl Into<String>) -> Self {
         Self::bare(CauseReason::Duplicate, field, "")
     }
@@ -156,13 +157,14 @@ impl FieldError {
         Self::shown(CauseReason::TooMany, field, &Value::from(actual), &detail)
     }
 
-    /// `field: message`, one line of a status message.
+    /// Returns `field: message`, one line of a status message.
     pub fn summary(&self) -> String {
         format!("{}: {}", self.field, self.message)
     }
 }
 
-/// The tail of `Gizmo.G "x" is invalid: …`: one error bare, several in brackets, repeats once.
+/// Returns the end of the message `Gizmo.G "x" is invalid: …`. Several errors are in brackets;
+/// duplicates are omitted.
 pub fn aggregate(errors: &[FieldError]) -> String {
     let mut lines: Vec<String> = Vec::with_capacity(errors.len());
     for error in errors {
@@ -184,7 +186,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn messages_are_those_of_apimachinery() {
+    fn messages_match_apimachinery() {
         let check = |error: FieldError, expect: &str| assert_eq!(error.summary(), expect);
         check(
             FieldError::required("spec.image", ""),
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn one_error_stands_bare_and_several_in_brackets() {
+    fn aggregate_puts_several_errors_in_brackets() {
         let a = FieldError::required("a", "");
         let b = FieldError::required("b", "");
         assert_eq!(aggregate(std::slice::from_ref(&a)), "a: Required value");

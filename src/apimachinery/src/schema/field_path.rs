@@ -1,8 +1,8 @@
-//! Simple JSON paths into a schema: `fieldPath` of CEL rules and `selectableFields` of CRDs.
+//! Simple JSON paths into a schema: `fieldPath` of CEL rules, `selectableFields` of CRDs.
 
 use super::node::{Additional, Node};
 
-/// Why a path does not point into a schema; the texts are a real server's.
+/// Error of a path that does not refer to a field. The texts are those of kube-apiserver.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FieldPathError {
     #[error("does not refer to a valid field")]
@@ -15,12 +15,12 @@ pub(super) enum FieldPathError {
     NoAccessor(String),
 }
 
-/// The path in field-path form, e.g. `.spec['a.b'].c` to `spec.a.b.c`.
+/// Converts a path to field path form, for example `.spec['a.b'].c` to `spec.a.b.c`.
 pub(super) fn resolve(node: &Node, path: &str) -> Result<String, FieldPathError> {
     find(node, path).map(|(normal, _)| normal)
 }
 
-/// The path in field-path form, and the node it leads to.
+/// Returns the path in field path form, and its node.
 pub(super) fn find<'a>(node: &'a Node, path: &str) -> Result<(String, &'a Node), FieldPathError> {
     let mut node = node;
     let mut normal = String::new();
@@ -82,7 +82,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn paths_lead_into_the_schema() {
+    fn resolves_paths_in_the_schema() {
         let node = compile(&json!({"type": "object", "properties": {
             "spec": {"type": "object", "properties": {"a.b": {"type": "string"}}},
             "labels": {"type": "object", "additionalProperties": {"type": "string"}}}}));

@@ -1,4 +1,4 @@
-//! `format` of a schema: which names count, and which texts they accept.
+//! `format` of a schema: known names and checks of values.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -10,7 +10,7 @@ use regex::Regex;
 
 use super::{names, types::Types};
 
-/// A format this server checks. Unknown ones are accepted (with a warning) and mean nothing.
+/// Format that this server checks. Unknown formats cause a warning and are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Int32,
@@ -82,7 +82,7 @@ const TEXT_FORMATS: [(&str, Format); 26] = [
 ];
 
 impl Format {
-    /// The format a node of these types has, if its name means anything for them.
+    /// Returns the format with this name if it applies to these types.
     pub(super) fn recognise(types: Types, name: &str) -> Option<Format> {
         match types {
             Types::INTEGER => match name {
@@ -114,7 +114,7 @@ impl Format {
         named.map_or("", |(name, _)| name)
     }
 
-    /// Whether a text has this format. Number formats say nothing about texts.
+    /// Returns true if a text has this format. Number formats accept every text.
     pub(super) fn accepts(self, text: &str) -> bool {
         match self {
             Self::Int32 | Self::Int64 | Self::Float | Self::Double | Self::Password => true,
@@ -210,8 +210,8 @@ fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && HOSTNAME.is_match(text) && text.split('.').all(|label| label.len() <= 63)
 }
 
-/// Dotted decimal, tolerating leading zeros as old servers did; IPv6 with an embedded IPv4 counts
-/// too.
+/// Returns true for dotted decimal with optional leading zeros, as Kubernetes accepts it, and for
+/// IPv6 with embedded IPv4.
 fn is_ipv4(text: &str) -> bool {
     let decimal = |part: &str| {
         !part.is_empty()
@@ -263,7 +263,7 @@ fn is_email(text: &str) -> bool {
     (quoted || local.split('.').all(atom)) && domain.split('.').all(atom)
 }
 
-/// An absolute URI or an absolute path, as Go's `url.ParseRequestURI` takes them.
+/// Returns true for absolute URIs and absolute paths, like Go's `url.ParseRequestURI`.
 fn is_uri(text: &str) -> bool {
     if text.is_empty() || text.chars().any(|c| c.is_control()) || !percent_escapes_are_whole(text) {
         return false;
@@ -352,7 +352,8 @@ pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
-/// A Go duration (`1h30m`), or one number with a long unit (`22 ns`, `3 days`); nanoseconds.
+/// Parses a Go duration (`1h30m`) or a number with a spelled unit (`22 ns`, `3 days`). Returns
+/// nanoseconds.
 pub(super) fn parse_duration(text: &str) -> Option<i64> {
     go_duration(text).or_else(|| spelled_duration(text))
 }
@@ -440,12 +441,12 @@ mod tests {
             assert!(format.accepts(text), "{name} should accept {text}");
         }
         for text in bad {
-            assert!(!format.accepts(text), "{name} should refuse {text}");
+            assert!(!format.accepts(text), "{name} should reject {text}");
         }
     }
 
     #[test]
-    fn texts_are_judged_by_format() {
+    fn checks_texts_by_format() {
         check(
             "date-time",
             &["2014-12-15T19:30:20.000Z", "2014-12-15t19:30:20+02:00"],
@@ -485,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_belong_to_types() {
+    fn formats_apply_only_to_their_types() {
         assert_eq!(Format::recognise(Types::INTEGER, "int32"), Some(Format::Int32));
         assert_eq!(Format::recognise(Types::NUMBER, "int32"), None);
         assert_eq!(Format::recognise(Types::STRING, "colour"), None);

@@ -1,10 +1,10 @@
-//! Text as Go's `fmt` and `encoding/json` print it, because API messages quote values that way.
+//! Values in the text format of Go's `fmt` and `encoding/json`, which API messages use.
 
 use std::fmt::Write as _;
 
 use serde_json::{Number, Value};
 
-/// `%q`: a double-quoted Go string.
+/// Formats a double-quoted Go string (`%q`).
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -36,7 +36,7 @@ fn push_escaped(out: &mut String, escape: std::fmt::Arguments<'_>) {
     out.write_fmt(escape).expect("writing to a String cannot fail");
 }
 
-/// How `field.Error` shows the offending value.
+/// Formats the invalid value of a `field.Error`.
 pub(crate) fn bad_value(value: &Value) -> String {
     match value {
         Value::Bool(flag) => flag.to_string(),
@@ -46,7 +46,7 @@ pub(crate) fn bad_value(value: &Value) -> String {
     }
 }
 
-/// `%v` of an integer or a float64.
+/// Formats an integer or float64 (`%v`).
 pub fn number(number: &Number) -> String {
     match number.as_f64() {
         Some(float) if number.is_f64() => self::float(float),
@@ -54,12 +54,12 @@ pub fn number(number: &Number) -> String {
     }
 }
 
-/// `%v` of a float64: shortest digits, with an exponent below 1e-4 and from 1e6 on.
+/// Formats a float64 (`%v`): shortest digits, with an exponent below 1e-4 and from 1e6.
 pub fn float(value: f64) -> String {
     shortest(value, -4..6)
 }
 
-/// Shortest decimal text, plain while the decimal exponent stays within `plain`.
+/// Formats the shortest decimal text, without exponent if the exponent is within `plain`.
 fn shortest(value: f64, plain: std::ops::Range<i32>) -> String {
     if value == 0.0 {
         return if value.is_sign_negative() {
@@ -80,7 +80,7 @@ fn shortest(value: f64, plain: std::ops::Range<i32>) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.abs())
 }
 
-/// `encoding/json` text: keys sorted, `<`, `>` and `&` escaped.
+/// Formats JSON like `encoding/json`: keys are sorted; `<`, `>` and `&` are escaped.
 pub fn json(value: &Value) -> String {
     let mut out = String::new();
     push_json(&mut out, value);
@@ -143,12 +143,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn strings_are_quoted_as_go_quotes_them() {
+    fn quotes_strings_like_go() {
         assert_eq!(quote("a\"b\\\n\u{1}é"), "\"a\\\"b\\\\\\n\\x01é\"");
     }
 
     #[test]
-    fn floats_print_as_percent_v() {
+    fn formats_floats_like_percent_v() {
         let check = |value: f64, expect: &str| assert_eq!(float(value), expect, "{value}");
         check(1.5, "1.5");
         check(10.0, "10");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_sorted_json_with_html_escaped() {
+    fn formats_objects_as_sorted_json_with_escaped_html() {
         assert_eq!(
             bad_value(&json!({"b": "<a>", "a": [1, null]})),
             r#"{"a":[1,null],"b":"\u003ca\u003e"}"#

@@ -1,4 +1,4 @@
-//! Uniqueness of `x-kubernetes-list-type: set` items and `map` keys.
+//! Uniqueness of items of `x-kubernetes-list-type: set` and of keys of `map`.
 
 use std::collections::HashMap;
 
@@ -78,7 +78,7 @@ fn check_map(items: &[Value], keys: &[String], path: &Path<'_>, errors: &mut Vec
     }
 }
 
-/// Index of the second appearance of each value that appears more than once.
+/// Returns the index of the second occurrence of every duplicate value.
 fn repeats(items: &[Value]) -> Vec<usize> {
     if items.len() < 2 {
         return Vec::new();

@@ -1,7 +1,7 @@
-//! Rules of object metadata: names, labels, annotations, owners, finalizers.
+//! Validation of object metadata: names, labels, annotations, owners, finalizers.
 //!
-//! Pure checks with the field names and texts of a real server. Who sets server-owned fields (uid,
-//! creationTimestamp, …) and when is the API server's.
+//! Field names and texts are those of kube-apiserver. The API server sets the fields that it owns
+//! (uid, creationTimestamp, …).
 
 use std::collections::BTreeSet;
 
@@ -9,27 +9,27 @@ use serde_json::Value;
 
 use super::{FieldError, gotext, names};
 
-/// Most bytes of all annotations of an object together, keys and values.
+/// Maximum size of all annotations of an object, keys and values.
 const ANNOTATIONS_BYTES_MAX: u64 = 256 << 10;
 
-/// Characters of the generated part of a name: no vowels, nothing that looks like another.
+/// Characters of the generated part of a name, without vowels and similar-looking characters.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LEN: usize = 5;
 const GENERATED_NAME_LEN_MAX: usize = 63;
 
-/// How a client may name objects of a kind.
+/// Syntax of the names of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
-    /// RFC 1123 subdomain: custom resources and most built-ins.
+    /// RFC 1123 subdomain: custom resources and most built-in kinds.
     Subdomain,
     /// RFC 1123 label: namespaces.
     Label,
-    /// Anything that can stand in a URL path: RBAC.
+    /// Path segment of a URL: RBAC kinds.
     PathSegment,
 }
 
 impl NameRule {
-    /// What is wrong with a name, nothing when it is fine.
+    /// Returns the errors of a name.
     pub fn check(self, name: &str) -> Vec<String> {
         match self {
             Self::Subdomain => names::dns_subdomain(name),
@@ -38,7 +38,7 @@ impl NameRule {
         }
     }
 
-    /// A prefix may end in a dash, as the generated part follows.
+    /// Returns the errors of a `generateName`, which may end in a dash.
     fn check_prefix(self, prefix: &str) -> Vec<String> {
         match prefix.strip_suffix('-') {
             Some(stem) if !stem.is_empty() => self.check(&format!("{stem}a")),
@@ -47,8 +47,8 @@ impl NameRule {
     }
 }
 
-/// A name made of `generateName` and five random characters; `random_below(n)` gives a number under
-/// n.
+/// Returns a name of `prefix` and five random characters. `random_below(n)` must return a number
+/// below n.
 pub fn generate_name(prefix: &str, mut random_below: impl FnMut(usize) -> usize) -> String {
     let mut end = prefix.len().min(GENERATED_NAME_LEN_MAX - SUFFIX_LEN);
     while !prefix.is_char_boundary(end) {
@@ -82,7 +82,7 @@ fn entries<'a>(metadata: &'a Value, key: &str) -> impl Iterator<Item = (&'a Stri
         .map(|(name, value)| (name, value.as_str().unwrap_or_default()))
 }
 
-/// Checks `metadata` of a new object, after its name was generated.
+/// Validates `metadata` of a new object. Call it after name generation.
 pub fn validate_create(metadata: &Value, rule: NameRule, namespaced: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let prefix = text(metadata, "generateName");
@@ -120,7 +120,7 @@ pub fn validate_create(metadata: &Value, rule: NameRule, namespaced: bool) -> Ve
     errors
 }
 
-/// Checks the metadata of an object inside another: its name may be missing, its scope is unknown.
+/// Validates the metadata of an embedded object, whose name may be missing.
 pub(super) fn validate_embedded(metadata: &Value) -> Vec<FieldError> {
     let mut named = metadata.clone();
     if let Value::Object(fields) = &mut named
@@ -135,7 +135,7 @@ pub(super) fn validate_embedded(metadata: &Value) -> Vec<FieldError> {
     )
 }
 
-/// Fields that no update may change, in the order they are reported.
+/// Immutable fields, in the order of errors.
 const IMMUTABLE: [&str; 6] = [
     "name",
     "namespace",
@@ -145,8 +145,8 @@ const IMMUTABLE: [&str; 6] = [
     "deletionGracePeriodSeconds",
 ];
 
-/// Checks `metadata` of an update against the stored one. `unconditional` kinds take updates
-/// without a resourceVersion.
+/// Validates `metadata` of an update. Kinds with `unconditional` updates accept a missing
+/// resourceVersion.
 pub fn validate_update(metadata: &Value, old: &Value, unconditional: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if old
@@ -297,7 +297,7 @@ fn validate_finalizers(metadata: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Warnings about finalizers that an update of a custom resource adds (or a create, without `old`).
+/// Returns warnings about finalizers that a create (without `old`) or an update adds.
 pub fn finalizer_warnings(metadata: &Value, old: Option<&Value>) -> Vec<String> {
     let known = old.map(|old| texts(old, "finalizers")).unwrap_or_default();
     let added: BTreeSet<&str> = texts(metadata, "finalizers")
@@ -325,7 +325,7 @@ pub fn finalizer_warnings(metadata: &Value, old: Option<&Value>) -> Vec<String> 
     warnings
 }
 
-/// What a metadata field must be, in the words of a Go decoder.
+/// Types of the metadata fields.
 const TYPES: [(&str, Shape); 15] = [
     ("annotations", Shape::TextMap),
     ("creationTimestamp", Shape::Time),
@@ -354,7 +354,7 @@ enum Shape {
     ObjectList(&'static str),
 }
 
-/// The reason why metadata cannot be decoded, in the words of Go's decoder.
+/// Decoding error of metadata, in the wording of Go's decoder.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeMetadataError {
     #[error("json: cannot unmarshal {found} into Go struct field ObjectMeta.{field} of type {expected}")]
@@ -370,7 +370,7 @@ pub(crate) enum DecodeMetadataError {
     Time { text: String },
 }
 
-/// Checks that metadata can be decoded at all.
+/// Checks the JSON types of metadata fields.
 pub(crate) fn check_types(metadata: &Value) -> Result<(), DecodeMetadataError> {
     let Some(fields) = metadata.as_object() else {
         if metadata.is_null() {
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn new_objects_need_good_metadata() {
+    fn create_requires_valid_metadata() {
         assert_eq!(create(json!({"name": "a.b", "namespace": "n"})), [""; 0]);
         assert_eq!(
             create(json!({"generateName": "a-", "name": "a-x", "namespace": "n"})),
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_keep_identity_and_finalizers_of_the_dying() {
+    fn update_rejects_changed_identity_and_new_finalizers_during_deletion() {
         let old =
             json!({"name": "a", "namespace": "n", "uid": "1", "resourceVersion": "5", "finalizers": ["x/y"]});
         let update = |change: Value, old: &Value| -> Vec<String> {
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn unqualified_finalizers_are_warned_about() {
+    fn warns_about_unqualified_finalizers() {
         let warn = |names: Value| finalizer_warnings(&json!({"finalizers": names}), None);
         assert_eq!(
             warn(json!(["mine", "orphan", "a.b/c"])),
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_names_fit() {
+    fn generated_names_respect_the_length_limit() {
         let name = generate_name("job-", |bound| bound - 1);
         assert_eq!(name, "job-99999");
         assert_eq!(generate_name(&"a".repeat(80), |_| 0).len(), 63);
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn undecodable_metadata_is_worded_as_go_words_it() {
+    fn decoding_errors_match_go_wording() {
         assert_eq!(
             check_types(&json!({"name": "a", "labels": {"a": "b"}, "creationTimestamp": null})),
             Ok(())

@@ -1,5 +1,5 @@
-//! Kubernetes name syntaxes. Each check answers the texts a real server answers, empty when all is
-//! well.
+//! Kubernetes name syntaxes. Each check returns the error texts of kube-apiserver, or an empty list
+//! if the name is valid.
 
 const DNS_LABEL_BYTES_MAX: usize = 63;
 const DNS_SUBDOMAIN_BYTES_MAX: usize = 253;
@@ -37,7 +37,7 @@ fn is_dns_label(text: &str) -> bool {
         && bytes.iter().all(|c| is_lower_alphanumeric(*c) || *c == b'-')
 }
 
-/// RFC 1123 label: namespaces and such.
+/// Checks an RFC 1123 label, for example a namespace.
 pub fn dns_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS_LABEL_BYTES_MAX {
@@ -57,7 +57,7 @@ pub fn dns_label(text: &str) -> Vec<String> {
     errors
 }
 
-/// RFC 1123 subdomain: the name of most objects.
+/// Checks an RFC 1123 subdomain, the name of most objects.
 pub fn dns_subdomain(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -73,7 +73,7 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
     errors
 }
 
-/// RFC 1035 label: kinds (in lower case), plurals and short names of CRDs.
+/// Checks an RFC 1035 label: kinds in lower case, plurals and short names of CRDs.
 pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS_LABEL_BYTES_MAX {
@@ -89,7 +89,7 @@ pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
     errors
 }
 
-/// A path segment: RBAC names.
+/// Checks a path segment, the name of RBAC objects.
 pub(crate) fn path_segment(text: &str) -> Vec<String> {
     match text {
         "." => return vec!["may not be '.'".to_owned()],
@@ -120,7 +120,7 @@ fn is_qualified_part(text: &str) -> bool {
 const QUALIFIED_NAME_TEXT: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 const QUALIFIED_NAME_PATTERN: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
-/// `prefix/name`: label and annotation keys, finalizers.
+/// Checks `prefix/name`: label and annotation keys, finalizers.
 pub fn qualified_name(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let parts: Vec<&str> = text.split('/').collect();
@@ -166,7 +166,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     errors
 }
 
-/// The value of a label; empty is fine.
+/// Checks a label value. It may be empty.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > LABEL_VALUE_BYTES_MAX {
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_match_a_real_server() {
+    fn texts_match_kube_apiserver() {
         assert_eq!(
             dns_subdomain("Bad_Name"),
             [

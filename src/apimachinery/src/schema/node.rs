@@ -1,4 +1,4 @@
-//! The compiled form of one node of an `openAPIV3Schema`.
+//! Compiled node of an `openAPIV3Schema`.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use serde_json::{Map, Number, Value};
 
 use super::{cel::Rule, format::Format, pattern, types::Types};
 
-/// Compiles the `x-kubernetes-validations` of a node, whose fields and items are compiled already.
+/// Compiler of the `x-kubernetes-validations` of a node. Its fields and items are already compiled.
 pub(super) type CompileRules = fn(Option<&Value>, &Node) -> Vec<Rule>;
 
-/// What a node says about fields it does not name.
+/// Schema of fields without a property.
 #[derive(Debug, Default)]
 pub(super) enum Additional {
-    /// Not said: unknown fields are pruned.
+    /// Keyword not set: unknown fields are pruned.
     #[default]
     Unset,
     /// `additionalProperties: true`.
@@ -23,17 +23,17 @@ pub(super) enum Additional {
     Schema(Box<Node>),
 }
 
-/// How items of a list are told apart.
+/// Identity of the items of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) enum ListType {
     #[default]
     Atomic,
     Set,
-    /// Items are objects identified by these fields.
+    /// Items are objects with these key fields.
     Map(Vec<String>),
 }
 
-/// What exists in a node or below it, so that a walk skips subtrees that cannot concern it.
+/// Features of a node and its descendants. A walk skips subtrees without the feature it handles.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Contents {
     pub(super) defaults: bool,
@@ -51,7 +51,7 @@ impl Contents {
     }
 }
 
-/// Checks on values, beyond their type.
+/// Constraints on values beyond their type.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     pub(super) maximum: Option<Number>,
@@ -75,7 +75,7 @@ pub(super) struct Checks {
     pub(super) not: Option<Box<Node>>,
 }
 
-/// One compiled schema node.
+/// Compiled schema node.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) types: Types,
@@ -95,7 +95,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Compiles a schema that passed the acceptance checks; what those refuse is ignored here.
+    /// Compiles a valid schema. Ignores keywords that the `accept` module rejects.
     pub(super) fn compile(schema: &Value, rules: CompileRules) -> Node {
         let Some(schema) = schema.as_object() else {
             return Node::default();
@@ -169,7 +169,7 @@ impl Node {
         contents
     }
 
-    /// The schema of `additionalProperties`, where it is one.
+    /// Returns the schema of `additionalProperties`, if there is one.
     pub(super) fn additional_schema(&self) -> Option<&Node> {
         match &self.additional {
             Additional::Schema(node) => Some(node),
@@ -177,7 +177,7 @@ impl Node {
         }
     }
 
-    /// The node that governs a field: its property, else what `additionalProperties` says.
+    /// Returns the node of a field: its property, or the schema of `additionalProperties`.
     pub(super) fn field(&self, name: &str) -> Option<&Node> {
         self.properties.get(name).or_else(|| self.additional_schema())
     }
@@ -229,7 +229,7 @@ impl Checks {
     }
 }
 
-/// The members of an object-valued keyword.
+/// Returns the members of an object-valued keyword.
 pub(super) fn members<'a>(
     schema: &'a Map<String, Value>,
     key: &str,
@@ -237,7 +237,7 @@ pub(super) fn members<'a>(
     schema.get(key).and_then(Value::as_object).into_iter().flatten()
 }
 
-/// The strings of an array-valued keyword.
+/// Returns the strings of an array-valued keyword.
 pub(super) fn texts(schema: &Map<String, Value>, key: &str) -> Vec<String> {
     let items = schema.get(key).and_then(Value::as_array);
     items

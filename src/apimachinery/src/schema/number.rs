@@ -1,13 +1,13 @@
-//! Arithmetic of number checks: integers compare as integers, everything else as float64.
+//! Number checks: integers are compared as integers, all other numbers as float64.
 
 use serde_json::Number;
 
 use super::{format::Format, gotext, types::Types};
 
-/// How far a float may be off a whole number and still count as one.
+/// Relative tolerance within which a float counts as a whole number.
 const WHOLE_TOLERANCE: f64 = 1e-9;
 
-/// Largest magnitude up to which float64 holds every whole number.
+/// Largest integer up to which float64 represents every integer exactly.
 const EXACT_WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
 
 pub(super) fn is_whole(value: f64) -> bool {
@@ -22,7 +22,7 @@ fn float(number: &Number) -> f64 {
     number.as_f64().unwrap_or_default()
 }
 
-/// A bound truncated to an integer, as integers are compared with it.
+/// Truncates a bound to an integer, for comparisons with integers.
 fn whole(number: &Number) -> i64 {
     number.as_i64().unwrap_or_else(|| float(number) as i64)
 }
@@ -47,7 +47,7 @@ pub(super) fn is_at_most(value: &Number, max: &Number, exclusive: bool) -> bool 
 
 pub(super) fn is_multiple_of(value: &Number, factor: &Number) -> bool {
     match value.as_i64() {
-        // A factor below one truncates to zero, of which nothing is a multiple.
+        // A factor below one truncates to zero, so the float comparison decides.
         Some(value) => match whole(factor) {
             factor if factor > 0 => value % factor == 0,
             _ => is_whole(float(&Number::from(value)) / float(factor)),
@@ -57,7 +57,7 @@ pub(super) fn is_multiple_of(value: &Number, factor: &Number) -> bool {
     }
 }
 
-/// A bound as the message prints it: truncated next to an integer, else as a float.
+/// Formats a bound for a message: truncated next to an integer, otherwise as a float.
 pub(super) fn bound_text(value: &Number, bound: &Number) -> String {
     if value.is_i64() {
         whole(bound).to_string()
@@ -66,7 +66,7 @@ pub(super) fn bound_text(value: &Number, bound: &Number) -> String {
     }
 }
 
-/// What a number should have been if it does not fit the node's single type and format.
+/// Returns the expected type and format if the number is out of their range.
 pub(super) fn out_of_range(number: &Number, types: Types, format: Option<Format>) -> Option<String> {
     let fits = match (types, format) {
         (Types::INTEGER, Some(Format::Int32)) => integer(number).is_some_and(|n| i32::try_from(n).is_ok()),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_and_multiples() {
+    fn checks_bounds_and_multiples() {
         assert!(is_at_least(&n(json!(0)), &n(json!(0)), false));
         assert!(!is_at_least(&n(json!(0)), &n(json!(0)), true));
         assert!(is_at_most(&n(json!(1.5)), &n(json!(1.5)), false));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_belong_to_one_type() {
+    fn checks_range_of_type_and_format() {
         let range = |value, types, format| out_of_range(&n(value), types, format);
         assert_eq!(
             range(json!(3_000_000_000_i64), Types::INTEGER, Some(Format::Int32)).as_deref(),

@@ -1,9 +1,8 @@
-//! OpenAPI v3 documents, one per group and version: what `kubectl apply`, `explain` and `diff`
-//! read.
+//! OpenAPI v3 documents, one per group and version, for `kubectl apply`, `explain` and `diff`.
 //!
-//! The layout is a real server's: paths with the parameters of each verb (kubectl looks for
-//! `fieldValidation` on PATCH), actions and kinds marked on operations, and the schemas everything
-//! refers to, so that each document stands alone.
+//! The layout is that of kube-apiserver: paths with the parameters of each verb (kubectl looks up
+//! `fieldValidation` on PATCH), operations with action and kind, and all referenced schemas, so
+//! that each document is self-contained.
 
 mod operations;
 
@@ -24,30 +23,30 @@ const KIND_DESCRIPTION: &str = "Kind is a string value representing the REST res
 const METADATA_DESCRIPTION: &str = "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 const LIST_METADATA_DESCRIPTION: &str = "Standard list metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
 
-/// One resource of a group and version, as far as its document needs to know it.
+/// Description of a resource for its document.
 #[derive(Clone, Debug)]
 pub struct ResourceInfo<'a> {
     pub kind: &'a str,
     pub list_kind: &'a str,
     pub plural: &'a str,
     pub namespaced: bool,
-    /// Verbs of discovery: `create delete deletecollection get list patch update watch`.
+    /// Verbs in discovery: `create delete deletecollection get list patch update watch`.
     pub verbs: &'a [Verb],
     pub has_status: bool,
     pub has_scale: bool,
     pub schema: SchemaSource<'a>,
 }
 
-/// Where the schema of a resource is.
+/// Source of a resource's schema.
 #[derive(Clone, Copy, Debug)]
 pub enum SchemaSource<'a> {
-    /// The `openAPIV3Schema` of a CRD's version.
+    /// `openAPIV3Schema` of a CRD's version.
     Custom(&'a Value),
-    /// A kind of [`builtin`].
+    /// Kind of [`builtin`].
     BuiltIn,
 }
 
-/// The document of `/openapi/v3/apis/GROUP/VERSION` (or `api/v1` for the core group).
+/// Returns the document of `/openapi/v3/apis/GROUP/VERSION` (or `api/v1` for the core group).
 pub fn document(group: &str, version: &str, resources: &[ResourceInfo<'_>]) -> Value {
     let mut paths = Map::new();
     let mut schemas = Map::new();
@@ -71,7 +70,7 @@ pub fn document(group: &str, version: &str, resources: &[ResourceInfo<'_>]) -> V
     })
 }
 
-/// Names of a resource's definitions.
+/// Names of the definitions of a resource.
 struct Names {
     kind: String,
     list: String,
@@ -171,8 +170,8 @@ fn type_properties() -> Map<String, Value> {
     ])
 }
 
-/// A CRD's schema as it is shown: int-or-string spelled out, embedded resources with their
-/// metadata.
+/// Returns the published form of a CRD's schema: with the types of int-or-string values and the
+/// metadata of embedded resources.
 fn published(schema: &Value) -> Value {
     let Value::Object(fields) = schema else {
         return schema.clone();
@@ -216,7 +215,7 @@ fn published(schema: &Value) -> Value {
     Value::Object(shown)
 }
 
-/// Adds every definition that something in the document refers to.
+/// Adds all definitions that the document references.
 fn add_referenced(schemas: &mut Map<String, Value>) {
     let mut todo: Vec<String> = Vec::new();
     let mut seen: BTreeSet<String> = BTreeSet::new();
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crd_is_published_with_its_metadata_and_markers() {
+    fn crd_schema_is_published_with_metadata_and_markers() {
         let document = gizmos();
         let schema = &document["components"]["schemas"]["com.example.shop.v1.Gizmo"];
         assert_eq!(schema["description"], json!("A Gizmo."));
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn kubectl_finds_server_side_field_validation() {
+    fn patch_operations_have_the_field_validation_parameter() {
         let document = gizmos();
         let patch =
             &document["paths"]["/apis/shop.example.com/v1/namespaces/{namespace}/gizmos/{name}"]["patch"];
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_is_defined() {
+    fn all_references_are_defined() {
         let core = |kind: &'static str, list_kind, plural| ResourceInfo {
             kind,
             list_kind,
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_group_has_its_own_paths_and_names() {
+    fn core_group_has_api_v1_paths_and_names() {
         let resource = ResourceInfo {
             kind: "ConfigMap",
             list_kind: "ConfigMapList",

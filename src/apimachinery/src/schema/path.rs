@@ -1,12 +1,12 @@
-//! Where in an object a check stands: a chain on the stack, turned into text only for an error.
+//! Path of a value in an object: a linked chain on the stack, formatted only for errors.
 
-/// A node's place, linked to its parent's. Cheap to extend; no allocation until it is printed.
+/// Path of a node, linked to its parent's path. Does not allocate until it is formatted.
 #[derive(Clone, Copy, Debug)]
 pub enum Path<'a> {
     Root,
-    /// A named property.
+    /// Named property.
     Child(&'a Path<'a>, &'a str),
-    /// A key of a free-form map.
+    /// Key of a free-form map.
     Key(&'a Path<'a>, &'a str),
     Index(&'a Path<'a>, usize),
 }
@@ -24,7 +24,7 @@ impl<'a> Path<'a> {
         Path::Index(self, index)
     }
 
-    /// apimachinery's field path: `spec.labels[a].x[0]`, `<nil>` for the root.
+    /// Formats apimachinery's field path: `spec.labels[a].x[0]`, `<nil>` for the root.
     pub fn field(&self) -> String {
         let mut out = String::new();
         self.push_field(&mut out);
@@ -54,8 +54,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The path as the OpenAPI validator writes it in its texts: map keys after a dot, empty at the
-    /// root.
+    /// Formats the path like the OpenAPI validator: map keys follow a dot, the root is empty.
     pub fn openapi(&self) -> String {
         let mut out = String::new();
         self.push_openapi(&mut out);
@@ -85,7 +84,7 @@ impl<'a> Path<'a> {
     }
 }
 
-/// An owned field path, for code that builds paths up front instead of while it recurses.
+/// Joins owned field paths.
 pub fn join(parent: &str, child: &str) -> String {
     if parent.is_empty() {
         child.to_owned()
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_styles_differ_in_map_keys_only() {
+    fn styles_differ_only_in_map_keys_and_root() {
         let root = Path::Root;
         let spec = root.child("spec");
         let labels = spec.child("labels");

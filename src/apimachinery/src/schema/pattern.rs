@@ -1,12 +1,12 @@
-//! `pattern` of a schema: RE2 syntax as Go has it, compiled with the `regex` crate.
+//! `pattern` of a schema: Go's RE2 syntax, compiled with the `regex` crate.
 //!
-//! Both are RE2 descendants. Two differences matter and are translated here: Go's Perl classes
-//! (`\d \w \s \b`) are ASCII, and inside a class Go takes `[`, `&`, `~` and `-` literally where
-//! Rust reads nested classes and set operators.
+//! Both engines descend from RE2. This module translates two differences. Go's Perl classes
+//! (`\d \w \s \b`) match ASCII only. Inside a class, Go treats `[`, `&`, `~` and `-` literally,
+//! where Rust parses nested classes and set operators.
 
 use regex::{Regex, RegexBuilder};
 
-/// Most memory one compiled pattern may take; a pattern is a user's input.
+/// Maximum memory of a compiled pattern, because patterns are user input.
 const PATTERN_BYTES_MAX: usize = 4 << 20;
 
 pub(super) fn compile(pattern: &str) -> Result<Regex, regex::Error> {
@@ -32,14 +32,14 @@ fn translate(pattern: &str) -> String {
                     out.push('^');
                     chars.next();
                 }
-                // A `]` that comes first is a member of the class.
+                // A leading `]` is a member of the class.
                 if chars.peek() == Some(&']') {
                     out.push_str("\\]");
                     chars.next();
                 }
             }
             ('[', true) if chars.peek() == Some(&':') => {
-                // A POSIX class such as [:alpha:]; copied up to its end.
+                // POSIX class such as [:alpha:], copied up to its end.
                 out.push('[');
                 let mut previous = '[';
                 for inner in chars.by_ref() {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn perl_classes_are_ascii_and_class_members_literal() {
+    fn perl_classes_are_ascii_and_class_members_are_literal() {
         let check = |pattern: &str, text: &str, expect: bool| {
             assert_eq!(
                 compile(pattern).unwrap().is_match(text),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_pattern_is_an_error() {
+    fn rejects_invalid_pattern() {
         assert!(compile("a(").is_err());
     }
 }

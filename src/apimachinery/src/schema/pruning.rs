@@ -1,4 +1,4 @@
-//! Pruning: drop fields the schema does not know, and name them for strict field validation.
+//! Pruning: drops unknown fields and reports them for strict field validation.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::{
 
 const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Fields of `metav1.ObjectMeta`; what is not here is unknown.
+/// Fields of `metav1.ObjectMeta`.
 const OBJECT_META_FIELDS: [&str; 15] = [
     "annotations",
     "creationTimestamp",
@@ -47,8 +47,8 @@ const MANAGED_FIELDS_ENTRY_FIELDS: [&str; 7] = [
     "time",
 ];
 
-/// Prunes a whole resource: its type and object metadata are known although no schema names them.
-/// Answers the dropped paths, sorted as strict decoding reports them.
+/// Prunes a resource. Type and object metadata are always known. Returns the dropped paths in the
+/// order of strict decoding.
 pub(super) fn prune_resource(value: &mut Value, node: &Node) -> Vec<String> {
     let mut unknown = Vec::new();
     let root = Path::Root;
@@ -62,7 +62,7 @@ pub(super) fn prune_resource(value: &mut Value, node: &Node) -> Vec<String> {
     unknown
 }
 
-/// Prunes a value that is no resource of its own, such as a default.
+/// Prunes a value that is not a resource, such as a default.
 pub(super) fn prune_value(value: &mut Value, node: &Node) {
     prune(value, Some(node), &Path::Root, &mut Vec::new());
 }

@@ -1,5 +1,5 @@
-//! JSON, and YAML as JSON, read once more closely than `serde_json` does: duplicate keys are found
-//! and named, and whole numbers are integers however they are written.
+//! JSON parser that is stricter than `serde_json`: it reports duplicate keys, and converts whole
+//! numbers to integers.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use serde::{
 };
 use serde_json::{Map, Number, Value};
 
-/// A parsed document and the paths of keys that stand in it twice (the last one wins), as strict
-/// decoding names them: `duplicate field "spec.replicas"`.
+/// Parsed document with the paths of duplicate keys, in the notation of strict decoding: `duplicate
+/// field "spec.replicas"`. The last value is used.
 #[derive(Debug, PartialEq)]
 pub struct StrictJson {
     pub value: Value,
     pub duplicates: Vec<String>,
 }
 
-/// Parses a body. The error is `serde_json`'s.
+/// Parses a body. Errors are those of `serde_json`.
 pub fn parse(bytes: &[u8]) -> Result<StrictJson, serde_json::Error> {
     serde_json::from_slice(bytes)
 }
@@ -36,7 +36,7 @@ impl<'de> Deserialize<'de> for StrictJson {
 
 struct Read<'a> {
     path: String,
-    /// How many levels may be below.
+    /// Number of levels that may follow below.
     levels: usize,
     duplicates: &'a mut Vec<String>,
 }
@@ -79,8 +79,8 @@ impl<'de> Visitor<'de> for Read<'_> {
         Ok(Value::from(value))
     }
 
-    /// `3.0`, `1e2` and `-0` are 3, 100 and 0, as a real server stores them: clients read them as
-    /// integers.
+    /// Converts `3.0`, `1e2` and `-0` to 3, 100 and 0 like kube-apiserver, because clients decode
+    /// them as integers.
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
         if value.fract() == 0.0
             && let Ok(whole) = value.to_string().parse::<i64>()
@@ -142,11 +142,11 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 }
 
-/// Deepest nesting of an object: what is stored must be readable again, and JSON parsers stop at
-/// 128 levels, of which lists and watch events need some for themselves.
+/// Maximum nesting of an object. JSON parsers accept 128 levels; lists and watch events wrap the
+/// object in further levels.
 pub(crate) const NESTING_MAX: usize = 100;
 
-/// Most duplicate fields that are listed before a body is refused outright.
+/// Maximum number of reported duplicate fields. Bodies with more are rejected.
 const DUPLICATES_MAX: usize = 100;
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn duplicates_are_named_and_the_last_wins() {
+    fn reports_duplicates_and_keeps_the_last_value() {
         let read = parse(br#"{"spec":{"a":1,"a":2,"l":[{"x":1,"x":1}]},"spec2":null}"#).unwrap();
         assert_eq!(
             read.value,
@@ -165,24 +165,24 @@ mod tests {
     }
 
     #[test]
-    fn trailing_text_is_an_error() {
+    fn rejects_trailing_text() {
         assert!(parse(b"{} x").is_err());
     }
 
     #[test]
-    fn nesting_ends_somewhere() {
+    fn rejects_nesting_beyond_the_limit() {
         let nested =
             |levels: usize| parse(format!("{}{}", "[".repeat(levels), "]".repeat(levels)).as_bytes());
         assert!(nested(NESTING_MAX).is_ok());
-        let refused = nested(NESTING_MAX + 1).expect_err("too deep").to_string();
+        let rejected = nested(NESTING_MAX + 1).expect_err("too deep").to_string();
         assert!(
-            refused.starts_with("values are nested more than 100 levels deep"),
-            "{refused}"
+            rejected.starts_with("values are nested more than 100 levels deep"),
+            "{rejected}"
         );
     }
 
     #[test]
-    fn whole_numbers_are_integers() {
+    fn converts_whole_numbers_to_integers() {
         let check = |text: &str, expect: Value| {
             assert_eq!(parse(text.as_bytes()).expect(text).value, expect, "{text}");
         };
@@ -214,7 +214,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn reads_what_serde_json_reads(text in r#"[\[\]{}",:0-9a-e.\-]{0,40}"#) {
+        fn accepts_the_same_documents_as_serde_json(text in r#"[\[\]{}",:0-9a-e.\-]{0,40}"#) {
             let plain = serde_json::from_str::<Value>(&text).ok().map(with_integers);
             let strict = parse(text.as_bytes()).ok().map(|read| read.value);
             proptest::prop_assert_eq!(plain, strict);

@@ -1,4 +1,4 @@
-//! The engine as a whole: golden causes of a real server, and laws of defaulting and pruning.
+//! Tests of complete schemas: causes of kube-apiserver, and properties of defaulting and pruning.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ fn summaries(errors: &[FieldError]) -> Vec<String> {
     errors.iter().map(FieldError::summary).collect()
 }
 
-/// Causes of an object whose spec is the given one on top of a valid image.
+/// Returns the causes of an object with this spec and a valid image.
 fn causes(spec: Value) -> Vec<String> {
     let mut object = json!({"spec": {"image": "a:b"}});
     if let (Some(fields), Value::Object(spec)) = (object["spec"].as_object_mut(), spec) {
@@ -54,7 +54,7 @@ fn causes(spec: Value) -> Vec<String> {
 const UNCHECKED: &str = "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
 
 #[test]
-fn causes_read_as_a_real_server_words_them() {
+fn causes_match_kube_apiserver_wording() {
     let check = |spec: Value, expect: &[&str]| assert_eq!(causes(spec), expect);
     check(
         json!({"replicas": "three"}),
@@ -136,7 +136,7 @@ fn causes_read_as_a_real_server_words_them() {
 }
 
 #[test]
-fn rules_run_on_sound_objects_only() {
+fn rules_run_only_on_structurally_valid_objects() {
     assert_eq!(
         causes(json!({"replicas": 6})),
         ["spec: Invalid value: replicas must not exceed 5 outside gold"]
@@ -145,7 +145,7 @@ fn rules_run_on_sound_objects_only() {
 }
 
 #[test]
-fn transition_rules_need_an_old_value() {
+fn transition_rules_run_only_with_an_old_value() {
     let schema = schema();
     let mut old = json!({"spec": {"image": "a", "note": "n"}});
     let mut new = json!({"spec": {"image": "a"}});
@@ -159,12 +159,12 @@ fn transition_rules_need_an_old_value() {
 }
 
 #[test]
-fn unchanged_invalid_values_are_tolerated_on_update() {
+fn update_ratchets_unchanged_invalid_values() {
     let schema = schema();
     let old = json!({"spec": {"image": "BAD", "replicas": 9, "tier": "silver"}});
     let mut new = old.clone();
     new["spec"]["labels"] = json!({"a": "b"});
-    // The pattern fault is on an unchanged field; the rule's node, spec, did change.
+    // The field that violates the pattern is unchanged, but the node of the rule, spec, changed.
     assert_eq!(
         summaries(&schema.validate(&new, Some(&old))),
         ["spec: Invalid value: replicas must not exceed 5 outside gold"]
@@ -175,7 +175,7 @@ fn unchanged_invalid_values_are_tolerated_on_update() {
 }
 
 #[test]
-fn status_is_validated_alone_on_its_subresource() {
+fn status_update_validates_only_status_types() {
     let schema = schema();
     let old = json!({"spec": {"image": "a", "replicas": 1, "tier": "gold"}});
     let mut new = old.clone();
@@ -187,7 +187,7 @@ fn status_is_validated_alone_on_its_subresource() {
 }
 
 #[test]
-fn defaults_follow_null_and_presence() {
+fn defaults_replace_absent_and_null_fields() {
     let check = |mut object: Value, expect: Value| {
         schema().apply_defaults(&mut object);
         assert_eq!(object, expect);
@@ -216,7 +216,7 @@ fn defaults_follow_null_and_presence() {
 }
 
 #[test]
-fn pruning_names_what_it_drops() {
+fn pruning_reports_dropped_paths() {
     let mut object = json!({"apiVersion": "g/v1", "kind": "Gizmo", "bogus": 1,
         "metadata": {"name": "a", "colour": "red", "labels": {"any": "x"}, "ownerReferences": [{"name": "o", "zip": 1}]},
         "spec": {"image": "a", "extra": {"deep": 1}, "labels": {"k": "v"}, "free": {"k": {"l": 1}},
@@ -238,7 +238,7 @@ fn pruning_names_what_it_drops() {
 }
 
 #[test]
-fn embedded_resources_keep_their_metadata() {
+fn pruning_keeps_metadata_of_embedded_resources() {
     let schema = StructuralSchema::trusted(&json!({"type": "object", "properties": {"t": {"type": "object",
         "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object"}}}}}));
     let mut object = json!({"t": {"apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "zip": 1}, "spec": {"a": 1}, "b": 2}});
@@ -249,7 +249,7 @@ fn embedded_resources_keep_their_metadata() {
     );
 }
 
-fn refusals(schema: Value) -> Vec<String> {
+fn rejections(schema: Value) -> Vec<String> {
     let wrapped = json!({"type": "object", "properties": {"spec": schema}});
     match StructuralSchema::compile("s", &wrapped, false) {
         Ok(_) => Vec::new(),
@@ -258,8 +258,8 @@ fn refusals(schema: Value) -> Vec<String> {
 }
 
 #[test]
-fn unsound_schemas_are_refused() {
-    let check = |schema: Value, expect: &[&str]| assert_eq!(refusals(schema), expect);
+fn rejects_non_structural_schemas() {
+    let check = |schema: Value, expect: &[&str]| assert_eq!(rejections(schema), expect);
     check(
         json!({"properties": {"a": {"type": "string"}}}),
         &["s.properties[spec].type: Required value: must not be empty for specified object fields"],
@@ -298,7 +298,7 @@ fn unsound_schemas_are_refused() {
 }
 
 #[test]
-fn junctors_at_the_root_speak_of_defined_fields() {
+fn junctor_fields_must_be_defined_outside() {
     let schema = json!({"type": "object", "oneOf": [{"properties": {"spec": {"minProperties": 1}}}]});
     assert_eq!(
         summaries(&StructuralSchema::compile("s", &schema, false).unwrap_err()),
@@ -307,12 +307,12 @@ fn junctors_at_the_root_speak_of_defined_fields() {
 }
 
 #[test]
-fn rules_are_compiled_when_the_crd_is_created() {
+fn rejects_rules_that_do_not_compile() {
     let check = |rule: &str, expect: &str| {
         let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}, "l": {"type": "array",
             "items": {"type": "object", "properties": {"a": {"type": "string"}}}}},
             "x-kubernetes-validations": [{"rule": rule}]});
-        let found = refusals(schema);
+        let found = rejections(schema);
         match expect {
             "" => assert_eq!(found, [""; 0], "{rule}"),
             expect => assert!(found.len() == 1 && found[0].contains(expect), "{rule}: {found:?}"),
@@ -359,7 +359,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn defaulting_twice_changes_nothing(object in any_json()) {
+    fn defaulting_is_idempotent(object in any_json()) {
         let schema = schema();
         let mut once = object;
         schema.apply_defaults(&mut once);
@@ -369,7 +369,7 @@ proptest! {
     }
 
     #[test]
-    fn pruning_twice_drops_nothing_more(object in any_json()) {
+    fn pruning_is_idempotent(object in any_json()) {
         let schema = schema();
         let mut once = object;
         schema.prune(&mut once);
@@ -390,22 +390,22 @@ proptest! {
     }
 
     #[test]
-    fn an_unchanged_object_never_fails_its_update(object in any_json()) {
+    fn unchanged_object_passes_update(object in any_json()) {
         let schema = schema();
         let errors = schema.validate(&object, Some(&object));
-        // Only faults that junctors report without a place, or transition rules, could remain.
+        // Only errors that junctors report without a path, and transition rules, may remain.
         prop_assert!(errors.iter().all(|error| error.reason != CauseReason::TypeInvalid), "{:?}", errors);
     }
 
     #[test]
-    fn validation_is_total(object in any_json(), old in any_json()) {
+    fn validation_never_panics(object in any_json(), old in any_json()) {
         let schema = schema();
         schema.validate(&object, Some(&old));
     }
 }
 
 #[test]
-fn many_faults_are_told_up_to_a_number() {
+fn number_of_reported_errors_is_limited() {
     let schema =
         json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "integer"}}}});
     let schema = StructuralSchema::compile("s", &schema, false).expect("sound");

@@ -1,6 +1,6 @@
-//! The JSON types that a schema node allows.
+//! JSON types of a schema node.
 
-/// JSON types as a set; a schema node allows none (anything goes), one, or two (int-or-string).
+/// Set of JSON types. A node has none (any type is allowed), one, or two (int-or-string).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Types(u8);
 
@@ -33,7 +33,7 @@ impl Types {
         self.0 & other.0 != 0
     }
 
-    /// The names joined as the validator joins them in its texts.
+    /// Returns the names in the format of the validator's texts.
     pub(super) fn text(self) -> String {
         const NAMES: [(Types, &str); 6] = [
             (Types::OBJECT, "object"),

@@ -1,8 +1,8 @@
 //! Structural validation of a value against a node: types, bounds, required fields, junctors.
 //!
-//! The order of checks and the choice of which junctor branch to blame follow the validator of a
-//! real server, so that causes come out alike. Unchanged invalid values are tolerated on update
-//! (ratcheting): a node's faults are dropped when it equals the old value it correlates with.
+//! To report the same causes, the order of checks and the selection of the reported junctor branch
+//! follow the validator of kube-apiserver. Updates tolerate unchanged invalid values (ratcheting):
+//! the errors of a node are dropped if its value equals the correlated old value.
 
 use serde_json::{Map, Number, Value};
 
@@ -14,16 +14,16 @@ use super::{
     types::Types,
 };
 
-/// Most faults of one object that are told one by one.
+/// Maximum number of errors that are reported individually.
 const FAULTS_MAX: usize = 100;
 
-/// One fault in the validator's own terms; becomes a [`FieldError`] once the prefix is known.
+/// Error in the validator's format, before the prefix is added.
 #[derive(Debug)]
 struct Fault {
-    /// The validator's path, `None` for faults it reports without one.
+    /// Path in the validator's format. `None` for errors without a path.
     at: Option<String>,
     kind: FaultKind,
-    /// The validator's text; two faults with one text are one fault.
+    /// Text of the validator. Errors with equal texts are reported once.
     text: String,
 }
 
@@ -40,9 +40,9 @@ enum FaultKind {
 #[derive(Debug, Default)]
 struct Outcome {
     faults: Vec<Fault>,
-    /// Faults beyond those.
+    /// Number of further errors.
     more: usize,
-    /// How much of the schema the value met: decides which junctor branch to blame.
+    /// Number of passed check groups. Selects the junctor branch whose errors are reported.
     matches: usize,
 }
 
@@ -84,7 +84,7 @@ impl Outcome {
         self.fault(path, FaultKind::Invalid { shown }, tail);
     }
 
-    /// A fault of the object as a whole.
+    /// Adds an error of the object as a whole.
     fn unplaced(&mut self, text: String) {
         self.push(Fault {
             at: None,
@@ -97,7 +97,7 @@ impl Outcome {
 }
 
 impl Fault {
-    /// `prefix` is the field the validation started at, empty for the whole object.
+    /// Converts to a field error below `prefix`, which is empty for the whole object.
     fn into_error(self, prefix: &str) -> FieldError {
         let name = self.at.unwrap_or_default();
         let field = path::join(prefix, name.strip_prefix('.').unwrap_or(&name));
@@ -117,15 +117,15 @@ impl Fault {
     }
 }
 
-/// Validates `value`; `prefix` names the field it stands in (empty: the whole object).
+/// Validates `value` in field `prefix`, which is empty for the whole object.
 pub(super) fn validate(prefix: &str, node: &Node, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let outcome = check(node, value, old, &Path::Root);
-    let told = outcome.faults.into_iter().map(|fault| fault.into_error(prefix));
+    let reported = outcome.faults.into_iter().map(|fault| fault.into_error(prefix));
     let more = (outcome.more > 0).then(|| {
         let detail = format!("and {} more", outcome.more);
         FieldError::type_invalid("<nil>", &Value::Null, &detail)
     });
-    told.chain(more).collect()
+    reported.chain(more).collect()
 }
 
 fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Outcome {
@@ -171,7 +171,7 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Ou
     outcome
 }
 
-/// The JSON type of a value, and the format the validator infers for it.
+/// Returns the JSON type of a value, and the format that the validator infers.
 fn type_of(value: &Value) -> (Types, &'static str, &'static str) {
     match value {
         Value::Null => (Types::default(), "null", ""),
@@ -416,7 +416,7 @@ fn check_object(
         };
         outcome.fault(path, kind, &format!("should have at most {max} properties"));
     }
-    // Type metadata is not ratcheted: both versions are read as the same type.
+    // Type metadata is not ratcheted: both objects are read as the same type.
     let is_type = |name: &str| matches!(path, Path::Root) && (name == "apiVersion" || name == "kind");
     let old_field = |name: &str| old.filter(|_| !is_type(name)).and_then(|old| old.get(name));
     for (name, field) in fields {
@@ -439,7 +439,7 @@ fn check_object(
             }
         }
     }
-    // Walk whichever side is smaller in name order, so that causes come out in a stable order.
+    // Iterate over the schema in name order, so that the order of causes is stable.
     for (name, child) in &node.properties {
         if let Some(field) = fields.get(name) {
             outcome.merge(check(child, field, old_field(name), &path.child(name)));
@@ -466,7 +466,7 @@ fn check_junctors(
     outcome: &mut Outcome,
 ) {
     let at = || gotext::quote(&path.openapi());
-    // Junctor branches are not ratcheted on their own; what they say of sub-fields is.
+    // Junctor branches themselves are not ratcheted, but their sub-fields are.
     if !checks.any_of.is_empty() {
         let mut blamed: Option<Outcome> = None;
         let mut met = None;

@@ -1,4 +1,4 @@
-//! Golden texts and matching rules of selectors.
+//! Error texts and matching rules of selectors.
 
 use super::*;
 use serde_json::json;
@@ -10,7 +10,7 @@ fn matches(selector: &str, labels: Value) -> bool {
 }
 
 #[test]
-fn label_selectors_match_as_kubernetes_does() {
+fn label_selectors_match_like_kubernetes() {
     let check = |selector: &str, yes: Value, no: Value| {
         assert!(matches(selector, yes.clone()), "{selector} should match {yes}");
         assert!(!matches(selector, no.clone()), "{selector} should not match {no}");
@@ -31,7 +31,7 @@ fn label_selectors_match_as_kubernetes_does() {
 }
 
 #[test]
-fn label_selector_errors_are_worded_as_on_a_real_server() {
+fn label_selector_errors_match_kubernetes_wording() {
     let check = |selector: &str, expect: &str| {
         assert_eq!(
             LabelSelector::parse(selector).unwrap_err().to_string(),
@@ -59,7 +59,7 @@ fn label_selector_errors_are_worded_as_on_a_real_server() {
 }
 
 #[test]
-fn field_selectors_compare_texts() {
+fn field_selectors_compare_text_values() {
     let field = |field: &str| {
         let text = match field {
             "metadata.name" => "a,b",
@@ -98,7 +98,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn notin_is_the_opposite_of_in(label in proptest::option::of("[ab]{0,2}")) {
+    fn notin_matches_exactly_when_in_does_not(label in proptest::option::of("[ab]{0,2}")) {
         let labels = label.map_or_else(|| json!({}), |label| json!({"k": label}));
         proptest::prop_assert_ne!(matches("k in (a,b,)", labels.clone()), matches("k notin (a,b,)", labels));
     }

@@ -1,8 +1,9 @@
-//! CEL rules of a schema must compile: syntax, names, fields and result type.
+//! Compilation checks of a schema's CEL rules: syntax, names, fields and result type.
 //!
-//! The `cel` crate evaluates without checking types first. This walk types what the schema can say
-//! (fields reached from `self` and `oldSelf`, literals, comparisons) and reports what a checked
-//! compiler would refuse with certainty: undefined fields, undeclared names, a result that is no
+//! The `cel` crate evaluates without type checking. This visitor infers types where the schema
+//! defines them (fields of `self` and `oldSelf`, literals, comparisons). It reports only certain
+//! errors: undefined fields, undeclared names, results that are not boolean. Expressions of unknown
+//! type pass.
 //! boolean. What it cannot type, it lets pass.
 
 use kube_cel::cel::{
@@ -15,7 +16,7 @@ use crate::schema::node::{Additional, Node};
 use crate::schema::types::Types;
 use crate::schema::{FieldError, cel};
 
-/// Checks one rule object of a sound node.
+/// Checks one rule of a structural node.
 pub(super) fn check(
     at: &str,
     rule: &Value,
@@ -37,19 +38,19 @@ pub(super) fn check(
         is_root,
         optional_old_self: flag == Some(true),
     };
-    let refused = |errors: &mut Vec<FieldError>, key: &str, detail: &str| {
+    let reject = |errors: &mut Vec<FieldError>, key: &str, detail: &str| {
         errors.push(FieldError::invalid(format!("{at}.{key}"), &shown(), detail));
     };
     let source = text("rule");
     let mut uses_old_self = false;
     match cel::parse(source) {
-        Err(err) => refused(&mut errors, "rule", &syntax_error(source, &err).to_string()),
+        Err(err) => reject(&mut errors, "rule", &syntax_error(source, &err).to_string()),
         Ok(program) => {
             uses_old_self = program.references().has_variable("oldSelf");
             match scope.check(source, &program) {
-                Err(err) => refused(&mut errors, "rule", &err.to_string()),
+                Err(err) => reject(&mut errors, "rule", &err.to_string()),
                 Ok(Kind::Bool | Kind::Unknown) => {}
-                Ok(_) => refused(&mut errors, "rule", "cel expression must evaluate to a bool"),
+                Ok(_) => reject(&mut errors, "rule", "cel expression must evaluate to a bool"),
             }
         }
     }
@@ -58,20 +59,20 @@ pub(super) fn check(
         match cel::parse(message) {
             Err(err) => {
                 let err = syntax_error(message, &err);
-                refused(
+                reject(
                     &mut errors,
                     "messageExpression",
                     &format!("messageExpression {err}"),
                 );
             }
             Ok(program) => match scope.check(message, &program) {
-                Err(err) => refused(
+                Err(err) => reject(
                     &mut errors,
                     "messageExpression",
                     &format!("messageExpression {err}"),
                 ),
                 Ok(Kind::Text | Kind::Unknown) => {}
-                Ok(_) => refused(
+                Ok(_) => reject(
                     &mut errors,
                     "messageExpression",
                     "messageExpression must evaluate to a string",
@@ -94,7 +95,7 @@ pub(super) fn check(
     errors
 }
 
-/// A place in an expression (line from 1, column from 0) and what is wrong there.
+/// Error in an expression, with its line (from 1) and column (from 0).
 #[derive(Debug)]
 struct Problem {
     line: usize,
@@ -114,8 +115,8 @@ fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
     }
 }
 
-/// An expression that the compiler rejects. The text has position, source line and a caret under
-/// the place of each problem.
+/// Rejected expression. The text contains the position, the source line and a caret for each
+/// problem.
 #[derive(Debug, thiserror::Error)]
 #[error("compilation failed: {}", shown(expression, problems))]
 struct CompilationError {
@@ -139,7 +140,7 @@ fn shown(source: &str, problems: &[Problem]) -> String {
     lines.join("\n")
 }
 
-/// What is known of an expression's type.
+/// Inferred type of an expression.
 #[derive(Clone, Copy)]
 enum Kind<'a> {
     Unknown,
@@ -148,7 +149,7 @@ enum Kind<'a> {
     Text,
     Null,
     Other,
-    /// A value described by a schema node; `root` also has type and object metadata.
+    /// Value with a schema. If `root` is true, it also has type and object metadata.
     Schema {
         node: &'a Node,
         root: bool,
@@ -346,7 +347,7 @@ impl<'a> Walk<'a, '_> {
         result
     }
 
-    /// Reports at the first place in the source where `needle` stands as a whole word.
+    /// Adds a problem at the first whole-word occurrence of `needle` in the source.
     fn problem_at(&mut self, needle: &str, text: String) {
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         let offset = self
@@ -369,7 +370,7 @@ impl<'a> Walk<'a, '_> {
 impl<'a> Kind<'a> {
     fn of(node: &'a Node, root: bool) -> Self {
         if node.int_or_string || node.format.is_some() || node.nullable {
-            // Nullable fields may be compared with null; formats change the type.
+            // Nullable fields may be compared with null, and formats change the type.
             return if node.types == Types::OBJECT {
                 Kind::Schema { node, root }
             } else {
@@ -386,7 +387,7 @@ impl<'a> Kind<'a> {
     }
 }
 
-/// Whether a call's target is no value but part of the function's name, as in `optional.of(x)`.
+/// Returns true if a call's target is a prefix of the function name, as in `optional.of(x)`.
 fn is_function_namespace(target: &IdedExpr, function: &str) -> bool {
     let Expr::Ident(name) = &target.expr else {
         return false;

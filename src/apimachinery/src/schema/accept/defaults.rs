@@ -1,4 +1,4 @@
-//! Defaults must themselves be valid, pruned values of their node.
+//! Checks that defaults are valid and pruned values of their node.
 
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ fn walk(at: &str, schema: &Map<String, Value>, is_root: bool, errors: &mut Vec<F
         check_default(&format!("{at}.default"), schema, default, errors);
     }
     for (name, property) in members(schema, "properties") {
-        // Defaults in the object's own metadata are refused elsewhere.
+        // The `keywords` module rejects defaults in the object's own metadata.
         let own_metadata = is_root && name == "metadata";
         if let Some(property) = property.as_object().filter(|_| !own_metadata) {
             walk(&format!("{at}.properties[{name}]"), property, false, errors);

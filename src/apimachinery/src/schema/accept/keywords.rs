@@ -1,4 +1,4 @@
-//! Keyword checks beyond structurality: unsupported keywords, list and map types, rule objects.
+//! Keyword checks beyond structural rules: unsupported keywords, list and map types, CEL rules.
 
 use serde_json::{Map, Value};
 
@@ -17,7 +17,7 @@ const RULE_REASONS: [&str; 4] = [
     "FieldValueRequired",
 ];
 
-/// JSON schema keywords that CRDs cannot use, by their field names.
+/// JSON schema keywords that CRDs must not use.
 const UNSUPPORTED: [&str; 6] = [
     "id",
     "additionalItems",
@@ -27,13 +27,13 @@ const UNSUPPORTED: [&str; 6] = [
     "$ref",
 ];
 
-/// What holds for the place a node stands in.
+/// Context of a node.
 #[derive(Clone)]
 struct Place {
-    /// Why defaults are not allowed here.
+    /// Reason why defaults are not allowed, if they are not.
     no_defaults: Option<String>,
     inside_metadata: bool,
-    /// The first ancestor whose children do not correlate between two revisions.
+    /// First ancestor whose items cannot be correlated between two revisions.
     uncorrelatable: Option<String>,
     is_root: bool,
 }
@@ -44,7 +44,8 @@ struct Findings {
     rules: Vec<FieldError>,
 }
 
-/// `node` is the compiled schema when it is sound; only then are its CEL rules judged.
+/// Checks the schema at `at`. `node` is the compiled schema if it is structural; otherwise its CEL
+/// rules are not checked.
 pub(super) fn check(at: &str, schema: &Value, node: Option<&Node>) -> Vec<FieldError> {
     let place = Place {
         no_defaults: None,
@@ -59,7 +60,7 @@ pub(super) fn check(at: &str, schema: &Value, node: Option<&Node>) -> Vec<FieldE
     found.schema.into_iter().chain(found.rules).collect()
 }
 
-/// Whether a schema uses keywords that keep it from having a structural form at all.
+/// Returns true if the schema uses keywords that have no structural form.
 pub(super) fn has_unsupported(schema: &Value) -> bool {
     match schema {
         Value::Object(fields) => {
@@ -165,10 +166,10 @@ fn keywords(at: &str, schema: &Map<String, Value>, place: &Place, errors: &mut V
             TYPES,
         ));
     }
-    if let Some(why) = place.no_defaults.as_ref().filter(|_| set("default")) {
+    if let Some(reason) = place.no_defaults.as_ref().filter(|_| set("default")) {
         errors.push(FieldError::forbidden(
             format!("{at}.default"),
-            &format!("must not be set {why}"),
+            &format!("must not be set {reason}"),
         ));
     }
     for key in UNSUPPORTED {
@@ -347,7 +348,7 @@ fn map_items(at: &str, items: &Map<String, Value>, keys: &[String], errors: &mut
     }
 }
 
-/// Items of sets and maps cannot be null, and a map's keys must always have a value.
+/// Checks that items of sets and maps are not nullable and that map keys always have a value.
 fn keyed_items(
     at: &str,
     items: &Map<String, Value>,
@@ -391,7 +392,7 @@ fn rules(at: &str, schema: &Map<String, Value>, node: Option<&Node>, place: &Pla
         let at = format!("{at}.x-kubernetes-validations[{index}]");
         rule_object(&at, rule, &compiled, &mut found.schema);
     }
-    // Rules are judged only where the schema around them is sound, at this node and below.
+    // Rules are checked only if the schema at and below this node is valid.
     let Some(node) = node.filter(|_| found.schema.is_empty()) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Structurality: a type on every node, and junctors that only constrain what stands outside them.
+//! Structural rules: every node has a type, and logical junctors only constrain values.
 
 use serde_json::{Map, Value, json};
 
@@ -219,7 +219,7 @@ fn value_validation(
     }
 }
 
-/// Keywords that must stand outside junctors, and what is said when they do not.
+/// Keywords that are forbidden inside of junctors, with the error text.
 const OUTSIDE_JUNCTORS: [(&str, &str); 12] = [
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -275,7 +275,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Every field a junctor speaks of must be defined outside junctors too.
+/// Checks that every field of a junctor is also defined outside of junctors.
 fn completeness(
     at: &str,
     defined_at: &str,

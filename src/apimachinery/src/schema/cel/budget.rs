@@ -1,8 +1,8 @@
-//! What the rules of one object may cost.
+//! Cost budget of the rules of an object.
 //!
-//! The `cel` crate evaluates to the end, whatever it takes. So loops, and in them what copies or
-//! reads large values, are given calls of functions that count before they do so, and fail when
-//! nothing is left. The count depends on values alone: what is refused once is refused always.
+//! The `cel` crate has no evaluation limit. Therefore, the compiler wraps loops, and operations on
+//! large values in loops, in calls that charge their cost in advance and fail once the budget is
+//! spent. Costs depend only on values, so the outcome is deterministic.
 
 use std::cell::Cell;
 
@@ -14,40 +14,40 @@ use kube_cel::cel::{
 use super::parts::parts_mut;
 use super::shape::{AMONG, SELECT};
 
-/// About the time to copy one number, some 30 ns. All rules together may take about a second.
+/// Cost unit: about the time to copy a number, 30 ns. The budget is about one second.
 type Ticks = u64;
 const BUDGET: Ticks = 32_000_000;
-/// One turn of a loop, apart from what is done in it.
+/// Overhead of a loop iteration.
 const TURN: Ticks = 16;
-/// One node of an expression.
+/// Cost of an expression node.
 const NODE: Ticks = 4;
-/// Compiling a regular expression.
+/// Cost of compiling a regular expression.
 pub(super) const REGEX: Ticks = 2_000;
-/// What one rule takes however simple it is.
+/// Minimum cost of a rule.
 pub(super) const RULE: Ticks = 64;
-/// Bytes of a text that take as long as a number.
+/// Bytes of text that cost one tick to copy.
 const TEXT_BYTES: u64 = 64;
 
-/// Charges for a loop over the first argument; the other is the price of a turn.
+/// Charges for a loop over the first argument. The second argument is the cost of an iteration.
 const LOOP: &str = "@loop";
-/// What a macro collects its result in.
+/// Variable in which a macro accumulates its result.
 const ACCUMULATOR: &str = "@result";
-/// Charges for reading or copying its argument.
+/// Charges for reading or copying the argument.
 const READ: &str = "@read";
-/// Charges for adding to a list that a loop builds: it is copied a few times.
+/// Charges for appending to a list in a loop, which copies the list several times.
 const GROW: &str = "@grow";
-/// Charges for comparing each item of its argument with each.
+/// Charges for comparing all pairs of items of the argument.
 const PAIRS: &str = "@pairs";
-/// Charges for its argument, if that is a text or bytes that were made.
+/// Charges for the memory of a created text or byte string.
 const MADE: &str = "@made";
-/// Charges for what a template of `format` asks for beside its arguments.
+/// Charges for the padding that a `format` template requests.
 const TEMPLATE: &str = "@template";
-/// Bytes of a text, or of bytes, that were made for a tick: all together may take some hundred
-/// megabytes of memory.
+/// Bytes of a created text or byte string per tick. Limits the memory of all rules to some hundred
+/// megabytes.
 const MADE_BYTES: u64 = 4;
-/// Calls without a name of letters that copy their arguments before they run.
+/// Operators that copy their arguments before they run.
 const COPIERS: [&str; 4] = [operators::ADD, operators::IN, AMONG, SELECT];
-/// Functions that make a text or bytes of their arguments, but those that charge before they do so.
+/// Functions that create a text or byte string, except those that charge by themselves.
 const MAKERS: [&str; 12] = [
     "bytes",
     "charAt",
@@ -67,7 +67,7 @@ thread_local! {
     static LEFT: Cell<Ticks> = const { Cell::new(BUDGET) };
 }
 
-/// To be called before the first rule of an object.
+/// Resets the budget. Must be called before the first rule of an object.
 pub(super) fn refill() {
     LEFT.set(BUDGET);
 }
@@ -76,7 +76,7 @@ pub(super) fn is_spent() -> bool {
     LEFT.get() == 0
 }
 
-/// Nothing is left when this fails, and until the next [`refill`].
+/// Charges the budget. Fails once it is spent, until the next [`refill`].
 pub(super) fn charge(ticks: Ticks) -> Result<(), ExecutionError> {
     let left = LEFT.get().saturating_sub(ticks);
     LEFT.set(left);
@@ -86,7 +86,7 @@ pub(super) fn charge(ticks: Ticks) -> Result<(), ExecutionError> {
     Ok(())
 }
 
-/// What it takes to copy a value.
+/// Returns the cost of copying a value.
 pub(super) fn size(value: &Cel) -> Ticks {
     match value {
         Cel::List(items) => 1 + items.iter().map(size).sum::<Ticks>(),
@@ -108,7 +108,7 @@ pub(super) fn size(value: &Cel) -> Ticks {
     }
 }
 
-/// An error of an argument is told as it is: `This` would say that there is none.
+/// Registers the charging functions. They do not use `This`, because it hides errors of arguments.
 pub(super) fn register(context: &mut Context<'static>) {
     context.add_function(LOOP, charge_loop);
     context.add_function(READ, charge_read);
@@ -118,9 +118,13 @@ pub(super) fn register(context: &mut Context<'static>) {
     context.add_function(TEMPLATE, charge_template);
 }
 
-fn charge_loop(range: Cel, turn: i64) -> ResolveResult {
-    let turn = TURN + turn.unsigned_abs();
-    charge(length(&range).saturating_mul(turn).saturating_add(size(&range)))?;
+fn charge_loop(range: Cel, round_robin_index: i64) -> ResolveResult {
+    let round_robin_index = TURN + round_robin_index.unsigned_abs();
+    charge(
+        length(&range)
+            .saturating_mul(round_robin_index)
+            .saturating_add(size(&range)),
+    )?;
     Ok(range)
 }
 
@@ -148,12 +152,12 @@ fn charge_made(value: Cel) -> ResolveResult {
     Ok(value)
 }
 
-/// For a text of so many bytes that is made.
+/// Charges for creating a text of `bytes` bytes.
 pub(super) fn charge_text(bytes: usize) -> Result<(), ExecutionError> {
     charge(1 + bytes as u64 / MADE_BYTES)
 }
 
-/// `%.9f` asks for nine digits, however short the number is.
+/// Charges for the precision in a template: `%.9f` produces nine digits for any number.
 fn charge_template(template: Cel) -> ResolveResult {
     if let Cel::String(text) = &template {
         for asked in text.split("%.").skip(1) {
@@ -179,7 +183,7 @@ fn length(value: &Cel) -> u64 {
     items as u64
 }
 
-/// The expression with its charges.
+/// Adds the charges to an expression.
 pub(super) fn metered(mut expr: IdedExpr) -> IdedExpr {
     let names = ["self", "oldSelf"].map(str::to_owned).to_vec();
     Meter { names, loops: 0 }.visit(&mut expr);
@@ -187,9 +191,9 @@ pub(super) fn metered(mut expr: IdedExpr) -> IdedExpr {
 }
 
 struct Meter {
-    /// The variables in scope; other identifiers are parts of functions' names.
+    /// Variables in scope. Other identifiers are prefixes of function names.
     names: Vec<String>,
-    /// How many loops this is in.
+    /// Nesting depth of loops.
     loops: usize,
 }
 
@@ -249,7 +253,7 @@ impl Meter {
     }
 
     fn visit_loop(&mut self, comprehension: &mut ComprehensionExpr) {
-        let turn = price(&comprehension.loop_step) + price(&comprehension.loop_cond);
+        let round_robin_index = price(&comprehension.loop_step) + price(&comprehension.loop_cond);
         self.visit(&mut comprehension.iter_range);
         let outer = self.names.len();
         self.names.push(comprehension.iter_var.clone());
@@ -257,9 +261,9 @@ impl Meter {
         self.visit(&mut comprehension.loop_step);
         self.loops -= 1;
         self.names.truncate(outer);
-        let turn = i64::try_from(turn).unwrap_or(i64::MAX);
-        let turn = LiteralValue::Int(turn.into());
-        wrap(&mut comprehension.iter_range, LOOP, vec![turn]);
+        let round_robin_index = i64::try_from(round_robin_index).unwrap_or(i64::MAX);
+        let round_robin_index = LiteralValue::Int(round_robin_index.into());
+        wrap(&mut comprehension.iter_range, LOOP, vec![round_robin_index]);
     }
 }
 
@@ -267,7 +271,7 @@ fn copies(name: &str) -> bool {
     COPIERS.contains(&name) || name.starts_with(|first: char| first.is_ascii_alphabetic())
 }
 
-/// Whether a call may make a text, or bytes.
+/// Returns true if a call may create a text or byte string.
 fn makes_text(call: &CallExpr) -> bool {
     match call.func_name.as_str() {
         operators::ADD => !call.args.iter().any(is_no_text),
@@ -275,7 +279,7 @@ fn makes_text(call: &CallExpr) -> bool {
     }
 }
 
-/// Plainly a list or a number.
+/// Returns true if the expression is certainly a list or a number.
 fn is_no_text(expr: &IdedExpr) -> bool {
     match &expr.expr {
         Expr::List(_) => true,
@@ -314,7 +318,7 @@ fn wrap(expr: &mut IdedExpr, function: &str, more: Vec<LiteralValue>) {
     };
 }
 
-/// The price of one evaluation, what is charged for at its time apart.
+/// Returns the cost of one evaluation, without costs that are charged at run time.
 fn price(expr: &IdedExpr) -> Ticks {
     let all = |parts: &[IdedExpr]| parts.iter().map(price).sum::<Ticks>();
     NODE + match &expr.expr {

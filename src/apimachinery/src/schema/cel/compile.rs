@@ -1,4 +1,4 @@
-//! Compiles the rules of a node.
+//! Compilation of a node's rules.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! The functions that rules may call: those of the crates, and in place of some of them what
-//! Kubernetes means.
+//! Functions for rules: those of the crates, with replacements where Kubernetes behaves
+//! differently.
 
 use std::{cell::RefCell, collections::HashMap};
 
@@ -18,7 +18,7 @@ use regex::Regex;
 use super::{budget, shape};
 use crate::schema::pattern;
 
-/// Compiled patterns that are kept.
+/// Maximum number of cached patterns.
 const PATTERNS_MAX: usize = 64;
 
 thread_local! {
@@ -42,7 +42,7 @@ pub(super) fn context() -> Context<'static> {
     context
 }
 
-/// Texts are measured in characters.
+/// Returns the size of a value. The size of a text is its number of characters.
 fn size(This(value): This<Cel>) -> Result<i64, ExecutionError> {
     let size = match &value {
         Cel::List(items) => items.len(),
@@ -62,7 +62,7 @@ fn size(This(value): This<Cel>) -> Result<i64, ExecutionError> {
     Ok(i64::try_from(size).unwrap_or(i64::MAX))
 }
 
-/// RE2 as Go has it, which is what `pattern` of a schema is, too.
+/// Matches a regular expression in the syntax of Go's RE2, like `pattern` of a schema.
 fn matches(This(text): This<Arc<String>>, regex: Arc<String>) -> Result<bool, ExecutionError> {
     PATTERNS.with_borrow_mut(|patterns| {
         if let Some(known) = patterns.get(regex.as_str()) {
@@ -81,7 +81,7 @@ fn matches(This(text): This<Arc<String>>, regex: Arc<String>) -> Result<bool, Ex
     })
 }
 
-/// What `type(x)` is compared with.
+/// Names of types for comparisons with `type(x)`.
 const TYPES: [&str; 11] = [
     "bool",
     "bytes",
@@ -96,7 +96,7 @@ const TYPES: [&str; 11] = [
     "optional_type",
 ];
 
-/// A type as a value.
+/// Type as a value.
 #[derive(Debug, PartialEq, Eq)]
 struct TypeName(&'static str);
 
@@ -129,17 +129,17 @@ fn type_of(This(value): This<Cel>) -> ResolveResult {
     Ok(Cel::Opaque(Arc::new(TypeName(name))))
 }
 
-/// Types are not checked before, so that nothing is to do.
+/// Returns the value unchanged: types are dynamic.
 fn dynamic(This(value): This<Cel>) -> ResolveResult {
     Ok(value)
 }
 
-/// What comes of it may be far longer than what it is made of, and is counted before.
+/// Replaces text. Charges in advance, because the result may be much longer than the arguments.
 fn replace(This(text): This<Arc<String>>, Arguments(args): Arguments) -> ResolveResult {
     let (from, to, most) = match &args[..] {
         [Cel::String(from), Cel::String(to)] => (from, to, usize::MAX),
         [Cel::String(from), Cel::String(to), Cel::Int(most)] => {
-            // Below zero it is no bound.
+            // A negative limit means no limit, as in Go.
             (from, to, usize::try_from(*most).unwrap_or(usize::MAX))
         }
         _ => return Err(ExecutionError::NoSuchOverload),
@@ -150,7 +150,7 @@ fn replace(This(text): This<Arc<String>>, Arguments(args): Arguments) -> Resolve
     Ok(Cel::String(Arc::new(replaced)))
 }
 
-/// As [`replace`].
+/// Joins texts. Charges in advance, like [`replace`].
 fn join(This(items): This<Arc<Vec<Cel>>>, Arguments(args): Arguments) -> ResolveResult {
     let separator = match &args[..] {
         [] => "",

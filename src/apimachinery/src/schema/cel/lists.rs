@@ -1,7 +1,6 @@
-//! Lists that are sets or maps by their schema: `==`, `!=` and `in` ignore the order of their
-//! items, `+` merges. Values know nothing of their schemas when they are evaluated, so rules are
-//! given calls that do this when they are compiled. Fields of what may be missing (`a.?b.c`) become
-//! calls on the way.
+//! Operators on lists of type `set` or `map`: `==`, `!=` and `in` ignore the order of items, and
+//! `+` merges. CEL values do not carry their schemas, so the compiler replaces such operators by
+//! calls that carry the shape. It also replaces selections on optional values (`a.?b.c`).
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use super::{
 };
 use crate::schema::node::{ListType, Node};
 
-/// The shapes that a rule's calls are given, as variables.
+/// Shapes of a rule's calls, passed as variables.
 #[derive(Debug, Default)]
 pub(super) struct Shapes(Vec<(String, Arc<Shape>)>);
 
@@ -29,7 +28,7 @@ impl Shapes {
             .collect()
     }
 
-    /// The variable's name.
+    /// Adds a shape and returns the name of its variable.
     fn add(&mut self, shape: Arc<Shape>) -> String {
         if let Some((name, _)) = self.0.iter().find(|(_, known)| *known == shape) {
             return name.clone();
@@ -40,7 +39,7 @@ impl Shapes {
     }
 }
 
-/// The expression of a rule of this node, its operators by the types of their operands.
+/// Replaces the operators of a rule at this node according to the types of their operands.
 pub(super) fn typed(mut expr: IdedExpr, node: &Node, shapes: &mut Shapes) -> IdedExpr {
     let variables = ["self", "oldSelf"].map(|name| (name.to_owned(), Type::Part(node)));
     let mut typing = Typing {
@@ -53,13 +52,13 @@ pub(super) fn typed(mut expr: IdedExpr, node: &Node, shapes: &mut Shapes) -> Ide
     expr
 }
 
-/// What is known of a value; an optional one is as what is in it.
+/// Inferred type of a value. An optional has the type of its content.
 #[derive(Debug, Clone)]
 enum Type<'n> {
     Unknown,
-    /// A part of the object.
+    /// Part of the object.
     Part(&'n Node),
-    /// A list that the rule makes of such items.
+    /// List that the rule builds.
     ListOf(Box<Type<'n>>),
 }
 
@@ -68,7 +67,7 @@ impl<'n> Type<'n> {
         node.map_or(Self::Unknown, Self::Part)
     }
 
-    /// The first that says something.
+    /// Returns this type, or the other if this one is unknown.
     fn or(self, other: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Unknown => other(),
@@ -76,7 +75,7 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// A list of such items.
+    /// Returns the type of a list with items of this type.
     fn listed(self) -> Self {
         match self {
             Self::Unknown => Self::Unknown,
@@ -84,7 +83,7 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// Of a list.
+    /// Returns the type of a list's items.
     fn item(&self) -> Self {
         match self {
             Self::Unknown => Self::Unknown,
@@ -93,7 +92,7 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// Of a list or a map.
+    /// Returns the type of the items of a list or the values of a map.
     fn member(&self) -> Self {
         self.item().or(|| match self {
             Self::Part(node) => Self::of_part(node.additional_schema()),
@@ -118,7 +117,7 @@ impl<'n> Type<'n> {
         }
     }
 
-    /// Whether it is a set or a map, which `+` merges.
+    /// Returns true for lists of type `set` or `map`, which `+` merges.
     fn merges(&self) -> bool {
         match self {
             Self::Part(node) => node.list_type != ListType::Atomic,
@@ -160,7 +159,7 @@ impl Typing<'_, '_> {
         self.types = outer;
     }
 
-    /// Makes an operator on a set or a map, or on what holds one, the call that knows it.
+    /// Replaces an operator on a set or map, or on a value that contains one, by a call.
     fn replace(&mut self, expr: &mut IdedExpr) {
         let id = expr.id;
         let Expr::Call(call) = &mut expr.expr else {
@@ -172,7 +171,7 @@ impl Typing<'_, '_> {
         let [left, right] = &call.args[..] else { return };
         let (function, shape) = match call.func_name.as_str() {
             operators::EQUALS | operators::NOT_EQUALS => {
-                // The crate's own takes no two optional values for equal.
+                // The crate's `==` never treats two optional values as equal.
                 let plain = [left, right].into_iter().any(is_optional).then(Shape::plain);
                 (SAME, self.types.of(left).shape().or(plain))
             }
@@ -180,7 +179,8 @@ impl Typing<'_, '_> {
                 let left = self.types.of(left);
                 (MERGE, left.shape().filter(|_| left.merges()))
             }
-            // Items are compared with the value as their schema has it, else as the value's own.
+            // The schema of the items decides the comparison; if it is unknown, the schema of the
+            // value.
             operators::IN => {
                 let item = self.types.of(right).item();
                 (AMONG, item.or(|| self.types.of(left)).shape())
@@ -208,7 +208,7 @@ impl Typing<'_, '_> {
     }
 }
 
-/// Whether an expression says by its form that its value is an optional one.
+/// Returns true if the form of the expression shows that its value is optional.
 fn is_optional(expr: &IdedExpr) -> bool {
     let Expr::Call(call) = &expr.expr else {
         return false;
@@ -222,7 +222,7 @@ fn is_optional(expr: &IdedExpr) -> bool {
     }
 }
 
-/// Makes the field of an optional object the call that knows it.
+/// Replaces a field selection on an optional object by a call.
 fn choose(expr: &mut IdedExpr) {
     let id = expr.id;
     let Expr::Select(select) = &mut expr.expr else {
@@ -241,14 +241,14 @@ fn choose(expr: &mut IdedExpr) {
     });
 }
 
-/// The variables in scope, the innermost last.
+/// Variables in scope, innermost last.
 #[derive(Debug, Clone)]
 struct Types<'n> {
     variables: Vec<(String, Type<'n>)>,
 }
 
 impl<'n> Types<'n> {
-    /// In a loop.
+    /// Returns the variables inside a loop.
     fn inside(&self, comprehension: &ComprehensionExpr) -> Self {
         let item = self.of(&comprehension.iter_range).item();
         let mut inner = self.clone();
@@ -285,7 +285,7 @@ impl<'n> Types<'n> {
     fn of_call(&self, call: &CallExpr) -> Type<'n> {
         match (call.func_name.as_str(), call.target.as_deref(), &call.args[..]) {
             (operators::ADD | MERGE, None, [left, right, ..]) => self.of(left).or(|| match self.of(right) {
-                // What is not known merges nothing.
+                // The result of `+` with an unknown list is an ordinary list.
                 right if right.merges() => right.item().listed(),
                 right => right,
             }),
@@ -316,7 +316,7 @@ impl<'n> Types<'n> {
             .fold(unknown, |known, expr| known.or(|| self.of(expr)))
     }
 
-    /// What the macros `map` and `filter` collect: a list is added to it, on a condition perhaps.
+    /// Returns the list type that the macros `map` and `filter` build.
     fn collected(&self, step: &IdedExpr) -> Type<'n> {
         let Expr::Call(call) = &step.expr else {
             return Type::Unknown;

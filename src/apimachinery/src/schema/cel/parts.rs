@@ -1,12 +1,12 @@
-//! What an expression is made of.
+//! Subexpressions of an expression.
 
 use kube_cel::cel::{
     IdedExpr,
     common::ast::{EntryExpr, Expr, IdedEntryExpr},
 };
 
-/// The expressions directly in another. Those of a loop have its variables in scope, which whoever
-/// asks has to see to.
+/// Returns the direct subexpressions. The caller must add the variables of a loop to the scope of
+/// its subexpressions.
 pub(super) fn parts_mut(expr: &mut Expr) -> Vec<&mut IdedExpr> {
     match expr {
         Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => Vec::new(),

@@ -1,7 +1,6 @@
-//! Which fields of `self` and `oldSelf` a rule can look at.
+//! Fields of `self` and `oldSelf` that a rule reads.
 //!
-//! An evaluation copies the values of its variables, so a rule that names two fields of a large
-//! object should be given those two.
+//! Evaluation copies the variables, so a rule receives only the fields that it reads.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +9,10 @@ use kube_cel::cel::{
     common::ast::{EntryExpr, Expr, IdedEntryExpr},
 };
 
-/// The fields a rule reads, by their CEL names.
+/// Fields that a rule reads, by CEL name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// It uses the value as a whole.
+    /// The rule uses the whole value.
     All,
     Fields(BTreeSet<String>),
 }
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selected_fields_are_all_a_rule_reads() {
+    fn finds_all_fields_that_a_rule_reads() {
         let check = |rule: &str, expect: &[&str]| {
             let fields = expect.iter().map(|field| (*field).to_owned()).collect();
             assert_eq!(

@@ -1,11 +1,11 @@
-//! A compiled rule of `x-kubernetes-validations`.
+//! Compiled rule of `x-kubernetes-validations`.
 
 use kube_cel::cel::{IdedExpr, ParseErrors, Value as Cel};
 
 use super::reads::Reads;
 use crate::schema::error::CauseReason;
 
-/// One rule of a node.
+/// Rule of a node.
 #[derive(Debug)]
 pub(in crate::schema) struct Rule {
     pub(in crate::schema) source: String,
@@ -14,16 +14,16 @@ pub(in crate::schema) struct Rule {
     pub(super) reason: Option<CauseReason>,
     pub(super) optional_old_self: bool,
     pub(in crate::schema) uses_old_self: bool,
-    /// `Err` when a stored rule no longer compiles; the rule then refuses every object.
+    /// Error if a stored rule no longer compiles. The rule then rejects every object.
     pub(super) program: Result<IdedExpr, ParseErrors>,
     pub(super) message_program: Option<IdedExpr>,
     pub(super) reads: Reads,
-    /// Variables that its calls on lists are given.
+    /// Variables for the rule's calls on sets and maps.
     pub(super) shapes: Vec<(String, Cel)>,
 }
 
 impl Rule {
-    /// The words that stand for the rule in messages about its evaluation.
+    /// Returns the text that identifies the rule in messages about its evaluation.
     pub(super) fn name(&self) -> &str {
         self.message.as_deref().unwrap_or(&self.source).trim()
     }

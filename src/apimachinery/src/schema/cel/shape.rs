@@ -1,5 +1,5 @@
-//! How values are compared that are, or hold, lists that are sets or maps by their schema: in those
-//! the order of items says nothing, however deep they are.
+//! Comparison of values that are or contain lists of type `set` or `map`, in which the order of
+//! items has no meaning.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,24 +11,24 @@ use kube_cel::cel::{
 use super::{budget, escape};
 use crate::schema::node::{Additional, ListType, Node};
 
-/// Whether two values are equal in this shape.
+/// Compares two values of this shape.
 pub(super) const SAME: &str = "@same";
-/// Whether a value is equal to one of a list's items, which have this shape.
+/// Checks whether a list with items of this shape contains a value.
 pub(super) const AMONG: &str = "@among";
-/// The items of the first list, and of the second what the first has not. Of two with the same keys
-/// it is the second's, in the place of the first's. As in Kubernetes, a set has nothing twice then,
-/// and a map what the second list has twice.
+/// Merges two lists: items of the first, then items of the second that the first does not contain.
+/// If the keys are equal, the second list's item replaces the first's in place. As in Kubernetes,
+/// merged sets have no duplicates, but a map keeps duplicates of the second list.
 pub(super) const MERGE: &str = "@merge";
-/// The field of an object, or of an optional one, where it has it; null has none.
+/// Selects a field of an object or optional object as an optional. Null has no fields.
 pub(super) const SELECT: &str = "@select";
 
-/// What of a value is compared in another way than item by item. Values of the same schema have the
-/// same.
+/// Parts of a value that are not compared item by item. Values of the same schema have the same
+/// shape.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     List {
-        /// By what items are told apart, where their order says nothing: none of a set, whose items
-        /// are.
+        /// Keys that identify items of a map, or an empty list for a set, whose items identify
+        /// themselves. `None` for an ordered list.
         keys: Option<Vec<Key>>,
         items: Option<Arc<Shape>>,
     },
@@ -45,7 +45,7 @@ impl Opaque for Shape {
 }
 
 impl Shape {
-    /// `None`: values are compared as they are.
+    /// Returns the shape of a node, or `None` if plain comparison is correct.
     pub(super) fn of(node: &Node) -> Option<Arc<Self>> {
         let inside = |child: &Node| child.contents.unique_lists.then(|| Self::of(child)).flatten();
         let items = node.items.as_deref().and_then(inside);
@@ -67,7 +67,7 @@ impl Shape {
         (!fields.is_empty() || others.is_some()).then(|| Arc::new(Self::Object { fields, others }))
     }
 
-    /// Of values that are compared as they are.
+    /// Returns the shape of values with plain comparison.
     pub(super) fn plain() -> Arc<Self> {
         Arc::new(Self::Object {
             fields: HashMap::new(),
@@ -75,7 +75,7 @@ impl Shape {
         })
     }
 
-    /// Of a list in order.
+    /// Returns the shape of an ordered list.
     pub(super) fn list_of(items: Arc<Self>) -> Arc<Self> {
         Arc::new(Self::List {
             keys: None,
@@ -83,7 +83,7 @@ impl Shape {
         })
     }
 
-    /// The left one's schema says what both are.
+    /// Compares two values, both with the schema of the left one.
     fn are_equal(&self, left: &Cel, right: &Cel) -> Result<bool, ExecutionError> {
         match (self, left, right) {
             (_, Cel::Opaque(_), Cel::Opaque(_)) => {
@@ -137,7 +137,7 @@ fn are_equal_in(shape: Option<&Shape>, left: &Cel, right: &Cel) -> Result<bool, 
     }
 }
 
-/// Whether `is_so` holds for each, as far as it can be told.
+/// Returns true if `is_so` is true for every item. Stops at the first false result or error.
 fn all<T>(
     mut each: impl Iterator<Item = T>,
     is_so: impl Fn(T) -> Result<bool, ExecutionError>,
@@ -153,7 +153,7 @@ fn optional(value: &Cel) -> Result<&OptionalValue, ExecutionError> {
     value.try_into()
 }
 
-/// What a rule's expression hands on as a variable.
+/// Extracts the shape from a variable.
 fn shape(value: &Cel) -> Result<&Shape, ExecutionError> {
     let Cel::Opaque(shape) = value else {
         return Err(ExecutionError::NoSuchOverload);
@@ -192,7 +192,7 @@ fn among(item: Cel, container: Cel, by: Cel) -> ResolveResult {
     Ok(Cel::Bool(false))
 }
 
-/// The crate's own fails where the field is missing.
+/// Selects a field. Unlike the crate's implementation, a missing field is not an error.
 fn select(object: Cel, field: Arc<String>) -> ResolveResult {
     let inner = if let Cel::Opaque(_) = &object {
         optional(&object)?.value()
@@ -231,11 +231,12 @@ fn merge(left: Cel, right: Cel, by: Cel) -> ResolveResult {
     Ok(Cel::List(Arc::new(merged)))
 }
 
-/// What tells items apart.
+/// Keys that identify items.
 struct Keys<'a>(&'a [Key]);
 
 impl Keys<'_> {
-    /// Each item is looked for among all others, by its keys or as a whole, and all may be copied.
+    /// Charges for searching each item among all others, by keys or as a whole, and for copying
+    /// all.
     fn charge(&self, left: &[Cel], right: &[Cel]) -> Result<(), ExecutionError> {
         let sizes = |items: &[Cel]| items.iter().map(budget::size).sum::<u64>();
         let pair = match self.0.len() as u64 {

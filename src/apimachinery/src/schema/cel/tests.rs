@@ -1,11 +1,12 @@
-//! What rules see and say: typed values, old values, dynamic messages, evaluation errors.
+//! Evaluation of rules: typed values, old values, computed messages, evaluation errors.
 
 use serde_json::{Value, json};
 
 use super::escape;
 use crate::schema::{FieldError, StructuralSchema};
 
-/// Causes of an update (or a create) under one rule on a node of this schema.
+/// Returns the causes of an update (or create, without `old`) with one rule on a node of the
+/// schema.
 fn causes(schema: Value, rule: Value, value: Value, old: Option<Value>) -> Vec<String> {
     let mut schema = schema;
     schema["x-kubernetes-validations"] = json!([rule]);
@@ -26,7 +27,7 @@ fn holds(schema: Value, rule: &str, value: Value) -> bool {
 }
 
 #[test]
-fn values_are_typed_by_their_schema() {
+fn values_have_the_types_of_their_schema() {
     let object = |properties: Value| json!({"type": "object", "properties": properties});
     let text = |format: &str| json!({"type": "string", "format": format});
     assert!(holds(
@@ -75,7 +76,7 @@ fn values_are_typed_by_their_schema() {
 }
 
 #[test]
-fn old_values_are_optional_where_asked_for() {
+fn optional_old_self_is_an_optional_value() {
     let schema = json!({"type": "integer"});
     let rule = json!({"rule": "oldSelf.hasValue() ? self >= oldSelf.value() : self > 0", "optionalOldSelf": true,
         "message": "must grow"});
@@ -92,7 +93,7 @@ fn old_values_are_optional_where_asked_for() {
 }
 
 #[test]
-fn messages_may_be_computed() {
+fn message_expression_computes_the_message() {
     let schema = json!({"type": "integer"});
     let check = |expression: &str, expect: &str| {
         let rule = json!({"rule": "self < 3", "message": "too big", "messageExpression": expression});
@@ -106,13 +107,13 @@ fn messages_may_be_computed() {
         "'must be under 3, is ' + string(self)",
         "spec: Invalid value: 7: must be under 3, is 7",
     );
-    // What cannot be shown gives way to the message.
+    // If the result is unusable, the static message is used.
     check("'  '", "spec: Invalid value: 7: too big");
     check("'a\\nb'", "spec: Invalid value: 7: too big");
 }
 
 #[test]
-fn evaluation_errors_are_causes() {
+fn evaluation_errors_are_reported_as_causes() {
     let schema =
         json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}});
     let check = |rule: &str, expect: &str| {
@@ -135,7 +136,7 @@ fn evaluation_errors_are_causes() {
 }
 
 #[test]
-fn items_of_list_maps_keep_their_old_value() {
+fn items_of_list_maps_correlate_by_key() {
     let items = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}, "v": {"type": "integer"}},
         "x-kubernetes-validations": [{"rule": "self.v >= oldSelf.v", "message": "must not shrink"}]});
     let schema = json!({"type": "object", "properties": {"l": {"type": "array", "x-kubernetes-list-type": "map",
@@ -152,7 +153,7 @@ fn items_of_list_maps_keep_their_old_value() {
 }
 
 #[test]
-fn rules_on_uncorrelatable_items_cannot_look_back() {
+fn rejects_old_self_on_uncorrelatable_items() {
     let schema = json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "string",
         "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}}});
     assert_eq!(
@@ -161,10 +162,10 @@ fn rules_on_uncorrelatable_items_cannot_look_back() {
     );
 }
 
-/// https://kubernetes.io/docs/reference/using-api/cel/: `==` ignores the order, `+` is a union that
-/// keeps places.
+/// According to https://kubernetes.io/docs/reference/using-api/cel/, `==` ignores the order and `+`
+/// is a union that preserves positions.
 #[test]
-fn lists_that_are_sets_or_maps_have_no_order() {
+fn comparison_of_sets_and_maps_ignores_order() {
     let text = json!({"type": "string"});
     let map = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k-1", "p"],
         "items": {"type": "object", "required": ["k-1", "p"], "properties": {"k-1": text, "p": {"type": "integer"}, "v": text}}});
@@ -185,12 +186,13 @@ fn lists_that_are_sets_or_maps_have_no_order() {
         "self.s != ['a', 'c'] && self.s != ['a'] && self.s != ['a', 'b', 'c'] && self.g[0].own != self.s",
         "self.s + ['c', 'a', 'd'] == ['d', 'c', 'b', 'a'] && (self.s + self.t).size() == 2",
         "[] + (self.s + ['c', 'a', 'd']) == ['a', 'b', 'c', 'd']",
-        // unstructuredSetList.Add remembers what it appends, unstructuredMapList.Add does not.
+        // As in Kubernetes, unstructuredSetList.Add removes duplicates of appended items, and
+        // unstructuredMapList.Add does not.
         "[] + (self.s + ['c', 'a', 'c', 'd', 'c']) == ['a', 'b', 'c', 'd']",
         "(self.m + ['z', 'w'].map(v, {'k__dash__1': 'b', 'p': 1, 'v': v})).map(e, e.v) == ['x', 'y', 'z', 'w']",
         "(self.m + [{'k__dash__1': 'a', 'p': 1, 'v': 'z'}, {'k__dash__1': 'b', 'p': 1, 'v': 'w'}]).map(e, e.v) == ['z', 'y', 'w']",
         "self.m != self.m + [{'k__dash__1': 'a', 'p': 1, 'v': 'z'}]",
-        // The left one says what they are; a list that a macro makes is none of the schema's.
+        // The left operand decides. A list that a macro builds has no schema.
         "self.l != self.s && self.l + self.s == ['b', 'a', 'a', 'b'] && self.s.map(x, x) != self.t.map(x, x)",
     ] {
         assert!(holds(rule), "{rule}");
@@ -206,10 +208,10 @@ fn lists_that_are_sets_or_maps_have_no_order() {
     );
 }
 
-/// What holds sets and maps is equal where these are: Kubernetes' values know their schemas,
-/// wherever they are.
+/// Values that contain sets and maps are compared without order, too, because in Kubernetes every
+/// value carries its schema.
 #[test]
-fn lists_that_are_sets_or_maps_have_no_order_wherever_they_are() {
+fn comparison_of_nested_sets_and_maps_ignores_order() {
     let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
     let part = json!({"type": "object", "properties": {"a-b": set, "n": {"type": "integer"}}});
     let map = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
@@ -265,7 +267,7 @@ fn lists_that_are_sets_or_maps_have_no_order_wherever_they_are() {
             "self.o.n == self.p.n && self.o != {'a__dash__b': ['x', 'z'], 'n': 1} && self.o != {'n': 1}",
             true,
         ),
-        // A list of keys that a macro makes has an order.
+        // A list of keys that a macro builds is ordered.
         ("self.m.map(i, i.k) == self.n.map(i, i.k)", false),
     ] {
         assert_eq!(holds(schema.clone(), rule, value.clone()), expect, "{rule}");
@@ -286,9 +288,9 @@ fn lists_that_are_sets_or_maps_have_no_order_wherever_they_are() {
     assert_eq!(immutable(false, "self == oldSelf", &turned).len(), 1);
 }
 
-/// https://kubernetes.io/docs/reference/using-api/cel/#optional-types: what is missing is no error.
+/// https://kubernetes.io/docs/reference/using-api/cel/#optional-types: missing fields are no error.
 #[test]
-fn optional_fields_may_be_missing() {
+fn optional_selection_accepts_missing_fields() {
     let inner = json!({"type": "object", "properties": {"b": {"type": "integer"}, "c": {"type": "integer"}}});
     let mut nullable = inner.clone();
     nullable["nullable"] = json!(true);
@@ -304,7 +306,7 @@ fn optional_fields_may_be_missing() {
     ] {
         assert!(holds(schema.clone(), rule, value.clone()), "{rule}");
     }
-    // Why an operand is missing is told through whatever is done with it.
+    // Errors of operands propagate through operators and functions.
     for rule in [
         "self.z == self.a",
         "self.l.all(i, i.c + 1 > 0)",
@@ -324,7 +326,7 @@ fn optional_fields_may_be_missing() {
 }
 
 #[test]
-fn names_are_escaped_as_kubernetes_does() {
+fn names_are_escaped_like_in_kubernetes() {
     assert_eq!(escape("a.b-c/d"), "a__dot__b__dash__c__slash__d");
     assert_eq!(escape("my_field"), "my_field");
     assert_eq!(escape("a__b"), "a__underscores__b");
@@ -340,7 +342,7 @@ const SPENT: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 #[test]
-fn rules_that_cost_too_much_are_cut_short() {
+fn rules_beyond_the_cost_budget_fail() {
     let spends = |rule: &str, value: Value| {
         let found = causes(numbers(), json!({"rule": rule, "message": "m"}), value, None);
         assert!(found.len() == 1 && found[0].ends_with(SPENT), "{rule}: {found:?}");
@@ -351,7 +353,7 @@ fn rules_that_cost_too_much_are_cut_short() {
         many(250),
     );
     spends("self.l.all(a, self.l.exists_one(b, b == a))", many(10_000));
-    // What comes beside does not help.
+    // A true operand of `||` does not hide the exceeded budget.
     spends(
         "self.l.exists(a, self.l.exists(b, self.l.exists(c, c < 0))) || true",
         many(400),
@@ -367,9 +369,9 @@ fn rules_that_cost_too_much_are_cut_short() {
     });
 }
 
-/// Where an operator becomes a call that knows the lists' types, its operands are copied.
+/// Operators that are replaced by calls on sets copy their operands.
 #[test]
-fn calls_on_lists_that_are_sets_are_counted() {
+fn calls_on_sets_are_charged() {
     let set = json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}});
     let sets = json!({"type": "array", "items": set});
     let spends = |count: usize| {
@@ -380,10 +382,9 @@ fn calls_on_lists_that_are_sets_are_counted() {
     assert!(spends(6_000) && !spends(1_000));
 }
 
-/// Texts and bytes that rules make take memory, and each step may double what the one before it
-/// made.
+/// Rules can create large texts and byte strings, because each operation may double the length.
 #[test]
-fn texts_that_grow_are_counted() {
+fn created_texts_are_charged() {
     let spends = |rule: &str, bytes: usize| {
         let value = json!({"l": [1, 2, 3], "t": ["y".repeat(bytes), "a"]});
         let found = causes(numbers(), json!({"rule": rule, "message": "m"}), value, None);
@@ -412,7 +413,7 @@ fn texts_that_grow_are_counted() {
 }
 
 #[test]
-fn replace_and_join_are_those_of_kubernetes() {
+fn replace_and_join_behave_like_in_kubernetes() {
     let value = || json!({"l": [1], "t": ["a", "bb", ""]});
     for rule in [
         "'hello hello'.replace('he', 'we') == 'wello wello' && 'hello hello'.replace('he', 'we', -1) == 'wello wello'",
@@ -425,7 +426,7 @@ fn replace_and_join_are_those_of_kubernetes() {
 }
 
 #[test]
-fn ordinary_rules_cost_little() {
+fn ordinary_rules_stay_within_the_budget() {
     let many = |count: usize| json!({"l": (0..count).collect::<Vec<_>>()});
     assert!(holds(
         numbers(),
@@ -446,7 +447,7 @@ fn ordinary_rules_cost_little() {
 }
 
 #[test]
-fn loops_mean_what_they_meant() {
+fn metering_does_not_change_results() {
     let value = || json!({"l": [3, 1, 2], "t": ["a", "bb"]});
     for rule in [
         "self.l.filter(a, a > 1).size() == 2 && self.l.filter(a, a > 1)[0] == 3",
@@ -464,7 +465,7 @@ fn loops_mean_what_they_meant() {
 }
 
 #[test]
-fn texts_are_characters_and_patterns_are_re2() {
+fn size_counts_characters_and_patterns_are_re2() {
     let text = || json!({"type": "string"});
     assert!(holds(
         text(),
@@ -477,7 +478,7 @@ fn texts_are_characters_and_patterns_are_re2() {
 }
 
 #[test]
-fn types_can_be_compared() {
+fn compares_types() {
     let anything = || {
         json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {
         "p": {"x-kubernetes-int-or-string": true}}})
@@ -494,8 +495,8 @@ fn types_can_be_compared() {
 }
 
 #[test]
-fn functions_that_nobody_knows_are_refused() {
-    let refused = |rule: &str| {
+fn rejects_undeclared_functions() {
+    let rejected = |rule: &str| {
         let schema = json!({"type": "object", "x-kubernetes-validations": [{"rule": rule}]});
         let errors = StructuralSchema::compile("s", &schema, false)
             .err()
@@ -503,7 +504,7 @@ fn functions_that_nobody_knows_are_refused() {
         errors.first().map(FieldError::summary).unwrap_or_default()
     };
     for rule in ["undefined(self)", "self.undefined()", "math.undefined(1) > 0"] {
-        let found = refused(rule);
+        let found = rejected(rule);
         assert!(
             found.contains("undeclared reference to 'undefined'"),
             "{rule}: {found}"
@@ -515,13 +516,13 @@ fn functions_that_nobody_knows_are_refused() {
         "Foo{a: 1} == self",
         "optional.of(1).optMap(v, v).hasValue()",
     ] {
-        assert!(refused(rule).contains("undeclared reference"), "{rule}");
+        assert!(rejected(rule).contains("undeclared reference"), "{rule}");
     }
     for rule in [
         "math.greatest(1, 2) > 0 && sets.contains([1], [1]) && optional.none().hasValue()",
         "[1].isSorted() && 'a'.matches('a') && size('a') == 1 && has(self.metadata)",
         "url('https://a').getHost() == 'a' && isIP('::1') && format.dns1123Label().validate('a').hasValue()",
     ] {
-        assert_eq!(refused(rule), "", "{rule}");
+        assert_eq!(rejected(rule), "", "{rule}");
     }
 }

@@ -1,4 +1,4 @@
-//! Which CRDs are accepted, and in what words the others are refused.
+//! Validation and defaults of CRDs.
 
 use super::*;
 use crate::schema::StructuralSchema;
@@ -22,14 +22,14 @@ fn gizmos() -> Value {
     crd
 }
 
-fn refusals(pointer: &str, value: Value) -> Vec<String> {
+fn rejections(pointer: &str, value: Value) -> Vec<String> {
     let mut crd = gizmos();
     *crd.pointer_mut(pointer).unwrap() = value;
     validate(&crd, None).iter().map(FieldError::summary).collect()
 }
 
 #[test]
-fn a_sound_crd_is_accepted_and_defaulted() {
+fn accepts_valid_crd_and_applies_defaults() {
     let crd = gizmos();
     assert_eq!(validate(&crd, None), []);
     assert_eq!(validate(&crd, Some(&crd)), []);
@@ -39,9 +39,9 @@ fn a_sound_crd_is_accepted_and_defaulted() {
 }
 
 #[test]
-fn unsound_crds_are_refused() {
+fn rejects_invalid_crds() {
     let check = |pointer: &str, value: Value, expect: &str| {
-        assert_eq!(refusals(pointer, value), [expect], "{pointer}");
+        assert_eq!(rejections(pointer, value), [expect], "{pointer}");
     };
     check(
         "/metadata/name",
@@ -78,7 +78,7 @@ fn unsound_crds_are_refused() {
         json!({"strategy": "Webhook"}),
         r#"spec.conversion.strategy: Unsupported value: "Webhook": supported values: "None""#,
     );
-    let storage = refusals("/spec/versions/0/storage", json!(false));
+    let storage = rejections("/spec/versions/0/storage", json!(false));
     assert!(
         storage[0].ends_with("must have exactly one version marked as storage version"),
         "{storage:?}"
@@ -86,7 +86,7 @@ fn unsound_crds_are_refused() {
 }
 
 #[test]
-fn versions_that_differ_are_named_by_index() {
+fn errors_of_different_versions_name_the_version_index() {
     let mut crd = gizmos();
     let mut second = crd["spec"]["versions"][0].clone();
     second["name"] = json!("v2");
@@ -100,7 +100,7 @@ fn versions_that_differ_are_named_by_index() {
 }
 
 #[test]
-fn established_crds_keep_their_kind() {
+fn kind_of_established_crd_is_immutable() {
     let mut old = gizmos();
     old["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
     let mut new = old.clone();
@@ -116,7 +116,7 @@ fn established_crds_keep_their_kind() {
 }
 
 #[test]
-fn unknown_formats_are_warned_about() {
+fn warns_about_unknown_formats() {
     let mut crd = gizmos();
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["color"]["format"] =
         json!("colour");
@@ -124,7 +124,7 @@ fn unknown_formats_are_warned_about() {
 }
 
 #[test]
-fn our_own_crds_are_accepted() {
+fn accepts_crds_of_rooflet() {
     for crd in rooflet_api::crd::all() {
         let mut crd = serde_json::to_value(crd).unwrap();
         apply_defaults(&mut crd);
@@ -134,9 +134,9 @@ fn our_own_crds_are_accepted() {
 }
 
 #[test]
-fn what_was_stored_before_a_rule_stays_changeable_and_is_copied() {
+fn invalid_stored_fields_stay_valid_until_changed() {
     let schema = StructuralSchema::of_kind::<ModelDeployment>();
-    let told = |new: &Value, old: Option<&Value>| -> Vec<String> {
+    let causes = |new: &Value, old: Option<&Value>| -> Vec<String> {
         let errors = schema.validate(new, old);
         errors.iter().map(FieldError::summary).collect()
     };
@@ -149,16 +149,16 @@ fn what_was_stored_before_a_rule_stays_changeable_and_is_copied() {
         },
     });
     schema.apply_defaults(&mut old);
-    assert_eq!(told(&old, None).len(), 4);
+    assert_eq!(causes(&old, None).len(), 4);
     let mut scaled = old.clone();
     scaled["spec"]["replicas"] = json!(3);
     scaled["spec"]["placement"]["strategy"] = json!("BinPack");
-    assert_eq!(told(&scaled, Some(&old)), [""; 0]);
-    // Whoever changes it has to get it right.
+    assert_eq!(causes(&scaled, Some(&old)), [""; 0]);
+    // A change of these fields must satisfy the rules.
     let mut changed = old.clone();
     changed["spec"]["serving"]["contextTokens"] = json!(500);
     changed["spec"]["placement"]["tolerations"] = json!([{"operator": "Equal", "value": "y"}]);
-    assert_eq!(told(&changed, Some(&old)).len(), 2);
+    assert_eq!(causes(&changed, Some(&old)).len(), 2);
 
     let replica = json!({
         "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica", "metadata": {"name": "guide-1"},
@@ -167,14 +167,14 @@ fn what_was_stored_before_a_rule_stays_changeable_and_is_copied() {
             "placement": old["spec"]["placement"],
         },
     });
-    let refused = StructuralSchema::of_kind::<ModelReplica>().validate(&replica, None);
-    assert!(refused.is_empty(), "{refused:?}");
+    let rejected = StructuralSchema::of_kind::<ModelReplica>().validate(&replica, None);
+    assert!(rejected.is_empty(), "{rejected:?}");
 }
 
 #[test]
-fn layers_without_end_are_refused_and_those_stored_leave_the_object_changeable() {
+fn rejects_too_many_layers_but_ratchets_stored_ones() {
     let schema = StructuralSchema::of_kind::<ModelReplica>();
-    let told = |new: &Value, old: Option<&Value>| -> Vec<String> {
+    let causes = |new: &Value, old: Option<&Value>| -> Vec<String> {
         let errors = schema.validate(new, old);
         errors.iter().map(FieldError::summary).collect()
     };
@@ -191,17 +191,18 @@ fn layers_without_end_are_refused_and_those_stored_leave_the_object_changeable()
         schema.apply_defaults(&mut replica);
         replica
     };
-    assert_eq!(told(&replica(10_000), None), [""; 0]);
-    let refused = told(&replica(400_000_000), None);
-    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!(causes(&replica(10_000), None), [""; 0]);
+    let rejected = causes(&replica(400_000_000), None);
+    assert_eq!(rejected.len(), 1, "{rejected:?}");
     assert!(
-        refused[0].starts_with("spec.artifact.model.cost.layers[1].count: ") && refused[0].contains("10000"),
-        "{refused:?}"
+        rejected[0].starts_with("spec.artifact.model.cost.layers[1].count: ")
+            && rejected[0].contains("10000"),
+        "{rejected:?}"
     );
 
     let stored = replica(400_000_000);
     let mut freed = stored.clone();
     freed["metadata"]["finalizers"] = json!([]);
     freed["spec"]["nodeName"] = json!("mini-1");
-    assert_eq!(told(&freed, Some(&stored)), [""; 0]);
+    assert_eq!(causes(&freed, Some(&stored)), [""; 0]);
 }

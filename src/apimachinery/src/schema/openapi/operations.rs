@@ -1,11 +1,11 @@
-//! Paths and operations of a resource: one per verb, with parameters, bodies and answers.
+//! Paths and operations of a resource: one operation per verb with parameters, body and responses.
 
 use serde_json::{Map, Value, json};
 
 use super::{META, Names, ResourceInfo, SCALE, SchemaSource, reference};
 use crate::verb::Verb;
 
-/// A query parameter: name, JSON type, what it does.
+/// Query parameter: name, JSON type, description.
 type Parameter = (&'static str, &'static str, &'static str);
 
 const PRETTY: Parameter = (
@@ -16,7 +16,7 @@ const PRETTY: Parameter = (
 const DRY_RUN: Parameter = (
     "dryRun",
     "string",
-    "When present, indicates that modifications should not be persisted. The only valid value is All: every stage runs, nothing is stored.",
+    "When present, indicates that modifications should not be persisted. The only valid value is All: all admission and validation steps run, but nothing is stored.",
 );
 const FIELD_MANAGER: Parameter = (
     "fieldManager",
@@ -48,7 +48,7 @@ const LIST: [Parameter; 9] = [
     (
         "continue",
         "string",
-        "The token of the page before, to get the next one of a limited list.",
+        "Token of the previous page, to retrieve the next page of a limited list.",
     ),
     (
         "fieldSelector",
@@ -63,7 +63,7 @@ const LIST: [Parameter; 9] = [
     (
         "limit",
         "integer",
-        "The most objects of one page. The answer's metadata.continue then leads to the next page.",
+        "Maximum number of objects in a page. metadata.continue of the response is the token of the next page.",
     ),
     (
         "resourceVersion",
@@ -73,17 +73,17 @@ const LIST: [Parameter; 9] = [
     (
         "resourceVersionMatch",
         "string",
-        "How resourceVersion is applied to lists: Exact or NotOlderThan.",
+        "Interpretation of resourceVersion for lists: Exact or NotOlderThan.",
     ),
     (
         "sendInitialEvents",
         "boolean",
-        "Starts a watch with the objects that exist, followed by a bookmark.",
+        "Starts a watch with events for all existing objects, followed by a bookmark.",
     ),
     (
         "timeoutSeconds",
         "integer",
-        "Limits the duration of the call, whatever happens.",
+        "Limits the duration of the call, regardless of any activity or inactivity.",
     ),
 ];
 
@@ -97,7 +97,7 @@ const DELETE: [Parameter; 4] = [
     (
         "orphanDependents",
         "boolean",
-        "Deprecated: use propagationPolicy. Whether dependents are orphaned.",
+        "Deprecated: use propagationPolicy. If true, dependents are orphaned.",
     ),
     (
         "propagationPolicy",
@@ -108,10 +108,10 @@ const DELETE: [Parameter; 4] = [
 
 const JSON_AND_YAML: [&str; 2] = ["application/json", "application/yaml"];
 
-/// What a path operates on.
+/// Target of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
-    /// The collection in all namespaces.
+    /// Collection across all namespaces.
     All,
     Collection,
     Object,
@@ -131,7 +131,7 @@ enum Action {
 }
 
 impl Action {
-    /// The verb of discovery that allows it.
+    /// Returns the discovery verb of the action.
     fn verb(self) -> Verb {
         match self {
             Self::List => Verb::List,
@@ -154,7 +154,7 @@ impl Action {
         }
     }
 
-    /// `x-kubernetes-action`.
+    /// Returns the value of `x-kubernetes-action`.
     fn marker(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -167,7 +167,7 @@ impl Action {
         }
     }
 
-    /// The word operation ids and descriptions begin with.
+    /// Returns the first word of operation ids and descriptions.
     fn word(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -195,7 +195,7 @@ const COLLECTION: [Action; 3] = [Action::List, Action::Create, Action::DeleteCol
 const OBJECT: [Action; 4] = [Action::Get, Action::Replace, Action::Delete, Action::Patch];
 const SUBRESOURCE: [Action; 3] = [Action::Get, Action::Replace, Action::Patch];
 
-/// What all operations of a resource share.
+/// Values shared by all operations of a resource.
 struct Context<'a> {
     group: &'a str,
     version: &'a str,
@@ -283,7 +283,7 @@ impl Context<'_> {
                 json!({"group": self.group, "version": self.version, "kind": self.resource.kind}),
             ),
         };
-        let answer = match action {
+        let response = match action {
             Action::List => self.names.list.clone(),
             Action::DeleteCollection | Action::Delete => format!("{META}.Status"),
             Action::Create | Action::Get | Action::Replace | Action::Patch => kind.clone(),
@@ -293,7 +293,7 @@ impl Context<'_> {
             "description": self.description(target, action),
             "operationId": self.operation_id(target, action),
             "parameters": action.parameters().into_iter().map(query_parameter).collect::<Vec<_>>(),
-            "responses": responses(action, &answer),
+            "responses": responses(action, &response),
             "x-kubernetes-action": action.marker(),
             "x-kubernetes-group-version-kind": marker,
         });
@@ -323,7 +323,7 @@ impl Context<'_> {
         types
     }
 
-    /// The group in camel case, without the suffix all groups of Kubernetes share.
+    /// Returns the group in camel case, without the suffix `.k8s.io`.
     fn tag(&self) -> String {
         if self.group.is_empty() {
             return "core".to_owned();
