@@ -1,14 +1,12 @@
-//! The rules of rooflet's nodes for the API server.
+//! Authorization of rooflet's nodes at the API server.
 //!
 //! An agent authenticates as `system:node:NAME` in the group `system:nodes`. [`NodeAuthorizer`]
-//! allows it to write its own FleetNode and its own Lease, the replicas that are bound to its node,
-//! and events. A machine that joins authenticates with a bootstrap token and may create a
-//! certificate signing request and read it.
+//! allows an agent to write its own FleetNode, its own Lease, the replicas bound to its node, and
+//! events. A machine that joins authenticates with a bootstrap token. It may create a certificate
+//! signing request and read it.
 //!
-//! The rules have two parts. `request` decides by the head of a request. `object` decides by the
-//! objects, where the head does not name the node.
-//!
-//! Both parts are pure: the same request and the same objects always give the same decision.
+//! `request` decides by the attributes of a request. `object` decides by the content of the
+//! objects if the attributes do not identify the node. Both are pure functions.
 
 mod node;
 mod object;
@@ -29,7 +27,7 @@ const LEASES: &str = "leases";
 const NODES: &str = "fleetnodes";
 const REPLICAS: &str = "modelreplicas";
 
-/// Authorizes agents and machines that join. Has no opinion on other users.
+/// Authorizes agents and joining machines. Has no opinion on other users.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NodeAuthorizer;
 

@@ -1,8 +1,7 @@
-//! What of the objects themselves a user may read and change.
+//! Authorization by the content of objects.
 //!
-//! An agent reaches the objects of its own node. The author of a certificate signing request
-//! reaches that request. The reason for an object out of reach is the same whether it exists or
-//! not.
+//! An agent may access the objects of its own node. The author of a certificate signing request
+//! may access that request. The message for an inaccessible object does not reveal its existence.
 
 use rooflet_api as api;
 use rooflet_api::meta::{LEASE_NAMESPACE, MIRROR_ANNOTATION, lease_name};
@@ -12,7 +11,7 @@ use serde_json::Value;
 use crate::node::node_of;
 use crate::{CSR_GROUP, CSRS, LEASE_GROUP, LEASES, NODES, REPLICAS};
 
-/// Decides whether the user may learn of the stored object, or that there is none.
+/// Checks whether the user may read the stored object. `None` stands for a missing object.
 pub(crate) fn check_stored(
     user: &User,
     at: &ResourceAttributes<'_>,
@@ -21,7 +20,7 @@ pub(crate) fn check_stored(
     let member = |field| stored.map_or("", |stored| text_of_spec(stored, field));
     match (at.group, at.resource) {
         (CSR_GROUP, CSRS) => allow_if(member("username") == user.name, || {
-            "only who made a request may see it".to_owned()
+            "only the author of a certificate signing request may read it".to_owned()
         }),
         (api::GROUP, REPLICAS) => {
             let node = node_of(user).unwrap_or_default();
@@ -32,7 +31,7 @@ pub(crate) fn check_stored(
     }
 }
 
-/// Decides whether the user may store `new`; `old` is `None` for a new object.
+/// Checks whether the user may store `new`. `old` is `None` for a new object.
 pub(crate) fn check_change(
     user: &User,
     at: &ResourceAttributes<'_>,
@@ -43,7 +42,7 @@ pub(crate) fn check_change(
     match (at.group, at.resource) {
         (api::GROUP, NODES) => match old {
             None => allow_if(at.name == Some(node), || {
-                format!("node {node:?} may register itself only")
+                format!("node {node:?} may register only itself")
             }),
             Some(old) => allow_if(old.get("spec") == new.get("spec"), || {
                 "a node may not change the spec of its FleetNode".to_owned()
@@ -53,7 +52,7 @@ pub(crate) fn check_change(
             let lease = lease_name(node);
             let is_own = at.name == Some(lease.as_str()) && at.namespace == Some(LEASE_NAMESPACE);
             allow_if(is_own, || {
-                format!("node {node:?} may have one Lease only, {LEASE_NAMESPACE}/{lease}")
+                format!("node {node:?} may have only one Lease, {LEASE_NAMESPACE}/{lease}")
             })
         }
         (api::GROUP, REPLICAS) => {
@@ -62,7 +61,7 @@ pub(crate) fn check_change(
             let mirrors = new["metadata"]["annotations"].get(MIRROR_ANNOTATION).is_some();
             allow_if(old.is_some() || mirrors, || {
                 format!(
-                    "a node may create mirrors of its manifests only, with the annotation {MIRROR_ANNOTATION}"
+                    "a node may create only mirrors of its manifests, with the annotation {MIRROR_ANNOTATION}"
                 )
             })
         }
@@ -70,20 +69,20 @@ pub(crate) fn check_change(
     }
 }
 
-fn allow_if(is_allowed: bool, why_not: impl FnOnce() -> String) -> Result<(), Forbidden> {
+fn allow_if(is_allowed: bool, reason: impl FnOnce() -> String) -> Result<(), Forbidden> {
     match is_allowed {
         true => Ok(()),
-        false => Err(Forbidden(why_not())),
+        false => Err(Forbidden(reason())),
     }
 }
 
-/// The text of a member of `spec`; empty if there is none.
+/// Returns a text field of `spec`, or an empty text if the field is missing.
 fn text_of_spec<'a>(object: &'a Value, field: &str) -> &'a str {
     object["spec"][field].as_str().unwrap_or_default()
 }
 
 fn only_replicas_of(node: &str) -> String {
-    format!("node {node:?} may read and write replicas with spec.nodeName {node} only")
+    format!("node {node:?} may read and write only replicas with spec.nodeName {node}")
 }
 
 #[cfg(test)]
@@ -113,24 +112,24 @@ mod tests {
     }
 
     #[test]
-    fn another_nodes_replica_is_as_one_that_is_not_there() {
+    fn hides_existence_of_replicas_on_other_nodes() {
         let at = at("rooflet.dev", "modelreplicas", Some("default"), "x");
         let on = |node: &str| json!({"spec": {"nodeName": node}});
-        let said = |stored: Option<&Value>| check_stored(&node(), &at, stored);
-        assert_eq!(said(Some(&on("a"))), Ok(()));
-        let refused = said(None);
+        let check = |stored: Option<&Value>| check_stored(&node(), &at, stored);
+        assert_eq!(check(Some(&on("a"))), Ok(()));
+        let rejected = check(None);
         assert_eq!(
-            refused,
+            rejected,
             Err(Forbidden(
-                "node \"a\" may read and write replicas with spec.nodeName a only".to_owned()
+                "node \"a\" may read and write only replicas with spec.nodeName a".to_owned()
             ))
         );
-        assert_eq!(said(Some(&on("b"))), refused);
-        assert_eq!(said(Some(&json!({"spec": {}}))), refused);
+        assert_eq!(check(Some(&on("b"))), rejected);
+        assert_eq!(check(Some(&json!({"spec": {}}))), rejected);
     }
 
     #[test]
-    fn a_request_is_seen_by_who_made_it() {
+    fn only_the_author_may_read_a_signing_request() {
         let at = at("certificates.k8s.io", "certificatesigningrequests", None, "x");
         let of = |name: &str| json!({"spec": {"username": name}});
         for user in [
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_changes_its_own_things_only() {
+    fn node_may_change_only_its_own_objects() {
         let check =
             |group: &str, resource: &str, name: &str, old: Option<Value>, new: Value, expect: &str| {
                 let namespace = match group {
@@ -164,7 +163,7 @@ mod tests {
         let fleet_node = |spec: Value| json!({"metadata": {"labels": {"x": "y"}}, "spec": spec});
         let nodes = |name: &str, old, new, expect| check("rooflet.dev", "fleetnodes", name, old, new, expect);
         nodes("a", None, fleet_node(json!({})), "");
-        nodes("b", None, fleet_node(json!({})), "may register itself only");
+        nodes("b", None, fleet_node(json!({})), "may register only itself");
         let cordoned = fleet_node(json!({"unschedulable": true}));
         nodes("a", Some(cordoned.clone()), cordoned.clone(), "");
         let fault = "may not change the spec";
@@ -178,18 +177,22 @@ mod tests {
         let leases =
             |name: &str, expect| check("coordination.k8s.io", "leases", name, None, json!({}), expect);
         leases("fleetnode-a", "");
-        leases("fleetnode-b", "may have one Lease only");
+        leases("fleetnode-b", "may have only one Lease");
 
         let replica = |node: &str, annotation: &str| json!({"metadata": {"annotations": {annotation: "x"}}, "spec": {"nodeName": node}});
         let replicas = |old, new, expect| check("rooflet.dev", "modelreplicas", "x", old, new, expect);
         replicas(None, replica("a", MIRROR_ANNOTATION), "");
-        replicas(None, replica("a", "other"), "mirrors of its manifests only");
-        replicas(None, replica("b", MIRROR_ANNOTATION), "spec.nodeName a only");
+        replicas(None, replica("a", "other"), "only mirrors of its manifests");
+        replicas(
+            None,
+            replica("b", MIRROR_ANNOTATION),
+            "only replicas with spec.nodeName a",
+        );
         replicas(Some(replica("a", "other")), replica("a", "other"), "");
         replicas(
             Some(replica("a", "other")),
             replica("b", "other"),
-            "spec.nodeName a only",
+            "only replicas with spec.nodeName a",
         );
     }
 }

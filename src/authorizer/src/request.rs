@@ -1,5 +1,5 @@
-//! What a user may request, by the head of the request alone. [`object`](mod@crate::object) has
-//! what depends on the objects.
+//! Authorization by the attributes of a request. [`object`](mod@crate::object) decides by the
+//! content of objects.
 
 use rooflet_api as api;
 use rooflet_api::meta::{LEASE_NAMESPACE, lease_name};
@@ -14,7 +14,7 @@ pub(crate) fn decide(user: &User, verb: Verb, at: &ResourceAttributes<'_>) -> De
     let node = node_of(user);
     let is_request = at.group == CSR_GROUP && at.resource == CSRS && at.subresource.is_none();
     if is_request && (node.is_some() || user.is_in(BOOTSTRAPPERS)) {
-        // Whose request it is, the object says.
+        // `object` checks that the user is the author of the request.
         return match matches!(verb, Verb::Create | Verb::Get) {
             true => Decision::Allow,
             false => no_opinion(),
@@ -30,14 +30,14 @@ fn no_opinion() -> Decision {
     Decision::NoOpinion(String::new())
 }
 
-fn allow_if(is_allowed: bool, why_not: impl FnOnce() -> String) -> Decision {
+fn allow_if(is_allowed: bool, reason: impl FnOnce() -> String) -> Decision {
     match is_allowed {
         true => Decision::Allow,
-        false => Decision::NoOpinion(why_not()),
+        false => Decision::NoOpinion(reason()),
     }
 }
 
-/// What an agent may ask: of its own node, of the replicas there, and events.
+/// Allows requests for the agent's own node and its replicas, and writes of events.
 fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decision {
     let selects = |field: &str| {
         let parsed = FieldSelector::parse(at.field_selector).ok();
@@ -48,16 +48,20 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
         (api::GROUP, NODES, None, Verb::Create) => Decision::Allow,
         (api::GROUP, NODES, None, Verb::List | Verb::Watch) => {
             allow_if(names(node) || selects("metadata.name"), || {
-                format!("node {node:?} sees itself only, with the field selector metadata.name={node}")
+                format!(
+                    "node {node:?} may list and watch only itself, with the field selector metadata.name={node}"
+                )
             })
         }
         (api::GROUP, NODES, None | Some("status"), Verb::Get | Verb::Update | Verb::Patch) => {
             allow_if(names(node), || {
-                format!("node {node:?} may read and write its own FleetNode only")
+                format!("node {node:?} may read and write only its own FleetNode")
             })
         }
         (api::GROUP, REPLICAS, None, Verb::List | Verb::Watch) => allow_if(selects("spec.nodeName"), || {
-            format!("node {node:?} sees its own replicas only, with the field selector spec.nodeName={node}")
+            format!(
+                "node {node:?} may list and watch only its own replicas, with the field selector spec.nodeName={node}"
+            )
         }),
         (api::GROUP, REPLICAS, None, Verb::Create | Verb::Delete)
         | (api::GROUP, REPLICAS, None | Some("status"), Verb::Get | Verb::Update | Verb::Patch)
@@ -65,13 +69,13 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
             Decision::Allow
         }
         (LEASE_GROUP, LEASES, None, Verb::Create) => allow_if(at.namespace == Some(LEASE_NAMESPACE), || {
-            format!("the Lease of node {node:?} lies in the namespace {LEASE_NAMESPACE}")
+            format!("node {node:?} may create its Lease only in the namespace {LEASE_NAMESPACE}")
         }),
         (LEASE_GROUP, LEASES, None, Verb::Get | Verb::Update | Verb::Patch) => {
             let lease = lease_name(node);
             let is_own = at.namespace == Some(LEASE_NAMESPACE) && names(&lease);
             allow_if(is_own, || {
-                format!("node {node:?} may read and write its own Lease only, {LEASE_NAMESPACE}/{lease}")
+                format!("node {node:?} may read and write only its own Lease, {LEASE_NAMESPACE}/{lease}")
             })
         }
         _ => no_opinion(),
@@ -82,7 +86,7 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
 mod tests {
     use super::*;
 
-    /// The resource that a path names; nothing for other paths.
+    /// Parses a path into the attributes of a resource. Returns `None` for other paths.
     fn resource<'a>(path: &'a str, field_selector: &'a str) -> Option<ResourceAttributes<'a>> {
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let (group, version, rest) = match parts.as_slice() {
@@ -119,7 +123,7 @@ mod tests {
     const REPLICA: &str = "/apis/rooflet.dev/v1alpha1/namespaces/default/modelreplicas";
     const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-    /// Verb, path and field selector, and whether they are allowed.
+    /// Verb, path, field selector, and true if the request is allowed.
     type Case = (Verb, String, &'static str, bool);
 
     fn check_all(user: &User, cases: Vec<Case>) {
@@ -134,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bootstrap_token_asks_for_certificates_and_nothing_else() {
+    fn bootstrap_token_may_only_request_certificates() {
         let user = User::new(
             "system:bootstrap:abcdef",
             &["system:bootstrappers", "system:authenticated"],
@@ -165,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_asks_of_itself_only() {
+    fn node_may_access_only_its_own_resources() {
         let user = User::new("system:node:a", &["system:nodes", "system:authenticated"]);
         let events = "/api/v1/namespaces/default/events";
         check_all(
@@ -254,7 +258,8 @@ mod tests {
                 ),
             ],
         );
-        let reason = "node \"a\" sees its own replicas only, with the field selector spec.nodeName=a";
+        let reason =
+            "node \"a\" may list and watch only its own replicas, with the field selector spec.nodeName=a";
         assert_eq!(
             check(&user, Verb::List, REPLICA),
             Decision::NoOpinion(reason.to_owned())
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_or_a_group_alone_makes_no_node() {
+    fn node_requires_both_user_name_and_group() {
         for user in [
             User::new("system:node:a", &["system:authenticated"]),
             User::new("a", &["system:nodes", "system:authenticated"]),

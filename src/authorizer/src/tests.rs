@@ -1,4 +1,4 @@
-//! How a node joins and what it may do then, asked of a server over real HTTP.
+//! Joining of a node and its permissions, over real HTTP.
 
 mod server;
 
@@ -24,7 +24,7 @@ const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 const USER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Makes the bootstrap token, with more keys.
+/// Creates the bootstrap token with additional keys.
 async fn make_token(server: &TestServer, more: Value) {
     let mut data = json!({"token-id": "abcdef", "token-secret": "0123456789abcdef",
         "usage-bootstrap-authentication": "true"});
@@ -37,13 +37,13 @@ async fn make_token(server: &TestServer, more: Value) {
     assert_eq!(made.code, 201, "{}", made.body);
 }
 
-/// A request and the key that it was made with.
-struct Asked {
+/// Certificate signing request with its private key.
+struct NewRequest {
     object: Value,
     key: String,
 }
 
-fn ask(name: &str, signer: &str, subject: (&str, &str), names: &[&str]) -> Asked {
+fn new_request(name: &str, signer: &str, subject: (&str, &str), names: &[&str]) -> NewRequest {
     let (organization, common_name) = subject;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -65,19 +65,19 @@ fn ask(name: &str, signer: &str, subject: (&str, &str), names: &[&str]) -> Asked
     let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": name}, "spec": {"request": BASE64.encode(pem.expect("PEM")), "signerName": signer,
         "usages": ["digital signature", purpose]}});
-    Asked {
+    NewRequest {
         object,
         key: key.serialize_pem(),
     }
 }
 
-/// Waits, as the administrator, until the request has what `is_done` looks for.
+/// Waits, as the administrator, until the status of the request satisfies `is_done`.
 async fn settled(server: &TestServer, name: &str, is_done: fn(&Value) -> bool) -> Value {
     let mut frames = server
         .watch(&format!("{CSRS}?watch=true&fieldSelector=metadata.name={name}"))
         .await;
     loop {
-        let frame = frames.next().await.expect("an answer before the watch ends");
+        let frame = frames.next().await.expect("a frame before the watch ends");
         if is_done(&frame["object"]["status"]) {
             return frame["object"].clone();
         }
@@ -93,26 +93,26 @@ fn certificate(csr: &Value) -> String {
     String::from_utf8(BASE64.decode(text).expect("base64")).expect("PEM")
 }
 
-/// Joins a node: the server, asked with the node's certificate.
+/// Joins a node and returns a client with the node's certificate.
 async fn join(server: &TestServer, node: &str) -> TestServer {
-    let joining = server.asked_by(TOKEN, None);
+    let joining = server.as_user(TOKEN, None);
     let name = format!("join-{node}");
-    let asked = ask(
+    let request = new_request(
         &name,
         NODE_CLIENT,
         ("system:nodes", &format!("system:node:{node}")),
         &[],
     );
-    let made = joining.post(CSRS, &asked.object).await;
+    let made = joining.post(CSRS, &request.object).await;
     assert_eq!(made.code, 201, "{}", made.body);
     settled(server, &name, has_certificate).await;
     let own = joining.get(&format!("{CSRS}/{name}")).await;
     assert_eq!(own.code, 200, "{}", own.body);
-    server.asked_by("", Some(&format!("{}{}", asked.key, certificate(&own.body))))
+    server.as_user("", Some(&format!("{}{}", request.key, certificate(&own.body))))
 }
 
 #[tokio::test]
-async fn a_node_joins_with_a_token_and_renews_with_its_certificate() {
+async fn node_joins_with_bootstrap_token_and_renews_with_its_certificate() {
     let server = TestServer::start().await;
     make_token(&server, json!({"auth-extra-groups": "system:bootstrappers:rack"})).await;
     let node = join(&server, "mini").await;
@@ -141,11 +141,7 @@ async fn a_node_joins_with_a_token_and_renews_with_its_certificate() {
     assert!(parsed.issuer().to_string().starts_with("CN=rooflet-client-ca@"));
     let validity = parsed.validity();
     let seconds = validity.not_after.timestamp() - validity.not_before.timestamp();
-    assert_eq!(
-        seconds,
-        90 * 24 * 3600 + 3600,
-        "90 days, and backdated by an hour"
-    );
+    assert_eq!(seconds, 90 * 24 * 3600 + 3600, "90 days, backdated by one hour");
     let table = server
         .get_as(
             CSRS,
@@ -179,12 +175,12 @@ async fn a_node_joins_with_a_token_and_renews_with_its_certificate() {
         ]
     );
 
-    let mut again = ask("again", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
+    let mut again = new_request("again", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
     again.object["spec"]["expirationSeconds"] = json!(600);
     assert_eq!(node.post(CSRS, &again.object).await.code, 201);
     let renewed = settled(&server, "again", has_certificate).await;
     assert_eq!(renewed["spec"]["username"], "system:node:mini");
-    let serving = ask(
+    let serving = new_request(
         "serving",
         NODE_SERVING,
         ("system:nodes", "system:node:mini"),
@@ -196,17 +192,17 @@ async fn a_node_joins_with_a_token_and_renews_with_its_certificate() {
     let (_, parsed) = X509Certificate::from_der(&der).expect("a certificate");
     assert!(parsed.issuer().to_string().starts_with("CN=rooflet-node-ca@"));
     assert!(server.directory().join("node-ca.pem").exists());
-    // What vouches for a node to others does not make it a user.
+    // A node's serving certificate does not authenticate it as a client.
     let identity = format!("{}{pem}", serving.key);
-    let refused = server
-        .asked_by("", Some(&identity))
+    let rejected = server
+        .as_user("", Some(&identity))
         .get(&format!("{NODES}/mini"))
         .await;
-    assert_eq!(refused.code, 401, "{}", refused.body);
+    assert_eq!(rejected.code, 401, "{}", rejected.body);
 }
 
 #[tokio::test]
-async fn nobody_renews_for_another_node() {
+async fn requests_for_other_nodes_stay_pending() {
     let server = TestServer::start().await;
     make_token(&server, json!({})).await;
     let node = join(&server, "mini").await;
@@ -214,11 +210,11 @@ async fn nobody_renews_for_another_node() {
         ("client", NODE_CLIENT, &[][..]),
         ("serving", NODE_SERVING, &["a.b"]),
     ] {
-        let other = ask(name, signer, ("system:nodes", "system:node:studio"), names);
+        let other = new_request(name, signer, ("system:nodes", "system:node:studio"), names);
         assert_eq!(node.post(CSRS, &other.object).await.code, 201);
     }
-    // The server takes requests in the order in which they come: this one is behind them.
-    let own = ask("own", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
+    // The server processes requests in order, so the earlier ones have been processed by then.
+    let own = new_request("own", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
     assert_eq!(node.post(CSRS, &own.object).await.code, 201);
     settled(&server, "own", has_certificate).await;
     for name in ["client", "serving"] {
@@ -228,19 +224,19 @@ async fn nobody_renews_for_another_node() {
 }
 
 #[tokio::test]
-async fn a_bootstrap_token_sees_its_own_requests_only() {
+async fn bootstrap_token_may_read_only_its_own_requests() {
     let server = TestServer::start().await;
     make_token(&server, json!({})).await;
-    let joining = server.asked_by(TOKEN, None);
-    let asked = ask("admins", USER_CLIENT, ("team", "alice"), &[]);
-    assert_eq!(server.post(CSRS, &asked.object).await.code, 201);
+    let joining = server.as_user(TOKEN, None);
+    let request = new_request("admins", USER_CLIENT, ("team", "alice"), &[]);
+    assert_eq!(server.post(CSRS, &request.object).await.code, 201);
     let foreign = joining.get(&format!("{CSRS}/admins")).await;
     let absent = joining.get(&format!("{CSRS}/nothing")).await;
     assert_eq!((foreign.code, absent.code), (403, 403));
     assert_eq!(
         foreign.message().replace("admins", "nothing"),
         absent.message(),
-        "what is not there is not told from what is another's"
+        "messages reveal which requests exist"
     );
     for (method, path) in [
         (Method::GET, CSRS.to_owned()),
@@ -248,8 +244,8 @@ async fn a_bootstrap_token_sees_its_own_requests_only() {
         (Method::GET, NODES.to_owned()),
         (Method::DELETE, format!("{CSRS}/admins")),
     ] {
-        let refused = joining.send(method, &path, &[], Vec::new()).await;
-        assert_eq!(refused.code, 403, "{path}");
+        let rejected = joining.send(method, &path, &[], Vec::new()).await;
+        assert_eq!(rejected.code, 403, "{path}");
     }
 }
 
@@ -270,7 +266,7 @@ fn fleet_node(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_node_writes_its_own_objects_and_no_others() {
+async fn node_may_write_only_its_own_objects() {
     let server = TestServer::start().await;
     make_token(&server, json!({})).await;
     let node = join(&server, "mini").await;
@@ -284,17 +280,21 @@ async fn a_node_writes_its_own_objects_and_no_others() {
     let status = json!({"status": {"conditions": []}});
     assert_eq!(node.merge(&format!("{mini}/status"), &status).await.code, 200);
     let cordon = json!({"spec": {"unschedulable": true}});
-    let refused = node.merge(&mini, &cordon).await;
-    assert_eq!(refused.code, 403);
+    let rejected = node.merge(&mini, &cordon).await;
+    assert_eq!(rejected.code, 403);
     assert!(
-        refused
+        rejected
             .message()
             .ends_with("a node may not change the spec of its FleetNode"),
         "{}",
-        refused.message()
+        rejected.message()
     );
     assert_eq!(server.merge(&mini, &cordon).await.code, 200);
-    assert_eq!(node.merge(&mini, &label).await.code, 200, "cordoned, it goes on");
+    assert_eq!(
+        node.merge(&mini, &label).await.code,
+        200,
+        "a cordoned node may still write its labels"
+    );
     assert_eq!(node.merge(&format!("{NODES}/studio"), &label).await.code, 403);
     assert_eq!(
         node.get(&format!("{NODES}?fieldSelector=metadata.name%3Dmini"))
@@ -327,7 +327,7 @@ async fn a_node_writes_its_own_objects_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_node_has_the_replicas_that_are_bound_to_it() {
+async fn node_may_access_only_replicas_bound_to_it() {
     let server = TestServer::start().await;
     make_token(&server, json!({})).await;
     let node = join(&server, "mini").await;
@@ -353,14 +353,14 @@ async fn a_node_has_the_replicas_that_are_bound_to_it() {
     assert_eq!(
         node.get(REPLICAS).await.message(),
         "modelreplicas.rooflet.dev is forbidden: User \"system:node:mini\" cannot list resource \"modelreplicas\" in API \
-         group \"rooflet.dev\" in the namespace \"default\": node \"mini\" sees its own replicas only, with the field \
+         group \"rooflet.dev\" in the namespace \"default\": node \"mini\" may list and watch only its own replicas, with the field \
          selector spec.nodeName=mini"
     );
 
     let phase = json!({"status": {"phase": "Loading"}});
     let path = |name: &str, sub: &str| format!("{REPLICAS}/{name}{sub}");
     assert_eq!(node.merge(&path("here", "/status"), &phase).await.code, 200);
-    let mut said = Vec::new();
+    let mut outcomes = Vec::new();
     for name in ["there", "nowhere", "absent"] {
         let attempts = [
             node.get(&path(name, "")).await,
@@ -371,14 +371,20 @@ async fn a_node_has_the_replicas_that_are_bound_to_it() {
                 .await,
             node.delete(&path(name, "")).await,
         ];
-        let told: Vec<_> = attempts
+        let responses: Vec<_> = attempts
             .iter()
             .map(|got| (got.code, got.message().replace(name, "NAME")))
             .collect();
-        assert!(told.iter().all(|(code, _)| *code == 403), "{name}: {told:?}");
-        said.push(told);
+        assert!(
+            responses.iter().all(|(code, _)| *code == 403),
+            "{name}: {responses:?}"
+        );
+        outcomes.push(responses);
     }
-    assert!(said[0] == said[1] && said[1] == said[2], "{said:?}");
+    assert!(
+        outcomes[0] == outcomes[1] && outcomes[1] == outcomes[2],
+        "{outcomes:?}"
+    );
 
     let away = json!({"spec": {"nodeName": "studio"}});
     assert_eq!(node.merge(&path("here", ""), &away).await.code, 403);
@@ -395,7 +401,7 @@ async fn a_node_has_the_replicas_that_are_bound_to_it() {
         403
     );
     assert_eq!(
-        node.post(REPLICAS, &replica("foisted", Some("studio"), true))
+        node.post(REPLICAS, &replica("forced", Some("studio"), true))
             .await
             .code,
         403

@@ -1,4 +1,4 @@
-//! A server with rooflet's kinds and rules in this process, and clients of it.
+//! API server with rooflet's kinds and authorizer in this process, and HTTP clients.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use rooflet_base::task::Tasks;
 use rooflet_pki::{Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
 use rooflet_store::{Store, StoreConfig};
 
-/// No wait in these tests is longer.
+/// Upper bound of every wait.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A server on a port of its own, with a client.
+/// Server on its own port, with a client.
 pub(super) struct TestServer {
     url: String,
     token: String,
@@ -26,7 +26,7 @@ pub(super) struct TestServer {
     directory: Arc<Directory>,
 }
 
-/// What ends with the last of a server's clients.
+/// Resources of the server, released with its last client.
 struct Directory {
     path: tempfile::TempDir,
     tasks: Tasks,
@@ -38,20 +38,20 @@ impl Drop for Directory {
     }
 }
 
-/// An answer: status code and body.
+/// Response: status code and body.
 #[derive(Debug)]
-pub(super) struct Got {
+pub(super) struct Response {
     pub(super) code: u16,
     pub(super) body: Value,
 }
 
-impl Got {
+impl Response {
     pub(super) fn message(&self) -> &str {
         self.body["message"].as_str().unwrap_or_default()
     }
 }
 
-/// A client that trusts the authority in `directory`, with a key and its certificate in PEM.
+/// Returns a client that trusts the authority in `directory`, with an optional identity in PEM.
 fn client_of(directory: &Path, identity: Option<&str>) -> Client {
     let ca = std::fs::read(directory.join("ca.pem")).expect("an authority");
     let ca = reqwest::Certificate::from_pem(&ca).expect("a certificate");
@@ -64,8 +64,9 @@ fn client_of(directory: &Path, identity: Option<&str>) -> Client {
 }
 
 impl TestServer {
-    /// The same server, asked with another token, or with a key and its certificate in PEM.
-    pub(super) fn asked_by(&self, token: &str, identity: Option<&str>) -> Self {
+    /// Returns a client of the same server with another token, or with a key and certificate in
+    /// PEM.
+    pub(super) fn as_user(&self, token: &str, identity: Option<&str>) -> Self {
         Self {
             url: self.url.clone(),
             token: token.to_owned(),
@@ -74,14 +75,14 @@ impl TestServer {
         }
     }
 
-    /// Where its authorities lie.
+    /// Returns the directory of the authorities.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path.path()
     }
 
-    /// Starts a server and asks it as the administrator.
+    /// Starts a server and returns a client of its administrator.
     pub(super) async fn start() -> Self {
-        // Only the first test of a process gets to say which.
+        // Fails if another test of the process has already installed the provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let clock = Clock::System;
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -115,7 +116,7 @@ impl TestServer {
         server
             .install_crds(&definitions)
             .await
-            .expect("sound definitions");
+            .expect("valid definitions");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let tasks = Tasks::new();
@@ -137,7 +138,7 @@ impl TestServer {
         path: &str,
         headers: &[(&str, &str)],
         body: Vec<u8>,
-    ) -> Got {
+    ) -> Response {
         let mut request = self
             .client
             .request(method, format!("{}{path}", self.url))
@@ -146,78 +147,78 @@ impl TestServer {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let answer = tokio::time::timeout(DEADLINE, request.send())
+        let response = tokio::time::timeout(DEADLINE, request.send())
             .await
             .expect("in time")
-            .expect("an answer");
-        let code = answer.status().as_u16();
-        let bytes = answer.bytes().await.expect("a body");
+            .expect("a response");
+        let code = response.status().as_u16();
+        let bytes = response.bytes().await.expect("a body");
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()));
-        Got { code, body }
+        Response { code, body }
     }
 
-    pub(super) async fn get(&self, path: &str) -> Got {
+    pub(super) async fn get(&self, path: &str) -> Response {
         self.send(Method::GET, path, &[], Vec::new()).await
     }
 
-    pub(super) async fn get_as(&self, path: &str, accept: &str) -> Got {
+    pub(super) async fn get_as(&self, path: &str, accept: &str) -> Response {
         self.send(Method::GET, path, &[("accept", accept)], Vec::new())
             .await
     }
 
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Got {
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Response {
         let json = &[("content-type", "application/json")];
         self.send(Method::POST, path, json, body.to_string().into_bytes())
             .await
     }
 
-    pub(super) async fn put(&self, path: &str, body: &Value) -> Got {
+    pub(super) async fn put(&self, path: &str, body: &Value) -> Response {
         let json = &[("content-type", "application/json")];
         self.send(Method::PUT, path, json, body.to_string().into_bytes())
             .await
     }
 
-    pub(super) async fn merge(&self, path: &str, body: &Value) -> Got {
+    pub(super) async fn merge(&self, path: &str, body: &Value) -> Response {
         let merge = &[("content-type", "application/merge-patch+json")];
         self.send(Method::PATCH, path, merge, body.to_string().into_bytes())
             .await
     }
 
-    pub(super) async fn delete(&self, path: &str) -> Got {
+    pub(super) async fn delete(&self, path: &str) -> Response {
         self.send(Method::DELETE, path, &[], Vec::new()).await
     }
 
-    /// A watch whose frames are read as they come.
+    /// Starts a watch whose frames are read as they arrive.
     pub(super) async fn watch(&self, path: &str) -> Frames {
         let request = self
             .client
             .get(format!("{}{path}", self.url))
             .bearer_auth(&self.token);
-        let answer = request.send().await.expect("an answer");
-        assert_eq!(answer.status().as_u16(), 200, "{path}");
+        let response = request.send().await.expect("a response");
+        assert_eq!(response.status().as_u16(), 200, "{path}");
         Frames {
-            answer,
+            response,
             buffer: Vec::new(),
         }
     }
 }
 
-/// The frames of a watch.
+/// Frames of a watch.
 pub(super) struct Frames {
-    answer: reqwest::Response,
+    response: reqwest::Response,
     buffer: Vec<u8>,
 }
 
 impl Frames {
-    /// The next frame; `None` when the stream ended.
+    /// Returns the next frame, or `None` at the end of the stream.
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).expect("a frame is JSON"));
             }
-            let chunk = tokio::time::timeout(DEADLINE, self.answer.chunk())
+            let chunk = tokio::time::timeout(DEADLINE, self.response.chunk())
                 .await
                 .expect("a frame in time");
             match chunk.expect("no transport error") {
