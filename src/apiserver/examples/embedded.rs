@@ -1,4 +1,4 @@
-//! An embedded server with a kind of its own: creates an object over HTTP, lists it, and stops.
+//! Embedded server with a custom kind: creates an object over HTTP, lists it, and stops.
 #![expect(clippy::print_stdout, reason = "the example prints its result")]
 
 use std::error::Error;
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Starts a server in a temporary directory and returns the list of its widgets.
 pub(crate) async fn run() -> Result<Value, Box<dyn Error>> {
-    // Another part of the process may have selected one already.
+    // Another part of the process may have installed a provider already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let directory = tempfile::tempdir()?;
     let mut options = EmbeddedOptions::at(directory.path());
@@ -35,8 +35,7 @@ pub(crate) async fn run() -> Result<Value, Box<dyn Error>> {
     Ok(list)
 }
 
-/// The definition of `widgets.example.com`: a size that must be positive, and a colour with a
-/// default.
+/// Returns the definition of `widgets.example.com`, with a positive size and a default colour.
 fn widgets() -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",

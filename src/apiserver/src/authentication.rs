@@ -1,5 +1,4 @@
-//! Authentication: the user of a request, by its certificate, the administrator's token or a
-//! bootstrap token.
+//! Authentication of requests by client certificate, administrator token or bootstrap token.
 
 mod bootstrap;
 mod user;
@@ -17,7 +16,7 @@ pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
 pub(crate) use user::{AUTHENTICATED, MASTERS};
 pub use user::{BOOTSTRAPPERS, User};
 
-/// Compares in a time that does not depend on where the texts differ.
+/// Compares two texts in constant time.
 fn is_same(own: &str, presented: &str) -> bool {
     let (own, presented) = (own.as_bytes(), presented.as_bytes());
     own.len() == presented.len()
@@ -28,9 +27,10 @@ fn is_same(own: &str, presented: &str) -> bool {
             == 0
 }
 
-/// Finds the user. The first credentials that are good decide, the certificate before the token;
-/// who shows only bad ones is refused, who shows none is anonymous. `secret` looks up the Secret of
-/// a bootstrap token.
+/// Returns the user of a request. A valid certificate has precedence over the token. Invalid
+/// credentials are rejected, missing credentials result in the anonymous user. `secret` looks up
+/// the
+/// Secret of a bootstrap token.
 pub(crate) fn authenticate(
     certificate: Option<Result<UserName, UserCertificateError>>,
     headers: &HeaderMap,
@@ -45,7 +45,7 @@ pub(crate) fn authenticate(
             None => false,
         },
         Some(Err(err)) => {
-            debug!(error = %Chain(&err), "a client's certificate was refused");
+            debug!(error = %Chain(&err), "client certificate rejected");
             true
         }
     };
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_token_is_refused_and_none_is_anonymous() {
+    fn rejects_wrong_token_and_treats_missing_token_as_anonymous() {
         let user = |authorization| user(None, authorization);
         assert_eq!(user(None), Ok(User::anonymous()));
         assert_eq!(user(Some("Basic abc")), Ok(User::anonymous()));
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_names_user_and_groups_and_a_bad_one_is_refused() {
+    fn certificate_provides_user_and_groups_unless_invalid() {
         let alice = User::new("alice", &["team-a", AUTHENTICATED]);
         assert_eq!(user(subject("alice", &["team-a"]), None), Ok(alice.clone()));
         assert_eq!(
             user(subject("alice", &["team-a"]), Some("Bearer wrong")),
             Ok(alice),
-            "good credentials suffice"
+            "a valid certificate has precedence"
         );
         assert_eq!(user(subject("", &["team-a"]), None), Ok(User::anonymous()));
         let bad = || Some(Err(UserCertificateError::Subject));

@@ -1,8 +1,7 @@
-//! The kinds that are compiled in: what each is called, how it is decoded, prepared, checked and
-//! printed.
+//! Built-in kinds: names, decoding, preparation, validation and storage.
 //!
-//! A built-in object is stored without `apiVersion` and `kind`, as lists show it; `Resource` adds
-//! them.
+//! Built-in objects are stored without `apiVersion` and `kind`, like list items. `Resource` adds
+//! these members.
 
 mod certificate_signing_request;
 mod config_map;
@@ -25,27 +24,27 @@ use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::verb::Verb;
 
-pub(crate) use namespace::{is_terminating, mark_terminating, started_at_boot};
+pub(crate) use namespace::{initial_namespaces, is_terminating, mark_terminating};
 
-/// The data of one ConfigMap or Secret, all keys together.
+/// Maximum size of the data of a ConfigMap or Secret.
 const DATA_MAX_BYTES: usize = 1 << 20;
 
-/// One kind in one group version.
+/// Built-in kind in a group version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum BuiltIn {
     Namespace,
     ConfigMap,
     Secret,
-    /// `v1`, the form in which events are stored.
+    /// `v1` Event, the form in which events are stored.
     Event,
-    /// `events.k8s.io/v1`: the same objects with other field names.
+    /// `events.k8s.io/v1` Event: the same objects with different field names.
     EventsEvent,
     Lease,
     CustomResourceDefinition,
     CertificateSigningRequest,
 }
 
-/// What discovery and storage need to know of a built-in kind.
+/// Properties of a built-in kind for discovery and storage.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts {
     pub group: &'static str,
@@ -57,13 +56,13 @@ pub(crate) struct Facts {
     pub categories: &'static [&'static str],
     pub namespaced: bool,
     pub subresources: &'static [&'static str],
-    /// The definition in the upstream OpenAPI document.
+    /// Name of the definition in the upstream OpenAPI document.
     pub definition: &'static str,
-    /// Objects lie under this prefix in the store.
+    /// Key prefix of the objects in the store.
     pub storage: &'static str,
-    /// A PUT to a name that does not exist creates it.
+    /// True if a PUT of a missing object creates it.
     pub creates_on_update: bool,
-    /// A PUT without resourceVersion overwrites.
+    /// True if a PUT without resourceVersion overwrites the object.
     pub updates_unconditionally: bool,
 }
 
@@ -103,13 +102,13 @@ static TYPES: LazyLock<Types> = LazyLock::new(|| {
     Types::of(kinds.chain(["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]))
 });
 
-/// The upstream types of all built-in kinds.
+/// Returns the upstream types of all built-in kinds.
 pub(crate) fn types() -> &'static Types {
     &TYPES
 }
 
 impl BuiltIn {
-    /// In the order in which discovery lists them.
+    /// All kinds in discovery order.
     pub(crate) const ALL: [Self; 8] = [
         Self::ConfigMap,
         Self::Event,
@@ -121,7 +120,7 @@ impl BuiltIn {
         Self::Lease,
     ];
 
-    /// The kinds of one group.
+    /// Returns the kinds of a group.
     pub(crate) fn of_group(group: &str) -> impl Iterator<Item = Facts> {
         Self::ALL
             .into_iter()
@@ -229,7 +228,7 @@ impl BuiltIn {
         }
     }
 
-    /// Whether deleting one may wait for, or orphan, its dependents.
+    /// Returns true if a deletion may wait for, or orphan, dependents.
     pub(crate) fn is_collected(self) -> bool {
         match self {
             Self::Event | Self::EventsEvent => false,
@@ -242,7 +241,7 @@ impl BuiltIn {
         }
     }
 
-    /// The verbs discovery names, in its order.
+    /// Returns the verbs in discovery order.
     pub(crate) fn verbs(self) -> &'static [Verb] {
         match self {
             Self::Namespace => &[
@@ -273,7 +272,7 @@ impl BuiltIn {
         }
     }
 
-    /// From the form of this group version to the form in which the kind is stored.
+    /// Converts an object from this group version to the stored form.
     pub(crate) fn stored_form(self, object: Value) -> Value {
         match self {
             Self::EventsEvent => event::from_events_v1(object),
@@ -287,7 +286,7 @@ impl BuiltIn {
         }
     }
 
-    /// The reverse of [`Self::stored_form`].
+    /// Converts an object from the stored form to this group version.
     pub(crate) fn served_form(self, object: Value) -> Value {
         match self {
             Self::EventsEvent => event::to_events_v1(object),
@@ -301,13 +300,12 @@ impl BuiltIn {
         }
     }
 
-    /// Whether the stored bytes are what this group version shows.
+    /// Returns true if the stored form equals the form of this group version.
     pub(crate) fn is_stored_form(self) -> bool {
         self != Self::EventsEvent
     }
 
-    /// Fills in what every object of the kind has. Runs on every decoded body; objects are in
-    /// stored form.
+    /// Applies the defaults of the kind to an object in stored form. Called for every decoded body.
     pub(crate) fn default(self, object: &mut Value) {
         match self {
             Self::Secret => secret::default(object),
@@ -318,7 +316,7 @@ impl BuiltIn {
         }
     }
 
-    /// `by`: who creates it; nobody where the server itself does.
+    /// Prepares a new object. `by` is its creator, or `None` for the server itself.
     pub(crate) fn prepare_create(self, object: &mut Value, by: Option<&User>) {
         match self {
             Self::CertificateSigningRequest => certificate_signing_request::prepare_create(object, by),
@@ -328,7 +326,7 @@ impl BuiltIn {
         }
     }
 
-    /// `subresource` is one of [`Facts::subresources`], or empty.
+    /// Prepares an update. `subresource` is one of [`Facts::subresources`], or empty.
     pub(crate) fn prepare_update(self, object: &mut Value, old: &Value, subresource: &str, now: Timestamp) {
         match self {
             Self::CertificateSigningRequest => {
@@ -340,7 +338,7 @@ impl BuiltIn {
         }
     }
 
-    /// Checks all but metadata.
+    /// Validates all fields except metadata.
     pub(crate) fn validate(self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         match self {
             Self::Namespace => Vec::new(),
@@ -367,8 +365,8 @@ impl BuiltIn {
         }
     }
 
-    /// An object that is being deleted and has no finalizers left may still have to stay.
-    pub(crate) fn may_vanish(self, object: &Value) -> bool {
+    /// Returns true if an object without metadata finalizers can be removed during deletion.
+    pub(crate) fn can_be_removed(self, object: &Value) -> bool {
         match self {
             Self::Namespace => namespace::spec_finalizers(object).next().is_none(),
             Self::ConfigMap
@@ -381,8 +379,7 @@ impl BuiltIn {
         }
     }
 
-    /// The value of a field by which objects of the kind can be selected, besides name and
-    /// namespace.
+    /// Returns the value of a selectable field, besides name and namespace.
     pub(crate) fn selectable_field<'a>(
         self,
         object: &'a Value,
@@ -400,7 +397,7 @@ impl BuiltIn {
     }
 }
 
-/// Checks the keys of a ConfigMap's or Secret's data. Returns the bytes of all values.
+/// Checks the keys of the data of a ConfigMap or Secret.
 fn check_data(data: &Value, field: &str, errors: &mut Vec<FieldError>) {
     for key in data.as_object().into_iter().flatten().map(|(key, _)| key) {
         for message in config_key(key) {
@@ -434,13 +431,13 @@ fn config_key(key: &str) -> Vec<String> {
     errors
 }
 
-/// The number of bytes that base64 text stands for.
+/// Returns the number of bytes that a base64 text encodes.
 fn decoded_bytes(text: &str) -> usize {
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     (text.len() / 4 * 3).saturating_sub(padding)
 }
 
-/// Errors for changes to fields of an object that says it is immutable.
+/// Returns errors for changed fields of an immutable object.
 fn check_immutable(object: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
     if old["immutable"].as_bool() != Some(true) {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! CertificateSigningRequests: what they say and how long they are kept. Pure;
-//! `controller::certificates` approves and signs.
+//! Content and retention of CertificateSigningRequests. Pure; `controller::certificates` approves
+//! and signs.
 
 pub(crate) mod signer;
 
@@ -20,9 +20,9 @@ pub(crate) const APPROVED: &str = "Approved";
 pub(crate) const DENIED: &str = "Denied";
 pub(crate) const FAILED: &str = "Failed";
 
-/// A request that was answered is kept so long.
-const ANSWERED_LIFETIME: Duration = Duration::from_secs(3600);
-/// One without a certificate, whatever was said of it.
+/// Retention of completed requests (issued, denied or failed).
+const COMPLETED_LIFETIME: Duration = Duration::from_secs(3600);
+/// Retention of requests without a certificate.
 const PENDING_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn conditions(csr: &Value) -> impl Iterator<Item = &Value> {
@@ -42,20 +42,20 @@ pub(crate) fn texts(list: &Value) -> Vec<&str> {
     list.filter_map(Value::as_str).collect()
 }
 
-/// The request itself. It was checked when it was created.
+/// Returns the decoded request. It was validated at creation.
 pub(crate) fn request_of(csr: &Value) -> Option<CertificateRequest> {
     let pem = BASE64.decode(object::text(csr, &["spec", "request"])).ok()?;
     CertificateRequest::from_pem(&pem).ok()
 }
 
-/// A request for membership in the one group that no signer makes members of.
+/// Error of a request for membership in `system:masters`, which no signer grants.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("use of {signer} signer with {MASTERS} group is not allowed")]
 pub(crate) struct MastersRequested {
     signer: String,
 }
 
-/// Rejects a request of a user for the group `system:masters`.
+/// Rejects a user request for the group `system:masters`.
 pub(crate) fn check_subject(csr: &Value) -> Result<(), MastersRequested> {
     let name = object::text(csr, &["spec", "signerName"]);
     let is_user = Signer::of(name) == Some(Signer::UserClient);
@@ -70,7 +70,7 @@ pub(crate) fn check_subject(csr: &Value) -> Result<(), MastersRequested> {
     }
 }
 
-/// Whether a request has been kept long enough.
+/// Returns true if the retention of a request has ended.
 pub(crate) fn is_expired(csr: &Value, now: Timestamp) -> bool {
     let is_older = |time: &str, than: Duration| {
         let time = time.parse::<Timestamp>().ok();
@@ -78,14 +78,15 @@ pub(crate) fn is_expired(csr: &Value, now: Timestamp) -> bool {
     };
     let certificate = BASE64.decode(object::text(csr, &["status", "certificate"]));
     let ends = certificate.ok().as_deref().and_then(end_of_certificate);
-    let is_answered = has_certificate(csr) || has_condition(csr, DENIED) || has_condition(csr, FAILED);
-    let mut answers = conditions(csr).filter(|condition| {
+    let is_completed = has_certificate(csr) || has_condition(csr, DENIED) || has_condition(csr, FAILED);
+    let mut completions = conditions(csr).filter(|condition| {
         let kind = object::text(condition, &["type"]);
         [APPROVED, DENIED, FAILED].contains(&kind)
     });
     ends.is_some_and(|ends| ends < now)
-        || is_answered
-            && answers.any(|answer| is_older(object::text(answer, &["lastUpdateTime"]), ANSWERED_LIFETIME))
+        || is_completed
+            && completions
+                .any(|completion| is_older(object::text(completion, &["lastUpdateTime"]), COMPLETED_LIFETIME))
         || !has_certificate(csr)
             && is_older(
                 object::text(csr, &["metadata", "creationTimestamp"]),

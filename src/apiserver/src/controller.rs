@@ -1,8 +1,8 @@
-//! The server's own controllers: what a controller manager does beside a real server.
+//! Controllers that run in kube-controller-manager in a Kubernetes cluster.
 
 pub(crate) mod certificates;
 pub(crate) mod definitions;
 pub(crate) mod expiry;
-mod follow;
 pub(crate) mod gc;
 pub(crate) mod namespaces;
+mod watch_loop;

@@ -1,5 +1,4 @@
-//! CustomResourceDefinition: what one must look like, what it turns into (resources), and its life
-//! (conditions, removal of its objects).
+//! CustomResourceDefinition: validation, served resources, and lifecycle.
 
 mod lifecycle;
 mod resource;
@@ -13,15 +12,15 @@ use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::crd as rules;
 
 pub(crate) use lifecycle::{
-    CLEANUP_FINALIZER, ESTABLISHED, is_condition_true, mark_terminating, next_status, set_condition,
-    taken_names,
+    CLEANUP_FINALIZER, ESTABLISHED, is_condition_true, mark_terminating, names_in_use, next_status,
+    set_condition,
 };
 pub(crate) use resource::resources;
 
-/// Defaults that the real server fills in.
+/// Applies the defaults of kube-apiserver.
 pub(crate) fn default(crd: &mut Value) {
     rules::apply_defaults(crd);
-    // Always false in v1 and then not shown.
+    // Always false in v1, and then omitted from responses.
     if let Some(spec) = crd.get_mut("spec").and_then(Value::as_object_mut)
         && spec.get("preserveUnknownFields") == Some(&Value::Bool(false))
     {
@@ -29,10 +28,10 @@ pub(crate) fn default(crd: &mut Value) {
     }
 }
 
-/// Checks a definition; its metadata excepted on create, where only the name has rules of its own.
+/// Validates a definition. On create, metadata other than the name is validated elsewhere.
 pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = rules::validate(crd, old);
-    // One that lacks a stored version already can still be changed otherwise, and deleted.
+    // A definition that already lacks a stored version can still be updated otherwise, and deleted.
     let stored = |crd: &Value| crd["status"]["storedVersions"].clone();
     let names =
         |crd: &Value| -> Vec<Value> { versions(crd).map(|version| version["name"].clone()).collect() };
@@ -41,7 +40,7 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     {
         check_stored_versions(crd, &mut errors);
     }
-    // A webhook that would never be called must not be accepted as if it were.
+    // Conversion webhooks are not supported, so they must not be accepted silently.
     if object::text(crd, &["spec", "conversion", "strategy"]) == "Webhook" {
         let detail = "this server does not call conversion webhooks; serve one version, or use strategy None";
         errors.push(FieldError::forbidden("spec.conversion.strategy", detail));
@@ -49,8 +48,9 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// Objects may lie in the store in every version that ever was the storage version: none of them
-/// can be dropped.
+/// Checks that all versions that ever were the storage version remain, because objects may be
+/// stored
+/// in any of them.
 fn check_stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
     let at = "status.storedVersions";
     let stored = crd["status"]["storedVersions"].as_array();
@@ -70,7 +70,7 @@ fn check_stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Formats that schemas name and nobody knows, unless `old` named them too.
+/// Returns warnings about unknown formats in schemas, unless `old` has them, too.
 pub(crate) fn warnings(crd: &Value, old: Option<&Value>) -> Vec<String> {
     let known = old.map(rules::format_warnings).unwrap_or_default();
     let mut new = rules::format_warnings(crd);
@@ -78,7 +78,7 @@ pub(crate) fn warnings(crd: &Value, old: Option<&Value>) -> Vec<String> {
     new
 }
 
-/// The versions of a definition, as they stand in its spec.
+/// Returns `spec.versions` of a definition.
 pub(crate) fn versions(crd: &Value) -> impl Iterator<Item = &Value> {
     crd["spec"]["versions"].as_array().into_iter().flatten()
 }
@@ -89,7 +89,7 @@ fn storage_version(crd: &Value) -> Option<&str> {
         .and_then(|version| version["name"].as_str())
 }
 
-fn note_storage_version(crd: &mut Value) {
+fn record_storage_version(crd: &mut Value) {
     let Some(storage) = storage_version(crd).map(str::to_owned) else {
         return;
     };
@@ -103,7 +103,7 @@ fn note_storage_version(crd: &mut Value) {
 
 pub(crate) fn prepare_create(crd: &mut Value) {
     crd["status"] = json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null});
-    note_storage_version(crd);
+    record_storage_version(crd);
     object::metadata_mut(crd).insert("generation".to_owned(), json!(1));
 }
 
@@ -111,8 +111,8 @@ pub(crate) fn prepare_update(crd: &mut Value, old: &Value, subresource: &str) {
     let Some(map) = crd.as_object_mut() else { return };
     if subresource == "status" {
         object::set_or_remove(map, "spec", old.get("spec").cloned());
-        let labels_and_such = ["labels", "annotations", "finalizers", "ownerReferences"];
-        for field in labels_and_such {
+        let metadata_fields = ["labels", "annotations", "finalizers", "ownerReferences"];
+        for field in metadata_fields {
             let value = old["metadata"].get(field).cloned();
             object::set_or_remove(object::metadata_mut(crd), field, value);
         }
@@ -123,10 +123,10 @@ pub(crate) fn prepare_update(crd: &mut Value, old: &Value, subresource: &str) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
         object::metadata_mut(crd).insert("generation".to_owned(), json!(generation));
     }
-    note_storage_version(crd);
+    record_storage_version(crd);
 }
 
-/// A condition of a definition.
+/// Condition of a definition.
 pub(crate) struct Condition {
     pub kind: &'static str,
     pub status: bool,

@@ -1,4 +1,4 @@
-//! What the server serves, as discovery tells it: plain lists and the aggregated form.
+//! Discovery of the served resources, in unaggregated and aggregated form.
 
 mod documents;
 mod health;
@@ -17,9 +17,9 @@ use rooflet_apimachinery::verb::Verb;
 /// Content type of the aggregated form.
 pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Whether a client wants `/api` and `/apis` aggregated or plain. The first clause that can be
-/// served wins.
-pub(crate) fn wants_aggregated(accept: &str) -> Result<bool, ApiError> {
+/// Returns true if the client prefers aggregated discovery for `/api` and `/apis`. The first
+/// supported clause of the Accept header applies.
+pub(crate) fn prefers_aggregated(accept: &str) -> Result<bool, ApiError> {
     if accept.is_empty() {
         return Ok(false);
     }
@@ -42,7 +42,7 @@ pub(crate) fn wants_aggregated(accept: &str) -> Result<bool, ApiError> {
     })
 }
 
-/// `/api`, plain.
+/// Returns the unaggregated document of `/api`.
 pub(crate) fn core_versions(server_address: &str) -> Value {
     json!({
         "kind": "APIVersions",
@@ -51,7 +51,7 @@ pub(crate) fn core_versions(server_address: &str) -> Value {
     })
 }
 
-/// `/apis`, plain.
+/// Returns the unaggregated document of `/apis`.
 pub(crate) fn group_list(snapshot: &Snapshot) -> Value {
     let groups: Vec<Value> = named_groups(snapshot).map(group_entry).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
@@ -72,7 +72,7 @@ fn group_entry(group: &Group) -> Value {
     json!({"name": group.name, "preferredVersion": versions.first(), "versions": versions})
 }
 
-/// `/apis/G`.
+/// Returns the document of `/apis/GROUP`.
 pub(crate) fn group(group: &Group) -> Value {
     let mut entry = group_entry(group);
     entry["kind"] = json!("APIGroup");
@@ -80,7 +80,7 @@ pub(crate) fn group(group: &Group) -> Value {
     entry
 }
 
-/// `/api/v1` and `/apis/G/V`.
+/// Returns the document of `/api/v1` and `/apis/GROUP/VERSION`.
 pub(crate) fn resource_list(group: &str, version: &GroupVersion) -> Value {
     let resources: Vec<Value> = version
         .resources
@@ -128,7 +128,7 @@ fn subresource_verbs(subresource: Subresource) -> &'static [Verb] {
     }
 }
 
-/// Tells clients when two versions share what is stored.
+/// Returns the storage version hash, which is equal for versions with the same stored form.
 fn storage_hash(resource: &Resource) -> String {
     use base64::Engine as _;
     let version = resource.custom().map_or(resource.version.as_str(), |custom| {
@@ -138,7 +138,7 @@ fn storage_hash(resource: &Resource) -> String {
     base64::engine::general_purpose::STANDARD.encode(&digest[..8])
 }
 
-/// `/api` (`core` is true) and `/apis`, aggregated.
+/// Returns the aggregated document of `/api` if `core` is true, otherwise of `/apis`.
 fn aggregated(snapshot: &Snapshot, core: bool) -> Value {
     let items: Vec<Value> = snapshot
         .groups
@@ -197,24 +197,24 @@ fn aggregated_resource(resource: &Resource) -> Value {
     entry
 }
 
-/// The aggregated answer and its ETag.
-pub(crate) fn aggregated_answer(snapshot: &Snapshot, core: bool) -> (Bytes, String) {
+/// Returns the aggregated document and its ETag.
+pub(crate) fn aggregated_body(snapshot: &Snapshot, core: bool) -> (Bytes, String) {
     let key = if core { "discovery/api" } else { "discovery/apis" };
     let bytes = snapshot
-        .answers
-        .get_or_make(key, || to_bytes(&aggregated(snapshot, core)));
+        .responses
+        .get_or_compute(key, || to_bytes(&aggregated(snapshot, core)));
     let tag = snapshot
-        .answers
-        .get_or_make(&format!("{key}/etag"), || Bytes::from(etag(&bytes)));
+        .responses
+        .get_or_compute(&format!("{key}/etag"), || Bytes::from(etag(&bytes)));
     (bytes, String::from_utf8_lossy(&tag).into_owned())
 }
 
-/// A strong validator: the hash of the bytes, upper-case hexadecimal.
+/// Returns a strong ETag: the SHA-256 hash of the bytes in upper-case hexadecimal.
 pub(crate) fn etag(bytes: &[u8]) -> String {
     hex::encode_upper(Sha256::digest(bytes))
 }
 
-/// `/`: every path worth knowing.
+/// Returns the document of `/`: the list of paths.
 pub(crate) fn paths(snapshot: &Snapshot) -> Value {
     let mut paths: Vec<String> = ["/api", "/api/v1", "/apis"]
         .into_iter()
@@ -253,8 +253,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_form_that_can_be_served_wins() {
-        let check = |accept: &str| wants_aggregated(accept).map_err(|err| err.code().as_u16());
+    fn first_supported_clause_of_accept_applies() {
+        let check = |accept: &str| prefers_aggregated(accept).map_err(|err| err.code().as_u16());
         assert_eq!(check(""), Ok(false));
         assert_eq!(check("application/json"), Ok(false));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A complete server inside another program.
+//! Complete server for embedding in another program.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -16,17 +16,17 @@ use rooflet_base::task::Tasks;
 use rooflet_pki::{OpenTokenError, Token};
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 
-/// Time that requests have to end after the server was asked to stop.
+/// Time for in-flight requests to complete when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
-/// How an [`EmbeddedServer`] is set up.
+/// Options of an [`EmbeddedServer`].
 pub struct EmbeddedOptions {
-    /// Holds the store (`store.redb`) and the administrator's token (`token`). Created if it is
+    /// Directory of the store (`store.redb`) and the administrator's token (`token`). Created if
     /// missing.
     pub data_dir: PathBuf,
     /// Port 0 selects a free port.
     pub listen: SocketAddr,
-    /// CustomResourceDefinitions that are created, or updated, before the server accepts requests.
+    /// CustomResourceDefinitions to create or update before the server accepts requests.
     pub definitions: Vec<Value>,
     pub in_flight: InFlightLimits,
     /// See [`ApiServerConfig::authorizers`].
@@ -36,7 +36,7 @@ pub struct EmbeddedOptions {
 }
 
 impl EmbeddedOptions {
-    /// A free port of the loopback address, no definitions, and access for the administrator only.
+    /// Returns options with a free loopback port, without definitions, for the administrator only.
     pub fn at(data_dir: impl Into<PathBuf>) -> Self {
         Self {
             data_dir: data_dir.into(),
@@ -49,7 +49,7 @@ impl EmbeddedOptions {
     }
 }
 
-/// The reason why an [`EmbeddedServer`] did not start.
+/// Error that prevents the start of an [`EmbeddedServer`].
 #[derive(Debug, thiserror::Error)]
 pub enum StartEmbeddedError {
     #[error("creating the data directory `{}`", path.display())]
@@ -66,16 +66,15 @@ pub enum StartEmbeddedError {
     Server(#[from] StartApiServerError),
 }
 
-/// A part of the server failed, or did not stop in time.
+/// Failure of a part of the server, or timeout of its stop.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StopEmbeddedError(String);
 
-/// A server with its own store, over plain HTTP. Dropping it stops the server;
-/// [`EmbeddedServer::stop`] also waits for the end.
+/// Server with its own store, over plain HTTP. Dropping it stops the server;
+/// [`EmbeddedServer::stop`] also waits until it has stopped.
 ///
-/// A program that needs TLS, client certificates or its own store composes an [`ApiServer`]
-/// instead.
+/// For TLS, client certificates or a custom store, use [`ApiServer`].
 pub struct EmbeddedServer {
     address: SocketAddr,
     token: Token,
@@ -84,7 +83,7 @@ pub struct EmbeddedServer {
 }
 
 impl EmbeddedServer {
-    /// Returns once the server accepts requests.
+    /// Starts the server. Returns when the server accepts requests.
     pub async fn start(options: EmbeddedOptions) -> Result<Self, StartEmbeddedError> {
         let directory = options.data_dir;
         std::fs::create_dir_all(&directory).map_err(|source| StartEmbeddedError::DataDir {
@@ -120,17 +119,17 @@ impl EmbeddedServer {
         })
     }
 
-    /// `http://HOST:PORT`
+    /// Returns the base URL: `http://HOST:PORT`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The administrator's bearer token.
+    /// Returns the administrator's bearer token.
     pub fn token(&self) -> &Token {
         &self.token
     }
 
-    /// Ends requests and watches, and closes the store.
+    /// Terminates requests and watches, and closes the store.
     pub async fn stop(self) -> Result<(), StopEmbeddedError> {
         self.tasks.cancel();
         let ended = self.tasks.join(STOP_GRACE).await;

@@ -1,7 +1,5 @@
-//! HTTP: from a connection to a request, from a request to its handler, and from a result to the
-//! bytes of the reply.
+//! HTTP: connections, request parsing, handlers, and response bodies.
 
-mod answer;
 pub(crate) mod body;
 pub(crate) mod connection;
 mod gzip;
@@ -12,6 +10,7 @@ pub(crate) mod options;
 mod patch_request;
 mod protobuf;
 pub(crate) mod reply;
+mod representation;
 pub(crate) mod request;
 pub(crate) mod routes;
 mod watch;

@@ -1,7 +1,7 @@
-//! The one write path of all kinds: decode, prepare, default, validate, store.
+//! Write path of all kinds: decode, prepare, apply defaults, validate, store.
 //!
-//! Every decision is made on values read from the store; the store's expectation on the revision
-//! makes it stick or be made again.
+//! Each decision uses values read from the store. The write expects their revision; if the revision
+//! has changed, the engine repeats the decision.
 
 mod create;
 mod decode;
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::authorization::{ObjectPlace, Requestor};
 use crate::builtin::{self, BuiltIn, CRD_STORAGE};
 use crate::certificates;
-use crate::object::{self, Sealed};
+use crate::object::{self, PreEncoded};
 use crate::registry::Registry;
 use crate::registry::resource::{DefinitionVersion, Resource, Subresource};
 use crate::status::{ApiError, GroupResource};
@@ -33,11 +33,11 @@ pub(crate) use delete::Deleted;
 pub(crate) use scale::scale_of;
 pub(crate) use update::Edit;
 
-/// How long a write is tried again when others were faster and the client did not insist on a
-/// version: as long as a real server lets a request take.
+/// Time for which a write without a required version is retried after conflicts. Equals the request
+/// timeout of kube-apiserver.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// See the module's documentation. Clones are the same engine.
+/// See the module documentation. Clones share one engine.
 #[derive(Clone)]
 pub(crate) struct Engine {
     pub store: Store,
@@ -45,14 +45,14 @@ pub(crate) struct Engine {
     pub clock: Clock,
 }
 
-/// The object of a request.
+/// Object of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub resource: Arc<Resource>,
     pub namespace: Option<String>,
     pub name: String,
     pub subresource: Option<Subresource>,
-    /// Who asks; nobody where the server itself acts.
+    /// User of the request. `None` for writes of the server itself.
     pub by: Option<Requestor>,
 }
 
@@ -75,7 +75,7 @@ impl Target {
         ApiError::not_found(&self.resource.group_resource(), &self.name)
     }
 
-    /// Whether who asks may know of the stored object, or that there is none.
+    /// Checks whether the user may read the stored object. `None` stands for a missing object.
     pub(crate) fn check_stored(&self, stored: Option<&Record>) -> Result<(), ApiError> {
         match &self.by {
             None => Ok(()),
@@ -86,7 +86,7 @@ impl Target {
         }
     }
 
-    /// Whether who asks may make the object be `new`, prepared as it would be stored.
+    /// Checks whether the user may store `new`, which is already prepared for storage.
     fn check_change(&self, old: Option<&Value>, new: &Value) -> Result<(), ApiError> {
         let resource = self.resource.group_resource();
         if let Some(by) = &self.by {
@@ -94,7 +94,7 @@ impl Target {
         }
         if old.is_none() && self.resource.is(BuiltIn::CertificateSigningRequest) {
             certificates::check_subject(new)
-                .map_err(|why| ApiError::forbidden(&resource, &self.name, &why.to_string()))?;
+                .map_err(|reason| ApiError::forbidden(&resource, &self.name, &reason.to_string()))?;
         }
         Ok(())
     }
@@ -110,19 +110,19 @@ impl Target {
     }
 }
 
-/// An object to answer with.
+/// Object of a response.
 #[derive(Debug, Clone)]
-pub(crate) enum Shown {
-    /// As it lies in the store.
+pub(crate) enum ResultObject {
+    /// Stored record.
     Record(Arc<Record>),
-    /// Not stored, or not any more: working form.
+    /// Object that is not stored (dry run, deletion), in working form.
     Value(Value),
 }
 
-/// What a write came to.
+/// Result of a write.
 #[derive(Debug, Clone)]
-pub(crate) struct Written {
-    pub shown: Shown,
+pub(crate) struct WriteResult {
+    pub object: ResultObject,
     pub created: bool,
 }
 
@@ -135,7 +135,7 @@ impl Engine {
         }
     }
 
-    /// The namespace must exist; for new content it must not be on its way out.
+    /// Checks that the namespace exists and, for creations, that it is not terminating.
     fn check_namespace(&self, target: &Target, is_create: bool) -> Result<(), ApiError> {
         let Some(namespace) = target.namespace.as_deref().filter(|_| target.resource.namespaced) else {
             return Ok(());
@@ -154,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Stores a working object, prepared by the definition that is in force at that very moment.
+    /// Stores an object in working form, if the definition it was prepared with is still current.
     async fn put(
         &self,
         resource: &Resource,
@@ -162,17 +162,17 @@ impl Engine {
         expect: Expect,
         working: Value,
     ) -> Result<Arc<Record>, PutError> {
-        let change = sealed(resource, working);
+        let change = put_change(resource, working);
         let write = Write { key, expect, change };
         let guards = definition_guard(resource, |_| true).into_iter().collect();
         let outcome = self.commit(resource, write, guards).await;
-        outcome.map_err(|err| self.refusal(resource, err))
+        outcome.map_err(|err| self.put_error(resource, err))
     }
 
-    /// Stores a new object, in a namespace and of a kind that take new objects at that very moment.
+    /// Stores a new object, if its namespace and definition accept new objects at commit time.
     async fn put_new(&self, target: &Target, working: Value) -> Result<Arc<Record>, PutError> {
         let resource = &target.resource;
-        let change = sealed(resource, working);
+        let change = put_change(resource, working);
         let write = Write {
             key: target.key(),
             expect: Expect::Absent,
@@ -186,16 +186,18 @@ impl Engine {
         let by_definition = definition_guard(resource, |definition| !object::is_being_deleted(definition));
         let guards = in_namespace.into_iter().chain(by_definition).collect();
         match (self.commit(resource, write, guards).await, namespace) {
-            // The namespace went, or began to, after it was checked.
-            (Err(CommitError::Unguarded { key }), Some(namespace)) if key == namespace_key(namespace) => {
-                let why = self.check_namespace(target, true).err();
-                Err(PutError::Refused(why.unwrap_or_else(|| no_namespace(namespace))))
+            // The namespace was deleted, or began to terminate, after the check.
+            (Err(CommitError::GuardFailed { key }), Some(namespace)) if key == namespace_key(namespace) => {
+                let error = self.check_namespace(target, true).err();
+                Err(PutError::Rejected(
+                    error.unwrap_or_else(|| no_namespace(namespace)),
+                ))
             }
-            (outcome, _) => outcome.map_err(|err| self.refusal(resource, err)),
+            (outcome, _) => outcome.map_err(|err| self.put_error(resource, err)),
         }
     }
 
-    /// Writes if the guards hold; what is served follows the definitions.
+    /// Commits a guarded write. Updates the registry if the object is a definition.
     async fn commit(
         &self,
         resource: &Resource,
@@ -209,18 +211,16 @@ impl Engine {
         Ok(record)
     }
 
-    /// Why a write did not happen. After one that came too late for its definition, the new one is
-    /// served.
-    fn refusal(&self, resource: &Resource, err: CommitError) -> PutError {
-        if matches!(err, CommitError::Unguarded { .. }) {
+    /// Converts the error of a write. If the definition has changed, updates the registry first.
+    fn put_error(&self, resource: &Resource, err: CommitError) -> PutError {
+        if matches!(err, CommitError::GuardFailed { .. }) {
             self.registry.sync();
-            return PutError::Refused(ApiError::definition_changed(&resource.group_resource()));
+            return PutError::Rejected(ApiError::definition_changed(&resource.group_resource()));
         }
         err.into()
     }
 
-    /// Puts a new value in place of a record that must not have changed; no checks are made. False
-    /// if it has.
+    /// Replaces a record without checks. Returns false if the record has changed.
     pub(super) async fn replace_unconditionally(
         &self,
         resource: &Resource,
@@ -233,14 +233,14 @@ impl Engine {
         {
             Ok(_) => Ok(true),
             Err(PutError::Conflict) => Ok(false),
-            Err(PutError::Refused(err)) => Err(err),
+            Err(PutError::Rejected(err)) => Err(err),
         }
     }
 
-    /// Removes a key; watchers see its last value with the revision of the removal.
+    /// Deletes a key. Watchers receive its last value with the revision of the deletion.
     async fn remove(&self, resource: &Resource, record: &Record) -> Result<Arc<Record>, PutError> {
         let change = Change::Delete(Box::new(|revision: Revision, last: &Record| {
-            Sealed::new(last.json().clone()).seal(revision)
+            PreEncoded::new(last.json().clone()).with_resource_version(revision)
         }));
         let write = Write {
             key: record.key.clone(),
@@ -255,7 +255,7 @@ fn namespace_key(name: &str) -> Key {
     Key::new(format!("{}{name}", builtin::NAMESPACE_STORAGE))
 }
 
-/// A custom resource's definition as the object was prepared by it, and as `holds` says besides.
+/// Returns a guard for a custom resource: the definition is unchanged, and `holds` is true for it.
 fn definition_guard(resource: &Resource, holds: fn(&Value) -> bool) -> Option<Guard> {
     let version = resource.custom()?.definition.clone();
     Some(Guard {
@@ -271,17 +271,19 @@ fn no_namespace(name: &str) -> ApiError {
     ApiError::not_found(&GroupResource::new("", "namespaces"), name)
 }
 
-fn sealed(resource: &Resource, working: Value) -> Change {
-    let sealed = Sealed::new(resource.stored(working));
-    Change::Put(Box::new(move |revision: Revision| sealed.seal(revision)))
+fn put_change(resource: &Resource, working: Value) -> Change {
+    let encoded = PreEncoded::new(resource.stored(working));
+    Change::Put(Box::new(move |revision: Revision| {
+        encoded.with_resource_version(revision)
+    }))
 }
 
-/// Why a write did not happen.
+/// Failure of a write.
 #[derive(Debug)]
 enum PutError {
-    /// Somebody else changed the key first.
+    /// The key has been changed concurrently.
     Conflict,
-    Refused(ApiError),
+    Rejected(ApiError),
 }
 
 impl From<CommitError> for PutError {
@@ -289,14 +291,14 @@ impl From<CommitError> for PutError {
         match err {
             CommitError::Conflict { .. } => Self::Conflict,
             CommitError::TooLarge { bytes, limit, .. } => {
-                let what = format!("the object has {bytes} bytes, the limit is {limit}");
-                Self::Refused(ApiError::too_large(&what))
+                let message = format!("the object has {bytes} bytes, the limit is {limit}");
+                Self::Rejected(ApiError::too_large(&message))
             }
             other @ (CommitError::NotJson { .. }
             | CommitError::Encoder { .. }
-            | CommitError::Unguarded { .. }
+            | CommitError::GuardFailed { .. }
             | CommitError::Io(_)
-            | CommitError::Closed) => Self::Refused(ApiError::internal(Chain(&other))),
+            | CommitError::Closed) => Self::Rejected(ApiError::internal(Chain(&other))),
         }
     }
 }
@@ -309,9 +311,9 @@ mod tests {
     use rooflet_store::StoreConfig;
     use serde_json::json;
 
-    /// Reading an object by a definition and writing it are two moments, too.
+    /// The definition may change between reading an object and writing it.
     #[tokio::test]
-    async fn an_object_is_written_by_the_definition_that_it_was_read_by() {
+    async fn write_fails_if_the_definition_changed_since_the_read() {
         let directory = tempfile::tempdir().expect("a directory");
         let config = StoreConfig::at(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
@@ -358,9 +360,9 @@ mod tests {
         assert_eq!(create(&things()).await, Ok(()));
     }
 
-    /// The check before a create and its write are two moments; what counts is the second.
+    /// The state of the namespace counts at commit time, not when it was checked.
     #[tokio::test]
-    async fn a_namespace_must_take_objects_at_the_moment_of_the_write() {
+    async fn namespace_must_accept_objects_at_commit_time() {
         let directory = tempfile::tempdir().expect("a directory");
         let config = StoreConfig::at(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
@@ -372,7 +374,7 @@ mod tests {
             let working = json!({"metadata": {"name": name, "namespace": "n"}});
             match engine.put_new(&map(name), working).await {
                 Ok(_) => None,
-                Err(PutError::Refused(err)) => Some(err.reason()),
+                Err(PutError::Rejected(err)) => Some(err.reason()),
                 Err(PutError::Conflict) => Some(Reason::Conflict),
             }
         };

@@ -1,25 +1,27 @@
-//! An embeddable Kubernetes API server.
+//! Embeddable Kubernetes API server.
 //!
-//! The server has discovery, OpenAPI, CustomResourceDefinitions with CEL rules, watches, tables,
-//! patches, garbage collection, and the built-in kinds that clients need. kubectl and `kube`
-//! clients use it like a real one. No kind of any application is known here: an application's kinds
-//! are CustomResourceDefinitions, and its rules on users are an [`authorization::Authorizer`].
+//! The server provides discovery, OpenAPI, CustomResourceDefinitions with CEL rules, watches,
+//! tables, patches, garbage collection, and the built-in kinds that clients need. kubectl and
+//! `kube`
+//! clients use it like kube-apiserver. The server has no application kinds: an application adds its
+//! kinds as CustomResourceDefinitions and its permissions as an [`authorization::Authorizer`].
 //!
-//! [`EmbeddedServer`] is a complete server with defaults. [`ApiServer`] is for programs that bring
-//! their own store, TLS configuration, certificate authorities or tasks. An example,
-//! `examples/embedded.rs`:
+//! [`EmbeddedServer`] is a complete server with defaults. [`ApiServer`] is for programs with their
+//! own store, TLS configuration, certificate authorities or tasks. Example
+//! (`examples/embedded.rs`):
 //!
 #![doc = concat!("```ignore\n", include_str!("../examples/embedded.rs"), "```")]
 //!
-//! # Inside
+//! # Modules
 //!
-//! - `endpoints` reads a request, finds its verb and route, and writes the reply. `authentication` and [`authorization`] decide
-//!   whether it is allowed.
-//! - `engine` is the one path on which objects of every kind are read and written. Objects are JSON in the store.
-//! - `registry` has the resources that are served: `builtin` kinds, and those of `crd`.
-//! - `controller` has the server's own controllers, which use the same engine.
+//! - `endpoints` parses a request, determines its verb and route, and writes the response.
+//!   `authentication` and [`authorization`] admit or reject it.
+//! - `engine` is the only code that reads and writes objects. It handles all kinds. Objects are
+//!   stored as JSON.
+//! - `registry` contains the served resources: `builtin` kinds, and those of `crd`.
+//! - `controller` contains the server's own controllers, which use the same engine.
 //!
-//! Every failure is a `status::ApiError`.
+//! All errors are `status::ApiError`s.
 
 mod authentication;
 pub mod authorization;

@@ -1,4 +1,4 @@
-//! What the API server counts about itself.
+//! Metrics of the API server.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rooflet_base::metrics::{
     HistogramOpts, HistogramVec, IntCounterVec, IntGauge, LATENCY_SECONDS, Opts, Registry, Result,
 };
 
-/// Labels are verbs, resources and status codes: all from closed sets.
+/// Metrics. Their labels are verbs, served resources and status codes, so cardinality is bounded.
 #[derive(Clone)]
 pub(crate) struct ApiServerMetrics {
     requests: IntCounterVec,
@@ -21,23 +21,20 @@ impl ApiServerMetrics {
         let requests = IntCounterVec::new(
             Opts::new(
                 "rooflet_apiserver_requests_total",
-                "Requests answered, by verb, resource and status code.",
+                "Completed requests, by verb, resource and status code.",
             ),
             &["verb", "resource", "code"],
         )?;
         let durations = HistogramVec::new(
             HistogramOpts::new(
                 "rooflet_apiserver_request_duration_seconds",
-                "Time from the last byte of a request to the first of its answer; watches are not in it.",
+                "Time from the last byte of a request to the first byte of its response, without watches.",
             )
             .buckets(LATENCY_SECONDS.to_vec()),
             &["verb"],
         )?;
-        let watches = IntGauge::new("rooflet_apiserver_watches", "Watches that are open.")?;
-        let connections = IntGauge::new(
-            "rooflet_apiserver_connections",
-            "Client connections that are open.",
-        )?;
+        let watches = IntGauge::new("rooflet_apiserver_watches", "Open watches.")?;
+        let connections = IntGauge::new("rooflet_apiserver_connections", "Open client connections.")?;
         registry.register(Box::new(requests.clone()))?;
         registry.register(Box::new(durations.clone()))?;
         registry.register(Box::new(watches.clone()))?;
@@ -50,7 +47,7 @@ impl ApiServerMetrics {
         })
     }
 
-    /// `resource` is a served one, or empty.
+    /// Records a completed request. `resource` is a served resource or empty.
     pub(crate) fn observe(&self, verb: Verb, resource: &str, code: u16, took: Duration) {
         self.requests
             .with_label_values(&[verb.as_str(), resource, code.to_string().as_str()])

@@ -1,4 +1,4 @@
-//! Reading and writing the parts of a JSON object that every Kubernetes object has.
+//! Access to the fields that all Kubernetes objects have, on JSON values.
 
 pub(crate) mod metadata;
 pub(crate) mod typed;
@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 
 use rooflet_store::Revision;
 
-/// The value at a path of keys.
+/// Returns the value at a path of keys.
 pub(crate) fn lookup<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(object, |value, key| value.get(key))
 }
 
-/// The text at a path of keys; empty if there is none.
+/// Returns the text at a path of keys, or an empty text if there is none.
 pub(crate) fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
     path.iter()
         .try_fold(object, |value, key| value.get(key))
@@ -43,7 +43,7 @@ pub(crate) fn is_being_deleted(object: &Value) -> bool {
         .is_some_and(|time| !time.is_null())
 }
 
-/// The finalizers; nothing if there are none.
+/// Returns the finalizers.
 pub(crate) fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
     object["metadata"]["finalizers"]
         .as_array()
@@ -52,20 +52,20 @@ pub(crate) fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
         .filter_map(Value::as_str)
 }
 
-/// `metadata`, made if it is missing.
+/// Returns `metadata`, created if missing.
 pub(crate) fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = Value::Object(Map::new());
     }
-    let map = object.as_object_mut().expect("made an object above");
+    let map = object.as_object_mut().expect("set to an object above");
     let metadata = map.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
     if !metadata.is_object() {
         *metadata = Value::Object(Map::new());
     }
-    metadata.as_object_mut().expect("made an object above")
+    metadata.as_object_mut().expect("set to an object above")
 }
 
-/// Sets or, given nothing, removes a member.
+/// Sets a member, or removes it if the value is `None`.
 pub(crate) fn set_or_remove(map: &mut Map<String, Value>, key: &str, value: Option<Value>) {
     match value {
         Some(value) => drop(map.insert(key.to_owned(), value)),
@@ -82,25 +82,25 @@ pub(crate) fn set_resource_version(object: &mut Value, version: Revision) {
     metadata_mut(object).insert("resourceVersion".to_owned(), Value::from(version.to_string()));
 }
 
-/// An object in JSON with a gap where its resourceVersion goes: the store's writer only fills it
-/// in.
+/// Serialized object with a gap for its resourceVersion, so that the store's writer thread only
+/// inserts the version.
 #[derive(Debug)]
-pub(crate) struct Sealed {
+pub(crate) struct PreEncoded {
     json: Vec<u8>,
     gap: usize,
 }
 
-impl Sealed {
+impl PreEncoded {
     pub(crate) fn new(mut object: Value) -> Self {
         metadata_mut(&mut object).insert("resourceVersion".to_owned(), Value::from(""));
         let mut json = Vec::with_capacity(1024);
         let mut gap = 0;
-        let map = object.as_object().expect("metadata_mut made it an object");
+        let map = object.as_object().expect("metadata_mut ensures an object");
         write_map(&mut json, map, |json, key, value| {
             if key != "metadata" {
                 return write_value(json, value);
             }
-            let metadata = value.as_object().expect("metadata_mut made it an object");
+            let metadata = value.as_object().expect("metadata_mut ensures an object");
             write_map(json, metadata, |json, key, value| {
                 write_value(json, value);
                 if key == "resourceVersion" {
@@ -111,7 +111,7 @@ impl Sealed {
         Self { json, gap }
     }
 
-    pub(crate) fn seal(self, version: Revision) -> Bytes {
+    pub(crate) fn with_resource_version(self, version: Revision) -> Bytes {
         let text = version.to_string();
         let mut json = Vec::with_capacity(self.json.len() + text.len());
         json.extend_from_slice(&self.json[..self.gap]);
@@ -139,10 +139,10 @@ fn write_map(
 }
 
 fn write_value(json: &mut Vec<u8>, value: &Value) {
-    serde_json::to_writer(json, value).expect("a JSON value always serialises into memory");
+    serde_json::to_writer(json, value).expect("serialising a JSON value cannot fail");
 }
 
-/// Two objects, compared without their resourceVersions.
+/// Compares two objects without their resourceVersions.
 pub(crate) fn same_content(a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else {
         return a == b;
@@ -175,9 +175,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn sealing_puts_the_version_into_metadata_only() {
+    fn resource_version_is_inserted_only_into_metadata() {
         let object = json!({"a": {"resourceVersion": "7"}, "metadata": {"name": "x", "z": 1}, "z": "\"é"});
-        let got: Value = serde_json::from_slice(&Sealed::new(object).seal(Revision(42))).expect("JSON");
+        let got: Value = serde_json::from_slice(&PreEncoded::new(object).with_resource_version(Revision(42)))
+            .expect("JSON");
         assert_eq!(
             got,
             json!({"a": {"resourceVersion": "7"}, "metadata": {"name": "x", "resourceVersion": "42", "z": 1},
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_compared_without_the_version() {
+    fn content_comparison_ignores_resource_version() {
         let a = json!({"metadata": {"name": "x", "resourceVersion": "1"}, "spec": 1});
         let b = json!({"metadata": {"name": "x"}, "spec": 1});
         assert!(same_content(&a, &b));

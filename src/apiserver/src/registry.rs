@@ -1,7 +1,6 @@
-//! The table of served resources: the built-in ones and those of the CustomResourceDefinitions in
-//! the store.
+//! Registry of the served resources: built-in kinds and those of stored CustomResourceDefinitions.
 //!
-//! Readers take a [`Snapshot`]; [`Registry::sync`] replaces it when definitions changed.
+//! Readers use an immutable [`Snapshot`]. [`Registry::sync`] replaces it when definitions change.
 
 pub(crate) mod resource;
 
@@ -21,27 +20,27 @@ use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use rooflet_store::{ListOptions, Record, Revision, Store};
 
-/// What is served at one moment.
+/// Served resources at one point in time.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    /// Groups in the order of discovery; the core group has the empty name and is first.
+    /// Groups in discovery order. The core group has an empty name and is first.
     pub groups: Vec<Group>,
-    /// Every kind in the version in which it is stored, served or not.
+    /// All kinds in their storage version, whether that version is served or not.
     pub stored: Vec<Arc<Resource>>,
-    /// Group -> version -> plural.
+    /// Resources by group, version and plural.
     index: HashMap<String, HashMap<String, HashMap<String, Arc<Resource>>>>,
-    /// When it came to be.
-    pub made: Timestamp,
-    /// Answers that depend on the snapshot alone, by a key of their maker's choice.
-    pub answers: AnswerCache,
+    /// Creation time of the snapshot.
+    pub created: Timestamp,
+    /// Cached response bodies that depend only on the snapshot, by a key that the caller chooses.
+    pub responses: ResponseCache,
 }
 
-/// Bytes that are made once per snapshot.
+/// Response bodies that are computed once per snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct AnswerCache(Mutex<HashMap<String, Arc<OnceLock<Bytes>>>>);
+pub(crate) struct ResponseCache(Mutex<HashMap<String, Arc<OnceLock<Bytes>>>>);
 
-impl AnswerCache {
-    pub(crate) fn get_or_make(&self, key: &str, make: impl FnOnce() -> Bytes) -> Bytes {
+impl ResponseCache {
+    pub(crate) fn get_or_compute(&self, key: &str, make: impl FnOnce() -> Bytes) -> Bytes {
         let cell = {
             let mut cells = lock(&self.0);
             Arc::clone(cells.entry(key.to_owned()).or_default())
@@ -50,15 +49,15 @@ impl AnswerCache {
     }
 }
 
-/// One API group.
+/// API group.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub name: String,
-    /// Preferred first.
+    /// Versions in order of preference.
     pub versions: Vec<GroupVersion>,
 }
 
-/// The resources of one version of a group, in the order of discovery.
+/// Resources of a group version, in discovery order.
 #[derive(Debug)]
 pub(crate) struct GroupVersion {
     pub version: String,
@@ -66,9 +65,9 @@ pub(crate) struct GroupVersion {
 }
 
 impl Snapshot {
-    fn new(resources: impl IntoIterator<Item = Arc<Resource>>, made: Timestamp) -> Self {
+    fn new(resources: impl IntoIterator<Item = Arc<Resource>>, created: Timestamp) -> Self {
         let mut snapshot = Self {
-            made,
+            created,
             ..Self::default()
         };
         let built_in: Vec<String> = BuiltIn::ALL
@@ -87,7 +86,7 @@ impl Snapshot {
             let key = |version: &GroupVersion| std::cmp::Reverse(Version::parse(&version.version).priority());
             group.versions.sort_by_key(key);
         }
-        // Built-in groups come in their own order, those of definitions after them by name.
+        // Built-in groups have a fixed order. Groups of definitions follow, sorted by name.
         snapshot.groups.sort_by_key(|group| {
             let place = built_in
                 .iter()
@@ -109,7 +108,7 @@ impl Snapshot {
                     name: resource.group.clone(),
                     versions: Vec::new(),
                 });
-                self.groups.last_mut().expect("pushed above")
+                self.groups.last_mut().expect("a group was added above")
             }
         };
         match group
@@ -152,35 +151,35 @@ impl Snapshot {
     pub(crate) fn built_in(&self, kind: BuiltIn) -> &Arc<Resource> {
         let facts = kind.facts();
         self.resource(facts.group, facts.version, facts.plural)
-            .expect("every snapshot holds all built-in kinds")
+            .expect("every snapshot contains all built-in kinds")
     }
 }
 
-/// See the module's documentation. Clones share one table.
+/// See the module documentation. Clones share one registry.
 #[derive(Clone)]
 pub(crate) struct Registry {
     store: Store,
     clock: Clock,
     current: Arc<RwLock<Arc<Snapshot>>>,
-    /// What the current snapshot was made from, by the definition's key.
-    seen: Arc<Mutex<BTreeMap<String, Seen>>>,
+    /// Definitions that the current snapshot was built from, by key.
+    seen: Arc<Mutex<BTreeMap<String, CompiledDefinition>>>,
 }
 
-/// A definition and what was made of it.
-struct Seen {
+/// Definition with its compiled resources.
+struct CompiledDefinition {
     record: Arc<Record>,
-    /// The revision its spec stands at.
-    fresh_since: Revision,
+    /// Revision of the last change of the spec.
+    schema_since: Revision,
     retired: CancellationToken,
     resources: Vec<Arc<Resource>>,
 }
 
-impl Seen {
-    fn new(record: &Arc<Record>, fresh_since: Revision, retired: CancellationToken) -> Self {
-        let resources = crd::resources(record.json(), fresh_since, &retired);
+impl CompiledDefinition {
+    fn new(record: &Arc<Record>, schema_since: Revision, retired: CancellationToken) -> Self {
+        let resources = crd::resources(record.json(), schema_since, &retired);
         Self {
             record: Arc::clone(record),
-            fresh_since,
+            schema_since,
             retired,
             resources: resources.into_iter().map(Arc::new).collect(),
         }
@@ -203,9 +202,9 @@ impl Registry {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Brings the table up to date with the definitions in the store. Returns the definitions.
+    /// Updates the registry to the definitions in the store and returns them.
     pub(crate) fn sync(&self) -> Vec<Arc<Record>> {
-        // Held throughout, so that an older view never replaces a newer one.
+        // Lock during the whole update, so that an older list never replaces a newer one.
         let mut seen = lock(&self.seen);
         let records = self
             .store
@@ -225,29 +224,29 @@ impl Registry {
         let mut retired_before: Vec<CancellationToken> = Vec::new();
         for record in &records {
             let definition = match seen.remove(record.key.as_str()) {
-                // Compiling schemas takes long: what is made stays as long as it is right.
-                Some(old) if same_resources(&old.record, record) => Seen {
+                // Compiling schemas is slow, so unchanged resources are reused.
+                Some(old) if same_resources(&old.record, record) => CompiledDefinition {
                     record: Arc::clone(record),
                     ..old
                 },
                 Some(old) if same_spec(&old.record, record) => {
-                    Seen::new(record, old.fresh_since, old.retired)
+                    CompiledDefinition::new(record, old.schema_since, old.retired)
                 }
                 changed => {
                     retired_before.extend(changed.map(|old| old.retired));
-                    Seen::new(record, record.modified, CancellationToken::new())
+                    CompiledDefinition::new(record, record.modified, CancellationToken::new())
                 }
             };
             next.insert(record.key.as_str().to_owned(), definition);
         }
-        retired_before.extend(seen.values().map(|gone| gone.retired.clone()));
+        retired_before.extend(seen.values().map(|removed| removed.retired.clone()));
         *seen = next;
         let built_in = BuiltIn::ALL.into_iter().map(Resource::built_in).map(Arc::new);
         let custom = seen.values().flat_map(|definition| &definition.resources);
         let resources = built_in.chain(custom.cloned());
         let snapshot = Arc::new(Snapshot::new(resources, self.clock.now()));
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
-        // Only now: who starts anew because of it must find the new table.
+        // Cancel after the new snapshot is visible, because clients that reconnect must use it.
         retired_before.iter().for_each(CancellationToken::cancel);
         records
     }
@@ -258,7 +257,7 @@ fn same_spec(old: &Record, new: &Record) -> bool {
     object::uid(old) == object::uid(new) && old["spec"] == new["spec"]
 }
 
-/// Whether both definitions make the same resources.
+/// Returns true if both definitions result in the same resources.
 fn same_resources(old: &Record, new: &Record) -> bool {
     let facts = |record: &Record| {
         let definition = record.json();
@@ -279,7 +278,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn groups_keep_the_order_of_discovery() {
+    fn groups_have_discovery_order() {
         let snapshot = Snapshot::new(
             BuiltIn::ALL.into_iter().map(Resource::built_in).map(Arc::new),
             Timestamp::UNIX_EPOCH,
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_did_not_change_is_not_compiled_again() {
+    async fn unchanged_definitions_are_not_recompiled() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = opened(&directory);
         put(&store, "things.a.com", json!({})).await;
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stored_definition_does_not_replace_a_built_in_kind() {
+    async fn stored_definition_cannot_replace_a_built_in_kind() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = opened(&directory);
         let name = "customresourcedefinitions.apiextensions.k8s.io";
@@ -353,9 +352,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_made_once() {
-        let cache = AnswerCache::default();
-        assert_eq!(cache.get_or_make("a", || Bytes::from_static(b"1")), "1");
-        assert_eq!(cache.get_or_make("a", || unreachable!("made above")), "1");
+    fn cached_body_is_computed_once() {
+        let cache = ResponseCache::default();
+        assert_eq!(cache.get_or_compute("a", || Bytes::from_static(b"1")), "1");
+        assert_eq!(cache.get_or_compute("a", || unreachable!("cached above")), "1");
     }
 }

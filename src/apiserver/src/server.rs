@@ -1,4 +1,4 @@
-//! The server: its configuration, its start, and the tasks that it consists of.
+//! Server: configuration, start, and tasks.
 
 use std::io;
 use std::sync::Arc;
@@ -28,26 +28,26 @@ use rooflet_base::task::Tasks;
 use rooflet_pki::{Token, UserCertificates};
 use rooflet_store::Store;
 
-/// What the server needs besides its store.
+/// Configuration of the server, besides its store.
 pub struct ApiServerConfig {
-    /// The bearer token of the administrator's kubeconfig.
+    /// Bearer token of the administrator's kubeconfig.
     pub token: Token,
-    /// `None` serves plain HTTP; kubectl then sends no token.
+    /// TLS configuration. `None` serves plain HTTP, over which kubectl does not send tokens.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Judges the certificates that clients show; `None` reads none.
+    /// Verifier of client certificates. `None` ignores them.
     pub users: Option<UserCertificates>,
-    /// Sign certificates that are asked for; `None` leaves that to others.
+    /// Signers of requested certificates. If `None`, the server signs no certificates.
     pub signers: Option<CertificateSigners>,
     pub in_flight: InFlightLimits,
-    /// Decide in this order which requests are allowed; see
-    /// [`authorization`](crate::authorization).
+    /// Authorizers, in order; see [`authorization`](crate::authorization).
     pub authorizers: Vec<Arc<dyn Authorizer>>,
-    /// Restrict by the objects what the authorizers allow.
+    /// Policies that restrict allowed requests by the content of objects.
     pub policies: Vec<Arc<dyn ObjectPolicy>>,
 }
 
 impl ApiServerConfig {
-    /// Plain HTTP for the holder of `token`, with the limits of a real kube-apiserver.
+    /// Returns a configuration for plain HTTP, the holder of `token`, and the limits of
+    /// kube-apiserver.
     pub fn new(token: Token) -> Self {
         Self {
             token,
@@ -61,7 +61,7 @@ impl ApiServerConfig {
     }
 }
 
-/// The server could not be set up.
+/// Error that prevents the start of the server.
 #[derive(Debug, thiserror::Error)]
 pub enum StartApiServerError {
     #[error("registering metrics")]
@@ -79,14 +79,14 @@ pub enum StartApiServerError {
         err: ApiError,
     },
     #[error(
-        "CustomResourceDefinition `{name}` was not established: another definition holds one of its names"
+        "CustomResourceDefinition `{name}` was not established: another definition uses one of its names"
     )]
     NotEstablished { name: String },
-    #[error("taking over the listener")]
+    #[error("registering the listener")]
     Listener(#[source] io::Error),
 }
 
-/// A server that is set up but does not serve yet.
+/// Configured server that does not serve yet.
 pub struct ApiServer {
     engine: Engine,
     token: Token,
@@ -182,8 +182,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Starts to serve on a port that the caller bound. Returns at once; everything ends with
-    /// `tasks`.
+    /// Starts to serve on a bound listener. Returns immediately; the server stops with `tasks`.
     pub async fn serve(
         self,
         listener: std::net::TcpListener,
@@ -225,11 +224,11 @@ impl ApiServer {
                 Ok::<_, StartApiServerError>(())
             })
         });
-        info!(address, "API server is listening");
+        info!(address, "API server listening");
         Ok(())
     }
 
-    /// What a controller manager does beside a real server: clients wait for it to happen.
+    /// Starts the controllers that run in kube-controller-manager in a Kubernetes cluster.
     fn spawn_controllers(&self, tasks: &Tasks) {
         let collector = gc::GarbageCollector::new(self.engine.clone());
         tasks.spawn("apiserver-garbage-collector", |stop| {
@@ -264,7 +263,7 @@ impl ApiServer {
     }
 
     async fn create_namespaces(&self) -> Result<(), StartApiServerError> {
-        for name in builtin::started_at_boot() {
+        for name in builtin::initial_namespaces() {
             let created = namespaces::create(&self.engine, name).await;
             created.map_err(|err| StartApiServerError::Namespace { name, err })?;
         }

@@ -1,5 +1,4 @@
-//! `metav1.Status`: every failure of the API server becomes one here, with the words of a real
-//! kube-apiserver.
+//! `metav1.Status`: error responses of the API server, with the texts of kube-apiserver.
 //!
 //! `details.kind` is the plural resource for NotFound, AlreadyExists, Conflict and Forbidden, and
 //! the Kind for Invalid.
@@ -15,7 +14,7 @@ use self::details::{Cause, Details};
 use rooflet_apimachinery::schema::{FieldError, aggregate};
 use rooflet_apimachinery::verb::Verb;
 
-/// A group and a plural resource; printed `gizmos.example.com`, or `configmaps` in the core group.
+/// Group and plural resource. Displayed as `gizmos.example.com`, or `configmaps` in the core group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupResource {
     pub group: String,
@@ -45,7 +44,7 @@ fn write_qualified(f: &mut fmt::Formatter<'_>, name: &str, group: &str) -> fmt::
     }
 }
 
-/// The machine-readable reason of a Status.
+/// Machine-readable reason of a Status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     AlreadyExists,
@@ -63,7 +62,7 @@ pub enum Reason {
     TooManyRequests,
     Unauthorized,
     UnsupportedMediaType,
-    /// A real server leaves `reason` out for errors it has no word for.
+    /// Omitted from the Status, like in kube-apiserver.
     Unknown,
 }
 
@@ -90,7 +89,7 @@ impl Reason {
     }
 }
 
-/// Why a request was refused.
+/// Error response.
 #[derive(Debug, Clone)]
 pub struct ApiError(Box<Parts>);
 
@@ -100,11 +99,11 @@ struct Parts {
     reason: Reason,
     message: String,
     details: Option<Details>,
-    /// A token that continues an expired list inconsistently.
+    /// Token that continues an expired list inconsistently.
     continue_token: Option<String>,
-    /// Answered as text/plain instead of a Status: paths outside the API.
+    /// True for text/plain instead of a Status, for paths outside of the API.
     plain: bool,
-    /// The same request may be well by the definition that is in force now.
+    /// True if the request may succeed with the current definition.
     definition_changed: bool,
 }
 
@@ -135,13 +134,13 @@ impl ApiError {
         err
     }
 
-    /// A path that no group serves. Clients read the plain text as "the server could not find the
+    /// Path that no group serves. Clients convert the plain text to "the server could not find the
     /// requested resource".
     pub(crate) fn no_route() -> Self {
         Self::plain(StatusCode::NOT_FOUND, Reason::NotFound, "404 page not found\n")
     }
 
-    /// A method that a built-in path does not know.
+    /// Method that a built-in path does not support.
     pub(crate) fn plain_method_not_allowed() -> Self {
         Self::plain(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -150,7 +149,7 @@ impl ApiError {
         )
     }
 
-    /// All places for requests are taken.
+    /// Limit of in-flight requests exceeded.
     pub(crate) fn too_many_requests() -> Self {
         let mut err = Self::plain(
             StatusCode::TOO_MANY_REQUESTS,
@@ -164,7 +163,7 @@ impl ApiError {
         err
     }
 
-    /// A resource that a served group does not have.
+    /// Resource that a served group does not have.
     pub(crate) fn resource_not_served() -> Self {
         let message = "the server could not find the requested resource".to_owned();
         Self::new(
@@ -200,8 +199,8 @@ impl ApiError {
         )
     }
 
-    /// All attempts to find a free name for `metadata.generateName` failed.
-    pub(crate) fn generated_name_taken(resource: &GroupResource, name: &str) -> Self {
+    /// All attempts to generate a unique name failed.
+    pub(crate) fn generate_name_conflict(resource: &GroupResource, name: &str) -> Self {
         let message = format!(
             "{resource} {name:?} already exists, the server was not able to generate a unique name for the object"
         );
@@ -217,8 +216,8 @@ impl ApiError {
         )
     }
 
-    pub fn conflict(resource: &GroupResource, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {resource} {name:?}: {why}");
+    pub fn conflict(resource: &GroupResource, name: &str, reason: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {resource} {name:?}: {reason}");
         Self::new(
             StatusCode::CONFLICT,
             Reason::Conflict,
@@ -227,16 +226,16 @@ impl ApiError {
         )
     }
 
-    /// The resourceVersion in the request is not the object's.
+    /// The resourceVersion in the request is not the current one.
     pub fn stale(resource: &GroupResource, name: &str) -> Self {
-        let why =
+        let reason =
             "the object has been modified; please apply your changes to the latest version and try again";
-        Self::conflict(resource, name, why)
+        Self::conflict(resource, name, reason)
     }
 
-    /// The object was prepared by a definition that is not in force any more.
+    /// The definition changed after the object was prepared.
     pub(crate) fn definition_changed(resource: &GroupResource) -> Self {
-        let message = format!("the definition of {resource} changed meanwhile; please try again");
+        let message = format!("the definition of {resource} has changed concurrently; please try again");
         let mut err = Self::new(StatusCode::CONFLICT, Reason::Conflict, message, None);
         err.0.definition_changed = true;
         err
@@ -272,7 +271,7 @@ impl ApiError {
         )
     }
 
-    /// A JSON patch that does not apply.
+    /// JSON patch that does not apply.
     pub(crate) fn patch_does_not_apply() -> Self {
         let message = "the server rejected our request due to an error in our request".to_owned();
         Self::new(
@@ -296,14 +295,14 @@ impl ApiError {
         )
     }
 
-    /// `why` follows "is forbidden: ".
-    pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Self {
+    /// Forbidden request. `reason` follows "is forbidden: ".
+    pub fn forbidden(resource: &GroupResource, name: &str, reason: &str) -> Self {
         let message = if resource.resource.is_empty() {
-            format!("forbidden: {why}")
+            format!("forbidden: {reason}")
         } else if name.is_empty() {
-            format!("{resource} is forbidden: {why}")
+            format!("{resource} is forbidden: {reason}")
         } else {
-            format!("{resource} {name:?} is forbidden: {why}")
+            format!("{resource} {name:?} is forbidden: {reason}")
         };
         Self::new(
             StatusCode::FORBIDDEN,
@@ -314,9 +313,9 @@ impl ApiError {
     }
 
     pub(crate) fn namespace_terminating(resource: &GroupResource, name: &str, namespace: &str) -> Self {
-        let why =
+        let reason =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
-        let mut err = Self::forbidden(resource, name, &why);
+        let mut err = Self::forbidden(resource, name, &reason);
         if let Some(details) = &mut err.0.details {
             details.causes.push(Cause {
                 reason: "NamespaceTerminating".to_owned(),
@@ -362,8 +361,8 @@ impl ApiError {
         )
     }
 
-    pub fn too_large(what: &str) -> Self {
-        let message = format!("Request entity too large: {what}");
+    pub fn too_large(detail: &str) -> Self {
+        let message = format!("Request entity too large: {detail}");
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             Reason::RequestEntityTooLarge,
@@ -381,7 +380,7 @@ impl ApiError {
         self
     }
 
-    pub(crate) fn too_large_resource_version(asked: u64, current: u64) -> Self {
+    pub(crate) fn too_large_resource_version(requested: u64, current: u64) -> Self {
         let details = Details {
             causes: vec![Cause {
                 reason: "ResourceVersionTooLarge".to_owned(),
@@ -391,7 +390,7 @@ impl ApiError {
             retry_after_seconds: 1,
             ..Details::default()
         };
-        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let message = format!("Timeout: Too large resource version: {requested}, current: {current}");
         Self::new(
             StatusCode::GATEWAY_TIMEOUT,
             Reason::Timeout,
@@ -400,17 +399,17 @@ impl ApiError {
         )
     }
 
-    pub(crate) fn internal(why: impl fmt::Display) -> Self {
+    pub(crate) fn internal(reason: impl fmt::Display) -> Self {
         let cause = Cause {
             reason: String::new(),
-            message: why.to_string(),
+            message: reason.to_string(),
             field: String::new(),
         };
         let details = Details {
             causes: vec![cause],
             ..Details::default()
         };
-        let message = format!("Internal error occurred: {why}");
+        let message = format!("Internal error occurred: {reason}");
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             Reason::InternalError,
@@ -419,7 +418,7 @@ impl ApiError {
         )
     }
 
-    /// An error that a real server passes on without a reason, as 500.
+    /// Error that kube-apiserver returns as 500 without a reason.
     pub(crate) fn untyped(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -453,7 +452,7 @@ impl ApiError {
             .filter(|seconds| *seconds > 0)
     }
 
-    /// The Status object.
+    /// Returns the Status object.
     pub(crate) fn to_json(&self) -> Value {
         let mut metadata = Map::new();
         if let Some(token) = &self.0.continue_token {
@@ -476,7 +475,7 @@ impl ApiError {
     }
 }
 
-/// The answer to a delete that removed the object at once.
+/// Returns the Status of a deletion that removed the object immediately.
 pub(crate) fn deleted(resource: &GroupResource, name: &str, uid: &str) -> Value {
     let details = Details {
         uid: uid.to_owned(),
@@ -497,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn not_found_names_the_plural_resource() {
+    fn not_found_contains_the_plural_resource() {
         assert_eq!(
             ApiError::not_found(&gizmos(), "x").to_json(),
             json!({
@@ -509,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_brackets_only_several_errors_and_names_the_kind() {
+    fn invalid_contains_the_kind_and_brackets_several_errors() {
         let error = |field: &str, message: &str| FieldError {
             reason: CauseReason::Required,
             field: field.to_owned(),
@@ -538,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untyped_error_has_no_reason() {
+    fn untyped_error_has_no_reason() {
         assert_eq!(ApiError::untyped("odd").to_json().get("reason"), None);
     }
 }

@@ -1,9 +1,9 @@
-//! The server in-process, asked over real HTTP.
+//! Tests with an in-process server over real HTTP.
 
 mod certificates;
-mod collection;
 mod crud;
 mod definitions;
+mod garbage_collection;
 mod kube_client;
 mod overload;
 mod reads;
@@ -23,20 +23,20 @@ use rooflet_base::task::Tasks;
 use rooflet_pki::{Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
 use rooflet_store::{HistoryLimits, Store, StoreConfig};
 
-/// No wait in these tests is longer.
+/// Upper bound of every wait.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What tests may want otherwise.
+/// Options of a test server.
 #[derive(Default)]
 pub(super) struct Options {
     pub(super) history: HistoryLimits,
     pub(super) in_flight: InFlightLimits,
     pub(super) clock: Clock,
-    /// Serve TLS, know certificates and sign them.
+    /// Serves TLS, verifies client certificates and signs certificates.
     pub(super) has_certificates: bool,
 }
 
-/// A server on a port of its own, with a client that has the token.
+/// Server on its own port, with a client that uses the administrator's token.
 pub(super) struct TestServer {
     pub(super) url: String,
     pub(super) token: String,
@@ -45,7 +45,7 @@ pub(super) struct TestServer {
     directory: Arc<Directory>,
 }
 
-/// What ends with the last of a server's clients.
+/// Resources of the server, released with its last client.
 pub(super) struct Directory {
     path: tempfile::TempDir,
     tasks: Tasks,
@@ -57,15 +57,15 @@ impl Drop for Directory {
     }
 }
 
-/// An answer: status code and body.
+/// Response: status code and body.
 #[derive(Debug)]
-pub(super) struct Got {
+pub(super) struct TestResponse {
     pub(super) code: u16,
     pub(super) body: Value,
     pub(super) headers: http::HeaderMap,
 }
 
-impl Got {
+impl TestResponse {
     pub(super) fn message(&self) -> &str {
         self.body["message"].as_str().unwrap_or_default()
     }
@@ -86,7 +86,7 @@ impl Got {
     }
 }
 
-/// What a server with TLS has, and a client that trusts it.
+/// TLS configuration of a server, and a client that trusts it.
 struct Certificates {
     tls: Arc<rustls::ServerConfig>,
     users: UserCertificates,
@@ -113,7 +113,7 @@ impl Certificates {
     }
 }
 
-/// A client that trusts the authority in `directory`, with a key and its certificate in PEM.
+/// Returns a client that trusts the authority in `directory`, with an optional identity in PEM.
 fn client_of(directory: &Path, identity: Option<&str>) -> Client {
     let ca = std::fs::read(directory.join("ca.pem")).expect("an authority");
     let ca = reqwest::Certificate::from_pem(&ca).expect("a certificate");
@@ -126,8 +126,9 @@ fn client_of(directory: &Path, identity: Option<&str>) -> Client {
 }
 
 impl TestServer {
-    /// The same server, asked with another token, or with a key and its certificate in PEM.
-    pub(super) fn asked_by(&self, token: &str, identity: Option<&str>) -> Self {
+    /// Returns a client of the same server with another token, or with a key and certificate in
+    /// PEM.
+    pub(super) fn as_user(&self, token: &str, identity: Option<&str>) -> Self {
         Self {
             url: self.url.clone(),
             token: token.to_owned(),
@@ -143,7 +144,7 @@ impl TestServer {
 
     pub(super) async fn start_with(options: Options) -> Self {
         let clock = options.clock;
-        // Only the first test of a process gets to say which.
+        // Fails if another test of the process has already installed the provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let token = Token::open(directory.path()).expect("a token");
@@ -177,7 +178,7 @@ impl TestServer {
         server
             .install_crds(&[gizmos()])
             .await
-            .expect("a sound definition");
+            .expect("a valid definition");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         server.serve(listener, &tasks).await.expect("serves");
@@ -199,7 +200,7 @@ impl TestServer {
         path: &str,
         headers: &[(&str, &str)],
         body: Vec<u8>,
-    ) -> Got {
+    ) -> TestResponse {
         let mut request = self
             .client
             .request(method, format!("{}{path}", self.url))
@@ -208,49 +209,49 @@ impl TestServer {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let answer = tokio::time::timeout(DEADLINE, request.send())
+        let response = tokio::time::timeout(DEADLINE, request.send())
             .await
             .expect("in time")
-            .expect("an answer");
-        let (code, headers) = (answer.status().as_u16(), answer.headers().clone());
-        let bytes = answer.bytes().await.expect("a body");
+            .expect("a response");
+        let (code, headers) = (response.status().as_u16(), response.headers().clone());
+        let bytes = response.bytes().await.expect("a body");
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()));
-        Got { code, body, headers }
+        TestResponse { code, body, headers }
     }
 
-    pub(super) async fn get(&self, path: &str) -> Got {
+    pub(super) async fn get(&self, path: &str) -> TestResponse {
         self.send(Method::GET, path, &[], Vec::new()).await
     }
 
-    pub(super) async fn get_as(&self, path: &str, accept: &str) -> Got {
+    pub(super) async fn get_as(&self, path: &str, accept: &str) -> TestResponse {
         self.send(Method::GET, path, &[("accept", accept)], Vec::new())
             .await
     }
 
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Got {
+    pub(super) async fn post(&self, path: &str, body: &Value) -> TestResponse {
         let json = &[("content-type", "application/json")];
         self.send(Method::POST, path, json, body.to_string().into_bytes())
             .await
     }
 
-    pub(super) async fn put(&self, path: &str, body: &Value) -> Got {
+    pub(super) async fn put(&self, path: &str, body: &Value) -> TestResponse {
         let json = &[("content-type", "application/json")];
         self.send(Method::PUT, path, json, body.to_string().into_bytes())
             .await
     }
 
-    pub(super) async fn merge(&self, path: &str, body: &Value) -> Got {
+    pub(super) async fn merge(&self, path: &str, body: &Value) -> TestResponse {
         let merge = &[("content-type", "application/merge-patch+json")];
         self.send(Method::PATCH, path, merge, body.to_string().into_bytes())
             .await
     }
 
-    pub(super) async fn delete(&self, path: &str) -> Got {
+    pub(super) async fn delete(&self, path: &str) -> TestResponse {
         self.send(Method::DELETE, path, &[], Vec::new()).await
     }
 
-    /// A watch whose frames are read as they come.
+    /// Starts a watch whose frames are read as they arrive.
     pub(super) async fn watch(&self, path: &str) -> Frames {
         self.watch_as(path, "application/json").await
     }
@@ -260,30 +261,30 @@ impl TestServer {
             .client
             .get(format!("{}{path}", self.url))
             .bearer_auth(&self.token);
-        let answer = request.header("accept", accept).send().await.expect("an answer");
-        assert_eq!(answer.status().as_u16(), 200, "{path}");
+        let response = request.header("accept", accept).send().await.expect("a response");
+        assert_eq!(response.status().as_u16(), 200, "{path}");
         Frames {
-            answer,
+            response,
             buffer: Vec::new(),
         }
     }
 }
 
-/// The frames of a watch.
+/// Frames of a watch.
 pub(super) struct Frames {
-    answer: reqwest::Response,
+    response: reqwest::Response,
     buffer: Vec<u8>,
 }
 
 impl Frames {
-    /// The next frame; `None` when the stream ended.
+    /// Returns the next frame, or `None` at the end of the stream.
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).expect("a frame is JSON"));
             }
-            let chunk = tokio::time::timeout(DEADLINE, self.answer.chunk())
+            let chunk = tokio::time::timeout(DEADLINE, self.response.chunk())
                 .await
                 .expect("a frame in time");
             match chunk.expect("no transport error") {
@@ -293,7 +294,7 @@ impl Frames {
         }
     }
 
-    /// The next frame as `TYPE name`.
+    /// Returns the next frame as `TYPE name`.
     pub(super) async fn brief(&mut self) -> String {
         match self.next().await {
             Some(frame) => format!(
@@ -308,7 +309,7 @@ impl Frames {
 
 pub(super) const GIZMOS: &str = "/apis/example.com/v1/namespaces/default/gizmos";
 
-/// A definition with everything: defaults, rules, subresources, columns, a selectable field.
+/// Returns a definition with defaults, rules, subresources, columns and a selectable field.
 pub(super) fn gizmos() -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "gizmos.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",

@@ -1,4 +1,4 @@
-//! Runs the example `embedded`.
+//! Test of the example `embedded`.
 
 #[expect(dead_code, reason = "the test calls `run`, not `main`")]
 #[path = "../examples/embedded.rs"]

@@ -1,5 +1,4 @@
-//! The file's layout and nothing else: an append log of revisions in one redb table, after kine's
-//! model. Only this file knows it.
+//! File layout: an append-only log of revisions in one redb table, modelled on kine.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,15 +12,16 @@ use super::{Event, EventKind, Key, Record, Revision};
 
 pub(super) const FORMAT: u64 = 1;
 
-/// (flags, created, previous, key, value): one row for each step, by revision. `created` and
-/// `previous` are revisions, `previous` 0 where the key held nothing.
+/// Log row: (flags, created, previous, key, value), indexed by its revision. `created` and
+/// `previous` are revisions; `previous` is 0 if the key did not exist before.
 type Row<'a> = (u8, u64, u64, &'a str, &'a [u8]);
 const LOG: TableDefinition<u64, Row<'static>> = TableDefinition::new("log");
 const DELETED: u8 = 1;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const META_FORMAT: &str = "format";
-/// History is complete after this revision; rows up to it are only what the present needs.
+/// Compacted revision. History is complete after it; older rows hold only values that are still
+/// current or that kept history refers to.
 const META_COMPACTED: &str = "compacted";
 
 #[derive(Debug, thiserror::Error)]
@@ -40,15 +40,17 @@ impl<E: Into<redb::Error>> From<E> for LoadError {
     }
 }
 
-/// Reads the whole log into memory. Checks what it relies on: the format, and that each step
-/// follows from the one before.
+/// Loads the whole log into memory.
+///
+/// Returns an error if the format is newer than [`FORMAT`] or a revision does not follow from its
+/// predecessor.
 pub(super) fn load(db: &Database, now: Instant) -> Result<State, LoadError> {
     let txn = db.begin_read()?;
     let meta = txn.open_table(META)?;
     let read = |name: &str| -> Result<u64, LoadError> {
         meta.get(name)?
             .map(|value| value.value())
-            .ok_or_else(|| LoadError::Corrupt(format!("it has no `{name}` entry")))
+            .ok_or_else(|| LoadError::Corrupt(format!("the meta table has no `{name}` entry")))
     };
     let format = read(META_FORMAT)?;
     if format > FORMAT {
@@ -65,17 +67,17 @@ pub(super) fn load(db: &Database, now: Instant) -> Result<State, LoadError> {
 
 fn decode(state: &State, revision: Revision, row: Row<'_>) -> Result<Event, LoadError> {
     let (flags, created, previous_revision, key, value) = row;
-    let corrupt = |what: &str| LoadError::Corrupt(format!("revision {revision}: {what}"));
+    let corrupt = |reason: &str| LoadError::Corrupt(format!("revision {revision}: {reason}"));
     if revision <= Revision::INITIAL {
-        return Err(corrupt("it cannot hold a record"));
+        return Err(corrupt("reserved for the empty store"));
     }
     let previous = state.get(key).map(Arc::clone);
     let key = Key::new(key);
-    // Rows that history no longer covers have lost their predecessors to compaction.
+    // Compaction has deleted the predecessors of rows at or before the compacted revision.
     if revision > state.compacted()
         && previous.as_ref().map_or(0, |record| record.modified.0) != previous_revision
     {
-        return Err(corrupt("the step before it is missing"));
+        return Err(corrupt("the previous revision of its key is missing"));
     }
     let kind = match (flags & DELETED != 0, created == revision.0) {
         (true, _) => EventKind::Deleted,
@@ -91,8 +93,8 @@ fn decode(state: &State, revision: Revision, row: Row<'_>) -> Result<Event, Load
     })
 }
 
-/// Appends one batch, durable when this returns. Rows after `durable` are the remains of a batch
-/// that was reported as failed: they go first.
+/// Appends one batch durably. First deletes rows after `durable`: they belong to a batch that was
+/// reported as failed.
 pub(super) fn append(db: &Database, durable: Revision, batch: &[Arc<Event>]) -> Result<(), redb::Error> {
     write(db, |txn| {
         let mut log = txn.open_table(LOG)?;
@@ -106,7 +108,7 @@ pub(super) fn append(db: &Database, durable: Revision, batch: &[Arc<Event>]) -> 
     })
 }
 
-/// Deletes rows that neither the present nor kept history needs, and says so in the file.
+/// Deletes rows that neither current records nor history need, and stores the compacted revision.
 pub(super) fn compact(db: &Database, garbage: &VecDeque<Garbage>) -> Result<(), redb::Error> {
     let Some(newest) = garbage.iter().map(|row| row.superseded).max() else {
         return Ok(());
@@ -117,7 +119,7 @@ pub(super) fn compact(db: &Database, garbage: &VecDeque<Garbage>) -> Result<(), 
             log.remove(row.row.0)?;
         }
         let mut meta = txn.open_table(META)?;
-        // Never backwards: a smaller figure would promise steps that are gone.
+        // The compacted revision never decreases: deleted history does not return.
         let compacted = meta
             .get(META_COMPACTED)?
             .map_or(0, |value| value.value())
@@ -127,7 +129,7 @@ pub(super) fn compact(db: &Database, garbage: &VecDeque<Garbage>) -> Result<(), 
     })
 }
 
-/// Fills an empty database with a whole state.
+/// Writes a complete state to an empty database.
 pub(super) fn fill(db: &Database, state: &State) -> Result<(), redb::Error> {
     write(db, |txn| {
         let mut meta = txn.open_table(META)?;
@@ -145,7 +147,7 @@ pub(super) fn fill(db: &Database, state: &State) -> Result<(), redb::Error> {
     })
 }
 
-/// The newest revision in the file.
+/// Returns the newest revision in the file.
 pub(super) fn newest(db: &Database) -> Result<Revision, redb::Error> {
     let txn = db.begin_read()?;
     let newest = txn
@@ -176,7 +178,7 @@ fn insert(
     Ok(())
 }
 
-/// One transaction, synced before it returns.
+/// Runs one transaction and syncs it to disk.
 fn write(
     db: &Database,
     change: impl FnOnce(&WriteTransaction) -> Result<(), redb::Error>,

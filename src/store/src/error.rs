@@ -1,4 +1,4 @@
-//! What can go wrong, one enum per operation.
+//! Errors of the store, one type per operation.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Key, Record, Revision};
 
-/// The store could not be opened. The file is left as it was.
+/// Failure to open the store. The file is left unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenStoreError {
     #[error(
@@ -31,7 +31,7 @@ pub enum OpenStoreError {
     },
     #[error(
         "store file `{}` is damaged ({detail}); it was left in place; \
-         restore it from a backup, or move it away to start empty",
+         restore it from a backup, or move it away to start with an empty store",
         path.display()
     )]
     Corrupt { path: PathBuf, detail: String },
@@ -43,19 +43,19 @@ pub enum OpenStoreError {
     },
 }
 
-/// A write was refused or failed; the store holds what it held before.
+/// Rejected or failed write. The store is unchanged.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CommitError {
-    /// The key is not as the write expects; `current` is what it holds.
+    /// The key does not match [`super::Expect`]. `current` is its present record.
     #[error("key is not at the expected revision")]
     Conflict { current: Option<Arc<Record>> },
-    #[error("what the write requires of `{key}` does not hold")]
-    Unguarded { key: Key },
+    #[error("precondition on `{key}` is not met")]
+    GuardFailed { key: Key },
     #[error("value of `{key}` is {bytes} bytes, the limit is {limit}")]
     TooLarge { key: Key, bytes: usize, limit: usize },
     #[error("value of `{key}` is not JSON")]
     NotJson { key: Key },
-    /// The encoder panicked; the panic itself is in the log.
+    /// The encoder panicked. The panic message is in the log.
     #[error("encoding the value of `{key}` failed")]
     Encoder { key: Key },
     #[error("the write could not be made durable")]
@@ -64,7 +64,7 @@ pub enum CommitError {
     Closed,
 }
 
-/// Why the disk refused a batch. Shared by all writes of the batch.
+/// Storage error that failed a batch. All writes of the batch share it.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} `{}`", path.display())]
 pub struct StorageFailure {
@@ -73,7 +73,7 @@ pub struct StorageFailure {
     pub(super) source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// A list at a revision that the store cannot show.
+/// Error of a list at a revision outside of the kept history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     #[error("revision {requested} is compacted, the oldest kept is {compacted}")]
@@ -85,7 +85,7 @@ pub enum ListError {
     Future { requested: Revision, current: Revision },
 }
 
-/// A watch from a revision whose following events are no longer kept.
+/// Error of a watch that starts before the oldest kept revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("revision {requested} is compacted, the oldest kept is {compacted}")]
 pub struct Compacted {

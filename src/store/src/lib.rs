@@ -1,13 +1,13 @@
-//! A durable, revisioned key-value store for JSON bytes, after the model of kine.
+//! Durable key-value store for JSON with a global revision, modelled on kine and etcd.
 //!
-//! The store owns one file: an append log with a global revision. The current state and a bounded
-//! history lie in memory and answer all reads. One writer thread decides writes in order, makes a
-//! batch durable with one sync, and only then answers and notifies watchers.
+//! The store owns one file: an append-only log of revisions. Current records and a bounded history
+//! are in memory and serve all reads. A single writer thread orders all writes, makes each batch
+//! durable with one sync, and then acknowledges it and notifies watchers.
 //!
 //! Invariants:
-//! - An acknowledged write survives a kill and a power failure.
+//! - An acknowledged write survives a killed process and a power failure.
 //! - A revision is never assigned twice. A watch never skips, repeats or reorders an event.
-//! - The store does not interpret the JSON: names, namespaces and kinds are the caller's business.
+//! - The store does not interpret the JSON. Names, namespaces and kinds are the caller's concern.
 
 mod disk;
 mod error;
@@ -64,7 +64,7 @@ impl StoreConfig {
     }
 }
 
-/// A handle; clones share one store.
+/// Handle of a store. Clones share the same store.
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<RwLock<Shared>>,
@@ -73,25 +73,25 @@ pub struct Store {
     watch_limits: WatchLimits,
 }
 
-/// What readers see, and who is told of changes: under one lock, so that they agree.
+/// State and watchers behind one lock, so that a watch starts exactly where its list ends.
 struct Shared {
     state: State,
     watchers: Watchers,
     closed: bool,
 }
 
-/// One write to one key, decided by the writer against what the key then holds.
+/// Write of one key. The writer thread evaluates it against the key's current record.
 pub struct Write {
     pub key: Key,
     pub expect: Expect,
     pub change: Change,
 }
 
-/// Something about another key that must hold at the very moment of a write.
+/// Precondition on another key, evaluated atomically with the write.
 pub struct Guard {
     pub key: Key,
-    /// Asked of what the key holds, on the writer thread; a key that holds nothing refuses the
-    /// write.
+    /// Predicate on the key's current record, called on the writer thread. If the key does not
+    /// exist, the write fails.
     pub holds: Box<dyn Fn(&Record) -> bool + Send>,
 }
 
@@ -99,15 +99,15 @@ pub struct Guard {
 pub enum Expect {
     Absent,
     At(Revision),
-    /// Whatever it holds; a deletion still needs something to delete.
+    /// Any state. A deletion still requires an existing key.
     Any,
 }
 
-/// What to do with the key. The value is encoded by the writer, once the write's revision is known,
-/// so that the JSON can carry it. Encoders run on the writer thread: they only encode.
+/// Modification of a key. The writer calls the encoder once the revision of the write is known, so
+/// that the JSON can contain it. Encoders run on the writer thread and must not block.
 pub enum Change {
     Put(PutEncoder),
-    /// Encodes the record's last value, for watchers and history.
+    /// Encodes the last value of the record, for watchers and history.
     Delete(DeleteEncoder),
 }
 
@@ -115,7 +115,7 @@ pub type PutEncoder = Box<dyn FnOnce(Revision) -> Bytes + Send>;
 pub type DeleteEncoder = Box<dyn FnOnce(Revision, &Record) -> Bytes + Send>;
 
 impl Store {
-    /// Opens or creates the store. Blocks: reads the whole file, and repairs it after a crash.
+    /// Opens or creates the store. Blocks while it reads and, after a crash, repairs the file.
     pub fn open(config: StoreConfig, clock: Clock) -> Result<Self, OpenStoreError> {
         let medium = FileMedium::lock(&config.path)?;
         Self::open_on(Box::new(medium), &config, clock)
@@ -132,12 +132,12 @@ impl Store {
                 writer.close();
                 drop(commands_rx);
                 if let Some(done) = closing {
-                    // Who asked for it may have gone.
+                    // The caller may have stopped waiting.
                     let _ = done.send(());
                 }
             })
             .map_err(|source| OpenStoreError::Io {
-                action: "starting the writer of",
+                action: "starting the writer thread of",
                 path: config.path.clone(),
                 source,
             })?;
@@ -149,7 +149,7 @@ impl Store {
         })
     }
 
-    /// The newest durable revision.
+    /// Returns the newest durable revision.
     pub fn revision(&self) -> Revision {
         self.read().state.revision()
     }
@@ -158,18 +158,18 @@ impl Store {
         self.read().state.get(key.as_str()).map(Arc::clone)
     }
 
-    /// The records whose keys begin with `prefix`, in key order, all as of one revision.
+    /// Returns the records whose keys start with `prefix`, in key order, at one revision.
     pub fn list(&self, prefix: &str, options: &ListOptions) -> Result<Listing, ListError> {
         self.read().state.list(prefix, options)
     }
 
-    /// Writes one key. Returns once the write survives a power cut and every reader sees it; on an
-    /// error nothing has changed. If the caller stops waiting the write may still happen.
+    /// Writes one key. Returns once the write is durable and visible to readers. After an error,
+    /// nothing has changed. If the caller cancels the future, the write may still happen.
     pub async fn commit(&self, write: Write) -> Result<Arc<Record>, CommitError> {
         self.send(write, Vec::new()).await
     }
 
-    /// Writes one key if all `guards` hold just then.
+    /// Writes one key if all `guards` hold at commit time.
     pub async fn commit_guarded(&self, write: Write, guards: Vec<Guard>) -> Result<Arc<Record>, CommitError> {
         self.send(write, guards).await
     }
@@ -183,13 +183,13 @@ impl Store {
         outcome.await.map_err(|_| CommitError::Closed)?
     }
 
-    /// Every event after `after` under `prefix`, first from history, then live.
+    /// Watches events under `prefix` after revision `after`: first history, then live events.
     pub fn watch(&self, prefix: &str, after: Revision) -> Result<Watcher, Compacted> {
         Watcher::start(&self.shared, prefix, after, self.watch_limits)
     }
 
-    /// Waits until the store has reached `revision`; false if it closed before.
-    pub async fn reached(&self, revision: Revision) -> bool {
+    /// Waits until the store has reached `revision`. Returns false if the store closes before.
+    pub async fn wait_for(&self, revision: Revision) -> bool {
         self.durable_rx
             .clone()
             .wait_for(|durable| *durable >= revision)
@@ -197,18 +197,18 @@ impl Store {
             .is_ok()
     }
 
-    /// Finishes the writes accepted so far, closes the file and frees its lock. Watchers end, later
-    /// writes are refused, reads go on.
+    /// Completes accepted writes, closes the file and releases its lock. Watchers end, later writes
+    /// fail, reads still work.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.commands_tx.send(Command::Close { done }).await.is_ok() {
-            // An error only says that another call closed it first.
+            // An error means that a concurrent call has already closed the store.
             let _ = closed.await;
         }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Shared> {
-        // The writer changes the state in steps that do not panic; what a reader finds is whole.
+        // The writer never panics while it changes the state, so a poisoned lock guards valid data.
         self.shared.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Where the database's bytes lie: a file, its lock, and how a whole new file takes its place.
+//! Storage of the database: a locked file, and its atomic replacement by a new one.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,34 +17,34 @@ use super::error::OpenStoreError;
 use rooflet_base::file::if_there;
 use rooflet_base::mutex::lock;
 
-/// Everything current is in memory already: redb's own cache only helps it to write.
+/// Cache size of redb. Small, because all current records are in memory; only writes use it.
 const CACHE_BYTES: usize = 16 << 20;
 const MAGIC: &[u8] = b"redb";
-/// Values include Secrets: the file is its owner's alone.
+/// Mode of the files: readable by the owner only, because values include Secrets.
 const MODE: u32 = 0o600;
 
-/// The store's side of a disk. Two of them: a file, and the tests' disk that loses power.
+/// Storage that holds the database. Implemented by a file, and in tests by a simulated disk.
 pub(super) trait Medium: Send {
-    /// For messages.
+    /// Path for messages.
     fn path(&self) -> &Path;
-    /// The database as it lies there, `None` where there never was one; for looking only: repairs
-    /// and whatever else is written to it stay in memory.
+    /// Opens the database read-only, or returns `None` if none exists. Repairs and other writes
+    /// stay in memory.
     fn inspect(&self) -> Result<Option<Database>, OpenError>;
-    /// The same for use. Opening writes to the file, and repairs it after a crash.
+    /// Opens the database for writing and repairs it after a crash.
     fn open(&self) -> Result<Option<Database>, OpenError>;
-    /// An empty database beside it. Replaces the remains of an earlier attempt.
+    /// Creates an empty database next to the current one. Replaces leftovers of an earlier attempt.
     fn create_replacement(&self) -> Result<Database, OpenError>;
-    /// The replacement becomes the database, in one step and durably.
+    /// Replaces the database by the replacement, atomically and durably.
     fn publish_replacement(&self) -> io::Result<()>;
-    /// Whether a sync has failed since the last `open` or `create_replacement`. What the disk holds
-    /// is then unknown, even where reading it back looks well: the system may have dropped the
-    /// pages it could not write.
+    /// Returns true if a sync has failed since the last `open` or `create_replacement`. The content
+    /// on disk is then undefined, even if it reads back correctly: the kernel may have dropped
+    /// dirty pages.
     fn sync_failed(&self) -> bool;
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
-    #[error("it does not begin like a database")]
+    #[error("the file does not start with the database header")]
     NotADatabase,
     #[error(transparent)]
     Database(#[from] redb::Error),
@@ -64,7 +64,7 @@ pub(super) fn builder() -> Builder {
     builder
 }
 
-/// The file, locked against every other process for as long as this value lives.
+/// Database file, locked against other processes for the lifetime of the value.
 #[derive(Debug)]
 pub(super) struct FileMedium {
     path: PathBuf,
@@ -75,7 +75,7 @@ pub(super) struct FileMedium {
 
 impl FileMedium {
     pub(super) fn lock(path: &Path) -> Result<Self, OpenStoreError> {
-        let lock_path = beside(path, ".lock");
+        let lock_path = with_suffix(path, ".lock");
         let failed = |action| {
             let path = lock_path.clone();
             move |source| OpenStoreError::Io { action, path, source }
@@ -98,13 +98,13 @@ impl FileMedium {
             }
             Err(TryLockError::Error(source)) => return Err(failed("locking")(source)),
         }
-        // The system frees the lock with its process: what a killed one wrote here binds nobody.
+        // The kernel releases the lock when its process exits, so leftover content has no meaning.
         lock.set_len(0)
             .and_then(|()| write!(lock, "process {}", std::process::id()))
             .map_err(failed("writing the lock file"))?;
         Ok(Self {
             path: path.to_owned(),
-            replacement: beside(path, ".new"),
+            replacement: with_suffix(path, ".new"),
             sync_failed: Arc::default(),
             _lock: lock,
         })
@@ -133,7 +133,7 @@ impl FileMedium {
     }
 }
 
-/// Who holds the lock, as it wrote into the file.
+/// Returns the description that the lock holder wrote to the lock file.
 fn holder(lock: &mut File) -> String {
     let mut text = String::new();
     match lock.take(64).read_to_string(&mut text) {
@@ -142,7 +142,7 @@ fn holder(lock: &mut File) -> String {
     }
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -180,7 +180,7 @@ impl Medium for FileMedium {
 
     fn publish_replacement(&self) -> io::Result<()> {
         fs::rename(&self.replacement, &self.path)?;
-        // The rename itself is durable once its directory is.
+        // The rename becomes durable only when the directory is synced.
         let directory = match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             Some(_) | None => Path::new("."),
@@ -193,8 +193,8 @@ impl Medium for FileMedium {
     }
 }
 
-/// Plain positioned reads and writes. Ours rather than redb's because it must remember a failed
-/// sync; the lock is the medium's.
+/// File backend that records failed syncs. Unlike redb's own, it does not lock the file, because
+/// [`FileMedium`] holds the lock.
 struct FileBackend {
     file: File,
     sync_failed: Arc<AtomicBool>,
@@ -220,7 +220,7 @@ impl StorageBackend for FileBackend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // On macOS this is F_FULLFSYNC: through the drive's own cache too.
+        // Rust uses F_FULLFSYNC on macOS, which also flushes the drive's cache.
         self.file
             .sync_data()
             .inspect_err(|_| self.sync_failed.store(true, Ordering::Release))
@@ -231,7 +231,7 @@ impl StorageBackend for FileBackend {
     }
 }
 
-/// A file that is only read: what is written over it stays in memory.
+/// Read-only view of a file that keeps writes in memory.
 struct Overlay {
     file: File,
     written: Mutex<Written>,
@@ -260,7 +260,7 @@ impl Overlay {
         lock(&self.written)
     }
 
-    /// The page numbered `page` as the file has it, zeroes where it ends.
+    /// Reads a page of the file, padded with zeroes at the end of the file.
     fn file_page(&self, page: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; OVERLAY_PAGE_BYTES as usize];
         let mut filled = 0;
@@ -277,8 +277,7 @@ impl Overlay {
     }
 }
 
-/// The pages that `len` bytes from `offset` touch: page number, where in the page, where in the
-/// buffer.
+/// Splits `len` bytes at `offset` into pages: page number, range in the page, range in the buffer.
 fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -324,7 +323,7 @@ impl StorageBackend for Overlay {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut written = self.written();
-        // What is cut off and grown again reads as zeroes.
+        // A region that is truncated and extended again must read as zeroes.
         for page in len.div_ceil(OVERLAY_PAGE_BYTES)..written.len.div_ceil(OVERLAY_PAGE_BYTES) {
             written.pages.insert(page, vec![0; OVERLAY_PAGE_BYTES as usize]);
         }

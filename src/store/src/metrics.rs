@@ -1,11 +1,10 @@
-//! What the store counts: how long commits take, how full its bounded parts are, and how often a
-//! bound was met.
+//! Metrics of the store: commit latency, size of the bounded buffers, reached limits.
 
 use rooflet_base::metrics::{
     Histogram, HistogramOpts, IntCounter, IntGauge, LATENCY_SECONDS, Registry, Result,
 };
 
-/// Clones share the same counters.
+/// Metrics of a store. Clones share the same counters.
 #[derive(Debug, Clone)]
 pub struct StoreMetrics {
     pub(super) commit_seconds: Histogram,
@@ -44,9 +43,9 @@ impl StoreMetrics {
         Ok(metrics)
     }
 
-    /// Counts what nobody asks for.
+    /// Returns metrics that no registry exports.
     pub(super) fn unregistered() -> Self {
-        Self::new().expect("the names are valid: a test registers them")
+        Self::new().expect("metric names are constant and covered by a test")
     }
 
     fn new() -> Result<Self> {
@@ -66,15 +65,15 @@ impl StoreMetrics {
             )?,
             conflicts: IntCounter::new(
                 "rooflet_store_conflicts_total",
-                "Writes refused because the key was not as they expected.",
+                "Writes rejected because the key was not at the expected revision.",
             )?,
             failures: IntCounter::new(
                 "rooflet_store_failures_total",
-                "Times the disk did not take a batch, a compaction or a new file.",
+                "Failed writes of a batch, a compaction or a new store file.",
             )?,
             compacted_rows: IntCounter::new(
                 "rooflet_store_compacted_rows_total",
-                "Rows deleted from the file because neither the present nor history needs them.",
+                "Rows deleted from the store file by compaction.",
             )?,
             records: IntGauge::new("rooflet_store_records", "Records in the store.")?,
             history_events: IntGauge::new(

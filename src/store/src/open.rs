@@ -1,5 +1,5 @@
-//! Opening: look first, at a view that writes nothing, and use the file only once all of it is
-//! known to be sound. What is refused is left exactly as it was.
+//! Opening of a store. The file is first verified through a view that writes nothing, and opened
+//! for writing only if it is valid. A rejected file is left unchanged.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,32 +19,37 @@ pub(super) fn writer(
     config: &StoreConfig,
     clock: Clock,
 ) -> Result<Writer, OpenStoreError> {
-    // The database library may stumble over damage it does not expect; a panic is damage too.
+    // The database library may panic on unexpected damage. Report this as damage, too.
     let opened = catch_unwind(AssertUnwindSafe(|| open_or_create(&*medium, &clock)));
     let (database, state) = opened
-        .unwrap_or_else(|_| Err(Refusal::Corrupt("it cannot be read".to_owned())))
-        .map_err(|refusal| refusal.at(&*medium))?;
+        .unwrap_or_else(|_| {
+            Err(OpenFailure::Corrupt(
+                "the database library panicked while reading it".to_owned(),
+            ))
+        })
+        .map_err(|failure| failure.at(&*medium))?;
     Ok(Writer::new(medium, database, state, config, clock))
 }
 
-fn open_or_create(medium: &dyn Medium, clock: &Clock) -> Result<(Database, State), Refusal> {
+fn open_or_create(medium: &dyn Medium, clock: &Clock) -> Result<(Database, State), OpenFailure> {
     if let Some(mut copy) = medium.inspect().during("reading store file")? {
-        // Reads everything and compares it with its checksums. After a crash the last sound commit
-        // counts, found when the copy was opened; whatever is unsound beyond that is damage.
+        // Reads the whole file and verifies all checksums. Opening the copy has already rolled it
+        // back
+        // to the last valid commit, so a mismatch here is damage.
         if !copy.check_integrity().during("reading store file")? {
-            return Err(Refusal::Corrupt("checksums do not match".to_owned()));
+            return Err(OpenFailure::Corrupt("checksums do not match".to_owned()));
         }
         let state = disk::load(&copy, clock.instant()).map_err(|err| match err {
-            LoadError::NewerFormat(found) => Refusal::NewerFormat(found),
-            LoadError::Corrupt(detail) => Refusal::Corrupt(detail),
-            LoadError::Storage(err) => Refusal::database("reading store file", *err),
+            LoadError::NewerFormat(found) => OpenFailure::NewerFormat(found),
+            LoadError::Corrupt(detail) => OpenFailure::Corrupt(detail),
+            LoadError::Storage(err) => OpenFailure::database("reading store file", *err),
         })?;
         drop(copy);
         if let Some(database) = medium.open().during("opening store file")? {
             return Ok((database, state));
         }
     }
-    // A new store, too, appears whole or not at all.
+    // The file of a new store appears atomically, too.
     let state = State::new(Revision(0));
     let database = medium.create_replacement().during("creating store file")?;
     disk::fill(&database, &state).during("creating store file")?;
@@ -52,18 +57,18 @@ fn open_or_create(medium: &dyn Medium, clock: &Clock) -> Result<(Database, State
     Ok((database, state))
 }
 
-/// An `OpenStoreError` that does not know its file yet.
-enum Refusal {
+/// [`OpenStoreError`] without the path.
+enum OpenFailure {
     NotAStore,
     NewerFormat(u64),
     Corrupt(String),
     Io(&'static str, io::Error),
 }
 
-impl Refusal {
+impl OpenFailure {
     fn database(action: &'static str, err: redb::Error) -> Self {
         if let redb::Error::Io(err) = err {
-            // A file cut short.
+            // A truncated file.
             return match err.kind() == io::ErrorKind::UnexpectedEof
                 || err.kind() == io::ErrorKind::InvalidData
             {
@@ -96,16 +101,16 @@ impl Refusal {
 }
 
 trait During<T> {
-    /// Names what was being done.
-    fn during(self, action: &'static str) -> Result<T, Refusal>;
+    /// Adds the failed action to an error.
+    fn during(self, action: &'static str) -> Result<T, OpenFailure>;
 }
 
 impl<T, E: Into<OpenError>> During<T> for Result<T, E> {
-    fn during(self, action: &'static str) -> Result<T, Refusal> {
+    fn during(self, action: &'static str) -> Result<T, OpenFailure> {
         self.map_err(|err| match err.into() {
-            OpenError::NotADatabase => Refusal::NotAStore,
-            OpenError::Io(err) => Refusal::Io(action, err),
-            OpenError::Database(err) => Refusal::database(action, err),
+            OpenError::NotADatabase => OpenFailure::NotAStore,
+            OpenError::Io(err) => OpenFailure::Io(action, err),
+            OpenError::Database(err) => OpenFailure::database(action, err),
         })
     }
 }

@@ -1,6 +1,6 @@
-//! A disk for tests that fails as real ones do: power is cut between any two operations and
-//! unsynced writes survive in any combination of sectors; space runs out; a sync fails and the
-//! system forgets what it could not write while still showing it.
+//! Simulated disk for tests. Power can fail between any two operations, and unsynced writes then
+//! survive in any combination of sectors. Space can run out. A sync can fail, after which the disk
+//! drops the unsynced writes but still returns them to readers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use redb::{Database, StorageBackend};
 
 use super::medium::{Medium, OpenError, builder};
 
-/// What a real disk writes in one piece.
+/// Unit of atomic writes.
 const SECTOR_BYTES: usize = 512;
 
 #[derive(Clone, Default)]
@@ -24,12 +24,12 @@ struct Inner {
     next_file: u64,
     main: Option<u64>,
     replacement: Option<u64>,
-    /// Changes so far, and before which of them the power goes.
+    /// Number of changes so far.
     changes: u64,
     cut_at: Option<u64>,
     syncs: u64,
     full: bool,
-    /// Until a sync fails.
+    /// Number of syncs until one fails.
     healthy_syncs: Option<u64>,
     error_after_sync: bool,
     sync_failed: bool,
@@ -37,7 +37,7 @@ struct Inner {
 
 #[derive(Clone, Default)]
 struct File {
-    /// What the process reads back.
+    /// Content that the process reads back.
     live: Vec<u8>,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
@@ -66,10 +66,10 @@ impl PowerCutDisk {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().expect("no test panics while it holds the disk")
+        self.0.lock().expect("no test panics while it holds the lock")
     }
 
-    /// Lets the power fail in place of the change after the next `changes`.
+    /// Cuts the power after `changes` more changes.
     pub(super) fn cut_after(&self, changes: u64) {
         let mut inner = self.lock();
         inner.cut_at = Some(inner.changes + changes);
@@ -88,17 +88,17 @@ impl PowerCutDisk {
         self.lock().full = full;
     }
 
-    /// Lets one sync fail after `healthy_syncs` more that do not.
+    /// Makes one sync fail after `healthy_syncs` successful ones.
     pub(super) fn fail_a_sync_after(&self, healthy_syncs: u64) {
         self.lock().healthy_syncs = Some(healthy_syncs);
     }
 
-    /// Lets the next sync succeed and an error be reported all the same.
+    /// Makes the next sync succeed but report an error.
     pub(super) fn report_error_after_sync(&self) {
         self.lock().error_after_sync = true;
     }
 
-    /// What is found when power is back: of what was not synced, the sectors `survives` picks.
+    /// Returns the disk after a power cut. Unsynced sectors survive if `survives` returns true.
     pub(super) fn after_power_cut(&self, mut survives: impl FnMut() -> bool) -> Self {
         let inner = self.lock();
         let mut restored = Inner {
@@ -159,7 +159,7 @@ impl Inner {
     }
 
     fn file(&mut self, id: u64) -> &mut File {
-        self.files.get_mut(&id).expect("files stay")
+        self.files.get_mut(&id).expect("files are never removed")
     }
 }
 

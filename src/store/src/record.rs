@@ -1,4 +1,4 @@
-//! `Record`, the stored value of one key, and `Event`, one step of the log.
+//! `Record`, the stored value of a key, and `Event`, one change of it.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::{Key, Revision};
 
-/// One key's value as of `modified`. Immutable; shared between state, history and readers.
+/// Value of one key at revision `modified`. Immutable; shared by state, history and readers.
 pub struct Record {
     pub key: Key,
-    /// JSON text: only what parsed gets into the store.
+    /// JSON text; `parse` rejects everything else.
     pub value: Bytes,
     pub created: Revision,
     pub modified: Revision,
@@ -19,7 +19,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// As read back from the file, which holds only what `parse` let in.
+    /// Creates a record from the file, which contains only values that `parse` accepted.
     pub(super) fn load(key: Key, value: Bytes, created: Revision, modified: Revision) -> Arc<Self> {
         let parsed = OnceLock::new();
         Arc::new(Self {
@@ -31,7 +31,7 @@ impl Record {
         })
     }
 
-    /// Parses a new value, once for everybody who will read it.
+    /// Parses a new value once for all readers.
     pub(super) fn parse(
         key: Key,
         value: Bytes,
@@ -52,16 +52,16 @@ impl Record {
         Self::load(key, value, Revision::INITIAL, Revision::INITIAL)
     }
 
-    /// The value parsed.
+    /// Returns the parsed value.
     pub fn json(&self) -> &Value {
         self.parsed
-            .get_or_init(|| serde_json::from_slice(&self.value).expect("it parsed when it was committed"))
+            .get_or_init(|| serde_json::from_slice(&self.value).expect("committed values are valid JSON"))
     }
 }
 
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Values may be Secrets: they stay out of logs and panic messages.
+        // Values may be Secrets, so they must not appear in logs and panic messages.
         f.debug_struct("Record")
             .field("key", &self.key)
             .field("created", &self.created)
@@ -78,14 +78,14 @@ pub enum EventKind {
     Deleted,
 }
 
-/// One step of the log, as watchers see it.
+/// Change of one key, as delivered to watchers.
 #[derive(Debug)]
 pub struct Event {
     pub revision: Revision,
     pub kind: EventKind,
-    /// The new value; for a deletion the last value as the deleter encoded it.
+    /// New record. For a deletion, the last record as the delete encoder wrote it.
     pub record: Arc<Record>,
-    /// What the key held before.
+    /// Record before the change.
     pub previous: Option<Arc<Record>>,
 }
 
@@ -94,7 +94,7 @@ impl Event {
         &self.record.key
     }
 
-    /// What the key holds after this step.
+    /// Returns the key's record after the change.
     pub(super) fn outcome(&self) -> Option<&Arc<Record>> {
         match self.kind {
             EventKind::Created | EventKind::Modified => Some(&self.record),

@@ -1,16 +1,16 @@
-//! `Revision` and `Key`: the two coordinates of everything the store holds.
+//! `Revision` and `Key`.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// One point in the global order of writes. Rises by one with each write and is never used twice,
-/// neither after a delete nor after compaction nor after a restart.
+/// Position in the global order of writes. Each write increments it by one. A revision is never
+/// reused, even after deletions, compaction and restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// What an empty store answers. Not 0: clients read a resourceVersion of 0 as "any".
+    /// Revision of an empty store. Not 0, because clients use resourceVersion 0 for "any".
     pub(crate) const INITIAL: Self = Self(1);
 
     pub(super) fn next(self) -> Self {
@@ -24,7 +24,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// Where a record lives. The store gives its text no meaning beyond order and prefixes.
+/// Key of a record. The store only compares keys and matches prefixes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 

@@ -1,5 +1,5 @@
-//! The store's memory: every current record, and the recent steps that led there. Pure; the writer
-//! is its only mutator and applies a step only once it is durable.
+//! In-memory state: current records and recent history. Pure; only the writer changes it, after an
+//! event is durable.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -9,23 +9,24 @@ use std::time::{Duration, Instant};
 use super::error::{Compacted, ListError};
 use super::{Event, EventKind, Key, Record, Revision};
 
-/// How much of the past is kept for watches to resume from and for lists to page over.
-/// Steps older than `age_max` go once there are more than `events_min`; beyond `events_max` or
-/// `bytes_max` the oldest go whatever their age, because memory is finite.
+/// Limits of the history that watches resume from and lists page over.
+///
+/// Events older than `age_max` are compacted if more than `events_min` exist. Beyond `events_max`
+/// or `bytes_max`, the oldest events are compacted at any age.
 #[derive(Debug, Clone, Copy)]
 pub struct HistoryLimits {
     pub events_min: usize,
     pub events_max: usize,
     pub bytes_max: usize,
     pub age_max: Duration,
-    /// Rows of the file that nothing needs any more, before they are deleted. Deleting costs a sync
-    /// of its own, so it waits until there are some.
+    /// Number of obsolete rows in the file that triggers their deletion. Each deletion needs an
+    /// extra sync, so rows are deleted in bulk.
     pub garbage_rows_max: usize,
 }
 
 impl Default for HistoryLimits {
-    /// Ten minutes, so that every client that reconnects within five resumes: fifty machines that
-    /// write twice a second between them need 1,200 events for that; a rollout some thousands.
+    /// Ten minutes of history, so that a client that reconnects within five minutes can resume.
+    /// Fifty machines with two writes per second need 1,200 events; a rollout needs thousands.
     fn default() -> Self {
         Self {
             events_min: 1_000,
@@ -37,37 +38,37 @@ impl Default for HistoryLimits {
     }
 }
 
-/// What an event costs besides its value: key, counters, map and queue slots. An estimate.
+/// Estimated memory of an event besides its value: key, counters, map and queue slots.
 const EVENT_OVERHEAD_BYTES: usize = 256;
-/// What a value costs in memory, text and parsed, for each byte of its text. An estimate.
+/// Estimated memory per byte of JSON text: the text and its parsed form.
 const MEMORY_PER_VALUE_BYTE: usize = 4;
 
-/// A page of records, all as of one revision.
+/// Page of records at one revision.
 #[derive(Debug, Clone)]
 pub struct Listing {
     pub records: Vec<Arc<Record>>,
     pub revision: Revision,
-    /// How many more keys of the prefix follow the last record.
+    /// Number of keys of the prefix after the last record.
     pub remaining: usize,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct ListOptions {
-    /// Only keys after this one: the last key of the page before.
+    /// Lists only keys after this one, which is the last key of the previous page.
     pub after: Option<Key>,
     pub limit: Option<usize>,
-    /// List as of this revision, not as of now.
+    /// Revision to list at. Default: the current one.
     pub at: Option<Revision>,
 }
 
-/// A row of the log that nothing needs once history begins after `superseded`.
+/// Row of the log that becomes obsolete once history starts after `superseded`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Garbage {
     pub(super) superseded: Revision,
     pub(super) row: Revision,
 }
 
-struct Kept {
+struct HistoryEntry {
     event: Arc<Event>,
     applied: Instant,
 }
@@ -76,12 +77,12 @@ pub(super) struct State {
     revision: Revision,
     compacted: Revision,
     records: BTreeMap<Key, Arc<Record>>,
-    history: VecDeque<Kept>,
+    history: VecDeque<HistoryEntry>,
     history_bytes: usize,
 }
 
 impl State {
-    /// Nothing stored yet; history is complete from `compacted` on.
+    /// Creates an empty state whose history is complete after `compacted`.
     pub(super) fn new(compacted: Revision) -> Self {
         Self {
             revision: Revision::INITIAL,
@@ -116,7 +117,7 @@ impl State {
         self.records.get(key)
     }
 
-    /// Takes the next step. Revisions only rise.
+    /// Applies the next event. Revisions must increase.
     pub(super) fn apply(&mut self, event: Arc<Event>, now: Instant) {
         debug_assert!(event.revision > self.revision);
         self.revision = event.revision;
@@ -126,12 +127,13 @@ impl State {
         };
         if event.revision > self.compacted {
             self.history_bytes += cost(&event);
-            self.history.push_back(Kept { event, applied: now });
+            self.history.push_back(HistoryEntry { event, applied: now });
         }
     }
 
-    /// Forgets the oldest steps that the limits no longer cover; says which rows that frees.
-    /// The newest step always stays: it carries the revision over a restart.
+    /// Compacts the oldest events beyond the limits and adds obsolete rows to `garbage`. Always
+    /// keeps
+    /// the newest event, which preserves the revision over a restart.
     pub(super) fn trim(&mut self, limits: &HistoryLimits, now: Instant, garbage: &mut VecDeque<Garbage>) {
         while self.history.len() > 1 {
             let full = self.history.len() > limits.events_max || self.history_bytes > limits.bytes_max;
@@ -143,7 +145,7 @@ impl State {
             if !(full || aged) {
                 return;
             }
-            let Some(Kept { event, .. }) = self.history.pop_front() else {
+            let Some(HistoryEntry { event, .. }) = self.history.pop_front() else {
                 return;
             };
             self.history_bytes -= cost(&event);
@@ -163,7 +165,7 @@ impl State {
         }
     }
 
-    /// Every kept step after `after`, oldest first.
+    /// Returns all kept events after revision `after`, oldest first.
     pub(super) fn events_after(
         &self,
         after: Revision,
@@ -174,8 +176,10 @@ impl State {
                 compacted: self.compacted,
             });
         }
-        let start = self.history.partition_point(|kept| kept.event.revision <= after);
-        Ok(self.history.range(start..).map(|kept| &kept.event))
+        let start = self
+            .history
+            .partition_point(|entry| entry.event.revision <= after);
+        Ok(self.history.range(start..).map(|entry| &entry.event))
     }
 
     pub(super) fn list(&self, prefix: &str, options: &ListOptions) -> Result<Listing, ListError> {
@@ -189,17 +193,17 @@ impl State {
         let later = self
             .events_after(revision)
             .map_err(|Compacted { requested, compacted }| ListError::Compacted { requested, compacted })?;
-        // The past is the present with every later step undone; of several on one key the oldest
-        // tells.
+        // Reconstruct the past by undoing later events. If several events changed a key, the oldest
+        // one has the previous record.
         let mut undone: HashMap<&Key, Option<&Arc<Record>>> = HashMap::new();
         for event in later.filter(|event| event.key().as_str().starts_with(prefix)) {
             undone.entry(event.key()).or_insert(event.previous.as_ref());
         }
         let listing = if undone.is_empty() {
-            page(self.under(prefix, options.after.as_ref()), options.limit)
+            page(self.with_prefix(prefix, options.after.as_ref()), options.limit)
         } else {
             let mut past: BTreeMap<&Key, &Arc<Record>> = self
-                .under(prefix, options.after.as_ref())
+                .with_prefix(prefix, options.after.as_ref())
                 .map(|record| (&record.key, record))
                 .collect();
             for (key, before) in undone {
@@ -215,10 +219,14 @@ impl State {
         Ok(Listing { revision, ..listing })
     }
 
-    /// Everything a fresh log needs to tell the same present and the same past, in revision order:
-    /// records untouched since `compacted`, then history.
+    /// Returns the content of an equivalent new log in revision order: records not modified since
+    /// `compacted`, then history.
     pub(super) fn rows(&self) -> (Vec<Arc<Record>>, Vec<Arc<Event>>) {
-        let history: Vec<Arc<Event>> = self.history.iter().map(|kept| Arc::clone(&kept.event)).collect();
+        let history: Vec<Arc<Event>> = self
+            .history
+            .iter()
+            .map(|entry| Arc::clone(&entry.event))
+            .collect();
         let mut base: Vec<Arc<Record>> = history
             .iter()
             .filter_map(|event| event.previous.as_ref())
@@ -231,7 +239,11 @@ impl State {
         (base, history)
     }
 
-    fn under<'a>(&'a self, prefix: &'a str, after: Option<&'a Key>) -> impl Iterator<Item = &'a Arc<Record>> {
+    fn with_prefix<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+    ) -> impl Iterator<Item = &'a Arc<Record>> {
         let start = match after {
             Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
             Some(_) | None => Bound::Included(prefix),

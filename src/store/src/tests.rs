@@ -1,4 +1,4 @@
-//! The store against a model, against power cuts, and at its edges.
+//! Tests of the store: against a reference model, with power cuts, and at its limits.
 
 mod edges;
 mod failures;
@@ -48,11 +48,11 @@ fn text(record: &Record) -> String {
     );
     record.json()["text"]
         .as_str()
-        .expect("our encoder writes a string")
+        .expect("the test encoder writes a string")
         .to_owned()
 }
 
-/// A store without its thread: a test decides what makes up a batch.
+/// Store without a writer thread, so that a test controls the batches.
 struct Manual {
     writer: Writer,
 }
@@ -78,7 +78,10 @@ impl Manual {
                 let (reply, outcome) = oneshot::channel();
                 let guards = guard.into_iter().collect();
                 let command = Command::Commit { write, guards, reply };
-                commands_tx.try_send(command).map_err(|_| "full").expect("fits");
+                commands_tx
+                    .try_send(command)
+                    .map_err(|_| "full")
+                    .expect("the queue has room");
                 outcome
             })
             .collect();
@@ -86,12 +89,12 @@ impl Manual {
         self.writer.run(&mut commands_rx);
         outcomes
             .into_iter()
-            .map(|mut outcome| outcome.try_recv().expect("every write is answered"))
+            .map(|mut outcome| outcome.try_recv().expect("every write gets a reply"))
             .collect()
     }
 
-    fn one(&mut self, write: Write) -> Result<Arc<Record>, CommitError> {
-        self.batch([write]).pop().expect("one write, one answer")
+    fn commit_one(&mut self, write: Write) -> Result<Arc<Record>, CommitError> {
+        self.batch([write]).pop().expect("one write gets one reply")
     }
 
     fn list(&self, prefix: &str) -> Vec<(String, String)> {

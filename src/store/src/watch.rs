@@ -1,5 +1,6 @@
-//! Watchers: replay from history, then live, without gap or reorder. Each has a bounded queue; one
-//! that does not keep up is closed (its client lists and watches again) and slows nobody down.
+//! Watchers: history first, then live events, without gaps. Each watcher has a bounded queue. A
+//! watcher that does not keep up is closed and its client lists again; other watchers are not
+//! affected.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -9,8 +10,7 @@ use tokio::sync::Notify;
 use super::{Event, Revision, Shared, StoreMetrics};
 use rooflet_base::mutex::lock;
 
-/// What one watcher may lag behind. A burst is a namespace deletion or a rollout, some thousand
-/// events; who is further behind is stuck.
+/// Maximum backlog of a watcher. Deleting a namespace or a rollout causes some thousand events.
 #[derive(Debug, Clone, Copy)]
 pub struct WatchLimits {
     pub events_max: usize,
@@ -26,8 +26,8 @@ impl Default for WatchLimits {
     }
 }
 
-/// All open watchers. Lives under the same lock as the state, so that a watcher begins exactly
-/// where its replay ends.
+/// All open watchers. Shares the lock of the state, so that live events start exactly where the
+/// replay ends.
 #[derive(Default)]
 pub(super) struct Watchers {
     open: Vec<Weak<Mailbox>>,
@@ -35,7 +35,7 @@ pub(super) struct Watchers {
 
 struct Mailbox {
     prefix: Box<str>,
-    /// Nothing up to here is wanted; ahead of the store's revision if the client asked so.
+    /// Events up to this revision are skipped. May be ahead of the store's revision.
     after: Revision,
     limits: WatchLimits,
     queue: Mutex<Queue>,
@@ -50,7 +50,7 @@ struct Queue {
 }
 
 impl Watchers {
-    /// Hands each watcher its share of new events; closes those that lag too far behind.
+    /// Delivers new events to all watchers and closes watchers that lag too far behind.
     pub(super) fn dispatch(&mut self, events: &[Arc<Event>], metrics: &StoreMetrics) {
         self.open.retain(|mailbox| {
             let Some(mailbox) = mailbox.upgrade() else {
@@ -59,7 +59,7 @@ impl Watchers {
             let kept = mailbox.accept(events);
             if !kept {
                 metrics.watchers_lagged.inc();
-                tracing::debug!(prefix = %mailbox.prefix, "closed a watcher that lags too far behind");
+                tracing::debug!(prefix = %mailbox.prefix, "closed lagging watcher");
             }
             kept
         });
@@ -81,26 +81,27 @@ impl Watchers {
 
 impl Mailbox {
     fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
-        // A queue is consistent between any two statements that could panic.
+        // No panic can leave the queue inconsistent.
         lock(&self.queue)
     }
 
-    /// False if the queue would overflow: the watcher is closed, not given a gap.
+    /// Returns false if the queue would overflow. The watcher is then closed instead of skipping
+    /// events.
     fn accept(&self, events: &[Arc<Event>]) -> bool {
-        let mut wanted = events
+        let mut matching = events
             .iter()
             .filter(|event| event.revision > self.after && event.key().as_str().starts_with(&*self.prefix))
             .peekable();
-        if wanted.peek().is_none() {
+        if matching.peek().is_none() {
             return true;
         }
         let mut queue = self.lock();
-        for event in wanted {
+        for event in matching {
             queue.bytes += event.record.value.len();
             queue.events.push_back(Arc::clone(event));
         }
         if queue.events.len() > self.limits.events_max || queue.bytes > self.limits.bytes_max {
-            // What it has not read it will read again after its new watch.
+            // The client reads these events again from its next watch.
             *queue = Queue {
                 closed: true,
                 ..Queue::default()
@@ -113,7 +114,7 @@ impl Mailbox {
     }
 }
 
-/// Receives the events under one prefix, in revision order, each once.
+/// Receiver of the events under a prefix, in revision order, each exactly once.
 pub struct Watcher {
     shared: Arc<RwLock<Shared>>,
     mailbox: Arc<Mailbox>,
@@ -135,7 +136,7 @@ impl Watcher {
             queue: Mutex::default(),
             arrived: Notify::new(),
         });
-        // Replay and registration under one write lock: no event falls between, none comes twice.
+        // Replay and registration share one write lock, so that no event is missed or repeated.
         let mut guard = shared.write().unwrap_or_else(PoisonError::into_inner);
         let replay = guard
             .state
@@ -157,8 +158,8 @@ impl Watcher {
         })
     }
 
-    /// The next event. `None` when the watcher fell too far behind or the store closed: resume with
-    /// a new watch after the last revision seen. Cancel-safe.
+    /// Returns the next event, or `None` if the watcher lagged too far behind or the store closed.
+    /// Resume with a new watch after the last received revision. Cancel-safe.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         loop {
             if let Some(event) = self.ready() {
@@ -171,7 +172,7 @@ impl Watcher {
         }
     }
 
-    /// The next event if one is there already.
+    /// Returns the next event if it is available without waiting.
     pub fn ready(&mut self) -> Option<Arc<Event>> {
         let event = self.replay.pop_front().or_else(|| {
             let mut queue = self.mailbox.lock();
@@ -183,10 +184,10 @@ impl Watcher {
         Some(event)
     }
 
-    /// A revision from which a client that has seen everything delivered so far may resume:
-    /// what a bookmark says.
+    /// Returns the revision of a bookmark: a client that has received all delivered events may
+    /// resume from it.
     pub fn progress(&self) -> Revision {
-        // Events arrive under the write lock, so under the read lock an empty queue stays empty.
+        // Events are added under the write lock, so the queue stays empty under the read lock.
         let guard = self.shared.read().unwrap_or_else(PoisonError::into_inner);
         let queue = self.mailbox.lock();
         if self.replay.is_empty() && queue.events.is_empty() && !queue.closed {

@@ -1,8 +1,8 @@
-//! The writer: one thread that decides writes in order, makes a batch of them durable with one
-//! sync, and only then shows them to readers and watchers and answers.
+//! Writer: one thread that evaluates writes in order, makes each batch durable with one sync, and
+//! then publishes it to readers and watchers and acknowledges it.
 //!
-//! Memory is the truth while the process lives. When the disk fails, the batch fails and memory
-//! stays as it was; the next batch first brings the disk back to what memory says.
+//! Memory is authoritative while the process runs. If the disk fails, the batch fails and memory
+//! stays unchanged. The next batch first restores the file from memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,13 +22,13 @@ use super::{
 };
 use rooflet_base::clock::Clock;
 
-/// Writes that may wait for the writer; further callers wait to enter.
+/// Capacity of the writer's queue. Further callers wait.
 pub(super) const QUEUE_WRITES_MAX: usize = 1_024;
-/// One batch is one transaction in memory and one sync. Past a few hundred writes the sync no
-/// longer counts, and a smaller batch answers sooner.
+/// Maximum writes per batch. Beyond a few hundred writes the cost of the sync is negligible, and
+/// smaller batches reduce latency.
 const BATCH_WRITES_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// Above every request body that an API server takes (3 MiB).
+/// Limit of a value, larger than the largest request body of the API server (3 MiB).
 pub(crate) const VALUE_BYTES_MAX: usize = 4 << 20;
 
 pub(super) enum Command {
@@ -48,9 +48,9 @@ type Reply = oneshot::Sender<Outcome>;
 pub(super) struct Writer {
     shared: Arc<RwLock<Shared>>,
     medium: Box<dyn Medium>,
-    /// Absent after a failure, until a batch has brought the disk back.
+    /// `None` after a failure, until the next batch restores it.
     database: Option<Database>,
-    /// A sync failed and nothing has replaced the file since.
+    /// True after a failed sync, until the file is replaced.
     suspect: bool,
     garbage: VecDeque<Garbage>,
     history: HistoryLimits,
@@ -59,13 +59,13 @@ pub(super) struct Writer {
     durable_tx: watch::Sender<Revision>,
 }
 
-/// Writes decided but not yet durable.
+/// Writes that are evaluated but not durable.
 #[derive(Default)]
 struct Batch {
     events: Vec<Arc<Event>>,
-    /// What the batch makes of each key it touches.
+    /// Record of each key after the batch.
     pending: HashMap<Key, Option<Arc<Record>>>,
-    /// Answers that hold only once the batch is durable.
+    /// Replies to send once the batch is durable.
     replies: Vec<(Reply, Outcome)>,
     bytes: usize,
 }
@@ -77,7 +77,7 @@ impl Batch {
 }
 
 impl Writer {
-    /// Takes over what was read from `medium`.
+    /// Creates a writer for the state that was loaded from `medium`.
     pub(super) fn new(
         medium: Box<dyn Medium>,
         database: Database,
@@ -117,7 +117,7 @@ impl Writer {
         self.durable_tx.subscribe()
     }
 
-    /// Closes the file and frees its lock, then ends all watchers.
+    /// Closes the file and releases its lock, then ends all watchers.
     pub(super) fn close(self) {
         let shared = self.shared();
         drop(self);
@@ -126,7 +126,7 @@ impl Writer {
         guard.watchers.close();
     }
 
-    /// Serves until told to close or until nobody can ask any more.
+    /// Runs until a close command, or until all senders are dropped.
     pub(super) fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> Option<oneshot::Sender<()>> {
         let mut next = commands.blocking_recv();
         while let Some(command) = next.take() {
@@ -167,7 +167,7 @@ impl Writer {
             };
             for Guard { key, holds } in guards {
                 if !held(&key).is_some_and(|record| holds(&record)) {
-                    return Err(CommitError::Unguarded { key });
+                    return Err(CommitError::GuardFailed { key });
                 }
             }
             let newest = batch
@@ -176,7 +176,7 @@ impl Writer {
                 .map_or(shared.state.revision(), |event| event.revision);
             (held(&key), newest.next())
         };
-        let event = Arc::new(decide_one(key, &expect, change, current, revision)?);
+        let event = Arc::new(evaluate(key, &expect, change, current, revision)?);
         let record = Arc::clone(&event.record);
         batch.bytes += record.value.len();
         batch
@@ -207,12 +207,12 @@ impl Writer {
             self.publish(&events);
         }
         for (reply, outcome) in replies {
-            // A refusal, too, may rest on what an earlier write of a failed batch would have made.
+            // A rejection may depend on an earlier write of the same failed batch.
             let outcome = match &failure {
                 Some(failure) => Err(CommitError::Io(Arc::clone(failure))),
                 None => outcome,
             };
-            // Who no longer waits does not want the answer.
+            // The caller may have stopped waiting.
             let _ = reply.send(outcome);
         }
         if failure.is_none() {
@@ -228,11 +228,11 @@ impl Writer {
             .state
             .revision();
         let database = self.database()?;
-        unless_it_panics(|| disk::append(database, durable, events))
+        catch_panic(|| disk::append(database, durable, events))
             .map_err(|err| self.failed("writing store file", err))
     }
 
-    /// Notes that the file must be opened anew, or replaced, before the next write.
+    /// Closes the database, so that the next write reopens or replaces the file.
     fn failed(&mut self, action: &'static str, source: impl Into<DiskError>) -> StorageFailure {
         let source = source.into();
         self.metrics.failures.inc();
@@ -240,22 +240,22 @@ impl Writer {
         self.suspect |= closed.is_err() || self.medium.sync_failed() || source.is::<Panicked>();
         let path = self.medium.path().to_owned();
         let failure = StorageFailure { action, path, source };
-        tracing::error!(error = %rooflet_base::error::Chain(&failure), "store cannot write; writes fail until it can");
+        tracing::error!(error = %rooflet_base::error::Chain(&failure), "store write failed; writes fail until the file is restored");
         failure
     }
 
-    /// The open database. After a failure: the same file opened anew, which repairs it; or, where
-    /// that does not bring back every acknowledged write, a new file written from memory.
+    /// Returns the open database. After a failure, reopens and repairs the file. If acknowledged
+    /// writes are missing, writes a new file from memory.
     fn database(&mut self) -> Result<&Database, StorageFailure> {
         if self.database.is_none() {
             let database = match self.reopen() {
                 Some(database) => database,
                 None => self.rebuild()?,
             };
-            tracing::info!(path = %self.medium.path().display(), "store writes again");
+            tracing::info!(path = %self.medium.path().display(), "store recovered");
             self.database = Some(database);
         }
-        Ok(self.database.as_ref().expect("set just above when absent"))
+        Ok(self.database.as_ref().expect("set above if absent"))
     }
 
     fn reopen(&mut self) -> Option<Database> {
@@ -279,7 +279,7 @@ impl Writer {
         };
         let filled = {
             let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
-            unless_it_panics(|| disk::fill(&database, &shared.state))
+            catch_panic(|| disk::fill(&database, &shared.state))
         };
         filled.map_err(|err| self.failed("filling a new store file for", err))?;
         self.medium
@@ -317,12 +317,12 @@ impl Writer {
             return;
         }
         let Some(database) = &self.database else { return };
-        match unless_it_panics(|| disk::compact(database, &self.garbage)) {
+        match catch_panic(|| disk::compact(database, &self.garbage)) {
             Ok(()) => {
                 self.metrics.compacted_rows.inc_by(self.garbage.len() as u64);
                 self.garbage.clear();
             }
-            // Nothing is lost: the rows stay listed, and the next batch brings the file back.
+            // The rows stay in `garbage`, and the next batch restores the file.
             Err(err) => drop(self.failed("compacting store file", err)),
         }
     }
@@ -331,19 +331,19 @@ impl Writer {
 type DiskError = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the database library panicked; see the log above")]
+#[error("the database library panicked; the log contains the panic message")]
 struct Panicked;
 
-/// Memory is not touched while the disk is written, so it can carry on where the disk cannot.
-fn unless_it_panics(write: impl FnOnce() -> Result<(), redb::Error>) -> Result<(), DiskError> {
+/// Converts a panic into an error. Safe, because writing the disk does not change memory.
+fn catch_panic(write: impl FnOnce() -> Result<(), redb::Error>) -> Result<(), DiskError> {
     match catch_unwind(AssertUnwindSafe(write)) {
         Ok(outcome) => outcome.map_err(DiskError::from),
         Err(_) => Err(DiskError::from(Panicked)),
     }
 }
 
-/// What one write makes of what its key holds.
-fn decide_one(
+/// Evaluates one write against the current record of its key.
+fn evaluate(
     key: Key,
     expect: &Expect,
     change: Change,
@@ -390,8 +390,7 @@ fn decide_one(
     })
 }
 
-/// Runs a caller's encoder. A panic in it would otherwise end the writer, and with it every later
-/// write.
+/// Runs a caller's encoder. A panic fails only this write instead of ending the writer thread.
 fn encode(key: &Key, encoder: impl FnOnce() -> Bytes) -> Result<Bytes, CommitError> {
     catch_unwind(AssertUnwindSafe(encoder)).map_err(|_| CommitError::Encoder { key: key.clone() })
 }

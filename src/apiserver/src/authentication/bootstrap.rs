@@ -1,5 +1,5 @@
-//! Bootstrap tokens: `ID.SECRET`, kept as a Secret of its own type, with which a machine that has
-//! nothing yet may ask for a certificate. Pure: Secrets in, users out.
+//! Bootstrap tokens: `ID.SECRET`, stored as Secrets, with which a new machine may request a
+//! certificate. Pure functions from Secrets to users.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -15,7 +15,7 @@ const USER_PREFIX: &str = "system:bootstrap:";
 const EXTRA_GROUP_PREFIX: &str = "system:bootstrappers:";
 const EXTRA_GROUP_BYTES_MAX: usize = 256;
 
-/// Whom the token names by its Secret at `now`; `None` if it is not good.
+/// Returns the user of the token at `now`, or `None` if the token is not valid.
 pub(super) fn user_of(token: &BootstrapToken, secret: &Value, now: Timestamp) -> Option<User> {
     let is_good = !object::is_being_deleted(secret)
         && is_bootstrap_token(secret)
@@ -48,7 +48,7 @@ pub(crate) fn is_bootstrap_token(secret: &Value) -> bool {
     object::text(secret, &["type"]) == TOKEN_SECRET_TYPE
 }
 
-/// Whether the token's time is over; a time that cannot be read is.
+/// Returns true if the token has expired. An unreadable expiration counts as expired.
 pub(crate) fn is_expired(secret: &Value, now: Timestamp) -> bool {
     match text(secret, "expiration").as_deref() {
         None | Some("") => false,
@@ -67,7 +67,7 @@ fn is_extra_group(group: &str) -> bool {
     })
 }
 
-/// A value of the Secret's data.
+/// Returns a decoded value of the Secret's data.
 fn text(secret: &Value, key: &str) -> Option<String> {
     let bytes = BASE64.decode(secret["data"].get(key)?.as_str()?).ok()?;
     String::from_utf8(bytes).ok()
@@ -81,7 +81,7 @@ mod tests {
     const TOKEN: &str = "abcdef.0123456789abcdef";
 
     #[test]
-    fn a_token_has_its_form() {
+    fn parses_only_well_formed_tokens() {
         for (text, expect) in [
             (TOKEN, true),
             ("", false),
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// The token's Secret with some keys changed, or taken away.
+    /// Returns the token's Secret with some keys changed or removed.
     fn secret(changes: &[(&str, Option<&str>)]) -> Value {
         let mut secret = json!({"type": TOKEN_SECRET_TYPE, "metadata": {}, "data": {}});
         let sound = [
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_as_good_as_its_secret() {
+    fn token_is_valid_only_with_a_valid_secret() {
         let plain = "system:bootstrappers system:authenticated";
         let check = |changes: &[(&str, Option<&str>)], expect: Option<&str>| {
             assert_eq!(groups(&secret(changes)).as_deref(), expect, "{changes:?}");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_goes_or_is_of_another_type_makes_no_token() {
+    fn rejects_secrets_that_are_deleted_or_of_another_type() {
         let mut going = secret(&[]);
         going["metadata"]["deletionTimestamp"] = json!("2026-06-01T00:00:00Z");
         assert_eq!(groups(&going), None);

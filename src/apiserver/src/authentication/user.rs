@@ -1,15 +1,15 @@
-//! The user that a request acts as.
+//! User of a request.
 
 use rooflet_pki::UserName;
 
-/// Members may do everything.
+/// Group with all permissions.
 pub(crate) const MASTERS: &str = "system:masters";
-/// Users that authenticated with a bootstrap token.
+/// Group of users that authenticated with a bootstrap token.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers";
 pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The user a request acts as.
+/// User of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub name: String,
@@ -28,17 +28,17 @@ impl User {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// The holder of the token in the kubeconfig.
+    /// Returns the user of the administrator's token.
     pub(super) fn admin() -> Self {
         Self::new("system:admin", &[MASTERS, AUTHENTICATED])
     }
 
-    /// The user of a request without credentials.
+    /// Returns the user of requests without credentials.
     pub(super) fn anonymous() -> Self {
         Self::new("system:anonymous", &[UNAUTHENTICATED])
     }
 
-    /// The user that a certificate names. A certificate without a common name has none.
+    /// Returns the user of a certificate, or `None` if it has no common name.
     pub(super) fn of_certificate(subject: UserName) -> Option<Self> {
         let mut groups = subject.organizations;
         if !groups.iter().any(|group| group == AUTHENTICATED) {

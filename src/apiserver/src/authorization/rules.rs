@@ -1,4 +1,4 @@
-//! The built-in rules, the authorizers and the policies of one server, as one.
+//! Combination of the built-in rules, authorizers and policies of a server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::endpoints::routes::Route;
 use crate::status::{ApiError, GroupResource};
 use rooflet_apimachinery::verb::Verb;
 
-/// See the module's documentation.
+/// See the module documentation.
 pub(crate) struct Rules {
     authorizers: Vec<Arc<dyn Authorizer>>,
     policies: Vec<Arc<dyn ObjectPolicy>>,
@@ -23,17 +23,17 @@ impl fmt::Debug for Rules {
     }
 }
 
-/// A request's head.
+/// Attributes of a request before its target is resolved.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RequestHead<'a> {
     pub route: &'a Route,
     pub verb: Verb,
     pub path: &'a str,
-    /// As the query has it.
+    /// Field selector of the query.
     pub field_selector: &'a str,
 }
 
-/// The user that asks for an object to be read or changed.
+/// User that reads or changes an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Requestor {
     pub user: Arc<User>,
@@ -41,7 +41,7 @@ pub(crate) struct Requestor {
     pub rules: Arc<Rules>,
 }
 
-/// Where an object is.
+/// Location of an object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ObjectPlace<'a> {
     pub resource: &'a GroupResource,
@@ -59,9 +59,9 @@ impl Rules {
         }
     }
 
-    /// Decides whether the user may make the request at all.
-    pub(crate) fn authorize(&self, user: &User, asked: Asked<'_>) -> Result<(), ApiError> {
-        if user.is_in(MASTERS) || is_open(user, asked.route, asked.verb) {
+    /// Checks whether the user may make the request.
+    pub(crate) fn authorize(&self, user: &User, asked: RequestHead<'_>) -> Result<(), ApiError> {
+        if user.is_in(MASTERS) || is_open_to_all(user, asked.route, asked.verb) {
             return Ok(());
         }
         let attributes = Attributes {
@@ -82,8 +82,8 @@ impl Rules {
     }
 }
 
-/// What everybody may read, and what the role system:discovery grants.
-fn is_open(user: &User, route: &Route, verb: Verb) -> bool {
+/// Returns true for requests that every user may make, and those of the role system:discovery.
+fn is_open_to_all(user: &User, route: &Route, verb: Verb) -> bool {
     match route {
         Route::Version | Route::Health { .. } => true,
         Route::CoreVersions
@@ -97,11 +97,11 @@ fn is_open(user: &User, route: &Route, verb: Verb) -> bool {
     }
 }
 
-fn target_of(asked: Asked<'_>) -> Target<'_> {
+fn target_of(asked: RequestHead<'_>) -> Target<'_> {
     let Route::Resource(at) = asked.route else {
         return Target::Path(asked.path);
     };
-    // A namespace lies in itself.
+    // For a Namespace, the namespace attribute is its own name.
     let own = at
         .name
         .as_ref()
@@ -117,7 +117,7 @@ fn target_of(asked: Asked<'_>) -> Target<'_> {
     })
 }
 
-/// A refusal in the words of Kubernetes, with the reason behind if there is one.
+/// Returns a forbidden error in the wording of Kubernetes, with an optional reason.
 fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
     let hint = match reason {
         "" => String::new(),
@@ -133,8 +133,8 @@ fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
         ..
     } = match target {
         Target::Path(path) => {
-            let why = format!("User {:?} cannot {verb} path {path:?}{hint}", user.name);
-            return ApiError::forbidden(&GroupResource::new("", ""), "", &why);
+            let message = format!("User {:?} cannot {verb} path {path:?}{hint}", user.name);
+            return ApiError::forbidden(&GroupResource::new("", ""), "", &message);
         }
         Target::Resource(resource) => resource,
     };
@@ -146,19 +146,19 @@ fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
         Some(namespace) => format!("in the namespace {namespace:?}"),
         None => "at the cluster scope".to_owned(),
     };
-    let why = format!(
+    let message = format!(
         "User {:?} cannot {verb} resource {qualified:?} in API group {group:?} {place}{hint}",
         user.name
     );
     ApiError::forbidden(
         &GroupResource::new(group, resource),
         name.unwrap_or_default(),
-        &why,
+        &message,
     )
 }
 
 impl Requestor {
-    /// Decides whether the user may learn of the stored object, or that there is none.
+    /// Checks whether the user may read the stored object. `None` stands for a missing object.
     pub(crate) fn check_stored(
         &self,
         place: ObjectPlace<'_>,
@@ -169,7 +169,7 @@ impl Requestor {
         })
     }
 
-    /// Decides whether the object may become `new`; `old` is none for a new one.
+    /// Checks whether the user may store `new`. `old` is `None` for a new object.
     pub(crate) fn check_change(
         &self,
         place: ObjectPlace<'_>,
@@ -218,7 +218,7 @@ mod tests {
     use crate::endpoints::routes;
 
     fn check_by(rules: &Rules, user: &User, verb: Verb, path: &str) -> Result<(), String> {
-        let asked = Asked {
+        let asked = RequestHead {
             route: &routes::parse(path),
             verb,
             path,
@@ -232,7 +232,7 @@ mod tests {
         check_by(&Rules::new(Vec::new(), Vec::new()), user, verb, path)
     }
 
-    /// Decides always the same.
+    /// Authorizer with a constant decision.
     struct Fixed(Decision);
 
     impl Authorizer for Fixed {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn first_decision_counts_and_no_opinion_denies() {
+    fn first_decision_applies_and_no_opinion_denies() {
         let no_opinion = || Decision::NoOpinion("not mine".to_owned());
         let deny = || Decision::Deny("never".to_owned());
         let cases = [
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// Hides every object and forbids every change.
+    /// Policy that hides every object and forbids every change.
     struct Closed;
 
     impl ObjectPolicy for Closed {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_bind_everybody_but_masters() {
+    fn policies_apply_to_all_users_except_masters() {
         let rules = Arc::new(Rules::new(Vec::new(), vec![Arc::new(Closed)]));
         let resource = GroupResource::new("g", "gizmos");
         let place = ObjectPlace {
@@ -309,20 +309,20 @@ mod tests {
             verb: Verb::Patch,
             rules: Arc::clone(&rules),
         };
-        let refused = by(&[]).check_stored(place, None).expect_err("hidden");
+        let rejected = by(&[]).check_stored(place, None).expect_err("hidden");
         assert_eq!(
-            refused.message(),
+            rejected.message(),
             "gizmos.g \"x\" is forbidden: User \"alice\" cannot patch resource \"gizmos/status\" in API group \"g\" in the \
              namespace \"n\": hidden"
         );
-        let refused = by(&[]).check_change(place, None, &Value::Null);
-        assert!(refused.expect_err("frozen").message().ends_with(": frozen"));
+        let rejected = by(&[]).check_change(place, None, &Value::Null);
+        assert!(rejected.expect_err("frozen").message().ends_with(": frozen"));
         assert!(by(&[MASTERS]).check_stored(place, None).is_ok());
         assert!(by(&[MASTERS]).check_change(place, None, &Value::Null).is_ok());
     }
 
     #[test]
-    fn users_see_what_is_served_and_masters_everything() {
+    fn users_may_read_discovery_and_masters_everything() {
         let alice = User::new("alice", &[AUTHENTICATED]);
         for path in [
             "/api",
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_sees_health_and_version_only() {
+    fn anonymous_may_read_only_health_and_version() {
         let check = |verb: Verb, path: &str| {
             check(
                 &User::new("system:anonymous", &["system:unauthenticated"]),

@@ -1,5 +1,5 @@
-//! CertificateSigningRequest: who asked is written by the server, approval and certificate come by
-//! subresources of their own.
+//! CertificateSigningRequest. The server sets the requesting user. Approval and certificate are
+//! written through separate subresources.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -15,7 +15,7 @@ use rooflet_pki::{CertificateRequest, check_certificates};
 
 const EXPIRATION_SECONDS_MIN: i64 = 600;
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
-/// A signer's domain may have as many characters as any DNS name.
+/// Maximum length of a signer's domain, equal to that of a DNS name.
 const DOMAIN_BYTES_MAX: usize = 253;
 const USAGES: [&str; 23] = [
     "any",
@@ -43,7 +43,7 @@ const USAGES: [&str; 23] = [
     "timestamping",
 ];
 
-/// `by`: who asks; nobody where the server itself does.
+/// Sets the user that creates the request. `by` is `None` for the server itself.
 pub(super) fn prepare_create(csr: &mut Value, by: Option<&User>) {
     csr["status"] = json!({});
     let Some(spec) = csr.get_mut("spec").and_then(Value::as_object_mut) else {
@@ -99,10 +99,10 @@ fn members(status: &mut Value) -> &mut Map<String, Value> {
     if !status.is_object() {
         *status = json!({});
     }
-    status.as_object_mut().expect("made an object above")
+    status.as_object_mut().expect("set to an object above")
 }
 
-/// Fills in the times that a condition lacks.
+/// Sets missing times of a condition.
 fn date(condition: &mut Value, old: &Value, now: Timestamp) {
     let kind = object::text(condition, &["type"]).to_owned();
     let before = conditions(old).find(|before| before["type"] == kind.as_str());
@@ -238,11 +238,11 @@ fn check_certificate(csr: &Value, errors: &mut Vec<FieldError>) {
         return;
     }
     let pem = BASE64.decode(text).unwrap_or_default();
-    if let Err(why) = check_certificates(&pem) {
+    if let Err(reason) = check_certificates(&pem) {
         errors.push(FieldError::invalid_text(
             "status.certificate",
             "<certificate data>",
-            &why,
+            &reason,
         ));
     }
 }
@@ -281,12 +281,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_checked_field_by_field() {
+    fn validates_each_field_of_a_request() {
         let check = |change: fn(&mut Value), expect: &[&str]| {
             let got = faults(&csr(change), None);
             assert_eq!(got.len(), expect.len(), "{got:?}");
             for (got, expect) in got.iter().zip(expect) {
-                assert!(got.contains(expect), "{got} should say {expect}");
+                assert!(got.contains(expect), "{got} should contain {expect}");
             }
         };
         check(|_| {}, &[]);
@@ -346,11 +346,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_signed_by_its_own_key() {
+    fn rejects_request_with_a_foreign_signature() {
         let mine = request_pem(&subject("system:nodes", "system:node:a"), &[]);
         let block = mine.lines().collect::<Vec<_>>();
         let der = BASE64.decode(block[1..block.len() - 1].concat()).expect("base64");
-        // The last byte belongs to the signature.
+        // The last byte is part of the signature.
         let mut forged = der.clone();
         *forged.last_mut().expect("bytes") ^= 1;
         let pem = |der: &[u8]| {
@@ -361,13 +361,13 @@ mod tests {
         assert_eq!(faults(&with(&der), None), Vec::<String>::new());
         let got = faults(&with(&forged), None);
         assert!(
-            got.len() == 1 && got[0].contains("the signature is not that of the request's key"),
+            got.len() == 1 && got[0].contains("the signature does not match the request's key"),
             "{got:?}"
         );
     }
 
     #[test]
-    fn conditions_and_certificate_stay_once_given() {
+    fn conditions_and_certificate_are_immutable_once_set() {
         let with = |conditions: Value| csr(|csr| csr["status"] = json!({"conditions": conditions}));
         let one = |kind: &str| json!([{"type": kind, "status": "True"}]);
         let approved = with(one("Approved"));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_says_who_asks() {
+    fn server_overwrites_the_requesting_user() {
         let user = User::new("system:bootstrap:abcdef", &["system:bootstrappers"]);
         let mut forged = csr(|csr| {
             csr["spec"]["username"] = json!("system:node:a");
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn each_subresource_writes_its_own_part() {
+    fn each_subresource_updates_only_its_own_fields() {
         let now = rooflet_base::clock::at(0);
         let condition = |kind: &str| {
             json!({"type": kind, "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z",

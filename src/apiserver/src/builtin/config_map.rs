@@ -49,7 +49,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn immutable_data_stays() {
+    fn rejects_changes_of_immutable_data() {
         let old = json!({"immutable": true, "data": {"a": "1"}});
         let summaries = |new: &Value| -> Vec<String> {
             validate(new, Some(&old))
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_size_are_checked() {
+    fn validates_keys_and_size() {
         let errors = validate(&json!({"data": {"a b": "", "..x": ""}}), None);
         assert_eq!(errors.len(), 2);
         assert!(

@@ -1,4 +1,4 @@
-//! Event: one store, two groups with different field names.
+//! Event: one stored form, two groups with different field names.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::BuiltIn;
 use crate::object;
 use rooflet_apimachinery::schema::{FieldError, names};
 
-/// Core field, field in `events.k8s.io/v1`.
+/// Pairs of core field and `events.k8s.io/v1` field.
 const RENAMES: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -21,7 +21,7 @@ const RENAMES: [(&str, &str); 7] = [
 const SHORT_TEXT_MAX_BYTES: usize = 128;
 const NOTE_MAX_BYTES: usize = 1024;
 
-/// The group version in which a client wrote an event; its rules differ.
+/// Group version in which a client wrote an event. Validation differs between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Core,
@@ -41,7 +41,7 @@ fn rename(mut object: Value, pairs: impl Iterator<Item = (&'static str, &'static
 
 pub(super) fn to_events_v1(event: Value) -> Value {
     let mut event = rename(event, RENAMES.into_iter());
-    // This group leaves an empty instance out.
+    // `events.k8s.io/v1` omits empty values of these fields.
     if let Some(map) = event.as_object_mut() {
         for field in ["reportingController", "reportingInstance"] {
             if map.get(field).is_some_and(|value| value == "") {
@@ -56,7 +56,7 @@ pub(super) fn from_events_v1(event: Value) -> Value {
     rename(event, RENAMES.into_iter().map(|(core, events)| (events, core)))
 }
 
-/// Members that are printed even when nothing was given.
+/// Sets members that are serialized even if they are empty.
 pub(super) fn default(event: &mut Value) {
     let Some(map) = event.as_object_mut() else { return };
     for (field, empty) in [
@@ -148,7 +148,7 @@ fn check_series(event: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Creation through `events.k8s.io/v1` knows no deprecated fields.
+/// Checks creation through `events.k8s.io/v1`, which rejects deprecated fields.
 fn check_strict_create(event: &Value, errors: &mut Vec<FieldError>) {
     check_series(event, errors);
     if !event["eventTime"].is_string() {
@@ -177,7 +177,7 @@ fn check_strict_create(event: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Of an event only the series goes on.
+/// Checks updates through `events.k8s.io/v1`: only the series may change.
 fn check_strict_update(event: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     check_series(event, errors);
     for field in [
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_groups_show_the_same_event_under_other_names() {
+    fn groups_convert_field_names() {
         let mut core = json!({"metadata": {"name": "e", "namespace": "n"}, "message": "m", "count": 3});
         default(&mut core);
         let events = to_events_v1(core.clone());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_namespace_is_that_of_the_object() {
+    fn namespace_must_match_the_involved_object() {
         let check = |event: Value, expect: usize| {
             assert_eq!(validate(&event, None, Form::Core).len(), expect, "{event}")
         };
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_style_event_says_who_reports_what() {
+    fn new_style_event_requires_reporter_and_type() {
         let event = json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}, "eventTime": "t",
             "type": "Odd"});
         let got: Vec<String> = validate(&event, None, Form::Events)

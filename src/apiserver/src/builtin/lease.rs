@@ -35,7 +35,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn durations_are_positive() {
+    fn rejects_non_positive_duration_and_negative_transitions() {
         let lease = json!({"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1}});
         let got: Vec<String> = validate(&lease).iter().map(FieldError::summary).collect();
         assert_eq!(

@@ -1,16 +1,16 @@
-//! Namespace: phase, finalizers in the spec, and the label that names it.
+//! Namespace: phase, `spec.finalizers`, and the name label.
 
 use serde_json::{Value, json};
 
 use crate::object;
 
-/// Every namespace carries its name as a label, so that selectors can pick it.
+/// Label with the name of the namespace, for selectors.
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 const ACTIVE: &str = "Active";
 const TERMINATING: &str = "Terminating";
 
-/// The namespaces that exist from the first start on.
-pub(crate) fn started_at_boot() -> [&'static str; 4] {
+/// Namespaces that the server creates at its first start.
+pub(crate) fn initial_namespaces() -> [&'static str; 4] {
     ["default", "kube-node-lease", "kube-public", "kube-system"]
 }
 
@@ -43,7 +43,7 @@ pub(super) fn default(namespace: &mut Value) {
 }
 
 pub(super) fn prepare_create(namespace: &mut Value) {
-    // A generated name has only now been found.
+    // A generated name is set only after the first call of `default`.
     default(namespace);
     namespace["status"] = json!({"phase": ACTIVE});
     let mut finalizers: Vec<String> = spec_finalizers(namespace).map(str::to_owned).collect();
@@ -69,7 +69,8 @@ pub(super) fn prepare_update(namespace: &mut Value, old: &Value, subresource: &s
     }
 }
 
-/// Starts the deletion: the namespace controller empties it, then takes the finalizer away.
+/// Sets the phase to Terminating. The namespace controller deletes the content, then removes the
+/// finalizer.
 pub(crate) fn mark_terminating(namespace: &mut Value) {
     namespace["status"]["phase"] = Value::from(TERMINATING);
 }
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_namespace_is_active_finalized_and_labelled() {
+    fn new_namespace_has_phase_finalizer_and_label() {
         let mut namespace = json!({"metadata": {"name": "a"}, "status": {"phase": "Odd"}});
         default(&mut namespace);
         prepare_create(&mut namespace);
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_finalize_changes_the_spec() {
+    fn only_the_finalize_subresource_changes_the_spec() {
         let old = json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
         let emptied = json!({"metadata": {"name": "a"}, "spec": {}, "status": {}});
         let mut main = emptied.clone();

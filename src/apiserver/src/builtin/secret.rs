@@ -1,4 +1,4 @@
-//! Secret: `stringData` is merged into `data`, the type never changes.
+//! Secret: `stringData` is merged into `data`; the type is immutable.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -25,7 +25,7 @@ pub(super) fn default(secret: &mut Value) {
 
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-/// What secrets of some types must have.
+/// Checks the required keys of known Secret types.
 fn check_type(secret: &Value, errors: &mut Vec<FieldError>) {
     let data = &secret["data"];
     let mut require = |keys: &[&str]| {
@@ -36,7 +36,7 @@ fn check_type(secret: &Value, errors: &mut Vec<FieldError>) {
     match object::text(secret, &["type"]) {
         "kubernetes.io/tls" => require(&["tls.crt", "tls.key"]),
         "kubernetes.io/ssh-auth" => require(&["ssh-privatekey"]),
-        // One of them is enough.
+        // Either key is sufficient.
         "kubernetes.io/basic-auth" if data.get("username").or(data.get("password")).is_none() => {
             require(&["username", "password"]);
         }
@@ -96,7 +96,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn string_data_is_merged_and_the_type_defaulted() {
+    fn merges_string_data_and_defaults_the_type() {
         let mut secret = json!({"data": {"a": "YQ==", "b": "Yg=="}, "stringData": {"b": "new"}});
         default(&mut secret);
         assert_eq!(
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn types_say_what_must_be_there() {
+    fn known_types_require_their_keys() {
         let check = |kind: &str, rest: Value, expect: &[&str]| {
             let mut secret = rest;
             secret["type"] = json!(format!("kubernetes.io/{kind}"));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_is_immutable_and_asks_for_keys() {
+    fn type_is_immutable_and_requires_its_keys() {
         let old = json!({"type": "Opaque"});
         let new = json!({"type": "kubernetes.io/tls", "data": {"tls.crt": ""}});
         let got: Vec<String> = validate(&new, Some(&old))

@@ -1,5 +1,4 @@
-//! What each signer signs, whose requests are approved unasked, and for how long certificates are
-//! good. Pure: requests in, verdicts out.
+//! Rules of the signers: accepted requests, automatic approval, and certificate lifetimes. Pure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,11 +8,12 @@ use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
 use crate::authentication::{BOOTSTRAPPERS, MASTERS};
 use rooflet_apimachinery::schema::names;
 use rooflet_pki::{
-    AlternativeNames, CertificateRequest, Grant, NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES,
+    AlternativeNames, CertificateRequest, NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES,
+    SigningPolicy,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Of certificates that ask for no time of their own.
+/// Lifetime of certificates whose request has no expiration.
 const LIFETIME: Duration = Duration::from_secs(90 * DAY.as_secs());
 const LIFETIME_MAX: Duration = Duration::from_secs(365 * DAY.as_secs());
 
@@ -22,18 +22,18 @@ pub(crate) const KEY_ENCIPHERMENT: &str = "key encipherment";
 pub(crate) const CLIENT_AUTH: &str = "client auth";
 pub(crate) const SERVER_AUTH: &str = "server auth";
 
-/// A signer that this server is.
+/// Signer of this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signer {
-    /// Nodes, to the API server.
+    /// Signs client certificates of nodes for the API server.
     NodeClient,
-    /// Nodes, to who connects to them.
+    /// Signs serving certificates of nodes.
     NodeServing,
-    /// Users, to the API server.
+    /// Signs client certificates of users for the API server.
     UserClient,
 }
 
-/// The reason why a signer does not sign a request.
+/// Reason why a signer rejects a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RejectRequestError {
     #[error("subject organization is not {NODES}")]
@@ -42,13 +42,15 @@ pub(crate) enum RejectRequestError {
     NodePrefix,
     #[error("subject common name does not end with a node's name: {fault}")]
     NodeName { fault: String },
-    #[error("subject holds more than one organization and one common name")]
+    #[error("subject contains more than one organization and one common name")]
     NodeSubject,
     #[error("DNS or IP subjectAltName is required")]
     NoServingName,
-    #[error("subject common name is required: it is the user")]
+    #[error("subject common name is required, because it is the name of the user")]
     NoUser,
-    #[error("subject is a node's; use the signer kubernetes.io/kube-apiserver-client-kubelet for {NODES}")]
+    #[error(
+        "subject belongs to a node; use the signer kubernetes.io/kube-apiserver-client-kubelet for {NODES}"
+    )]
     UserIsNode,
     #[error("subject organization {MASTERS} is not allowed")]
     Masters,
@@ -62,7 +64,7 @@ pub(crate) enum RejectRequestError {
     NoClientAuth,
 }
 
-/// Who made a request.
+/// User that created a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Requestor<'a> {
     pub(crate) name: &'a str,
@@ -70,7 +72,7 @@ pub(crate) struct Requestor<'a> {
 }
 
 impl Signer {
-    /// Other names are other programs' signers.
+    /// Returns the signer with this name, or `None` for signers of other programs.
     pub(crate) fn of(name: &str) -> Option<Self> {
         match name {
             "kubernetes.io/kube-apiserver-client-kubelet" => Some(Self::NodeClient),
@@ -80,7 +82,7 @@ impl Signer {
         }
     }
 
-    /// Whether the signer signs this at all; the error says why not.
+    /// Checks whether the signer accepts the request.
     pub(crate) fn check(
         self,
         request: &CertificateRequest,
@@ -89,7 +91,7 @@ impl Signer {
         match self {
             Self::NodeClient => {
                 check_node(request)?;
-                refuse_names(&request.names)?;
+                reject_names(&request.names)?;
                 check_usages(usages, CLIENT_AUTH)
             }
             Self::NodeServing => {
@@ -97,7 +99,7 @@ impl Signer {
                 if request.names.dns.is_empty() && request.names.ips.is_empty() {
                     return Err(RejectRequestError::NoServingName);
                 }
-                refuse_names(&AlternativeNames {
+                reject_names(&AlternativeNames {
                     dns: Vec::new(),
                     ips: Vec::new(),
                     ..request.names.clone()
@@ -106,13 +108,13 @@ impl Signer {
             }
             Self::UserClient => {
                 check_user(request)?;
-                refuse_names(&request.names)?;
+                reject_names(&request.names)?;
                 check_user_usages(usages)
             }
         }
     }
 
-    /// Why a request is approved without a person, or nothing.
+    /// Returns the reason for automatic approval, or `None` if an administrator must approve.
     pub(crate) fn approves(
         self,
         request: &CertificateRequest,
@@ -124,7 +126,7 @@ impl Signer {
         match self {
             Self::NodeClient if is_same_node => Some("Auto approving self kubelet client certificate."),
             Self::NodeClient if by.groups.contains(&BOOTSTRAPPERS) => {
-                Some("Auto approving kubelet client certificate asked for with a bootstrap token.")
+                Some("Auto approving kubelet client certificate requested with a bootstrap token.")
             }
             Self::NodeServing if is_same_node => Some("Auto approving self kubelet serving certificate."),
             Self::NodeClient | Self::NodeServing | Self::UserClient => None,
@@ -132,8 +134,8 @@ impl Signer {
     }
 }
 
-/// What the certificate of a request that was checked is good for.
-pub(crate) fn grant(usages: &[&str], expiration_seconds: Option<i64>) -> Grant {
+/// Returns usages and lifetime of the certificate for an accepted request.
+pub(crate) fn signing_policy(usages: &[&str], expiration_seconds: Option<i64>) -> SigningPolicy {
     let has = |usage: &str| usages.contains(&usage);
     let key = [
         (DIGITAL_SIGNATURE, KeyUsagePurpose::DigitalSignature),
@@ -143,8 +145,8 @@ pub(crate) fn grant(usages: &[&str], expiration_seconds: Option<i64>) -> Grant {
         (CLIENT_AUTH, ExtendedKeyUsagePurpose::ClientAuth),
         (SERVER_AUTH, ExtendedKeyUsagePurpose::ServerAuth),
     ];
-    let asked = expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    Grant {
+    let requested = expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    SigningPolicy {
         key_usages: key
             .into_iter()
             .filter(|(name, _)| has(name))
@@ -155,11 +157,11 @@ pub(crate) fn grant(usages: &[&str], expiration_seconds: Option<i64>) -> Grant {
             .filter(|(name, _)| has(name))
             .map(|(_, usage)| usage)
             .collect(),
-        lifetime: asked.map_or(LIFETIME, Duration::from_secs).min(LIFETIME_MAX),
+        lifetime: requested.map_or(LIFETIME, Duration::from_secs).min(LIFETIME_MAX),
     }
 }
 
-/// `system:node:NAME` in `system:nodes`, and nothing else.
+/// Checks that the subject is `system:node:NAME` in `system:nodes`, without further attributes.
 fn check_node(request: &CertificateRequest) -> Result<(), RejectRequestError> {
     if request.organizations != [NODES] {
         return Err(RejectRequestError::NodeGroup);
@@ -188,7 +190,7 @@ fn check_user(request: &CertificateRequest) -> Result<(), RejectRequestError> {
     Ok(())
 }
 
-fn refuse_names(names: &AlternativeNames) -> Result<(), RejectRequestError> {
+fn reject_names(names: &AlternativeNames) -> Result<(), RejectRequestError> {
     let found = [
         ("DNS", names.dns.len()),
         ("Email", names.emails.len()),
@@ -202,7 +204,7 @@ fn refuse_names(names: &AlternativeNames) -> Result<(), RejectRequestError> {
     }
 }
 
-/// A signature and one purpose; keys that encipher may say so.
+/// Checks that the usages are digital signature, the purpose, and optionally key encipherment.
 fn check_usages(usages: &[&str], purpose: &str) -> Result<(), RejectRequestError> {
     let given: BTreeSet<&str> = usages.iter().copied().collect();
     let without = BTreeSet::from([DIGITAL_SIGNATURE, purpose]);

@@ -1,8 +1,8 @@
-//! CertificateSigningRequests, approved and signed: what `csrapproving` and `csrsigning` do beside
-//! a real server.
+//! Approval and signing of CertificateSigningRequests, like the controllers `csrapproving` and
+//! `csrsigning`.
 //!
-//! One task follows the requests. [`next_step`] says what one request needs next, from the request
-//! alone.
+//! One task watches the requests. [`next_step`] determines the next step of a request from its
+//! content.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,16 @@ use crate::object::typed::format_time;
 use crate::registry::resource::Subresource;
 use crate::status::ApiError;
 use rooflet_base::error::Chain;
-use rooflet_pki::{Authority, CertificateRequest, Grant, SignRequestError};
+use rooflet_pki::{Authority, CertificateRequest, SignRequestError, SigningPolicy};
 use rooflet_store::{ListOptions, Record};
 
-/// How long to wait before something that failed is tried again.
+/// Delay before failed steps are retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The authorities that sign requests.
+/// Authorities that sign requests.
 pub struct CertificateSigners {
-    /// Signs nodes and users that connect to the API server.
+    /// Signs client certificates of nodes and users for the API server.
     pub client: Authority,
-    /// Signs what nodes show to who connects to them.
+    /// Signs serving certificates of nodes.
     pub node: Authority,
 }
 
@@ -45,25 +45,25 @@ impl CertificateSigners {
         &self,
         signer: Signer,
         request: &CertificateRequest,
-        grant: &Grant,
+        policy: &SigningPolicy,
         now: Timestamp,
     ) -> Result<String, SignRequestError> {
         let authority = match signer {
             Signer::NodeClient | Signer::UserClient => &self.client,
             Signer::NodeServing => &self.node,
         };
-        authority.sign(request, grant, now)
+        authority.sign(request, policy, now)
     }
 }
 
-/// What is to be done with a request.
+/// Next step of a request.
 #[derive(Debug)]
 enum Step {
-    /// With this message.
+    /// Approve with this message.
     Approve(&'static str),
-    /// For this reason.
+    /// Fail with this reason.
     Fail(RejectRequestError),
-    Sign(Signer, Box<CertificateRequest>, Grant),
+    Sign(Signer, Box<CertificateRequest>, SigningPolicy),
 }
 
 fn next_step(csr: &Value) -> Option<Step> {
@@ -82,15 +82,15 @@ fn next_step(csr: &Value) -> Option<Step> {
         return signer.approves(&request, &usages, by).map(Step::Approve);
     }
     Some(match signer.check(&request, &usages) {
-        Err(why) => Step::Fail(why),
+        Err(reason) => Step::Fail(reason),
         Ok(()) => {
-            let grant = signer::grant(&usages, spec["expirationSeconds"].as_i64());
-            Step::Sign(signer, Box::new(request), grant)
+            let policy = signer::signing_policy(&usages, spec["expirationSeconds"].as_i64());
+            Step::Sign(signer, Box::new(request), policy)
         }
     })
 }
 
-/// Approves and signs until `stop`.
+/// Approves and signs requests until `stop`.
 pub(crate) async fn run(engine: Engine, signers: Arc<CertificateSigners>, stop: CancellationToken) {
     loop {
         let after = engine.store.revision();
@@ -105,7 +105,7 @@ pub(crate) async fn run(engine: Engine, signers: Arc<CertificateSigners>, stop: 
                 }
             }
         }
-        // A step failed, the watch fell behind, or the store is closing.
+        // A step failed, the watch lagged, or the store is closing.
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(RETRY_DELAY) => {}
@@ -113,7 +113,7 @@ pub(crate) async fn run(engine: Engine, signers: Arc<CertificateSigners>, stop: 
     }
 }
 
-/// Takes the next step of every request. False if one has to be tried again.
+/// Executes the next step of every request. Returns false if a step must be retried.
 async fn settle(engine: &Engine, signers: &CertificateSigners) -> bool {
     let Ok(listing) = engine.store.list(CSR_STORAGE, &ListOptions::default()) else {
         return false;
@@ -125,10 +125,10 @@ async fn settle(engine: &Engine, signers: &CertificateSigners) -> bool {
         };
         match advance(engine, signers, record, step).await {
             Ok(()) => {}
-            // Its event is on the way.
+            // The watch will deliver an event for the changed request.
             Err(err) if matches!(err.code(), StatusCode::CONFLICT | StatusCode::NOT_FOUND) => {}
             Err(err) => {
-                warn!(request = object::name(record.json()), error = %err, "answering a certificate request failed");
+                warn!(request = object::name(record.json()), error = %err, "failed to process certificate signing request");
                 is_settled = false;
             }
         }
@@ -146,29 +146,29 @@ async fn advance(
     let mut csr = record.json().clone();
     let name = object::name(record.json());
     let subresource = match step {
-        Step::Approve(why) => {
-            add_condition(&mut csr, APPROVED, "AutoApproved", why, now);
+        Step::Approve(message) => {
+            add_condition(&mut csr, APPROVED, "AutoApproved", message, now);
             Subresource::Approval
         }
-        Step::Fail(why) => {
-            let why = why.to_string();
-            info!(request = name, why, "a certificate request cannot be signed");
-            add_condition(&mut csr, FAILED, "SignerValidationFailure", &why, now);
+        Step::Fail(reason) => {
+            let reason = reason.to_string();
+            info!(request = name, reason, "certificate signing request rejected");
+            add_condition(&mut csr, FAILED, "SignerValidationFailure", &reason, now);
             Subresource::Status
         }
-        Step::Sign(signer, request, grant) => {
-            match signers.sign(signer, &request, &grant, now) {
+        Step::Sign(signer, request, policy) => {
+            match signers.sign(signer, &request, &policy, now) {
                 Ok(pem) => {
                     info!(
                         request = name,
                         subject = request.common_name,
-                        "signed a certificate"
+                        "certificate signed"
                     );
                     csr["status"]["certificate"] = json!(BASE64.encode(pem));
                 }
                 Err(err) => {
-                    let why = Chain(&err).to_string();
-                    add_condition(&mut csr, FAILED, "SignerValidationFailure", &why, now);
+                    let reason = Chain(&err).to_string();
+                    add_condition(&mut csr, FAILED, "SignerValidationFailure", &reason, now);
                 }
             }
             Subresource::Status

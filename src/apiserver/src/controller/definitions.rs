@@ -1,5 +1,5 @@
-//! Keeps definitions and what is served in step: accepts names, establishes, and empties what is
-//! being deleted.
+//! Lifecycle of CustomResourceDefinitions: accepts names, establishes definitions, and deletes the
+//! objects of definitions that are being deleted.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -20,14 +20,14 @@ use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
 use rooflet_store::{ListOptions, Record};
 
-/// How long to wait before something that failed is tried again.
+/// Delay before failed steps are retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The loop over definitions.
+/// Controller of the definitions.
 pub(crate) struct CrdController {
     engine: Engine,
     tasks: Tasks,
-    /// Definitions whose objects are being removed right now.
+    /// Names of definitions whose objects are being deleted.
     emptying: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -56,7 +56,7 @@ impl CrdController {
                     }
                 }
             }
-            // The watch fell behind, or the store is closing.
+            // The watch lagged, or the store is closing.
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(RETRY_DELAY) => {}
@@ -82,7 +82,7 @@ impl CrdController {
                 let work = empty(&engine, &definition);
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    () = work => info!(definition = name, "definition and its objects removed"),
+                    () = work => info!(definition = name, "definition and its objects deleted"),
                 }
                 lock(&emptying).remove(&name);
             });
@@ -90,11 +90,11 @@ impl CrdController {
     }
 }
 
-/// Brings the statuses of all definitions, and the table of resources, up to date.
+/// Updates the status of all definitions, and the registry.
 pub(crate) async fn settle(engine: &Engine) -> Vec<Arc<Record>> {
     loop {
         let mut records = engine.registry.sync();
-        // Who was there first keeps its names.
+        // In a name conflict, the oldest definition keeps the name.
         records.sort_by_key(|record| record.created);
         let Some((record, next)) = next_change(engine, &records) else {
             return records;
@@ -107,7 +107,7 @@ pub(crate) async fn settle(engine: &Engine) -> Vec<Arc<Record>> {
                 .built_in(BuiltIn::CustomResourceDefinition),
         );
         if let Err(err) = engine.replace_unconditionally(&resource, &record, next).await {
-            warn!(definition = name, error = %err, "updating the status of a definition failed");
+            warn!(definition = name, error = %err, "failed to update the status of a definition");
             return records;
         }
     }
@@ -122,17 +122,17 @@ fn next_change(engine: &Engine, records: &[Arc<Record>]) -> Option<(Arc<Record>,
             .filter(|other| other.key != record.key)
             .map(|other| other.json())
             .filter(|other| object::text(other, &["spec", "group"]) == group);
-        let taken = crd::taken_names(group, others);
-        let next = crd::next_status(definition, &taken, engine.clock.now())?;
+        let in_use = crd::names_in_use(group, others);
+        let next = crd::next_status(definition, &in_use, engine.clock.now())?;
         Some((Arc::clone(record), next))
     })
 }
 
-/// Deletes all objects of a definition, waits until their finalizers let them go, then lets the
-/// definition go.
+/// Deletes all objects of a definition, waits until their finalizers are removed, then removes the
+/// finalizer of the definition.
 async fn empty(engine: &Engine, definition: &Value) {
     while let Err(err) = try_empty(engine, definition).await {
-        warn!(definition = object::name(definition), error = %err, "removing objects failed; trying again");
+        warn!(definition = object::name(definition), error = %err, "failed to delete objects of a definition; retrying");
         tokio::time::sleep(RETRY_DELAY).await;
     }
 }
@@ -204,8 +204,7 @@ async fn remove_objects(engine: &Engine, resource: &Arc<Resource>) -> Result<(),
                 Err(err) => return Err(err),
             }
         }
-        // Something changes when an object goes; a closed watcher is as good a reason to look
-        // again.
+        // Deleting the last object causes an event. If the watcher was closed, list again.
         drop(watcher.next().await);
     }
 }

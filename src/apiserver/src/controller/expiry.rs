@@ -1,5 +1,5 @@
-//! What goes by itself: events an hour after they last happened, requests for certificates some
-//! time after they were answered, bootstrap tokens when their time is over.
+//! Deletion of expired objects: events one hour after they last occurred, completed certificate
+//! signing requests, bootstrap tokens after their expiration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,22 +22,22 @@ use rooflet_base::clock::since;
 use rooflet_pki::TOKEN_NAMESPACE;
 use rooflet_store::{ListOptions, Record};
 
-/// What a real server keeps events for.
+/// Retention of events, as in kube-apiserver.
 const EVENT_LIFETIME: Duration = Duration::from_secs(3600);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// Whether an object is to go at this time.
+/// Returns true if an object has expired at this time.
 type IsExpired = fn(&Value, Timestamp) -> bool;
 
-/// Kinds of which some go, and which those are.
+/// Kinds with expiration, and their condition.
 const EXPIRING: [(BuiltIn, IsExpired); 3] = [
     (BuiltIn::Event, is_expired),
     (BuiltIn::CertificateSigningRequest, certificates::is_expired),
     (BuiltIn::Secret, is_expired_token),
 ];
-/// Deletions under way at once.
+/// Maximum concurrent deletions.
 const WRITES_MAX: usize = 64;
 
-/// Removes what is expired until `stop`.
+/// Deletes expired objects until `stop`.
 pub(crate) async fn run(engine: Engine, stop: CancellationToken) {
     loop {
         for (kind, is_expired) in EXPIRING {
@@ -71,15 +71,15 @@ async fn sweep(engine: &Engine, kind: BuiltIn, is_expired: IsExpired) {
         })
         .buffer_unordered(WRITES_MAX);
     while let Some(outcome) = outcomes.next().await {
-        // Gone, or happened again meanwhile: both are well.
+        // The object was deleted, or changed and thus possibly extended, in the meantime.
         let is_expected = |err: &ApiError| matches!(err.code(), StatusCode::NOT_FOUND | StatusCode::CONFLICT);
         if let Some(err) = outcome.err().filter(|err| !is_expected(err)) {
-            warn!(kind = resource.kind, error = %err, "removing what is expired failed; trying again");
+            warn!(kind = resource.kind, error = %err, "failed to delete expired object; retrying");
         }
     }
 }
 
-/// Deletes the record only as it is.
+/// Returns options that delete the record only if it is unchanged.
 fn only(record: &Record) -> DeleteOptions {
     let version = object::resource_version(record.json()).to_owned();
     let preconditions = Preconditions {
@@ -102,8 +102,8 @@ fn is_expired(event: &Value, now: Timestamp) -> bool {
     last_happened(event, now).is_some_and(|last| since(now, last) >= EVENT_LIFETIME)
 }
 
-/// The latest of the times an event tells; `None` if it tells none. Times from a clock that is
-/// plainly wrong do not count, or its events would stay for good.
+/// Returns the latest time of an event, or `None` if it has none. Ignores times too far in the
+/// future, because such an event would never expire.
 fn last_happened(event: &Value, now: Timestamp) -> Option<Timestamp> {
     let paths: [&[&str]; 5] = [
         &["metadata", "creationTimestamp"],
@@ -125,7 +125,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_event_expires_an_hour_after_it_last_happened() {
+    fn event_expires_one_hour_after_its_last_occurrence() {
         let check = |event: Value, now: &str, expect: bool| {
             assert_eq!(
                 is_expired(&event, now.parse().expect("a time")),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tokens_whose_time_is_over_go() {
+    fn only_expired_tokens_are_deleted() {
         let now = "2026-06-01T12:00:00Z".parse().expect("a time");
         let secret = |namespace: &str, kind: &str, expiration: &str| {
             let expiration = base64::engine::general_purpose::STANDARD.encode(expiration);

@@ -1,9 +1,10 @@
-//! The garbage collector: deletes what no owner is left for, and lets deletions that wait for
-//! dependents, or for their orphaning, come to their end.
+//! Garbage collector: deletes objects without owners, and completes deletions that wait for
+//! dependents or for their orphaning.
 //!
-//! One task. It follows every change of the store, keeps an index of who depends on whom, decides
-//! from the objects as they are, and applies through the same engine as requests, with the object's
-//! version as a precondition: a decision on what has changed since is made again.
+//! One task watches all changes and keeps an index of dependents by owner. It decides from the
+//! current objects and writes through the engine, with the object's resourceVersion as
+//! precondition.
+//! If an object has changed, the decision is repeated.
 
 mod decide;
 mod index;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::builtin::CRD_STORAGE;
-use crate::controller::follow::{self, Follower};
+use crate::controller::watch_loop::{self, WatchLoop};
 use crate::endpoints::options::{DeleteOptions, Preconditions, Propagation, WriteOptions};
 use crate::engine::{Edit, Engine, Target, Warnings};
 use crate::object;
@@ -30,23 +31,22 @@ use index::{Affected, Index};
 use rooflet_store::{Event, Key, Record};
 
 const EVERYTHING: &str = "/";
-/// Writes under way at once: enough to fill the store's batches, few enough to leave room for
-/// requests.
+/// Maximum concurrent writes: enough to fill the store's batches without delaying requests.
 const WRITES_MAX: usize = 64;
 
 pub(crate) struct GarbageCollector {
     engine: Engine,
     index: Index,
-    /// Objects to look at.
+    /// Objects to process.
     dirty: BTreeSet<Key>,
-    /// Objects to look at again after a while.
+    /// Objects to retry after a delay.
     failed: BTreeSet<Key>,
 }
 
-impl Follower for GarbageCollector {
+impl WatchLoop for GarbageCollector {
     const LISTED: &'static str = EVERYTHING;
 
-    fn begin(&mut self, listed: Vec<Arc<Record>>) {
+    fn reset(&mut self, listed: Vec<Arc<Record>>) {
         self.index = Index::default();
         self.dirty = listed
             .iter()
@@ -55,8 +55,8 @@ impl Follower for GarbageCollector {
             .collect();
     }
 
-    fn take_in(&mut self, event: &Event) {
-        let Affected { keys, owners } = self.index.follow(event);
+    fn observe_event(&mut self, event: &Event) {
+        let Affected { keys, owners } = self.index.apply(event);
         self.dirty.extend(keys);
         if !owners.is_empty() {
             let snapshot = self.engine.registry.snapshot();
@@ -65,13 +65,13 @@ impl Follower for GarbageCollector {
                 owners
                     .iter()
                     .filter_map(|owner| match find(&snapshot, namespace, owner) {
-                        Place::At(key) => Some(key),
-                        Place::Unknown => None,
+                        OwnerLocation::At(key) => Some(key),
+                        OwnerLocation::Unknown => None,
                     }),
             );
         }
         if event.key().as_str().starts_with(CRD_STORAGE) {
-            // Owners of kinds that were not defined may be known now.
+            // Owners of kinds that were undefined may be resolvable now.
             self.dirty.extend(self.index.all());
         }
     }
@@ -88,7 +88,7 @@ impl Follower for GarbageCollector {
         !self.failed.is_empty()
     }
 
-    fn try_again(&mut self) {
+    fn requeue_failed(&mut self) {
         self.dirty.append(&mut self.failed);
     }
 }
@@ -105,10 +105,10 @@ impl GarbageCollector {
 
     pub(crate) async fn run(self, stop: CancellationToken) {
         let store = self.engine.store.clone();
-        follow::run(&store, self, stop).await;
+        watch_loop::run(&store, self, stop).await;
     }
 
-    /// Decides on everything dirty as it is now, and applies.
+    /// Decides on all dirty objects and applies the decisions.
     async fn collect(&mut self) {
         let snapshot = self.engine.registry.snapshot();
         let mut jobs = Vec::new();
@@ -122,7 +122,8 @@ impl GarbageCollector {
                     let waiting = self.dependents(record.json());
                     let next =
                         waiting.filter(|(_, dependent)| dependent.blocks && !dependent.is_being_deleted);
-                    // They decide for themselves; those that were decided in this round see no
+                    // Dependents decide for themselves. Those that were decided in this round do
+                    // not
                     // change.
                     jobs.extend(next.filter_map(|(record, _)| {
                         let decision = self.decide(&snapshot, record.json());
@@ -147,9 +148,9 @@ impl GarbageCollector {
                     let outcome = this.apply(snapshot, &record, &decision).await;
                     outcome.err().map(|err| {
                         if err.code() == StatusCode::CONFLICT {
-                            debug!(key = %record.key, "object changed while it was being collected");
+                            debug!(key = %record.key, "object changed during garbage collection");
                         } else {
-                            warn!(key = %record.key, error = %err, "collecting an object failed; trying again");
+                            warn!(key = %record.key, error = %err, "failed to collect object; retrying");
                         }
                         record.key.clone()
                     })
@@ -173,25 +174,25 @@ impl GarbageCollector {
     }
 
     fn owner(&self, snapshot: &Snapshot, namespace: &str, reference: &OwnerReference) -> Owner {
-        if self.index.saw_go(&reference.uid) {
+        if self.index.has_seen_deletion(&reference.uid) {
             return Owner::Absent;
         }
-        let Place::At(key) = find(snapshot, namespace, reference) else {
-            return Owner::Solid;
+        let OwnerLocation::At(key) = find(snapshot, namespace, reference) else {
+            return Owner::Present;
         };
         match self.engine.store.get(&key) {
             Some(record) if object::uid(record.json()) == reference.uid => {
                 if waits_for_dependents(record.json()) {
                     Owner::WaitsForDependents
                 } else {
-                    Owner::Solid
+                    Owner::Present
                 }
             }
             Some(_) | None => Owner::Absent,
         }
     }
 
-    /// The objects that name `item` as an owner, as they are now.
+    /// Returns the current objects that reference `item` as an owner.
     fn dependents(&self, item: &Value) -> impl Iterator<Item = (Arc<Record>, Dependent)> {
         let uid = object::uid(item);
         self.index.dependents(uid).filter_map(move |key| {
@@ -239,7 +240,7 @@ impl GarbageCollector {
                     .buffer_unordered(WRITES_MAX)
                     .collect::<Vec<_>>()
                     .await;
-                // With one of them still bound to it, its end would be theirs.
+                // If a dependent still references the owner, it would be deleted with the owner.
                 freed.into_iter().collect::<Result<(), ApiError>>()?;
                 self.edit(snapshot, record, |object| {
                     decide::without_finalizer(object, ORPHAN)
@@ -274,10 +275,10 @@ impl GarbageCollector {
             preconditions,
             ..DeleteOptions::default()
         };
-        unless_gone(self.engine.delete(&target, &options).await.map(drop))
+        ignore_not_found(self.engine.delete(&target, &options).await.map(drop))
     }
 
-    /// Changes an object if it still is the same one.
+    /// Updates an object if its uid is unchanged.
     async fn edit(
         &self,
         snapshot: &Snapshot,
@@ -297,7 +298,7 @@ impl GarbageCollector {
         };
         let mut warnings = Warnings::default();
         let edit = Edit::Change(&change);
-        unless_gone(
+        ignore_not_found(
             self.engine
                 .update(&target, edit, WriteOptions::INTERNAL, &mut warnings)
                 .await
@@ -310,33 +311,35 @@ fn waits_for_dependents(object: &Value) -> bool {
     object::is_being_deleted(object) && object::finalizers(object).any(|name| name == FOREGROUND)
 }
 
-/// What is gone already needs no collecting.
-fn unless_gone(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
+/// Ignores the error of an object that is already deleted.
+fn ignore_not_found(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
     match outcome {
         Err(err) if err.code() == StatusCode::NOT_FOUND => Ok(()),
         other => other,
     }
 }
 
-/// Where the owner of an object in `namespace` lies, if it exists.
-enum Place {
+/// Location of the owner of an object.
+enum OwnerLocation {
     At(Key),
-    /// Nobody can say: its kind is not defined, or is namespaced while the object is not. Such an
-    /// owner keeps its dependents alive.
+    /// Not resolvable: the owner's kind is not defined, or is namespaced while the object is not.
+    /// Such an owner keeps its dependents.
     Unknown,
 }
 
-fn find(snapshot: &Snapshot, namespace: &str, reference: &OwnerReference) -> Place {
+fn find(snapshot: &Snapshot, namespace: &str, reference: &OwnerReference) -> OwnerLocation {
     let is_kind =
         |resource: &&Arc<Resource>| resource.group == reference.group && resource.kind == reference.kind;
     match snapshot.stored.iter().find(is_kind) {
-        Some(resource) if !resource.namespaced => Place::At(resource.key(None, &reference.name)),
-        Some(resource) if !namespace.is_empty() => Place::At(resource.key(Some(namespace), &reference.name)),
-        Some(_) | None => Place::Unknown,
+        Some(resource) if !resource.namespaced => OwnerLocation::At(resource.key(None, &reference.name)),
+        Some(resource) if !namespace.is_empty() => {
+            OwnerLocation::At(resource.key(Some(namespace), &reference.name))
+        }
+        Some(_) | None => OwnerLocation::Unknown,
     }
 }
 
-/// How the engine addresses a record; `None` if its kind is defined no more.
+/// Returns the target of a record, or `None` if its kind is no longer defined.
 fn target(snapshot: &Snapshot, record: &Record) -> Option<Target> {
     let key = record.key.as_str();
     let resource = snapshot

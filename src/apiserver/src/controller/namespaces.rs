@@ -1,8 +1,8 @@
-//! Namespaces that are being deleted: emptied, then let go.
+//! Deletion of namespaces.
 //!
-//! One task. It deletes what a namespace holds, as a client would, tells in the namespace's
-//! conditions what it still waits for, and takes the namespace's own finalizer away when nothing is
-//! left. Namespaces that every cluster has come back: agents renew their Leases in one.
+//! One task deletes the content of a terminating namespace, reports remaining objects in the
+//! namespace's conditions, and removes its own finalizer once the namespace is empty. It recreates
+//! initial namespaces, because agents renew their Leases in one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::builtin::{BuiltIn, NAMESPACE_STORAGE, started_at_boot};
-use crate::controller::follow::{self, Follower};
+use crate::builtin::{BuiltIn, NAMESPACE_STORAGE, initial_namespaces};
+use crate::controller::watch_loop::{self, WatchLoop};
 use crate::crd::{Condition, set_condition};
 use crate::endpoints::options::{DeleteOptions, Propagation, WriteOptions};
 use crate::engine::{Edit, Engine, Target, Warnings};
@@ -24,38 +24,40 @@ use crate::registry::resource::{Resource, Subresource};
 use crate::status::{ApiError, Reason};
 use rooflet_store::{Event, EventKind, ListOptions, Record};
 
-/// The finalizer in a namespace's spec that this task stands for.
+/// Finalizer in `spec.finalizers` that this controller removes.
 const FINALIZER: &str = "kubernetes";
-/// Deletions under way at once.
+/// Maximum concurrent deletions.
 const WRITES_MAX: usize = 64;
 
 pub(crate) struct NamespaceController {
     engine: Engine,
-    /// Namespaces to work on.
+    /// Namespaces to process.
     dirty: BTreeSet<String>,
-    /// Namespaces that wait for their content to go.
+    /// Namespaces that wait for the deletion of their content.
     waiting: BTreeSet<String>,
-    /// Namespaces to try again after a while.
+    /// Namespaces to retry after a delay.
     failed: BTreeSet<String>,
 }
 
-impl Follower for NamespaceController {
+impl WatchLoop for NamespaceController {
     const LISTED: &'static str = NAMESPACE_STORAGE;
 
-    fn begin(&mut self, listed: Vec<Arc<Record>>) {
-        let terminating = listed.iter().filter(|record| is_ours(record.json()));
+    fn reset(&mut self, listed: Vec<Arc<Record>>) {
+        let terminating = listed.iter().filter(|record| needs_finalization(record.json()));
         self.dirty = terminating
             .map(|record| object::name(record.json()).to_owned())
             .collect();
     }
 
-    fn take_in(&mut self, event: &Event) {
+    fn observe_event(&mut self, event: &Event) {
         let object = event.record.json();
         if event.key().as_str().starts_with(NAMESPACE_STORAGE) {
             let name = object::name(object);
             let has_work = match event.kind {
-                EventKind::Deleted => started_at_boot().contains(&name),
-                EventKind::Created | EventKind::Modified => is_ours(object) && !self.waiting.contains(name),
+                EventKind::Deleted => initial_namespaces().contains(&name),
+                EventKind::Created | EventKind::Modified => {
+                    needs_finalization(object) && !self.waiting.contains(name)
+                }
             };
             if has_work {
                 self.dirty.insert(name.to_owned());
@@ -79,7 +81,7 @@ impl Follower for NamespaceController {
         !self.failed.is_empty()
     }
 
-    fn try_again(&mut self) {
+    fn requeue_failed(&mut self) {
         self.dirty.append(&mut self.failed);
     }
 }
@@ -96,30 +98,30 @@ impl NamespaceController {
 
     pub(crate) async fn run(self, stop: CancellationToken) {
         let store = self.engine.store.clone();
-        follow::run(&store, self, stop).await;
+        watch_loop::run(&store, self, stop).await;
     }
 
     async fn advance(&mut self, name: String) {
         let emptied = match self.empty(&name).await {
-            Ok(Emptied::Gone) => self.restore(&name).await.map(|()| Emptied::Gone),
+            Ok(Emptied::Done) => self.restore(&name).await.map(|()| Emptied::Done),
             other => other,
         };
         match emptied {
-            Ok(Emptied::Gone) => {
+            Ok(Emptied::Done) => {
                 self.waiting.remove(&name);
-                info!(namespace = name, "namespace and its content removed");
+                info!(namespace = name, "namespace and its content deleted");
             }
             Ok(Emptied::Waits) => drop(self.waiting.insert(name)),
             Err(err) => {
-                warn!(namespace = name, error = %err, "emptying a namespace failed; trying again");
+                warn!(namespace = name, error = %err, "failed to delete the content of a namespace; retrying");
                 self.failed.insert(name);
             }
         }
     }
 
-    /// Makes it anew where it is one that every cluster has.
+    /// Recreates an initial namespace.
     async fn restore(&self, name: &str) -> Result<(), ApiError> {
-        match started_at_boot().into_iter().find(|one| *one == name) {
+        match initial_namespaces().into_iter().find(|initial| *initial == name) {
             Some(name) => create(&self.engine, name).await,
             None => Ok(()),
         }
@@ -129,10 +131,10 @@ impl NamespaceController {
         let namespaces = Arc::clone(self.engine.registry.snapshot().built_in(BuiltIn::Namespace));
         let mut target = Target::new(&namespaces, None, name);
         let Some(record) = self.engine.store.get(&target.key()) else {
-            return Ok(Emptied::Gone);
+            return Ok(Emptied::Done);
         };
-        if !is_ours(record.json()) {
-            return Ok(Emptied::Gone);
+        if !needs_finalization(record.json()) {
+            return Ok(Emptied::Done);
         }
         self.delete_content(name).await?;
         let remaining = Remaining::new(
@@ -142,15 +144,15 @@ impl NamespaceController {
         );
         let now = self.engine.clock.now();
         let (subresource, emptied) = match remaining.objects.is_empty() {
-            true => (Subresource::Finalize, Emptied::Gone),
+            true => (Subresource::Finalize, Emptied::Done),
             false => (Subresource::Status, Emptied::Waits),
         };
         target.subresource = Some(subresource);
         let change = |namespace: &Value, _: &mut Warnings| {
             let mut namespace = namespace.clone();
             match emptied {
-                Emptied::Gone => release(&mut namespace),
-                Emptied::Waits => remaining.tell(&mut namespace, now),
+                Emptied::Done => release(&mut namespace),
+                Emptied::Waits => remaining.set_conditions(&mut namespace, now),
             }
             Ok(namespace)
         };
@@ -164,12 +166,12 @@ impl NamespaceController {
                 &mut warnings,
             )
             .await;
-        unless_gone(written.map(drop))?;
+        ignore_not_found(written.map(drop))?;
         Ok(emptied)
     }
 
-    /// Every object of the namespace, each once however many versions show it.
-    fn content(&self, namespace: &str) -> Result<Vec<Held>, ApiError> {
+    /// Returns all objects of the namespace, each only once if several versions serve its kind.
+    fn content(&self, namespace: &str) -> Result<Vec<ContentItem>, ApiError> {
         let snapshot = self.engine.registry.snapshot();
         let mut by_prefix: BTreeMap<String, &Arc<Resource>> = BTreeMap::new();
         for resource in snapshot.stored.iter().filter(|resource| resource.namespaced) {
@@ -205,7 +207,7 @@ impl NamespaceController {
             .map(|(resource, record)| {
                 let target = Target::new(&resource, Some(namespace), object::name(record.json()));
                 let options = &options;
-                async move { unless_gone(self.engine.delete(&target, options).await.map(drop)) }
+                async move { ignore_not_found(self.engine.delete(&target, options).await.map(drop)) }
             })
             .buffer_unordered(WRITES_MAX)
             .collect()
@@ -214,18 +216,18 @@ impl NamespaceController {
     }
 }
 
-/// An object and its kind.
-type Held = (Arc<Resource>, Arc<Record>);
+/// Object with its kind.
+type ContentItem = (Arc<Resource>, Arc<Record>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Emptied {
-    /// Nothing is left to do for the namespace.
-    Gone,
-    /// Objects with finalizers of others are left.
+    /// No content remains.
+    Done,
+    /// Objects with finalizers remain.
     Waits,
 }
 
-/// Makes the namespace unless it is there.
+/// Creates the namespace if it does not exist.
 pub(crate) async fn create(engine: &Engine, name: &str) -> Result<(), ApiError> {
     let namespaces = Arc::clone(engine.registry.snapshot().built_in(BuiltIn::Namespace));
     let target = Target::new(&namespaces, None, name);
@@ -238,15 +240,15 @@ pub(crate) async fn create(engine: &Engine, name: &str) -> Result<(), ApiError> 
     }
 }
 
-fn unless_gone(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
+fn ignore_not_found(outcome: Result<(), ApiError>) -> Result<(), ApiError> {
     match outcome {
         Err(err) if err.code() == StatusCode::NOT_FOUND => Ok(()),
         other => other,
     }
 }
 
-/// It is being deleted, and waits for this task.
-fn is_ours(namespace: &Value) -> bool {
+/// Returns true if the namespace is being deleted and has this controller's finalizer.
+fn needs_finalization(namespace: &Value) -> bool {
     let finalizers = namespace["spec"]["finalizers"].as_array();
     object::is_being_deleted(namespace)
         && finalizers.is_some_and(|names| names.iter().any(|name| name == FINALIZER))
@@ -258,12 +260,12 @@ fn release(namespace: &mut Value) {
     }
 }
 
-/// What a namespace still holds.
+/// Remaining content of a namespace.
 #[derive(Debug, Default)]
 struct Remaining {
-    /// How many objects, by `resource.group`.
+    /// Number of objects by `resource.group`.
     objects: BTreeMap<String, usize>,
-    /// How many objects wait for each finalizer.
+    /// Number of objects by finalizer.
     finalizers: BTreeMap<String, usize>,
 }
 
@@ -280,8 +282,8 @@ impl Remaining {
         remaining
     }
 
-    /// Sets the conditions that a real server sets, in its words.
-    fn tell(&self, namespace: &mut Value, now: Timestamp) {
+    /// Sets the conditions with the texts of Kubernetes.
+    fn set_conditions(&self, namespace: &mut Value, now: Timestamp) {
         let counted = |counts: &BTreeMap<String, usize>, verb: &str| {
             let parts: Vec<String> = counts
                 .iter()
@@ -307,26 +309,26 @@ impl Remaining {
                 "All content-preserving finalizers finished".to_owned(),
             ),
             false => {
-                let what = counted(&self.finalizers, "in");
+                let content = counted(&self.finalizers, "in");
                 (
                     true,
                     "SomeFinalizersRemain",
-                    format!("Some content in the namespace has finalizers remaining: {what}"),
+                    format!("Some content in the namespace has finalizers remaining: {content}"),
                 )
             }
         };
-        let well = |reason, message: &str| (false, reason, message.to_owned());
+        let ok = |reason, message: &str| (false, reason, message.to_owned());
         let deleted = "All content successfully deleted, may be waiting on finalization";
         let conditions = [
             (
                 "NamespaceDeletionDiscoveryFailure",
-                well("ResourcesDiscovered", "All resources successfully discovered"),
+                ok("ResourcesDiscovered", "All resources successfully discovered"),
             ),
             (
                 "NamespaceDeletionGroupVersionParsingFailure",
-                well("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+                ok("ParsedGroupVersions", "All legacy kube types successfully parsed"),
             ),
-            ("NamespaceDeletionContentFailure", well("ContentDeleted", deleted)),
+            ("NamespaceDeletionContentFailure", ok("ContentDeleted", deleted)),
             ("NamespaceContentRemaining", content),
             ("NamespaceFinalizersRemaining", finalizers),
         ];
@@ -348,8 +350,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_a_namespace_under_deletion_with_our_finalizer_is_ours() {
-        let check = |namespace: Value, expect: bool| assert_eq!(is_ours(&namespace), expect, "{namespace}");
+    fn processes_only_terminating_namespaces_with_the_finalizer() {
+        let check = |namespace: Value, expect: bool| {
+            assert_eq!(needs_finalization(&namespace), expect, "{namespace}")
+        };
         check(
             json!({"metadata": {}, "spec": {"finalizers": ["kubernetes"]}}),
             false,
@@ -366,14 +370,14 @@ mod tests {
     }
 
     #[test]
-    fn release_takes_only_our_finalizer() {
+    fn release_removes_only_its_finalizer() {
         let mut namespace = json!({"spec": {"finalizers": ["a/b", "kubernetes"]}});
         release(&mut namespace);
         assert_eq!(namespace, json!({"spec": {"finalizers": ["a/b"]}}));
     }
 
     #[test]
-    fn conditions_tell_what_is_waited_for() {
+    fn conditions_report_remaining_content() {
         let remaining = Remaining {
             objects: [
                 ("configmaps.".to_owned(), 1),
@@ -383,8 +387,8 @@ mod tests {
             finalizers: [("a/b".to_owned(), 3)].into(),
         };
         let mut namespace = json!({"status": {"phase": "Terminating"}});
-        remaining.tell(&mut namespace, Timestamp::UNIX_EPOCH);
-        let told: Vec<String> = namespace["status"]["conditions"]
+        remaining.set_conditions(&mut namespace, Timestamp::UNIX_EPOCH);
+        let reported: Vec<String> = namespace["status"]["conditions"]
             .as_array()
             .expect("conditions")
             .iter()
@@ -394,7 +398,7 @@ mod tests {
             })
             .collect();
         assert_eq!(
-            told[3..],
+            reported[3..],
             [
                 "NamespaceContentRemaining=True Some resources are remaining: configmaps. has 1 resource instances, \
                  gizmos.example.com has 2 resource instances",
@@ -403,12 +407,12 @@ mod tests {
             ]
         );
         let again = namespace.clone();
-        remaining.tell(&mut namespace, Timestamp::MAX);
+        remaining.set_conditions(&mut namespace, Timestamp::MAX);
         assert_eq!(
             namespace, again,
-            "a condition keeps its time while it keeps its status"
+            "lastTransitionTime changes only with the status"
         );
-        Remaining::default().tell(&mut namespace, Timestamp::MAX);
+        Remaining::default().set_conditions(&mut namespace, Timestamp::MAX);
         assert_eq!(namespace["status"]["conditions"][3]["reason"], "ContentRemoved");
     }
 }

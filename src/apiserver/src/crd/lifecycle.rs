@@ -1,4 +1,4 @@
-//! From a new definition to an established one, and back to nothing: decisions only.
+//! Status of a definition: accepted names, establishment, termination. Pure.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::object;
 pub(crate) const ESTABLISHED: &str = "Established";
 const NAMES_ACCEPTED: &str = "NamesAccepted";
 const TERMINATING: &str = "Terminating";
-/// Held by a definition under deletion until its objects are gone.
+/// Finalizer of a definition that keeps it until its objects are deleted.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 fn find_condition<'a>(crd: &'a Value, kind: &str) -> Option<&'a Value> {
@@ -24,7 +24,7 @@ pub(crate) fn is_condition_true(crd: &Value, kind: &str) -> bool {
     find_condition(crd, kind).is_some_and(|condition| condition["status"] == "True")
 }
 
-/// Adds or replaces a condition; the time of the last transition changes only with the status.
+/// Adds or replaces a condition. lastTransitionTime changes only with the status.
 pub(crate) fn set_condition(crd: &mut Value, condition: &Condition, now: Timestamp) {
     let mut new = condition.to_json(now);
     let conditions = &mut crd["status"]["conditions"];
@@ -45,23 +45,23 @@ pub(crate) fn set_condition(crd: &mut Value, condition: &Condition, now: Timesta
     }
 }
 
-/// The names in a group that built-in kinds have and other definitions have been granted.
+/// Names in a group that are used by built-in kinds or accepted for other definitions.
 #[derive(Debug, Default)]
-pub(crate) struct TakenNames {
+pub(crate) struct NamesInUse {
     resources: Vec<String>,
     kinds: Vec<String>,
 }
 
-/// Collects the names of a group: those of the built-in kinds, and the accepted ones of `others`,
-/// which are definitions of that group.
-pub(crate) fn taken_names<'a>(group: &str, others: impl Iterator<Item = &'a Value>) -> TakenNames {
-    let mut taken = TakenNames::default();
+/// Collects the used names of a group: those of the built-in kinds, and the accepted names of
+/// `others`, which are definitions of that group.
+pub(crate) fn names_in_use<'a>(group: &str, others: impl Iterator<Item = &'a Value>) -> NamesInUse {
+    let mut in_use = NamesInUse::default();
     for facts in BuiltIn::of_group(group) {
         let resources = [facts.plural, facts.singular]
             .into_iter()
             .chain(facts.short_names.iter().copied());
-        taken.resources.extend(resources.map(str::to_owned));
-        taken
+        in_use.resources.extend(resources.map(str::to_owned));
+        in_use
             .kinds
             .extend([facts.kind.to_owned(), format!("{}List", facts.kind)]);
     }
@@ -71,21 +71,21 @@ pub(crate) fn taken_names<'a>(group: &str, others: impl Iterator<Item = &'a Valu
             let one = keys.iter().filter_map(|key| names[*key].as_str());
             one.filter(|name| !name.is_empty()).map(str::to_owned).collect()
         };
-        taken.resources.extend(texts(&["plural", "singular"]));
+        in_use.resources.extend(texts(&["plural", "singular"]));
         let short = names["shortNames"]
             .as_array()
             .into_iter()
             .flatten()
             .filter_map(Value::as_str);
-        taken.resources.extend(short.map(str::to_owned));
-        taken.kinds.extend(texts(&["kind", "listKind"]));
+        in_use.resources.extend(short.map(str::to_owned));
+        in_use.kinds.extend(texts(&["kind", "listKind"]));
     }
-    taken
+    in_use
 }
 
-/// The status that a definition should have, given the names taken by others. `None`: it has it
-/// already.
-pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Option<Value> {
+/// Returns the definition with updated status, given the names in use, or `None` if the status is
+/// current.
+pub(crate) fn next_status(crd: &Value, in_use: &NamesInUse, now: Timestamp) -> Option<Value> {
     let requested = &crd["spec"]["names"];
     if crd["status"]["acceptedNames"] == *requested && is_condition_true(crd, ESTABLISHED) {
         return None;
@@ -95,17 +95,17 @@ pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Op
     if !accepted.is_object() {
         accepted = json!({});
     }
-    let mut refusal: Option<(&str, String)> = None;
+    let mut conflict: Option<(&str, String)> = None;
     let single = [
-        ("plural", "PluralConflict", &taken.resources),
-        ("singular", "SingularConflict", &taken.resources),
-        ("kind", "KindConflict", &taken.kinds),
-        ("listKind", "ListKindConflict", &taken.kinds),
+        ("plural", "PluralConflict", &in_use.resources),
+        ("singular", "SingularConflict", &in_use.resources),
+        ("kind", "KindConflict", &in_use.kinds),
+        ("listKind", "ListKindConflict", &in_use.kinds),
     ];
-    for (key, reason, taken) in single {
+    for (key, reason, in_use) in single {
         let name = requested[key].as_str().unwrap_or_default();
-        if accepted[key] != requested[key] && taken.iter().any(|taken| taken == name) {
-            refusal = Some((reason, format!("{name:?} is already in use")));
+        if accepted[key] != requested[key] && in_use.iter().any(|in_use| in_use == name) {
+            conflict = Some((reason, format!("{name:?} is already in use")));
         } else {
             accepted[key] = requested[key].clone();
         }
@@ -119,19 +119,19 @@ pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Op
             .map(str::to_owned)
             .collect()
     };
-    let (mine, wanted) = (short(&crd["status"]["acceptedNames"]), short(requested));
-    let in_use: Vec<String> = wanted
+    let (accepted_short, requested_short) = (short(&crd["status"]["acceptedNames"]), short(requested));
+    let conflicting: Vec<String> = requested_short
         .iter()
-        .filter(|name| !mine.contains(name) && taken.resources.contains(name))
+        .filter(|name| !accepted_short.contains(name) && in_use.resources.contains(name))
         .map(|name| format!("{name:?} is already in use"))
         .collect();
-    if !in_use.is_empty() {
-        let message = if in_use.len() == 1 {
-            in_use.join("")
+    if !conflicting.is_empty() {
+        let message = if conflicting.len() == 1 {
+            conflicting.join("")
         } else {
-            format!("[{}]", in_use.join(", "))
+            format!("[{}]", conflicting.join(", "))
         };
-        refusal = Some(("ShortNamesConflict", message));
+        conflict = Some(("ShortNamesConflict", message));
     } else if let Some(accepted) = accepted.as_object_mut() {
         object::set_or_remove(accepted, "shortNames", requested.get("shortNames").cloned());
     }
@@ -139,7 +139,7 @@ pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Op
         object::set_or_remove(accepted, "categories", requested.get("categories").cloned());
     }
     next["status"]["acceptedNames"] = accepted;
-    let names_accepted = match &refusal {
+    let names_accepted = match &conflict {
         Some((reason, message)) => Condition {
             kind: NAMES_ACCEPTED,
             status: false,
@@ -154,9 +154,9 @@ pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Op
         },
     };
     set_condition(&mut next, &names_accepted, now);
-    // Once established a definition stays so, whatever becomes of its names.
+    // An established definition stays established, even if it loses names.
     if !is_condition_true(crd, ESTABLISHED) {
-        let (reason, message) = match refusal {
+        let (reason, message) = match conflict {
             None => ("InitialNamesAccepted", "the initial names have been accepted"),
             Some(_) => ("NotAccepted", "not all names are accepted"),
         };
@@ -171,7 +171,7 @@ pub(crate) fn next_status(crd: &Value, taken: &TakenNames, now: Timestamp) -> Op
     (next["status"] != crd["status"]).then_some(next)
 }
 
-/// The first request to delete a definition: it waits for its objects.
+/// Marks a definition as terminating until its objects are deleted.
 pub(crate) fn mark_terminating(crd: &mut Value, now: Timestamp) {
     let time = crate::object::typed::format_time(now);
     object::metadata_mut(crd).insert("deletionTimestamp".to_owned(), Value::from(time));
@@ -201,24 +201,24 @@ mod tests {
     }
 
     #[test]
-    fn free_names_are_accepted_and_then_nothing_changes() {
+    fn accepts_free_names_once() {
         let crd = definition("gizmos", "Gizmo");
-        let next = next_status(&crd, &TakenNames::default(), Timestamp::UNIX_EPOCH).expect("a change");
+        let next = next_status(&crd, &NamesInUse::default(), Timestamp::UNIX_EPOCH).expect("a change");
         assert!(is_condition_true(&next, NAMES_ACCEPTED) && is_condition_true(&next, ESTABLISHED));
         assert_eq!(next["status"]["acceptedNames"], crd["spec"]["names"]);
-        assert_eq!(next_status(&next, &TakenNames::default(), Timestamp::MAX), None);
+        assert_eq!(next_status(&next, &NamesInUse::default(), Timestamp::MAX), None);
     }
 
     #[test]
-    fn a_taken_kind_is_refused_with_its_reason() {
+    fn rejects_kind_in_use_with_reason() {
         let first = definition("gizmos", "Gizmo");
-        let first = next_status(&first, &TakenNames::default(), Timestamp::UNIX_EPOCH).expect("a change");
-        let taken = taken_names("example.com", [&first].into_iter());
+        let first = next_status(&first, &NamesInUse::default(), Timestamp::UNIX_EPOCH).expect("a change");
+        let in_use = names_in_use("example.com", [&first].into_iter());
         let mut second = definition("widgets", "Gizmo");
         second["spec"]["names"]["shortNames"] = json!([]);
         second["spec"]["names"]["singular"] = json!("widget");
         second["spec"]["names"]["listKind"] = json!("WidgetList");
-        let next = next_status(&second, &taken, Timestamp::UNIX_EPOCH).expect("a change");
+        let next = next_status(&second, &in_use, Timestamp::UNIX_EPOCH).expect("a change");
         let condition = find_condition(&next, NAMES_ACCEPTED).expect("set");
         assert_eq!(
             (&condition["status"], &condition["reason"]),
@@ -226,16 +226,16 @@ mod tests {
         );
         assert_eq!(condition["message"], "\"Gizmo\" is already in use");
         assert!(!is_condition_true(&next, ESTABLISHED));
-        assert_eq!(next_status(&next, &taken, Timestamp::MAX), None);
+        assert_eq!(next_status(&next, &in_use, Timestamp::MAX), None);
     }
 
     #[test]
-    fn the_names_of_built_in_kinds_are_taken() {
+    fn rejects_names_of_built_in_kinds() {
         let mut crd = definition("leases", "Lease");
         crd["spec"]["group"] = json!("coordination.k8s.io");
         crd["status"]["acceptedNames"] = json!({"kind": "", "plural": ""});
-        let taken = taken_names("coordination.k8s.io", std::iter::empty());
-        let next = next_status(&crd, &taken, Timestamp::UNIX_EPOCH).expect("a change");
+        let in_use = names_in_use("coordination.k8s.io", std::iter::empty());
+        let next = next_status(&crd, &in_use, Timestamp::UNIX_EPOCH).expect("a change");
         let condition = find_condition(&next, NAMES_ACCEPTED).expect("set");
         assert_eq!(
             (&condition["status"], &condition["message"]),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn deletion_waits_for_the_objects() {
+    fn deletion_waits_for_objects() {
         let mut crd = definition("gizmos", "Gizmo");
         mark_terminating(&mut crd, Timestamp::UNIX_EPOCH);
         assert_eq!(object::finalizers(&crd).collect::<Vec<_>>(), [CLEANUP_FINALIZER]);

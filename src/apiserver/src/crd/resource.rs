@@ -1,4 +1,4 @@
-//! The resources that a definition turns into.
+//! Resources of a definition.
 
 use std::sync::Arc;
 
@@ -14,9 +14,10 @@ use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_apimachinery::table::Table;
 use rooflet_store::Revision;
 
-/// The versions of a definition that are served or stored now; none before its names are accepted,
-/// none beside a built-in kind. `fresh_since`: see [`CustomVersion`].
-pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &CancellationToken) -> Vec<Resource> {
+/// Returns the versions of a definition that are served or stored. Returns none before its names
+/// are
+/// accepted, or if a built-in kind has the name. For `schema_since` see [`CustomVersion`].
+pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &CancellationToken) -> Vec<Resource> {
     if !is_condition_true(crd, "NamesAccepted") && !is_condition_true(crd, ESTABLISHED) {
         return Vec::new();
     }
@@ -70,7 +71,7 @@ pub(crate) fn resources(crd: &Value, fresh_since: Revision, retired: &Cancellati
                 scale: scale_paths(&version["subresources"]["scale"]),
                 selectable_fields: selectable_fields(version),
                 storage_version: storage.clone(),
-                fresh_since,
+                schema_since,
                 is_only_version,
                 is_terminating,
                 deprecation_warning,

@@ -1,5 +1,4 @@
-//! Answers that are no resources: health, discovery, OpenAPI, metrics; and how clients may keep
-//! them.
+//! Responses of non-resource paths (health, discovery, OpenAPI, metrics) and their cache headers.
 
 use std::sync::atomic::Ordering;
 
@@ -22,10 +21,10 @@ use crate::status::ApiError;
 use rooflet_base::metrics;
 
 impl Api {
-    /// Everything that is not a resource.
+    /// Handles a non-resource request.
     pub(crate) fn document(&self, request: &Request, route: &Route) -> Result<Reply, ApiError> {
         let snapshot = self.engine.registry.snapshot();
-        let json = |value: &Value| Ok(reply::json(StatusCode::OK, request.wants_pretty(), value));
+        let json = |value: &Value| Ok(reply::json(StatusCode::OK, request.is_pretty(), value));
         match route {
             Route::Root => json(&discovery::paths(&snapshot)),
             Route::Version => json(&health::version()),
@@ -38,8 +37,8 @@ impl Api {
                 let text = metrics::render(&self.metrics_registry);
                 Ok(reply::bytes(StatusCode::OK, metrics::TEXT_FORMAT, text))
             }
-            Route::CoreVersions | Route::Groups if discovery::wants_aggregated(request.accept())? => {
-                let (body, etag) = discovery::aggregated_answer(&snapshot, *route == Route::CoreVersions);
+            Route::CoreVersions | Route::Groups if discovery::prefers_aggregated(request.accept())? => {
+                let (body, etag) = discovery::aggregated_body(&snapshot, *route == Route::CoreVersions);
                 Ok(aggregated_reply(request, body, &etag))
             }
             Route::CoreVersions => json(&discovery::core_versions(&self.address)),
@@ -52,7 +51,7 @@ impl Api {
                 Some(found) => json(&discovery::resource_list(group, found)),
                 None => Err(ApiError::no_route()),
             },
-            Route::OpenApiV2 if openapi::wants_v2(request.accept()) => {
+            Route::OpenApiV2 if openapi::accepts_v2(request.accept()) => {
                 Ok(reply::bytes(StatusCode::OK, openapi::V2_TYPE, openapi::V2_EMPTY))
             }
             Route::OpenApiIndex => Ok(open_api_index(request, &snapshot, self.engine.clock.now())),
@@ -68,7 +67,7 @@ fn aggregated_reply(request: &Request, body: Bytes, etag: &str) -> Reply {
     let mut reply = if is_known {
         reply::bytes(StatusCode::NOT_MODIFIED, discovery::AGGREGATED, Bytes::new())
     } else {
-        reply::encoded(StatusCode::OK, Encoding::Json, request.wants_pretty(), body)
+        reply::encoded(StatusCode::OK, Encoding::Json, request.is_pretty(), body)
     };
     let headers = reply.headers_mut();
     headers.insert(
@@ -86,8 +85,8 @@ fn aggregated_reply(request: &Request, body: Bytes, etag: &str) -> Reply {
 fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Result<Reply, ApiError> {
     let document = openapi::document(snapshot, path).ok_or_else(ApiError::no_route)?;
     let hash = openapi::hash(snapshot, path).unwrap_or_default();
-    let asked = request.query.non_empty("hash");
-    if asked.is_some_and(|asked| asked != hash) {
+    let requested = request.query.non_empty("hash");
+    if requested.is_some_and(|requested| requested != hash) {
         let mut reply = reply::bytes(StatusCode::MOVED_PERMANENTLY, PLAIN_TEXT, Bytes::new());
         if let Ok(location) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}")) {
             reply.headers_mut().insert(header::LOCATION, location);
@@ -104,7 +103,7 @@ fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Resu
     if let Ok(value) = HeaderValue::from_str(&quoted) {
         headers.insert(header::ETAG, value);
     }
-    if asked.is_some() {
+    if requested.is_some() {
         headers.insert(
             header::CACHE_CONTROL,
             HeaderValue::from_static("public, immutable, max-age=31536000"),
@@ -113,23 +112,23 @@ fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Resu
     Ok(reply)
 }
 
-/// The index has no hash of its own: clients ask whether it changed since they read it.
+/// Handles the index. It has no hash, so clients use If-Modified-Since.
 fn open_api_index(request: &Request, snapshot: &Snapshot, now: Timestamp) -> Reply {
-    let made = snapshot.made.as_second();
+    let created = snapshot.created.as_second();
     let known = rfc2822::DateTimeParser::new()
         .parse_timestamp(request.header(header::IF_MODIFIED_SINCE))
         .ok();
     let mut reply = match known {
-        Some(known) if made <= known.as_second() => {
+        Some(known) if created <= known.as_second() => {
             reply::bytes(StatusCode::NOT_MODIFIED, PLAIN_TEXT, Bytes::new())
         }
         Some(_) | None => reply::bytes(StatusCode::OK, PLAIN_TEXT, openapi::index(snapshot)),
     };
-    // Within the second of a change there may be another one, which the same date would hide.
-    let date = (made < now.as_second())
+    // Another change may follow within the same second, which Last-Modified could not represent.
+    let date = (created < now.as_second())
         .then(|| {
             rfc2822::DateTimePrinter::new()
-                .timestamp_to_rfc9110_string(&snapshot.made)
+                .timestamp_to_rfc9110_string(&snapshot.created)
                 .ok()
         })
         .flatten()

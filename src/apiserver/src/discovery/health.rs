@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use crate::endpoints::reply::{self, PLAIN_TEXT, Reply};
 use crate::endpoints::request::Query;
 
-/// The Kubernetes minor version whose API this server speaks.
+/// Kubernetes minor version of the API that this server implements.
 const MINOR: &str = "36";
 
-/// One thing that must hold; the second member says whether it does.
+/// Health check: name, and true if it passes.
 pub(crate) type Check = (&'static str, bool);
 
-/// Answers a health endpoint. `only` names one check of it.
+/// Handles a health endpoint. `only` selects a single check.
 pub(crate) fn reply(endpoint: &str, only: Option<&str>, query: &Query, checks: &[Check]) -> Reply {
     if let Some(only) = only {
         return match checks.iter().find(|(name, _)| *name == only) {
@@ -51,7 +51,7 @@ pub(crate) fn reply(endpoint: &str, only: Option<&str>, query: &Query, checks: &
     }
 }
 
-/// `/version`: the API that is spoken, and who speaks it.
+/// Returns the document of `/version`: API version and build information.
 pub(crate) fn version() -> Value {
     json!({
         "major": "1", "minor": MINOR, "emulationMajor": "1", "emulationMinor": MINOR,
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_check_is_named_and_may_be_excluded() {
+    fn failed_check_is_reported_and_can_be_excluded() {
         let checks = [("ping", true), ("bootstrap", false)];
         let code = |only: Option<&str>, query: &str| {
             reply("readyz", only, &Query::parse(query), &checks)

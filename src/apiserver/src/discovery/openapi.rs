@@ -1,5 +1,5 @@
-//! OpenAPI v3: an index with one hash per group version, and the documents. Of v2 there is an empty
-//! document only.
+//! OpenAPI v3: an index with a hash per group version, and the documents. OpenAPI v2 is only an
+//! empty document.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -14,15 +14,15 @@ use rooflet_apimachinery::schema::openapi::{ResourceInfo, SchemaSource};
 /// Content type of [`V2_EMPTY`].
 pub(crate) const V2_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// An OpenAPI v2 document without paths: swagger "2.0", a title, a version.
+/// OpenAPI v2 document without paths: swagger "2.0", a title, a version.
 ///
-/// kubectl asks v2 for kinds that v3 does not describe, such as `List`, and takes a 404 for a
-/// broken server. Told that there is nothing, it goes on: a `kind: List` is applied, and a misspelt
-/// kind is named.
+/// kubectl requests v2 for kinds that v3 does not describe, such as `List`, and treats 404 as a
+/// server error. With an empty document, kubectl applies a `kind: List`, and reports misspelt
+/// kinds.
 pub(crate) const V2_EMPTY: &[u8] = b"\x0a\x032.0\x12\x0e\x0a\x07rooflet\x12\x030.1\x42\x00";
 
-/// Whether a client asks for v2 in the encoding that kubectl reads; as JSON it is not there.
-pub(crate) fn wants_v2(accept: &str) -> bool {
+/// Returns true if the client accepts v2 in the protobuf encoding of kubectl. JSON is not served.
+pub(crate) fn accepts_v2(accept: &str) -> bool {
     let asked = negotiate::clauses(accept);
     asked.iter().any(|clause| {
         clause
@@ -31,7 +31,7 @@ pub(crate) fn wants_v2(accept: &str) -> bool {
     })
 }
 
-/// The path of a group version's document below `/openapi/v3/`.
+/// Returns the path of a group version's document below `/openapi/v3/`.
 pub(crate) fn document_path(group: &str, version: &str) -> String {
     if group.is_empty() {
         format!("api/{version}")
@@ -40,7 +40,7 @@ pub(crate) fn document_path(group: &str, version: &str) -> String {
     }
 }
 
-/// The document of a group version, made once per snapshot.
+/// Returns the document of a group version. It is built once per snapshot.
 pub(crate) fn document(snapshot: &Snapshot, path: &str) -> Option<Bytes> {
     let (group, version) = snapshot.groups.iter().find_map(|group| {
         let version = group
@@ -51,23 +51,25 @@ pub(crate) fn document(snapshot: &Snapshot, path: &str) -> Option<Bytes> {
     })?;
     Some(
         snapshot
-            .answers
-            .get_or_make(&format!("openapi/{path}"), || to_bytes(&make(group, version))),
+            .responses
+            .get_or_compute(&format!("openapi/{path}"), || to_bytes(&make(group, version))),
     )
 }
 
-/// The hash by which clients cache a document.
+/// Returns the hash with which clients cache a document.
 pub(crate) fn hash(snapshot: &Snapshot, path: &str) -> Option<String> {
     let document = document(snapshot, path)?;
-    let hash = snapshot.answers.get_or_make(&format!("openapi-hash/{path}"), || {
-        Bytes::from(hex::encode_upper(Sha256::digest(&document)))
-    });
+    let hash = snapshot
+        .responses
+        .get_or_compute(&format!("openapi-hash/{path}"), || {
+            Bytes::from(hex::encode_upper(Sha256::digest(&document)))
+        });
     Some(String::from_utf8_lossy(&hash).into_owned())
 }
 
-/// `/openapi/v3`.
+/// Returns the document of `/openapi/v3`.
 pub(crate) fn index(snapshot: &Snapshot) -> Bytes {
-    snapshot.answers.get_or_make("openapi-index", || {
+    snapshot.responses.get_or_compute("openapi-index", || {
         let mut paths = Map::new();
         for group in &snapshot.groups {
             for version in &group.versions {

@@ -1,4 +1,4 @@
-//! Bytes of a request to a JSON value: JSON or YAML 1.1, with the fields that occur twice.
+//! Parsing of request bodies: JSON or YAML 1.1, with detection of duplicate fields.
 
 use serde_json::Value;
 
@@ -7,18 +7,18 @@ use rooflet_apimachinery::schema::strict;
 use rooflet_apimachinery::schema::strict::StrictJson;
 use rooflet_base::yaml;
 
-/// How much of a body an error message repeats.
+/// Length of a body excerpt in error messages.
 const SUMMARY_BYTES: usize = 30;
 
-/// A body that has been read but not yet understood.
+/// Parsed body before decoding.
 #[derive(Debug)]
 pub(crate) struct Body {
     pub value: Value,
-    /// Paths of fields that were given more than once; the last one counts.
+    /// Paths of duplicate fields. The last value is used.
     pub duplicates: Vec<String>,
 }
 
-/// The reason why bytes are no JSON or YAML; its text follows `json parse error: ` or `yaml: `.
+/// Error of a body that is not JSON or YAML. Its text follows `json parse error: ` or `yaml: `.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ParseBodyError {
     #[error("unexpected end of JSON input")]
@@ -31,7 +31,7 @@ pub(crate) enum ParseBodyError {
     Yaml(#[from] yaml::YamlError),
 }
 
-/// Reads a body.
+/// Parses a body.
 pub(crate) fn parse(bytes: &[u8], encoding: Encoding) -> Result<Body, ParseBodyError> {
     let StrictJson { value, duplicates } = match encoding {
         Encoding::Json => parse_json(bytes)?,
@@ -50,7 +50,8 @@ fn parse_json(bytes: &[u8]) -> Result<StrictJson, ParseBodyError> {
     Ok(strict::parse(bytes)?)
 }
 
-/// The beginning of a body for an error message: text if it looks like JSON, else hexadecimal.
+/// Returns the start of a body for an error message: text if it looks like JSON, otherwise
+/// hexadecimal.
 pub(crate) fn summary(bytes: &[u8]) -> String {
     let (head, tail) = bytes.split_at(bytes.len().min(SUMMARY_BYTES));
     let ellipsis = if tail.is_empty() { "" } else { " ..." };
@@ -67,7 +68,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn duplicates_are_named_and_the_last_one_counts() {
+    fn reports_duplicates_and_keeps_the_last_value() {
         let body = parse(
             br#"{"a":{"b":1,"b":2},"l":[{"c":1},{"c":1,"c":3}]}"#,
             Encoding::Json,
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_is_read_as_json_is() {
+    fn parses_yaml_like_json() {
         let body = parse(
             b"a: {b: 1, b: 2.0}\nl: [1e2, -0.0, 0.5]\na: {b: 3}\n",
             Encoding::Yaml,
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_garbage_are_errors() {
+    fn rejects_empty_and_malformed_bodies() {
         assert_eq!(
             parse(b" ", Encoding::Json).expect_err("empty").to_string(),
             "unexpected end of JSON input"
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_is_short() {
+    fn summary_is_truncated() {
         assert_eq!(summary(b""), "<empty>");
         assert_eq!(summary(b"{\"a\":1}"), "{\"a\":1}");
         assert_eq!(summary(b"xyz"), "78797a");

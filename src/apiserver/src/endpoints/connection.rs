@@ -1,4 +1,4 @@
-//! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and an orderly end.
+//! Connections: TLS, HTTP/1.1 and HTTP/2, limits, graceful shutdown.
 
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -23,17 +23,17 @@ use crate::endpoints::request::{Certificates, Query, Request};
 use crate::status::ApiError;
 use rooflet_http_server::{accept, carry, without_delay};
 
-/// What a real server reads of a body.
+/// Maximum body size, as in kube-apiserver.
 const BODY_MAX_BYTES: usize = 3 << 20;
-/// How much of a refused body is thrown away, at most for `DRAIN_TIMEOUT`, before the answer is
-/// sent.
+/// Maximum size of a rejected body that is read and discarded, within `DRAIN_TIMEOUT`, before the
+/// response is sent.
 const DRAIN_MAX_BYTES: usize = 64 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A client that sends its body slower than this is cut off.
+/// Maximum time to receive a body.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Answers whoever connects, until `stop`.
+/// Serves connections until `stop`.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -71,17 +71,17 @@ async fn connection(
         return requests(stream, Certificates::default(), api, stop).await;
     };
     let handshake = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream));
-    let Some(shaken) = stop.run_until_cancelled(handshake).await else {
+    let Some(outcome) = stop.run_until_cancelled(handshake).await else {
         return;
     };
-    match shaken {
+    match outcome {
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let certificates = shown.to_vec().into();
             requests(stream, certificates, api, stop).await;
         }
         Ok(Err(err)) => debug!(error = %err, "TLS handshake failed"),
-        Err(_) => debug!("TLS handshake took too long"),
+        Err(_) => debug!("TLS handshake timed out"),
     }
 }
 
@@ -91,15 +91,15 @@ async fn requests(
     api: &Arc<Api>,
     stop: &CancellationToken,
 ) {
-    let answer = |request| {
+    let respond = |request| {
         let (api, certificates) = (Arc::clone(api), Arc::clone(&certificates));
-        async move { answer(&api, certificates, request).await }
+        async move { respond(&api, certificates, request).await }
     };
-    carry(stream, answer, stop).await;
+    carry(stream, respond, stop).await;
 }
 
-/// Answers one request; a panic becomes a 500 and harms nobody else.
-async fn answer(api: &Api, certificates: Certificates, request: http::Request<Incoming>) -> Reply {
+/// Handles one request. A panic of the handler results in status 500.
+async fn respond(api: &Api, certificates: Certificates, request: http::Request<Incoming>) -> Reply {
     let (parts, mut body) = request.into_parts();
     let mut request = Request {
         method: parts.method,
@@ -113,13 +113,19 @@ async fn answer(api: &Api, certificates: Certificates, request: http::Request<In
         let admitted = api.admit(&request)?;
         Ok::<_, ApiError>((admitted, read(&mut body).await?))
     };
-    let (Admitted { user, place: _place }, bytes) = match admitted.await {
+    let (
+        Admitted {
+            user,
+            permit: _permit,
+        },
+        bytes,
+    ) = match admitted.await {
         Ok(admitted) => admitted,
         Err(err) => {
             if !request.headers.contains_key(header::EXPECT) {
                 drain(body).await;
             }
-            return reply::error(&err, request.wants_pretty());
+            return reply::error(&err, request.is_pretty());
         }
     };
     request.body = bytes;
@@ -128,17 +134,17 @@ async fn answer(api: &Api, certificates: Certificates, request: http::Request<In
         .catch_unwind()
         .await
         .unwrap_or_else(|_| {
-            error!(path, "a request handler panicked");
+            error!(path, "request handler panicked");
             reply::error(&ApiError::internal("the request handler panicked"), false)
         })
 }
 
-/// Throws away what a client still sends, within bounds: it would not see the answer if the
-/// connection closed under it.
+/// Discards the rest of a body, within limits. If the server closed the connection while the client
+/// still sends, the client would not receive the response.
 async fn drain(body: Incoming) {
     let mut rest = Limited::new(body, DRAIN_MAX_BYTES);
-    let thrown_away = async { while let Some(Ok(_)) = rest.frame().await {} };
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, thrown_away).await;
+    let discarded = async { while let Some(Ok(_)) = rest.frame().await {} };
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, discarded).await;
 }
 
 async fn read(body: &mut Incoming) -> Result<Bytes, ApiError> {
@@ -153,11 +159,11 @@ async fn read(body: &mut Incoming) -> Result<Bytes, ApiError> {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(err)) if err.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(err)) => Err(ApiError::bad_request(format!("reading the body failed: {err}"))),
-        Err(_) => Err(ApiError::bad_request("the body did not arrive in time")),
+        Err(_) => Err(ApiError::bad_request("timed out while reading the body")),
     }
 }
 
-/// A listener that the caller bound without a runtime.
+/// Converts a listener that was bound outside of a runtime.
 pub(crate) fn listener(listener: std::net::TcpListener) -> io::Result<TcpListener> {
     listener.set_nonblocking(true)?;
     TcpListener::from_std(listener)

@@ -1,4 +1,4 @@
-//! Large answers to clients far away: compressed, where the client asks for it.
+//! Compression of large responses if the client accepts it.
 
 use std::io::{self, Write as _};
 
@@ -12,16 +12,16 @@ use http_body_util::{BodyExt as _, Full};
 
 use crate::endpoints::reply::Reply;
 
-/// Below this the work costs more than it saves. A real server's limit and level.
+/// Minimum size. Size and level are those of kube-apiserver.
 const BODY_MIN_BYTES: u64 = 128 << 10;
 const LEVEL: u32 = 1;
 
-/// Whether a client takes gzip, as a real server reads the header: by name, without weights.
-pub(crate) fn is_wanted(accept_encoding: &str) -> bool {
+/// Returns true if the client accepts gzip. Like kube-apiserver, ignores weights.
+pub(crate) fn accepts_gzip(accept_encoding: &str) -> bool {
     accept_encoding.split(',').any(|one| one.trim() == "gzip")
 }
 
-/// Compresses a body that is whole and large. Streams have no size and pass as they are.
+/// Compresses a complete, large body. Streams have no exact size and stay unchanged.
 pub(crate) fn compressed(reply: Reply) -> Reply {
     if reply
         .body()
@@ -32,7 +32,7 @@ pub(crate) fn compressed(reply: Reply) -> Reply {
         return reply;
     }
     let (mut parts, body) = reply.into_parts();
-    // It is in memory already, and no part of it can fail.
+    // The body is in memory, so it is ready and cannot fail.
     let plain = match body.collect().now_or_never() {
         Some(Ok(collected)) => collected.to_bytes(),
         Some(Err(never)) => match never {},
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gzip_is_asked_for_by_name() {
+    fn gzip_must_be_listed_by_name() {
         for (header, expect) in [
             ("gzip", true),
             ("br, gzip", true),
@@ -69,7 +69,7 @@ mod tests {
             ("", false),
             ("xgzip", false),
         ] {
-            assert_eq!(is_wanted(header), expect, "{header}");
+            assert_eq!(accepts_gzip(header), expect, "{header}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From a request to its answer: authentication, routing, and one function per verb.
+//! Handling of requests: admission, routing, and one function per verb.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,22 +10,24 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::authentication::{self, User};
-use crate::authorization::{Asked, Requestor, Rules};
+use crate::authorization::{RequestHead, Requestor, Rules};
 use crate::builtin::BuiltIn;
-use crate::endpoints::answer::{IncludeObject, View, page_of};
 use crate::endpoints::gzip;
-use crate::endpoints::in_flight::{InFlight, Place};
+use crate::endpoints::in_flight::{InFlight, Permit};
 use crate::endpoints::negotiate::{self, Conversion, Encoding, OutputMedia};
 use crate::endpoints::options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb};
 use crate::endpoints::patch_request::PatchRequest;
 use crate::endpoints::protobuf::{self, PROTOBUF};
 use crate::endpoints::reply::{self, Reply};
+use crate::endpoints::representation::{IncludeObject, View, page_of};
 use crate::endpoints::request::Request;
 use crate::endpoints::routes::{self, ResourcePath, Route};
 use crate::endpoints::watch::{self, OpenWatch, WatchRequest};
 use crate::engine::list;
 use crate::engine::selection::Selection;
-use crate::engine::{Deleted, Edit, Engine, Shown, Target, Warnings, Written, request_body, scale_of};
+use crate::engine::{
+    Deleted, Edit, Engine, ResultObject, Target, Warnings, WriteResult, request_body, scale_of,
+};
 use crate::metrics::ApiServerMetrics;
 use crate::object;
 use crate::registry::resource::{Resource, ScalePaths, Subresource};
@@ -34,31 +36,31 @@ use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
 use rooflet_pki::{BootstrapToken, TOKEN_NAMESPACE, Token, UserCertificates};
 
-/// Everything a request may need.
+/// Dependencies of the request handlers.
 pub(crate) struct Api {
     pub engine: Engine,
     pub token: Token,
-    /// Who may come with a certificate.
+    /// Verifier of client certificates.
     pub users: Option<UserCertificates>,
     pub rules: Arc<Rules>,
     pub in_flight: InFlight,
     pub metrics: ApiServerMetrics,
     pub metrics_registry: metrics::Registry,
-    /// `host:port` as clients reach the server.
+    /// Address for clients: `host:port`.
     pub address: String,
-    /// Namespaces and definitions of the first start are there.
+    /// True once the initial namespaces and definitions exist.
     pub is_ready: AtomicBool,
     pub stop: CancellationToken,
 }
 
-/// A request that may be answered, and who makes it.
+/// Authenticated and authorized request.
 pub(crate) struct Admitted {
     pub(crate) user: Arc<User>,
-    /// Held until the answer is made.
-    pub(crate) place: Place,
+    /// Held until the response is complete.
+    pub(crate) permit: Permit,
 }
 
-/// A request on a resource, resolved.
+/// Request for a resource, resolved.
 struct Call<'a> {
     request: &'a Request,
     by: Requestor,
@@ -68,22 +70,23 @@ struct Call<'a> {
 }
 
 impl Api {
-    /// Whether who asks may ask this, and then a place among the requests under way. Judged by the
-    /// head alone, before the body is read: strangers and what waits cost nothing.
+    /// Authenticates and authorizes a request and acquires an in-flight permit. Uses only the
+    /// request
+    /// head, before the body is read, so that rejected requests are cheap.
     pub(crate) fn admit(&self, request: &Request) -> Result<Admitted, ApiError> {
         let route = routes::parse(&request.path);
         let verb = verb(request, &route);
-        let asked = Asked {
+        let head = RequestHead {
             route: &route,
             verb,
             path: &request.path,
             field_selector: request.query.get("fieldSelector").unwrap_or_default(),
         };
         let admitted = self.authenticate(request).and_then(|user| {
-            self.rules.authorize(&user, asked)?;
+            self.rules.authorize(&user, head)?;
             Ok(Admitted {
                 user: Arc::new(user),
-                place: self.in_flight.place(&route, verb)?,
+                permit: self.in_flight.acquire(&route, verb)?,
             })
         });
         if let Err(err) = &admitted {
@@ -94,7 +97,7 @@ impl Api {
         admitted
     }
 
-    /// Answers a request that was admitted, whatever happens.
+    /// Handles an admitted request. Always returns a response.
     pub(crate) async fn handle(&self, request: Request, user: Arc<User>) -> Reply {
         let started = self.engine.clock.instant();
         let route = routes::parse(&request.path);
@@ -106,8 +109,8 @@ impl Api {
             rules: Arc::clone(&self.rules),
         };
         let outcome = self.dispatch(&request, &route, &by, &mut warnings).await;
-        let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.wants_pretty()));
-        if gzip::is_wanted(request.header(header::ACCEPT_ENCODING)) {
+        let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.is_pretty()));
+        if gzip::accepts_gzip(request.header(header::ACCEPT_ENCODING)) {
             reply = gzip::compressed(reply);
         }
         reply::add_warnings(&mut reply, warnings.into_texts());
@@ -120,7 +123,7 @@ impl Api {
         reply
     }
 
-    /// Only names that are served become labels.
+    /// Returns the resource label of a metric. Only served names are used, to bound cardinality.
     fn metric_label<'a>(&self, route: &'a Route) -> &'a str {
         let Route::Resource(path) = route else { return "" };
         let snapshot = self.engine.registry.snapshot();
@@ -140,7 +143,7 @@ impl Api {
         if let Route::Resource(path) = route {
             loop {
                 match self.resource(request, path, by, warnings).await {
-                    // Read by a definition that was replaced meanwhile: it is read anew.
+                    // The definition changed during the request: repeat it with the new definition.
                     Err(err) if err.is_definition_change() => *warnings = Warnings::default(),
                     outcome => return outcome,
                 }
@@ -251,7 +254,7 @@ impl Api {
             return Err(call.unsupported(Verb::Get));
         }
         if let Some(version) = call.request.query.non_empty("resourceVersion") {
-            // A real server passes this error on as it is.
+            // kube-apiserver returns this error without a reason.
             list::parse_version(version).map_err(|err| ApiError::untyped(err.message()))?;
         }
         let target = call.target();
@@ -260,9 +263,9 @@ impl Api {
         let record = record.ok_or_else(|| target.not_found())?;
         if let Some(paths) = call.scale_paths() {
             let scale = scale_of(&call.resource.view(&record), paths)?;
-            return Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &scale));
+            return Ok(reply::json(StatusCode::OK, call.request.is_pretty(), &scale));
         }
-        self.show(call, media, StatusCode::OK, &Shown::Record(record))
+        self.show(call, media, StatusCode::OK, &ResultObject::Record(record))
     }
 
     async fn list(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
@@ -281,7 +284,7 @@ impl Api {
         Ok(reply::encoded(
             StatusCode::OK,
             media.encoding,
-            call.request.wants_pretty(),
+            call.request.is_pretty(),
             view.page(&page)?,
         ))
     }
@@ -318,7 +321,7 @@ impl Api {
             .engine
             .create(&call.target(), working, options, warnings)
             .await?;
-        self.show(call, media, StatusCode::CREATED, &written.shown)
+        self.show(call, media, StatusCode::CREATED, &written.object)
     }
 
     async fn update(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
@@ -372,8 +375,8 @@ impl Api {
                  error: {err} ({summary})"
             ))
         })?;
-        let wanted = body.value;
-        let edit = |_: &Value, _: &mut Warnings| Ok(wanted.clone());
+        let new_scale = body.value;
+        let edit = |_: &Value, _: &mut Warnings| Ok(new_scale.clone());
         let written = self
             .engine
             .update_scale(&call.target(), paths, &edit, options, warnings)
@@ -387,10 +390,10 @@ impl Api {
         let target = call.target();
         match self.engine.delete(&target, &options).await? {
             Deleted::Pending(shown) => self.show(call, media, StatusCode::OK, &shown),
-            Deleted::Gone(record) => {
+            Deleted::Removed(record) => {
                 let uid = object::uid(record.json());
                 let status = deleted(&call.resource.group_resource(), &target.name, uid);
-                Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &status))
+                Ok(reply::json(StatusCode::OK, call.request.is_pretty(), &status))
             }
         }
     }
@@ -414,12 +417,12 @@ impl Api {
             }
         }
         let view = self.view(call, media, IncludeObject::Metadata);
-        let answer = view.page(&page_of(page.records, page.version))?;
+        let body = view.page(&page_of(page.records, page.version))?;
         Ok(reply::encoded(
             StatusCode::OK,
             media.encoding,
-            call.request.wants_pretty(),
-            answer,
+            call.request.is_pretty(),
+            body,
         ))
     }
 
@@ -455,7 +458,7 @@ impl Api {
         call: &Call<'_>,
         media: OutputMedia,
         code: StatusCode,
-        shown: &Shown,
+        shown: &ResultObject,
     ) -> Result<Reply, ApiError> {
         let include = match media.conversion {
             Conversion::Table(_) => IncludeObject::parse(&call.request.query)?,
@@ -467,7 +470,7 @@ impl Api {
         Ok(reply::encoded(
             code,
             media.encoding,
-            call.request.wants_pretty(),
+            call.request.is_pretty(),
             bytes,
         ))
     }
@@ -476,22 +479,27 @@ impl Api {
         &self,
         call: &Call<'_>,
         media: OutputMedia,
-        written: &Written,
+        written: &WriteResult,
     ) -> Result<Reply, ApiError> {
         let code = if written.created {
             StatusCode::CREATED
         } else {
             StatusCode::OK
         };
-        self.show(call, media, code, &written.shown)
+        self.show(call, media, code, &written.object)
     }
 
-    fn show_scale(&self, call: &Call<'_>, paths: &ScalePaths, written: &Written) -> Result<Reply, ApiError> {
-        let scale = match &written.shown {
-            Shown::Record(record) => scale_of(&call.resource.view(record), paths)?,
-            Shown::Value(working) => scale_of(working, paths)?,
+    fn show_scale(
+        &self,
+        call: &Call<'_>,
+        paths: &ScalePaths,
+        written: &WriteResult,
+    ) -> Result<Reply, ApiError> {
+        let scale = match &written.object {
+            ResultObject::Record(record) => scale_of(&call.resource.view(record), paths)?,
+            ResultObject::Value(working) => scale_of(working, paths)?,
         };
-        Ok(reply::json(StatusCode::OK, call.request.wants_pretty(), &scale))
+        Ok(reply::json(StatusCode::OK, call.request.is_pretty(), &scale))
     }
 }
 
@@ -500,7 +508,7 @@ impl Call<'_> {
         negotiate::output(self.request.accept())
     }
 
-    /// The object that the client sends, and what it is written in.
+    /// Returns the body and its encoding.
     fn body(&self) -> Result<(Cow<'_, [u8]>, Encoding), ApiError> {
         let (content_type, body) = (self.request.content_type(), &self.request.body);
         if negotiate::essence(content_type) == PROTOBUF && protobuf::is_read(&self.resource) {
@@ -545,7 +553,7 @@ impl Call<'_> {
     }
 }
 
-/// The Kubernetes verb of a request.
+/// Returns the Kubernetes verb of a request.
 fn verb(request: &Request, route: &Route) -> Verb {
     let Route::Resource(path) = route else {
         return match request.method {

@@ -1,4 +1,4 @@
-//! Content negotiation: what an answer looks like (Accept) and what a body is (Content-Type).
+//! Content negotiation: form of responses (Accept) and encoding of bodies (Content-Type).
 
 use crate::status::ApiError;
 
@@ -6,7 +6,7 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const YAML: &str = "application/yaml";
 const META_GROUP: &str = "meta.k8s.io";
 
-/// What the client wants to see instead of the plain object.
+/// Requested form of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Conversion {
     Object,
@@ -15,7 +15,7 @@ pub(crate) enum Conversion {
     PartialObjectMetadataList(MetaVersion),
 }
 
-/// The version of group `meta.k8s.io` in which a conversion is written.
+/// Version of group `meta.k8s.io` for a conversion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MetaVersion {
     V1,
@@ -31,7 +31,7 @@ impl MetaVersion {
     }
 }
 
-/// How bytes are written.
+/// Encoding of bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Json,
@@ -47,7 +47,7 @@ impl Encoding {
     }
 }
 
-/// The outcome of reading an Accept header.
+/// Result of parsing an Accept header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutputMedia {
     pub encoding: Encoding,
@@ -61,7 +61,7 @@ impl OutputMedia {
     };
 }
 
-/// One clause of an Accept header.
+/// Clause of an Accept header.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Clause<'a> {
     pub media_type: &'a str,
@@ -78,7 +78,7 @@ impl Clause<'_> {
     }
 }
 
-/// The clauses of an Accept header, best first; equal ones keep their order.
+/// Returns the clauses of an Accept header by descending quality. The sort is stable.
 pub(crate) fn clauses(accept: &str) -> Vec<Clause<'_>> {
     let mut clauses: Vec<Clause<'_>> = accept
         .split(',')
@@ -107,7 +107,7 @@ pub(crate) fn clauses(accept: &str) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// Chooses how to answer a request on a resource. The first clause that can be served wins.
+/// Selects the response form for a resource: the first supported clause.
 pub(crate) fn output(accept: &str) -> Result<OutputMedia, ApiError> {
     if accept.is_empty() || accept == JSON {
         return Ok(OutputMedia::JSON);
@@ -140,7 +140,7 @@ fn output_of(clause: &Clause<'_>) -> Option<OutputMedia> {
     Some(OutputMedia { encoding, conversion })
 }
 
-/// What a request body is written in.
+/// Returns the encoding of a request body.
 pub(crate) fn input(content_type: &str) -> Result<Encoding, ApiError> {
     match essence(content_type).as_str() {
         "" | JSON => Ok(Encoding::Json),
@@ -149,7 +149,7 @@ pub(crate) fn input(content_type: &str) -> Result<Encoding, ApiError> {
     }
 }
 
-/// A media type without its parameters, in lower case.
+/// Returns a media type without parameters, in lower case.
 pub(crate) fn essence(content_type: &str) -> String {
     content_type
         .split(';')
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_acceptable_clause_wins() {
+    fn first_supported_clause_applies() {
         check("", Conversion::Object);
         check("*/*", Conversion::Object);
         check(
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_acceptable_is_406_with_the_list() {
+    fn unsupported_accept_returns_406_with_supported_types() {
         let err = output("application/vnd.kubernetes.protobuf").expect_err("protobuf is not served");
         assert_eq!(err.code(), http::StatusCode::NOT_ACCEPTABLE);
         assert_eq!(
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_json_unless_they_say_otherwise() {
+    fn bodies_default_to_json() {
         assert_eq!(input("").expect("default"), Encoding::Json);
         assert_eq!(
             input("Application/JSON; charset=utf-8").expect("json"),

@@ -1,5 +1,5 @@
-//! Query parameters of writes, deletes, lists and watches: parsed and validated with the real
-//! server's words.
+//! Query parameters of writes, deletions, lists and watches, validated with the texts of
+//! kube-apiserver.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ fn invalid(kind: &str, errors: &[FieldError]) -> Result<(), ApiError> {
     }
 }
 
-/// What to do with fields the schema does not know.
+/// Treatment of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -27,7 +27,7 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
-/// Which options object the parameters of a write stand for; named in errors.
+/// Options object that the parameters of a write correspond to, for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteVerb {
     Create,
@@ -43,7 +43,7 @@ pub(crate) struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// What the server's own writes use.
+    /// Options of the server's own writes.
     pub(crate) const INTERNAL: Self = Self {
         dry_run: false,
         validation: FieldValidation::Ignore,
@@ -106,7 +106,7 @@ fn parse_dry_run(values: Vec<&str>, errors: &mut Vec<FieldError>) -> bool {
     !values.is_empty()
 }
 
-/// What becomes of an object's dependents when it is deleted.
+/// Treatment of dependents when an object is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Propagation {
     Foreground,
@@ -114,7 +114,7 @@ pub(crate) enum Propagation {
     Orphan,
 }
 
-/// The object must still be this one.
+/// Expected identity and version of the object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Preconditions {
@@ -122,11 +122,11 @@ pub(crate) struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// Options of a delete, from its body or else its query.
+/// Options of a deletion, from its body or otherwise its query.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeleteOptions {
     pub dry_run: bool,
-    /// `None`: the kind's default, which the object's own finalizers override.
+    /// `None`: the object's finalizers decide, or else the kind's default.
     pub propagation: Option<Propagation>,
     pub preconditions: Preconditions,
 }
@@ -142,7 +142,7 @@ struct DeleteBody {
 }
 
 impl DeleteOptions {
-    /// `body` is the decoded body, absent if it was empty.
+    /// Parses the options. `body` is the decoded body, or `None` if it was empty.
     pub(crate) fn parse(query: &Query, body: Option<Value>) -> Result<Self, ApiError> {
         let parsed = match body {
             Some(body) => serde_json::from_value::<DeleteBody>(body)
@@ -201,7 +201,7 @@ fn parse_integer(query: &Query, name: &str) -> Result<Option<i64>, ApiError> {
     Ok(Some(value))
 }
 
-/// How a list's resourceVersion is meant.
+/// Interpretation of a list's resourceVersion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VersionMatch {
     Unset,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_write_options_name_the_options_object() {
+    fn write_option_errors_name_the_options_object() {
         let err =
             WriteOptions::parse(&Query::parse("fieldValidation=Maybe"), WriteVerb::Create).expect_err("bad");
         assert_eq!(
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn list_options_are_checked_like_the_real_ones() {
+    fn list_options_are_validated_like_in_kubernetes() {
         assert_eq!(list("limit=500&continue=").expect("good").limit, Some(500));
         assert_eq!(
             list("limit=abc").expect_err("bad").code(),
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn delete_options_come_from_the_body_or_else_the_query() {
+    fn delete_options_are_read_from_body_or_query() {
         let body = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground",
             "preconditions": {"uid": "u"}});
         let got = DeleteOptions::parse(&Query::default(), Some(body)).expect("good");

@@ -1,4 +1,4 @@
-//! The patch formats: which a resource accepts, and how one is applied to an object.
+//! Patch requests: accepted formats of a resource, and application to an object.
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ enum Format {
     Strategic(Value),
 }
 
-/// A patch that has been read and can be applied, if need be several times.
+/// Parsed patch. May be applied repeatedly.
 #[derive(Debug)]
 pub(crate) struct PatchRequest {
     format: Format,
@@ -41,8 +41,9 @@ fn json_patch_error(err: JsonPatchError) -> ApiError {
 }
 
 impl PatchRequest {
-    /// `is_built_in`: strategic merge patches need the upstream types and exist for built-in kinds
-    /// only.
+    /// Parses a patch. Strategic merge patches are accepted only for built-in kinds, because they
+    /// need
+    /// the upstream types.
     pub(crate) fn read(content_type: &str, bytes: &[u8], is_built_in: bool) -> Result<Self, ApiError> {
         let accepted: &[&str] = if is_built_in {
             &[JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH]
@@ -71,7 +72,7 @@ impl PatchRequest {
         Ok(Self { format, duplicates })
     }
 
-    /// Applies the patch to an external object.
+    /// Applies the patch to an object in external form.
     pub(crate) fn apply(&self, mut object: Value) -> Result<Value, ApiError> {
         match &self.format {
             Format::Json(operations) => operations.apply(&object).map_err(json_patch_error),
@@ -86,7 +87,7 @@ impl PatchRequest {
         }
     }
 
-    /// Applies the patch to a working object and decodes what comes out.
+    /// Applies the patch to an object in working form and decodes the result.
     pub(crate) fn apply_to(
         &self,
         resource: &Resource,
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_told_by_their_media_type() {
+    fn media_type_selects_the_format() {
         assert_eq!(
             read("application/merge-patch+json; charset=utf-8", "{}", false),
             Ok("merge")
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_has_the_right_shape_and_size() {
+    fn rejects_patches_of_invalid_shape_or_size() {
         assert_eq!(read(JSON_PATCH, "{}", false), Err(400));
         assert_eq!(read(MERGE_PATCH, "[]", false), Err(400));
         assert_eq!(read(MERGE_PATCH, "{", false), Err(400));

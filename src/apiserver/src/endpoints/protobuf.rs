@@ -1,9 +1,9 @@
-//! Kubernetes' protobuf bodies, for the kinds that clients write in no other form: kubectl's
-//! `certificate approve` and `deny`.
+//! Protobuf bodies for kinds that clients send only in this encoding: kubectl's `certificate
+//! approve` and `deny`.
 //!
-//! The envelope is four bytes and a message that names the kind and holds the object; the object
-//! becomes the JSON that the same client could have sent. Field numbers are those of the upstream
-//! `generated.proto` files.
+//! The envelope consists of four bytes and a message with kind and object. The object is converted
+//! to the JSON form of the same request. Field numbers are those of the upstream `generated.proto`
+//! files.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -17,17 +17,17 @@ use crate::registry::resource::Resource;
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
 
-/// How a field's bytes become JSON.
+/// Conversion of a field to JSON.
 #[derive(Clone, Copy)]
 enum Shape {
     Text,
-    /// Base64 in JSON.
+    /// Bytes; base64 in JSON.
     Bytes,
     Integer,
     Bool,
     Time,
     Message(&'static [Field]),
-    /// From texts to these.
+    /// Map from text to this shape.
     Map(&'static Shape),
 }
 
@@ -54,7 +54,7 @@ const fn list(number: u64, name: &'static str, shape: Shape) -> Field {
     }
 }
 
-/// Without `managedFields`, which are not kept here.
+/// Omits `managedFields`, which the server does not store.
 const OBJECT_META: &[Field] = &[
     one(1, "name", Shape::Text),
     one(2, "generateName", Shape::Text),
@@ -123,29 +123,29 @@ const UNKNOWN: &[Field] = &[
     one(3, "contentEncoding", Shape::Text),
 ];
 
-/// Whether bodies of this kind may come in protobuf.
+/// Returns true if bodies of this kind are accepted in protobuf.
 pub(crate) fn is_read(resource: &Resource) -> bool {
     resource.is(BuiltIn::CertificateSigningRequest)
 }
 
-/// The reason why bytes are no object in Kubernetes' protobuf.
+/// Error of a body that is not a Kubernetes protobuf object.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DecodeProtobufError {
-    #[error("the body does not begin as Kubernetes' protobuf does")]
+    #[error("the body does not start with the Kubernetes protobuf prefix")]
     Magic,
-    #[error("the object is encoded once more")]
+    #[error("content encodings are not supported")]
     ContentEncoding,
-    #[error("the message is cut off")]
+    #[error("unexpected end of the message")]
     CutOff,
-    #[error("a number has too many bytes")]
+    #[error("a varint is too long")]
     Number,
     #[error(transparent)]
     Length(#[from] std::num::TryFromIntError),
-    #[error("wire type {0} is unknown")]
+    #[error("wire type {0} is not supported")]
     WireType(u64),
-    #[error("it is of another type")]
+    #[error("unexpected wire type")]
     Type,
-    #[error("a map's entry is of another type")]
+    #[error("map entry with an unexpected wire type")]
     MapEntry,
     #[error(transparent)]
     Base64(#[from] base64::DecodeError),
@@ -153,13 +153,13 @@ pub(crate) enum DecodeProtobufError {
     Utf8(#[from] std::str::Utf8Error),
     #[error(transparent)]
     Time(#[from] jiff::Error),
-    #[error("{name}: {why}")]
-    Field { name: &'static str, why: Box<Self> },
+    #[error("{name}: {reason}")]
+    Field { name: &'static str, reason: Box<Self> },
 }
 
 type Result<T> = std::result::Result<T, DecodeProtobufError>;
 
-/// The object of a body, in JSON.
+/// Converts the object of a body to JSON.
 pub(crate) fn to_json(body: &[u8]) -> Result<Vec<u8>> {
     let envelope = body.strip_prefix(MAGIC).ok_or(DecodeProtobufError::Magic)?;
     let envelope = message(envelope, UNKNOWN)?;
@@ -173,13 +173,13 @@ pub(crate) fn to_json(body: &[u8]) -> Result<Vec<u8>> {
     let raw = BASE64.decode(raw)?;
     let mut object = message(&raw, CERTIFICATE_SIGNING_REQUEST)?;
     if let (Some(object), Some(kind)) = (object.as_object_mut(), envelope["typeMeta"].as_object()) {
-        let told = kind.iter().filter(|(_, text)| *text != "");
-        object.extend(told.map(|(key, text)| (key.clone(), text.clone())));
+        let type_members = kind.iter().filter(|(_, text)| *text != "");
+        object.extend(type_members.map(|(key, text)| (key.clone(), text.clone())));
     }
     Ok(object.to_string().into_bytes())
 }
 
-/// One field's value as it lies on the wire.
+/// Value of a field on the wire.
 enum Wire<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -209,7 +209,7 @@ impl<'a> Reader<'a> {
         Err(DecodeProtobufError::Number)
     }
 
-    /// The next field's number and value.
+    /// Reads the number and value of the next field.
     fn field(&mut self) -> Result<Option<(u64, Wire<'a>)>> {
         if self.0.is_empty() {
             return Ok(None);
@@ -233,7 +233,7 @@ fn message(bytes: &[u8], fields: &[Field]) -> Result<Value> {
     let mut reader = Reader(bytes);
     let mut object = Map::new();
     while let Some((number, wire)) = reader.field()? {
-        // Fields of later versions fall away.
+        // Unknown fields, for example of later versions, are dropped.
         let Some(field) = fields.iter().find(|field| field.number == number) else {
             continue;
         };
@@ -243,14 +243,14 @@ fn message(bytes: &[u8], fields: &[Field]) -> Result<Value> {
             map[key] = value;
             continue;
         }
-        let value = value(&wire, field.shape).map_err(|why| DecodeProtobufError::Field {
+        let value = value(&wire, field.shape).map_err(|err| DecodeProtobufError::Field {
             name: field.name,
-            why: Box::new(why),
+            reason: Box::new(err),
         })?;
         match object.get_mut(field.name).and_then(Value::as_array_mut) {
             Some(items) if field.is_list => items.push(value),
             None if field.is_list => drop(object.insert(field.name.to_owned(), json!([value]))),
-            // Go writes texts that are not set as empty ones.
+            // Go encodes unset texts as empty texts.
             Some(_) | None if value == "" => {}
             Some(_) | None => drop(object.insert(field.name.to_owned(), value)),
         }
@@ -273,7 +273,7 @@ fn value(wire: &Wire<'_>, shape: Shape) -> Result<Value> {
     }
 }
 
-/// An entry of a map: its key is field 1, its value field 2.
+/// Decodes a map entry: field 1 is the key, field 2 the value.
 fn entry(wire: &Wire<'_>, shape: &Shape) -> Result<(String, Value)> {
     let Wire::Bytes(bytes) = wire else {
         return Err(DecodeProtobufError::MapEntry);
@@ -285,7 +285,7 @@ fn entry(wire: &Wire<'_>, shape: &Shape) -> Result<(String, Value)> {
     Ok((key, if value.is_null() { json!("") } else { value }))
 }
 
-/// Seconds and nanoseconds; a time that is not set has no bytes.
+/// Decodes seconds and nanoseconds. An unset time is empty.
 fn time(bytes: &[u8]) -> Result<Value> {
     if bytes.is_empty() {
         return Ok(Value::Null);
@@ -305,7 +305,7 @@ mod tests {
         [&[number << 3 | 2, length], bytes].concat()
     }
 
-    /// The fields in order, as Go's encoder writes them.
+    /// Returns a body with the fields in the order of Go's encoder.
     fn body(object: &[u8]) -> Vec<u8> {
         let kind = [
             tagged(1, b"certificates.k8s.io/v1"),
@@ -322,12 +322,12 @@ mod tests {
     }
 
     fn read(object: &[u8]) -> Value {
-        let json = to_json(&body(object)).expect("sound");
+        let json = to_json(&body(object)).expect("a valid body");
         serde_json::from_slice(&json).expect("JSON")
     }
 
     #[test]
-    fn an_approval_is_read() {
+    fn decodes_an_approval() {
         let condition = [
             tagged(1, b"Approved"),
             tagged(2, b"KubectlApprove"),
@@ -373,17 +373,17 @@ mod tests {
     }
 
     #[test]
-    fn broken_bytes_are_refused() {
+    fn rejects_invalid_bytes() {
         let check = |body: &[u8], expect: &str| {
-            let err = to_json(body).expect_err("broken").to_string();
+            let err = to_json(body).expect_err("invalid bytes").to_string();
             assert!(err.contains(expect), "{err}");
         };
-        check(b"{}", "does not begin as Kubernetes' protobuf does");
-        check(b"k8s\0\x0a", "cut off");
-        check(b"k8s\0\x0a\x05a", "cut off");
-        check(b"k8s\0\x0b", "wire type 3");
-        check(&[MAGIC, &[0x80; 11]].concat(), "too many bytes");
-        check(&body(&[1 << 3, 0]), "metadata: it is of another type");
+        check(b"{}", "does not start with the Kubernetes protobuf prefix");
+        check(b"k8s\0\x0a", "unexpected end");
+        check(b"k8s\0\x0a\x05a", "unexpected end");
+        check(b"k8s\0\x0b", "wire type 3 is not supported");
+        check(&[MAGIC, &[0x80; 11]].concat(), "varint is too long");
+        check(&body(&[1 << 3, 0]), "metadata: unexpected wire type");
         check(
             &body(&tagged(1, &tagged(1, &[0xff]))),
             "metadata: name: invalid utf-8",

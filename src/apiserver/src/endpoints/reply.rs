@@ -1,4 +1,4 @@
-//! HTTP answers.
+//! HTTP responses.
 
 use std::convert::Infallible;
 
@@ -33,7 +33,7 @@ pub(crate) fn bytes(code: StatusCode, content_type: &'static str, body: impl Int
     reply
 }
 
-/// JSON that has been written already, as JSON or as YAML, indented if a person asks.
+/// Returns a response with serialized JSON, optionally indented or converted to YAML.
 pub(crate) fn encoded(code: StatusCode, encoding: Encoding, pretty: bool, json: Bytes) -> Reply {
     match encoding {
         Encoding::Json if !pretty => bytes(code, JSON, json),
@@ -73,7 +73,7 @@ pub(crate) fn error(err: &ApiError, pretty: bool) -> Reply {
     reply
 }
 
-/// A stream of frames; headers leave before the first.
+/// Returns a streaming response. Headers are sent before the first frame.
 pub(crate) fn stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Reply {
     let body = StreamBody::new(frames.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes))));
     let mut reply = Response::new(body.boxed_unsync());
@@ -87,13 +87,13 @@ pub(crate) fn stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Repl
     reply
 }
 
-/// Most characters of all Warning headers of one answer, and of each once that is too much: the
-/// limits of a real server.
+/// Maximum characters of all Warning headers of a response, and of each header if the total is
+/// exceeded, as in kube-apiserver.
 const WARNINGS_MAX_CHARS: usize = 4_096;
 const WARNING_MAX_CHARS: usize = 256;
 
-/// Adds one Warning header per text, shortened and then left out where they would be too much.
-/// Texts that no header can hold are left out.
+/// Adds a Warning header for each text. Beyond the limit, truncates texts and then omits the rest.
+/// Omits texts that are not valid header values.
 pub(crate) fn add_warnings(reply: &mut Reply, mut texts: Vec<String>) {
     let chars = |text: &String| text.chars().count();
     if texts.iter().map(chars).sum::<usize>() > WARNINGS_MAX_CHARS {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_stay_within_what_clients_read() {
+    fn warnings_stay_within_the_limit() {
         let lengths = |texts: Vec<String>| {
             let mut reply = bytes(StatusCode::OK, JSON, "{}");
             add_warnings(&mut reply, texts);
@@ -136,14 +136,14 @@ mod tests {
         assert_eq!(
             lengths(vec!["x".repeat(4_096)]),
             [4_096],
-            "one long text is whole"
+            "a single long text is not truncated"
         );
         assert_eq!(lengths(vec!["x".repeat(1_000); 5]), [256; 5]);
         assert_eq!(lengths(vec!["x".repeat(300); 50]), [256; 16]);
     }
 
     #[test]
-    fn warnings_are_quoted_one_header_each() {
+    fn each_warning_is_quoted_in_its_own_header() {
         let mut reply = bytes(StatusCode::OK, JSON, "{}");
         add_warnings(
             &mut reply,

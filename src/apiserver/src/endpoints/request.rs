@@ -1,4 +1,4 @@
-//! One HTTP request as the handlers see it: path, query parameters and headers, parsed once.
+//! HTTP request with parsed query parameters and headers.
 
 use std::sync::Arc;
 
@@ -8,13 +8,12 @@ use rustls::pki_types::CertificateDer;
 
 use rooflet_base::percent;
 
-/// The parameters of a query string, in order. Names without `=` have an empty value.
+/// Query parameters, in order. Names without `=` have an empty value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses like Go's `url.ParseQuery`: malformed pairs are dropped, empty ones (`?&a=b`)
-    /// ignored.
+    /// Parses like Go's `url.ParseQuery`. Drops malformed pairs, and ignores empty ones (`?&a=b`).
     pub(crate) fn parse(text: &str) -> Self {
         let decode = |text: &str| percent::decode(&text.replace('+', " "));
         let pairs = text
@@ -27,7 +26,7 @@ impl Query {
         Self(pairs.collect())
     }
 
-    /// The first value of a parameter.
+    /// Returns the first value of a parameter.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -35,7 +34,7 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The first value of a parameter unless it is absent or empty.
+    /// Returns the first value of a parameter, unless it is absent or empty.
     pub(crate) fn non_empty(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| !value.is_empty())
     }
@@ -47,14 +46,14 @@ impl Query {
             .map(|(_, value)| value.as_str())
     }
 
-    /// A boolean as API machinery reads it: anything but `false` and `0` is true, even nothing.
+    /// Parses a boolean like apimachinery: every value except `false` and `0` is true, even empty.
     pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         self.get(name)
             .map(|value| !(value.eq_ignore_ascii_case("false") || value == "0"))
     }
 }
 
-/// A request whose body has been read.
+/// Request with its complete body.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub method: Method,
@@ -62,15 +61,15 @@ pub(crate) struct Request {
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// What the client showed of itself when it connected; empty for most.
+    /// Client certificate chain; usually empty.
     pub certificates: Certificates,
 }
 
-/// A client's certificate chain, its own first.
+/// Certificate chain of a client, its own certificate first.
 pub(crate) type Certificates = Arc<[CertificateDer<'static>]>;
 
 impl Request {
-    /// A header's text; empty if it is absent or not ASCII.
+    /// Returns a header's text, or an empty text if the header is absent or not ASCII.
     pub(crate) fn header(&self, name: header::HeaderName) -> &str {
         self.headers
             .get(name)
@@ -86,8 +85,9 @@ impl Request {
         self.header(header::CONTENT_TYPE)
     }
 
-    /// People with a terminal or a browser get indented JSON.
-    pub(crate) fn wants_pretty(&self) -> bool {
+    /// Returns true if the response must be indented: on request, or for terminal and browser
+    /// clients.
+    pub(crate) fn is_pretty(&self) -> bool {
         if let Some(pretty) = self.query.non_empty("pretty") {
             return matches!(pretty, "1" | "t" | "T" | "true" | "TRUE" | "True");
         }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_first_parameter_is_ignored() {
+    fn ignores_empty_first_parameter() {
         let query = Query::parse("&limit=500&labelSelector=a+in+%28x%2Cy%29&flag");
         assert_eq!(query.get("limit"), Some("500"));
         assert_eq!(query.get("labelSelector"), Some("a in (x,y)"));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_pair_is_dropped_alone() {
+    fn drops_only_malformed_pairs() {
         let query = Query::parse("a=%zz&b=%2&c=1");
         assert_eq!(
             (query.get("a"), query.get("b"), query.get("c")),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_read_as_api_machinery_does() {
+    fn parses_flags_like_apimachinery() {
         let query = Query::parse("a=&b=1&c=false&d=0&e=FALSE&f=no");
         let got: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"]
             .iter()

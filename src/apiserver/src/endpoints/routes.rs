@@ -1,8 +1,9 @@
-//! Paths to what they name. Knows the shape of Kubernetes paths, not which resources exist.
+//! Parsing of request paths. Follows the structure of Kubernetes paths, independent of the served
+//! resources.
 
 use rooflet_base::percent;
 
-/// What a path names.
+/// Target of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     Root,
@@ -17,9 +18,9 @@ pub(crate) enum Route {
     CoreVersions,
     /// `/apis`
     Groups,
-    /// `/apis/G`
+    /// `/apis/GROUP`
     Group(String),
-    /// `/api/v1` (empty group) or `/apis/G/V`
+    /// `/api/v1` (empty group) or `/apis/GROUP/VERSION`
     Resources {
         group: String,
         version: String,
@@ -33,12 +34,12 @@ pub(crate) enum Route {
     Unknown,
 }
 
-/// A path below a group version.
+/// Path below a group version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResourcePath {
     pub group: String,
     pub version: String,
-    /// The deprecated `/watch/` prefix was used.
+    /// True if the path has the deprecated `/watch/` prefix.
     pub is_legacy_watch: bool,
     pub namespace: Option<String>,
     pub resource: String,
@@ -46,7 +47,7 @@ pub(crate) struct ResourcePath {
     pub subresource: Option<String>,
 }
 
-/// Parses a request path (still percent-encoded).
+/// Parses a percent-encoded request path.
 pub(crate) fn parse(path: &str) -> Route {
     let trimmed = path.trim_matches('/');
     if trimmed.is_empty() {
@@ -93,8 +94,7 @@ fn resource(group: &str, version: &str, parts: &[&str]) -> Route {
         all => (false, all),
     };
     let (namespace, parts) = match parts {
-        // `namespaces/n/status` and `namespaces/n/finalize` are subresources of the namespace
-        // itself.
+        // `namespaces/n/status` and `namespaces/n/finalize` are subresources of the namespace.
         ["namespaces", namespace, rest @ ..]
             if !rest.is_empty() && !matches!(rest, ["status" | "finalize", ..]) =>
         {
@@ -130,7 +130,7 @@ mod tests {
 
     fn check(path: &str, expect: &str) {
         let Route::Resource(route) = parse(path) else {
-            panic!("{path} is no resource path")
+            panic!("{path} is not a resource path")
         };
         let got = format!(
             "{}/{} ns={} {} name={} sub={}{}",
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_paths() {
+    fn parses_resource_paths() {
         check("/api/v1/namespaces", "/v1 ns=- namespaces name=- sub=-");
         check("/api/v1/namespaces/a", "/v1 ns=- namespaces name=a sub=-");
         check(
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths() {
+    fn parses_other_paths() {
         assert_eq!(parse("/"), Route::Root);
         assert_eq!(parse("/apis/"), Route::Groups);
         assert_eq!(

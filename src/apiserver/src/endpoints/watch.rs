@@ -1,4 +1,4 @@
-//! Watches: a stream of frames, one JSON object per line.
+//! Watches: streams of frames, one JSON object per line.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use rand::Rng as _;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoints::answer::{IncludeObject, View};
 use crate::endpoints::negotiate::{Conversion, Encoding, JSON, OutputMedia};
 use crate::endpoints::options::ListOptions;
+use crate::endpoints::representation::{IncludeObject, View};
 use crate::engine::Engine;
 use crate::engine::list::{await_version, parse_version};
 use crate::engine::selection::Selection;
@@ -25,14 +25,14 @@ use crate::status::ApiError;
 use rooflet_base::metrics::IntGauge;
 use rooflet_store::{Event, EventKind, Record, Revision, Watcher};
 
-/// How often a watcher that asked for it is told how far it has come.
+/// Interval of bookmarks for watches that requested them.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
-/// A watch without a time limit of its own ends after this, or up to twice as long.
+/// Minimum duration of a watch without `timeoutSeconds`. The maximum is twice as long.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 30 * 60;
-/// Frames that are ready together leave as one chunk, up to this size.
+/// Maximum size of a chunk. Ready frames are sent together.
 const CHUNK_MAX_BYTES: usize = 256 << 10;
 
-/// What a request wants to watch.
+/// Parameters of a watch.
 pub(crate) struct WatchRequest {
     pub resource: Arc<Resource>,
     pub namespace: Option<String>,
@@ -42,7 +42,7 @@ pub(crate) struct WatchRequest {
     pub include: IncludeObject,
 }
 
-/// Starts a watch. An error here is answered as an HTTP error, later ones as frames.
+/// Starts a watch. Errors returned here become HTTP errors; later errors are sent as frames.
 pub(crate) async fn start(
     engine: &Engine,
     request: WatchRequest,
@@ -105,7 +105,7 @@ pub(crate) async fn start(
     }))
 }
 
-/// Counts a watch for as long as it lives.
+/// Guard that counts an open watch in the metrics.
 pub(crate) struct OpenWatch(IntGauge);
 
 impl OpenWatch {
@@ -124,13 +124,13 @@ impl Drop for OpenWatch {
 struct WatchStream {
     engine: Engine,
     request: WatchRequest,
-    /// Objects that existed at the start and have not been sent.
+    /// Objects that existed at the start and have not been sent yet.
     initial: VecDeque<Arc<Record>>,
-    /// The bookmark that closes the initial objects, if it is wanted and still to come.
+    /// Revision of the bookmark after the initial objects, if requested and not sent yet.
     ends_initial: Option<Revision>,
-    /// `None`: nothing follows.
+    /// `None` after the last event.
     watcher: Option<Watcher>,
-    /// The frame that ends the stream.
+    /// Error to send as the last frame.
     failure: Option<ApiError>,
     deadline: std::pin::Pin<Box<tokio::time::Sleep>>,
     bookmark: std::pin::Pin<Box<tokio::time::Sleep>>,
@@ -139,7 +139,7 @@ struct WatchStream {
     _open: OpenWatch,
 }
 
-/// What woke a watch up.
+/// Reason why a watch continues.
 enum Wake {
     Event(Option<Arc<Event>>),
     Bookmark,
@@ -148,7 +148,7 @@ enum Wake {
 }
 
 impl WatchStream {
-    /// The next frames; `None` ends the stream.
+    /// Returns the next frames, or `None` at the end of the stream.
     async fn next_chunk(&mut self) -> Option<Bytes> {
         loop {
             let mut chunk = BytesMut::new();
@@ -179,7 +179,7 @@ impl WatchStream {
                 }
             };
             match wake {
-                // The client resumes from its last version; a gap is never sent.
+                // The client resumes after its last resourceVersion, so no event is lost.
                 Wake::Stopped | Wake::Event(None) => return None,
                 Wake::Event(Some(event)) => {
                     self.add_event(&mut chunk, &event);
@@ -226,21 +226,24 @@ impl WatchStream {
         }
     }
 
-    /// An object that leaves the selection is shown as deleted, one that enters it as added.
+    /// Adds an event. An object that leaves the selection is sent as deleted; one that enters it as
+    /// added.
     fn add_event(&mut self, chunk: &mut BytesMut, event: &Event) {
         let is_everything = self.request.selection.is_everything();
-        let wanted =
+        let is_selected =
             |record: &Record| is_everything || self.request.selection.matches(&self.request.resource, record);
-        let was_wanted = event.previous.as_deref().is_some_and(wanted);
+        let was_selected = event.previous.as_deref().is_some_and(is_selected);
         match event.kind {
-            EventKind::Created if wanted(&event.record) => self.add_record(chunk, "ADDED", &event.record),
-            EventKind::Deleted if was_wanted => self.add_record(chunk, "DELETED", &event.record),
-            EventKind::Modified => match (was_wanted, wanted(&event.record)) {
+            EventKind::Created if is_selected(&event.record) => {
+                self.add_record(chunk, "ADDED", &event.record)
+            }
+            EventKind::Deleted if was_selected => self.add_record(chunk, "DELETED", &event.record),
+            EventKind::Modified => match (was_selected, is_selected(&event.record)) {
                 (true, true) => self.add_record(chunk, "MODIFIED", &event.record),
                 (false, true) => self.add_record(chunk, "ADDED", &event.record),
                 (true, false) => {
                     if let Some(previous) = &event.previous {
-                        self.add_departed(chunk, previous, event.revision);
+                        self.add_deselected(chunk, previous, event.revision);
                     }
                 }
                 (false, false) => {}
@@ -258,8 +261,8 @@ impl WatchStream {
         }
     }
 
-    /// The content as it was when it was last selected, with the version of the change.
-    fn add_departed(&mut self, chunk: &mut BytesMut, previous: &Record, revision: Revision) {
+    /// Adds a deletion with the last selected content and the revision of the change.
+    fn add_deselected(&mut self, chunk: &mut BytesMut, previous: &Record, revision: Revision) {
         let resource = Arc::clone(&self.request.resource);
         let mut working = resource.view(previous).into_owned();
         object::set_resource_version(&mut working, revision);
@@ -323,7 +326,7 @@ mod tests {
     use rooflet_store::{Store, StoreConfig};
 
     #[tokio::test(start_paused = true)]
-    async fn a_quiet_watch_tells_each_minute_how_far_it_has_come() {
+    async fn idle_watch_sends_bookmarks_every_minute() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let config = StoreConfig::at(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
@@ -331,7 +334,7 @@ mod tests {
         let snapshot = engine.registry.snapshot();
         let open = async |query: &str| {
             let resource = Arc::clone(snapshot.built_in(BuiltIn::ConfigMap));
-            let options = ListOptions::parse(&Query::parse(query), true).expect("sound options");
+            let options = ListOptions::parse(&Query::parse(query), true).expect("valid options");
             let request = WatchRequest {
                 selection: Selection::parse(&resource, "", "", None).expect("everything"),
                 resource,
@@ -361,15 +364,11 @@ mod tests {
             assert_eq!(frame["object"]["metadata"]["resourceVersion"], *version);
         }
         let mut silent = std::pin::pin!(open("timeoutSeconds=150").await);
-        assert_eq!(
-            silent.next().await,
-            None,
-            "who did not ask for bookmarks gets none"
-        );
+        assert_eq!(silent.next().await, None, "bookmarks are sent only on request");
     }
 
     #[test]
-    fn a_frame_is_one_line_of_json() {
+    fn frame_is_one_line_of_json() {
         let mut chunk = BytesMut::new();
         put_frame(&mut chunk, "ADDED", b"{\"a\":1}");
         assert_eq!(&chunk[..], b"{\"type\":\"ADDED\",\"object\":{\"a\":1}}\n");

@@ -1,29 +1,29 @@
-//! Creating an object.
+//! Creation of objects.
 
 use serde_json::{Value, json};
 
-use super::{Engine, PutError, Shown, Target, Warnings, Written, validate};
+use super::{Engine, PutError, ResultObject, Target, Warnings, WriteResult, validate};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
 use crate::object::metadata;
 use crate::registry::resource::Origin;
 use crate::status::ApiError;
 
-/// How many names are tried for `metadata.generateName`.
+/// Maximum attempts for `metadata.generateName`.
 const GENERATE_NAME_ATTEMPTS: usize = 8;
 
 impl Engine {
-    /// Creates an object from its working form. `target.name` is empty, or the name on the URL.
+    /// Creates an object from its working form. `target.name` is the name in the URL, or empty.
     pub(crate) async fn create(
         &self,
         target: &Target,
         working: Value,
         options: WriteOptions,
         warnings: &mut Warnings,
-    ) -> Result<Written, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         let resource = &target.resource;
         let mut working = working;
-        agree_on_namespace(target, &mut working)?;
+        resolve_namespace(target, &mut working)?;
         let mut target = target.clone();
         if target.name.is_empty() {
             target.name = object::name(&working).to_owned();
@@ -36,14 +36,21 @@ impl Engine {
         }
         self.check_namespace(&target, true)?;
         if resource.custom().is_some_and(|custom| custom.is_terminating) {
-            let why = "create not allowed while custom resource definition is terminating";
-            return Err(ApiError::forbidden(&resource.group_resource(), &target.name, why));
+            let reason = "create not allowed while custom resource definition is terminating";
+            return Err(ApiError::forbidden(
+                &resource.group_resource(),
+                &target.name,
+                reason,
+            ));
         }
-        note_duplicate_owners(&mut working, warnings);
+        warn_duplicate_owners(&mut working, warnings);
         let base = object::text(&working, &["metadata", "generateName"]).to_owned();
         let generates = target.name.is_empty() && !base.is_empty();
         let attempts = if generates { GENERATE_NAME_ATTEMPTS } else { 1 };
-        let mut outcome = Err(ApiError::generated_name_taken(&resource.group_resource(), &base));
+        let mut outcome = Err(ApiError::generate_name_conflict(
+            &resource.group_resource(),
+            &base,
+        ));
         for _ in 0..attempts {
             let mut candidate = working.clone();
             if generates {
@@ -52,14 +59,14 @@ impl Engine {
                     .insert("name".to_owned(), Value::from(target.name.as_str()));
             }
             outcome = self.try_create(&target, candidate, options, warnings).await;
-            let is_taken =
+            let name_exists =
                 matches!(&outcome, Err(err) if err.reason() == crate::status::Reason::AlreadyExists);
-            if !is_taken {
+            if !name_exists {
                 return outcome;
             }
         }
         if generates {
-            return Err(ApiError::generated_name_taken(
+            return Err(ApiError::generate_name_conflict(
                 &resource.group_resource(),
                 &target.name,
             ));
@@ -73,7 +80,7 @@ impl Engine {
         mut working: Value,
         options: WriteOptions,
         warnings: &mut Warnings,
-    ) -> Result<Written, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         let resource = &target.resource;
         let given_version = object::resource_version(&working).to_owned();
         metadata::initialise(&mut working, self.clock.now());
@@ -86,25 +93,25 @@ impl Engine {
             ));
         }
         object::metadata_mut(&mut working).remove("resourceVersion");
-        let taken = |is_being_deleted| {
+        let already_exists = |is_being_deleted| {
             ApiError::already_exists(&resource.group_resource(), &target.name, is_being_deleted)
         };
         if let Some(existing) = self.store.get(&target.key()) {
-            return Err(taken(object::is_being_deleted(existing.json())));
+            return Err(already_exists(object::is_being_deleted(existing.json())));
         }
         if options.dry_run {
-            return Ok(Written {
-                shown: Shown::Value(working),
+            return Ok(WriteResult {
+                object: ResultObject::Value(working),
                 created: true,
             });
         }
         match self.put_new(target, working).await {
-            Ok(record) => Ok(Written {
-                shown: Shown::Record(record),
+            Ok(record) => Ok(WriteResult {
+                object: ResultObject::Record(record),
                 created: true,
             }),
-            Err(PutError::Conflict) => Err(taken(false)),
-            Err(PutError::Refused(err)) => Err(err),
+            Err(PutError::Conflict) => Err(already_exists(false)),
+            Err(PutError::Rejected(err)) => Err(err),
         }
     }
 }
@@ -124,8 +131,9 @@ fn prepare(target: &Target, working: &mut Value) {
     }
 }
 
-/// The object's namespace is the request's, or not given. A cluster-scoped object has none.
-pub(super) fn agree_on_namespace(target: &Target, working: &mut Value) -> Result<(), ApiError> {
+/// Sets the namespace of the request on the object. Fails if the object has another namespace.
+/// Removes the namespace of a cluster-scoped object.
+pub(super) fn resolve_namespace(target: &Target, working: &mut Value) -> Result<(), ApiError> {
     let expected = target
         .namespace
         .as_deref()
@@ -139,7 +147,7 @@ pub(super) fn agree_on_namespace(target: &Target, working: &mut Value) -> Result
         return Ok(());
     }
     if expected.is_empty() {
-        // Clients may say a namespace for what has none; it is dropped.
+        // Clients may send a namespace for cluster-scoped objects.
         object::metadata_mut(working).remove("namespace");
         return Ok(());
     }
@@ -151,7 +159,7 @@ pub(super) fn agree_on_namespace(target: &Target, working: &mut Value) -> Result
     Ok(())
 }
 
-pub(super) fn note_duplicate_owners(working: &mut Value, warnings: &mut Warnings) {
+pub(super) fn warn_duplicate_owners(working: &mut Value, warnings: &mut Warnings) {
     let removed = metadata::dedup_owner_references(working);
     if !removed.is_empty() {
         warnings.add(format!(

@@ -1,5 +1,5 @@
-//! From a client's object to the working form: type members checked, unknown fields found and
-//! dropped, defaults applied.
+//! Decoding of a client's object to the working form: checks type members, drops unknown fields,
+//! applies defaults.
 
 use serde_json::Value;
 
@@ -11,10 +11,10 @@ use crate::object::typed::DecodeTypeError;
 use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
 
-/// Most notes for one client: some read no more than a hundred headers.
+/// Maximum warnings of a response. Some clients read at most 100 headers.
 const WARNINGS_MAX: usize = 64;
 
-/// Notes for the client that do not fail the request, the first ones; sent as Warning headers.
+/// Warnings for the client, sent as Warning headers. Further warnings are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings(Vec<String>);
 
@@ -35,12 +35,12 @@ impl Warnings {
     }
 }
 
-/// Why a value is not an object of a kind.
+/// Decoding error of an object.
 #[derive(Debug)]
 pub(crate) enum DecodeFault {
-    /// Refused whatever the field validation.
+    /// Error at any level of field validation.
     Malformed(DecodeTypeError),
-    /// Refused by strict decoding: `unknown field "…"`, `duplicate field "…"`.
+    /// Error of strict field validation: `unknown field "…"`, `duplicate field "…"`.
     Strict(Vec<String>),
 }
 
@@ -53,7 +53,7 @@ impl DecodeFault {
     }
 }
 
-/// Reads the body of a create or an update into the working form.
+/// Decodes the body of a create or update to the working form.
 pub(crate) fn request_body(
     resource: &Resource,
     bytes: &[u8],
@@ -61,9 +61,9 @@ pub(crate) fn request_body(
     validation: FieldValidation,
     warnings: &mut Warnings,
 ) -> Result<Value, ApiError> {
-    let unrecognized = |why: &str| {
+    let unrecognized = |reason: &str| {
         ApiError::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): {why} ({})",
+            "the object provided is unrecognized (must be of type {}): {reason} ({})",
             resource.kind,
             body::summary(bytes)
         ))
@@ -73,9 +73,9 @@ pub(crate) fn request_body(
         Encoding::Yaml => unrecognized(&format!("error converting YAML to JSON: yaml: {err}")),
     })?;
     if !value.is_object() {
-        let why = "couldn't get version/kind; json parse error: json: cannot unmarshal the body into Go value of type \
+        let reason = "couldn't get version/kind; json parse error: json: cannot unmarshal the body into Go value of type \
             struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
-        return Err(unrecognized(why));
+        return Err(unrecognized(reason));
     }
     let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let (kind, api_version) = (text("kind"), text("apiVersion"));
@@ -85,7 +85,7 @@ pub(crate) fn request_body(
         return Err(unrecognized(&format!("Object 'Kind' is missing in '{shown}'")));
     }
     let expected = resource.api_version();
-    // Built-in kinds take their type from the path when the body has none.
+    // The path determines the type of built-in kinds if the body has none.
     if api_version != expected && (is_custom || !api_version.is_empty()) {
         return Err(ApiError::bad_request(format!(
             "the API version in the data ({api_version}) does not match the expected API version ({expected})"
@@ -114,7 +114,7 @@ pub(crate) fn request_body(
     })
 }
 
-/// Turns an external object into the working form.
+/// Converts an object from external to working form.
 pub(crate) fn object(
     resource: &Resource,
     value: Value,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_built_in_body_needs_no_type() {
+    fn built_in_body_may_omit_type() {
         let got = read(
             r#"{"metadata":{"name":"a"},"data":{"k":"v"}}"#,
             FieldValidation::Strict,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_repeated_fields_warn_or_fail() {
+    fn unknown_and_duplicate_fields_warn_or_fail() {
         let body = r#"{"metadata":{"name":"a"},"data":{"k":"v","k":"w"},"bogus":1}"#;
         let (_, warnings) = read(body, FieldValidation::Warn).expect("warned");
         assert_eq!(
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_another_version_is_refused() {
+    fn rejects_body_of_another_version() {
         assert_eq!(
             read(r#"{"apiVersion":"v2","kind":"ConfigMap"}"#, FieldValidation::Warn).expect_err("version"),
             "the API version in the data (v2) does not match the expected API version (v1)"

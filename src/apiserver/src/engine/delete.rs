@@ -1,10 +1,10 @@
-//! Deleting objects: at once, or by marking them until their finalizers are gone.
+//! Deletion of objects: immediate, or by marking them until their finalizers are removed.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Engine, PutError, Shown, Target, WRITE_TIMEOUT};
+use super::{Engine, PutError, ResultObject, Target, WRITE_TIMEOUT};
 use crate::builtin::{self, BuiltIn};
 use crate::crd;
 use crate::endpoints::options::{DeleteOptions, Propagation};
@@ -18,21 +18,25 @@ const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// What a delete came to.
+/// Result of a deletion.
 #[derive(Debug)]
 pub(crate) enum Deleted {
-    /// The object is gone; this was its last state.
-    Gone(Arc<Record>),
+    /// The object has been removed. Contains its last state.
+    Removed(Arc<Record>),
     /// The object is marked and waits for its finalizers.
-    Pending(Shown),
+    Pending(ResultObject),
 }
 
 impl Engine {
     pub(crate) async fn delete(&self, target: &Target, options: &DeleteOptions) -> Result<Deleted, ApiError> {
         let resource = &target.resource;
         if resource.is(BuiltIn::Namespace) && IMMORTAL_NAMESPACES.contains(&target.name.as_str()) {
-            let why = "this namespace may not be deleted";
-            return Err(ApiError::forbidden(&resource.group_resource(), &target.name, why));
+            let reason = "this namespace may not be deleted";
+            return Err(ApiError::forbidden(
+                &resource.group_resource(),
+                &target.name,
+                reason,
+            ));
         }
         let deadline = self.clock.instant() + WRITE_TIMEOUT;
         loop {
@@ -44,15 +48,16 @@ impl Engine {
             check_preconditions(target, record.json(), options)?;
             let outcome = match self.next_state(resource, &record, options) {
                 Some(marked) if object::same_content(&resource.stored(marked.clone()), record.json()) => {
-                    return Ok(Deleted::Pending(Shown::Record(record)));
+                    return Ok(Deleted::Pending(ResultObject::Record(record)));
                 }
-                Some(marked) if options.dry_run => return Ok(Deleted::Pending(Shown::Value(marked))),
+                Some(marked) if options.dry_run => return Ok(Deleted::Pending(ResultObject::Value(marked))),
                 Some(marked) => {
                     let put = self.put(resource, record.key.clone(), Expect::At(record.modified), marked);
-                    put.await.map(|record| Deleted::Pending(Shown::Record(record)))
+                    put.await
+                        .map(|record| Deleted::Pending(ResultObject::Record(record)))
                 }
-                None if options.dry_run => return Ok(Deleted::Gone(record)),
-                None => self.remove(resource, &record).await.map(Deleted::Gone),
+                None if options.dry_run => return Ok(Deleted::Removed(record)),
+                None => self.remove(resource, &record).await.map(Deleted::Removed),
             };
             match outcome {
                 Ok(deleted) => return Ok(deleted),
@@ -60,12 +65,12 @@ impl Engine {
                 Err(PutError::Conflict) => {
                     return Err(ApiError::stale(&resource.group_resource(), &target.name));
                 }
-                Err(PutError::Refused(err)) => return Err(err),
+                Err(PutError::Rejected(err)) => return Err(err),
             }
         }
     }
 
-    /// The object as a delete leaves it; `None` if it leaves nothing.
+    /// Returns the object after a deletion request, or `None` if it is removed.
     fn next_state(&self, resource: &Resource, record: &Record, options: &DeleteOptions) -> Option<Value> {
         let now = self.clock.now();
         let mut object = resource.view(record).into_owned();
@@ -77,7 +82,8 @@ impl Engine {
         if resource.is_collected() {
             object::set_finalizers(&mut object, collector_finalizers(record.json(), options));
         }
-        let waits_for_content = resource.is(BuiltIn::Namespace) && !BuiltIn::Namespace.may_vanish(&object);
+        let waits_for_content =
+            resource.is(BuiltIn::Namespace) && !BuiltIn::Namespace.can_be_removed(&object);
         if object::finalizers(&object).next().is_none() && !waits_for_content {
             return None;
         }
@@ -86,18 +92,18 @@ impl Engine {
         }
         metadata::mark_deleting(&mut object, now);
         if resource.is(BuiltIn::Namespace) {
-            // Namespaces end when they are empty, not after a time.
+            // Termination of a namespace depends on its content, not on a grace period.
             object::metadata_mut(&mut object).remove("deletionGracePeriodSeconds");
         }
         Some(object)
     }
 }
 
-/// The finalizers of an object once it is deleted with these options: those of the garbage
-/// collector come and go.
+/// Returns the finalizers of an object after deletion with these options. Adds and removes those of
+/// the garbage collector.
 fn collector_finalizers(object: &Value, options: &DeleteOptions) -> Vec<String> {
     let present: Vec<&str> = object::finalizers(object).collect();
-    let wanted = options.propagation.unwrap_or_else(|| {
+    let expected = options.propagation.unwrap_or_else(|| {
         let first = present.iter().find(|name| [ORPHAN, FOREGROUND].contains(*name));
         match first.copied() {
             Some(ORPHAN) => Propagation::Orphan,
@@ -105,7 +111,7 @@ fn collector_finalizers(object: &Value, options: &DeleteOptions) -> Vec<String> 
             None => Propagation::Background,
         }
     });
-    let own = match wanted {
+    let own = match expected {
         Propagation::Background => None,
         Propagation::Foreground => Some(FOREGROUND),
         Propagation::Orphan => Some(ORPHAN),
@@ -126,25 +132,25 @@ fn collector_finalizers(object: &Value, options: &DeleteOptions) -> Vec<String> 
 }
 
 fn check_preconditions(target: &Target, object: &Value, options: &DeleteOptions) -> Result<(), ApiError> {
-    let wanted = &options.preconditions;
-    // Here the real server names the kind, not the resource.
+    let expected = &options.preconditions;
+    // kube-apiserver uses the kind here instead of the resource.
     let kind = GroupResource::new(&target.resource.group, &target.resource.kind);
-    let conflict = |why: String| Err(ApiError::conflict(&kind, &target.name, &why));
+    let conflict = |reason: String| Err(ApiError::conflict(&kind, &target.name, &reason));
     let uid = object::uid(object);
-    if let Some(wanted) = wanted.uid.as_deref().filter(|wanted| *wanted != uid) {
+    if let Some(expected) = expected.uid.as_deref().filter(|expected| *expected != uid) {
         return conflict(format!(
-            "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have \
+            "the UID in the precondition ({expected}) does not match the UID in record ({uid}). The object might have \
              been deleted and then recreated"
         ));
     }
     let version = object::resource_version(object);
-    if let Some(wanted) = wanted
+    if let Some(expected) = expected
         .resource_version
         .as_deref()
-        .filter(|wanted| *wanted != version)
+        .filter(|expected| *expected != version)
     {
         return conflict(format!(
-            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record \
+            "the ResourceVersion in the precondition ({expected}) does not match the ResourceVersion in record \
              ({version}). The object might have been modified"
         ));
     }
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_decides_which_collector_finalizer_stays() {
+    fn propagation_policy_selects_the_collector_finalizer() {
         check(&[], None, &[]);
         check(&[], Some(Propagation::Foreground), &[FOREGROUND]);
         check(&["a/b"], Some(Propagation::Orphan), &["a/b", ORPHAN]);

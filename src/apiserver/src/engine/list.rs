@@ -1,4 +1,4 @@
-//! Lists: whole, in pages, at a version.
+//! Lists: complete, paged, and at a resourceVersion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::status::ApiError;
 use rooflet_store as store;
 use rooflet_store::{Key, ListError, Record, Revision};
 
-/// How long a list waits for a version that has not come yet.
+/// Maximum wait for a future resourceVersion.
 const FUTURE_VERSION_WAIT: Duration = Duration::from_secs(3);
-/// How many records are looked at in one go when a selector thins them out.
+/// Number of records per step when a selector filters a paged list.
 const SCAN_PAGE: usize = 1_000;
 
-/// One answer of a list.
+/// Page of a list.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub records: Vec<Arc<Record>>,
-    /// All pages of a list show the version of the first.
+    /// Revision of the list. All pages have the revision of the first page.
     pub version: Revision,
     pub continue_token: Option<String>,
-    /// How many objects follow; unknown under a selector.
+    /// Number of objects that follow. `None` with selectors.
     pub remaining: Option<usize>,
 }
 
-/// The real server's token, readable but not to be read by clients.
+/// Continue token in the format of kube-apiserver. Opaque to clients.
 #[derive(Debug, Serialize, Deserialize)]
 struct ContinueToken {
     v: String,
-    /// Negative: go on with whatever there is now.
+    /// Revision of the list. Negative: continue with the current state.
     rv: i64,
     start: String,
 }
@@ -50,13 +50,16 @@ impl ContinueToken {
             rv: version,
             start,
         };
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).expect("three plain fields always serialise"))
+        URL_SAFE_NO_PAD
+            .encode(serde_json::to_vec(&token).expect("serialising three plain fields cannot fail"))
     }
 
-    /// The version and the key after which to go on.
+    /// Returns the revision, and the key after which the list continues.
     fn decode(text: &str, prefix: &str) -> Result<(i64, Key), ApiError> {
-        let invalid = |why: &str| {
-            ApiError::bad_request(format!("invalid continue token: continue key is not valid{why}"))
+        let invalid = |reason: &str| {
+            ApiError::bad_request(format!(
+                "invalid continue token: continue key is not valid{reason}"
+            ))
         };
         let bytes = URL_SAFE_NO_PAD
             .decode(text)
@@ -84,7 +87,7 @@ impl ContinueToken {
     }
 }
 
-/// Where a list starts and what it shows.
+/// Range of a list.
 struct Range {
     at: Option<Revision>,
     after: Option<Key>,
@@ -102,12 +105,12 @@ pub(crate) fn parse_version(text: &str) -> Result<u64, ApiError> {
     })
 }
 
-/// Waits for a version to come about; 504 if it does not.
+/// Waits until the store reaches a revision. Returns 504 after the timeout.
 pub(crate) async fn await_version(engine: &Engine, version: u64) -> Result<(), ApiError> {
     if engine.store.revision() >= Revision(version) {
         return Ok(());
     }
-    let reached = tokio::time::timeout(FUTURE_VERSION_WAIT, engine.store.reached(Revision(version))).await;
+    let reached = tokio::time::timeout(FUTURE_VERSION_WAIT, engine.store.wait_for(Revision(version))).await;
     if reached == Ok(true) {
         return Ok(());
     }
@@ -117,7 +120,7 @@ pub(crate) async fn await_version(engine: &Engine, version: u64) -> Result<(), A
     ))
 }
 
-/// Lists a resource in a namespace, or in all.
+/// Lists a resource in one namespace, or in all.
 pub(crate) async fn list(
     engine: &Engine,
     resource: &Resource,
@@ -128,19 +131,19 @@ pub(crate) async fn list(
     let prefix = resource.prefix_in(namespace);
     let range = range(engine, options, &prefix).await?;
     let is_paged = options.limit.is_some() || !options.continue_token.is_empty();
-    let refused = |err: ListError| match err {
+    let rejected = |err: ListError| match err {
         ListError::Future { requested, current } => {
             ApiError::too_large_resource_version(requested.0, current.0)
         }
         ListError::Compacted { .. } => expired(is_paged, range.after.as_ref(), &prefix),
     };
     if selection.is_everything() {
-        let asked = store::ListOptions {
+        let query = store::ListOptions {
             after: range.after.clone(),
             limit: range.limit,
             at: range.at,
         };
-        let listing = engine.store.list(&prefix, &asked).map_err(refused)?;
+        let listing = engine.store.list(&prefix, &query).map_err(rejected)?;
         let version = range.at.unwrap_or(listing.revision);
         let continues = listing.remaining > 0;
         let token = listing.records.last().filter(|_| continues);
@@ -152,7 +155,7 @@ pub(crate) async fn list(
         });
     }
     if let (Some(name), Some(namespace), None) = (selection.name(), scope_of(resource, namespace), range.at) {
-        // A single name is looked up, not searched for.
+        // A single name is looked up directly.
         let revision = engine.store.revision();
         let record = engine.store.get(&resource.key(Some(namespace), name));
         let records: Vec<_> = record
@@ -180,12 +183,12 @@ pub(crate) async fn list(
     let mut at = range.at;
     let mut after = range.after.clone();
     loop {
-        let asked = store::ListOptions {
+        let query = store::ListOptions {
             after: after.clone(),
             limit: range.limit.map(|_| SCAN_PAGE),
             at,
         };
-        let listing = engine.store.list(&prefix, &asked).map_err(refused)?;
+        let listing = engine.store.list(&prefix, &query).map_err(rejected)?;
         let version = *at.get_or_insert(listing.revision);
         page.version = version;
         let count = listing.records.len();
@@ -210,7 +213,7 @@ pub(crate) async fn list(
     }
 }
 
-/// The namespace in which a single name can be looked up.
+/// Returns the namespace for the lookup of a single name.
 fn scope_of<'a>(resource: &Resource, namespace: Option<&'a str>) -> Option<&'a str> {
     if resource.namespaced { namespace } else { Some("") }
 }
@@ -242,7 +245,7 @@ async fn range(engine: &Engine, options: &ListOptions, prefix: &str) -> Result<R
     };
     await_version(engine, version).await?;
     let at = is_exact.then_some(Revision(version));
-    // `resourceVersion=0` means "whatever you have at hand", and that is everything.
+    // `resourceVersion=0` accepts any version. Like kube-apiserver, the limit is ignored then.
     let is_any = options.resource_version == "0" && options.version_match == VersionMatch::Unset;
     Ok(Range {
         at,
@@ -275,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_goes_on_after_the_last_key() {
+    fn token_continues_after_the_last_key() {
         let key = Key::new("/g/gizmos/n/b");
         let token = ContinueToken::encode("/g/gizmos/n/", &key, 7);
         assert_eq!(
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_tokens_are_refused_and_cannot_leave_the_prefix() {
+    fn rejects_invalid_tokens_and_tokens_outside_the_prefix() {
         let check = |text: &str| {
             ContinueToken::decode(text, "/g/gizmos/n/")
                 .expect_err(text)

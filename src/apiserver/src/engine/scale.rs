@@ -1,15 +1,14 @@
-//! The `scale` subresource: an `autoscaling/v1` Scale that reads from and writes into a custom
-//! resource.
+//! `scale` subresource: maps an `autoscaling/v1` Scale to fields of a custom resource.
 
 use serde_json::{Map, Value, json};
 
-use super::{Edit, Engine, Target, Warnings, Written};
+use super::{Edit, Engine, Target, Warnings, WriteResult};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
 use crate::registry::resource::ScalePaths;
 use crate::status::ApiError;
 
-/// What stands for "not set" while a Scale is edited.
+/// Placeholder for unset replicas while a Scale is edited.
 const UNSET_REPLICAS: i64 = i32::MIN as i64;
 
 fn set(object: &mut Value, path: &[String], value: Value) -> Result<(), ApiError> {
@@ -36,7 +35,7 @@ fn set(object: &mut Value, path: &[String], value: Value) -> Result<(), ApiError
     Ok(())
 }
 
-/// The Scale of an object; and whether its replicas are set.
+/// Returns the Scale of an object, and true if its replicas are set.
 fn build(working: &Value, paths: &ScalePaths) -> (Value, bool) {
     let count = |path: &[String]| object::lookup(working, path).and_then(Value::as_i64);
     let replicas = count(&paths.spec_replicas);
@@ -65,7 +64,7 @@ fn build(working: &Value, paths: &ScalePaths) -> (Value, bool) {
     (scale, replicas.is_some())
 }
 
-/// The Scale of an object, to be shown.
+/// Returns the Scale of an object for a response.
 pub(crate) fn scale_of(working: &Value, paths: &ScalePaths) -> Result<Value, ApiError> {
     match build(working, paths) {
         (scale, true) => Ok(scale),
@@ -79,7 +78,7 @@ pub(crate) fn scale_of(working: &Value, paths: &ScalePaths) -> Result<Value, Api
 }
 
 impl Engine {
-    /// Updates an object through its Scale. `edit` goes from the present Scale to the wanted one.
+    /// Updates an object through its Scale. `edit` converts the current to the new Scale.
     pub(crate) async fn update_scale(
         &self,
         target: &Target,
@@ -87,28 +86,28 @@ impl Engine {
         edit: &(dyn Fn(&Value, &mut Warnings) -> Result<Value, ApiError> + Send + Sync),
         options: WriteOptions,
         warnings: &mut Warnings,
-    ) -> Result<Written, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         let change = |old: &Value, warnings: &mut Warnings| -> Result<Value, ApiError> {
             let (mut present, is_set) = build(old, paths);
             if !is_set {
                 present["spec"]["replicas"] = json!(UNSET_REPLICAS);
             }
-            let wanted = edit(&present, warnings)?;
-            let name = object::name(&wanted);
+            let expected = edit(&present, warnings)?;
+            let name = object::name(&expected);
             if name != target.name {
                 return Err(ApiError::bad_request(format!(
                     "the name of the object ({name}) does not match the name on the URL ({})",
                     target.name
                 )));
             }
-            let wanted_replicas = &wanted["spec"]["replicas"];
-            let replicas = if wanted_replicas.is_null() {
+            let new_replicas = &expected["spec"]["replicas"];
+            let replicas = if new_replicas.is_null() {
                 0
             } else {
-                let count = wanted_replicas
+                let count = new_replicas
                     .as_i64()
                     .filter(|count| i32::try_from(*count).is_ok());
-                count.ok_or_else(|| ApiError::bad_request(wrong_type(wanted_replicas)))?
+                count.ok_or_else(|| ApiError::bad_request(wrong_type(new_replicas)))?
             };
             if replicas == UNSET_REPLICAS {
                 let path = paths.spec_replicas.join(".");
@@ -118,7 +117,7 @@ impl Engine {
             }
             let mut new = old.clone();
             set(&mut new, &paths.spec_replicas, json!(replicas))?;
-            let version = object::resource_version(&wanted);
+            let version = object::resource_version(&expected);
             if !version.is_empty() {
                 object::metadata_mut(&mut new).insert("resourceVersion".to_owned(), json!(version));
             }
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_shows_counts_and_selector() {
+    fn scale_contains_counts_and_selector() {
         let object = json!({"metadata": {"name": "x", "labels": {"a": "b"}, "uid": "u"}, "spec": {"replicas": 3},
             "status": {"replicas": 2, "selector": "a=b"}});
         let scale = scale_of(&object, &paths()).expect("replicas are set");
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn unset_replicas_cannot_be_shown() {
+    fn scale_of_unset_replicas_fails() {
         let err = scale_of(&json!({"spec": {}}), &paths()).expect_err("not set");
         assert!(
             err.message().contains("\".spec.replicas\" does not exist"),

@@ -1,4 +1,4 @@
-//! Which objects a list or watch wants: labels, fields, or both.
+//! Selection of objects by label selector, field selector and name.
 
 use std::cell::LazyCell;
 
@@ -8,17 +8,17 @@ use crate::status::ApiError;
 use rooflet_apimachinery::selector::{FieldSelector, LabelSelector};
 use rooflet_store::Record;
 
-/// The selectors of a request.
+/// Selectors of a request.
 #[derive(Debug)]
 pub(crate) struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
-    /// The one name that can match, if there is only one.
+    /// Name of the only object that can match, if known.
     name: Option<String>,
 }
 
 impl Selection {
-    /// `name` is the object that a path names in a watch.
+    /// Parses the selectors. `name` is the object name in the path of a watch.
     pub(crate) fn parse(
         resource: &Resource,
         labels: &str,
@@ -58,7 +58,7 @@ impl Selection {
         self.name.as_deref()
     }
 
-    /// Whether an object is wanted, as `resource` serves it.
+    /// Returns true if the object, in the form that `resource` serves, is selected.
     pub(crate) fn matches(&self, resource: &Resource, record: &Record) -> bool {
         let stored = record.json();
         if self

@@ -1,12 +1,12 @@
-//! Replacing or patching an object, and the removal that an update can bring about.
+//! Update and patch of objects, including removal if the last finalizer is removed.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::create::{agree_on_namespace, note_duplicate_owners};
-use super::{Engine, PutError, Shown, Target, WRITE_TIMEOUT, Warnings, Written, validate};
+use super::create::{resolve_namespace, warn_duplicate_owners};
+use super::{Engine, PutError, ResultObject, Target, WRITE_TIMEOUT, Warnings, WriteResult, validate};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
 use crate::object::metadata;
@@ -15,11 +15,11 @@ use crate::status::ApiError;
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_store::{Expect, Record};
 
-/// How an update comes to its new object.
+/// Source of the new object.
 pub(crate) enum Edit<'a> {
-    /// The whole object, in working form.
+    /// Complete object in working form.
     Replace(Value),
-    /// From the present object, working form to working form. May run several times.
+    /// Function from the current to the new object, in working form. May run several times.
     Change(&'a (dyn Fn(&Value, &mut Warnings) -> Result<Value, ApiError> + Send + Sync)),
 }
 
@@ -30,7 +30,7 @@ impl Engine {
         edit: Edit<'_>,
         options: WriteOptions,
         warnings: &mut Warnings,
-    ) -> Result<Written, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         if let Edit::Replace(working) = &edit
             && object::name(working) != target.name
         {
@@ -44,7 +44,7 @@ impl Engine {
         self.check_namespace(target, false)?;
         let deadline = self.clock.instant() + WRITE_TIMEOUT;
         loop {
-            // Notes of an attempt that is made again are not said twice.
+            // Warnings of a repeated attempt must not be reported twice.
             let mut noted = Warnings::default();
             let attempt = self.try_update(target, &edit, options, &mut noted).await?;
             match attempt {
@@ -53,8 +53,10 @@ impl Engine {
                     return Ok(written);
                 }
                 Attempt::Create(working) => return self.create(target, working, options, warnings).await,
-                Attempt::Overtaken { insists: false } if self.clock.instant() < deadline => {}
-                Attempt::Overtaken { .. } => {
+                Attempt::Conflicted {
+                    requires_version: false,
+                } if self.clock.instant() < deadline => {}
+                Attempt::Conflicted { .. } => {
                     return Err(ApiError::stale(&target.resource.group_resource(), &target.name));
                 }
             }
@@ -86,29 +88,29 @@ impl Engine {
             Edit::Replace(working) => working.clone(),
             Edit::Change(change) => change(&old, warnings)?,
         };
-        agree_on_namespace(target, &mut new)?;
+        resolve_namespace(target, &mut new)?;
         if matches!(edit, Edit::Replace(_)) {
             check_uid(target, &new, &old)?;
         }
-        let insists = check_version(target, &new, &record, edit)?;
-        note_duplicate_owners(&mut new, warnings);
+        let requires_version = check_version(target, &new, &record, edit)?;
+        warn_duplicate_owners(&mut new, warnings);
         metadata::inherit(&mut new, &old);
         prepare(resource, &mut new, &old, target.subresource, self.clock.now());
         target.check_change(Some(&old), &new)?;
         object::set_resource_version(&mut new, record.modified);
         validate::update(resource, &new, &old, target.subresource, warnings)?;
         if self.is_finished(resource, &new, &old) {
-            return self.finish(target, &record, new, options, insists).await;
+            return self.finish(target, &record, new, options, requires_version).await;
         }
         if object::same_content(&resource.stored(new.clone()), record.json()) {
-            return Ok(Attempt::Done(Written {
-                shown: Shown::Record(record),
+            return Ok(Attempt::Done(WriteResult {
+                object: ResultObject::Record(record),
                 created: false,
             }));
         }
         if options.dry_run {
-            return Ok(Attempt::Done(Written {
-                shown: Shown::Value(new),
+            return Ok(Attempt::Done(WriteResult {
+                object: ResultObject::Value(new),
                 created: false,
             }));
         }
@@ -116,19 +118,19 @@ impl Engine {
             .put(resource, target.key(), Expect::At(record.modified), new)
             .await
         {
-            Ok(record) => Ok(Attempt::Done(Written {
-                shown: Shown::Record(record),
+            Ok(record) => Ok(Attempt::Done(WriteResult {
+                object: ResultObject::Record(record),
                 created: false,
             })),
-            Err(PutError::Conflict) => Ok(Attempt::Overtaken { insists }),
-            Err(PutError::Refused(err)) => Err(err),
+            Err(PutError::Conflict) => Ok(Attempt::Conflicted { requires_version }),
+            Err(PutError::Rejected(err)) => Err(err),
         }
     }
 
-    /// The update took away the last thing that kept a deleted object in being.
+    /// Returns true if the update removes the last reason to keep a deleted object.
     fn is_finished(&self, resource: &Resource, new: &Value, old: &Value) -> bool {
-        let may_vanish = match &resource.origin {
-            Origin::BuiltIn(built_in) => built_in.may_vanish(new),
+        let can_be_removed = match &resource.origin {
+            Origin::BuiltIn(built_in) => built_in.can_be_removed(new),
             Origin::Custom(_) => true,
         };
         let grace_is_over = old["metadata"]["deletionGracePeriodSeconds"]
@@ -138,7 +140,7 @@ impl Engine {
         object::is_being_deleted(old)
             && grace_is_over
             && object::finalizers(new).next().is_none()
-            && may_vanish
+            && can_be_removed
     }
 
     async fn finish(
@@ -147,10 +149,10 @@ impl Engine {
         record: &Arc<Record>,
         new: Value,
         options: WriteOptions,
-        insists: bool,
+        requires_version: bool,
     ) -> Result<Attempt, ApiError> {
-        let done = Attempt::Done(Written {
-            shown: Shown::Value(new),
+        let done = Attempt::Done(WriteResult {
+            object: ResultObject::Value(new),
             created: false,
         });
         if options.dry_run {
@@ -158,18 +160,18 @@ impl Engine {
         }
         match self.remove(&target.resource, record).await {
             Ok(_) => Ok(done),
-            Err(PutError::Conflict) => Ok(Attempt::Overtaken { insists }),
-            Err(PutError::Refused(err)) => Err(err),
+            Err(PutError::Conflict) => Ok(Attempt::Conflicted { requires_version }),
+            Err(PutError::Rejected(err)) => Err(err),
         }
     }
 }
 
 enum Attempt {
-    Done(Written),
+    Done(WriteResult),
     Create(Value),
-    /// Somebody else wrote in between. `insists`: the client named the version it means.
-    Overtaken {
-        insists: bool,
+    /// Concurrent write. `requires_version` is true if the client specified a resourceVersion.
+    Conflicted {
+        requires_version: bool,
     },
 }
 
@@ -178,7 +180,7 @@ fn check_uid(target: &Target, new: &Value, old: &Value) -> Result<(), ApiError> 
     if given.is_empty() || given == actual {
         return Ok(());
     }
-    let why = format!(
+    let reason = format!(
         "StorageError: invalid object, Code: 4, Key: /registry{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
          failed: UID in precondition: {given}, UID in object meta: {actual}",
         target.key()
@@ -186,12 +188,11 @@ fn check_uid(target: &Target, new: &Value, old: &Value) -> Result<(), ApiError> 
     Err(ApiError::conflict(
         &target.resource.group_resource(),
         &target.name,
-        &why,
+        &reason,
     ))
 }
 
-/// Compares the version the client means with the one there is. True if the client named one by
-/// itself.
+/// Checks the resourceVersion of the request. Returns true if the client specified one itself.
 fn check_version(target: &Target, new: &Value, record: &Record, edit: &Edit<'_>) -> Result<bool, ApiError> {
     let resource = &target.resource;
     let given = object::resource_version(new);

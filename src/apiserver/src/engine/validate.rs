@@ -1,4 +1,4 @@
-//! All checks of one object before it is stored.
+//! Validation of objects before they are stored.
 
 use serde_json::Value;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -11,7 +11,7 @@ use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
 use crate::status::ApiError;
 use rooflet_apimachinery::schema::{FieldError, metadata as rules};
 
-/// Checks a new object in working form.
+/// Validates a new object in working form.
 pub(super) fn create(resource: &Resource, working: &Value, warnings: &mut Warnings) -> Result<(), ApiError> {
     let mut errors = type_errors(resource, working);
     if errors.is_empty() {
@@ -22,14 +22,14 @@ pub(super) fn create(resource: &Resource, working: &Value, warnings: &mut Warnin
         errors = kind_errors(resource, working, None, None, errors);
         check_finalizers(resource, working, None, &mut errors, warnings);
     }
-    refuse(resource, working, &errors)?;
+    reject_invalid(resource, working, &errors)?;
     if let Origin::BuiltIn(built_in) = &resource.origin {
         warnings.extend(built_in.warnings(working, None));
     }
     Ok(())
 }
 
-/// Checks an update in working form.
+/// Validates an update in working form.
 pub(super) fn update(
     resource: &Resource,
     working: &Value,
@@ -39,7 +39,7 @@ pub(super) fn update(
 ) -> Result<(), ApiError> {
     let mut errors = type_errors(resource, working);
     if errors.is_empty() {
-        // A definition's rules look at its metadata themselves.
+        // The rules of CustomResourceDefinitions include metadata.
         if !resource.is(BuiltIn::CustomResourceDefinition) {
             errors = rules::validate_update(
                 &working["metadata"],
@@ -52,14 +52,14 @@ pub(super) fn update(
             check_finalizers(resource, working, Some(old), &mut errors, warnings);
         }
     }
-    refuse(resource, working, &errors)?;
+    reject_invalid(resource, working, &errors)?;
     if let Origin::BuiltIn(built_in) = &resource.origin {
         warnings.extend(built_in.warnings(working, Some(old)));
     }
     Ok(())
 }
 
-fn refuse(resource: &Resource, working: &Value, errors: &[FieldError]) -> Result<(), ApiError> {
+fn reject_invalid(resource: &Resource, working: &Value, errors: &[FieldError]) -> Result<(), ApiError> {
     if errors.is_empty() {
         return Ok(());
     }
@@ -71,7 +71,7 @@ fn refuse(resource: &Resource, working: &Value, errors: &[FieldError]) -> Result
     ))
 }
 
-/// A custom resource carries its type itself, and it must be right.
+/// Checks that a custom resource has the expected apiVersion and kind.
 fn type_errors(resource: &Resource, working: &Value) -> Vec<FieldError> {
     if resource.custom().is_none() {
         return Vec::new();
@@ -113,7 +113,7 @@ fn kind_errors(
                 _ => custom.schema.validate_after(earlier, working, old),
             };
             let mut errors = if custom.schema.has_rules() {
-                beside_others(check)
+                run_blocking(check)
             } else {
                 check()
             };
@@ -130,9 +130,8 @@ fn kind_errors(
     }
 }
 
-/// Work that may take long: other tasks of this thread go on elsewhere, where there is an
-/// elsewhere.
-fn beside_others<T>(work: impl FnOnce() -> T) -> T {
+/// Runs slow work without blocking other tasks of this thread, if the runtime has several threads.
+fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         Ok(_) | Err(_) => work(),

@@ -1,5 +1,4 @@
-//! Rules on `metadata` that hold for every kind: what the server owns, what names, labels and
-//! references look like.
+//! Rules for `metadata` of all kinds: fields that the server owns, finalizers, owner references.
 
 use jiff::Timestamp;
 use rand::Rng as _;
@@ -9,7 +8,7 @@ use crate::object;
 use crate::object::typed::format_time;
 use rooflet_apimachinery::schema::{FieldError, metadata as rules};
 
-/// What the server sets itself; values from clients are dropped.
+/// Fields that the server sets. Values from clients are dropped.
 const SYSTEM_FIELDS: [&str; 6] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -18,20 +17,20 @@ const SYSTEM_FIELDS: [&str; 6] = [
     "selfLink",
     "uid",
 ];
-/// Finalizers that the server's own controllers serve; need no domain.
+/// Finalizers of the server's own controllers. They need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
 
-/// How a kind treats finalizers without a domain.
+/// Rule for finalizers without a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinalizerRule {
-    /// Refused, unless it is a standard one: core kinds.
+    /// Rejected unless standard (core kinds).
     Qualified,
-    /// Accepted with a warning: custom resources.
+    /// Accepted with a warning (custom resources).
     Warn,
     Any,
 }
 
-/// Drops what clients may not set and fills in what a new object gets.
+/// Drops fields that clients must not set, and sets the fields of a new object.
 pub(crate) fn initialise(object: &mut Value, now: Timestamp) {
     let metadata = object::metadata_mut(object);
     for field in SYSTEM_FIELDS {
@@ -42,14 +41,14 @@ pub(crate) fn initialise(object: &mut Value, now: Timestamp) {
     metadata.insert("creationTimestamp".to_owned(), Value::from(format_time(now)));
 }
 
-/// A name from `metadata.generateName`.
+/// Generates a name from `metadata.generateName`.
 pub(crate) fn generate_name(base: &str) -> String {
     let mut rng = rand::rng();
     rules::generate_name(base, |bound| rng.random_range(0..bound))
 }
 
-/// Carries over from `old` what an update may not touch. Unset fields are inherited, contradicting
-/// ones are left for validation to refuse.
+/// Restores fields of `old` that an update cannot change. Unset fields are inherited. Different
+/// values stay, so that validation rejects them.
 pub(crate) fn inherit(object: &mut Value, old: &Value) {
     let old = &old["metadata"];
     let metadata = object::metadata_mut(object);
@@ -71,7 +70,7 @@ pub(crate) fn inherit(object: &mut Value, old: &Value) {
     }
 }
 
-/// Applies a kind's rule to finalizers that `old` does not have. Errors and warnings.
+/// Applies a kind's rule to finalizers that `old` does not have. Returns errors and warnings.
 pub(crate) fn check_new_finalizers(
     object: &Value,
     old: Option<&Value>,
@@ -99,7 +98,7 @@ pub(crate) fn check_new_finalizers(
     }
 }
 
-/// Removes owner references that repeat an earlier one. Returns the uids of those removed.
+/// Removes duplicate owner references. Returns their uids.
 pub(crate) fn dedup_owner_references(object: &mut Value) -> Vec<String> {
     let Some(references) = object
         .get_mut("metadata")
@@ -126,7 +125,7 @@ pub(crate) fn dedup_owner_references(object: &mut Value) -> Vec<String> {
     removed
 }
 
-/// Marks an object as being deleted. An object with a generation gets the next one.
+/// Sets the deletion fields of an object. Increments its generation, if it has one.
 pub(crate) fn mark_deleting(object: &mut Value, now: Timestamp) {
     let metadata: &mut Map<String, Value> = object::metadata_mut(object);
     if !metadata.contains_key("deletionTimestamp") {
@@ -144,7 +143,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_unqualified_finalizer_warns_or_fails_once() {
+    fn unqualified_finalizer_warns_or_fails_only_when_added() {
         let object = json!({"metadata": {"finalizers": ["mine", "orphan", "a.b", "x/y"]}});
         let (errors, warnings) = check_new_finalizers(&object, None, FinalizerRule::Warn);
         assert_eq!((errors.len(), warnings.len()), (0, 2));
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_inherits_what_the_server_owns() {
+    fn update_inherits_fields_that_the_server_owns() {
         let old = json!({"metadata": {"name": "a", "uid": "u", "generation": 3, "creationTimestamp": "t"}});
         let mut new = json!({"metadata": {"name": "a", "generation": 9, "managedFields": []}});
         inherit(&mut new, &old);
@@ -175,12 +174,12 @@ mod tests {
         inherit(&mut other, &old);
         assert_eq!(
             other["metadata"]["uid"], "x",
-            "a contradiction is left for validation to refuse"
+            "a different value stays for validation"
         );
     }
 
     #[test]
-    fn deleting_twice_keeps_the_first_time() {
+    fn second_deletion_keeps_the_first_timestamp() {
         let mut object = json!({"metadata": {"generation": 3}});
         mark_deleting(&mut object, Timestamp::UNIX_EPOCH);
         let once = object.clone();

@@ -1,6 +1,6 @@
-//! Decoding of built-in kinds as Go's typed decoders do it: unknown fields fall away, `null` means
-//! absent, a wrong type refuses the body with `encoding/json`'s words. The types are the OpenAPI
-//! schemas of the upstream API.
+//! Decoding of built-in kinds like Go's typed decoders: unknown fields are dropped, `null` means
+//! absent, and a wrong type fails with the text of `encoding/json`. The types are derived from the
+//! OpenAPI schemas of the upstream API.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use rooflet_apimachinery::schema::builtin::REFERENCE_PREFIX;
 
 const PACKAGE_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
-/// The shape of one Go type.
+/// Shape of a Go type.
 #[derive(Debug)]
 enum Shape {
     Struct {
@@ -31,19 +31,19 @@ enum Shape {
     Float,
     Bool,
     IntOrString,
-    /// A schema, or something simpler in its place: told apart by the JSON type.
+    /// A schema, or a simpler value in its place. The JSON type decides.
     SchemaOr(String),
     Any,
     Named(String),
 }
 
-/// Definitions, compiled.
+/// Compiled definitions.
 #[derive(Debug)]
 pub(crate) struct Types {
     shapes: HashMap<String, Shape>,
 }
 
-/// A decoded object.
+/// Decoded object.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Decoded {
     pub value: Value,
@@ -124,7 +124,7 @@ fn shape(schema: &Value, name: &str) -> Shape {
 }
 
 impl Types {
-    /// Compiles the definitions of that name and all that they refer to.
+    /// Compiles the named definitions and all definitions that they reference.
     pub(crate) fn of(roots: impl IntoIterator<Item = &'static str>) -> Self {
         let mut shapes = HashMap::new();
         let mut pending: Vec<String> = roots.into_iter().map(str::to_owned).collect();
@@ -156,7 +156,7 @@ impl Types {
         })
     }
 
-    /// Decodes an object's `metadata`; paths start with `metadata`.
+    /// Decodes an object's `metadata`. Paths start with `metadata`.
     pub(crate) fn decode_metadata(&self, value: Value) -> Result<Decoded, DecodeTypeError> {
         let mut decoder = Decoder {
             types: self,
@@ -164,7 +164,7 @@ impl Types {
         };
         let place = Place::root("metadata", "ObjectMeta");
         let shape = Shape::Named(format!("{PACKAGE_META}ObjectMeta"));
-        // Custom resources' metadata is decoded by itself, so its errors do not name it.
+        // Metadata of custom resources is decoded separately, so errors do not contain `metadata`.
         let value = decoder
             .decode(&shape, value, &place)
             .map_err(DecodeTypeError::without_metadata)?;
@@ -175,19 +175,19 @@ impl Types {
     }
 }
 
-/// The reason why a value is not of a type, in the words of Go's decoder.
+/// Decoding error, in the wording of Go's decoder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeTypeError {
     #[error(
-        "json: cannot unmarshal {found} into Go {} of type {wanted}",
+        "json: cannot unmarshal {found} into Go {} of type {expected}",
         field.as_ref().map_or_else(|| "value".to_owned(), |field| format!("struct field {field}"))
     )]
     Mismatch {
-        /// The JSON type; of a number that does not fit, the number too.
+        /// JSON type; for a number that is out of range, also the number.
         found: String,
         /// Struct and path. `None` for the whole value.
         field: Option<String>,
-        wanted: String,
+        expected: String,
     },
     #[error("illegal base64 data at input byte {position}")]
     Base64 { position: usize },
@@ -201,7 +201,7 @@ pub(crate) enum DecodeTypeError {
 }
 
 impl DecodeTypeError {
-    /// The error of metadata that is decoded by itself.
+    /// Removes `metadata` from the path of an error of separately decoded metadata.
     fn without_metadata(mut self) -> Self {
         if let Self::Mismatch {
             field: Some(field), ..
@@ -213,14 +213,14 @@ impl DecodeTypeError {
     }
 }
 
-/// Where the decoder is, as errors name it.
+/// Position of the decoder, for errors.
 #[derive(Clone)]
 struct Place {
-    /// `spec.versions[0].name`; keys of maps are in it.
+    /// Full path with map keys, for example `spec.versions[0].name`.
     path: String,
-    /// As Go's type errors have it: fields of structs only.
+    /// Path in Go's type errors: struct fields only.
     go_path: String,
-    /// The struct that holds the field.
+    /// Struct that contains the field.
     go_struct: String,
 }
 
@@ -255,7 +255,7 @@ impl Place {
         }
     }
 
-    fn mismatch(&self, value: &Value, wanted: &str) -> DecodeTypeError {
+    fn mismatch(&self, value: &Value, expected: &str) -> DecodeTypeError {
         let found = match value {
             Value::Null => "null",
             Value::Bool(_) => "bool",
@@ -270,7 +270,7 @@ impl Place {
                 "" => None,
                 path => Some(format!("{}.{path}", self.go_struct)),
             },
-            wanted: wanted.to_owned(),
+            expected: expected.to_owned(),
         }
     }
 }
@@ -289,7 +289,7 @@ struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    /// `None`: the field is absent.
+    /// Decodes a value. Returns `None` if the field is absent.
     fn decode(
         &mut self,
         shape: &Shape,
@@ -432,15 +432,15 @@ impl Decoder<'_> {
     }
 }
 
-fn number_mismatch(place: &Place, number: &serde_json::Number, wanted: &str) -> DecodeTypeError {
-    let mut err = place.mismatch(&Value::Number(number.clone()), wanted);
+fn number_mismatch(place: &Place, number: &serde_json::Number, expected: &str) -> DecodeTypeError {
+    let mut err = place.mismatch(&Value::Number(number.clone()), expected);
     if let DecodeTypeError::Mismatch { found, .. } = &mut err {
         *found = format!("number {number}");
     }
     err
 }
 
-/// What `null` leaves in a list or map.
+/// Returns the value of `null` in a list or map.
 fn zero(shape: &Shape) -> Value {
     match shape {
         Shape::Text | Shape::Bytes => Value::from(""),
@@ -475,7 +475,7 @@ fn parse_time(text: &str) -> Result<String, DecodeTypeError> {
     Ok(format_time(time))
 }
 
-/// Microseconds are written with exactly six digits, and read only so.
+/// Parses a time with exactly six decimals, as `metav1.MicroTime` requires.
 fn parse_micro_time(text: &str) -> Result<String, DecodeTypeError> {
     const LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
     let time = parse_rfc3339(text, LAYOUT)?;
@@ -509,12 +509,12 @@ fn parse_rfc3339(text: &str, layout: &'static str) -> Result<Timestamp, DecodeTy
     })
 }
 
-/// RFC 3339 with seconds, as `metav1.Time` is written.
+/// Formats RFC 3339 with seconds, like `metav1.Time`.
 pub(crate) fn format_time(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// RFC 3339 with exactly six decimals, as `metav1.MicroTime` is written.
+/// Formats RFC 3339 with exactly six decimals, like `metav1.MicroTime`.
 pub(crate) fn format_micro_time(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
@@ -534,7 +534,7 @@ mod tests {
     const LEASE: &str = "io.k8s.api.coordination.v1.Lease";
 
     #[test]
-    fn unknown_fields_fall_away_and_null_means_absent() {
+    fn drops_unknown_fields_and_nulls() {
         let body = json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"a": "1"}, "binaryData": null,
             "bogus": 1, "metadata": {"name": "x", "creationTimestamp": null, "labels": {}, "odd": {"a": 1}}});
         let got = types().decode(CONFIG_MAP, body).expect("decodes");
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_refused_in_gos_words() {
+    fn type_errors_match_go_wording() {
         let check = |definition: &str, body: Value, expect: &str| {
             let err = types().decode(definition, body).expect_err(expect);
             assert_eq!(err.to_string(), expect);
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn micro_time_has_six_decimals_on_input_and_output() {
+    fn micro_time_requires_and_writes_six_decimals() {
         let lease = |time: &str| types().decode(LEASE, json!({"spec": {"renewTime": time}}));
         let got = lease("2026-01-02T03:04:05.000600+01:00")
             .expect("six decimals")
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_nest_without_end() {
+    fn decodes_nested_schemas() {
         let crd = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {
             "properties": {"spec": {"additionalProperties": {"type": "string", "oops": 1}, "default": {"a": null}}}}}}]}});
         let got = types().decode(CRD, crd).expect("decodes");

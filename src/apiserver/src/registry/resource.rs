@@ -1,4 +1,4 @@
-//! One served resource: a kind in one group version, with everything the handlers need to treat it.
+//! Served resource: a kind in a group version, with its conversions and storage keys.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use rooflet_apimachinery::table::Table;
 use rooflet_apimachinery::verb::Verb;
 use rooflet_store::{Key, Record, Revision};
 
-/// The verbs of every custom resource, as discovery lists them.
+/// Verbs of custom resources, in discovery order.
 const CUSTOM_VERBS: [Verb; 8] = [
     Verb::Delete,
     Verb::DeleteCollection,
@@ -42,42 +42,42 @@ pub(crate) struct Resource {
     pub namespaced: bool,
     pub table: Table,
     pub origin: Origin,
-    /// `{"kind":"…","apiVersion":"…",`: opens every single built-in object.
+    /// First members of a serialized built-in object: `{"kind":"…","apiVersion":"…",`.
     type_prefix: Bytes,
 }
 
-/// Where a resource comes from.
+/// Origin of a resource.
 #[derive(Debug)]
 pub(crate) enum Origin {
     BuiltIn(BuiltIn),
     Custom(Box<CustomVersion>),
 }
 
-/// One version of a CustomResourceDefinition.
+/// Version of a CustomResourceDefinition.
 #[derive(Debug)]
 pub(crate) struct CustomVersion {
     pub definition: DefinitionVersion,
     pub is_served: bool,
     pub schema: Arc<StructuralSchema>,
-    /// `spec.versions[*]` as it stands in the definition.
+    /// `spec.versions[*]` of the definition.
     pub spec: Value,
     pub has_status: bool,
     pub scale: Option<ScalePaths>,
-    /// Paths without the leading dot, as selectors name them.
+    /// Selectable field paths without the leading dot, as in field selectors.
     pub selectable_fields: Vec<String>,
     pub storage_version: String,
-    /// Objects modified after this revision lie in the store in the storage version, pruned and
-    /// defaulted by it.
-    pub fresh_since: Revision,
+    /// Objects modified after this revision are stored in the storage version, pruned and with
+    /// defaults.
+    pub schema_since: Revision,
     pub is_only_version: bool,
-    /// The definition is being deleted: no new objects.
+    /// True while the definition is being deleted: creation of objects is rejected.
     pub is_terminating: bool,
     pub deprecation_warning: Option<String>,
-    /// Cancelled when the definition changes or goes: what was told by it, watches above all, ends.
+    /// Cancelled when the definition changes or is deleted. Ends the watches that use it.
     pub retired: CancellationToken,
 }
 
-/// A CustomResourceDefinition and the generation of its spec.
+/// Name and generation of a CustomResourceDefinition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DefinitionVersion {
     pub name: String,
@@ -95,7 +95,7 @@ impl DefinitionVersion {
     }
 }
 
-/// Where the `scale` subresource reads and writes, as lists of keys.
+/// Field paths of the `scale` subresource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ScalePaths {
     pub spec_replicas: Vec<String>,
@@ -103,13 +103,13 @@ pub(crate) struct ScalePaths {
     pub selector: Option<Vec<String>>,
 }
 
-/// A part of an object with its own endpoint.
+/// Subresource of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subresource {
     Status,
     Scale,
     Finalize,
-    /// Whether a certificate signing request is granted.
+    /// Approval or denial of a certificate signing request.
     Approval,
 }
 
@@ -196,12 +196,12 @@ impl Resource {
         }
     }
 
-    /// Whether clients can reach it.
+    /// Returns true if clients can access the resource.
     pub(crate) fn is_served(&self) -> bool {
         self.custom().is_none_or(|custom| custom.is_served)
     }
 
-    /// Whether objects lie in the store in this version.
+    /// Returns true for the storage version.
     pub(crate) fn is_stored(&self) -> bool {
         self.custom()
             .is_none_or(|custom| custom.storage_version == self.version)
@@ -211,7 +211,7 @@ impl Resource {
         matches!(&self.origin, Origin::BuiltIn(own) if *own == built_in)
     }
 
-    /// The subresource of that name, if the resource has it.
+    /// Returns the subresource with this name if the resource has it.
     pub(crate) fn subresource(&self, name: &str) -> Option<Subresource> {
         let candidate = match name {
             "status" => Subresource::Status,
@@ -266,7 +266,7 @@ impl Resource {
         matches!(&self.origin, Origin::BuiltIn(built_in) if built_in.facts().updates_unconditionally)
     }
 
-    /// Whether deleting one may wait for, or orphan, its dependents.
+    /// Returns true if a deletion may wait for, or orphan, dependents.
     pub(crate) fn is_collected(&self) -> bool {
         match &self.origin {
             Origin::BuiltIn(built_in) => built_in.is_collected(),
@@ -274,7 +274,7 @@ impl Resource {
         }
     }
 
-    /// All objects of the kind lie under this prefix, in the order in which lists show them.
+    /// Returns the key prefix of all objects of the kind. Keys sort in list order.
     pub(crate) fn prefix(&self) -> Cow<'static, str> {
         match &self.origin {
             Origin::BuiltIn(built_in) => Cow::Borrowed(built_in.facts().storage),
@@ -282,7 +282,7 @@ impl Resource {
         }
     }
 
-    /// The prefix of one namespace, or of all of them.
+    /// Returns the key prefix of one namespace, or of all if `None`.
     pub(crate) fn prefix_in(&self, namespace: Option<&str>) -> String {
         match namespace.filter(|_| self.namespaced) {
             Some(namespace) => format!("{}{namespace}/", self.prefix()),
@@ -294,20 +294,20 @@ impl Resource {
         Key::new(format!("{}{name}", self.prefix_in(namespace)))
     }
 
-    /// Whether a stored object's bytes are what this version serves, type members aside.
+    /// Returns true if the stored bytes equal the served bytes, except for type members.
     fn is_verbatim(&self, record: &Record) -> bool {
         match &self.origin {
             Origin::BuiltIn(built_in) => built_in.is_stored_form(),
             Origin::Custom(custom) => {
-                record.modified > custom.fresh_since
+                record.modified > custom.schema_since
                     && custom.is_only_version
                     && custom.storage_version == self.version
             }
         }
     }
 
-    /// The object as this version serves it, for lists: built-in items have no `apiVersion` and
-    /// `kind`.
+    /// Returns the object as a list item of this version. Items of built-in kinds have no
+    /// `apiVersion` and `kind`.
     pub(crate) fn item_bytes(&self, record: &Record) -> Bytes {
         if self.is_verbatim(record) {
             record.value.clone()
@@ -316,7 +316,7 @@ impl Resource {
         }
     }
 
-    /// The object as this version serves it, by itself.
+    /// Returns the object as a single object of this version.
     pub(crate) fn object_bytes(&self, record: &Record) -> Bytes {
         let item = self.item_bytes(record);
         match &self.origin {
@@ -330,8 +330,9 @@ impl Resource {
         }
     }
 
-    /// The object in the form in which it is worked on: this version's for custom resources, the
-    /// stored one, without type members, for built-in kinds.
+    /// Returns the object in working form: this version's form for custom resources, the stored
+    /// form
+    /// without type members for built-in kinds.
     pub(crate) fn view<'a>(&self, record: &'a Record) -> Cow<'a, Value> {
         match &self.origin {
             Origin::BuiltIn(_) => Cow::Borrowed(record.json()),
@@ -340,7 +341,7 @@ impl Resource {
         }
     }
 
-    /// From what the store holds to what this version's lists show.
+    /// Converts an object from the stored form to this version's list item form.
     fn converted(&self, mut stored: Value) -> Value {
         match &self.origin {
             Origin::BuiltIn(built_in) => built_in.served_form(stored),
@@ -355,7 +356,7 @@ impl Resource {
         }
     }
 
-    /// From the working form to what the store holds.
+    /// Converts an object from the working form to the stored form.
     pub(crate) fn stored(&self, mut working: Value) -> Value {
         if let Origin::Custom(custom) = &self.origin
             && let Some(map) = working.as_object_mut()
@@ -366,7 +367,7 @@ impl Resource {
         working
     }
 
-    /// From the working form to what clients see and send.
+    /// Converts an object from the working form to the form of requests and responses.
     pub(crate) fn external(&self, working: Value) -> Value {
         let mut object = match &self.origin {
             Origin::BuiltIn(built_in) => built_in.served_form(working),
@@ -379,7 +380,7 @@ impl Resource {
         object
     }
 
-    /// The value of a selectable field, from the object in working form.
+    /// Returns the value of a selectable field of an object in working form.
     pub(crate) fn selectable_field<'a>(&self, working: &'a Value, field: &str) -> Option<Cow<'a, str>> {
         match field {
             "metadata.name" => return Some(Cow::Borrowed(object::name(working))),
@@ -408,7 +409,8 @@ impl Resource {
         self.selectable_field(&Value::Null, field).is_some()
     }
 
-    /// `{"apiVersion":…,"kind":…,"metadata":{"resourceVersion":…}}`: what a bookmark carries.
+    /// Returns the object of a bookmark event:
+    /// `{"apiVersion":…,"kind":…,"metadata":{"resourceVersion":…}}`.
     pub(crate) fn bookmark(&self, version: Revision, ends_initial_events: bool) -> Value {
         let mut metadata = json!({"resourceVersion": version.to_string()});
         if ends_initial_events {
@@ -418,7 +420,7 @@ impl Resource {
     }
 }
 
-/// What a resource is called.
+/// Names of a resource.
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     pub group: String,
@@ -431,7 +433,7 @@ pub(crate) struct Names {
     pub categories: Vec<String>,
 }
 
-/// `v1` in the core group, else `group/version`.
+/// Returns `v1` for the core group, otherwise `group/version`.
 pub(crate) fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() {
         version.to_owned()
@@ -441,7 +443,7 @@ pub(crate) fn api_version(group: &str, version: &str) -> String {
 }
 
 pub(crate) fn to_bytes(value: &Value) -> Bytes {
-    Bytes::from(serde_json::to_vec(value).expect("a JSON value always serialises into memory"))
+    Bytes::from(serde_json::to_vec(value).expect("serialising a JSON value cannot fail"))
 }
 
 #[cfg(test)]
@@ -449,7 +451,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_lie_in_namespace_and_name_order() {
+    fn keys_sort_by_namespace_and_name() {
         let config_maps = Resource::built_in(BuiltIn::ConfigMap);
         assert_eq!(config_maps.key(Some("a"), "b").as_str(), "/core/configmaps/a/b");
         assert_eq!(config_maps.prefix_in(None), "/core/configmaps/");
@@ -458,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn both_event_groups_share_one_prefix() {
+    fn both_event_groups_share_the_storage_prefix() {
         let (core, events) = (
             Resource::built_in(BuiltIn::Event),
             Resource::built_in(BuiltIn::EventsEvent),

@@ -1,10 +1,10 @@
-//! What a Status says beside its message.
+//! `details` of a Status.
 
 use serde_json::{Map, Value};
 
 use super::GroupResource;
 
-/// One entry of `details.causes`.
+/// Entry of `details.causes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cause {
     pub(super) reason: String,
@@ -27,7 +27,7 @@ impl Cause {
     }
 }
 
-/// `details`; empty members are left out of the answer.
+/// `details` of a Status. Empty members are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Details {
     pub(super) name: String,

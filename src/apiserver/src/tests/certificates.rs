@@ -1,4 +1,4 @@
-//! Bootstrap tokens and users' certificates: requests, approval, signatures, refusals.
+//! Bootstrap tokens and user certificates: requests, approval, signing, rejection.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -27,7 +27,7 @@ async fn start_at(clock: Clock) -> TestServer {
     TestServer::start_with(options).await
 }
 
-/// Makes the bootstrap token, with more keys.
+/// Creates the bootstrap token with additional keys.
 async fn make_token(server: &TestServer, more: Value) {
     let mut data = json!({"token-id": "abcdef", "token-secret": "0123456789abcdef",
         "usage-bootstrap-authentication": "true"});
@@ -40,13 +40,13 @@ async fn make_token(server: &TestServer, more: Value) {
     assert_eq!(made.code, 201, "{}", made.body);
 }
 
-/// A request and the key that it was made with.
-struct Asked {
+/// Certificate signing request with its private key.
+struct NewRequest {
     object: Value,
     key: String,
 }
 
-fn ask(name: &str, signer: &str, subject: (&str, &str), names: &[&str]) -> Asked {
+fn new_request(name: &str, signer: &str, subject: (&str, &str), names: &[&str]) -> NewRequest {
     let (organization, common_name) = subject;
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -68,19 +68,19 @@ fn ask(name: &str, signer: &str, subject: (&str, &str), names: &[&str]) -> Asked
     let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": name}, "spec": {"request": BASE64.encode(pem.expect("PEM")), "signerName": signer,
         "usages": ["digital signature", purpose]}});
-    Asked {
+    NewRequest {
         object,
         key: key.serialize_pem(),
     }
 }
 
-/// Waits, as the administrator, until the request has what `is_done` looks for.
+/// Waits, as the administrator, until the status of the request satisfies `is_done`.
 async fn settled(server: &TestServer, name: &str, is_done: fn(&Value) -> bool) -> Value {
     let mut frames = server
         .watch(&format!("{CSRS}?watch=true&fieldSelector=metadata.name={name}"))
         .await;
     loop {
-        let frame = frames.next().await.expect("an answer before the watch ends");
+        let frame = frames.next().await.expect("a frame before the watch ends");
         if is_done(&frame["object"]["status"]) {
             return frame["object"].clone();
         }
@@ -101,36 +101,44 @@ fn certificate(csr: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_token_is_good_as_long_as_its_secret_is() {
+async fn token_is_valid_while_its_secret_is() {
     let clock = ManualClock::new(Clock::System.now());
     let server = start_at(Clock::Manual(clock.clone())).await;
-    let joining = server.asked_by(TOKEN, None);
-    assert_eq!(joining.get("/apis").await.code, 401, "there is none yet");
+    let joining = server.as_user(TOKEN, None);
+    assert_eq!(
+        joining.get("/apis").await.code,
+        401,
+        "the token does not exist yet"
+    );
     let ends = Clock::System.now() + std::time::Duration::from_secs(3600);
     make_token(&server, json!({"expiration": ends.to_string()})).await;
     assert_eq!(joining.get("/apis").await.code, 200);
-    let wrong = server.asked_by("abcdef.0123456789abcdeX", None);
+    let wrong = server.as_user("abcdef.0123456789abcdeX", None);
     assert_eq!(wrong.get("/apis").await.code, 401);
     clock.advance(std::time::Duration::from_secs(3700));
-    assert_eq!(joining.get("/apis").await.code, 401, "its time is over");
+    assert_eq!(joining.get("/apis").await.code, 401, "the token has expired");
     server.delete(&format!("{SECRETS}/bootstrap-token-abcdef")).await;
     make_token(&server, json!({})).await;
     assert_eq!(joining.get("/apis").await.code, 200);
     server.delete(&format!("{SECRETS}/bootstrap-token-abcdef")).await;
-    assert_eq!(joining.get("/apis").await.code, 401, "it was deleted");
+    assert_eq!(joining.get("/apis").await.code, 401, "the token was deleted");
 }
 
 #[tokio::test]
-async fn people_approve_what_users_ask_for() {
+async fn user_certificates_require_approval() {
     let server = start().await;
     let condition = |kind: &str| {
         json!({"status": {"conditions": [{"type": kind, "status": "True", "reason": "Test",
         "message": "", "lastUpdateTime": null}]}})
     };
-    let alice = ask("alice", USER_CLIENT, ("team", "alice"), &[]);
+    let alice = new_request("alice", USER_CLIENT, ("team", "alice"), &[]);
     assert_eq!(server.post(CSRS, &alice.object).await.code, 201);
     let path = format!("{CSRS}/alice");
-    assert_eq!(server.get(&path).await.body["status"], json!({}), "never unasked");
+    assert_eq!(
+        server.get(&path).await.body["status"],
+        json!({}),
+        "user requests are not approved automatically"
+    );
     let ignored = server.merge(&path, &condition("Approved")).await;
     assert_eq!((ignored.code, &ignored.body["status"]), (200, &json!({})));
     let ignored = server
@@ -155,7 +163,7 @@ async fn people_approve_what_users_ask_for() {
         denied.message()
     );
     let identity = format!("{}{}", alice.key, certificate(&issued));
-    let user = server.asked_by("", Some(&identity));
+    let user = server.as_user("", Some(&identity));
     assert_eq!(user.get("/apis").await.code, 200);
     assert!(
         user.get(GIZMOS)
@@ -164,17 +172,17 @@ async fn people_approve_what_users_ask_for() {
             .contains("User \"alice\" cannot list")
     );
 
-    let root = ask("root", USER_CLIENT, ("system:masters", "root"), &[]);
-    let refused = server.post(CSRS, &root.object).await;
+    let root = new_request("root", USER_CLIENT, ("system:masters", "root"), &[]);
+    let rejected = server.post(CSRS, &root.object).await;
     assert_eq!(
-        (refused.code, refused.message()),
+        (rejected.code, rejected.message()),
         (
             403,
             "certificatesigningrequests.certificates.k8s.io \"root\" is forbidden: use of kubernetes.io/kube-apiserver-client \
              signer with system:masters group is not allowed"
         )
     );
-    let node = ask("node", USER_CLIENT, ("system:nodes", "system:node:mini"), &[]);
+    let node = new_request("node", USER_CLIENT, ("system:nodes", "system:node:mini"), &[]);
     assert_eq!(server.post(CSRS, &node.object).await.code, 201);
     server
         .merge(&format!("{CSRS}/node/approval"), &condition("Approved"))

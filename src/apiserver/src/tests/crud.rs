@@ -1,4 +1,4 @@
-//! Writes and the errors they meet.
+//! Writes and their errors.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::definitions::until;
 use super::{GIZMOS, TestServer, gizmo};
 
 #[tokio::test]
-async fn an_object_is_created_defaulted_read_changed_and_deleted() {
+async fn object_is_created_with_defaults_read_updated_and_deleted() {
     let server = TestServer::start().await;
     let mut body = gizmo("a");
     body["status"] = json!({"phase": "Ignored"});
@@ -28,7 +28,7 @@ async fn an_object_is_created_defaulted_read_changed_and_deleted() {
     assert_eq!(
         (noop.code, noop.version()),
         (200, created.version()),
-        "a no-op keeps the version"
+        "a no-op keeps the resourceVersion"
     );
     let changed = server
         .merge(
@@ -39,10 +39,7 @@ async fn an_object_is_created_defaulted_read_changed_and_deleted() {
     assert_eq!(changed.body["metadata"]["generation"], 2);
     assert_eq!(changed.body.get("status"), None);
     let reset = server.merge(&path, &json!({"spec": {"tier": null}})).await;
-    assert_eq!(
-        reset.body["spec"]["tier"], "silver",
-        "null gives the default again"
-    );
+    assert_eq!(reset.body["spec"]["tier"], "silver", "null restores the default");
 
     let stale = server.put(&path, &created.body).await;
     assert_eq!(
@@ -64,19 +61,19 @@ async fn an_object_is_created_defaulted_read_changed_and_deleted() {
     let deleted = server.delete(&path).await;
     assert_eq!((deleted.code, &deleted.body["status"]), (200, &json!("Success")));
     assert_eq!(deleted.body["details"]["uid"], created.body["metadata"]["uid"]);
-    let gone = server.get(&path).await;
+    let missing = server.get(&path).await;
     assert_eq!(
-        (gone.code, gone.message()),
+        (missing.code, missing.message()),
         (404, "gizmos.example.com \"a\" not found")
     );
     assert_eq!(
-        gone.body["details"],
+        missing.body["details"],
         json!({"name": "a", "group": "example.com", "kind": "gizmos"})
     );
 }
 
 #[tokio::test]
-async fn bad_objects_are_refused_with_causes() {
+async fn invalid_objects_are_rejected_with_causes() {
     let server = TestServer::start().await;
     let check = async |change: Value, code: u16, message: &str| {
         let mut body = gizmo("x");
@@ -134,7 +131,7 @@ async fn bad_objects_are_refused_with_causes() {
 }
 
 #[tokio::test]
-async fn status_and_scale_have_their_own_doors() {
+async fn status_and_scale_are_separate_subresources() {
     let server = TestServer::start().await;
     server.post(GIZMOS, &gizmo("a")).await;
     let path = format!("{GIZMOS}/a");
@@ -171,12 +168,12 @@ async fn status_and_scale_have_their_own_doors() {
     assert_eq!(
         server.put(&format!("{path}/scale"), &body).await.code,
         409,
-        "the version has moved on"
+        "the resourceVersion is no longer current"
     );
 }
 
 #[tokio::test]
-async fn finalizers_hold_an_object_until_the_last_is_gone() {
+async fn object_is_kept_until_its_last_finalizer_is_removed() {
     let server = TestServer::start().await;
     let mut body = gizmo("a");
     body["metadata"]["finalizers"] = json!(["example.com/hold", "mine"]);
@@ -208,7 +205,7 @@ async fn finalizers_hold_an_object_until_the_last_is_gone() {
         .await;
     assert_eq!(added.code, 422);
     assert!(added.message().contains("no new finalizers can be added"));
-    // As controllers do it: a test, then the removal.
+    // Like a controller: a test operation before the removal.
     let json_patch = &[("content-type", "application/json-patch+json")];
     let wrong = json!([{"op": "test", "path": "/metadata/finalizers/0", "value": "other"},
         {"op": "remove", "path": "/metadata/finalizers"}]);
@@ -255,7 +252,7 @@ async fn dry_run_changes_nothing() {
 }
 
 #[tokio::test]
-async fn names_are_generated() {
+async fn generates_names() {
     let server = TestServer::start().await;
     let mut body = gizmo("a");
     body["metadata"] = json!({"generateName": "web-"});
@@ -265,7 +262,7 @@ async fn names_are_generated() {
 }
 
 #[tokio::test]
-async fn built_in_kinds_have_their_specials() {
+async fn built_in_kinds_apply_their_rules() {
     let server = TestServer::start().await;
     let secrets = "/api/v1/namespaces/default/secrets";
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}});
@@ -283,7 +280,7 @@ async fn built_in_kinds_have_their_specials() {
     assert_eq!(
         (item.get("kind"), &item["type"]),
         (None, &json!("Opaque")),
-        "list items carry no type"
+        "list items have no type"
     );
 
     let maps = "/api/v1/namespaces/default/configmaps";
@@ -299,7 +296,7 @@ async fn built_in_kinds_have_their_specials() {
     assert_eq!(
         (replaced.code, &replaced.body["data"]),
         (200, &json!({"b": "2"})),
-        "no version needed"
+        "updates without resourceVersion are accepted"
     );
     let wrong = server
         .post(maps, &json!({"metadata": {"name": "d"}, "data": {"a": 1}}))
@@ -357,7 +354,7 @@ async fn built_in_kinds_have_their_specials() {
 }
 
 #[tokio::test]
-async fn namespaces_wait_for_their_finalizer() {
+async fn namespace_waits_for_its_finalizer() {
     let server = TestServer::start().await;
     let created = server
         .post(
@@ -384,17 +381,17 @@ async fn namespaces_wait_for_their_finalizer() {
     );
     let terminating = server.delete("/api/v1/namespaces/team").await;
     assert_eq!(terminating.body["status"]["phase"], "Terminating");
-    let refused = server
+    let rejected = server
         .post(
             "/api/v1/namespaces/team/configmaps",
             &json!({"metadata": {"name": "c"}}),
         )
         .await;
     assert_eq!(
-        (refused.code, &refused.body["details"]["causes"][0]["reason"]),
+        (rejected.code, &rejected.body["details"]["causes"][0]["reason"]),
         (403, &json!("NamespaceTerminating"))
     );
-    // The server takes its own finalizer away once the namespace is empty, and only that.
+    // The server removes only its own finalizer once the namespace is empty.
     let only_held = |_: u16, body: &Value| body["spec"]["finalizers"] == json!(["example.com/hold"]);
     until(&server, "/api/v1/namespaces/team", "emptied", only_held).await;
     let mut finalized = server.get("/api/v1/namespaces/team").await.body;
@@ -410,7 +407,7 @@ async fn namespaces_wait_for_their_finalizer() {
 }
 
 #[tokio::test]
-async fn deletes_take_preconditions_policies_and_selectors() {
+async fn deletions_support_preconditions_policies_and_selectors() {
     let server = TestServer::start().await;
     let created = server.post(GIZMOS, &gizmo("a")).await;
     let path = format!("{GIZMOS}/a");
@@ -457,7 +454,7 @@ async fn deletes_take_preconditions_policies_and_selectors() {
 }
 
 #[tokio::test]
-async fn yaml_bodies_and_answers() {
+async fn accepts_and_returns_yaml() {
     let server = TestServer::start().await;
     let yaml = "apiVersion: example.com/v1\nkind: Gizmo\nmetadata: {name: why}\nspec:\n  image: \"on\"\n  replicas: 2\n";
     let headers = &[
@@ -468,7 +465,7 @@ async fn yaml_bodies_and_answers() {
         .send(Method::POST, GIZMOS, headers, yaml.as_bytes().to_vec())
         .await;
     assert_eq!(got.code, 201, "{got:?}");
-    let text = got.body.as_str().expect("YAML is no JSON");
+    let text = got.body.as_str().expect("YAML is not JSON");
     assert!(text.contains("replicas: 2"), "{text}");
     let norway = yaml.replace("why", "y");
     let got = server
@@ -496,9 +493,9 @@ async fn yaml_bodies_and_answers() {
     );
 }
 
-/// Others were faster again and again: that is no conflict for who named no version.
+/// Conflicts of writes without resourceVersion are retried instead of being returned to the client.
 #[tokio::test]
-async fn writes_without_a_version_are_tried_until_they_succeed() {
+async fn writes_without_resource_version_are_retried() {
     const WRITERS: usize = 16;
     const WRITES: usize = 12;
     let server = TestServer::start().await;

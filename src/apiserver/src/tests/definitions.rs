@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: established, changed, removed with all their objects.
+//! CustomResourceDefinitions: establishment, change, deletion with all objects.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,12 @@ fn part(name: &str) -> Value {
     json!({"apiVersion": "shop.example.com/v1", "kind": "Part", "metadata": {"name": name}, "spec": {"a": "x"}})
 }
 
-pub(super) async fn until(server: &TestServer, path: &str, what: &str, holds: impl Fn(u16, &Value) -> bool) {
+pub(super) async fn until(
+    server: &TestServer,
+    path: &str,
+    description: &str,
+    holds: impl Fn(u16, &Value) -> bool,
+) {
     let found = tokio::time::timeout(DEADLINE, async {
         loop {
             let got = server.get(path).await;
@@ -29,7 +34,7 @@ pub(super) async fn until(server: &TestServer, path: &str, what: &str, holds: im
             tokio::task::yield_now().await;
         }
     });
-    assert!(found.await.is_ok(), "{what}");
+    assert!(found.await.is_ok(), "{description}");
 }
 
 async fn install(server: &TestServer) {
@@ -52,7 +57,7 @@ async fn install(server: &TestServer) {
 }
 
 #[tokio::test]
-async fn a_definition_is_served_once_established_and_gone_with_its_objects() {
+async fn definition_is_served_once_established_and_deleted_with_its_objects() {
     let server = TestServer::start().await;
     install(&server).await;
     assert_eq!(server.post(PARTS, &part("a")).await.code, 201);
@@ -74,17 +79,17 @@ async fn a_definition_is_served_once_established_and_gone_with_its_objects() {
     );
     assert_eq!(watch.brief().await, "DELETED a");
     assert_eq!(watch.brief().await, "MODIFIED b");
-    let refused = server.post(PARTS, &part("c")).await;
-    assert_eq!(refused.code, 403, "{refused:?}");
+    let rejected = server.post(PARTS, &part("c")).await;
+    assert_eq!(rejected.code, 403, "{rejected:?}");
     server
         .merge(&format!("{PARTS}/b"), &json!({"metadata": {"finalizers": null}}))
         .await;
-    until(&server, PARTS, "the path is gone", |code, body| {
+    until(&server, PARTS, "the path is no longer served", |code, body| {
         code == 404 && body.is_string()
     })
     .await;
     assert_eq!(watch.brief().await, "DELETED b");
-    assert_eq!(watch.brief().await, "END", "watches of what is gone end");
+    assert_eq!(watch.brief().await, "END", "watches end with the definition");
     assert_eq!(
         server
             .get(&format!("{DEFINITIONS}/parts.shop.example.com"))
@@ -95,7 +100,7 @@ async fn a_definition_is_served_once_established_and_gone_with_its_objects() {
 }
 
 #[tokio::test]
-async fn a_changed_schema_rules_from_then_on_old_objects_too() {
+async fn changed_schema_applies_to_existing_objects() {
     let server = TestServer::start().await;
     install(&server).await;
     server.post(PARTS, &part("a")).await;
@@ -116,21 +121,21 @@ async fn a_changed_schema_rules_from_then_on_old_objects_too() {
     assert_eq!(
         old.body["spec"],
         json!({"b": "new"}),
-        "pruned and defaulted as it is read"
+        "pruning and defaults apply on read"
     );
     let item = server.get(PARTS).await.body["items"][0].clone();
     assert_eq!(item["spec"], json!({"b": "new"}));
 }
 
 #[tokio::test]
-async fn a_broken_definition_is_refused() {
+async fn rejects_invalid_definition() {
     let server = TestServer::start().await;
     let mut body = parts();
     body["metadata"]["name"] = json!("other.shop.example.com");
     body["spec"]["scope"] = json!("Everywhere");
-    let refused = server.post(DEFINITIONS, &body).await;
-    assert_eq!(refused.code, 422);
-    let fields: Vec<_> = refused.body["details"]["causes"]
+    let rejected = server.post(DEFINITIONS, &body).await;
+    assert_eq!(rejected.code, 422);
+    let fields: Vec<_> = rejected.body["details"]["causes"]
         .as_array()
         .expect("causes")
         .iter()
@@ -140,7 +145,7 @@ async fn a_broken_definition_is_refused() {
 }
 
 #[tokio::test]
-async fn the_names_of_built_in_kinds_are_not_given_away() {
+async fn names_of_built_in_kinds_are_not_accepted() {
     let server = TestServer::start().await;
     let mut body = parts();
     body["metadata"] = json!({"name": "leases.coordination.k8s.io", "annotations": {"api-approved.kubernetes.io": "unapproved"}});
@@ -149,7 +154,7 @@ async fn the_names_of_built_in_kinds_are_not_given_away() {
     let created = server.post(DEFINITIONS, &body).await;
     assert_eq!(created.code, 201, "{created:?}");
     let path = format!("{DEFINITIONS}/leases.coordination.k8s.io");
-    until(&server, &path, "refused", |_, body| {
+    until(&server, &path, "rejected", |_, body| {
         body["status"]["conditions"]
             .to_string()
             .contains("PluralConflict")
@@ -160,12 +165,12 @@ async fn the_names_of_built_in_kinds_are_not_given_away() {
     let got = server.post(leases, &lease).await;
     assert_eq!(got.code, 201, "{got:?}");
     assert_eq!(server.delete(&path).await.code, 200);
-    until(&server, &path, "gone", |code, _| code == 404).await;
+    until(&server, &path, "deleted", |code, _| code == 404).await;
     assert_eq!(server.get(&format!("{leases}/x")).await.code, 200);
 }
 
-/// Parts in a namespace, in two versions of which the stored one is not served; the other is as
-/// long as `served`.
+/// Definition in two versions. The stored version is not served; the other one is served if
+/// `served` is true.
 fn hidden(served: bool) -> Value {
     let mut body = parts();
     body["spec"]["scope"] = json!("Namespaced");
@@ -177,7 +182,7 @@ fn hidden(served: bool) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_not_served_goes_with_its_namespace_owner_and_definition() {
+async fn unserved_objects_are_deleted_with_namespace_owner_and_definition() {
     let server = TestServer::start().await;
     assert_eq!(server.post(DEFINITIONS, &hidden(true)).await.code, 201);
     let definition = format!("{DEFINITIONS}/parts.shop.example.com");
@@ -201,9 +206,9 @@ async fn what_is_not_served_goes_with_its_namespace_owner_and_definition() {
     assert_eq!(server.get(&default).await.code, 404);
 
     server.delete("/api/v1/namespaces/n").await;
-    until(&server, "/api/v1/namespaces/n", "gone", |code, _| code == 404).await;
+    until(&server, "/api/v1/namespaces/n", "deleted", |code, _| code == 404).await;
     server.delete(&format!("{maps}/owner")).await;
-    // Only what is served can be looked at.
+    // Only served objects can be read.
     server.merge(&definition, &versions(true)).await;
     until(&server, &format!("{default}/owned"), "collected", |code, _| {
         code == 404
@@ -220,14 +225,14 @@ async fn what_is_not_served_goes_with_its_namespace_owner_and_definition() {
 
     server.merge(&definition, &versions(false)).await;
     server.delete(&definition).await;
-    until(&server, &definition, "gone", |code, _| code == 404).await;
+    until(&server, &definition, "deleted", |code, _| code == 404).await;
     assert_eq!(server.post(DEFINITIONS, &hidden(true)).await.code, 201);
     until(&server, &default, "served anew", |code, _| code == 200).await;
     assert_eq!(server.get(&default).await.body["items"], json!([]));
 }
 
 #[tokio::test]
-async fn field_selectors_see_defaults_that_came_later() {
+async fn field_selectors_use_defaults_added_later() {
     let server = TestServer::start().await;
     let mut body = parts();
     let version = &mut body["spec"]["versions"][0];
@@ -251,7 +256,7 @@ async fn field_selectors_see_defaults_that_came_later() {
 }
 
 #[tokio::test]
-async fn a_version_that_was_stored_cannot_be_dropped() {
+async fn stored_version_cannot_be_removed() {
     let server = TestServer::start().await;
     let schema = parts()["spec"]["versions"][0]["schema"].clone();
     let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": schema});
@@ -266,10 +271,10 @@ async fn a_version_that_was_stored_cannot_be_dropped() {
         "{moved:?}"
     );
     let dropped = versions(json!([version("v2", true)]));
-    let refused = server.merge(&path, &dropped).await;
-    assert_eq!(refused.code, 422, "{refused:?}");
+    let rejected = server.merge(&path, &dropped).await;
+    assert_eq!(rejected.code, 422, "{rejected:?}");
     assert!(
-        refused
+        rejected
             .message()
             .contains("status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions")
     );

@@ -1,4 +1,4 @@
-//! The client library the rest of the process uses, against the server.
+//! Compatibility with the `kube` client library.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn object(name: &str) -> DynamicObject {
 }
 
 #[tokio::test]
-async fn watchers_list_and_stream() {
+async fn watcher_lists_and_streams() {
     let server = TestServer::start().await;
     let api = gizmo_api(client(&server));
     api.create(&PostParams::default(), &object("a"))
@@ -61,7 +61,7 @@ async fn watchers_list_and_stream() {
 }
 
 #[tokio::test]
-async fn finalizers_and_status_work_as_controllers_use_them() {
+async fn supports_finalizers_and_status_of_controllers() {
     let server = TestServer::start().await;
     let api = gizmo_api(client(&server));
     api.create(&PostParams::default(), &object("a"))
@@ -92,7 +92,7 @@ async fn finalizers_and_status_work_as_controllers_use_them() {
 }
 
 #[tokio::test]
-async fn a_recorder_writes_events_and_repeats_become_a_series() {
+async fn recorder_writes_events_and_repeats_as_series() {
     let server = TestServer::start().await;
     let client = client(&server);
     let recorder = Recorder::new(
@@ -133,7 +133,7 @@ async fn a_recorder_writes_events_and_repeats_become_a_series() {
 }
 
 #[tokio::test]
-async fn an_entry_is_made_and_changed() {
+async fn entry_is_created_and_updated() {
     let server = TestServer::start().await;
     let maps: Api<ConfigMap> = Api::namespaced(client(&server), "default");
     let mut entry = maps.entry("c").await.expect("answered").or_insert(|| ConfigMap {
@@ -148,7 +148,7 @@ async fn an_entry_is_made_and_changed() {
 }
 
 #[tokio::test]
-async fn discovery_finds_every_kind_both_ways() {
+async fn discovery_finds_all_kinds_plain_and_aggregated() {
     let server = TestServer::start().await;
     let client = client(&server);
     for discovery in [
@@ -167,7 +167,7 @@ async fn discovery_finds_every_kind_both_ways() {
 }
 
 #[tokio::test]
-async fn only_one_takes_a_lease() {
+async fn only_one_holder_acquires_a_lease() {
     let server = TestServer::start().await;
     let leases: Api<Lease> = Api::namespaced(client(&server), "kube-system");
     let mut lease = Lease {
@@ -189,7 +189,7 @@ async fn only_one_takes_a_lease() {
     leases
         .replace("leader", &PostParams::default(), &taken)
         .await
-        .expect("first come");
+        .expect("the first update succeeds");
     let lost = leases
         .replace("leader", &PostParams::default(), &first)
         .await

@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::json;
 
 use super::definitions::until;
-use super::{GIZMOS, Got, Options, TestServer, gizmo, gizmos};
+use super::{GIZMOS, Options, TestResponse, TestServer, gizmo, gizmos};
 use rooflet_base::clock::{Clock, ManualClock};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
@@ -15,7 +15,7 @@ const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
 #[tokio::test]
-async fn discovery_names_every_resource() {
+async fn discovery_contains_all_resources() {
     let server = TestServer::start().await;
     let groups = server.get("/apis").await;
     assert_eq!(groups.body["kind"], "APIGroupList");
@@ -53,7 +53,7 @@ async fn discovery_names_every_resource() {
 }
 
 #[tokio::test]
-async fn open_api_says_what_patches_take() {
+async fn openapi_describes_patch_parameters() {
     let server = TestServer::start().await;
     let index = server.get("/openapi/v3").await;
     let url = index.body["paths"]["apis/example.com/v1"]["serverRelativeURL"]
@@ -69,31 +69,31 @@ async fn open_api_says_what_patches_take() {
 }
 
 #[tokio::test]
-async fn the_open_api_index_is_read_again_only_when_it_changed() {
+async fn openapi_index_supports_if_modified_since() {
     let manual = ManualClock::new("2026-01-02T03:04:05Z".parse().expect("a time"));
     let server = TestServer::start_with(Options {
         clock: Clock::Manual(manual.clone()),
         ..Options::default()
     })
     .await;
-    let ask = async |since: &str| {
+    let fetch = async |since: &str| {
         let headers = [("if-modified-since", since)];
         server
             .send(Method::GET, "/openapi/v3", &headers, Vec::new())
             .await
     };
-    let modified = |got: &Got| got.headers.get("last-modified").cloned();
-    let fresh = ask("").await;
+    let modified = |got: &TestResponse| got.headers.get("last-modified").cloned();
+    let fresh = fetch("").await;
     assert_eq!(
         (fresh.code, modified(&fresh)),
         (200, None),
-        "it may change within this second"
+        "the index may change within this second"
     );
     manual.advance(Duration::from_secs(1));
     let date = "Fri, 02 Jan 2026 03:04:05 GMT";
-    let dated = ask("").await;
+    let dated = fetch("").await;
     assert_eq!(modified(&dated).expect("a date"), date);
-    let known = ask(date).await;
+    let known = fetch(date).await;
     assert_eq!((known.code, &known.body), (304, &json!("")));
     let mut other = gizmos();
     other["metadata"]["name"] = json!("widgets.example.org");
@@ -106,41 +106,41 @@ async fn the_open_api_index_is_read_again_only_when_it_changed() {
         body["paths"]["apis/example.org/v1"].is_object()
     })
     .await;
-    assert_eq!(modified(&ask("").await), None);
+    assert_eq!(modified(&fetch("").await), None);
     manual.advance(Duration::from_secs(1));
-    assert_eq!(ask(date).await.code, 200);
-    assert_eq!(ask("Fri, 02 Jan 2026 03:04:06 GMT").await.code, 304);
-    assert_eq!(ask("yesterday").await.code, 200);
+    assert_eq!(fetch(date).await.code, 200);
+    assert_eq!(fetch("Fri, 02 Jan 2026 03:04:06 GMT").await.code, 304);
+    assert_eq!(fetch("yesterday").await.code, 200);
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_who_asks() {
+async fn large_responses_are_compressed_on_request() {
     let server = TestServer::start().await;
-    let ask = async |path: &str, encoding: &str| {
+    let fetch = async |path: &str, encoding: &str| {
         let url = format!("{}{path}", server.url);
         let request = reqwest::Client::new().get(url).bearer_auth(&server.token);
-        let answer = request
+        let response = request
             .header("accept-encoding", encoding)
             .send()
             .await
-            .expect("an answer");
-        let is_gzip = answer
+            .expect("a response");
+        let is_gzip = response
             .headers()
             .get("content-encoding")
             .is_some_and(|value| value == "gzip");
         (
             is_gzip,
-            answer.headers().clone(),
-            answer.bytes().await.expect("a body"),
+            response.headers().clone(),
+            response.bytes().await.expect("a body"),
         )
     };
     let mut large = gizmo("large");
     large["metadata"]["annotations"] = json!({"note": "0123456789".repeat(14_000)});
     assert_eq!(server.post(GIZMOS, &large).await.code, 201);
     let path = format!("{GIZMOS}/large");
-    let (is_gzip, _, plain) = ask(&path, "br").await;
+    let (is_gzip, _, plain) = fetch(&path, "br").await;
     assert!(!is_gzip && plain.len() > 140_000);
-    let (is_gzip, headers, packed) = ask(&path, "br, gzip").await;
+    let (is_gzip, headers, packed) = fetch(&path, "br, gzip").await;
     assert!(is_gzip && packed.len() < plain.len() / 10, "{}", packed.len());
     assert_eq!(headers["vary"], "Accept-Encoding");
     let mut text = Vec::new();
@@ -148,14 +148,14 @@ async fn large_answers_are_compressed_for_who_asks() {
         .read_to_end(&mut text)
         .expect("gzip");
     assert_eq!(text, plain);
-    let (is_gzip, ..) = ask("/version", "gzip").await;
-    assert!(!is_gzip, "a small one is left as it is");
-    let (is_gzip, ..) = ask(&format!("{GIZMOS}?watch=1&timeoutSeconds=1"), "gzip").await;
+    let (is_gzip, ..) = fetch("/version", "gzip").await;
+    assert!(!is_gzip, "small responses are not compressed");
+    let (is_gzip, ..) = fetch(&format!("{GIZMOS}?watch=1&timeoutSeconds=1"), "gzip").await;
     assert!(!is_gzip, "a watch is never compressed");
 }
 
 #[tokio::test]
-async fn pages_show_one_version_and_end() {
+async fn all_pages_have_the_resource_version_of_the_first() {
     let server = TestServer::start().await;
     for name in ["a", "b", "c", "d", "e"] {
         server.post(GIZMOS, &gizmo(name)).await;
@@ -185,7 +185,7 @@ async fn pages_show_one_version_and_end() {
     assert_eq!(
         names,
         ["a", "b", "c", "d", "e"],
-        "the first page's version is shown to the end"
+        "all pages have the version of the first"
     );
     let bad = server.get(&format!("{GIZMOS}?continue=xyz")).await;
     assert_eq!(bad.code, 400);
@@ -205,7 +205,7 @@ async fn pages_show_one_version_and_end() {
 }
 
 #[tokio::test]
-async fn selectors_pick_by_label_and_field() {
+async fn selects_by_label_and_field() {
     let server = TestServer::start().await;
     for (name, node) in [("a", "n1"), ("b", "n2"), ("c", "n1")] {
         let mut body = gizmo(name);
@@ -291,12 +291,12 @@ async fn tables_and_partial_objects() {
     );
     let namespaces = server.get_as("/api/v1/namespaces", TABLE).await;
     assert_eq!(namespaces.body["rows"][0]["cells"][1], "Active");
-    let refused = server.get_as(GIZMOS, "application/vnd.kubernetes.protobuf").await;
-    assert_eq!(refused.code, 406);
+    let rejected = server.get_as(GIZMOS, "application/vnd.kubernetes.protobuf").await;
+    assert_eq!(rejected.code, 406);
 }
 
 #[tokio::test]
-async fn a_version_in_the_future_is_a_timeout() {
+async fn future_resource_version_times_out() {
     let server = TestServer::start().await;
     let got = server
         .get(&format!(
@@ -315,7 +315,7 @@ async fn a_version_in_the_future_is_a_timeout() {
 }
 
 #[tokio::test]
-async fn strangers_see_health_only() {
+async fn anonymous_requests_may_read_only_health() {
     let server = TestServer::start().await;
     let client = reqwest::Client::new();
     let code = async |path: &str, token: Option<&str>| {
@@ -323,7 +323,7 @@ async fn strangers_see_health_only() {
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
-        request.send().await.expect("an answer").status().as_u16()
+        request.send().await.expect("a response").status().as_u16()
     };
     assert_eq!(code("/version", None).await, 200);
     assert_eq!(code("/readyz", None).await, 200);
@@ -333,7 +333,7 @@ async fn strangers_see_health_only() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_limit_is_413() {
+async fn body_beyond_the_limit_returns_413() {
     let server = TestServer::start().await;
     let big = vec![b' '; (3 << 20) + 1];
     let got = server

@@ -1,4 +1,4 @@
-//! Watches: order, selection, bookmarks, ends.
+//! Watches: order, selection, bookmarks, end.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{DEADLINE, GIZMOS, Options, TestServer, gizmo};
 use rooflet_store::HistoryLimits;
 
 #[tokio::test]
-async fn a_watch_shows_what_was_and_then_every_change_once() {
+async fn watch_sends_existing_objects_then_every_change_once() {
     let server = TestServer::start().await;
     server.post(GIZMOS, &gizmo("a")).await;
     let mut all = server.watch(&format!("{GIZMOS}?watch=1")).await;
@@ -23,21 +23,21 @@ async fn a_watch_shows_what_was_and_then_every_change_once() {
     for watch in [&mut all, &mut later] {
         assert_eq!(watch.brief().await, "ADDED b");
         assert_eq!(watch.brief().await, "MODIFIED b");
-        let gone = watch.next().await.expect("a frame");
+        let deleted = watch.next().await.expect("a frame");
         assert_eq!(
-            (&gone["type"], &gone["object"]["spec"]["replicas"]),
+            (&deleted["type"], &deleted["object"]["spec"]["replicas"]),
             (&json!("DELETED"), &json!(2))
         );
         let newest = server.get(GIZMOS).await.version();
         assert_eq!(
-            gone["object"]["metadata"]["resourceVersion"], newest,
-            "the version of the deletion"
+            deleted["object"]["metadata"]["resourceVersion"], newest,
+            "the deletion has its own resourceVersion"
         );
     }
 }
 
 #[tokio::test]
-async fn the_last_finalizer_goes_with_the_object() {
+async fn removing_the_last_finalizer_sends_a_deletion() {
     let server = TestServer::start().await;
     let mut body = gizmo("a");
     body["metadata"]["finalizers"] = json!(["example.com/hold"]);
@@ -49,17 +49,17 @@ async fn the_last_finalizer_goes_with_the_object() {
     server
         .merge(&format!("{GIZMOS}/a"), &json!({"metadata": {"finalizers": null}}))
         .await;
-    let gone = watch.next().await.expect("a frame");
-    assert_eq!(gone["type"], "DELETED");
+    let deleted = watch.next().await.expect("a frame");
+    assert_eq!(deleted["type"], "DELETED");
     assert_eq!(
-        gone["object"]["metadata"]["finalizers"],
+        deleted["object"]["metadata"]["finalizers"],
         json!(["example.com/hold"]),
-        "the last stored state"
+        "the deletion contains the last stored state"
     );
 }
 
 #[tokio::test]
-async fn leaving_a_selection_looks_like_a_deletion() {
+async fn leaving_the_selection_sends_a_deletion() {
     let server = TestServer::start().await;
     let version = server.get(GIZMOS).await.version();
     let mut live = server
@@ -83,16 +83,16 @@ async fn leaving_a_selection_looks_like_a_deletion() {
         .await;
     for watch in [&mut live, &mut replayed] {
         assert_eq!(watch.brief().await, "ADDED a");
-        let gone = watch.next().await.expect("a frame");
-        assert_eq!(gone["type"], "DELETED");
+        let deleted = watch.next().await.expect("a frame");
+        assert_eq!(deleted["type"], "DELETED");
         assert_eq!(
-            gone["object"]["metadata"]["labels"]["on"], "yes",
-            "the old labels"
+            deleted["object"]["metadata"]["labels"]["on"], "yes",
+            "the deletion contains the old labels"
         );
         assert_eq!(
-            gone["object"]["metadata"]["resourceVersion"],
+            deleted["object"]["metadata"]["resourceVersion"],
             left.version(),
-            "the new version"
+            "the deletion has the new resourceVersion"
         );
     }
     assert_eq!(replayed.brief().await, "END");
@@ -118,14 +118,14 @@ async fn initial_events_end_with_a_bookmark() {
         (&json!("BOOKMARK"), None)
     );
     assert_eq!(watch.brief().await, "END");
-    let refused = server
+    let rejected = server
         .get(&format!("{GIZMOS}?watch=1&sendInitialEvents=true"))
         .await;
-    assert_eq!(refused.code, 422);
+    assert_eq!(rejected.code, 422);
 }
 
 #[tokio::test]
-async fn tables_send_their_columns_once() {
+async fn table_watch_sends_columns_once() {
     let server = TestServer::start().await;
     server.post(GIZMOS, &gizmo("a")).await;
     server.post(GIZMOS, &gizmo("b")).await;
@@ -139,12 +139,15 @@ async fn tables_send_their_columns_once() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_on_time_and_missing_namespaces_are_quiet() {
+async fn watch_ends_at_timeout_even_in_missing_namespace() {
     let server = TestServer::start().await;
     let path = "/apis/example.com/v1/namespaces/nowhere/gizmos?watch=1&timeoutSeconds=1";
     assert_eq!(server.watch(path).await.brief().await, "END");
     let named = server.get(&format!("{GIZMOS}/a?watch=1")).await;
-    assert_eq!(named.code, 404, "a named path answers with the object");
+    assert_eq!(
+        named.code, 404,
+        "a request for a named object is a get, not a watch"
+    );
     let bad = server
         .get(&format!("{GIZMOS}?watch=1&fieldSelector=spec.image%3Da"))
         .await;
@@ -163,7 +166,7 @@ fn short_memory() -> Options {
 }
 
 #[tokio::test]
-async fn a_version_that_is_too_old_is_a_frame_and_the_end() {
+async fn compacted_resource_version_sends_an_error_frame_and_ends() {
     let server = TestServer::start_with(short_memory()).await;
     for name in ["a", "b", "c", "d"] {
         server.post(GIZMOS, &gizmo(name)).await;
@@ -182,7 +185,7 @@ async fn a_version_that_is_too_old_is_a_frame_and_the_end() {
 }
 
 #[tokio::test]
-async fn an_expired_page_hands_out_a_token_to_go_on_with() {
+async fn expired_page_returns_a_token_to_continue() {
     let server = TestServer::start_with(short_memory()).await;
     for name in ["a", "b", "c"] {
         server.post(GIZMOS, &gizmo(name)).await;
@@ -201,7 +204,7 @@ async fn an_expired_page_hands_out_a_token_to_go_on_with() {
     assert_eq!((expired.code, &expired.body["reason"]), (410, &json!("Expired")));
     let token = expired.body["metadata"]["continue"]
         .as_str()
-        .expect("a way to go on")
+        .expect("a continue token")
         .to_owned();
     let rest = server.get(&format!("{GIZMOS}?limit=5&continue={token}")).await;
     assert_eq!(rest.body["items"].as_array().map(Vec::len), Some(2), "{rest:?}");

@@ -1,4 +1,4 @@
-//! The real file, its lock, its damage; concurrent callers; limits.
+//! File, lock, damage, concurrent callers, limits.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,7 +11,7 @@ use super::*;
 use rooflet_base::clock::ManualClock;
 
 #[tokio::test]
-async fn a_write_is_read_listed_watched_and_survives_reopening() {
+async fn committed_write_is_readable_listed_watched_and_survives_reopen() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     let store = open_file(&path).unwrap();
@@ -22,17 +22,20 @@ async fn a_write_is_read_listed_watched_and_survives_reopening() {
     assert_eq!(
         store.get(&Key::new("/a/1")).unwrap().modified,
         Revision(2),
-        "acknowledged is visible"
+        "an acknowledged write is visible"
     );
     assert_eq!(watcher.next().await.unwrap().revision, Revision(2));
     store
         .commit(delete("/a/1", Expect::At(Revision(2))))
         .await
         .unwrap();
-    assert!(store.reached(Revision(3)).await);
+    assert!(store.wait_for(Revision(3)).await);
     store.close().await;
     assert_eq!(watcher.next().await.unwrap().kind, EventKind::Deleted);
-    assert!(watcher.next().await.is_none(), "a closed store ends its watchers");
+    assert!(
+        watcher.next().await.is_none(),
+        "closing the store ends its watchers"
+    );
     assert!(matches!(
         store.commit(put("/a/2", Expect::Any, "late")).await,
         Err(CommitError::Closed)
@@ -42,7 +45,7 @@ async fn a_write_is_read_listed_watched_and_survives_reopening() {
     assert_eq!(
         store.revision(),
         Revision(3),
-        "the revision of a deletion is not forgotten"
+        "the revision of a deletion survives a restart"
     );
     let record = store.commit(put("/a/1", Expect::Absent, "again")).await.unwrap();
     assert_eq!((record.created, record.modified), (Revision(4), Revision(4)));
@@ -50,7 +53,7 @@ async fn a_write_is_read_listed_watched_and_survives_reopening() {
 }
 
 #[test]
-fn files_are_their_owners_alone() {
+fn store_files_are_accessible_to_owner_only() {
     let dir = tempfile::tempdir().unwrap();
     let _store = open_file(&dir.path().join("store.redb")).unwrap();
     for entry in fs::read_dir(dir.path()).unwrap() {
@@ -65,7 +68,7 @@ fn files_are_their_owners_alone() {
 }
 
 #[tokio::test]
-async fn a_second_open_names_the_file_and_who_holds_it() {
+async fn second_open_reports_file_and_lock_holder() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     let store = open_file(&path).unwrap();
@@ -80,13 +83,13 @@ async fn a_second_open_names_the_file_and_who_holds_it() {
     );
     store.close().await;
     open_file(&path)
-        .expect("the lock ends with its holder")
+        .expect("closing the store releases the lock")
         .close()
         .await;
 }
 
 #[test]
-fn what_is_not_a_store_is_refused_and_left_alone() {
+fn rejects_foreign_files_without_changing_them() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     fs::write(&path, "apiVersion: v1\n").unwrap();
@@ -94,12 +97,12 @@ fn what_is_not_a_store_is_refused_and_left_alone() {
     assert!(matches!(err, OpenStoreError::NotAStore { .. }), "{err:?}");
     assert!(err.to_string().contains("store.redb"), "{err}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "apiVersion: v1\n");
-    // A file of the same library with other tables is another program's.
+    // A redb file with other tables belongs to another program.
     fs::remove_file(&path).unwrap();
     drop(redb::Database::create(&path).unwrap());
     let err = open_file(&path).map(drop).unwrap_err();
     assert!(matches!(err, OpenStoreError::NotAStore { .. }), "{err:?}");
-    // A directory that is missing is not made up.
+    // A missing directory is not created.
     let err = open_file(&dir.path().join("missing/store.redb"))
         .map(drop)
         .unwrap_err();
@@ -108,7 +111,7 @@ fn what_is_not_a_store_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_newer_format_is_refused_by_its_number() {
+async fn rejects_newer_format_with_its_number() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.redb");
     open_file(&path).unwrap().close().await;
@@ -134,11 +137,11 @@ async fn a_newer_format_is_refused_by_its_number() {
         ),
         "{err}"
     );
-    assert!(fs::read(&path).unwrap() == before, "the file was touched");
+    assert!(fs::read(&path).unwrap() == before, "the file was changed");
 }
 
 #[tokio::test]
-async fn damage_anywhere_is_an_error_or_harmless() {
+async fn damaged_file_is_rejected_or_reads_back_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole.redb");
     let store = open_file(&whole).unwrap();
@@ -151,7 +154,7 @@ async fn damage_anywhere_is_an_error_or_harmless() {
     store.close().await;
     let length = fs::metadata(&whole).unwrap().len();
     let path = dir.path().join("damaged.redb");
-    let mut refused = 0;
+    let mut rejected = 0;
     for round in 0..64 {
         fs::copy(&whole, &path).unwrap();
         let mut file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -186,12 +189,12 @@ async fn damage_anywhere_is_an_error_or_harmless() {
                     "damage at {offset}: {err:?}"
                 );
                 assert!(path.exists());
-                refused += 1;
+                rejected += 1;
             }
         }
     }
-    assert!(refused > 0, "no damage was met");
-    // A file cut short.
+    assert!(rejected > 0, "no damage was detected");
+    // A truncated file.
     fs::copy(&whole, &path).unwrap();
     fs::OpenOptions::new()
         .write(true)
@@ -204,7 +207,7 @@ async fn damage_anywhere_is_an_error_or_harmless() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_writers_get_revisions_of_their_own_in_one_order() {
+async fn concurrent_writers_get_unique_ordered_revisions() {
     const WRITERS: usize = 16;
     const ROUNDS: usize = 25;
     let dir = tempfile::tempdir().unwrap();
@@ -227,7 +230,9 @@ async fn concurrent_writers_get_revisions_of_their_own_in_one_order() {
                     revisions.push(record.modified);
                     seen = record;
                 }
-                Err(CommitError::Conflict { current }) => seen = current.expect("never deleted"),
+                Err(CommitError::Conflict { current }) => {
+                    seen = current.expect("the counter is never deleted")
+                }
                 Err(err) => panic!("{err}"),
             }
         }
@@ -244,7 +249,7 @@ async fn concurrent_writers_get_revisions_of_their_own_in_one_order() {
     assert_eq!(
         text(&store.get(&Key::new("/counter")).unwrap()),
         (WRITERS * ROUNDS).to_string(),
-        "no lost update"
+        "an update was lost"
     );
     for expected in 2..=store.revision().0 {
         assert_eq!(watcher.next().await.unwrap().revision, Revision(expected));
@@ -253,7 +258,7 @@ async fn concurrent_writers_get_revisions_of_their_own_in_one_order() {
 }
 
 #[test]
-fn a_watcher_that_lags_is_closed_and_others_go_on() {
+fn lagging_watcher_is_closed_without_affecting_other_watchers() {
     let mut store = Manual::open(&PowerCutDisk::new(), &config()).unwrap();
     let limits = WatchLimits {
         events_max: 3,
@@ -264,18 +269,24 @@ fn a_watcher_that_lags_is_closed_and_others_go_on() {
     let mut quick = Watcher::start(&shared, "/", Revision(1), limits).unwrap();
     let mut elsewhere = Watcher::start(&shared, "/elsewhere/", Revision(1), limits).unwrap();
     for write in 0..5 {
-        store.one(put("/k/a", Expect::Any, format!("{write}"))).unwrap();
+        store
+            .commit_one(put("/k/a", Expect::Any, format!("{write}")))
+            .unwrap();
         assert_eq!(quick.ready().unwrap().revision, Revision(2 + write));
     }
     assert!(slow.ready().is_none());
     assert_eq!(
         slow.progress(),
         Revision(1),
-        "a closed watcher promises nothing it has not delivered"
+        "progress of a closed watcher stays at its last delivered event"
     );
-    assert_eq!(elsewhere.progress(), Revision(6), "a quiet watcher moves on");
+    assert_eq!(
+        elsewhere.progress(),
+        Revision(6),
+        "progress advances without events"
+    );
     assert!(elsewhere.ready().is_none());
-    // The slow client comes back and misses nothing.
+    // A new watch from the last progress misses no event.
     let mut again = store.watch("/", slow.progress()).unwrap();
     assert_eq!(drain(&mut again).len(), 5);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -283,11 +294,11 @@ fn a_watcher_that_lags_is_closed_and_others_go_on() {
 }
 
 #[test]
-fn a_watcher_of_the_future_sees_only_the_future() {
+fn watch_from_future_revision_skips_earlier_events() {
     let mut store = Manual::open(&PowerCutDisk::new(), &config()).unwrap();
     let mut watcher = store.watch("/", Revision(3)).unwrap();
     for _ in 0..3 {
-        store.one(put("/k/a", Expect::Any, "x")).unwrap();
+        store.commit_one(put("/k/a", Expect::Any, "x")).unwrap();
     }
     assert_eq!(
         drain(&mut watcher)
@@ -299,7 +310,7 @@ fn a_watcher_of_the_future_sees_only_the_future() {
 }
 
 #[test]
-fn history_is_kept_by_age_and_bounded_by_count_and_bytes() {
+fn history_is_limited_by_age_count_and_bytes() {
     let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
     let history = HistoryLimits {
         events_min: 2,
@@ -317,32 +328,34 @@ fn history_is_kept_by_age_and_bounded_by_count_and_bytes() {
     .unwrap();
     let mut store = Manual { writer };
     for _ in 0..5 {
-        store.one(put("/k/a", Expect::Any, "x")).unwrap();
+        store.commit_one(put("/k/a", Expect::Any, "x")).unwrap();
     }
     manual.advance(Duration::from_secs(299));
-    store.one(put("/k/a", Expect::Any, "x")).unwrap();
+    store.commit_one(put("/k/a", Expect::Any, "x")).unwrap();
     assert_eq!(store.compacted(), Revision(0), "younger than five minutes");
     manual.advance(Duration::from_secs(2));
-    store.one(put("/k/a", Expect::Any, "x")).unwrap();
+    store.commit_one(put("/k/a", Expect::Any, "x")).unwrap();
     assert_eq!(
         store.compacted(),
         Revision(6),
-        "older than five minutes, but for the last two"
+        "events older than five minutes are compacted, except the last two"
     );
     for _ in 0..20 {
-        store.one(put("/k/a", Expect::Any, "x")).unwrap();
+        store.commit_one(put("/k/a", Expect::Any, "x")).unwrap();
     }
     assert_eq!(store.revision().0 - store.compacted().0, 10, "bounded by count");
-    store.one(put("/k/a", Expect::Any, "y".repeat(99_900))).unwrap();
+    store
+        .commit_one(put("/k/a", Expect::Any, "y".repeat(99_900)))
+        .unwrap();
     assert_eq!(
         store.revision().0 - store.compacted().0,
         1,
-        "bounded by bytes, but the newest stays"
+        "bounded by bytes, but the newest event stays"
     );
 }
 
 #[test]
-fn compaction_keeps_the_file_small_and_the_present_whole() {
+fn compaction_limits_file_size_and_keeps_current_state() {
     let history = HistoryLimits {
         events_max: 10,
         garbage_rows_max: 50,
@@ -353,23 +366,22 @@ fn compaction_keeps_the_file_small_and_the_present_whole() {
     let path = dir.path().join("store.redb");
     let writer = open::writer(Box::new(FileMedium::lock(&path).unwrap()), &config, Clock::System).unwrap();
     let mut store = Manual { writer };
-    store.one(put("/k/old", Expect::Absent, "untouched")).unwrap();
+    store
+        .commit_one(put("/k/old", Expect::Absent, "untouched"))
+        .unwrap();
     for write in 0..600 {
         let key = format!("/k/{}", write % 3);
         let outcome = if write % 10 == 9 {
-            store.one(delete(&key, Expect::Any))
+            store.commit_one(delete(&key, Expect::Any))
         } else {
-            store.one(put(&key, Expect::Any, "z".repeat(10_000)))
+            store.commit_one(put(&key, Expect::Any, "z".repeat(10_000)))
         };
         outcome.unwrap();
     }
     let (listed, revision) = (store.list("/"), store.revision());
     store.writer.close();
     let size = fs::metadata(&path).unwrap().len();
-    assert!(
-        size < 4 << 20,
-        "six megabytes were written, {size} bytes are kept"
-    );
+    assert!(size < 4 << 20, "6 MB were written, the file has {size} bytes");
     let store = Manual {
         writer: open::writer(Box::new(FileMedium::lock(&path).unwrap()), &config, Clock::System).unwrap(),
     };
@@ -378,7 +390,7 @@ fn compaction_keeps_the_file_small_and_the_present_whole() {
 }
 
 #[test]
-fn a_bad_value_or_encoder_harms_only_its_own_write() {
+fn invalid_value_or_encoder_panic_fails_only_its_own_write() {
     let mut store = Manual::open(&PowerCutDisk::new(), &config()).unwrap();
     let with = |encode: fn(Revision) -> Bytes| Write {
         key: Key::new("/k/bad"),
@@ -410,17 +422,17 @@ fn a_bad_value_or_encoder_harms_only_its_own_write() {
 }
 
 #[test]
-fn a_key_orders_by_namespace_then_name() {
+fn keys_sort_by_namespace_then_name() {
     let mut store = Manual::open(&PowerCutDisk::new(), &config()).unwrap();
     for key in ["/r/b/a", "/r/a/b", "/r/a/a", "/s/a/a"] {
-        store.one(put(key, Expect::Absent, "x")).unwrap();
+        store.commit_one(put(key, Expect::Absent, "x")).unwrap();
     }
     let keys: Vec<_> = store.list("/r/").into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["/r/a/a", "/r/a/b", "/r/b/a"]);
 }
 
 #[test]
-fn what_happens_is_counted() {
+fn metrics_count_batches_conflicts_failures_and_compaction() {
     let registry = rooflet_base::metrics::Registry::new();
     let metrics = StoreMetrics::register(&registry).unwrap();
     let history = HistoryLimits {
@@ -437,9 +449,11 @@ fn what_happens_is_counted() {
     let mut store = Manual::open(&disk, &config).unwrap();
     let _watcher = store.watch("/", Revision(1)).unwrap();
     store.batch((0..5).map(|write| put("/k/a", Expect::Any, format!("{write}"))));
-    store.one(put("/k/a", Expect::Absent, "conflict")).unwrap_err();
+    store
+        .commit_one(put("/k/a", Expect::Absent, "conflict"))
+        .unwrap_err();
     disk.set_full(true);
-    store.one(put("/k/b", Expect::Absent, "lost")).unwrap_err();
+    store.commit_one(put("/k/b", Expect::Absent, "lost")).unwrap_err();
     let text = rooflet_base::metrics::render(&registry);
     for line in [
         "rooflet_store_batch_writes_sum 6",
@@ -457,7 +471,7 @@ fn what_happens_is_counted() {
 }
 
 #[test]
-fn a_guard_is_asked_at_the_very_moment_of_the_write() {
+fn guard_is_evaluated_at_commit_time() {
     let mut store = Manual::open(&PowerCutDisk::new(), &config()).unwrap();
     let open = || {
         let holds = |record: &Record| text(record) == "open";
@@ -479,13 +493,13 @@ fn a_guard_is_asked_at_the_very_moment_of_the_write() {
         matches!(
             outcomes.as_slice(),
             [
-                Err(CommitError::Unguarded { .. }),
+                Err(CommitError::GuardFailed { .. }),
                 Ok(_),
                 Ok(_),
                 Ok(_),
-                Err(CommitError::Unguarded { .. }),
+                Err(CommitError::GuardFailed { .. }),
                 Ok(_),
-                Err(CommitError::Unguarded { .. }),
+                Err(CommitError::GuardFailed { .. }),
             ]
         ),
         "{outcomes:?}"

@@ -7,7 +7,7 @@ use rand::{RngCore as _, SeedableRng as _};
 
 use super::*;
 
-/// Small enough that compaction, too, is met by power cuts.
+/// Limits that trigger compaction within the workload.
 fn small() -> StoreConfig {
     let history = HistoryLimits {
         events_max: 4,
@@ -17,7 +17,7 @@ fn small() -> StoreConfig {
     StoreConfig { history, ..config() }
 }
 
-/// What the workload asks for, by batch: puts, overwrites, deletes, values of more than a page.
+/// Batches of puts, overwrites, deletions and values larger than a page.
 fn workload() -> Vec<Vec<(&'static str, Option<String>)>> {
     let some = |text: &str| Some(text.to_owned());
     vec![
@@ -43,7 +43,7 @@ fn write(key: &str, text: Option<String>) -> Write {
     }
 }
 
-/// The map after the first `steps` of the workload.
+/// Returns the expected content after the first `steps` writes of the workload.
 fn map_after(steps: usize) -> BTreeMap<String, String> {
     let mut map = BTreeMap::new();
     for (key, text) in workload().into_iter().flatten().take(steps) {
@@ -55,43 +55,45 @@ fn map_after(steps: usize) -> BTreeMap<String, String> {
     map
 }
 
-/// Runs the workload until the power fails; says how many steps were acknowledged and how many
-/// begun.
+/// Runs the workload until the power fails. Returns the numbers of acknowledged and started writes.
 fn run_until_power_fails(disk: &PowerCutDisk) -> (usize, usize) {
     let Ok(mut store) = Manual::open(disk, &small()) else {
         return (0, 0);
     };
-    let (mut acknowledged, mut begun) = (0, 0);
+    let (mut acknowledged, mut started) = (0, 0);
     for batch in workload() {
         let size = batch.len();
-        begun += size;
+        started += size;
         let outcomes = store.batch(batch.into_iter().map(|(key, text)| write(key, text)));
         if outcomes.iter().any(Result::is_err) {
             assert!(
                 outcomes.iter().all(Result::is_err),
-                "a batch is durable as a whole or not at all"
+                "a batch is durable completely or not at all"
             );
-            return (acknowledged, begun);
+            return (acknowledged, started);
         }
         acknowledged += size;
     }
     store.writer.close();
-    (acknowledged, begun)
+    (acknowledged, started)
 }
 
-fn check_after_power_cut(disk: &PowerCutDisk, acknowledged: usize, begun: usize, story: &str) {
-    let mut store = Manual::open(disk, &small()).unwrap_or_else(|err| panic!("{story}: {err:?}"));
+fn check_after_power_cut(disk: &PowerCutDisk, acknowledged: usize, started: usize, case: &str) {
+    let mut store = Manual::open(disk, &small()).unwrap_or_else(|err| panic!("{case}: {err:?}"));
     let steps = usize::try_from(store.revision().0 - 1).unwrap();
     assert!(
         steps >= acknowledged,
-        "{story}: {acknowledged} steps were acknowledged, {steps} survived"
+        "{case}: {acknowledged} writes were acknowledged, {steps} survived"
     );
-    assert!(steps <= begun, "{story}: {steps} steps from {begun}");
+    assert!(
+        steps <= started,
+        "{case}: {steps} writes survived, {started} were started"
+    );
     let found: BTreeMap<String, String> = store.list("/").into_iter().collect();
     assert_eq!(
         found,
         map_after(steps),
-        "{story}: the first {steps} steps and nothing else"
+        "{case}: content differs from the first {steps} writes"
     );
     let mut watcher = store.watch("/", store.compacted()).unwrap();
     let events = drain(&mut watcher);
@@ -99,11 +101,11 @@ fn check_after_power_cut(disk: &PowerCutDisk, acknowledged: usize, begun: usize,
     assert_eq!(
         events.iter().map(|event| event.revision.0).collect::<Vec<_>>(),
         expected,
-        "{story}: no gap"
+        "{case}: history has a gap"
     );
-    // It goes on where it stopped.
-    let next = store.one(put("/k/z", Expect::Absent, "after")).unwrap();
-    assert_eq!(next.modified, Revision(steps as u64 + 2), "{story}");
+    // The store accepts further writes.
+    let next = store.commit_one(put("/k/z", Expect::Absent, "after")).unwrap();
+    assert_eq!(next.modified, Revision(steps as u64 + 2), "{case}");
 }
 
 #[test]
@@ -113,20 +115,26 @@ fn acknowledged_writes_survive_a_power_cut_at_every_point() {
     for cut in 0.. {
         let disk = PowerCutDisk::new();
         disk.cut_after(cut);
-        let (acknowledged, begun) = run_until_power_fails(&disk);
+        let (acknowledged, started) = run_until_power_fails(&disk);
         let whole = !disk.lost_power();
-        let story =
-            |survivors: &str| format!("power cut before change {cut}, {survivors} of the unsynced survive");
+        let case = |survivors: &str| {
+            format!("power cut before change {cut}, {survivors} of the unsynced sectors survive")
+        };
         check_after_power_cut(
             &disk.after_power_cut(|| false),
             acknowledged,
-            begun,
-            &story("nothing"),
+            started,
+            &case("none"),
         );
-        check_after_power_cut(&disk.after_power_cut(|| true), acknowledged, begun, &story("all"));
+        check_after_power_cut(
+            &disk.after_power_cut(|| true),
+            acknowledged,
+            started,
+            &case("all"),
+        );
         for keep_of_4 in [1, 2, 3] {
             let torn = disk.after_power_cut(|| rng.next_u32() % 4 < keep_of_4);
-            check_after_power_cut(&torn, acknowledged, begun, &story("some"));
+            check_after_power_cut(&torn, acknowledged, started, &case("some"));
         }
         if whole {
             break;
@@ -137,12 +145,12 @@ fn acknowledged_writes_survive_a_power_cut_at_every_point() {
 }
 
 #[test]
-fn power_may_fail_again_during_recovery() {
+fn acknowledged_writes_survive_second_power_cut_during_recovery() {
     let mut rng = StdRng::seed_from_u64(1);
     for cut in (5..).step_by(7) {
         let disk = PowerCutDisk::new();
         disk.cut_after(cut);
-        let (acknowledged, begun) = run_until_power_fails(&disk);
+        let (acknowledged, started) = run_until_power_fails(&disk);
         if !disk.lost_power() {
             break;
         }
@@ -157,7 +165,7 @@ fn power_may_fail_again_during_recovery() {
             check_after_power_cut(
                 &third,
                 acknowledged,
-                begun,
+                started,
                 &format!("cut before {cut}, again before {again}"),
             );
             if finished {
@@ -168,15 +176,15 @@ fn power_may_fail_again_during_recovery() {
 }
 
 #[test]
-fn a_full_disk_fails_writes_and_changes_nothing() {
+fn full_disk_fails_writes_without_changing_state() {
     let disk = PowerCutDisk::new();
     let mut store = Manual::open(&disk, &small()).unwrap();
-    store.one(put("/k/a", Expect::Absent, "kept")).unwrap();
+    store.commit_one(put("/k/a", Expect::Absent, "kept")).unwrap();
     let mut watcher = store.watch("/", Revision(1)).unwrap();
     disk.set_full(true);
     for attempt in 0..3 {
         let err = store
-            .one(put("/k/a", Expect::At(Revision(2)), format!("lost {attempt}")))
+            .commit_one(put("/k/a", Expect::At(Revision(2)), format!("lost {attempt}")))
             .unwrap_err();
         assert!(matches!(err, CommitError::Io(_)), "{err:?}");
         let chain = rooflet_base::error::Chain(&err).to_string();
@@ -190,7 +198,7 @@ fn a_full_disk_fails_writes_and_changes_nothing() {
     }
     disk.set_full(false);
     let record = store
-        .one(put("/k/a", Expect::At(Revision(2)), "written"))
+        .commit_one(put("/k/a", Expect::At(Revision(2)), "written"))
         .unwrap();
     assert_eq!(record.modified, Revision(3));
     let seen: Vec<_> = drain(&mut watcher)
@@ -204,7 +212,7 @@ fn a_full_disk_fails_writes_and_changes_nothing() {
 }
 
 #[test]
-fn every_write_of_a_failed_batch_fails_and_the_next_sees_none_of_them() {
+fn failed_batch_fails_all_its_writes_and_leaves_no_trace() {
     let disk = PowerCutDisk::new();
     let mut store = Manual::open(&disk, &small()).unwrap();
     disk.set_full(true);
@@ -220,14 +228,14 @@ fn every_write_of_a_failed_batch_fails_and_the_next_sees_none_of_them() {
         "{outcomes:?}"
     );
     disk.set_full(false);
-    let record = store.one(put("/k/a", Expect::Absent, "3")).unwrap();
+    let record = store.commit_one(put("/k/a", Expect::Absent, "3")).unwrap();
     assert_eq!((record.created, record.modified), (Revision(2), Revision(2)));
 }
 
-/// After a failed sync the file cannot be trusted, though it reads back well: what the system could
-/// not write it has forgotten. Worst where it is a compaction's, which rewrites pages of old rows.
+/// After a failed sync, the kernel may drop dirty pages although the file still reads back
+/// correctly. The worst case is a failed compaction, which rewrites pages with old rows.
 #[test]
-fn nothing_acknowledged_is_lost_after_a_failed_sync() {
+fn acknowledged_writes_survive_failed_sync() {
     let history = HistoryLimits {
         events_max: 5,
         garbage_rows_max: 20,
@@ -240,7 +248,7 @@ fn nothing_acknowledged_is_lost_after_a_failed_sync() {
         disk.fail_a_sync_after(healthy_syncs);
         let mut acknowledged = BTreeMap::new();
         for round in 0..40 {
-            // Half of the keys are written once, the others again and again.
+            // Half of the keys are written once, the rest repeatedly.
             let batch =
                 [format!("/k/{round}"), format!("/k/again/{}", round % 4)].map(|key| (key, "v".repeat(300)));
             let writes = batch
@@ -251,31 +259,31 @@ fn nothing_acknowledged_is_lost_after_a_failed_sync() {
             }
         }
         let expected: Vec<_> = acknowledged.into_iter().collect();
-        assert!(expected.len() >= 42, "one sync failed");
+        assert!(expected.len() >= 42, "only one batch may fail");
         assert!(store.list("/") == expected);
         let found = Manual::open(&disk.after_power_cut(|| false), &config)
             .unwrap()
             .list("/");
         assert!(
             found == expected,
-            "{} of {} are left, {healthy_syncs}",
+            "{} of {} records survived, failed sync after {healthy_syncs}",
             found.len(),
             expected.len()
         );
     }
 }
 
-/// The disk may hold what was reported as failed; it must not come back behind the next write.
+/// The disk may contain a batch that was reported as failed. The next write must remove it.
 #[test]
-fn a_write_reported_as_failed_stays_failed() {
+fn write_reported_as_failed_does_not_reappear() {
     let disk = PowerCutDisk::new();
     let mut store = Manual::open(&disk, &small()).unwrap();
-    store.one(put("/k/a", Expect::Absent, "kept")).unwrap();
+    store.commit_one(put("/k/a", Expect::Absent, "kept")).unwrap();
     disk.report_error_after_sync();
     let outcomes = store.batch([put("/k/a", Expect::Any, "lost"), put("/k/b", Expect::Any, "lost")]);
     assert!(outcomes.iter().all(Result::is_err));
     assert_eq!(store.list("/"), [("/k/a".to_owned(), "kept".to_owned())]);
-    let next = store.one(put("/k/c", Expect::Absent, "next")).unwrap();
+    let next = store.commit_one(put("/k/c", Expect::Absent, "next")).unwrap();
     assert_eq!(next.modified, Revision(3));
     let expected = store.list("/");
     assert_eq!(expected.len(), 2);
@@ -284,7 +292,7 @@ fn a_write_reported_as_failed_stays_failed() {
 }
 
 #[test]
-fn a_batch_costs_as_many_syncs_as_one_write() {
+fn batch_uses_one_sync() {
     let disk = PowerCutDisk::new();
     let mut store = Manual::open(&disk, &config()).unwrap();
     let mut syncs = |writes: usize, round: &str| {

@@ -1,4 +1,4 @@
-//! Random histories against the plainest possible store: a list of everything that ever happened.
+//! Random operations compared with a reference model: the list of all past writes.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ const PREFIXES: [&str; 5] = ["/", "/a/", "/a/x/", "/b/x/1", "/none/"];
 enum Op {
     Put {
         key: usize,
-        expect: Guess,
+        expect: Expectation,
     },
     Delete {
         key: usize,
-        expect: Guess,
+        expect: Expectation,
     },
     Reopen,
-    /// A power cut after everything was acknowledged.
+    /// Power cut after all writes are acknowledged.
     Crash,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Guess {
+enum Expectation {
     Any,
     Absent,
     Current,
@@ -33,21 +33,21 @@ enum Guess {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let guess = prop_oneof![
-        3 => Just(Guess::Any),
-        1 => Just(Guess::Absent),
-        2 => Just(Guess::Current),
-        1 => Just(Guess::Stale)
+    let expectation = prop_oneof![
+        3 => Just(Expectation::Any),
+        1 => Just(Expectation::Absent),
+        2 => Just(Expectation::Current),
+        1 => Just(Expectation::Stale)
     ];
     prop_oneof![
-        8 => (0..KEYS.len(), guess.clone()).prop_map(|(key, expect)| Op::Put { key, expect }),
-        4 => (0..KEYS.len(), guess).prop_map(|(key, expect)| Op::Delete { key, expect }),
+        8 => (0..KEYS.len(), expectation.clone()).prop_map(|(key, expect)| Op::Put { key, expect }),
+        4 => (0..KEYS.len(), expectation).prop_map(|(key, expect)| Op::Delete { key, expect }),
         1 => Just(Op::Reopen),
         1 => Just(Op::Crash),
     ]
 }
 
-/// Everything that ever happened: revision, key, and the text if it was a put.
+/// All past writes: revision, key, and the text unless the write is a deletion.
 #[derive(Default)]
 struct Model {
     log: Vec<(u64, &'static str, Option<String>)>,
@@ -74,19 +74,19 @@ impl Model {
         map.into_iter().collect()
     }
 
-    /// The revision the key was last written at, if it exists.
+    /// Returns the last modification of the key if the key exists.
     fn modified(&self, key: &str) -> Option<u64> {
         let (revision, _, text) = self.log.iter().rev().find(|(_, at, _)| *at == key)?;
         text.is_some().then_some(*revision)
     }
 
-    fn expect(&self, key: &str, guess: Guess) -> (Expect, bool) {
+    fn expect(&self, key: &str, expectation: Expectation) -> (Expect, bool) {
         let current = self.modified(key);
-        match guess {
-            Guess::Any => (Expect::Any, true),
-            Guess::Absent => (Expect::Absent, current.is_none()),
-            Guess::Current => (Expect::At(Revision(current.unwrap_or(0))), current.is_some()),
-            Guess::Stale => (Expect::At(Revision(current.unwrap_or(9) - 1)), false),
+        match expectation {
+            Expectation::Any => (Expect::Any, true),
+            Expectation::Absent => (Expect::Absent, current.is_none()),
+            Expectation::Current => (Expect::At(Revision(current.unwrap_or(0))), current.is_some()),
+            Expectation::Stale => (Expect::At(Revision(current.unwrap_or(9) - 1)), false),
         }
     }
 }
@@ -98,7 +98,7 @@ fn check(store: &Manual, model: &Model) -> Result<(), TestCaseError> {
         for revision in 0..=model.revision() {
             let state = &shared.read().unwrap().state;
             let kept = revision >= state.compacted().0;
-            // By pages of two, every page at the same revision.
+            // Pages of two records at the same revision.
             let mut seen = Vec::new();
             let mut options = ListOptions {
                 limit: Some(2),
@@ -142,7 +142,7 @@ fn check(store: &Manual, model: &Model) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The events after `after`, played onto the map as it was, give the map as it is.
+/// Checks that the events after `after` lead from the state at `after` to the current state.
 fn check_events(events: &[Arc<Event>], model: &Model, after: u64, prefix: &str) -> Result<(), TestCaseError> {
     let expected: Vec<_> = model
         .log
@@ -183,7 +183,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_agrees_with_a_list_of_all_that_happened(
+    fn store_matches_reference_model(
         ops in prop::collection::vec(op(), 1..40),
         batch_max in 1_usize..5,
         events_max in 1_usize..30,
@@ -198,7 +198,7 @@ proptest! {
         let mut live_from = 1;
         let mut ops = ops.into_iter().enumerate().peekable();
         while let Some((number, op)) = ops.next() {
-            // Several writes in one batch are decided one after the other, as if alone.
+            // Writes of one batch are evaluated in order, as if each were its own batch.
             let mut batch = vec![(number, op)];
             while batch.len() < batch_max {
                 let Some(next) = ops.next_if(|(_, op)| matches!(op, Op::Put { .. } | Op::Delete { .. })) else { break };

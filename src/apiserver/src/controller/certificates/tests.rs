@@ -1,10 +1,12 @@
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 
 use super::*;
-use crate::certificates::signer::{CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH, grant};
+use crate::certificates::signer::{
+    CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH, signing_policy,
+};
 use crate::certificates::{check_subject, is_expired};
 
-/// An organization and a common name.
+/// Returns a subject with organization and common name.
 pub(crate) fn subject(organization: &str, name: &str) -> DistinguishedName {
     let mut subject = DistinguishedName::new();
     if !organization.is_empty() {
@@ -16,7 +18,7 @@ pub(crate) fn subject(organization: &str, name: &str) -> DistinguishedName {
     subject
 }
 
-/// A request in PEM, with a key made for it.
+/// Returns a request in PEM with a new key.
 pub(crate) fn request_pem(subject: &DistinguishedName, names: &[SanType]) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name = subject.clone();
@@ -28,7 +30,7 @@ pub(crate) fn request_pem(subject: &DistinguishedName, names: &[SanType]) -> Str
 
 fn request(organization: &str, name: &str, names: &[SanType]) -> CertificateRequest {
     let pem = request_pem(&subject(organization, name), names);
-    CertificateRequest::from_pem(pem.as_bytes()).expect("sound")
+    CertificateRequest::from_pem(pem.as_bytes()).expect("a valid request")
 }
 
 fn dns(name: &str) -> SanType {
@@ -39,11 +41,11 @@ const CLIENT: [&str; 2] = [DIGITAL_SIGNATURE, CLIENT_AUTH];
 const SERVING: [&str; 2] = [DIGITAL_SIGNATURE, SERVER_AUTH];
 const NODES: &str = "system:nodes";
 
-/// Signer, organization and common name, alternative names, usages, and what is said against it.
+/// Signer, organization and common name, alternative names, usages, and the expected error.
 type Case<'a> = (Signer, (&'a str, &'a str), &'a [SanType], &'a [&'a str], &'a str);
 
 #[test]
-fn each_signer_signs_its_own() {
+fn each_signer_accepts_only_its_requests() {
     use Signer::{NodeClient, NodeServing, UserClient};
     let ip = SanType::IpAddress([192, 0, 2, 7].into());
     let email = SanType::Rfc822Name("a@b.c".try_into().expect("ASCII"));
@@ -189,13 +191,19 @@ fn each_signer_signs_its_own() {
             &CLIENT,
             "system:masters is not allowed",
         ),
-        (UserClient, (NODES, "alice"), &[], &CLIENT, "subject is a node's"),
+        (
+            UserClient,
+            (NODES, "alice"),
+            &[],
+            &CLIENT,
+            "subject belongs to a node",
+        ),
         (
             UserClient,
             ("team", "system:node:a"),
             &[],
             &CLIENT,
-            "subject is a node's",
+            "subject belongs to a node",
         ),
         (
             UserClient,
@@ -223,22 +231,23 @@ fn each_signer_signs_its_own() {
 }
 
 #[test]
-fn a_node_has_nothing_but_its_name() {
+fn rejects_node_subject_with_further_attributes() {
     let mut subject = subject(NODES, "system:node:a");
     subject.push(DnType::OrganizationalUnitName, "x");
-    let request = CertificateRequest::from_pem(request_pem(&subject, &[]).as_bytes()).expect("sound");
-    let why = Signer::NodeClient
+    let request =
+        CertificateRequest::from_pem(request_pem(&subject, &[]).as_bytes()).expect("a valid request");
+    let reason = Signer::NodeClient
         .check(&request, &CLIENT)
-        .expect_err("refused")
+        .expect_err("rejected")
         .to_string();
     assert!(
-        why.contains("more than one organization and one common name"),
-        "{why}"
+        reason.contains("more than one organization and one common name"),
+        "{reason}"
     );
 }
 
 #[test]
-fn joining_and_renewing_nodes_are_approved_unasked() {
+fn joining_and_renewing_nodes_are_approved_automatically() {
     let check = |signer: Signer, by: (&str, &[&str]), usages: &[&str], expect: bool| {
         let names: &[SanType] = match signer {
             Signer::NodeServing => &[dns("a")],
@@ -274,20 +283,20 @@ fn joining_and_renewing_nodes_are_approved_unasked() {
 }
 
 #[test]
-fn certificates_live_as_long_as_is_asked_within_a_year() {
+fn certificate_lifetime_follows_the_request_up_to_one_year() {
     const DAY: i64 = 24 * 3600;
-    for (asked, days) in [
+    for (requested, days) in [
         (None, 90),
         (Some(DAY), 1),
         (Some(366 * DAY), 365),
         (Some(i64::MAX), 365),
     ] {
-        let lifetime = grant(&CLIENT, asked).lifetime.as_secs();
-        assert_eq!(lifetime, days * 24 * 3600, "{asked:?}");
+        let lifetime = signing_policy(&CLIENT, requested).lifetime.as_secs();
+        assert_eq!(lifetime, days * 24 * 3600, "{requested:?}");
     }
 }
 
-/// A request of a joining node, changed.
+/// Returns a modified request of a joining node.
 fn csr(change: impl FnOnce(&mut Value)) -> Value {
     let pem = request_pem(&subject(NODES, "system:node:a"), &[]);
     let mut csr = json!({"metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {
@@ -297,12 +306,12 @@ fn csr(change: impl FnOnce(&mut Value)) -> Value {
     csr
 }
 
-fn answered(kind: &str) -> Value {
+fn completed(kind: &str) -> Value {
     json!({"conditions": [{"type": kind, "status": "True", "lastUpdateTime": "2026-01-01T00:30:00Z"}]})
 }
 
 #[test]
-fn a_request_goes_step_by_step() {
+fn next_step_follows_the_state_of_a_request() {
     let check = |change: fn(&mut Value), expect: &str| {
         let step = next_step(&csr(change));
         let got = match &step {
@@ -316,26 +325,26 @@ fn a_request_goes_step_by_step() {
     check(|_| {}, "approve");
     check(|csr| csr["spec"]["groups"] = json!(["team"]), "");
     check(|csr| csr["spec"]["signerName"] = json!("example.com/mine"), "");
-    check(|csr| csr["status"] = answered(APPROVED), "sign");
-    check(|csr| csr["status"] = answered(DENIED), "");
-    check(|csr| csr["status"] = answered(FAILED), "");
+    check(|csr| csr["status"] = completed(APPROVED), "sign");
+    check(|csr| csr["status"] = completed(DENIED), "");
+    check(|csr| csr["status"] = completed(FAILED), "");
     check(
         |csr| {
-            csr["status"] = answered(APPROVED);
+            csr["status"] = completed(APPROVED);
             csr["status"]["certificate"] = json!("AAAA");
         },
         "",
     );
     check(
         |csr| {
-            csr["status"] = answered(APPROVED);
+            csr["status"] = completed(APPROVED);
             csr["spec"]["usages"] = json!(["any"]);
         },
         "fail",
     );
     check(
         |csr| {
-            csr["status"] = answered(APPROVED);
+            csr["status"] = completed(APPROVED);
             csr["spec"]["signerName"] = json!("example.com/mine");
         },
         "",
@@ -343,7 +352,7 @@ fn a_request_goes_step_by_step() {
 }
 
 #[test]
-fn no_signer_makes_administrators() {
+fn no_signer_grants_system_masters() {
     let of = |organization: &str, signer: &str| {
         let pem = request_pem(&subject(organization, "alice"), &[]);
         let csr = json!({"spec": {"request": BASE64.encode(pem), "signerName": signer}});
@@ -361,12 +370,12 @@ fn no_signer_makes_administrators() {
     assert_eq!(
         of("system:masters", "example.com/mine"),
         Ok(()),
-        "another's signer knows itself"
+        "signers of other programs decide themselves"
     );
 }
 
 #[test]
-fn answered_requests_go_after_an_hour_and_others_after_a_day() {
+fn completed_requests_expire_after_an_hour_and_pending_ones_after_a_day() {
     let check = |status: Value, now: &str, expect: bool| {
         let csr = csr(|csr| csr["status"] = status);
         assert_eq!(
@@ -379,13 +388,13 @@ fn answered_requests_go_after_an_hour_and_others_after_a_day() {
     check(json!({}), "2026-01-01T23:59:59Z", false);
     check(json!({}), "2026-01-02T00:00:00Z", true);
     for kind in [DENIED, FAILED] {
-        check(answered(kind), "2026-01-01T01:29:59Z", false);
-        check(answered(kind), "2026-01-01T01:30:00Z", true);
+        check(completed(kind), "2026-01-01T01:29:59Z", false);
+        check(completed(kind), "2026-01-01T01:30:00Z", true);
     }
-    // Another's signer may take its time.
-    check(answered(APPROVED), "2026-01-01T01:30:00Z", false);
-    check(answered(APPROVED), "2026-01-02T00:00:00Z", true);
-    let mut issued = answered(APPROVED);
+    // Signers of other programs may sign an approved request later.
+    check(completed(APPROVED), "2026-01-01T01:30:00Z", false);
+    check(completed(APPROVED), "2026-01-02T00:00:00Z", true);
+    let mut issued = completed(APPROVED);
     issued["certificate"] = json!("AAAA");
     check(issued.clone(), "2026-01-01T01:29:59Z", false);
     check(issued.clone(), "2026-01-01T01:30:00Z", true);
@@ -393,11 +402,11 @@ fn answered_requests_go_after_an_hour_and_others_after_a_day() {
     let clock = rooflet_base::clock::Clock::System;
     let authority = Authority::open(directory.path(), rooflet_pki::AuthorityKind::Client, &clock);
     let issue = |now: &str| {
-        let short = Grant {
+        let short = SigningPolicy {
             lifetime: Duration::from_secs(600),
-            ..grant(&CLIENT, None)
+            ..signing_policy(&CLIENT, None)
         };
-        let authority = authority.as_ref().expect("made");
+        let authority = authority.as_ref().expect("an authority");
         let pem = authority.sign(
             &request(NODES, "system:node:a", &[]),
             &short,

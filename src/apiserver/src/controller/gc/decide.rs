@@ -1,4 +1,4 @@
-//! What becomes of one object, given its owners and its dependents: decisions only.
+//! Decisions of the garbage collector for one object, from its owners and dependents. Pure.
 
 use serde_json::Value;
 
@@ -8,14 +8,14 @@ use crate::object;
 pub(super) const ORPHAN: &str = "orphan";
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
-/// An entry of `metadata.ownerReferences`.
+/// Entry of `metadata.ownerReferences`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OwnerReference {
     pub(super) group: String,
     pub(super) kind: String,
     pub(super) name: String,
     pub(super) uid: String,
-    /// While this object exists, an owner deleted in the foreground does, too.
+    /// True if a foreground deletion of the owner waits for this object.
     pub(super) blocks: bool,
 }
 
@@ -44,18 +44,18 @@ pub(super) fn owner_references(object: &Value) -> Vec<OwnerReference> {
         .collect()
 }
 
-/// What is known of the object behind an owner reference.
+/// State of the owner of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// It exists; or its kind is not served, so that nobody can know.
-    Solid,
-    /// It does not exist, or another object bears its name.
+    /// Exists, or its kind is not served and its existence cannot be determined.
+    Present,
+    /// Does not exist, or an object with another uid has its name.
     Absent,
-    /// It is being deleted in the foreground: its dependents go first.
+    /// In foreground deletion, waiting for its dependents.
     WaitsForDependents,
 }
 
-/// What is known of an object that names this one as an owner.
+/// State of an object that references this one as an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Dependent {
     pub(super) blocks: bool,
@@ -66,21 +66,21 @@ pub(super) struct Dependent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
     Keep,
-    /// Nobody owns it any more.
+    /// The object has no owner.
     Delete(Propagation),
-    /// Its owner waits for it, and its own dependents wait in a circle: let them go before it goes.
+    /// The owner waits for the object, whose own dependents wait in a cycle: unblock them first.
     UnblockAndDelete,
-    /// Somebody still owns it, but not these.
+    /// The object has an owner, but these references are obsolete.
     DropOwners(Vec<String>),
-    /// It waits for its dependents: look at those that hold it up.
+    /// The object waits for its dependents: process those that block it.
     AwaitDependents,
-    /// Its dependents are free to live on without it.
+    /// Dependents stay without this owner.
     Orphan,
-    /// Nothing holds it up any more.
+    /// No dependent blocks the deletion any more.
     Release,
 }
 
-/// `owners` belong to `references`, one each.
+/// Decides for one object. `owners` correspond to `references` by index.
 pub(super) fn decide(
     object: &Value,
     references: &[OwnerReference],
@@ -99,16 +99,16 @@ pub(super) fn decide(
     if owners.is_empty() {
         return Decision::Keep;
     }
-    if owners.contains(&Owner::Solid) {
-        let gone = references
+    if owners.contains(&Owner::Present) {
+        let obsolete = references
             .iter()
             .zip(owners)
-            .filter(|(_, owner)| **owner != Owner::Solid);
-        let gone: Vec<String> = gone.map(|(reference, _)| reference.uid.clone()).collect();
-        return if gone.is_empty() {
+            .filter(|(_, owner)| **owner != Owner::Present);
+        let obsolete: Vec<String> = obsolete.map(|(reference, _)| reference.uid.clone()).collect();
+        return if obsolete.is_empty() {
             Decision::Keep
         } else {
-            Decision::DropOwners(gone)
+            Decision::DropOwners(obsolete)
         };
     }
     if owners.contains(&Owner::WaitsForDependents) && !dependents.is_empty() {
@@ -126,7 +126,7 @@ pub(super) fn decide(
     })
 }
 
-/// The object without its references to `uids`.
+/// Returns the object without its references to `uids`.
 pub(super) fn without_owners(object: &Value, uids: &[String]) -> Value {
     let mut object = object.clone();
     let mut left = object["metadata"]["ownerReferences"]
@@ -139,7 +139,7 @@ pub(super) fn without_owners(object: &Value, uids: &[String]) -> Value {
     object
 }
 
-/// The object with references that hold up nobody.
+/// Returns the object with owner references that do not block a deletion.
 pub(super) fn unblocked(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(references) = object["metadata"]["ownerReferences"].as_array_mut() {
@@ -165,8 +165,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// `object` is `live`, `deleting` or either with `+finalizer`; owners are `solid absent waits`;
-    /// dependents are `free blocking deleting waiting`.
+    /// Checks a decision. `object` is `live` or `deleting`, optionally with `+finalizer`. Owners
+    /// are
+    /// `solid absent waits`; dependents are `free blocking deleting waiting`.
     fn check(object: &str, owners: &str, dependents: &str, expect: Decision) {
         let mut words = object.split('+');
         let mut value = json!({"metadata": {"name": "x"}});
@@ -177,7 +178,7 @@ mod tests {
         let owners: Vec<Owner> = owners
             .split_whitespace()
             .map(|word| match word {
-                "solid" => Owner::Solid,
+                "solid" => Owner::Present,
                 "absent" => Owner::Absent,
                 "waits" => Owner::WaitsForDependents,
                 _ => panic!("{word}"),
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_lives_as_long_as_one_owner() {
+    fn object_is_kept_while_one_owner_exists() {
         check("live", "", "", Decision::Keep);
         check("live", "solid", "", Decision::Keep);
         check(
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn foreground_goes_from_the_leaves_up() {
+    fn foreground_deletion_starts_with_the_leaves() {
         check(
             "deleting+foregroundDeletion",
             "",
@@ -247,13 +248,13 @@ mod tests {
     }
 
     #[test]
-    fn orphans_live_on() {
+    fn orphaning_keeps_dependents() {
         check("deleting+orphan", "", "blocking", Decision::Orphan);
         check("deleting+orphan", "", "", Decision::Orphan);
     }
 
     #[test]
-    fn edits_take_away_only_what_they_name() {
+    fn edits_remove_only_the_named_entries() {
         let object = json!({"metadata": {"finalizers": ["a/b", "orphan"], "ownerReferences": [
             {"uid": "1", "blockOwnerDeletion": true}, {"uid": "2"}]}});
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Who depends on whom, kept up to date by the store's events.
+//! Index of dependents by owner, updated by store events.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -6,30 +6,30 @@ use super::decide::{FOREGROUND, ORPHAN, OwnerReference, owner_references};
 use crate::object;
 use rooflet_store::{Event, EventKind, Key, Record};
 
-/// All objects that name owners, by owner.
+/// All objects with owner references, by owner.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// By the owner's uid.
+    /// Dependents by the owner's uid.
     dependents: HashMap<String, Dependents>,
 }
 
 #[derive(Debug, Default)]
 struct Dependents {
     keys: BTreeSet<Key>,
-    /// The owner was seen to go. Tells even where its kind went with it.
+    /// True after the owner's deletion was observed, even if its kind was deleted, too.
     owner_is_gone: bool,
 }
 
-/// What one step of the store may change the fate of.
+/// Objects whose decision an event may change.
 #[derive(Debug, Default)]
 pub(super) struct Affected {
     pub(super) keys: BTreeSet<Key>,
-    /// Owners that one dependent less may hold up.
+    /// Owners that have lost a dependent.
     pub(super) owners: Vec<OwnerReference>,
 }
 
 impl Index {
-    /// Takes in an object that is there. True if it needs a look.
+    /// Adds an object. Returns true if the object must be processed.
     pub(super) fn insert(&mut self, record: &Record) -> bool {
         let references = owner_references(record.json());
         for reference in &references {
@@ -39,8 +39,8 @@ impl Index {
         !references.is_empty() || waits_for_collector(record)
     }
 
-    /// Follows one step of the store.
-    pub(super) fn follow(&mut self, event: &Event) -> Affected {
+    /// Applies an event of the store.
+    pub(super) fn apply(&mut self, event: &Event) -> Affected {
         let mut affected = Affected::default();
         let previous = event.previous.as_deref();
         let before = previous
@@ -92,13 +92,13 @@ impl Index {
             .flat_map(|dependents| &dependents.keys)
     }
 
-    pub(super) fn saw_go(&self, owner: &str) -> bool {
+    pub(super) fn has_seen_deletion(&self, owner: &str) -> bool {
         self.dependents
             .get(owner)
             .is_some_and(|dependents| dependents.owner_is_gone)
     }
 
-    /// Every object that names an owner.
+    /// Returns all objects with owner references.
     pub(super) fn all(&self) -> BTreeSet<Key> {
         self.dependents
             .values()
@@ -107,7 +107,7 @@ impl Index {
     }
 }
 
-/// The object is deleted but for a finalizer that the collector takes away.
+/// Returns true if the object is being deleted and waits for a finalizer of the garbage collector.
 fn waits_for_collector(record: &Record) -> bool {
     let object = record.json();
     object::is_being_deleted(object)
@@ -137,14 +137,14 @@ mod tests {
             record: record(name, now),
             previous,
         };
-        let Affected { keys, owners } = index.follow(&event);
+        let Affected { keys, owners } = index.apply(&event);
         let keys: Vec<&str> = keys.iter().map(Key::as_str).collect();
         let owners: Vec<&str> = owners.iter().map(|owner| owner.uid.as_str()).collect();
         format!("{} | {}", keys.join(" "), owners.join(" "))
     }
 
     #[test]
-    fn each_step_says_whose_fate_it_may_change() {
+    fn events_report_affected_objects_and_owners() {
         let mut index = Index::default();
         let index = &mut index;
         assert_eq!(step(index, EventKind::Created, "owner", None, &[]), " | ");
@@ -171,12 +171,12 @@ mod tests {
             "/g/k/n/b | owner other"
         );
         assert_eq!(index.dependents("other").count(), 0);
-        assert!(!index.saw_go("owner"));
+        assert!(!index.has_seen_deletion("owner"));
         assert_eq!(
             step(index, EventKind::Deleted, "owner", Some(&[]), &[]),
             "/g/k/n/a /g/k/n/b | "
         );
-        assert!(index.saw_go("owner"));
+        assert!(index.has_seen_deletion("owner"));
         assert_eq!(
             step(index, EventKind::Deleted, "a", Some(&["owner"]), &["owner"]),
             " | owner"
@@ -186,8 +186,8 @@ mod tests {
             " | owner"
         );
         assert!(
-            !index.saw_go("owner"),
-            "nothing is remembered of what nothing depends on"
+            !index.has_seen_deletion("owner"),
+            "owners without dependents are not indexed"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The collector and the namespace controller at work on a real store, through the engine.
+//! Garbage collector and namespace controller with a real store, through the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl Scenario {
         Target::new(&resource, namespace, name)
     }
 
-    /// Creates an object; returns its uid.
+    /// Creates an object and returns its uid.
     async fn create(&self, kind: BuiltIn, object: Value) -> String {
         let target = self.target(kind, object::namespace(&object), object::name(&object));
         let options = WriteOptions {
@@ -80,7 +80,7 @@ impl Scenario {
         object::uid(self.engine.store.get(&target.key()).unwrap().json()).to_owned()
     }
 
-    /// Changes a ConfigMap.
+    /// Updates a ConfigMap.
     async fn change(&self, namespace: &str, name: &str, change: impl Fn(&Value) -> Value + Send + Sync) {
         let target = self.target(BuiltIn::ConfigMap, namespace, name);
         let change = |object: &Value, _: &mut Warnings| Ok(change(object));
@@ -96,8 +96,8 @@ impl Scenario {
             .unwrap();
     }
 
-    /// A ConfigMap in `default` with owners `name:uid`, `name:uid!` where it blocks the owner's
-    /// deletion.
+    /// Creates a ConfigMap in `default`. Owners are `name:uid`, with a trailing `!` to block the
+    /// owner's deletion.
     async fn map(&self, name: &str, owners: &[String]) -> String {
         self.map_in("default", name, owners, &[]).await
     }
@@ -136,7 +136,7 @@ impl Scenario {
         record.map(|record| record.json().clone())
     }
 
-    /// Waits until only these ConfigMaps are left.
+    /// Waits until exactly these ConfigMaps remain.
     async fn left(&self, expect: &[&str]) {
         self.until(|scenario| {
             let listing = scenario
@@ -174,7 +174,7 @@ impl Scenario {
         }
     }
 
-    /// The order in which ConfigMaps went.
+    /// Returns the names of ConfigMaps in the order of their deletion.
     fn deletions(&self) -> Vec<String> {
         let mut watcher = self.engine.store.watch("/core/configmaps/", Revision(0)).unwrap();
         std::iter::from_fn(|| watcher.ready())
@@ -191,7 +191,7 @@ impl Drop for Scenario {
 }
 
 #[tokio::test]
-async fn dependents_follow_their_last_owner() {
+async fn dependents_are_deleted_with_their_last_owner() {
     let scenario = Scenario::new().await;
     let a = scenario.map("a", &[]).await;
     let b = scenario.map("b", &[]).await;
@@ -224,12 +224,12 @@ async fn dependents_follow_their_last_owner() {
 }
 
 #[tokio::test]
-async fn a_dangling_owner_is_no_owner_but_an_unknown_kind_is() {
+async fn missing_owner_is_ignored_but_unknown_kind_is_kept() {
     let scenario = Scenario::new().await;
     scenario.collect();
     let elsewhere = scenario.map_in("other", "owner", &[], &[]).await;
     scenario.map("keeper", &[]).await;
-    // Another object of that name, one that never was, one in another namespace.
+    // The owner has another uid, never existed, or is in another namespace.
     scenario
         .map(
             "renamed",
@@ -252,7 +252,7 @@ async fn a_dangling_owner_is_no_owner_but_an_unknown_kind_is() {
 }
 
 #[tokio::test]
-async fn foreground_deletion_ends_with_the_owner() {
+async fn foreground_deletion_deletes_the_owner_last() {
     let scenario = Scenario::new().await;
     let root = scenario.map("root", &[]).await;
     let child = scenario.map("child", &[format!("root:{root}!")]).await;
@@ -275,7 +275,7 @@ async fn foreground_deletion_ends_with_the_owner() {
 }
 
 #[tokio::test]
-async fn a_circle_of_foreground_deletions_comes_to_an_end() {
+async fn cyclic_foreground_deletion_completes() {
     let scenario = Scenario::new().await;
     let a = scenario.map("a", &[]).await;
     let b = scenario.map("b", &[format!("a:{a}!")]).await;
@@ -292,7 +292,7 @@ async fn a_circle_of_foreground_deletions_comes_to_an_end() {
 }
 
 #[tokio::test]
-async fn orphans_stay_without_their_owner() {
+async fn orphaned_dependents_remain_without_owner() {
     let scenario = Scenario::new().await;
     let owner = scenario.map("owner", &[]).await;
     for child in ["child-1", "child-2"] {
@@ -311,7 +311,7 @@ async fn orphans_stay_without_their_owner() {
 }
 
 #[tokio::test]
-async fn what_happened_while_nobody_collected_is_made_up_for() {
+async fn start_processes_deletions_from_before() {
     let scenario = Scenario::new().await;
     let a = scenario.map("a", &[]).await;
     let b = scenario.map("b", &[]).await;
@@ -324,7 +324,7 @@ async fn what_happened_while_nobody_collected_is_made_up_for() {
 }
 
 #[tokio::test]
-async fn many_dependents_go_together() {
+async fn deletes_many_dependents() {
     let scenario = Scenario::new().await;
     let owner = scenario.map("owner", &[]).await;
     let names: Vec<String> = (0..200).map(|child| format!("child-{child}")).collect();
@@ -336,7 +336,7 @@ async fn many_dependents_go_together() {
 }
 
 #[tokio::test]
-async fn a_namespace_is_emptied_and_tells_what_it_waits_for() {
+async fn namespace_deletion_deletes_content_and_reports_remaining_objects() {
     let scenario = Scenario::new().await;
     scenario.collect();
     scenario.map("plain", &[]).await;
@@ -371,7 +371,11 @@ async fn a_namespace_is_emptied_and_tells_what_it_waits_for() {
         .unwrap();
     scenario
         .until(|scenario| {
-            let namespace = scenario.engine.store.get(&third.key()).ok_or("gone too early")?;
+            let namespace = scenario
+                .engine
+                .store
+                .get(&third.key())
+                .ok_or("deleted too early")?;
             let conditions = namespace.json()["status"]["conditions"].clone();
             let remaining = conditions
                 .as_array()

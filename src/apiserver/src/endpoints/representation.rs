@@ -1,4 +1,4 @@
-//! From objects and pages to bytes: plain, as Table, or metadata only.
+//! Response bodies of objects and lists: plain, as Table, or as PartialObjectMetadata.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use jiff::Timestamp;
@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 
 use crate::endpoints::negotiate::{Conversion, MetaVersion};
 use crate::endpoints::request::Query;
-use crate::engine::Shown;
+use crate::engine::ResultObject;
 use crate::engine::list::Page;
 use crate::registry::resource::{Origin, Resource, to_bytes};
 use crate::status::ApiError;
 use rooflet_store::{Record, Revision};
 
-/// What a table row says of its object.
+/// Object in a table row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IncludeObject {
     None,
@@ -34,7 +34,7 @@ impl IncludeObject {
     }
 }
 
-/// How objects are to be shown, decided once per request.
+/// Output form of a request.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
     pub resource: &'a Resource,
@@ -44,22 +44,22 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    /// A single object as the answer to get, create, update, patch or delete.
-    pub(crate) fn object(&self, shown: &Shown) -> Result<Bytes, ApiError> {
+    /// Returns the body for a single object.
+    pub(crate) fn object(&self, shown: &ResultObject) -> Result<Bytes, ApiError> {
         if self.conversion == Conversion::Object {
             return Ok(match shown {
-                Shown::Record(record) => self.resource.object_bytes(record),
-                Shown::Value(value) => to_bytes(&self.resource.external(value.clone())),
+                ResultObject::Record(record) => self.resource.object_bytes(record),
+                ResultObject::Value(value) => to_bytes(&self.resource.external(value.clone())),
             });
         }
         let working = match shown {
-            Shown::Record(record) => self.resource.view(record),
-            Shown::Value(value) => std::borrow::Cow::Borrowed(value),
+            ResultObject::Record(record) => self.resource.view(record),
+            ResultObject::Value(value) => std::borrow::Cow::Borrowed(value),
         };
         self.converted(&working, true)
     }
 
-    /// A working object in a form other than its own.
+    /// Returns the body for an object in working form.
     pub(crate) fn converted(&self, working: &Value, with_columns: bool) -> Result<Bytes, ApiError> {
         match self.conversion {
             Conversion::Object => Ok(to_bytes(&self.resource.external(working.clone()))),
@@ -75,7 +75,7 @@ impl View<'_> {
         }
     }
 
-    /// A page of a list.
+    /// Returns the body for a page of a list.
     pub(crate) fn page(&self, page: &Page) -> Result<Bytes, ApiError> {
         match self.conversion {
             Conversion::Object => Ok(self.plain_list(page)),
@@ -104,7 +104,7 @@ impl View<'_> {
         }
     }
 
-    /// The stored bytes one after the other: nothing is parsed or serialised again.
+    /// Concatenates the stored bytes, without parsing or serialising objects.
     fn plain_list(&self, page: &Page) -> Bytes {
         let resource = self.resource;
         let mut metadata = page_metadata(page);
@@ -180,7 +180,7 @@ fn page_metadata(page: &Page) -> Value {
     Value::Object(metadata)
 }
 
-/// A list of the objects that a deletecollection removed.
+/// Returns a page of the objects that deletecollection removed.
 pub(crate) fn page_of(records: Vec<std::sync::Arc<Record>>, version: Revision) -> Page {
     Page {
         records,

@@ -1,4 +1,4 @@
-//! What a controller manager does beside a real server, seen by a client.
+//! Garbage collection and namespace deletion, observed by a client.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::definitions::until;
 use super::{GIZMOS, TestServer, gizmo};
 
 #[tokio::test]
-async fn foreground_deletion_takes_the_dependents_first() {
+async fn foreground_deletion_removes_dependents_first() {
     let server = TestServer::start().await;
     let owner = server.post(GIZMOS, &gizmo("owner")).await;
     let mut dependent = gizmo("dependent");
@@ -41,7 +41,7 @@ async fn foreground_deletion_takes_the_dependents_first() {
 }
 
 #[tokio::test]
-async fn a_namespace_goes_with_everything_in_it() {
+async fn namespace_is_deleted_with_its_content() {
     let server = TestServer::start().await;
     let namespace = "/api/v1/namespaces/team";
     server
@@ -57,7 +57,7 @@ async fn a_namespace_goes_with_everything_in_it() {
         201
     );
     server.delete(namespace).await;
-    let told = |_: u16, body: &Value| {
+    let is_reported = |_: u16, body: &Value| {
         let conditions = body["status"]["conditions"].as_array().into_iter().flatten();
         let texts: Vec<&str> = conditions
             .filter_map(|condition| condition["message"].as_str())
@@ -67,16 +67,22 @@ async fn a_namespace_goes_with_everything_in_it() {
                 &"Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
             )
     };
-    until(&server, namespace, "the conditions tell what is left", told).await;
+    until(
+        &server,
+        namespace,
+        "the conditions report the remaining content",
+        is_reported,
+    )
+    .await;
     assert_eq!(server.get(&format!("{namespace}/configmaps/map")).await.code, 404);
     let release = json!({"metadata": {"finalizers": null}});
     assert_eq!(server.merge(&format!("{gizmos}/held"), &release).await.code, 200);
-    until(&server, namespace, "gone", |code, _| code == 404).await;
+    until(&server, namespace, "deleted", |code, _| code == 404).await;
 }
 
-/// Agents renew their Leases in it: without it, no node is ready.
+/// Agents renew their Leases in this namespace. Without it, no node is ready.
 #[tokio::test]
-async fn a_namespace_that_every_cluster_has_comes_back() {
+async fn initial_namespace_is_recreated_after_deletion() {
     let server = TestServer::start().await;
     let namespace = "/api/v1/namespaces/kube-node-lease";
     let before = server.get(namespace).await.body["metadata"]["uid"].clone();
