@@ -29,8 +29,7 @@ fn is_same(own: &str, presented: &str) -> bool {
 
 /// Returns the user of a request. A valid certificate has precedence over the token. Invalid
 /// credentials are rejected, missing credentials result in the anonymous user. `secret` looks up
-/// the
-/// Secret of a bootstrap token.
+/// the Secret of a bootstrap token.
 pub(crate) fn authenticate(
     certificate: Option<Result<UserName, UserCertificateError>>,
     headers: &HeaderMap,

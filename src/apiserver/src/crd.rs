@@ -49,8 +49,7 @@ pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
 }
 
 /// Checks that all versions that ever were the storage version remain, because objects may be
-/// stored
-/// in any of them.
+/// stored in any of them.
 fn check_stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
     let at = "status.storedVersions";
     let stored = crd["status"]["storedVersions"].as_array();

@@ -2,9 +2,9 @@
 //!
 //! The server provides discovery, OpenAPI, CustomResourceDefinitions with CEL rules, watches,
 //! tables, patches, garbage collection, and the built-in kinds that clients need. kubectl and
-//! `kube`
-//! clients use it like kube-apiserver. The server has no application kinds: an application adds its
-//! kinds as CustomResourceDefinitions and its permissions as an [`authorization::Authorizer`].
+//! `kube` clients use it like kube-apiserver. The server has no application kinds: an application
+//! adds its kinds as CustomResourceDefinitions and its permissions as an
+//! [`authorization::Authorizer`].
 //!
 //! [`EmbeddedServer`] is a complete server with defaults. [`ApiServer`] is for programs with their
 //! own store, TLS configuration, certificate authorities or tasks. Example

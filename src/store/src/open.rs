@@ -34,8 +34,7 @@ pub(super) fn writer(
 fn open_or_create(medium: &dyn Medium, clock: &Clock) -> Result<(Database, State), OpenFailure> {
     if let Some(mut copy) = medium.inspect().during("reading store file")? {
         // Reads the whole file and verifies all checksums. Opening the copy has already rolled it
-        // back
-        // to the last valid commit, so a mismatch here is damage.
+        // back to the last valid commit, so a mismatch here is damage.
         if !copy.check_integrity().during("reading store file")? {
             return Err(OpenFailure::Corrupt("checksums do not match".to_owned()));
         }

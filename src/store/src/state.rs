@@ -132,8 +132,7 @@ impl State {
     }
 
     /// Compacts the oldest events beyond the limits and adds obsolete rows to `garbage`. Always
-    /// keeps
-    /// the newest event, which preserves the revision over a restart.
+    /// keeps the newest event, which preserves the revision over a restart.
     pub(super) fn trim(&mut self, limits: &HistoryLimits, now: Instant, garbage: &mut VecDeque<Garbage>) {
         while self.history.len() > 1 {
             let full = self.history.len() > limits.events_max || self.history_bytes > limits.bytes_max;

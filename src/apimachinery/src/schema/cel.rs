@@ -1,9 +1,8 @@
 //! `x-kubernetes-validations`: CEL rules, compiled once and evaluated for each object.
 //!
 //! The `cel` and `kube-cel` crates parse, evaluate and provide the Kubernetes function library.
-//! This
-//! module binds `self` and `oldSelf` at each node, selects rules, applies ratcheting, and words the
-//! causes.
+//! This module binds `self` and `oldSelf` at each node, selects rules, applies ratcheting, and
+//! words the causes.
 
 mod budget;
 mod compile;

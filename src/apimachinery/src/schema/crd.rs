@@ -179,8 +179,7 @@ fn validate_group_and_scope(crd: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// Returns a part that is equal in all versions. As in kube-apiserver, which stores such parts at
-/// the
-/// top of the spec, it is checked only once and errors name the top-level field.
+/// the top of the spec, it is checked only once and errors name the top-level field.
 fn shared<'a>(crd: &'a Value, pointer: &str) -> Option<&'a Value> {
     let mut parts = versions(crd)
         .iter()

@@ -1,8 +1,7 @@
 //! Field-level errors of the API: causes of an `Invalid` status.
 //!
 //! The texts are those of apimachinery's `field.Error`, so that clients receive the same messages
-//! as
-//! from a Kubernetes cluster.
+//! as from a Kubernetes cluster.
 
 use serde_json::Value;
 

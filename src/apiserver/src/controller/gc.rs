@@ -3,8 +3,7 @@
 //!
 //! One task watches all changes and keeps an index of dependents by owner. It decides from the
 //! current objects and writes through the engine, with the object's resourceVersion as
-//! precondition.
-//! If an object has changed, the decision is repeated.
+//! precondition. If an object has changed, the decision is repeated.
 
 mod decide;
 mod index;
@@ -123,8 +122,7 @@ impl GarbageCollector {
                     let next =
                         waiting.filter(|(_, dependent)| dependent.blocks && !dependent.is_being_deleted);
                     // Dependents decide for themselves. Those that were decided in this round do
-                    // not
-                    // change.
+                    // not change.
                     jobs.extend(next.filter_map(|(record, _)| {
                         let decision = self.decide(&snapshot, record.json());
                         (!matches!(decision, Decision::Keep | Decision::AwaitDependents))

@@ -15,8 +15,7 @@ use rooflet_apimachinery::table::Table;
 use rooflet_store::Revision;
 
 /// Returns the versions of a definition that are served or stored. Returns none before its names
-/// are
-/// accepted, or if a built-in kind has the name. For `schema_since` see [`CustomVersion`].
+/// are accepted, or if a built-in kind has the name. For `schema_since` see [`CustomVersion`].
 pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &CancellationToken) -> Vec<Resource> {
     if !is_condition_true(crd, "NamesAccepted") && !is_condition_true(crd, ESTABLISHED) {
         return Vec::new();

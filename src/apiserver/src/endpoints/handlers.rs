@@ -71,8 +71,7 @@ struct Call<'a> {
 
 impl Api {
     /// Authenticates and authorizes a request and acquires an in-flight permit. Uses only the
-    /// request
-    /// head, before the body is read, so that rejected requests are cheap.
+    /// request head, before the body is read, so that rejected requests are cheap.
     pub(crate) fn admit(&self, request: &Request) -> Result<Admitted, ApiError> {
         let route = routes::parse(&request.path);
         let verb = verb(request, &route);

@@ -48,10 +48,8 @@ impl InFlight {
     }
 
     /// Acquires the permit of a request. Exempt are: watches, because they are long and mostly
-    /// idle;
-    /// health, which must respond under load; and requests of anonymous users, which must not use
-    /// up
-    /// the permits.
+    /// idle; health, which must respond under load; and requests of anonymous users, which must not
+    /// use up the permits.
     pub(crate) fn acquire(&self, route: &Route, verb: Verb) -> Result<Permit, ApiError> {
         let semaphore = match (route, verb) {
             (Route::Health { .. } | Route::Version, _) | (_, Verb::Watch) => return Ok(None),

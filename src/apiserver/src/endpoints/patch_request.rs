@@ -42,8 +42,7 @@ fn json_patch_error(err: JsonPatchError) -> ApiError {
 
 impl PatchRequest {
     /// Parses a patch. Strategic merge patches are accepted only for built-in kinds, because they
-    /// need
-    /// the upstream types.
+    /// need the upstream types.
     pub(crate) fn read(content_type: &str, bytes: &[u8], is_built_in: bool) -> Result<Self, ApiError> {
         let accepted: &[&str] = if is_built_in {
             &[JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH]

@@ -331,8 +331,7 @@ impl Resource {
     }
 
     /// Returns the object in working form: this version's form for custom resources, the stored
-    /// form
-    /// without type members for built-in kinds.
+    /// form without type members for built-in kinds.
     pub(crate) fn view<'a>(&self, record: &'a Record) -> Cow<'a, Value> {
         match &self.origin {
             Origin::BuiltIn(_) => Cow::Borrowed(record.json()),

@@ -4,7 +4,6 @@
 //! defines them (fields of `self` and `oldSelf`, literals, comparisons). It reports only certain
 //! errors: undefined fields, undeclared names, results that are not boolean. Expressions of unknown
 //! type pass.
-//! boolean. What it cannot type, it lets pass.
 
 use kube_cel::cel::{
     IdedExpr, ParseErrors,

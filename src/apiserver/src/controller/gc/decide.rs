@@ -166,8 +166,7 @@ mod tests {
     use serde_json::json;
 
     /// Checks a decision. `object` is `live` or `deleting`, optionally with `+finalizer`. Owners
-    /// are
-    /// `solid absent waits`; dependents are `free blocking deleting waiting`.
+    /// are `solid absent waits`; dependents are `free blocking deleting waiting`.
     fn check(object: &str, owners: &str, dependents: &str, expect: Decision) {
         let mut words = object.split('+');
         let mut value = json!({"metadata": {"name": "x"}});
