@@ -1,8 +1,8 @@
-//! Back ends of MLX.
+//! Backends of MLX.
 
 use rooflet_model::config::FloatType;
 
-/// MLX's back ends.
+/// Backend of MLX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     Cpu,
@@ -19,8 +19,8 @@ impl Backend {
         }
     }
 
-    /// The element type to compute in. On the CPU half precision is emulated, dozens of times
-    /// slower.
+    /// Element type of computations. The CPU backend emulates half precision, which is dozens of
+    /// times slower than float32.
     pub fn compute_type(self, stored: FloatType) -> FloatType {
         match self {
             Self::Cpu => FloatType::F32,

@@ -1,4 +1,4 @@
-//! The device that MLX computes on, and its allocator.
+//! Device of MLX and its allocator.
 
 use mlx_rs::{Device, DeviceType, memory};
 
@@ -8,7 +8,7 @@ use rooflet_api::wire::{EngineInfo, EngineMemory};
 use rooflet_base::units::Bytes;
 
 impl Backend {
-    /// The back end of MLX's default device: the GPU where there is one.
+    /// Backend of MLX's default device, which is the GPU if the machine has one.
     pub fn current() -> Result<Self, mlx_rs::error::Exception> {
         Ok(match Device::try_default()?.get_type()? {
             DeviceType::Cpu => Self::Cpu,
@@ -18,7 +18,7 @@ impl Backend {
     }
 }
 
-/// Name, version and back end, as the agent reports them.
+/// Name, version and backend of the engine, for the agent's reports.
 pub fn engine_info() -> Result<EngineInfo, mlx_rs::error::Exception> {
     Ok(EngineInfo {
         name: "mlx".to_owned(),
@@ -27,13 +27,13 @@ pub fn engine_info() -> Result<EngineInfo, mlx_rs::error::Exception> {
     })
 }
 
-/// Of the library that is loaded. Touches no device.
+/// Version of the MLX library that is loaded. Does not initialise a device.
 pub fn engine_version() -> String {
     sys::version().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The most that MLX's allocator gives, where the device has memory of its own; `None` where it is
-/// the machine's.
+/// Limit of MLX's allocator if the device has its own memory. `None` if the device shares the
+/// memory of the machine.
 pub fn own_memory(backend: Backend) -> Option<Bytes> {
     match backend {
         Backend::Cpu | Backend::Metal => None,
@@ -41,9 +41,9 @@ pub fn own_memory(backend: Backend) -> Option<Bytes> {
     }
 }
 
-/// Keeps what is in use, and with it the buffers that the allocator keeps for others of their size,
-/// below `limit`: before it takes more it gives such buffers back. What is in use is never refused.
-/// MLX on a CPU keeps 32 MiB of them at most, whatever it is told.
+/// Limits the memory of active arrays and of the allocator's cached buffers to `limit`. At the
+/// limit, MLX frees cached buffers before it allocates; it never rejects an allocation. No effect
+/// on a CPU, where MLX caches at most 32 MiB.
 pub fn limit_memory(backend: Backend, limit: Bytes) -> mlx_rs::error::Result<()> {
     match backend {
         Backend::Cpu => Ok(()),
@@ -54,9 +54,9 @@ pub fn limit_memory(backend: Backend, limit: Bytes) -> mlx_rs::error::Result<()>
     }
 }
 
-/// What the allocator holds now.
+/// Memory that the allocator holds now.
 pub fn memory() -> EngineMemory {
-    // These calls read counters and cannot fail in practice; a missing figure must not end a
+    // These calls read counters and cannot fail in practice. A missing figure must not end a
     // request.
     let bytes = |outcome: mlx_rs::error::Result<usize>| outcome.map_or(0, |bytes| bytes as u64);
     EngineMemory {

@@ -1,6 +1,6 @@
-//! A feed-forward block's gate in one kernel for a GPU, where it is three operations of MLX's
-//! (SiLU) to nine (GELU), each as long as the launch of a kernel is where there are few tokens.
-#![expect(unsafe_code, reason = "a kernel is run here, behind a check of shapes")]
+//! Fused gate of a feed-forward block, as one GPU kernel. MLX needs three operations (SiLU) to nine
+//! (GELU). With few tokens, each of them costs as much as a kernel launch.
+#![expect(unsafe_code, reason = "runs a kernel after a check of the shapes")]
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype};
@@ -9,13 +9,13 @@ use super::backend::Backend;
 use super::kernel::{Kernel, LANES, Launch, Source};
 use rooflet_model::config::Activation;
 
-/// Lines whose threads share a group.
+/// Rows (`line`) of the grid in one thread group.
 const LINES: i32 = 4;
 
-/// Numbers of one thread.
+/// Elements per thread.
 const PARTS: i32 = 4;
 
-/// Numbers of the threads that share a group.
+/// Elements per thread group.
 const GROUP: i32 = LANES * LINES * PARTS;
 
 fn name(activation: Activation) -> &'static str {
@@ -26,7 +26,7 @@ fn name(activation: Activation) -> &'static str {
     }
 }
 
-/// Of a gate `x` and what comes up, `y`, in float32.
+/// Formula of the gated value in float32, from the gate `x` and the up projection `y`.
 fn formula(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "y * x / (1 + exponential(-x))",
@@ -37,7 +37,7 @@ fn formula(activation: Activation) -> &'static str {
     }
 }
 
-/// The largest gate, and the largest and the smallest of what comes up.
+/// Upper bound of the gate and bound of the magnitude of the up projection.
 fn limit(activation: Activation) -> f32 {
     match activation {
         Activation::Silu | Activation::GeluTanh => f32::INFINITY,
@@ -45,7 +45,7 @@ fn limit(activation: Activation) -> f32 {
     }
 }
 
-/// See the module's text.
+/// Fused gate kernel for one activation and element type.
 #[derive(Debug)]
 pub struct GateKernel {
     kernel: Kernel,
@@ -54,8 +54,8 @@ pub struct GateKernel {
 }
 
 impl GateKernel {
-    /// `None` where there is no GPU, and on CUDA for SiLU: there its three operations are no
-    /// slower, and compiling a kernel takes seconds. Compiled when it is first run.
+    /// Returns `None` without a GPU, and for SiLU on CUDA: MLX's three operations are as fast
+    /// there, and compiling a kernel takes seconds. MLX compiles the kernel on its first run.
     pub fn new(backend: Backend, activation: Activation, float: Dtype) -> Result<Option<Self>> {
         if backend == Backend::Cuda && activation == Activation::Silu {
             return Ok(None);
@@ -94,28 +94,31 @@ impl GateKernel {
         }))
     }
 
-    /// Of gate and up, which have one shape. Lazy.
+    /// Applies the gate to `gate` and `up`, which must have the same shape. Lazy.
     pub fn apply(&self, gate: &Array, up: &Array) -> Result<Array> {
         let count = gate
             .shape()
             .iter()
             .try_fold(1_i32, |count, dimension| count.checked_mul(*dimension));
-        // Threads beyond the last number count on.
+        // The thread indices round up to a whole group and must not overflow.
         let sizes = 1..i32::MAX - GROUP;
         let fits = |count: &i32| sizes.contains(count) && gate.shape() == up.shape() && gate.ndim() > 0;
         let Some(count) = count.filter(fits) else {
-            return Err(Exception::custom("a gate of another shape than what comes up"));
+            return Err(Exception::custom(
+                "gate and up projection must have the same shape, with 1 to 2^31 elements",
+            ));
         };
         let launch = Launch {
             places: (count - 1) / GROUP + 1,
             lines: LINES,
             outputs: vec![(gate.shape().to_vec(), self.float)],
         };
-        // SAFETY: both inputs and the output have `count` numbers, and each thread writes some of them or none.
+        // SAFETY: both inputs and the output have `count` elements, and a thread reads and writes
+        // only elements below `count`.
         let gated = unsafe { self.kernel.run(&[gate, up, &self.limit], &launch)? };
         gated
             .into_iter()
             .next()
-            .ok_or_else(|| Exception::custom("a kernel that wrote nothing"))
+            .ok_or_else(|| Exception::custom("a kernel returned no output"))
     }
 }

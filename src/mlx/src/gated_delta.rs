@@ -1,8 +1,8 @@
-//! The gated delta rule (Gated DeltaNet, arXiv:2412.06464) in three kernels for a GPU, where MLX's
-//! operations are some forty for each layer and token. Sums are in float32 and only what is passed
-//! on is rounded to the model's type, so results are those of the operations up to rounding, and
-//! the same however tokens are divided into calls.
-#![expect(unsafe_code, reason = "kernels are run here, behind checks of all shapes")]
+//! Gated delta rule (Gated DeltaNet, arXiv:2412.06464) in three GPU kernels. MLX needs about forty
+//! operations per layer and token. Sums are computed in float32 and only outputs are rounded to the
+//! model's type. The results equal those of MLX's operations up to rounding, and do not depend on
+//! how the tokens are divided into calls.
+#![expect(unsafe_code, reason = "runs kernels after checks of all shapes")]
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -12,23 +12,22 @@ use mlx_rs::{Array, Dtype};
 use super::backend::Backend;
 use super::kernel::{Kernel, LANES, Launch, Source};
 
-/// The most rows that are computed in one launch, which has a state for each of them, needed or
-/// not.
-const MOST_ROWS: usize = 8;
+/// Maximum number of rows per launch. A launch binds one state buffer per row, used or not.
+const MAX_ROWS: usize = 8;
 
-/// Of one layer.
+/// Dimensions of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dimensions {
     pub key_heads: i32,
     pub key_dim: i32,
     pub value_heads: i32,
     pub value_dim: i32,
-    /// Tokens that the convolution sees.
+    /// Tokens in the window of the convolution.
     pub width: i32,
 }
 
 impl Dimensions {
-    /// Of queries, keys and values together.
+    /// Number of channels of queries, keys and values together.
     pub fn channels(&self) -> i32 {
         2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
     }
@@ -43,8 +42,9 @@ impl Dimensions {
         ]
     }
 
-    /// Whether vectors are divided evenly among the threads, which have few numbers each.
-    fn suit(&self) -> bool {
+    /// Returns true if the kernels support these dimensions: the threads divide each vector evenly
+    /// and hold few elements each.
+    fn are_supported(&self) -> bool {
         let vector = |dim: i32| dim > 0 && dim % LANES == 0 && dim <= 8 * LANES;
         vector(self.key_dim)
             && vector(self.value_dim)
@@ -55,7 +55,7 @@ impl Dimensions {
     }
 }
 
-/// What a layer's weights say of it.
+/// Weights of a layer that the kernels read.
 #[derive(Debug)]
 pub struct Constants<'a> {
     /// `[channels, width, 1]`.
@@ -66,28 +66,28 @@ pub struct Constants<'a> {
     pub rate: &'a Array,
 }
 
-/// What came out of a layer's projections.
+/// Outputs of a layer's projections.
 #[derive(Debug)]
 pub struct Tokens<'a> {
     /// Queries, keys and values, `[rows, tokens, channels]`.
     pub mixed: &'a Array,
     /// `[rows, tokens, value_heads]`.
     pub strength: &'a Array,
-    /// As `strength`.
+    /// `[rows, tokens, value_heads]`.
     pub decay: &'a Array,
 }
 
-/// Of one sequence in one layer, after some tokens.
+/// State of one sequence in one layer.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// What the convolution has yet to see again, `[1, width - 1, channels]`.
+    /// Last `width - 1` inputs of the convolution, `[1, width - 1, channels]`.
     pub convolution: Array,
     /// `[1, value_heads, value_dim, key_dim]`, float32.
     pub memory: Array,
 }
 
 impl State {
-    /// Those of rows that were computed together.
+    /// Splits the states of rows that were computed together.
     pub fn split(convolutions: &Array, memories: &Array) -> Result<Vec<Self>> {
         let rows = convolutions.dim(0);
         let convolutions = split_equal(convolutions, rows, 0)?;
@@ -98,29 +98,30 @@ impl State {
     }
 }
 
-/// The kernels for layers of certain dimensions and a float type.
+/// Kernels for layers of certain dimensions and a float type.
 #[derive(Debug)]
 pub struct GatedDeltaKernels {
     dimensions: Dimensions,
     float: Dtype,
-    /// For one row, and for several.
+    /// Kernels for a single row.
     one: Step,
+    /// Kernels for up to [`MAX_ROWS`] rows.
     several: Step,
     gate: Kernel,
 }
 
 #[derive(Debug)]
 struct Step {
-    most_rows: usize,
+    max_rows: usize,
     inputs: Kernel,
     rule: Kernel,
 }
 
 impl GatedDeltaKernels {
-    /// `None` where there is no GPU, or they are not for such layers. Compiled when they are first
-    /// run.
+    /// Returns `None` without a GPU, or if the kernels do not support the dimensions. MLX compiles
+    /// the kernels on their first run.
     pub fn new(backend: Backend, dimensions: Dimensions, float: Dtype) -> Result<Option<Self>> {
-        if !dimensions.suit() {
+        if !dimensions.are_supported() {
             return Ok(None);
         }
         let make = |name: &str, inputs: &[&str], outputs: &[&str], header: &str, text: &str| {
@@ -134,11 +135,15 @@ impl GatedDeltaKernels {
             };
             Kernel::new(backend, float, &source)
         };
-        let step = |most_rows: usize| -> Result<Option<Step>> {
-            let (before, after) = (names("before", most_rows), names("after", most_rows));
-            let header = format!("{}{}", choice("before", most_rows), choice("after", most_rows));
+        let step = |max_rows: usize| -> Result<Option<Step>> {
+            let (before, after) = (names("before", max_rows), names("after", max_rows));
+            let header = format!(
+                "{}{}",
+                row_selector("before", max_rows),
+                row_selector("after", max_rows)
+            );
             let kernel = |name: &str, inputs: &[&'static str], outputs: &[&'static str], text: &str| {
-                let name = format!("gated_delta_{name}_{most_rows}");
+                let name = format!("gated_delta_{name}_{max_rows}");
                 let inputs: Vec<&str> = inputs
                     .iter()
                     .copied()
@@ -154,29 +159,29 @@ impl GatedDeltaKernels {
             let inputs = kernel(
                 "inputs",
                 &["mixed", "strength", "decay", "convolution", "decay_bias", "rate"],
-                &["queries", "keys", "values", "fading", "writing"],
+                &["queries", "keys", "values", "alpha", "beta"],
                 include_str!("gated_delta/inputs.kernel"),
             )?;
             let rule = kernel(
                 "rule",
-                &["queries", "keys", "values", "fading", "writing"],
-                &["said"],
+                &["queries", "keys", "values", "alpha", "beta"],
+                &["attended"],
                 include_str!("gated_delta/rule.kernel"),
             )?;
             Ok(inputs.zip(rule).map(|(inputs, rule)| Step {
-                most_rows,
+                max_rows,
                 inputs,
                 rule,
             }))
         };
         let gate = make(
             "gated_delta_gate",
-            &["said", "gate", "weight", "eps"],
+            &["attended", "gate", "weight", "eps"],
             &["gated"],
             "",
             include_str!("gated_delta/gate.kernel"),
         )?;
-        let (Some(one), Some(several), Some(gate)) = (step(1)?, step(MOST_ROWS)?, gate) else {
+        let (Some(one), Some(several), Some(gate)) = (step(1)?, step(MAX_ROWS)?, gate) else {
             return Ok(None);
         };
         Ok(Some(Self {
@@ -188,8 +193,8 @@ impl GatedDeltaKernels {
         }))
     }
 
-    /// What the tokens read, `[rows, tokens, value_heads, value_dim]`, and the rows' states after
-    /// them. Lazy.
+    /// Returns the attention outputs, `[rows, tokens, value_heads, value_dim]`, and the states of
+    /// the rows after the tokens. Lazy.
     pub fn step(
         &self,
         constants: &Constants<'_>,
@@ -197,10 +202,10 @@ impl GatedDeltaKernels {
         before: &[State],
     ) -> Result<(Array, Vec<State>)> {
         self.check(constants, tokens, before)?;
-        let mut said = Vec::new();
+        let mut attended = Vec::new();
         let mut after = Vec::with_capacity(before.len());
         let mut start = 0;
-        for states in before.chunks(MOST_ROWS) {
+        for states in before.chunks(MAX_ROWS) {
             let end = start + i32::try_from(states.len()).unwrap_or(i32::MAX);
             let of = |array: &Array| match states.len() == before.len() {
                 true => Ok(array.clone()),
@@ -215,14 +220,14 @@ impl GatedDeltaKernels {
                 [_] => &self.one,
                 _ => &self.several,
             };
-            said.push(self.step_of(step, constants, &tokens, states, &mut after)?);
+            attended.push(self.launch_step(step, constants, &tokens, states, &mut after)?);
             start = end;
         }
-        let said = match &said[..] {
+        let attended = match &attended[..] {
             [one] => one.clone(),
             several => concatenate(several, 0)?,
         };
-        Ok((said, after))
+        Ok((attended, after))
     }
 
     fn check(&self, constants: &Constants<'_>, tokens: &Tokens<'_>, before: &[State]) -> Result<()> {
@@ -258,13 +263,13 @@ impl GatedDeltaKernels {
             Ok(())
         } else {
             Err(Exception::custom(
-                "a gated delta layer of other dimensions than its kernels",
+                "the inputs of a gated delta layer do not match the dimensions of its kernels",
             ))
         }
     }
 
-    /// Of as many rows as one launch takes; pushes their states.
-    fn step_of(
+    /// Runs the kernels for the rows of one launch and appends their states to `after`.
+    fn launch_step(
         &self,
         step: &Step,
         constants: &Constants<'_>,
@@ -283,10 +288,9 @@ impl GatedDeltaKernels {
         let keys = (vec![rows, count, key_heads, key_dim], self.float);
         let values = (vec![rows, count, value_heads, value_dim], self.float);
         let each = (vec![rows, count, value_heads], Dtype::Float32);
-        // Rows that are not there have the last one's state, which nobody reads for them, and write
-        // nothing.
+        // Unused rows of the launch read the state of the last row and write nothing.
         let read = before.iter().chain(before.last().into_iter().cycle());
-        let read: Vec<&State> = read.take(step.most_rows).collect();
+        let read: Vec<&State> = read.take(step.max_rows).collect();
         let mut inputs = vec![
             tokens.mixed,
             tokens.strength,
@@ -297,7 +301,7 @@ impl GatedDeltaKernels {
         ];
         inputs.extend(read.iter().map(|state| &state.convolution));
         let mut outputs = vec![keys.clone(), keys, values.clone(), each.clone(), each];
-        for place in 0..step.most_rows {
+        for place in 0..step.max_rows {
             let shape = before
                 .get(place)
                 .map_or(vec![1], |state| state.convolution.shape().to_vec());
@@ -308,16 +312,16 @@ impl GatedDeltaKernels {
             lines: 2 * key_heads + value_heads + 1,
             outputs,
         };
-        // SAFETY: `check` compared all shapes with the constants that the text was compiled with; it reads and writes by
-        // them and by `mixed`'s shape. Each place and line writes its own vector, each row's first
-        // place its convolution.
-        let mut heard = unsafe { step.inputs.run(&inputs, &launch)? };
-        let convolutions = heard.split_off(5);
+        // SAFETY: `check` compared all shapes with the constants that the kernel was compiled with.
+        // The kernel indexes by them and by the shape of `mixed`. Each place and line writes its
+        // own vector; the first place of each row writes its convolution state.
+        let mut projected = unsafe { step.inputs.run(&inputs, &launch)? };
+        let convolutions = projected.split_off(5);
 
-        let mut inputs: Vec<&Array> = heard.iter().collect();
+        let mut inputs: Vec<&Array> = projected.iter().collect();
         inputs.extend(read.iter().map(|state| &state.memory));
         let mut outputs = vec![values];
-        for place in 0..step.most_rows {
+        for place in 0..step.max_rows {
             let shape = before
                 .get(place)
                 .map_or(vec![1], |state| state.memory.shape().to_vec());
@@ -328,59 +332,61 @@ impl GatedDeltaKernels {
             lines: value_dim,
             outputs,
         };
-        // SAFETY: as above; `heard` has the shapes that were asked for. Each place and line writes its own line of a memory,
-        // and its first thread what it reads.
+        // SAFETY: as above; `projected` has the requested shapes. Each place and line writes its
+        // own line of a memory, and its first thread writes the output.
         let mut written = unsafe { step.rule.run(&inputs, &launch)? };
         let memories = written.split_off(1);
         let states = convolutions.into_iter().zip(memories);
         after.extend(states.map(|(convolution, memory)| State { convolution, memory }));
         written
             .pop()
-            .ok_or_else(|| Exception::custom("a kernel that wrote nothing"))
+            .ok_or_else(|| Exception::custom("a kernel returned no output"))
     }
 
-    /// What was read, `[rows, tokens, value_heads, value_dim]`, normalised by head and times the
-    /// gate, of the same shape, through SiLU. `weight` is `[value_dim]`, `eps` one number in
-    /// float32. Lazy.
-    pub fn gate(&self, said: &Array, gate: &Array, weight: &Array, eps: &Array) -> Result<Array> {
+    /// Normalises the attention outputs, `[rows, tokens, value_heads, value_dim]`, by head and
+    /// multiplies them by SiLU of `gate`, which has the same shape. `weight` is `[value_dim]`,
+    /// `eps` one float32 value. Lazy.
+    pub fn gate(&self, attended: &Array, gate: &Array, weight: &Array, eps: &Array) -> Result<Array> {
         let Dimensions {
             value_heads,
             value_dim,
             ..
         } = self.dimensions;
-        let &[rows, count, heads, dim] = said.shape() else {
-            return Err(Exception::custom("what is read has four dimensions"));
+        let &[rows, count, heads, dim] = attended.shape() else {
+            return Err(Exception::custom("attention outputs must have four dimensions"));
         };
-        let fits = gate.shape() == said.shape()
+        let fits = gate.shape() == attended.shape()
             && (heads, dim) == (value_heads, value_dim)
             && weight.shape() == [value_dim]
             && eps.shape() == [1];
         if !fits {
-            return Err(Exception::custom("a gate of other dimensions than its kernel"));
+            return Err(Exception::custom(
+                "the gate's inputs do not match the dimensions of its kernel",
+            ));
         }
         let launch = Launch {
             places: rows * count,
             lines: value_heads,
-            outputs: vec![(said.shape().to_vec(), self.float)],
+            outputs: vec![(attended.shape().to_vec(), self.float)],
         };
-        // SAFETY: all shapes were compared with the constants that the text was compiled with. Each place and line writes its
-        // own vector.
-        let mut gated = unsafe { self.gate.run(&[said, gate, weight, eps], &launch)? };
+        // SAFETY: all shapes were compared with the constants that the kernel was compiled with.
+        // Each place and line writes its own vector.
+        let mut gated = unsafe { self.gate.run(&[attended, gate, weight, eps], &launch)? };
         gated
             .pop()
-            .ok_or_else(|| Exception::custom("a kernel that wrote nothing"))
+            .ok_or_else(|| Exception::custom("a kernel returned no output"))
     }
 }
 
-fn names(of: &str, rows: usize) -> Vec<String> {
-    (0..rows).map(|row| format!("{of}_{row}")).collect()
+fn names(prefix: &str, rows: usize) -> Vec<String> {
+    (0..rows).map(|row| format!("{prefix}_{row}")).collect()
 }
 
-/// A macro that says which of the names is a row's.
-fn choice(of: &str, rows: usize) -> String {
-    let mut choice = format!("{of}_{}", rows - 1);
+/// Macro that selects the buffer of a row.
+fn row_selector(prefix: &str, rows: usize) -> String {
+    let mut row_selector = format!("{prefix}_{}", rows - 1);
     for row in (0..rows - 1).rev() {
-        choice = format!("(row) == {row} ? {of}_{row} : {choice}");
+        row_selector = format!("(row) == {row} ? {prefix}_{row} : {row_selector}");
     }
-    format!("#define {of}_of(row) ({choice})\n")
+    format!("#define {prefix}_of(row) ({row_selector})\n")
 }

@@ -1,6 +1,6 @@
-//! Kernels of our own for a GPU, in the part of C++ that Metal's and CUDA's dialects share. MLX
-//! compiles them when they are first run, and keeps what it compiled by their names.
-#![expect(unsafe_code, reason = "the island for kernels")]
+//! Custom GPU kernels, in the subset of C++ that the Metal and CUDA dialects share. MLX compiles a
+//! kernel on its first run and caches it by name.
+#![expect(unsafe_code, reason = "calls MLX's C interface for custom kernels")]
 
 use std::ffi::{CString, c_char};
 
@@ -9,12 +9,11 @@ use mlx_rs::{Array, Dtype};
 
 use super::backend::Backend;
 
-/// Threads that compute in step and add up in one operation: a SIMD group of Metal's, a warp of
-/// CUDA's.
+/// Threads that run in lockstep and share a sum instruction: a SIMD group in Metal, a warp in CUDA.
 pub(super) const LANES: i32 = 32;
 
-/// What a kernel's text may say, whatever it is compiled for. `lane`, `place` and `line` tell where
-/// its thread is: `LANES` threads of one `place` and `line`, of a grid of places by lines.
+/// Definitions that kernel sources use on every backend. `lane`, `place` and `line` are the indices
+/// of a thread: `LANES` threads share a `place` and a `line`, and the grid is places by lines.
 /// `sum_of_lanes(x)` is the sum over these threads.
 const METAL_HEADER: &str = "
 #define sum_of_lanes(x) simd_sum(x)
@@ -46,21 +45,21 @@ const int place = blockIdx.x;
 const int line = blockIdx.y * blockDim.y + threadIdx.y;
 ";
 
-/// A kernel's text and what it takes and gives.
+/// Source of a kernel with its inputs and outputs.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
-    /// Another for each text.
+    /// Unique name: MLX caches compiled kernels by it.
     pub(super) name: &'a str,
     pub(super) inputs: &'a [&'a str],
     pub(super) outputs: &'a [&'a str],
-    /// Numbers that it knows when it is compiled.
+    /// Compile-time integer constants.
     pub(super) constants: &'a [(&'a str, i32)],
-    /// Macros.
+    /// Macro definitions.
     pub(super) header: &'a str,
     pub(super) text: &'a str,
 }
 
-/// A kernel that can be run. `Float` is, in its text, the type that it was made for.
+/// Kernel that can be run. `Float` in its source is the element type that it was created for.
 #[derive(Debug)]
 pub(super) struct Kernel {
     raw: Raw,
@@ -75,7 +74,7 @@ enum Raw {
     Cuda(cuda::Raw),
 }
 
-/// How many threads run, and what they write.
+/// Grid size and output shapes of one run.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub(super) places: i32,
@@ -83,11 +82,11 @@ pub(super) struct Launch {
     pub(super) outputs: Vec<(Vec<i32>, Dtype)>,
 }
 
-/// Lines whose threads share a group.
+/// Rows (`line`) of the grid in one thread group.
 const LINES_OF_GROUP: i32 = 4;
 
 impl Kernel {
-    /// `None` where there is no GPU.
+    /// Returns `None` without a GPU.
     pub(super) fn new(backend: Backend, float: Dtype, source: &Source<'_>) -> Result<Option<Self>> {
         let raw = match backend {
             Backend::Cpu => return Ok(None),
@@ -104,23 +103,22 @@ impl Kernel {
         }))
     }
 
-    /// What the threads write. Lazy.
+    /// Runs the kernel and returns its outputs. Lazy.
     ///
     /// # Safety
-    /// With these inputs, of which those that are not contiguous are copied before, and outputs of
-    /// these shapes the kernel's text must stay within both, and write every number of the outputs,
-    /// none of them twice.
+    /// With these inputs and outputs of these shapes, the kernel must stay within its buffers and
+    /// write every element of the outputs exactly once. MLX copies inputs that are not contiguous.
     pub(super) unsafe fn run(&self, inputs: &[&Array], launch: &Launch) -> Result<Vec<Array>> {
         if launch.outputs.len() != self.outputs || launch.places < 1 || launch.lines < 1 {
             return Err(Exception::custom(
-                "a kernel that is run for other outputs than it has",
+                "the number of outputs does not match the kernel, or the grid is empty",
             ));
         }
         if launch.places.checked_mul(LANES).is_none() {
-            return Err(Exception::custom("more threads than a grid has"));
+            return Err(Exception::custom("the grid has too many threads"));
         }
         match &self.raw {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Raw::Metal(raw) => unsafe { raw.run(self, inputs, launch) },
             // SAFETY: as above.
             Raw::Cuda(raw) => unsafe { raw.run(self, inputs, launch) },
@@ -128,7 +126,7 @@ impl Kernel {
     }
 }
 
-/// MLX has the same calls twice, with one difference: the last argument of what makes a kernel.
+/// Wraps MLX's two sets of calls, which differ only in the last argument of the constructor.
 macro_rules! calls {
     ($module:ident, $last:expr, $kernel:ident: $new:ident, $free:ident, $apply:ident; $config:ident: $new_config:ident,
      $free_config:ident, $output:ident, $grid:ident, $group:ident, $float:ident, $constant:ident) => {
@@ -160,13 +158,13 @@ macro_rules! calls {
                         )
                     };
                     match raw.ctx.is_null() {
-                        true => Err(Exception::custom("MLX refused a kernel")),
+                        true => Err(Exception::custom("MLX rejected a kernel")),
                         false => Ok(Self(raw)),
                     }
                 }
 
                 /// # Safety
-                /// As of [`Kernel::run`].
+                /// See [`Kernel::run`].
                 pub(super) unsafe fn run(
                     &self,
                     kernel: &Kernel,
@@ -176,8 +174,8 @@ macro_rules! calls {
                     let inputs: Vec<mlx_sys::mlx_array> = inputs.iter().map(|input| input.as_ptr()).collect();
                     let stream = Stream::thread_local_or_default();
                     let lines = launch.lines;
-                    // SAFETY: the configuration, arrays, names and stream outlive the calls, which copy what they are given;
-                    // each array that is taken out of the results is owned by an `Array`; the
+                    // SAFETY: the configuration, arrays, names and stream outlive the calls, which
+                    // copy their arguments. Each array of the results is owned by an `Array`. The
                     // vectors are freed here.
                     unsafe {
                         let config = Config(mlx_sys::$new_config());
@@ -193,12 +191,14 @@ macro_rules! calls {
                             status |= mlx_sys::$constant(config.0, name.as_ptr(), *value);
                         }
                         if status != 0 {
-                            return Err(Exception::custom("MLX refused how a kernel is to be run"));
+                            return Err(Exception::custom(
+                                "MLX rejected the launch configuration of a kernel",
+                            ));
                         }
-                        let given = mlx_sys::mlx_vector_array_new_data(inputs.as_ptr(), inputs.len());
+                        let inputs = mlx_sys::mlx_vector_array_new_data(inputs.as_ptr(), inputs.len());
                         let mut written = mlx_sys::mlx_vector_array_new();
                         let status =
-                            mlx_sys::$apply(&raw mut written, self.0, given, config.0, stream.as_ptr());
+                            mlx_sys::$apply(&raw mut written, self.0, inputs, config.0, stream.as_ptr());
                         let mut arrays = Vec::with_capacity(launch.outputs.len());
                         if status == 0 {
                             for index in 0..mlx_sys::mlx_vector_array_size(written) {
@@ -207,11 +207,11 @@ macro_rules! calls {
                                 arrays.push(Array::from_ptr(array));
                             }
                         }
-                        mlx_sys::mlx_vector_array_free(given);
+                        mlx_sys::mlx_vector_array_free(inputs);
                         mlx_sys::mlx_vector_array_free(written);
                         match arrays.len() == launch.outputs.len() {
                             true => Ok(arrays),
-                            false => Err(Exception::custom("MLX refused to run a kernel")),
+                            false => Err(Exception::custom("MLX failed to run a kernel")),
                         }
                     }
                 }
@@ -219,7 +219,7 @@ macro_rules! calls {
 
             impl Drop for Raw {
                 fn drop(&mut self) {
-                    // SAFETY: made by `new`, and freed once.
+                    // SAFETY: created by `new`, and freed once.
                     unsafe { mlx_sys::$free(self.0) };
                 }
             }
@@ -228,7 +228,7 @@ macro_rules! calls {
 
             impl Drop for Config {
                 fn drop(&mut self) {
-                    // SAFETY: made by `run`, and freed once.
+                    // SAFETY: created by `run`, and freed once.
                     unsafe { mlx_sys::$free_config(self.0) };
                 }
             }
@@ -257,7 +257,7 @@ impl Strings {
         // SAFETY: the strings outlive the call, which copies them.
         let raw = unsafe { mlx_sys::mlx_vector_string_new_data(pointers.as_mut_ptr(), pointers.len()) };
         match raw.ctx.is_null() {
-            true => Err(Exception::custom("MLX refused names")),
+            true => Err(Exception::custom("MLX rejected the argument names of a kernel")),
             false => Ok(Self(raw)),
         }
     }
@@ -265,15 +265,15 @@ impl Strings {
 
 impl Drop for Strings {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and freed once.
+        // SAFETY: created by `new`, and freed once.
         unsafe { mlx_sys::mlx_vector_string_free(self.0) };
     }
 }
 
-/// Metal takes ASCII, and ends the process over anything else.
+/// Converts text for MLX. Metal accepts ASCII only, and terminates the process on anything else.
 fn c_string(text: &str) -> Result<CString> {
     if !text.is_ascii() {
-        return Err(Exception::custom("a kernel's text that is not ASCII"));
+        return Err(Exception::custom("the source of a kernel must be ASCII"));
     }
     CString::new(text).map_err(|err| Exception::custom(err.to_string()))
 }

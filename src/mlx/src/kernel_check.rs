@@ -23,7 +23,7 @@ pub struct KernelCheck {
     /// Name of the kernel, such as `product in bfloat16`.
     pub name: &'static str,
     /// Largest difference from the reference, as a share of the largest value. `NaN` if the kernel
-    /// computed something that is not a number.
+    /// computed a value that is not a number.
     pub error: f64,
     /// Largest difference that rounding explains.
     pub tolerance: f64,
@@ -38,7 +38,7 @@ impl KernelCheck {
     }
 }
 
-/// Runs the checks: about a second.
+/// Runs the checks, which takes about a second.
 pub fn check_kernels() -> Result<Vec<KernelCheck>> {
     Ok(vec![
         product("product in float32", Dtype::Float32, 1e-4)?,
@@ -53,7 +53,7 @@ fn product(name: &'static str, dtype: Dtype, tolerance: f64) -> Result<KernelChe
     let array = |values: &[f32]| Array::from_slice(values, &[SIDE, SIDE]).as_dtype(dtype);
     let (a_array, b_array) = (array(&a)?, array(&b)?);
     let (computed, first_run) = run(|| matmul(&a_array, &b_array))?;
-    // The reference multiplies what the type can hold.
+    // The reference multiplies the values after rounding to the type.
     let rounded = |array: &Array| values(&array.as_dtype(Dtype::Float32)?);
     let expected = reference(&rounded(&a_array)?, &rounded(&b_array)?);
     Ok(KernelCheck {
@@ -71,7 +71,7 @@ fn quantized_product() -> Result<KernelCheck> {
     let (packed, scales, biases) = ops::quantize(&weights_array, GROUP, BITS)?;
     let (computed, first_run) =
         run(|| ops::quantized_matmul(&x_array, &packed, &scales, &biases, true, GROUP, BITS))?;
-    // Weights lie in rows of outputs.
+    // The weights are stored transposed: one row per output.
     let unpacked = ops::dequantize(&packed, &scales, &biases, GROUP, BITS)?;
     let unpacked = values(&unpacked.as_dtype(Dtype::Float32)?)?;
     let expected = reference(&x, &transposed(&unpacked));
@@ -83,10 +83,7 @@ fn quantized_product() -> Result<KernelCheck> {
     })
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the time of a kernel is the real clock's"
-)]
+#[expect(clippy::disallowed_methods, reason = "kernels are timed with the real clock")]
 fn run(compute: impl FnOnce() -> Result<Array>) -> Result<(Vec<f32>, Duration)> {
     let start = Instant::now();
     let product = compute()?.as_dtype(Dtype::Float32)?;
@@ -163,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_results_are_found() {
+    fn detects_wrong_results() {
         let expected = reference(&matrix(1), &matrix(2));
         let mut computed: Vec<f32> = expected.iter().map(|value| *value as f32).collect();
         assert!(error(&computed, &expected) < 1e-6);

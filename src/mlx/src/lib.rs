@@ -16,36 +16,35 @@ pub mod probe;
 pub mod quantized;
 mod sys;
 
-/// The bindings themselves. Other crates reach them through this re-export, so that one crate
-/// decides their version.
+/// Re-export of the bindings, so that this crate alone decides their version.
 pub use mlx_rs;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, Dtype};
 
-/// Chooses settings of MLX's that the user has not chosen. To be called before there is a second
-/// thread.
+/// Sets environment variables of MLX that the user has not set. Must be called before the process
+/// starts a second thread.
 pub fn set_environment() {
     sys::set_environment();
 }
 
-/// `buffer`, `[rows, heads, capacity, size]`, with `part` from token `start` on; in place where
-/// nobody else holds the buffer.
+/// Writes `part` into `buffer`, `[rows, heads, capacity, size]`, from token `start` on. In place if
+/// the caller holds the only reference to the buffer.
 pub fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
     sys::put_tokens(buffer, part, start)
 }
 
-/// A copy of these bytes as an array of floats or 32-bit integers.
+/// Copies bytes into an array of floats or 32-bit integers.
 pub fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
     sys::from_bytes(bytes, shape, dtype)
 }
 
-/// The numbers of an array whose rows follow one another, as they are in memory. Waits until it has
-/// been computed, and for nothing else.
+/// Memory of a row-contiguous array. Waits until the array is computed, but not for other work of
+/// the device.
 pub fn bytes_of(array: &Array) -> Result<&[u8]> {
     sys::bytes_of(array)
 }
 
-/// Held by each test that computes: one thread at a time uses MLX, in tests as elsewhere.
+/// Lock for tests that compute, because only one thread at a time may use MLX.
 pub fn exclusive() -> std::sync::MutexGuard<'static, ()> {
     static MLX: std::sync::Mutex<()> = std::sync::Mutex::new(());
     rooflet_base::mutex::lock(&MLX)

@@ -1,5 +1,5 @@
-//! Weights from safetensors files into MLX arrays. The files' headers have been checked
-//! (`model_dir`), so what fails here is reading.
+//! Loading of weights from safetensors files into MLX arrays. `model_dir` has validated the headers
+//! of the files, so only reading can fail here.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,18 +12,18 @@ use mlx_rs::{Array, Dtype};
 use rooflet_model::checkpoint::{Step, TensorSource};
 use rooflet_model::config::FloatType;
 
-/// Tensors by name, lazily loaded: reading happens when they are evaluated.
+/// Tensors by name, loaded lazily: MLX reads a tensor when it is evaluated.
 #[derive(Debug)]
 pub struct Weights {
     tensors: HashMap<String, Array>,
     compute: Dtype,
-    /// Tensors that are made of others.
+    /// Tensors that are derived from stored tensors.
     sources: BTreeMap<String, TensorSource>,
-    /// Of stored tensors that several are made of, how many are still to come.
+    /// Number of pending derived tensors by stored tensor.
     users: HashMap<String, usize>,
 }
 
-/// Why weights cannot be loaded.
+/// Failure to load weights.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("reading weights from `{path}`")]
@@ -65,7 +65,7 @@ pub fn dtype(element: FloatType) -> Dtype {
 }
 
 impl Weights {
-    /// Opens the files; float tensors will come out as `compute`.
+    /// Opens the files. Float tensors are converted to `compute`.
     pub fn open<P: AsRef<Utf8Path>>(files: &[P], compute: FloatType) -> Result<Self, LoadError> {
         let mut tensors = HashMap::new();
         for path in files {
@@ -84,8 +84,8 @@ impl Weights {
         })
     }
 
-    /// Says how tensors are made that are not stored as they are.
-    pub fn arrange(&mut self, sources: &BTreeMap<String, TensorSource>) {
+    /// Sets the sources of tensors that are derived from stored tensors.
+    pub fn set_sources(&mut self, sources: &BTreeMap<String, TensorSource>) {
         self.sources.clone_from(sources);
         self.users.clear();
         for stored in sources.values().flat_map(|source| &source.stored) {
@@ -93,29 +93,29 @@ impl Weights {
         }
     }
 
-    /// Whether the files have a tensor, or what it is made of.
+    /// Returns true if the files have the tensor or its sources.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name) || self.sources.contains_key(name)
     }
 
-    /// The element type that floats come out as.
+    /// Element type of float tensors.
     pub fn compute(&self) -> Dtype {
         self.compute
     }
 
-    /// A number in that type, on the device.
+    /// Constant in the element type, evaluated on the device.
     pub fn constant(&self, value: f32) -> mlx_rs::error::Result<Array> {
         let constant = Array::from_f32(value).as_dtype(self.compute)?;
         constant.eval()?;
         Ok(constant)
     }
 
-    /// Takes a tensor out, floats converted.
+    /// Removes a tensor and returns it; floats are converted to the element type.
     pub fn take(&mut self, name: &str) -> Result<Array, LoadError> {
         self.take_as(name, self.compute)
     }
 
-    /// The same in 32 bits, for numbers that decide.
+    /// Like [`take`](Self::take), but in float32, for values that need the precision.
     pub fn take_float32(&mut self, name: &str) -> Result<Array, LoadError> {
         self.take_as(name, Dtype::Float32)
     }
@@ -153,7 +153,8 @@ impl Weights {
             .try_fold(made.map_err(&convert)?, |made, step| {
                 apply(*step, &made, self.compute).map_err(&convert)
             })?;
-        // A view would hold on to all of what it is a part of, and be copied by every product.
+        // A view would keep the whole source tensor in memory, and every product would copy the
+        // view.
         if source.steps.is_empty() {
             Ok(made)
         } else {
@@ -161,7 +162,7 @@ impl Weights {
         }
     }
 
-    /// A stored tensor, which goes when the last that is made of it has it.
+    /// Returns a stored tensor, and drops it after its last use.
     fn take_stored(&mut self, name: &str) -> Result<Array, LoadError> {
         let users = self.users.entry(name.to_owned()).or_default();
         *users = users.saturating_sub(1);
@@ -176,18 +177,18 @@ impl Weights {
     }
 }
 
-/// Sums are made in type `compute`.
+/// Applies one conversion step. Sums use the element type `compute`.
 fn apply(step: Step, tensor: &Array, compute: Dtype) -> mlx_rs::error::Result<Array> {
     match step {
         Step::PackWords => tensor.view_dtype(Dtype::Uint32)?.flatten(-2, -1),
         Step::EverySecond { axis, from } => {
-            let axis = i32::try_from(axis).expect("a tensor has few axes");
+            let axis = i32::try_from(axis).expect("tensors have few axes");
             let from = i32::from(from > 0);
             let indices = arange::<i32, i32>(from, tensor.dim(axis), 2)?;
             take_axis(tensor, indices, axis)
         }
         Step::Half { axis, second } => {
-            let axis = i32::try_from(axis).expect("a tensor has few axes");
+            let axis = i32::try_from(axis).expect("tensors have few axes");
             let mut halves = split_equal(tensor, 2, axis)?;
             Ok(halves.swap_remove(usize::from(second)))
         }

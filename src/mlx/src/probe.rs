@@ -1,12 +1,14 @@
-//! Measures what this machine's engine can do, in seconds: the figures that predictions rest on.
+//! Probe: measurement of the engine's speed on this machine, within seconds. Predictions are based
+//! on its figures.
 //!
-//! Every figure is of the engine's own kernels. Reading memory (`memory.rs`) says how good the
-//! machine is; only the quantised products (`quantized.rs`), attention and the small kernels
-//! between them (`layer.rs`) say how fast a model decodes, and the two can differ by a factor of
-//! five. Dense and quantised products of many rows say how fast it reads a prompt.
+//! Every figure measures kernels of the engine:
+//! - Reading memory (`memory.rs`) measures the machine.
+//! - Quantised products (`quantized.rs`), attention and the small kernels between them (`layer.rs`)
+//!   determine the decode speed. It can be five times lower than the memory figure suggests.
+//! - Dense and quantised products of many rows determine the prefill speed.
 //!
-//! Runs in a process of its own, on an idle node: a GPU that has faulted may take nothing more of
-//! the process it was for.
+//! The probe runs in its own process, on an idle node, because a GPU may reject all further work of
+//! a process after a fault.
 
 mod layer;
 mod matmul;
@@ -29,21 +31,21 @@ use rooflet_base::units::Bytes;
 use rooflet_model::config::FloatType;
 use rooflet_roofline::probing;
 
-/// Vectors at once for which 4-bit products are measured: each is another kernel on a GPU, and the
-/// rate need not even grow with them (one GPU: 739, 231, 847, 941 GB/s for 1, 4, 8 and 16).
+/// Batch sizes for which 4-bit products are measured. On a GPU each size runs another kernel, and
+/// the rate need not grow with the size: 739, 231, 847 and 941 GB/s for 1, 4, 8 and 16 on one GPU.
 const BATCHES: [u32; 4] = [2, 4, 8, 16];
 
-/// What is to be measured.
+/// Parameters of a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeOptions {
-    /// What the GPU may hold or the machine has free: a quarter of it is used.
+    /// Memory that the GPU may hold or that the machine has free. The probe uses a quarter of it.
     pub memory: Bytes,
-    /// How long the 4-bit products are repeated to see whether the machine gets slower as it gets
-    /// warm.
+    /// Duration of the sustained measurement, which repeats 4-bit products to detect thermal
+    /// throttling. `None` skips it.
     pub sustained: Option<Duration>,
 }
 
-/// A figure could not be measured.
+/// Failure of the engine during a measurement.
 #[derive(Debug, thiserror::Error)]
 #[error("the engine failed while measuring: {0}")]
 pub struct ProbeError(mlx_rs::error::Exception);
@@ -54,15 +56,16 @@ impl From<mlx_rs::error::Exception> for ProbeError {
     }
 }
 
-/// Measures; some ten seconds, and `options.sustained` more. `say` hears what comes next.
+/// Measures all figures. Takes about ten seconds, plus `options.sustained`. `progress` receives the
+/// name of each phase before it starts.
 pub fn measure(
     options: ProbeOptions,
     clock: &Clock,
-    say: impl FnMut(&str),
+    progress: impl FnMut(&str),
 ) -> Result<(EngineInfo, Measurements), ProbeError> {
     let backend = Backend::current()?;
     let plan = Plan::new(backend, options.memory);
-    let measurements = measure_as(plan, backend, options.sustained, clock, say)?;
+    let measurements = measure_as(plan, backend, options.sustained, clock, progress)?;
     Ok((device::engine_info()?, measurements))
 }
 
@@ -71,13 +74,13 @@ fn measure_as(
     backend: Backend,
     sustained: Option<Duration>,
     clock: &Clock,
-    mut say: impl FnMut(&str),
+    mut progress: impl FnMut(&str),
 ) -> Result<Measurements, ProbeError> {
     let sampler = Sampler::new(clock, plan.sampling);
-    // The buffers of one figure would count against the next one's memory.
+    // Buffers of one figure would reduce the memory for the next one.
     let free = mlx_rs::memory::clear_cache;
 
-    say("memory: read, copy, triad");
+    progress("memory: read, copy, triad");
     let read = memory::read(&plan, &sampler)?;
     free()?;
     let copy = memory::copy(&plan, &sampler)?;
@@ -85,7 +88,7 @@ fn measure_as(
     let triad = memory::triad(&plan, &sampler)?;
     free()?;
 
-    say("decode: 4-bit and 8-bit products, attention, small kernels");
+    progress("decode: 4-bit and 8-bit products, attention, small kernels");
     let ring = Ring::new(4, &plan, backend)?;
     let qmv = ring.rate(1, &sampler)?;
     let mut quantized = Vec::new();
@@ -94,9 +97,9 @@ fn measure_as(
     }
     let sustained = match sustained {
         None => None,
-        Some(how_long) => {
-            say(&format!("sustained: {} s of 4-bit products", how_long.as_secs()));
-            Some(measure_sustained(&ring, how_long, &sampler)?)
+        Some(duration) => {
+            progress(&format!("sustained: {} s of 4-bit products", duration.as_secs()));
+            Some(measure_sustained(&ring, duration, &sampler)?)
         }
     };
     drop(ring);
@@ -111,7 +114,7 @@ fn measure_as(
     let layers = layer::small_kernels(&plan, backend, &sampler)?;
     free()?;
 
-    say("prefill: dense and quantised products of many rows");
+    progress("prefill: dense and quantised products of many rows");
     let matmul = matmul::dense(&plan, backend, &sampler)?;
     let quantized_matmul = matmul::quantized(&plan, backend, &sampler)?;
     free()?;
@@ -134,13 +137,14 @@ fn measure_as(
     })
 }
 
-/// The first and the last sixth of the time are compared: 20 s each of two minutes.
+/// Compares the rates of the first and the last sixth of the time, which are 20 s each for two
+/// minutes.
 fn measure_sustained(
     ring: &Ring,
-    how_long: Duration,
+    duration: Duration,
     sampler: &Sampler<'_>,
 ) -> Result<Sustained, ProbeError> {
-    let samples = ring.rates_for(how_long, sampler)?;
+    let samples = ring.rates_for(duration, sampler)?;
     let total = samples.last().map_or(0.0, |(at, _)| *at);
     let median = |from: f64, to: f64| {
         let part = samples.iter().filter(|(at, _)| (from..=to).contains(at));

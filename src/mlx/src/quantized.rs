@@ -1,9 +1,10 @@
-//! Quantised matrices, in all of MLX's modes.
+//! Quantised matrices in all of MLX's modes.
 //!
-//! MLX 0.32 chooses a kernel on CUDA by the last axis but one alone
-//! (mlx/backend/cuda/quantized/quantized.cpp), and fewer than eight rows go one by one. On an H200
-//! a matrix of 11008 by 4096 in 4 bits takes 31 µs for one row, 120 for four, 33 for eight or
-//! sixteen in one piece, 110 for 128 and, unpacked first, 150 for 256.
+//! On CUDA, MLX 0.32 selects a kernel by the second-to-last axis alone
+//! (mlx/backend/cuda/quantized/quantized.cpp), and computes fewer than eight rows one by one. On an
+//! H200 a product with a 4-bit matrix of 11008 by 4096 takes 31 µs for one row, 120 µs for four
+//! rows, 33 µs for eight or sixteen rows in one call, 110 µs for 128 rows, and 150 µs for 256 rows
+//! with a dequantised matrix.
 
 use std::ffi::CStr;
 
@@ -16,47 +17,48 @@ use super::backend::Backend;
 use super::sys;
 use rooflet_model::config::{QuantizationMode, QuantizationScheme};
 
-/// How a product is computed.
+/// Method of computing a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Product {
-    /// MLX takes what it gets.
-    AsItIs,
-    /// So many rows at a time, and at least eight.
-    Together,
-    /// The matrix is unpacked for it.
-    Unpacked,
+    /// One call of MLX.
+    Direct,
+    /// Calls with [`MIN_ROWS_PER_CALL`](Self::MIN_ROWS_PER_CALL) to
+    /// [`MAX_ROWS_PER_CALL`](Self::MAX_ROWS_PER_CALL) rows each.
+    Batched,
+    /// Dequantises the matrix before the product.
+    Dequantized,
 }
 
 impl Product {
-    /// Fewer go as fast one by one.
-    const FEWEST: i32 = 4;
-    const LEAST_TOGETHER: i32 = 8;
-    const MOST_TOGETHER: i32 = 16;
-    /// More than three times as many take as long as to unpack the matrix.
-    const MOST_PACKED: i32 = 3 * Self::MOST_TOGETHER;
+    /// Fewer rows are as fast one by one.
+    const MIN_BATCHED_ROWS: i32 = 4;
+    const MIN_ROWS_PER_CALL: i32 = 8;
+    const MAX_ROWS_PER_CALL: i32 = 16;
+    /// Beyond this number of rows, dequantising the matrix is faster.
+    const MAX_BATCHED_ROWS: i32 = 3 * Self::MAX_ROWS_PER_CALL;
 
     fn of(rows: i32, backend: Backend) -> Self {
         match backend {
-            Backend::Cpu | Backend::Metal => Self::AsItIs,
-            Backend::Cuda if rows < Self::FEWEST => Self::AsItIs,
-            Backend::Cuda if rows <= Self::MOST_PACKED => Self::Together,
-            Backend::Cuda => Self::Unpacked,
+            Backend::Cpu | Backend::Metal => Self::Direct,
+            Backend::Cuda if rows < Self::MIN_BATCHED_ROWS => Self::Direct,
+            Backend::Cuda if rows <= Self::MAX_BATCHED_ROWS => Self::Batched,
+            Backend::Cuda => Self::Dequantized,
         }
     }
 }
 
-/// Whether a pass over so many rows has matrices in memory that are not packed, for as long as it
+/// Returns true if a pass over this many rows holds dequantised matrices in memory while it
 /// computes with them.
-pub fn unpacks(rows: i32, backend: Backend) -> bool {
-    Product::of(rows, backend) == Product::Unpacked
+pub fn dequantizes(rows: i32, backend: Backend) -> bool {
+    Product::of(rows, backend) == Product::Dequantized
 }
 
-/// A quantised matrix, `[rows, columns]` once unpacked, or a stack of them.
+/// Quantised matrix, logically `[rows, columns]`, or a stack of such matrices.
 #[derive(Debug)]
 pub struct QuantizedMatrix {
     pub(super) weight: Array,
     pub(super) scales: Array,
-    /// Where the mode has them.
+    /// Offsets, if the mode has them.
     pub(super) biases: Option<Array>,
     pub(super) mode: &'static CStr,
     pub(super) group_size: i32,
@@ -88,18 +90,18 @@ impl QuantizedMatrix {
         }
     }
 
-    /// `x · matrixᵀ`.
+    /// Computes `x · matrixᵀ`.
     pub fn multiply(&self, x: &Array) -> Result<Array> {
         let columns = x.dim(-1);
         let rows: i32 = x.shape().iter().rev().skip(1).product();
         match Product::of(rows, self.backend) {
-            Product::AsItIs => sys::quantized_matmul(x, self),
-            Product::Unpacked => {
+            Product::Direct => sys::quantized_matmul(x, self),
+            Product::Dequantized => {
                 let matrix = sys::dequantize(self)?.as_dtype(x.dtype())?;
                 matmul(x, swap_axes(&matrix, 0, 1)?)
             }
-            Product::Together => {
-                let product = self.multiply_together(&x.reshape(&[rows, columns])?)?;
+            Product::Batched => {
+                let product = self.multiply_batched(&x.reshape(&[rows, columns])?)?;
                 let mut shape = x.shape().to_vec();
                 shape.pop();
                 shape.push(product.dim(-1));
@@ -108,19 +110,19 @@ impl QuantizedMatrix {
         }
     }
 
-    /// `x` is `[rows, columns]`.
-    fn multiply_together(&self, x: &Array) -> Result<Array> {
+    /// Computes `x · matrixᵀ` in several calls; `x` is `[rows, columns]`.
+    fn multiply_batched(&self, x: &Array) -> Result<Array> {
         let rows = x.dim(0);
-        if rows > Product::MOST_TOGETHER {
+        if rows > Product::MAX_ROWS_PER_CALL {
             let cuts: Vec<i32> = (1..)
-                .map(|part| part * Product::MOST_TOGETHER)
+                .map(|part| part * Product::MAX_ROWS_PER_CALL)
                 .take_while(|cut| *cut < rows)
                 .collect();
             let parts = split_at_indices(x, &cuts, 0)?;
-            let products = parts.iter().map(|part| self.multiply_together(part));
+            let products = parts.iter().map(|part| self.multiply_batched(part));
             return concatenate(&products.collect::<Result<Vec<_>>>()?, 0);
         }
-        let missing = (Product::LEAST_TOGETHER - rows).max(0);
+        let missing = (Product::MIN_ROWS_PER_CALL - rows).max(0);
         if missing == 0 {
             return sys::quantized_matmul(x, self);
         }
@@ -128,14 +130,14 @@ impl QuantizedMatrix {
         sys::quantized_matmul(&filled, self)?.try_index((..rows, ..))
     }
 
-    /// `x · matrixᵀ` with one matrix of the stack for each of `indices`; `sorted` says that these
-    /// do not fall.
+    /// Computes `x · matrixᵀ` with one matrix of the stack for each element of `indices`. `sorted`
+    /// asserts that `indices` is in ascending order.
     pub fn multiply_each(&self, x: &Array, indices: &Array, sorted: bool) -> Result<Array> {
         sys::gather_quantized_matmul(x, self, indices, sorted)
     }
 
-    /// Some rows in floats, of the type that MLX gives the mode: all numbers of small floats are
-    /// exact in it.
+    /// Dequantises some rows. The element type is MLX's type for the mode, in which all values of
+    /// small float formats are exact.
     pub fn rows(&self, indices: &Array) -> Result<Array> {
         let row = |table: &Array| take_axis(table, indices, 0);
         let rows = Self {
@@ -170,7 +172,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn a_product_is_the_same_however_it_is_computed(sequences in 1..6_i32, tokens in 1..40_i32) {
+        fn all_methods_compute_the_same_product(sequences in 1..6_i32, tokens in 1..40_i32) {
             let _mlx = mlx::exclusive();
             let (weight, scales, biases) = quantize(numbers(&[24, 64]), 64, 4).unwrap();
             let scheme = QuantizationScheme { mode: QuantizationMode::Affine, group_size: 64, bits: 4 };
@@ -183,23 +185,23 @@ mod tests {
             let other = matrix(Backend::Cuda).multiply(&x).unwrap();
             prop_assert_eq!(product.shape(), &[sequences, tokens, 24][..]);
             prop_assert_eq!(other.shape(), product.shape());
-            let apart = product.subtract(&other).unwrap().abs().unwrap().max(None).unwrap();
-            prop_assert!(apart.item_exact::<f32>() < 1e-4);
+            let difference = product.subtract(&other).unwrap().abs().unwrap().max(None).unwrap();
+            prop_assert!(difference.item_exact::<f32>() < 1e-4);
         }
     }
 
     #[test]
-    fn rows_of_a_step_go_together_and_those_of_a_prompt_over_floats() {
+    fn selects_method_by_row_count() {
         let of = |rows| Product::of(rows, Backend::Cuda);
         assert_eq!(
             [of(3), of(4), of(48), of(49)],
             [
-                Product::AsItIs,
-                Product::Together,
-                Product::Together,
-                Product::Unpacked
+                Product::Direct,
+                Product::Batched,
+                Product::Batched,
+                Product::Dequantized
             ]
         );
-        assert_eq!(Product::of(49, Backend::Metal), Product::AsItIs);
+        assert_eq!(Product::of(49, Backend::Metal), Product::Direct);
     }
 }

@@ -1,5 +1,5 @@
-//! The few calls that mlx-rs does not offer.
-#![expect(unsafe_code, reason = "the island for MLX's C interface")]
+//! Calls of MLX's C interface that mlx-rs does not wrap.
+#![expect(unsafe_code, reason = "calls MLX's C interface")]
 
 use std::ffi::CStr;
 
@@ -9,29 +9,30 @@ use mlx_rs::{Array, Dtype, Stream};
 use super::quantized::QuantizedMatrix;
 use rooflet_base::environment::is_set;
 
-/// CUDA graphs that MLX keeps, in place of its 400: every number of rows and length of caches makes
-/// others, and with sixteen streams MLX gave up computing ("cache thrashing") on an H200. 4096 were
-/// enough there.
+/// Size of MLX's cache of CUDA graphs, instead of the default of 400. Every number of rows and
+/// every cache length needs its own graph. With sixteen sequences on an H200, MLX failed with
+/// "cache thrashing" at the default; 4096 was sufficient.
 const CUDA_GRAPHS: &str = "4096";
 
-/// Settings of MLX's that are read from the environment, where the user has not chosen. To be
-/// called before there is a second thread.
+/// Sets environment variables of MLX that the user has not set. Must be called before the process
+/// starts a second thread.
 #[expect(
     clippy::disallowed_methods,
-    reason = "MLX offers no call for it, and a worker is started by hand, too; there is one thread yet"
+    reason = "MLX has no call for this setting, workers also run without the agent, and there is only one thread yet"
 )]
 pub(super) fn set_environment() {
     const NAME: &str = "MLX_CUDA_GRAPH_CACHE_SIZE";
     if !is_set(NAME) {
-        // SAFETY: nobody reads the environment at the same time, as the caller promises.
+        // SAFETY: the caller guarantees that there is no other thread, so nothing reads the
+        // environment meanwhile.
         unsafe { std::env::set_var(NAME, CUDA_GRAPHS) };
     }
 }
 
-/// Version of the MLX library that is loaded, which need not be the one this was built with.
+/// Version of the loaded MLX library, which may differ from the version at build time.
 pub(super) fn version() -> Option<String> {
-    // SAFETY: the string is created and freed here; `mlx_version` only assigns to it; its data is a C string that
-    // lives until it is freed.
+    // SAFETY: the string is created and freed here. `mlx_version` only assigns to it. Its data is a
+    // C string that is valid until the string is freed.
     unsafe {
         let mut text = mlx_sys::mlx_string_new();
         let version = (mlx_sys::mlx_version(&raw mut text) == 0).then(|| {
@@ -43,17 +44,17 @@ pub(super) fn version() -> Option<String> {
     }
 }
 
-/// Whether this is MLX's CUDA build and it found a GPU.
+/// Returns true if MLX has a CUDA backend and found a GPU.
 pub(super) fn cuda_is_available() -> bool {
     let mut available = false;
-    // SAFETY: writes one bool.
+    // SAFETY: the call writes one bool.
     let status = unsafe { mlx_sys::mlx_cuda_is_available(&raw mut available) };
     status == 0 && available
 }
 
-/// `buffer` with `part` at `start` of its third dimension of four, in place where nobody else holds
-/// the buffer. One operation, where indexing adds two that change nothing, for every row, layer and
-/// step.
+/// Writes `part` into the third of four dimensions of `buffer`, from `start` on. In place if the
+/// caller holds the only reference to the buffer. This is one operation, whereas indexing adds two
+/// copies for every row, layer and step.
 pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
     let (&[rows, heads, capacity, size], &[part_rows, part_heads, tokens, part_size]) =
         (buffer.shape(), part.shape())
@@ -69,9 +70,9 @@ pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Arra
     let to = [rows, heads, start + tokens, size];
     let stride = [1; 4];
     let stream = Stream::thread_local_or_default();
-    // SAFETY: the three pointers are to four integers each, as their lengths say, and MLX copies them; arrays and stream
-    // outlive the call; the result is owned by the returned `Array`, and freed with it also after
-    // an error.
+    // SAFETY: each pointer refers to four integers, as the lengths state, and MLX copies them. The
+    // arrays and the stream outlive the call. The returned `Array` owns the result, which is freed
+    // with it even after an error.
     unsafe {
         let mut updated = mlx_sys::mlx_array_new();
         let status = mlx_sys::mlx_slice_update(
@@ -90,12 +91,12 @@ pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Arra
         if status == 0 {
             Ok(updated)
         } else {
-            Err(Exception::custom("MLX refused to extend the cache"))
+            Err(Exception::custom("MLX failed to extend the cache"))
         }
     }
 }
 
-/// A copy of these bytes, which are numbers of type `dtype`, as an array.
+/// Copies bytes, which are elements of type `dtype`, into an array.
 pub(super) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
     let count: Option<usize> = shape.iter().try_fold(1_usize, |count, size| {
         count.checked_mul(usize::try_from(*size).ok()?)
@@ -105,61 +106,67 @@ pub(super) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Ar
     } else if matches!(dtype, Dtype::Float16 | Dtype::Bfloat16) {
         2
     } else {
-        return Err(Exception::custom("numbers of a type that is not read from bytes"));
+        return Err(Exception::custom(
+            "arrays of this element type cannot be created from bytes",
+        ));
     };
     if count.and_then(|count| count.checked_mul(size)) != Some(bytes.len()) {
-        return Err(Exception::custom("bytes of another shape"));
+        return Err(Exception::custom(
+            "the number of bytes does not match the shape of the array",
+        ));
     }
     if !bytes.as_ptr().addr().is_multiple_of(size) {
-        return Err(Exception::custom("numbers that are not aligned"));
+        return Err(Exception::custom("the bytes are not aligned to the element type"));
     }
-    // SAFETY: there are as many numbers as the shape says, aligned as their type asks, and any bits are a number of each
-    // type; MLX copies them before it returns.
+    // SAFETY: the number of elements matches the shape, the pointer is aligned for the type, and
+    // all bit patterns are valid for each type. MLX copies the elements before it returns.
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
-/// The numbers of an array whose rows follow one another, as they are in memory. Waits until it has
-/// been computed, and for nothing else.
+/// Memory of a row-contiguous array. Waits until the array is computed, but not for other work of
+/// the device.
 pub(super) fn bytes_of(array: &Array) -> Result<&[u8]> {
     array.eval()?;
     let mut contiguous = false;
-    // SAFETY: the array outlives the call, which writes a bool.
+    // SAFETY: the array outlives the call, which writes one bool.
     let status = unsafe { mlx_sys::_mlx_array_is_row_contiguous(&raw mut contiguous, array.as_ptr()) };
     if status != 0 || !contiguous {
-        return Err(Exception::custom("an array whose rows lie apart"));
+        return Err(Exception::custom("the array is not row-contiguous"));
     }
     let count = array.nbytes();
-    // SAFETY: the array has been computed. It has a pointer to its first number then, whatever its type is.
+    // SAFETY: the array is evaluated, so it has a pointer to its first element, whatever its type
+    // is.
     let data = unsafe { mlx_sys::mlx_array_data_uint8(array.as_ptr()) };
     if data.is_null() || count == 0 {
         return Ok(&[]);
     }
-    // SAFETY: so many bytes follow one another there; they are the array's, which is borrowed, and nobody writes to what
-    // has been computed.
+    // SAFETY: the array is contiguous and has `count` bytes. The slice borrows the array, and MLX
+    // does not write to evaluated arrays.
     Ok(unsafe { std::slice::from_raw_parts(data, count) })
 }
 
-fn some(value: i32) -> mlx_sys::mlx_optional_int {
+fn optional_int(value: i32) -> mlx_sys::mlx_optional_int {
     mlx_sys::mlx_optional_int {
         value,
         has_value: true,
     }
 }
 
-/// What MLX takes for a matrix's offsets; an array without contents stands for none.
+/// Handle of a matrix's offsets. MLX treats an empty array as absent.
 fn biases(matrix: &QuantizedMatrix) -> mlx_sys::mlx_array {
     match &matrix.biases {
         Some(biases) => biases.as_ptr(),
-        // SAFETY: makes a value that points to nothing.
+        // SAFETY: creates an empty handle.
         None => unsafe { mlx_sys::mlx_array_new() },
     }
 }
 
-/// `x · matrixᵀ`, in a mode of choice, which mlx-rs leaves at affine.
+/// Computes `x · matrixᵀ` in the matrix's mode. The function of mlx-rs supports the affine mode
+/// only.
 pub(super) fn quantized_matmul(x: &Array, matrix: &QuantizedMatrix) -> Result<Array> {
     let stream = Stream::thread_local_or_default();
-    // SAFETY: arrays, the mode's name and stream outlive the call; the result
-    // is owned by the returned `Array`, and freed with it also after an error.
+    // SAFETY: the arrays, the mode's name and the stream outlive the call. The returned `Array`
+    // owns the result, which is freed with it even after an error.
     unsafe {
         let mut product = mlx_sys::mlx_array_new();
         let status = mlx_sys::mlx_quantized_matmul(
@@ -169,16 +176,16 @@ pub(super) fn quantized_matmul(x: &Array, matrix: &QuantizedMatrix) -> Result<Ar
             matrix.scales.as_ptr(),
             biases(matrix),
             true,
-            some(matrix.group_size),
-            some(matrix.bits),
+            optional_int(matrix.group_size),
+            optional_int(matrix.bits),
             matrix.mode.as_ptr(),
             stream.as_ptr(),
         );
-        taken(product, status, "MLX refused a product with a quantised matrix")
+        owned(product, status, "MLX failed to multiply by a quantised matrix")
     }
 }
 
-/// `x · matrixᵀ` with one matrix of a stack for each of `indices`.
+/// Computes `x · matrixᵀ` with one matrix of a stack for each element of `indices`.
 pub(super) fn gather_quantized_matmul(
     x: &Array,
     stack: &QuantizedMatrix,
@@ -198,20 +205,24 @@ pub(super) fn gather_quantized_matmul(
             mlx_sys::mlx_array_new(),
             indices.as_ptr(),
             true,
-            some(stack.group_size),
-            some(stack.bits),
+            optional_int(stack.group_size),
+            optional_int(stack.bits),
             stack.mode.as_ptr(),
             sorted,
             stream.as_ptr(),
         );
-        taken(product, status, "MLX refused a product with quantised experts")
+        owned(
+            product,
+            status,
+            "MLX failed to multiply by a stack of quantised matrices",
+        )
     }
 }
 
-/// The matrix in floats, of the type that MLX gives its mode.
+/// Dequantises the matrix into MLX's element type for its mode.
 pub(super) fn dequantize(matrix: &QuantizedMatrix) -> Result<Array> {
     let stream = Stream::thread_local_or_default();
-    // SAFETY: as above; without a value, the type is not read.
+    // SAFETY: as above. MLX does not read the type if it has no value.
     unsafe {
         let mut floats = mlx_sys::mlx_array_new();
         let status = mlx_sys::mlx_dequantize(
@@ -219,8 +230,8 @@ pub(super) fn dequantize(matrix: &QuantizedMatrix) -> Result<Array> {
             matrix.weight.as_ptr(),
             matrix.scales.as_ptr(),
             biases(matrix),
-            some(matrix.group_size),
-            some(matrix.bits),
+            optional_int(matrix.group_size),
+            optional_int(matrix.bits),
             matrix.mode.as_ptr(),
             mlx_sys::mlx_array_new(),
             mlx_sys::mlx_optional_dtype {
@@ -229,16 +240,16 @@ pub(super) fn dequantize(matrix: &QuantizedMatrix) -> Result<Array> {
             },
             stream.as_ptr(),
         );
-        taken(floats, status, "MLX refused to unpack a quantised matrix")
+        owned(floats, status, "MLX failed to dequantise a matrix")
     }
 }
 
-/// The array that an operation wrote, or its failure.
+/// Takes ownership of an operation's result and returns it, or an error if the operation failed.
 ///
 /// # Safety
-/// `array` must be the result of an operation and in nobody else's hands.
-unsafe fn taken(array: mlx_sys::mlx_array, status: i32, failure: &'static str) -> Result<Array> {
-    // SAFETY: the caller's promise.
+/// `array` must be the result of an operation, and no other handle may own it.
+unsafe fn owned(array: mlx_sys::mlx_array, status: i32, failure: &'static str) -> Result<Array> {
+    // SAFETY: guaranteed by the caller.
     let array = unsafe { Array::from_ptr(array) };
     if status == 0 {
         Ok(array)

@@ -1,6 +1,5 @@
-//! What one decoder layer costs besides its matrix products, for one token: attention to what is in
-//! the cache, and the small kernels. The operations are those of the worker's own block, in its
-//! order.
+//! Cost of one decoder layer for one token, without its matrix products: attention over the KV
+//! cache, and the small kernels. The operations and their order are those of the worker's block.
 
 use mlx_rs::error::Result;
 use mlx_rs::fast::{rms_norm, rope, scaled_dot_product_attention};
@@ -17,13 +16,13 @@ use rooflet_api::v1alpha1::{AttentionFigure, LayerFigure};
 use rooflet_roofline::probing;
 use rooflet_roofline::probing::rate;
 
-/// Two points of a line: from no sharing to as much as is common.
+/// Query heads per key head: no sharing, and the common maximum. The two figures define a line.
 const QUERIES_PER_KEY: [i32; 2] = [1, 4];
 const KEY_HEADS: i32 = 8;
 const HEAD_DIM: i32 = 64;
-/// The MLP is wider than the layer by about this much in most models.
+/// Ratio of the MLP's width to the layer's width in most models.
 const MLP_WIDTH: i32 = 3;
-/// The cache grows in such steps; see the worker's cache.
+/// Growth step of the worker's KV cache.
 const CACHE_TOKENS: i32 = 256;
 
 fn normal(shape: &[i32], seed: u64, backend: Backend) -> Result<Array> {
@@ -31,14 +30,15 @@ fn normal(shape: &[i32], seed: u64, backend: Backend) -> Result<Array> {
     array.as_dtype(element(backend))
 }
 
-/// One token's attention, by how many query heads share a key head: on a GPU the keys' and values'
-/// bytes rule, on a CPU each query's arithmetic does, and only two figures tell which.
+/// Measures attention of one token for each number of query heads per key head. On a GPU the time
+/// depends on the bytes of keys and values, on a CPU on the arithmetic of each query. Two figures
+/// distinguish the two cases.
 pub(super) fn attention(
     plan: &Plan,
     backend: Backend,
     sampler: &Sampler<'_>,
 ) -> Result<Vec<AttentionFigure>> {
-    // With room to grow, as the worker's cache has: attention sees a part of each buffer.
+    // Attention sees a part of each buffer, because the worker's cache has free capacity.
     let tokens = plan.attention_tokens;
     let shape = [1, KEY_HEADS, tokens + CACHE_TOKENS / 2, HEAD_DIM];
     let caches = (0..MIN_BUFFERS as u64)
@@ -75,8 +75,8 @@ pub(super) fn attention(
         .collect()
 }
 
-/// Norms, rotary embedding, cache update, activation and sums, at two widths: a line through them
-/// gives the rest.
+/// Measures norms, rotary embedding, cache update, activation and sums at two widths. Other widths
+/// are interpolated.
 pub(super) fn small_kernels(
     plan: &Plan,
     backend: Backend,
@@ -87,27 +87,28 @@ pub(super) fn small_kernels(
         .map(|hidden| {
             let mut layer = Layer::new(hidden, backend)?;
             let seconds = sampler.seconds(|launches, first| {
-                let x = layer.describe(launches, first)?;
+                let x = layer.build(launches, first)?;
                 eval([&x].into_iter().chain(&layer.cache))
             })?;
-            // Nothing is evaluated: what is described is dropped.
+            // Measures the construction of the graph alone: the result is dropped without
+            // evaluation.
             let mut layer = Layer::new(hidden, backend)?;
-            let describing = sampler.seconds(|launches, first| {
+            let building = sampler.seconds(|launches, first| {
                 let before = layer.cache.clone();
-                drop(layer.describe(launches, first)?);
+                drop(layer.build(launches, first)?);
                 layer.cache = before;
                 Ok(())
             })?;
             Ok(LayerFigure {
                 hidden_size: hidden.cast_unsigned(),
                 seconds,
-                describing_seconds: describing.median.min(seconds.median),
+                describing_seconds: building.median.min(seconds.median),
             })
         })
         .collect()
 }
 
-/// What the small kernels of one layer work on.
+/// Inputs of one layer's small kernels.
 struct Layer {
     hidden: i32,
     weight: Array,
@@ -137,8 +138,8 @@ impl Layer {
         Ok(layer)
     }
 
-    /// A chain of `layers` layers for the token at `first` and those after it. Lazy.
-    fn describe(&mut self, layers: usize, first: usize) -> Result<Array> {
+    /// Builds a chain of `layers` layers for consecutive tokens from `first` on. Lazy.
+    fn build(&mut self, layers: usize, first: usize) -> Result<Array> {
         let (heads, key_heads) = (self.hidden / HEAD_DIM, key_heads(self.hidden));
         let by_head = |array: &Array, heads: i32| {
             array
@@ -160,16 +161,15 @@ impl Layer {
             let attended = add(&x, merged)?;
             let normed = rms_norm(&attended, Some(&self.weight), 1e-6)?;
             let activated = multiply(multiply(&self.gate, sigmoid(&self.gate)?)?, &self.gate)?;
-            let narrowed = activated.try_index((.., .., ..self.hidden))?;
-            // The norm, not the sum before it: a long chain must stay within what half precision
-            // holds.
-            x = add(normed, narrowed)?;
+            let sliced = activated.try_index((.., .., ..self.hidden))?;
+            // The sum before the norm would exceed the range of half precision in a long chain.
+            x = add(normed, sliced)?;
         }
         Ok(x)
     }
 }
 
-/// Two query heads for each, as in small models.
+/// Number of key heads: one for two query heads, as in small models.
 fn key_heads(hidden: i32) -> i32 {
     (hidden / HEAD_DIM / 2).max(1)
 }

@@ -1,4 +1,4 @@
-//! Products of many rows, as prefill makes them: what the machine computes rather than moves.
+//! Products of many rows, as in prefill. They are limited by compute, not by memory bandwidth.
 
 use mlx_rs::error::Result;
 use mlx_rs::ops::matmul;
@@ -12,11 +12,12 @@ use crate::backend::Backend;
 use rooflet_api::v1alpha1::Spread;
 use rooflet_roofline::probing::rate;
 
-/// Rows of the quantised product: so many that computing takes the time and not the weights' way
-/// from memory.
+/// Rows of the quantised product, enough that compute and not the reading of the weights takes the
+/// time.
 const PREFILL_ROWS: i32 = 512;
 
-/// A square dense product in the type the engine computes in; floating-point operations per second.
+/// Measures a square dense product in the engine's element type, in floating-point operations per
+/// second.
 pub(super) fn dense(plan: &Plan, backend: Backend, sampler: &Sampler<'_>) -> Result<Spread> {
     let side = plan.matmul_side;
     let spread = (side as f32).sqrt().recip();
@@ -34,7 +35,7 @@ pub(super) fn dense(plan: &Plan, backend: Backend, sampler: &Sampler<'_>) -> Res
     Ok(rate(2.0 * f64::from(side).powi(3), &seconds))
 }
 
-/// Many rows × a 4-bit matrix; floating-point operations per second.
+/// Measures the product of many rows and a 4-bit matrix, in floating-point operations per second.
 pub(super) fn quantized(plan: &Plan, backend: Backend, sampler: &Sampler<'_>) -> Result<Spread> {
     let side = plan.prefill_side;
     let matrix = Quantized::random(side, 4, backend)?;

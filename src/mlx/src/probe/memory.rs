@@ -1,6 +1,5 @@
-//! Read, copy and triad: what the memory gives to kernels that do nothing but move. Reads
-//! calibrate; writes are up to a third slower, so the other two are told beside it and never
-//! predict decode.
+//! Read, copy and triad: the memory bandwidth of kernels that only move data. Predictions use the
+//! read rate. Writes are up to a third slower, so copy and triad are reported for information only.
 
 use mlx_rs::error::Result;
 use mlx_rs::ops::{add, negative, ones_dtype};
@@ -13,7 +12,7 @@ use rooflet_api::v1alpha1::{Figure, Spread};
 use rooflet_roofline::probing;
 use rooflet_roofline::probing::rate;
 
-/// The sum of a buffer: every byte is read once.
+/// Measures the sum of a buffer, which reads every byte once.
 pub(super) fn read(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     let buffers = buffers(plan.total_bytes / MIN_BUFFERS)?;
     let seconds = sampler.seconds(|launches, first| {
@@ -25,10 +24,10 @@ pub(super) fn read(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     Ok(figure(&seconds, &buffers, 1))
 }
 
-/// A buffer negated into another: every byte is read once and written once. MLX's own copy shares
-/// the buffer.
+/// Measures the negation of a buffer, which reads and writes every byte once. MLX's own copy would
+/// share the buffer.
 pub(super) fn copy(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
-    // Results are held beside the sources.
+    // The results are in memory together with the sources.
     let buffers = buffers(plan.total_bytes / MIN_BUFFERS / 2)?;
     let seconds = sampler.seconds(|launches, first| {
         in_rounds(launches, buffers.len(), |launch| {
@@ -38,8 +37,8 @@ pub(super) fn copy(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     Ok(figure(&seconds, &buffers, 2))
 }
 
-/// Two buffers added into a third: the traffic of STREAM's triad, whose product MLX would fuse only
-/// with a compiler.
+/// Measures the sum of two buffers, which has the traffic of STREAM's triad. MLX fuses the
+/// multiplication of a real triad only when it compiles a function.
 pub(super) fn triad(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     let buffers = buffers(plan.total_bytes / MIN_BUFFERS / 2)?;
     let seconds = sampler.seconds(|launches, first| {
@@ -51,12 +50,12 @@ pub(super) fn triad(plan: &Plan, sampler: &Sampler<'_>) -> Result<Figure> {
     Ok(figure(&seconds, &buffers, 3))
 }
 
-/// Evaluates `launches` results, no more than `most` at a time: they are all in memory until they
-/// are evaluated.
-fn in_rounds(launches: usize, most: usize, result: impl Fn(usize) -> Result<Array>) -> Result<()> {
+/// Evaluates `launches` results, at most `max_at_once` at a time, because all of them are in memory
+/// until they are evaluated.
+fn in_rounds(launches: usize, max_at_once: usize, result: impl Fn(usize) -> Result<Array>) -> Result<()> {
     let mut launch = 0;
     while launch < launches {
-        let end = launches.min(launch + most);
+        let end = launches.min(launch + max_at_once);
         let results = (launch..end).map(&result).collect::<Result<Vec<_>>>()?;
         eval(&results)?;
         launch = end;

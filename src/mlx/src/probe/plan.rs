@@ -1,4 +1,4 @@
-//! Sizes and times of a probe, by back end and memory. Pure.
+//! Sizes and durations of a probe by backend and memory. Pure.
 
 use std::time::Duration;
 
@@ -6,27 +6,28 @@ use super::sampling::Sampling;
 use crate::backend::Backend;
 use rooflet_base::units::Bytes;
 
-/// Distinct buffers used in turn, at least: a byte is then out of every cache before it is read
-/// again.
+/// Minimum number of distinct buffers that are used in turn, so that no cache holds a byte when it
+/// is read again.
 pub(super) const MIN_BUFFERS: usize = 4;
 
-/// One part in so many of the memory that may be used; other programs use the machine too.
+/// Fraction of the available memory that the probe uses (one quarter). Other programs use the
+/// machine too.
 const MEMORY_SHARE: u64 = 4;
 
-/// All buffers of one figure together, where the engine is fast: four of 512 MB, more than any
-/// system cache times 16.
+/// Total size of the buffers of one figure on a fast engine: four of 512 MB, 16 times the size of
+/// the largest system cache.
 const FULL_BYTES: usize = 2 << 30;
 
-/// See the module.
+/// Sizes and durations of a probe.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
-    /// Of all buffers of one figure.
+    /// Total size of the buffers of one figure.
     pub(super) total_bytes: usize,
     /// Rows and columns of the quantised matrices.
     pub(super) side: i32,
-    /// Rows and columns of the matrix whose product costs little more than its launch.
+    /// Rows and columns of a matrix whose product costs little more than its launch.
     pub(super) tiny_side: i32,
-    /// Tokens in the cache that one token attends to.
+    /// Number of cached tokens that one token attends to.
     pub(super) attention_tokens: i32,
     /// Widths of the layers whose small kernels are measured.
     pub(super) hidden_sizes: [i32; 2],
@@ -41,7 +42,7 @@ impl Plan {
     pub(super) fn new(backend: Backend, memory: Bytes) -> Self {
         let limit = usize::try_from(memory.0 / MEMORY_SHARE).unwrap_or(usize::MAX);
         let plan = match backend {
-            // The CPU's caches are smaller and its kernels slower: more would only take longer.
+            // CPU caches are smaller and CPU kernels slower: larger sizes would only take longer.
             Backend::Cpu => Self {
                 total_bytes: 128 << 20,
                 side: 1024,
@@ -79,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// Whether the buffers are smaller than the rules ask for.
+    /// Returns true if the buffers are smaller than the measurement rules require.
     pub(super) fn is_reduced(&self) -> bool {
         self.total_bytes < FULL_BYTES
     }
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quarter_of_the_memory_is_the_limit() {
+    fn uses_at_most_a_quarter_of_the_memory() {
         let plan = Plan::new(Backend::Metal, Bytes::gib(4));
         assert_eq!(plan.total_bytes, 1 << 30);
         assert!(plan.is_reduced());
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_gets_less_and_says_so() {
+    fn cpu_plan_is_reduced() {
         assert!(Plan::new(Backend::Cpu, Bytes::gib(64)).is_reduced());
     }
 }

@@ -1,5 +1,5 @@
-//! Quantised matrix × vectors: the kernel that decode spends its time in. The figure that
-//! predictions rest on.
+//! Product of a quantised matrix and vectors, the kernel that dominates decoding. Predictions of
+//! the decode speed use this figure.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use rooflet_roofline::probing::rate;
 
 pub(super) const GROUP_SIZE: i32 = 64;
 
-/// Launches of the tiny product in one evaluation: what an evaluation itself costs is then lost
-/// among them.
+/// Launches of the tiny product per evaluation, enough that the cost of the evaluation is
+/// negligible.
 const TINY_LAUNCHES: usize = 1000;
 
 /// A square matrix in MLX's affine quantisation.
@@ -32,8 +32,8 @@ pub(super) struct Quantized {
 }
 
 impl Quantized {
-    /// Random, of a spread with which a vector keeps its length from product to product: no
-    /// overflow, and none of the tiny numbers on which CPUs are slow.
+    /// Creates a random matrix. Its spread preserves the length of a vector from product to
+    /// product, which avoids overflow and subnormal numbers, which are slow on CPUs.
     pub(super) fn random(side: i32, bits: i32, backend: Backend) -> Result<Self> {
         let spread = (side as f32).sqrt().recip();
         let key = random::key(0)?;
@@ -67,7 +67,7 @@ impl Quantized {
         self.arrays().into_iter().map(Array::nbytes).sum()
     }
 
-    /// The same numbers in memory of their own.
+    /// Copies the matrix into separate memory.
     fn duplicate(&self) -> Result<Self> {
         let copy = |array: &Array| add(array, zeros_dtype(&[1], array.dtype())?);
         let copy = Self {
@@ -81,7 +81,7 @@ impl Quantized {
     }
 }
 
-/// Random rows, as an activation would be.
+/// Random rows in place of activations.
 pub(super) fn rows(count: i32, columns: i32, backend: Backend) -> Result<Array> {
     let key = random::key(1)?;
     let rows =
@@ -94,7 +94,7 @@ pub(super) fn element(backend: Backend) -> mlx_rs::Dtype {
     dtype(backend.compute_type(FloatType::BF16))
 }
 
-/// Equal matrices in memory of their own, used in turn.
+/// Equal matrices in separate memory, used in turn.
 pub(super) struct Ring {
     matrices: Vec<Quantized>,
     side: i32,
@@ -120,7 +120,7 @@ impl Ring {
         self.matrices[0].bytes()
     }
 
-    /// Each product needs the one before it, as in decode.
+    /// Runs a chain of products; each product depends on the previous one, as in decoding.
     fn chain(&self, start: &Array, launches: usize, first: usize) -> Result<()> {
         let mut vectors = start.clone();
         for launch in 0..launches {
@@ -129,7 +129,7 @@ impl Ring {
         eval([&vectors])
     }
 
-    /// With `batch` vectors at once.
+    /// Measures the rate of products with `batch` vectors at a time.
     pub(super) fn rate(&self, batch: u32, sampler: &Sampler<'_>) -> Result<Figure> {
         let start = rows(batch.cast_signed(), self.side, self.backend)?;
         let seconds = sampler.seconds(|launches, first| self.chain(&start, launches, first))?;
@@ -146,10 +146,11 @@ impl Ring {
         })
     }
 
-    /// Rates of one vector over a time: when, in seconds, and bytes per second.
-    pub(super) fn rates_for(&self, how_long: Duration, sampler: &Sampler<'_>) -> Result<Vec<(f64, f64)>> {
+    /// Measures the rate of products with one vector over a time. Returns the end of each sample in
+    /// seconds and its rate in bytes per second.
+    pub(super) fn rates_for(&self, duration: Duration, sampler: &Sampler<'_>) -> Result<Vec<(f64, f64)>> {
         let start = rows(1, self.side, self.backend)?;
-        let series = sampler.series(how_long, |launches, first| self.chain(&start, launches, first))?;
+        let series = sampler.series(duration, |launches, first| self.chain(&start, launches, first))?;
         let bytes = self.bytes() as f64;
         Ok(series
             .into_iter()
@@ -158,7 +159,8 @@ impl Ring {
     }
 }
 
-/// What a kernel costs whatever it does: a tiny product many times, less what its bytes take.
+/// Measures the fixed cost of a kernel launch: the time of a tiny product minus the time of its
+/// bytes.
 pub(super) fn launch_seconds(
     plan: &Plan,
     backend: Backend,
@@ -175,16 +177,17 @@ pub(super) fn launch_seconds(
         eval([&vector])
     })?;
     let own = matrix.bytes() as f64 / qmv.median_bytes_per_second;
-    let less = |seconds: f64| (seconds - own).max(0.0);
+    let corrected = |seconds: f64| (seconds - own).max(0.0);
     Ok(Spread {
-        median: less(spread.median),
-        p10: less(spread.p10),
-        p90: less(spread.p90),
+        median: corrected(spread.median),
+        p10: corrected(spread.p10),
+        p90: corrected(spread.p90),
         ..spread
     })
 }
 
-/// From asking for one tiny product to having it: what a decode step waits for besides its kernels.
+/// Measures the latency of one tiny product from submission to result, which is the fixed cost of a
+/// decode step besides its kernels.
 pub(super) fn round_trip_seconds(plan: &Plan, backend: Backend, sampler: &Sampler<'_>) -> Result<Spread> {
     let matrix = Quantized::random(plan.tiny_side, 4, backend)?;
     let start = rows(1, plan.tiny_side, backend)?;

@@ -1,5 +1,5 @@
-//! Timing: chained launches per evaluation, warm-ups, samples, and a second try where they are too
-//! far apart.
+//! Timing: chained launches per evaluation, warm-ups, samples, and a second attempt if the samples
+//! vary too much.
 
 use std::time::Duration;
 
@@ -9,25 +9,26 @@ use rooflet_api::v1alpha1::Spread;
 use rooflet_base::clock::Clock;
 use rooflet_roofline::probing::{spread, unsteadiness};
 
-/// Evaluations before the first that counts.
+/// Evaluations before the first measured one.
 const WARM_UPS: usize = 5;
-/// Launches in one evaluation, at most, unless a figure asks for more.
+/// Maximum number of launches per evaluation, unless the figure specifies a number.
 const MAX_LAUNCHES: usize = 100;
-/// Nothing takes less; a clock that stands still must not divide by zero.
+/// Lower bound of a measured time, which avoids a division by zero if the clock does not advance.
 const MIN_TIME: Duration = Duration::from_nanos(100);
 
-/// How long is sampled.
+/// Durations and numbers of samples.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sampling {
-    /// Of one timed evaluation: long against a launch and against the clock's grain.
+    /// Duration of one timed evaluation, long compared with a launch and with the resolution of the
+    /// clock.
     pub(super) sample: Duration,
-    /// Of all timed evaluations of one figure.
+    /// Total duration of the timed evaluations of one figure.
     pub(super) figure: Duration,
     pub(super) min_samples: usize,
     pub(super) max_samples: usize,
 }
 
-/// Takes samples of one thing after the other.
+/// Measures the duration of operations.
 pub(super) struct Sampler<'a> {
     clock: &'a Clock,
     sampling: Sampling,
@@ -38,13 +39,14 @@ impl<'a> Sampler<'a> {
         Self { clock, sampling }
     }
 
-    /// Seconds per launch. `run(launches, first)` goes through `launches` buffers from the `first`
-    /// on. Samples that are too far apart are taken once more, and the closer ones count.
+    /// Measures the seconds per launch. `run(launches, first)` uses `launches` buffers from `first`
+    /// on. If the samples vary too much, the measurement is repeated once and the steadier one is
+    /// returned.
     pub(super) fn seconds(&self, run: impl FnMut(usize, usize) -> Result<()>) -> Result<Spread> {
         self.seconds_of(None, run)
     }
 
-    /// The same with a number of launches that is given.
+    /// Like [`seconds`](Self::seconds), with a fixed number of launches per evaluation.
     pub(super) fn seconds_chained(
         &self,
         launches: usize,
@@ -75,11 +77,11 @@ impl<'a> Sampler<'a> {
         })
     }
 
-    /// Samples for as long as `how_long`: when each ended, in seconds from the start, and seconds
-    /// per launch.
+    /// Takes samples for `duration`. Returns the end of each sample in seconds since the start, and
+    /// its seconds per launch.
     pub(super) fn series(
         &self,
-        how_long: Duration,
+        duration: Duration,
         run: impl FnMut(usize, usize) -> Result<()>,
     ) -> Result<Vec<(f64, f64)>> {
         let mut timer = self.timer(run);
@@ -90,7 +92,7 @@ impl<'a> Sampler<'a> {
             let seconds = timer.timed(launches)?.as_secs_f64() / launches as f64;
             let elapsed = self.clock.instant().duration_since(begin);
             series.push((elapsed.as_secs_f64(), seconds));
-            if elapsed >= how_long {
+            if elapsed >= duration {
                 return Ok(series);
             }
         }
@@ -120,7 +122,7 @@ impl<F: FnMut(usize, usize) -> Result<()>> Timer<'_, F> {
         Ok(clock.instant().duration_since(begin).max(MIN_TIME))
     }
 
-    /// As many as take about as long as one sample should.
+    /// Number of launches that take about as long as one sample should.
     fn launches(&mut self) -> Result<usize> {
         self.timed(1)?;
         let one = self.timed(1)?;
@@ -141,7 +143,7 @@ impl<F: FnMut(usize, usize) -> Result<()>> Timer<'_, F> {
     }
 }
 
-/// How many `part` fit into `whole`.
+/// Number of times that `part` fits into `whole`.
 fn times(whole: Duration, part: Duration) -> usize {
     (whole.as_secs_f64() / part.as_secs_f64()) as usize
 }
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn launches_are_chained_until_a_sample_is_long_enough() {
+    fn chains_launches_until_a_sample_is_long_enough() {
         let (manual, clock) = manual();
         let mut seen = Vec::new();
         let spread = Sampler::new(&clock, SAMPLING)
@@ -179,18 +181,18 @@ mod tests {
         assert_eq!(
             seen[2..4],
             [(5, 2), (5, 7)],
-            "each goes on where the last one ended"
+            "each evaluation continues after the last buffer of the previous one"
         );
     }
 
     #[test]
-    fn unsteady_samples_are_taken_once_more_and_then_told() {
+    fn repeats_unsteady_measurements_once() {
         let (manual, clock) = manual();
         let mut calls = 0;
         let spread = Sampler::new(&clock, SAMPLING)
             .seconds_chained(1, |_, _| {
                 calls += 1;
-                // The first figure is disturbed every third time, the second is not.
+                // The first attempt is disturbed every third time, the second is not.
                 let disturbed = calls <= 5 + 30 && calls % 3 == 0;
                 manual.advance(Duration::from_millis(if disturbed { 15 } else { 10 }));
                 Ok(())
@@ -206,11 +208,11 @@ mod tests {
             })
             .unwrap();
         assert!(!spread.steady, "{spread:?}");
-        assert!(calls > 40, "{calls} evaluations are too few for two tries");
+        assert!(calls > 40, "{calls} evaluations are too few for two attempts");
     }
 
     #[test]
-    fn a_series_lasts_as_long_as_asked() {
+    fn series_lasts_for_the_requested_duration() {
         let (manual, clock) = manual();
         let series = Sampler::new(&clock, SAMPLING)
             .series(Duration::from_millis(100), |launches, _| {

@@ -1,4 +1,4 @@
-//! Small probes on this machine's engine.
+//! Small probes with the engine of this machine.
 
 use super::*;
 use crate as mlx;
@@ -26,18 +26,18 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn a_small_probe_measures_what_it_says() {
+fn small_probe_measures_all_figures() {
     let _mlx = mlx::exclusive();
     let backend = Backend::current().unwrap();
     let sustained = Some(Duration::from_millis(20));
-    let mut said = Vec::new();
-    let measured = measure_as(plan(), backend, sustained, &Clock::System, |what| {
-        said.push(what.to_owned())
+    let mut phases = Vec::new();
+    let measured = measure_as(plan(), backend, sustained, &Clock::System, |phase| {
+        phases.push(phase.to_owned())
     })
     .unwrap();
-    assert_eq!(said.len(), 4, "{said:?}");
+    assert_eq!(phases.len(), 4, "{phases:?}");
     assert_eq!((measured.read.buffers, measured.read.buffer_bytes), (4, 2 << 20));
-    // 4 bits for each weight, and a scale and a bias for every 64.
+    // 4 bits per weight, and a scale and a bias per 64 weights.
     let element = backend.compute_type(FloatType::BF16).bytes();
     assert_eq!(measured.qmv.buffer_bytes, 256 * 256 / 2 + 256 * 4 * 2 * element);
     assert_eq!(
@@ -47,16 +47,20 @@ fn a_small_probe_measures_what_it_says() {
     let kernels: Vec<_> = measured
         .quantized
         .iter()
-        .map(|one| (one.bits, one.batch))
+        .map(|figure| (figure.bits, figure.batch))
         .collect();
     assert_eq!(kernels, [(8, 1), (4, 2), (4, 4), (4, 8), (4, 16)]);
     assert_eq!(
         measured.quantized[0].figure.buffer_bytes,
         256 * 256 + 256 * 4 * 2 * element
     );
-    let attention: Vec<_> = measured.attention.iter().map(|one| one.queries_per_key).collect();
+    let attention: Vec<_> = measured
+        .attention
+        .iter()
+        .map(|figure| figure.queries_per_key)
+        .collect();
     assert_eq!(attention, [1, 4]);
-    // Keys and values of 8 heads of 64.
+    // Keys and values of 8 heads with 64 elements each.
     assert_eq!(
         measured.attention[0].figure.buffer_bytes,
         2 * 8 * 64 * 64 * element
@@ -69,8 +73,8 @@ fn a_small_probe_measures_what_it_says() {
     ];
     let rates = rates
         .into_iter()
-        .chain(measured.quantized.iter().map(|one| one.figure))
-        .chain(measured.attention.iter().map(|one| one.figure));
+        .chain(measured.quantized.iter().map(|quantized| quantized.figure))
+        .chain(measured.attention.iter().map(|attention| attention.figure));
     for figure in rates {
         assert_eq!(figure.samples, 10);
         assert!(figure.p10_bytes_per_second > 0.0);
@@ -87,10 +91,10 @@ fn a_small_probe_measures_what_it_says() {
     assert!(measured.sizes_reduced);
 }
 
-/// The bytes come from the plan, the seconds from the clock: where nothing is evaluated, 16 MiB
-/// seem to be moved in the microseconds it takes to ask for it. No CPU moves 1 TB/s.
+/// The bytes are those of the plan and the seconds those of the clock. Without evaluation, 16 MiB
+/// would seem to move within the microseconds of building the graph. No CPU moves 1 TB/s.
 #[test]
-fn the_engine_really_moves_the_bytes() {
+fn memory_figures_include_the_evaluation() {
     let _mlx = mlx::exclusive();
     if Backend::current().unwrap() != Backend::Cpu {
         return;
@@ -106,8 +110,8 @@ fn the_engine_really_moves_the_bytes() {
     }
 }
 
-/// Arithmetic of a layer's small kernels does not blow up over a chain: not-a-number is slow on
-/// some machines.
+/// The values of a chain of small kernels stay finite: not-a-number values are slow on some
+/// machines.
 #[test]
 fn small_kernels_take_longer_in_wider_layers() {
     let _mlx = mlx::exclusive();
@@ -123,6 +127,6 @@ fn small_kernels_take_longer_in_wider_layers() {
         let layers = layer::small_kernels(&plan, Backend::Cpu, &sampler).unwrap();
         layers[1].seconds.median > layers[0].seconds.median
     };
-    // What else runs on the machine may disturb a measurement, not every one.
+    // Other processes may disturb single measurements, but not all of them.
     assert!((0..10).any(|_| is_longer()));
 }

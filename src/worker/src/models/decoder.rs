@@ -1,4 +1,4 @@
-//! A whole model: embedding, blocks, final norm and head.
+//! Complete model: embedding, blocks, final norm and head.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::{TryIndexOp, take_axis};
@@ -14,7 +14,7 @@ use super::norm::RmsNorm;
 use super::rope::RotaryEmbedding;
 use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::{LoadError, Weights, dtype};
-use rooflet_mlx::quantized::unpacks;
+use rooflet_mlx::quantized::dequantizes;
 use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config::{MixerConfig, Rope};
 use rooflet_roofline::kv_quantisation::KvQuantisation;
@@ -25,18 +25,18 @@ pub(crate) struct Decoder {
     embedding: Embedding,
     blocks: Vec<Block>,
     norm: RmsNorm,
-    /// `None`: the embedding table is the head.
+    /// `None` if the embedding table is the head.
     head: Option<Linear>,
-    /// What embeddings are multiplied with.
+    /// Factor of the embeddings.
     embedding_scale: Option<Array>,
-    keeps: Vec<Keeps>,
-    /// Of layers that keep all tokens.
+    layer_memory: Vec<LayerMemory>,
+    /// Quantisation of the KV cache, for layers that keep all tokens.
     kv: Option<KvQuantisation>,
     backend: Backend,
 }
 
-/// Keeps the device at most one layer behind where a layer takes memory that the next one can have:
-/// what is only described, or submitted, has its memory all at once.
+/// Limits the device to one layer of lag, if a layer allocates memory that the next one can reuse.
+/// Operations that are only built or submitted hold all their memory at once.
 #[derive(Debug)]
 struct LayerByLayer {
     applies: bool,
@@ -46,13 +46,13 @@ struct LayerByLayer {
 impl LayerByLayer {
     fn new(rows: i32, backend: Backend) -> Self {
         Self {
-            applies: unpacks(rows, backend),
+            applies: dequantizes(rows, backend),
             before: None,
         }
     }
 
-    /// A layer gives this.
-    fn gives(&mut self, x: &Array) -> Result<()> {
+    /// Records the output of a layer.
+    fn add_output(&mut self, x: &Array) -> Result<()> {
         if self.applies {
             async_eval([x])?;
             if let Some(before) = self.before.replace(x.clone()) {
@@ -63,22 +63,22 @@ impl LayerByLayer {
     }
 }
 
-/// Which hidden states of each sequence are asked for.
+/// Tokens whose hidden states are needed.
 #[derive(Debug, Clone, Copy)]
-enum Asked {
-    Each,
+enum Outputs {
+    All,
     Last,
 }
 
-/// What a layer keeps of a sequence.
+/// Part of a sequence that a layer keeps.
 #[derive(Debug, Clone, Copy)]
-enum Keeps {
+enum LayerMemory {
     All,
     Window(i32),
     State,
 }
 
-impl Keeps {
+impl LayerMemory {
     fn of(mixer: &MixerConfig) -> Self {
         match mixer {
             MixerConfig::Attention(attention) => match attention.window {
@@ -91,11 +91,11 @@ impl Keeps {
 }
 
 impl Decoder {
-    /// Builds the model and reads its weights, layer by layer, so that converted copies do not pile
-    /// up.
+    /// Builds the model and reads its weights layer by layer, so that the converted copies of only
+    /// one layer are in memory at a time.
     pub(crate) fn load(shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
         let config = &shape.config;
-        weights.arrange(&shape.sources);
+        weights.set_sources(&shape.sources);
         let evaluate = |arrays: Vec<&Array>| {
             rooflet_mlx::mlx_rs::transforms::eval(arrays).map_err(|err| LoadError::Evaluate { err })
         };
@@ -118,8 +118,8 @@ impl Decoder {
         let head = if shape.tied {
             if weights.has("lm_head.weight") {
                 tracing::warn!(
-                    "lm_head.weight is not used: by config.json the embedding table is the head; if it is not, set \
-                     tie_word_embeddings to false there"
+                    "ignoring lm_head.weight: config.json declares the embedding table as the head; if this \
+                     is wrong, set tie_word_embeddings to false"
                 );
             }
             None
@@ -138,46 +138,46 @@ impl Decoder {
             norm,
             head,
             embedding_scale,
-            keeps: config
+            layer_memory: config
                 .layers
                 .iter()
-                .map(|layer| Keeps::of(&layer.mixer))
+                .map(|layer| LayerMemory::of(&layer.mixer))
                 .collect(),
             kv: None,
             backend,
         })
     }
 
-    /// With caches in few bits, or as they are.
+    /// Sets the quantisation of KV caches.
     pub(crate) fn with_kv(self, kv: Option<KvQuantisation>) -> Self {
         Self { kv, ..self }
     }
 
     pub(crate) fn new_cache(&self) -> KvCache {
-        KvCache::new(self.keeps.iter().map(|keeps| match keeps {
-            Keeps::All => self.kv.map_or_else(LayerCache::full, LayerCache::quantised),
-            Keeps::Window(window) => LayerCache::window(*window),
-            Keeps::State => LayerCache::state(),
+        KvCache::new(self.layer_memory.iter().map(|layer_memory| match layer_memory {
+            LayerMemory::All => self.kv.map_or_else(LayerCache::full, LayerCache::quantised),
+            LayerMemory::Window(window) => LayerCache::window(*window),
+            LayerMemory::State => LayerCache::state(),
         }))
     }
 
-    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits of the last one,
-    /// `[1, vocabulary]`, in float32. Lazy: nothing is computed before the result is evaluated.
+    /// Runs `tokens`, `[1, n]`, after the contents of the cache, and returns the logits of the last
+    /// token, `[1, vocabulary]`, in float32. Lazy.
     pub(crate) fn forward(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let last = self.hidden_ends(tokens, &mut [(cache, tokens.dim(1))])?;
         self.logits(&last)
     }
 
-    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns the logits after each of
-    /// them, `[n, vocabulary]`, in float32. Lazy.
+    /// Runs `tokens`, `[1, n]`, after the contents of the cache, and returns the logits of all
+    /// tokens, `[n, vocabulary]`, in float32. Lazy.
     pub(crate) fn forward_each(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let x = self.hidden(tokens, cache)?;
         self.logits(&x.reshape(&[tokens.dim(1), 1, x.dim(-1)])?)
     }
 
-    /// Runs one token for each of several sequences, `tokens` being `[rows]`, and returns
-    /// `[rows, vocabulary]` in float32. Lazy. After an error, a cache cut to the length it had can
-    /// be used again.
+    /// Runs one token of each of several sequences, `tokens` being `[rows]`, and returns logits,
+    /// `[rows, vocabulary]`, in float32. Lazy. After an error, a cache can be used again if it is
+    /// truncated to its previous length.
     pub(crate) fn decode(&self, tokens: &Array, rows: &mut [&mut KvCache]) -> Result<Array> {
         if let [cache] = rows {
             return self.forward(&tokens.reshape(&[1, 1])?, cache);
@@ -188,13 +188,13 @@ impl Decoder {
         let mut masks = Masks::default();
         let mut one_by_one = LayerByLayer::new(tokens.dim(0), self.backend);
         for (layer, block) in self.blocks.iter().enumerate() {
-            let step = LayerRows::Many {
+            let step = LayerRows::Decode {
                 caches: rows.iter_mut().map(|cache| cache.layer_mut(layer)).collect(),
                 offsets: &offsets,
                 positions: &positions,
             };
             x = block.apply(&x, step, &mut masks)?;
-            one_by_one.gives(&x)?;
+            one_by_one.add_output(&x)?;
         }
         let logits = self.logits(&x)?;
         for cache in rows {
@@ -203,7 +203,7 @@ impl Decoder {
         Ok(logits)
     }
 
-    /// Runs `tokens` for the cache's sake only.
+    /// Runs `tokens` and updates the cache only.
     #[cfg(test)]
     pub(crate) fn prefill(&self, tokens: &Array, cache: &mut KvCache) -> Result<()> {
         self.hidden(tokens, cache)?;
@@ -218,26 +218,26 @@ impl Decoder {
         }
     }
 
-    /// Runs `tokens`, `[1, n]`, after what the cache holds, and returns each one's hidden state
+    /// Runs `tokens`, `[1, n]`, after the contents of the cache, and returns all hidden states
     /// before the final norm, `[1, n, hidden]`. Lazy.
     pub(crate) fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         self.hidden_parts(tokens, &mut [(cache, tokens.dim(1))])
     }
 
-    /// The same of `tokens` that are those of several sequences, one after the other: so many after
-    /// what each cache holds. Lazy, but for [`LayerByLayer`].
+    /// Like [`hidden`](Self::hidden), for tokens of several sequences, one after the other: the
+    /// given number of tokens after the contents of each cache. Lazy, except for [`LayerByLayer`].
     pub(crate) fn hidden_parts(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
-        self.run(tokens, parts, Asked::Each)
+        self.run(tokens, parts, Outputs::All)
     }
 
-    /// The same of the last token of each sequence, `[1, sequences, hidden]`. Of the last layer,
-    /// that is all that is computed besides what it keeps: no other token's hidden state is read
-    /// any more.
+    /// Like [`hidden_parts`](Self::hidden_parts), but returns only the hidden state of each
+    /// sequence's last token, `[1, sequences, hidden]`. The last layer computes only these and its
+    /// cache update.
     pub(crate) fn hidden_ends(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
-        self.run(tokens, parts, Asked::Last)
+        self.run(tokens, parts, Outputs::Last)
     }
 
-    fn run(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)], asked: Asked) -> Result<Array> {
+    fn run(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)], outputs: Outputs) -> Result<Array> {
         let mut x = self.embed(tokens)?;
         let mut masks = Masks::default();
         let mut one_by_one = LayerByLayer::new(tokens.dim(1), self.backend);
@@ -248,12 +248,12 @@ impl Decoder {
                 tokens: *tokens,
             });
             let of_layer = of_layer.collect();
-            let rows = match asked {
-                Asked::Last if layer + 1 == self.blocks.len() => LayerRows::Ends(of_layer),
-                Asked::Last | Asked::Each => LayerRows::Parts(of_layer),
+            let rows = match outputs {
+                Outputs::Last if layer + 1 == self.blocks.len() => LayerRows::PrefillLast(of_layer),
+                Outputs::Last | Outputs::All => LayerRows::Prefill(of_layer),
             };
             x = block.apply(&x, rows, &mut masks)?;
-            one_by_one.gives(&x)?;
+            one_by_one.add_output(&x)?;
         }
         for (cache, tokens) in parts {
             cache.advance(*tokens);
@@ -261,21 +261,21 @@ impl Decoder {
         Ok(x)
     }
 
-    /// The logits after some tokens, by their places in `hidden`, `[1, tokens, hidden]`:
-    /// `[places, vocabulary]`. Lazy.
+    /// Returns the logits of tokens at `places` in `hidden`, `[1, tokens, hidden]`, as `[places,
+    /// vocabulary]`. Lazy.
     pub(crate) fn logits_after(&self, hidden: &Array, places: &[i32]) -> Result<Array> {
-        let count = i32::try_from(places.len()).expect("rows are few");
+        let count = i32::try_from(places.len()).expect("rows are far fewer than i32::MAX");
         let places = Array::from_slice(places, &[count]);
         let chosen = take_axis(hidden, places, 1)?;
         self.logits(&chosen.reshape(&[count, 1, hidden.dim(-1)])?)
     }
 
-    /// Hidden states behind the final norm.
+    /// Applies the final norm to hidden states.
     pub(crate) fn normed(&self, hidden: &Array) -> Result<Array> {
         self.norm.apply(hidden)
     }
 
-    /// Of hidden states, `[rows, 1, hidden]`, in float32, `[rows, vocabulary]`.
+    /// Returns the logits of hidden states `[rows, 1, hidden]` as `[rows, vocabulary]` in float32.
     pub(crate) fn logits(&self, last: &Array) -> Result<Array> {
         let last = self.norm.apply(last)?;
         let logits = match &self.head {
@@ -286,8 +286,8 @@ impl Decoder {
     }
 }
 
-/// The root of the embeddings' width, rounded to the type that the checkpoint is stored in, as it
-/// was when the model was trained (transformers, `Gemma3TextScaledWordEmbedding`).
+/// Square root of the embeddings' width, rounded to the element type of the checkpoint, as in
+/// training (transformers, `Gemma3TextScaledWordEmbedding`).
 fn embedding_scale(shape: &ModelShape, compute: Dtype) -> Result<Array> {
     let root = f64::from(shape.config.dimensions.hidden).sqrt() as f32;
     let scale = Array::from_f32(root)
@@ -297,7 +297,7 @@ fn embedding_scale(shape: &ModelShape, compute: Dtype) -> Result<Array> {
     Ok(scale)
 }
 
-/// Rotations by their parameters: layers with the same ones share a table.
+/// Rotary embeddings by their parameters: layers with the same parameters share a table.
 #[derive(Debug, Default)]
 struct Rotations {
     known: Vec<(Rope, RotaryEmbedding)>,
