@@ -1,10 +1,12 @@
-//! The rows that decode together: one forward pass gives each row its next token.
+//! The batch: sequences that share a decode step. One forward pass computes the next token of each
+//! row.
 //!
-//! A pass is submitted before the tokens of the pass before are read, so that the device computes
-//! while this program handles them. Constrained rows are in that pass, too: only the mask of their
-//! logits depends on the token before. A row that decodes alone may have draft tokens: one pass
-//! then chooses what follows each of them, and the tokens after the first rejected one are dropped.
-//! Each token is the one that would have been chosen without drafts and without other rows.
+//! A pass is submitted before the tokens of the previous pass are read, so that the device computes
+//! while this program handles them. Rows with a logits mask take part in the pass; only the mask
+//! depends on the previous token, so they are sampled after it is read. A row that decodes alone
+//! may have draft tokens: one pass then samples a token after each of them, and the tokens after
+//! the first rejected one are dropped. Each token equals the one that would be sampled without
+//! draft tokens and without other rows.
 
 pub(crate) mod event;
 pub(crate) mod job;
@@ -32,23 +34,22 @@ use crate::sampling::choice::Choice;
 use crate::sampling::logprobs::{Logprobs, TokenLogprobs};
 use crate::sampling::sampler::Draw;
 
-/// Tokens chosen by one forward pass and not read yet.
+/// Tokens that a forward pass sampled and that were not read yet.
 #[derive(Debug)]
 struct PendingStep {
-    /// One for each row, and one for each draft token.
+    /// One token for each row, and one for each draft token.
     tokens: Array,
     logprobs: Option<Logprobs>,
     rows: Vec<RequestId>,
-    /// Rows of the pass that these were in, others included.
+    /// Number of rows of the pass, including rows that are sampled separately.
     pass_rows: usize,
-    /// Draft tokens of the only row.
+    /// Draft tokens, if the pass has a single row.
     draft: Vec<u32>,
 }
 
-/// Rows of a pass that was submitted and whose next tokens can be chosen when those before have
-/// been read.
+/// Rows of a submitted pass that are sampled after their previous tokens are read.
 #[derive(Debug)]
-struct Undecided {
+struct UnsampledRows {
     /// `[rows, vocabulary]`.
     logits: Array,
     rows: Vec<RequestId>,
@@ -60,37 +61,37 @@ struct Undecided {
 pub(crate) struct StepToken {
     pub id: RequestId,
     pub token: std::result::Result<u32, StepError>,
-    /// The token's, where the request asks for them.
+    /// Log probabilities, if the request asks for them.
     pub logprobs: Option<TokenLogprobs>,
-    /// Rows of the pass that chose it.
+    /// Number of rows of the pass that sampled the token.
     pub rows: usize,
     /// Set on the first token of a pass over draft tokens.
     pub verified: Option<Verified>,
 }
 
-/// See the module's text.
+/// Sequences that share decode steps.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pending: Vec<PendingStep>,
-    /// Between [`Batch::launch`] and [`Batch::launch_read`].
-    undecided: Vec<Undecided>,
+    /// Logits between [`Batch::launch`] and [`Batch::launch_after_read`].
+    unsampled: Vec<UnsampledRows>,
 }
 
 impl Batch {
-    /// No token is on its way.
+    /// Returns true if no token is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Waits until the device has computed what was submitted. What has failed is told when it is
-    /// read.
-    pub(crate) fn settle(&self) {
+    /// Waits until the device has computed all submitted passes. Failures are reported when the
+    /// tokens are read.
+    pub(crate) fn synchronize(&self) {
         for step in &self.pending {
             drop(step.tokens.eval());
         }
     }
 
-    /// Sequences join with the tokens that their prompts led to; their caches stay where they are.
+    /// Adds sequences with their first tokens. The caches of the other sequences stay in place.
     pub(crate) fn join(&mut self, rows: Vec<RequestId>, first: Choice) {
         self.pending.push(PendingStep {
             pass_rows: rows.len(),
@@ -101,9 +102,9 @@ impl Batch {
         });
     }
 
-    /// Submits a pass over every row that goes on, and returns the tokens that led to it, to be
-    /// read while the device computes. Rows that are gone or have their last token are left out of
-    /// the pass.
+    /// Submits a pass over all rows that need another token, and returns the pending tokens of the
+    /// previous pass, to be read while the device computes. The pass leaves out rows that have
+    /// ended or have their last token.
     pub(crate) fn launch(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> PendingTokens {
         let (drafted, pending): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending)
             .into_iter()
@@ -115,14 +116,21 @@ impl Batch {
         }
     }
 
-    /// Submits what had to wait until the last tokens were read: the choice of rows that are held
-    /// to a format, and a pass over a row with draft tokens. Returns those that failed.
-    pub(crate) fn launch_read(&mut self, model: &Decoder, sequences: &mut [Sequence]) -> Vec<StepToken> {
+    /// Submits the work that depends on the tokens just read: sampling of rows with a logits mask,
+    /// and a pass over a row with draft tokens. Returns the rows that failed.
+    pub(crate) fn launch_after_read(
+        &mut self,
+        model: &Decoder,
+        sequences: &mut [Sequence],
+    ) -> Vec<StepToken> {
         let mut failures = Vec::new();
-        let alone = are_alone(sequences);
+        let alone = decodes_single_row(sequences);
         for row in sequences.iter_mut() {
-            let is_passed = |undecided: &Undecided| undecided.rows.contains(&row.id());
-            let Some(token) = row.last_token().filter(|_| !self.undecided.iter().any(is_passed)) else {
+            let is_submitted = |unsampled: &UnsampledRows| unsampled.rows.contains(&row.id());
+            let Some(token) = row
+                .last_token()
+                .filter(|_| !self.unsampled.iter().any(is_submitted))
+            else {
                 continue;
             };
             let draft = if alone {
@@ -130,28 +138,28 @@ impl Batch {
             } else {
                 Vec::new()
             };
-            let passed = if draft.is_empty() {
+            let submitted = if draft.is_empty() {
                 pass(model, &token_list(&[token]), &mut [row])
             } else {
                 verify(model, token, draft, row)
             };
-            match passed {
-                Ok(passed) => self.take(passed),
+            match submitted {
+                Ok(submitted) => self.add(submitted),
                 Err(err) => failures.push(failed(row.id(), err.into())),
             }
         }
-        for undecided in std::mem::take(&mut self.undecided) {
-            failures.extend(self.decide(undecided, sequences));
+        for unsampled in std::mem::take(&mut self.unsampled) {
+            failures.extend(self.sample_constrained(unsampled, sequences));
         }
         failures
     }
 
-    /// Chooses the next tokens of those rows that are still there. Returns those that failed.
-    fn decide(&mut self, undecided: Undecided, sequences: &mut [Sequence]) -> Vec<StepToken> {
+    /// Samples the next tokens of the rows that are still active. Returns the rows that failed.
+    fn sample_constrained(&mut self, unsampled: UnsampledRows, sequences: &mut [Sequence]) -> Vec<StepToken> {
         let mut failures = Vec::new();
         let (mut places, mut rows) = (Vec::new(), Vec::new());
         for row in sequences {
-            let Some(place) = undecided.rows.iter().position(|id| *id == row.id()) else {
+            let Some(place) = unsampled.rows.iter().position(|id| *id == row.id()) else {
                 continue;
             };
             match row.update_mask() {
@@ -166,18 +174,18 @@ impl Batch {
             return failures;
         }
         let mut choose = |places: &[usize], rows: &mut [&mut Sequence]| {
-            let logits = rows_at(&undecided.logits, places)?;
+            let logits = rows_at(&unsampled.logits, places)?;
             let draws: Vec<Draw<'_>> = rows.iter().map(|row| row.draw()).collect();
             let choice = Choice::submit(&logits, &draws)?;
-            self.pending.push(chosen(choice, rows, undecided.pass_rows));
+            self.pending.push(pending_step(choice, rows, unsampled.pass_rows));
             Ok(())
         };
         match choose(&places, &mut rows) {
             Ok(()) => {}
             Err(err) if rows.len() == 1 => failures.push(failed(rows[0].id(), StepError::Engine(err))),
-            // As below.
+            // As in `submit`, each row is retried once.
             Err(err) => {
-                tracing::warn!(error = %err, rows = rows.len(), "a choice failed: its rows go on one by one");
+                tracing::warn!(error = %err, rows = rows.len(), "sampling failed, retrying each row separately");
                 for (place, row) in places.into_iter().zip(rows) {
                     let id = row.id();
                     if let Err(err) = choose(&[place], &mut [row]) {
@@ -189,7 +197,7 @@ impl Batch {
         failures
     }
 
-    /// Returns the rows that failed.
+    /// Submits a pass. Returns the rows that failed.
     fn submit(
         &mut self,
         model: &Decoder,
@@ -200,34 +208,34 @@ impl Batch {
             let mut places = pending.iter().flat_map(|step| &step.rows);
             places.position(|row| *row == id)
         };
-        let alone = are_alone(sequences);
-        let mut going: Vec<(usize, &mut Sequence)> = sequences
+        let alone = decodes_single_row(sequences);
+        let mut continuing: Vec<(usize, &mut Sequence)> = sequences
             .iter_mut()
-            .filter(|sequence| sequence.goes_on())
-            // It waits until its token is read: see `launch_read`.
+            .filter(|sequence| sequence.needs_token())
+            // A row with draft tokens waits until its token is read; see `launch_after_read`.
             .filter(|sequence| !alone || sequence.draft_tokens().is_empty())
             .filter_map(|sequence| Some((place(sequence.id())?, sequence)))
             .collect();
-        if going.is_empty() {
+        if continuing.is_empty() {
             return Vec::new();
         }
-        going.sort_unstable_by_key(|(place, sequence)| (sequence.decoding.is_constrained(), *place));
-        let (places, mut rows): (Vec<usize>, Vec<&mut Sequence>) = going.into_iter().unzip();
+        continuing.sort_unstable_by_key(|(place, sequence)| (sequence.decoding.is_constrained(), *place));
+        let (places, mut rows): (Vec<usize>, Vec<&mut Sequence>) = continuing.into_iter().unzip();
         match tokens_at(pending, &places).and_then(|tokens| pass(model, &tokens, &mut rows)) {
-            Ok(passed) => {
-                self.take(passed);
+            Ok(submitted) => {
+                self.add(submitted);
                 Vec::new()
             }
             Err(err) if rows.len() == 1 => vec![failed(rows[0].id(), err.into())],
-            // One row's failure must not be the others': each by itself, once.
+            // A failing row must not end the others: each row is retried once, in its own pass.
             Err(err) => {
-                tracing::warn!(error = %err, rows = rows.len(), "a pass failed: its rows go on one by one");
+                tracing::warn!(error = %err, rows = rows.len(), "decode step failed, retrying each row separately");
                 let mut failures = Vec::new();
                 for (place, row) in places.iter().zip(rows) {
                     let alone = tokens_at(pending, &[*place]);
                     let id = row.id();
                     match alone.and_then(|token| pass(model, &token, &mut [row])) {
-                        Ok(passed) => self.take(passed),
+                        Ok(submitted) => self.add(submitted),
                         Err(err) => failures.push(failed(id, err.into())),
                     }
                 }
@@ -236,9 +244,9 @@ impl Batch {
         }
     }
 
-    fn take(&mut self, passed: Passed) {
-        self.pending.extend(passed.step);
-        self.undecided.extend(passed.undecided);
+    fn add(&mut self, submitted: Submitted) {
+        self.pending.extend(submitted.step);
+        self.unsampled.extend(submitted.unsampled);
     }
 }
 
@@ -251,7 +259,7 @@ pub(crate) struct PendingTokens {
 }
 
 impl PendingTokens {
-    /// Waits for the tokens. Rows that failed come first.
+    /// Waits for the tokens and returns them. Rows that failed come first.
     pub(crate) fn read(self) -> Vec<StepToken> {
         let mut tokens_read = self.failed;
         for step in self.pending {
@@ -261,8 +269,9 @@ impl PendingTokens {
     }
 }
 
-/// Whether one row decodes at most. With several rows, a draft costs more than it gains.
-fn are_alone(sequences: &[Sequence]) -> bool {
+/// Returns true if at most one row decodes. With several rows, draft tokens cost more than they
+/// gain.
+fn decodes_single_row(sequences: &[Sequence]) -> bool {
     sequences.iter().filter(|row| row.is_decoding()).count() <= 1
 }
 
@@ -276,7 +285,7 @@ fn failed(id: RequestId, err: StepError) -> StepToken {
     }
 }
 
-/// The tokens at these places of all pending steps, on the device.
+/// Returns the tokens at these places of all pending steps, on the device.
 fn tokens_at(pending: &[PendingStep], places: &[usize]) -> Result<Array> {
     let all: Vec<&Array> = pending.iter().map(|step| &step.tokens).collect();
     let tokens = match all[..] {
@@ -290,7 +299,7 @@ fn tokens_at(pending: &[PendingStep], places: &[usize]) -> Result<Array> {
     take_axis(tokens, crate::sampling::sampler::indices(places), 0)
 }
 
-/// Some rows of logits.
+/// Selects rows of `logits`.
 fn rows_at(logits: &Array, places: &[usize]) -> Result<Array> {
     let count = logits.dim(0).unsigned_abs() as usize;
     if places.iter().copied().eq(0..count) {
@@ -299,20 +308,23 @@ fn rows_at(logits: &Array, places: &[usize]) -> Result<Array> {
     take_axis(logits, crate::sampling::sampler::indices(places), 0)
 }
 
-/// `[rows]`.
+/// Array of shape `[rows]`.
 fn token_list(tokens: &[u32]) -> Array {
-    Array::from_slice(tokens, &[i32::try_from(tokens.len()).expect("rows are few")])
+    Array::from_slice(
+        tokens,
+        &[i32::try_from(tokens.len()).expect("rows are far fewer than i32::MAX")],
+    )
 }
 
-/// What a pass leads to.
-struct Passed {
+/// Result of a submitted pass.
+struct Submitted {
     step: Option<PendingStep>,
-    undecided: Option<Undecided>,
+    unsampled: Option<UnsampledRows>,
 }
 
-/// Submits one token of each row; those that are held to a format come last. After an error the
-/// rows are as before.
-fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<Passed> {
+/// Submits one token of each row; rows with a logits mask must come last. After an error, the
+/// caches are truncated to their previous lengths.
+fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<Submitted> {
     let before: Vec<i32> = rows.iter().map(|row| row.cache().offset()).collect();
     let mut caches: Vec<&mut KvCache> = rows.iter_mut().map(|row| row.cache_mut()).collect();
     let logits = model.decode(tokens, &mut caches);
@@ -324,21 +336,21 @@ fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<P
             true => None,
             false => Some(Choice::submit(&rows_at(&logits, &all[..free])?, &draws)?),
         };
-        let undecided = match free == rows.len() {
+        let unsampled = match free == rows.len() {
             true => None,
             false => Some(rows_at(&logits, &all[free..])?),
         };
-        transforms::async_eval(&undecided)?;
-        Ok((choice, undecided))
+        transforms::async_eval(&unsampled)?;
+        Ok((choice, unsampled))
     };
     match logits.and_then(submit) {
-        Ok((choice, undecided)) => Ok(Passed {
-            undecided: undecided.map(|logits| Undecided {
+        Ok((choice, unsampled)) => Ok(Submitted {
+            unsampled: unsampled.map(|logits| UnsampledRows {
                 logits,
                 rows: rows[free..].iter().map(|row| row.id()).collect(),
                 pass_rows: rows.len(),
             }),
-            step: choice.map(|choice| chosen(choice, &mut rows[..free], all.len())),
+            step: choice.map(|choice| pending_step(choice, &mut rows[..free], all.len())),
         }),
         Err(err) => {
             for (row, tokens) in rows.iter_mut().zip(before) {
@@ -349,11 +361,11 @@ fn pass(model: &Decoder, tokens: &Array, rows: &mut [&mut Sequence]) -> Result<P
     }
 }
 
-/// The rows' next tokens are on their way.
-fn chosen(choice: Choice, rows: &mut [&mut Sequence], pass_rows: usize) -> PendingStep {
+/// Records that the next tokens of the rows are pending.
+fn pending_step(choice: Choice, rows: &mut [&mut Sequence], pass_rows: usize) -> PendingStep {
     let ids = rows.iter().map(|row| row.id()).collect();
     for row in rows.iter_mut() {
-        row.decoding.token_chosen();
+        row.decoding.token_sampled();
     }
     for (row, adjustment) in choice.adjustments {
         rows[row].decoding.adjust(adjustment);
@@ -367,9 +379,9 @@ fn chosen(choice: Choice, rows: &mut [&mut Sequence], pass_rows: usize) -> Pendi
     }
 }
 
-/// Submits the last token of a row and its draft tokens, and chooses what follows each. After an
-/// error the row is as before.
-fn verify(model: &Decoder, token: u32, draft: Vec<u32>, row: &mut Sequence) -> Result<Passed> {
+/// Submits the last token of a row and its draft tokens, and samples a token after each of them.
+/// After an error, the cache is truncated to its previous length.
+fn verify(model: &Decoder, token: u32, draft: Vec<u32>, row: &mut Sequence) -> Result<Submitted> {
     let before = row.cache().offset();
     let tokens = token_row(&[&[token], &draft[..]].concat());
     let logits = model.forward_each(&tokens, row.cache_mut());
@@ -383,8 +395,8 @@ fn verify(model: &Decoder, token: u32, draft: Vec<u32>, row: &mut Sequence) -> R
     };
     match logits.and_then(submit) {
         Ok(choice) => {
-            row.decoding.token_chosen();
-            Ok(Passed {
+            row.decoding.token_sampled();
+            Ok(Submitted {
                 step: Some(PendingStep {
                     tokens: choice.tokens,
                     logprobs: choice.logprobs,
@@ -392,7 +404,7 @@ fn verify(model: &Decoder, token: u32, draft: Vec<u32>, row: &mut Sequence) -> R
                     pass_rows: 1,
                     draft,
                 }),
-                undecided: None,
+                unsampled: None,
             })
         }
         Err(err) => {
@@ -417,8 +429,8 @@ fn read(step: PendingStep) -> Vec<StepToken> {
         Ok((tokens, logprobs)) => {
             let equal = step.draft.iter().zip(&tokens);
             let accepted = equal.take_while(|(draft, token)| draft == token).count();
-            // Tokens after a rejected draft token are dropped. Without a draft there is a token for
-            // each row.
+            // Tokens after a rejected draft token are dropped. Without draft tokens there is one
+            // token per row.
             let used = tokens.into_iter().take(count + accepted);
             let rows = step
                 .rows

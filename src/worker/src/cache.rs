@@ -1,21 +1,23 @@
-//! The prefix cache: keys and values of prompts and answers that were computed, kept for requests
-//! that begin with the same tokens. Such a request begins with copies, and is computed from there
-//! on; at least its last token is, for its logits. The result is the same as without.
+//! Prefix cache: KV blocks of earlier prompts and answers, for requests that begin with the same
+//! tokens. Such a request starts with copies of the blocks and computes the remaining tokens, at
+//! least the last one, whose logits it needs. The result equals that of a computation from the
+//! first token.
 //!
-//! Layers that do not keep all tokens are where it is not enough to copy: what they hold is only
-//! known where it was kept, as a snapshot. Such models' prompts are read with stops
-//! ([`PrefixCache::stops`]), and found up to one.
+//! Layers that do not keep all tokens (windows, recurrent states) cannot be copied at any position:
+//! their content is known only where it was stored as a snapshot. For such models, prefill pauses
+//! at snapshot points ([`PrefixCache::snapshot_points`]), and a request can start only at one of
+//! them.
 //!
-//! Requests' caches are contiguous, as attention wants them; what is shared and kept are blocks
-//! ([`tree`]), by the tokens that lead to them. Neighbouring blocks lie in one piece where they
-//! can, and a text that has come together piece by piece is put into larger ones when a request
-//! that had it ends. They use memory that running requests do not hold yet, and give way when those
-//! grow. Where there is a directory, blocks are also written to files ([`files`]), and read into
-//! memory for a request that waits.
+//! The caches of requests are contiguous, as attention requires. The prefix cache stores blocks
+//! ([`tree`]), identified by all tokens up to their end. Adjacent blocks share memory where
+//! possible; a text that was stored in fragments is stored in larger spans when a request with this
+//! text ends. Blocks use the memory that running requests do not hold yet, and are evicted when the
+//! requests grow. With a directory, blocks are also written to files ([`files`]), and read back for
+//! a waiting request.
 //!
-//! Where memory is left, the cache of a request that is over stays whole, too ([`idle_rows`]): the
-//! same prompt, or the next turn of a conversation, goes on in it. It is the first to give way,
-//! since blocks hold the same in most cases.
+//! If memory is left, the complete cache of a finished request is stored as well ([`idle_rows`]): a
+//! request with the same prompt, or with the next turn of a conversation, continues in it without
+//! copies. Idle rows are evicted first, because blocks usually hold the same tokens.
 
 mod block_file;
 mod disk;
@@ -41,75 +43,75 @@ pub(crate) use self::files::{BlockFiles, OpenFilesError};
 pub(crate) use self::fingerprint::fingerprint;
 use self::idle_rows::{IdleRow, IdleRows};
 pub(crate) use self::key::BlockKey;
-pub(crate) use self::tree::Cuts;
-use self::tree::{BLOCK_TOKENS, InMemory, Missing, Stored, Tiers, Tree, runs};
+pub(crate) use self::tree::ResumePoints;
+use self::tree::{BLOCK_TOKENS, MemoryBlock, Missing, Stored, Tiers, Tree, runs};
 use crate::models::{KvBlock, KvCache};
 use rooflet_base::units::Bytes;
 
-/// Reusing fewer tokens than this is not worth the copies; it is about what chat templates begin
-/// every prompt with.
+/// Minimum number of reused tokens: fewer are not worth the copies. Chat templates begin every
+/// prompt with about this many tokens.
 const MIN_TOKENS: usize = 8;
 
-/// Waiting for fewer tokens than this, for files or for another prompt to be read, is not worth it:
-/// the pass that computes them reads all weights anyway, and takes both prompts.
+/// Minimum number of tokens that are worth waiting for, until files or another prompt are read. The
+/// pass that computes them reads all weights anyway, and can cover both prompts.
 const MIN_AWAITED_TOKENS: usize = 16;
 
-/// Snapshots are at least so far from one another, and from the beginning. Reading fewer tokens
+/// Minimum distance of snapshots from one another and from the first token. Computing fewer tokens
 /// again costs little more than one pass, which reads all weights.
 const SNAPSHOT_SPACING: usize = BLOCK_TOKENS;
 
-/// The longest stretch of a prompt without a snapshot, so that one who parts from it has no more to
-/// read again; Ollama's distance, too. They are large: the state of Qwen3-Next is as large as keys
-/// and values of 3000 of its tokens.
+/// Maximum distance between snapshots in a prompt, which limits the tokens that a diverging prompt
+/// computes again. Ollama uses the same distance. Snapshots are large: the state of Qwen3-Next has
+/// the size of the keys and values of 3000 tokens.
 const SNAPSHOT_INTERVAL: usize = 8192;
 
-/// See the module's text.
+/// Cached prefixes of one model, in memory and in files.
 #[derive(Debug)]
 pub(crate) struct PrefixCache {
     tree: Tree<KvBlock>,
     rows: IdleRows<KvCache>,
-    /// The most it may hold in memory, whatever else is free.
+    /// Maximum size in memory, however much memory is free.
     capacity: Bytes,
-    /// Names the model, and what computes with it.
+    /// Fingerprint of the model and of the engine.
     model: String,
     files: Option<Files>,
     files_failed: bool,
 }
 
-/// Where blocks are written to.
+/// Directory for the files of blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrefixFiles {
     pub dir: Utf8PathBuf,
-    /// The most that all files may have together.
+    /// Maximum size of all files together.
     pub limit: Bytes,
 }
 
-/// What of a sequence is to be kept.
+/// Stage of a sequence whose computed tokens are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keep {
-    /// More of its prompt is to come.
-    WholeBlocks,
-    /// It is at one of its stops.
-    Stop,
-    /// Its prompt has been read: another request may have the same.
+pub(crate) enum StoreStage {
+    /// A part of the prompt is computed.
+    PartialPrompt,
+    /// The sequence is at a snapshot point.
+    SnapshotPoint,
+    /// The prompt is prefilled: another request may have the same prompt.
     Prompt,
-    /// It is over.
-    Everything,
+    /// The request has ended.
+    Finished,
 }
 
-/// A beginning for a request.
+/// Cached prefix with which a request starts.
 #[derive(Debug)]
 pub(crate) struct Prefix {
     pub cache: KvCache,
     pub tokens: usize,
-    /// Those of them that other requests find, too.
+    /// Number of these tokens that other requests can use as well.
     pub in_blocks: usize,
 }
 
 impl PrefixCache {
-    pub(crate) fn new(capacity: Bytes, cuts: Cuts) -> Self {
+    pub(crate) fn new(capacity: Bytes, resume_points: ResumePoints) -> Self {
         Self {
-            tree: Tree::new(cuts),
+            tree: Tree::new(resume_points),
             rows: IdleRows::default(),
             capacity,
             model: String::new(),
@@ -118,7 +120,7 @@ impl PrefixCache {
         }
     }
 
-    /// With files of at most `limit` bytes, of the model that `model` names.
+    /// Adds files of at most `limit` bytes in total. `model` is the fingerprint of the model.
     pub(crate) fn with_files(mut self, model: String, disk: Disk, limit: Bytes) -> Self {
         self.model = model;
         self.files = Some(Files::new(disk, limit));
@@ -129,41 +131,44 @@ impl PrefixCache {
         self.files.is_some()
     }
 
-    /// There were files until whoever wrote them failed.
+    /// Returns true if the files were disabled after a failure of their thread.
     pub(crate) fn files_failed(&self) -> bool {
         self.files_failed
     }
 
-    /// How many tokens two prompts must begin with, so that the second does well to wait until the
-    /// first is read. `None`: it never finds anything then.
-    pub(crate) fn least_awaited(&self) -> Option<usize> {
-        let least = match self.tree.cuts() {
-            Cuts::Anywhere => MIN_AWAITED_TOKENS,
-            Cuts::AtSnapshots => SNAPSHOT_SPACING,
+    /// Number of tokens that two prompts must share so that the second waits until the first is
+    /// prefilled. `None` if the cache stores nothing.
+    pub(crate) fn min_awaited_tokens(&self) -> Option<usize> {
+        let least = match self.tree.resume_points() {
+            ResumePoints::Anywhere => MIN_AWAITED_TOKENS,
+            ResumePoints::AtSnapshots => SNAPSHOT_SPACING,
         };
         (self.capacity > Bytes::ZERO).then_some(least)
     }
 
-    /// In memory.
+    /// Size in memory.
     pub(crate) fn bytes(&self) -> Bytes {
         Bytes(self.tree.bytes() + self.rows.bytes())
     }
 
-    /// In files.
+    /// Size of the files.
     pub(crate) fn file_bytes(&self) -> Bytes {
         Bytes(self.tree.file_bytes())
     }
 
-    /// The longest beginning of `prompt` that is in memory, without its last token, put into a
-    /// cache such as `empty`. `None` where there is none worth it.
+    /// Returns the longest cached prefix of `prompt` in memory, without its last token, as a cache
+    /// like `empty`. `None` if no prefix is worth it.
     pub(crate) fn find(&mut self, salt: &str, prompt: &[u32], empty: &KvCache) -> Result<Option<Prefix>> {
         let root = BlockKey::root(&self.model, salt);
-        let blocks = self.tree.find(root, but_the_last(prompt), Tiers::Memory).held;
+        let blocks = self
+            .tree
+            .find(root, without_last_token(prompt), Tiers::Memory)
+            .in_memory;
         let tokens = blocks.iter().map(|(_, length)| length).sum();
         if tokens < MIN_TOKENS {
             return Ok(None);
         }
-        let cache = empty.begun(&blocks, prompt.len())?;
+        let cache = empty.filled_from(&blocks, prompt.len())?;
         Ok(Some(Prefix {
             cache,
             tokens,
@@ -171,9 +176,10 @@ impl PrefixCache {
         }))
     }
 
-    /// The cache of a request that is over for a prompt to go on in, with room for `most` tokens at
-    /// most: one that holds no less of its beginning than there is elsewhere, `awaited` tokens
-    /// included. `None` where there is none worth it.
+    /// Removes and returns the cache of a finished request in which `prompt` can continue, with
+    /// capacity for at most `most` tokens. The row must share at least as many tokens with the
+    /// prompt as the blocks hold or will hold, including `awaited` tokens. `None` if no row is
+    /// worth it.
     pub(crate) fn take_row(
         &mut self,
         salt: &str,
@@ -185,15 +191,15 @@ impl PrefixCache {
             return Ok(None);
         }
         let root = BlockKey::root(&self.model, salt);
-        let beginning = but_the_last(prompt);
+        let beginning = without_last_token(prompt);
         let found = self.tree.find(root, beginning, Tiers::Both);
-        let in_blocks = found.held_tokens();
-        let filed: usize = found.filed.iter().map(|filed| filed.tokens).sum();
-        let least = MIN_TOKENS.max(in_blocks + filed).max(awaited);
+        let in_blocks = found.memory_tokens();
+        let in_files: usize = found.in_files.iter().map(|block| block.tokens).sum();
+        let least = MIN_TOKENS.max(in_blocks + in_files).max(awaited);
         let Some((cache, tokens)) = self.rows.take(root, beginning, least) else {
             return Ok(None);
         };
-        let cache = cache.continued(tokens, prompt.len()..=most)?;
+        let cache = cache.truncated_with_capacity(tokens, prompt.len()..=most)?;
         Ok(Some(Prefix {
             cache,
             tokens,
@@ -201,15 +207,18 @@ impl PrefixCache {
         }))
     }
 
-    /// Keeps the cache of a request that is over, which holds these tokens and maybe more, as it
-    /// is; as far as there is `room` beside what all requests hold.
-    pub(crate) fn keep_row(&mut self, salt: &str, mut tokens: Vec<u32>, cache: KvCache, room: Bytes) {
+    /// Stores the cache of a finished request, which holds at least `tokens`, if it fits into
+    /// `room` beside the caches of all requests.
+    pub(crate) fn store_row(&mut self, salt: &str, mut tokens: Vec<u32>, cache: KvCache, room: Bytes) {
         tokens.truncate(usize::try_from(cache.offset()).unwrap_or(0));
         let bytes = cache.bytes() as u64;
-        // No block goes for it: to compute what was in one costs far more than the copy that a row
-        // saves.
+        // No block is evicted for a row: computing the tokens of a block again costs far more than
+        // the copy that a row avoids.
         let most = (room.min(self.capacity) - Bytes(self.tree.bytes())).0;
-        if self.tree.cuts() == Cuts::AtSnapshots || tokens.len() < BLOCK_TOKENS || bytes > most {
+        if self.tree.resume_points() == ResumePoints::AtSnapshots
+            || tokens.len() < BLOCK_TOKENS
+            || bytes > most
+        {
             return;
         }
         self.rows.shrink(most - bytes);
@@ -221,79 +230,81 @@ impl PrefixCache {
         });
     }
 
-    /// How many tokens of `prompt`, of which the first `from` are known, are to be in a cache when
-    /// it is kept, in ascending order. Before the last token, so that the same prompt is found
-    /// whole; where it parts from an earlier one, since others may do so, too; and from time to
-    /// time. None where a cache can be cut anywhere.
-    pub(crate) fn stops(&self, salt: &str, prompt: &[u32], from: usize) -> Vec<usize> {
-        if self.tree.cuts() == Cuts::Anywhere || self.capacity == Bytes::ZERO {
+    /// Returns the snapshot points of `prompt`, of which the first `from` tokens are cached:
+    /// numbers of tokens in ascending order. They are before the last token, so that the same
+    /// prompt is found completely, at the position where the prompt diverges from an earlier one,
+    /// since others may diverge there too, and at regular intervals. Empty if a text can be resumed
+    /// at any position.
+    pub(crate) fn snapshot_points(&self, salt: &str, prompt: &[u32], from: usize) -> Vec<usize> {
+        if self.tree.resume_points() == ResumePoints::Anywhere || self.capacity == Bytes::ZERO {
             return Vec::new();
         }
         let root = BlockKey::root(&self.model, salt);
-        let known = self.tree.known(root, prompt) / BLOCK_TOKENS * BLOCK_TOKENS;
-        stops(from, known, prompt.len().saturating_sub(1))
+        let known = self.tree.known_tokens(root, prompt) / BLOCK_TOKENS * BLOCK_TOKENS;
+        snapshot_points(from, known, prompt.len().saturating_sub(1))
     }
 
-    /// Keeps what `cache` holds of `tokens`, as far as there is `room` beside what all requests
-    /// hold.
-    pub(crate) fn keep(
+    /// Stores the blocks of `tokens` that `cache` holds, as far as they fit into `room` beside the
+    /// caches of all requests.
+    pub(crate) fn store(
         &mut self,
         salt: &str,
         tokens: &[u32],
         cache: &KvCache,
-        keep: Keep,
+        stage: StoreStage,
         room: Bytes,
     ) -> Result<()> {
         let root = BlockKey::root(&self.model, salt);
         let computed = usize::try_from(cache.offset()).unwrap_or(0).min(tokens.len());
-        let Some(end) = self.end_to_keep(root, &tokens[..computed], keep) else {
+        let Some(end) = self.storable_tokens(root, &tokens[..computed], stage) else {
             return Ok(());
         };
         let limit = room.min(self.capacity).0;
-        let mut kept = Vec::new();
+        let mut stored = Vec::new();
         for run in runs(self.tree.missing(root, &tokens[..end])) {
             let whole = run.len();
-            if self.keep_run(run, tokens, end, cache, limit, &mut kept)? < whole {
-                // What follows would be of no use.
+            if self.store_run(run, tokens, end, cache, limit, &mut stored)? < whole {
+                // Blocks after a missing one are useless.
                 break;
             }
         }
-        if keep == Keep::Everything {
-            for run in self.tree.scattered(root, &tokens[..end]) {
+        if stage == StoreStage::Finished {
+            for run in self.tree.fragmented(root, &tokens[..end]) {
                 let ranges: Vec<_> = run.iter().map(|part| part.range.clone()).collect();
                 let blocks = cache.blocks(&ranges, false)?;
-                // No other block gives way for it.
+                // No other block is evicted for it.
                 let bytes = self.tree.bytes() + blocks.iter().map(KvBlock::bytes).sum::<u64>();
                 if bytes <= limit {
                     self.rows.shrink(limit - bytes);
-                    self.insert(&run, tokens, blocks, &mut kept);
+                    self.insert(&run, tokens, blocks, &mut stored);
                 }
             }
         }
-        self.save_later(root, &tokens[..end], keep);
-        // Now, while the sequence's cache is what it is: it goes on in place once nothing refers to
-        // it any more.
-        transforms::async_eval(&kept)
+        self.queue_writes(root, &tokens[..end], stage);
+        // Submits the copies now. The sequence's cache can be updated in place only when no pending
+        // copy refers to it.
+        transforms::async_eval(&stored)
     }
 
-    /// Keeps a run of blocks, or as many of its first as there is room for, and returns how many.
-    fn keep_run(
+    /// Stores a run of blocks, or as many of its first blocks as fit. Returns the number of stored
+    /// blocks.
+    fn store_run(
         &mut self,
         mut run: Vec<Missing>,
         tokens: &[u32],
         end: usize,
         cache: &KvCache,
         limit: u64,
-        kept: &mut Vec<Array>,
+        stored: &mut Vec<Array>,
     ) -> Result<usize> {
-        let snapshots = self.tree.cuts() == Cuts::AtSnapshots;
+        let snapshots = self.tree.resume_points() == ResumePoints::AtSnapshots;
         while let Some(last) = run.last() {
             let snapshot = snapshots && last.range.end == end;
             let ranges: Vec<_> = run.iter().map(|part| part.range.clone()).collect();
             let blocks = cache.blocks(&ranges, snapshot)?;
             let others = limit.checked_sub(blocks.iter().map(KvBlock::bytes).sum());
             if others.is_some_and(|others| self.shrink(others, false)) {
-                self.insert(&run, tokens, blocks, kept);
+                self.insert(&run, tokens, blocks, stored);
                 break;
             }
             run.pop();
@@ -301,14 +312,14 @@ impl PrefixCache {
         Ok(run.len())
     }
 
-    /// Puts what was copied of these parts of a text into memory.
-    fn insert(&mut self, run: &[Missing], tokens: &[u32], blocks: Vec<KvBlock>, kept: &mut Vec<Array>) {
+    /// Inserts copied blocks of these parts of a text into the tree.
+    fn insert(&mut self, run: &[Missing], tokens: &[u32], blocks: Vec<KvBlock>, stored: &mut Vec<Array>) {
         let (Some(first), Some(copied), Some(last)) = (run.first(), blocks.first(), blocks.last()) else {
             return;
         };
-        kept.extend(copied.arrays().cloned());
+        stored.extend(copied.arrays().cloned());
         if blocks.len() > 1 {
-            kept.extend(last.snapshot_arrays().cloned());
+            stored.extend(last.snapshot_arrays().cloned());
         }
         let parts = run.iter().zip(blocks).map(|(part, block)| {
             let size = Stored {
@@ -323,26 +334,30 @@ impl PrefixCache {
         }
     }
 
-    /// How many of these tokens, which have been computed, are to be kept.
-    fn end_to_keep(&self, root: BlockKey, tokens: &[u32], keep: Keep) -> Option<usize> {
+    /// Number of these computed tokens that are stored at this stage, if any.
+    fn storable_tokens(&self, root: BlockKey, tokens: &[u32], stage: StoreStage) -> Option<usize> {
         let computed = tokens.len();
-        match (self.tree.cuts(), keep) {
-            (Cuts::Anywhere, Keep::WholeBlocks | Keep::Stop) => Some(computed / BLOCK_TOKENS * BLOCK_TOKENS),
-            (Cuts::Anywhere, Keep::Prompt | Keep::Everything) => (computed >= MIN_TOKENS).then_some(computed),
-            (Cuts::AtSnapshots, Keep::WholeBlocks | Keep::Prompt) => None,
-            (Cuts::AtSnapshots, Keep::Stop | Keep::Everything) => {
+        match (self.tree.resume_points(), stage) {
+            (ResumePoints::Anywhere, StoreStage::PartialPrompt | StoreStage::SnapshotPoint) => {
+                Some(computed / BLOCK_TOKENS * BLOCK_TOKENS)
+            }
+            (ResumePoints::Anywhere, StoreStage::Prompt | StoreStage::Finished) => {
+                (computed >= MIN_TOKENS).then_some(computed)
+            }
+            (ResumePoints::AtSnapshots, StoreStage::PartialPrompt | StoreStage::Prompt) => None,
+            (ResumePoints::AtSnapshots, StoreStage::SnapshotPoint | StoreStage::Finished) => {
                 let last = self.tree.last_snapshot(root, tokens);
                 (computed >= last + SNAPSHOT_SPACING).then_some(computed)
             }
         }
     }
 
-    /// Lets go of rows and blocks in memory until they have no more than `room`.
-    pub(crate) fn give_way(&mut self, room: Bytes) {
+    /// Evicts rows and blocks from memory until they fit into `room`.
+    pub(crate) fn evict(&mut self, room: Bytes) {
         self.shrink(room.0, true);
     }
 
-    /// The same; whether it is so in the end. See [`Tree::shrink`].
+    /// Evicts like [`Tree::shrink`], after the rows. Returns true if the rest fits into `bytes`.
     fn shrink(&mut self, bytes: u64, all: bool) -> bool {
         self.rows.shrink(bytes.saturating_sub(self.tree.bytes()));
         self.tree.shrink(bytes - self.rows.bytes(), all);
@@ -350,28 +365,28 @@ impl PrefixCache {
     }
 }
 
-impl InMemory for KvBlock {
+impl MemoryBlock for KvBlock {
     fn take_snapshot(&mut self, other: Self) {
         self.take_snapshot(other);
     }
 }
 
-/// See [`PrefixCache::stops`]; `last` is the last that may be one.
-fn stops(from: usize, known: usize, last: usize) -> Vec<usize> {
+/// Implementation of [`PrefixCache::snapshot_points`]; `last` is the last permitted point.
+fn snapshot_points(from: usize, known: usize, last: usize) -> Vec<usize> {
     let regular = (from / SNAPSHOT_INTERVAL + 1..).map(|at| at * SNAPSHOT_INTERVAL);
     let mut wanted: Vec<usize> = regular.take_while(|at| *at < last).chain([known, last]).collect();
     wanted.sort_unstable();
-    let mut stops: Vec<usize> = Vec::new();
+    let mut snapshot_points: Vec<usize> = Vec::new();
     for at in wanted.into_iter().filter(|at| *at <= last) {
-        if at >= stops.last().copied().unwrap_or(from) + SNAPSHOT_SPACING {
-            stops.push(at);
+        if at >= snapshot_points.last().copied().unwrap_or(from) + SNAPSHOT_SPACING {
+            snapshot_points.push(at);
         }
     }
-    stops
+    snapshot_points
 }
 
-/// The last token is computed in any case.
-fn but_the_last(prompt: &[u32]) -> &[u32] {
+/// The prompt without its last token, which is computed in any case.
+fn without_last_token(prompt: &[u32]) -> &[u32] {
     prompt.split_last().map_or(&[], |(_, first)| first)
 }
 

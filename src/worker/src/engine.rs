@@ -1,11 +1,11 @@
-//! The engine: one OS thread that owns every MLX object and makes every MLX call. Others hand it
-//! jobs through a bounded queue and read each job's events from a channel of its own. A failure of
-//! one request ends that request only; a panic or a device that computes nothing any more ends the
-//! thread, and with it the process, which the agent starts afresh.
+//! Engine: one OS thread that owns every MLX object and makes every MLX call. Other threads submit
+//! jobs through a bounded queue and receive the events of each job on its own channel. A failed
+//! request ends alone. A panic, or a device that no longer computes, ends the thread and then the
+//! process, which the agent restarts.
 
 pub(crate) mod allowance;
 mod failures;
-pub(crate) mod place;
+pub(crate) mod queue_slot;
 pub(crate) mod schedule;
 mod spans;
 mod start;
@@ -25,9 +25,9 @@ use super::prompt::{Prompter, ValidRequest};
 use crate::batch::event::Event;
 use crate::batch::job::Job;
 use crate::batch::step_error::StepError;
-use crate::cache::kv_budget::NoRoom;
+use crate::cache::kv_budget::InsufficientMemory;
 use crate::cache::{OpenFilesError, PrefixFiles};
-use crate::engine::place::Place;
+use crate::engine::queue_slot::QueueSlot;
 use crate::engine::state::EngineState;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::clock::Clock;
@@ -37,110 +37,109 @@ use rooflet_mlx::load::LoadError;
 use rooflet_roofline::kv_quantisation::KvQuantisation;
 use rooflet_telemetry::trace::OpenSpan;
 
-/// MLX walks graphs by recursion.
+/// Stack size of the engine's thread, because MLX traverses graphs recursively.
 const STACK_BYTES: usize = 32 << 20;
 
-/// Longest time a client is told to stay away.
+/// Maximum value of `Retry-After`.
 const MAX_RETRY_AFTER_SECONDS: u32 = 60;
 
-/// How the engine's thread ended.
+/// Failure that ends the engine's thread.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    #[error("the weights cannot be loaded")]
+    #[error("failed to load the weights")]
     Load {
         #[source]
         err: LoadError,
     },
-    #[error("the worker has too little memory")]
-    NoRoom {
+    #[error("insufficient memory for the model")]
+    InsufficientMemory {
         #[source]
-        err: NoRoom,
+        err: InsufficientMemory,
     },
-    #[error("prefixes cannot be stored")]
+    #[error("failed to open the prefix cache")]
     PrefixFiles {
         #[source]
         err: OpenFilesError,
     },
     #[error("the engine failed while warming up: {0}")]
     Warm(StepError),
-    #[error("the engine's device cannot be used: {0}")]
+    #[error("the engine's device is unusable: {0}")]
     Device(rooflet_mlx::mlx_rs::error::Exception),
     #[error(transparent)]
     DeviceLost(#[from] DeviceLost),
     #[error("the engine panicked: {0}")]
     Panicked(String),
-    #[error("the engine's thread cannot be started")]
+    #[error("failed to start the engine's thread")]
     Spawn {
         #[source]
         err: std::io::Error,
     },
 }
 
-/// What the engine is to run.
+/// Configuration of the engine.
 #[derive(Debug)]
 pub(crate) struct EngineConfig {
     pub model: ModelDir,
-    /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
+    /// Memory for weights, caches and intermediate results. `None`: the memory that the machine
+    /// leaves for models.
     pub memory_limit: Option<Bytes>,
-    /// How caches are quantised; `None` = not.
+    /// Quantisation of KV caches. `None`: not quantised.
     pub kv: Option<KvQuantisation>,
-    /// The most that prefixes may take of that; `None` = as much as the running requests can come
-    /// to.
+    /// Part of that memory for the prefix cache. `None`: the maximum size of the running requests.
     pub prefix_cache_memory: Option<Bytes>,
     pub prefix_files: Option<PrefixFiles>,
     pub prompter: Arc<Prompter>,
     pub max_concurrency: usize,
-    /// Requests that may wait beyond those that run.
+    /// Number of requests that may wait in addition to the running ones.
     pub max_queued: usize,
-    /// Most draft tokens of prompt lookup; `None`: no drafts.
+    /// Maximum number of draft tokens of prompt lookup. `None` disables it.
     pub prompt_lookup_tokens: Option<usize>,
     pub clock: Clock,
     pub metrics: WorkerMetrics,
 }
 
-/// Hands requests to the engine's thread. The thread ends when this is dropped and its work is
-/// done.
+/// Handle of the engine. The thread ends when the handle is dropped and all work is done.
 #[derive(Debug)]
 pub(crate) struct Engine {
     commands: mpsc::Sender<Command>,
-    places: Arc<Semaphore>,
-    total_places: usize,
+    slots: Arc<Semaphore>,
+    total_slots: usize,
     stop: Arc<AtomicBool>,
     state: Arc<EngineState>,
     clock: Clock,
     metrics: WorkerMetrics,
 }
 
-/// What the thread is told.
+/// Command to the engine's thread.
 #[derive(Debug)]
 enum Command {
     Run(Box<Job>),
-    /// See whether to go on.
+    /// Wakes the thread, which checks for new work or the end.
     Wake,
-    /// Fail as native code or a bug of ours would.
+    /// Panics like a bug in native or in this code.
     #[cfg(test)]
     Panic,
 }
 
-/// A submitted request. Dropping it cancels the request and frees its place.
+/// Submitted request. Dropping it cancels the request and releases its queue slot.
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub events: mpsc::Receiver<Event>,
-    pub place: Place,
+    pub slot: QueueSlot,
 }
 
-/// Places for requests that are submitted one after the other.
+/// Queue slots for requests that are submitted one after the other.
 #[derive(Debug)]
-pub(crate) struct Reserved(OwnedSemaphorePermit);
+pub(crate) struct ReservedSlots(OwnedSemaphorePermit);
 
-impl Reserved {
-    /// At least 1.
-    pub(crate) fn places(&self) -> usize {
+impl ReservedSlots {
+    /// Number of slots, at least 1.
+    pub(crate) fn slots(&self) -> usize {
         self.0.num_permits()
     }
 }
 
-/// Why a request was not taken.
+/// Reason why a request was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubmitError {
     Full { retry_after_seconds: u32 },
@@ -148,21 +147,23 @@ pub(crate) enum SubmitError {
 }
 
 impl Engine {
-    /// Starts the thread, which begins to load the model. The receiver hears how the thread ended.
+    /// Starts the thread, which then loads the model. The receiver yields the outcome of the
+    /// thread.
     pub(crate) fn spawn(
         config: EngineConfig,
     ) -> Result<(Self, oneshot::Receiver<Result<(), EngineError>>), EngineError> {
-        let total_places = config.max_concurrency + config.max_queued;
-        // Places are freed when a client goes, jobs a step later: hence the room for twice as many.
-        let (commands_tx, commands_rx) = mpsc::channel(total_places.max(MAX_COMPLETIONS) * 2);
+        let total_slots = config.max_concurrency + config.max_queued;
+        // A client's disconnect releases its slot immediately, but the job ends one step later.
+        // Hence the channel has twice the capacity.
+        let (commands_tx, commands_rx) = mpsc::channel(total_slots.max(MAX_COMPLETIONS) * 2);
         let (ended_tx, ended_rx) = oneshot::channel();
         let state = Arc::new(EngineState::new(config.clock.clone()));
         let stop = Arc::new(AtomicBool::new(false));
         let waker = commands_tx.downgrade();
         let engine = Self {
             commands: commands_tx,
-            places: Arc::new(Semaphore::new(total_places)),
-            total_places,
+            slots: Arc::new(Semaphore::new(total_slots)),
+            total_slots,
             stop: Arc::clone(&stop),
             state: Arc::clone(&state),
             clock: config.clock.clone(),
@@ -178,73 +179,74 @@ impl Engine {
         std::thread::Builder::new()
             .name("engine-end".to_owned())
             .spawn(move || {
-                // Not before the thread is gone with all that MLX keeps for it: where the process
-                // ends meanwhile, MLX's CUDA back end frees that on a driver which is not there any
-                // more, and aborts.
+                // Waits until the thread and its thread-local MLX state are destroyed. If the
+                // process ends earlier, MLX's CUDA backend frees this state after the driver was
+                // shut down, and aborts.
                 let outcome = engine_thread.join();
                 let outcome =
                     outcome.unwrap_or_else(|panic| Err(EngineError::Panicked(panic_message(panic.as_ref()))));
-                // Nobody listens any more when the whole process is ending.
+                // The receiver does not exist any more if the whole process is ending.
                 drop(ended_tx.send(outcome));
             })
             .map_err(failed)?;
         Ok((engine, ended_rx))
     }
 
-    /// One that nobody follows by a trace.
+    /// Submits a request without a trace span.
     pub(crate) fn submit(&self, request: ValidRequest) -> Result<Completion, SubmitError> {
-        let mut places = self.places(1)?;
-        self.hand_over(request, places.split(1), None)
+        let mut slots = self.slots(1)?;
+        self.enqueue(request, slots.split(1), None)
     }
 
-    /// Places for up to so many requests at a time, or all there are.
-    pub(crate) fn reserve(&self, requests: usize) -> Result<Reserved, SubmitError> {
-        self.places(requests.max(1)).map(Reserved)
+    /// Reserves slots for up to `requests` concurrent requests, or all slots if there are fewer.
+    pub(crate) fn reserve(&self, requests: usize) -> Result<ReservedSlots, SubmitError> {
+        self.slots(requests.max(1)).map(ReservedSlots)
     }
 
-    /// In one of the `reserved` places: the caller has no more requests running than there are.
+    /// Submits a request in one of the `reserved` slots. The caller limits its running requests to
+    /// the number of slots.
     pub(crate) fn submit_in(
         &self,
-        _reserved: &Reserved,
+        _reserved: &ReservedSlots,
         request: ValidRequest,
         span: Option<Arc<OpenSpan>>,
     ) -> Result<Completion, SubmitError> {
-        self.hand_over(request, None, span)
+        self.enqueue(request, None, span)
     }
 
-    /// All or none: what was handed over before a refusal is cancelled by being dropped. `span` is
-    /// told what becomes of the requests.
+    /// Submits all requests or none: after a rejection, the requests submitted before are cancelled
+    /// by being dropped. `span` records the outcome of the requests.
     pub(crate) fn submit_all(
         &self,
         requests: Vec<ValidRequest>,
         span: Option<&Arc<OpenSpan>>,
     ) -> Result<Vec<Completion>, SubmitError> {
-        let mut places = self.places(requests.len())?;
+        let mut slots = self.slots(requests.len())?;
         requests
             .into_iter()
-            .map(|request| self.hand_over(request, places.split(1), span.cloned()))
+            .map(|request| self.enqueue(request, slots.split(1), span.cloned()))
             .collect()
     }
 
-    /// Places for so many requests, or all there are: what is larger than the queue has it to
-    /// itself.
-    fn places(&self, requests: usize) -> Result<OwnedSemaphorePermit, SubmitError> {
-        let needed = u32::try_from(requests.min(self.total_places)).unwrap_or(u32::MAX);
-        let places = Arc::clone(&self.places).try_acquire_many_owned(needed);
-        places.map_err(|_| self.full())
+    /// Acquires slots for the requests, or all slots if there are fewer. A request larger than the
+    /// queue thus has the queue to itself.
+    fn slots(&self, requests: usize) -> Result<OwnedSemaphorePermit, SubmitError> {
+        let needed = u32::try_from(requests.min(self.total_slots)).unwrap_or(u32::MAX);
+        let slots = Arc::clone(&self.slots).try_acquire_many_owned(needed);
+        slots.map_err(|_| self.queue_full())
     }
 
-    fn hand_over(
+    fn enqueue(
         &self,
         request: ValidRequest,
-        place: Option<OwnedSemaphorePermit>,
+        slot: Option<OwnedSemaphorePermit>,
         span: Option<Arc<OpenSpan>>,
     ) -> Result<Completion, SubmitError> {
         let (events_tx, events_rx) = mpsc::channel(Job::event_capacity(&request));
-        let (own, place) = Place::shared(place);
+        let (own, slot) = QueueSlot::shared(slot);
         let job = Job {
             request,
-            place: own,
+            slot: own,
             events: events_tx,
             submitted: self.clock.instant(),
             span,
@@ -252,15 +254,15 @@ impl Engine {
         match self.commands.try_send(Command::Run(Box::new(job))) {
             Ok(()) => Ok(Completion {
                 events: events_rx,
-                place,
+                slot,
             }),
-            Err(mpsc::error::TrySendError::Full(_)) => Err(self.full()),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(self.queue_full()),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(SubmitError::Stopped),
         }
     }
 
-    fn full(&self) -> SubmitError {
-        self.metrics.ended(Outcome::Rejected);
+    fn queue_full(&self) -> SubmitError {
+        self.metrics.record_outcome(Outcome::Rejected);
         let free = self.state.row_free().unwrap_or(Duration::from_secs(1));
         let retry_after_seconds = (free.as_secs_f64().ceil() as u32).clamp(1, MAX_RETRY_AFTER_SECONDS);
         SubmitError::Full { retry_after_seconds }
@@ -270,27 +272,29 @@ impl Engine {
         &self.state
     }
 
-    /// Whether the thread is there to take jobs.
+    /// Returns true if the thread accepts jobs.
     pub(crate) fn is_running(&self) -> bool {
         !self.commands.is_closed()
     }
 
-    /// Makes the thread end after its current step, whatever is left to do.
+    /// Makes the thread end after its current step, even with unfinished work.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.state.allowance().end();
-        // A queue that is full belongs to a thread that is awake.
+        // If the queue is full, the thread is awake anyway.
         drop(self.commands.try_send(Command::Wake));
     }
 
     #[cfg(test)]
     pub(crate) fn panic(&self) {
-        self.commands.try_send(Command::Panic).expect("room for one more");
+        self.commands
+            .try_send(Command::Panic)
+            .expect("the queue has capacity");
     }
 
     #[cfg(test)]
-    pub(crate) fn free_places(&self) -> usize {
-        self.places.available_permits()
+    pub(crate) fn free_slots(&self) -> usize {
+        self.slots.available_permits()
     }
 }
 

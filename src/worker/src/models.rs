@@ -1,6 +1,6 @@
-//! The models: one decoder whose blocks have switches (norms, projections, rotary scaling, windows,
-//! quantised or float matrices), set by `config.json`. The order of operations is mlx-lm's, so that
-//! logits are equal to the bit on the same MLX library.
+//! Models: one decoder whose blocks are configured by `config.json` (norms, projections, rotary
+//! scaling, windows, quantised or float matrices). The order of operations is mlx-lm's, so that
+//! logits are bit-identical on the same MLX library.
 
 mod attend;
 mod attention;

@@ -1,27 +1,27 @@
-//! What a request's owner hears from the engine.
+//! Events of a request, sent by the engine to the API.
 
 use rooflet_inference_api::openai::response::{FinishReason, StopReason};
 
-/// In order; [`Event::Done`] or [`Event::Failed`] is the last.
+/// Event of a request. [`Event::Done`] or [`Event::Failed`] is the last one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Event {
-    /// More of the answer, never empty.
+    /// Part of the answer, never empty.
     Piece(Piece),
-    /// Of the prompt, of length one.
+    /// Embedding of the prompt, normalised to length 1.
     Embedding(Vec<f32>),
     Done(Done),
-    /// The engine could not go on with this request.
+    /// Error message, if the engine failed on this request.
     Failed(String),
 }
 
-/// A part of an answer.
+/// Part of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Piece {
     pub text: String,
-    /// Tokens that were read since the text before.
+    /// Number of tokens that were read since the previous piece.
     pub tokens: usize,
-    /// Of the tokens that this text begins, where the request asks for logprobs. One with text of
-    /// its own may be missing here only where that text is missing, too.
+    /// Scores of the tokens whose text begins in this piece, if the request asks for log
+    /// probabilities. A token with text has no score here only if its text is missing as well.
     pub scores: Vec<Score>,
 }
 
@@ -31,25 +31,25 @@ impl Piece {
     }
 }
 
-/// A token, how probable the model held it, and what it held more probable.
+/// Log probability of a token, and of the most probable tokens in its place.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Score {
     pub token: u32,
-    /// Characters of the text before it.
+    /// Number of characters before the token's text.
     pub offset: usize,
-    /// `None` for the first token of a prompt, which follows nothing.
+    /// `None` for the first token of a prompt, which has no predecessor.
     pub logprob: Option<f32>,
-    /// The most probable tokens, falling.
+    /// Most probable tokens in descending order.
     pub top: Vec<(u32, f32)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
     pub reason: FinishReason,
-    /// What ended the answer, where the request named it.
+    /// Stop string or stop token that ended the answer, if the request specified it.
     pub stopped_by: Option<StopReason>,
-    /// Every token that was chosen, the one that ended the text included.
+    /// Number of sampled tokens, including the one that ended the text.
     pub completion_tokens: usize,
-    /// Of the prompt's tokens, those that did not have to be computed.
+    /// Number of prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
 }

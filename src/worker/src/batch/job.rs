@@ -1,4 +1,4 @@
-//! A request in the engine's queue.
+//! Requests in the engine's queue.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,46 +6,46 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use crate::batch::event::Event;
-use crate::engine::place::Place;
+use crate::engine::queue_slot::QueueSlot;
 use crate::engine::schedule::{RequestId, Waiting};
 use crate::prompt::ValidRequest;
 use rooflet_telemetry::trace::OpenSpan;
 
-/// A request and where its events go.
+/// Request with the channel of its events.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub request: ValidRequest,
-    /// Free when this is dropped.
-    #[expect(dead_code, reason = "it is held")]
-    pub place: Place,
-    /// Holds all events the request can have, so the engine never waits for a reader. Closed =
-    /// cancelled.
+    /// Queue slot, released when the job is dropped.
+    #[expect(dead_code, reason = "held until the job ends")]
+    pub slot: QueueSlot,
+    /// Channel with capacity for all events of the request, so that the engine never waits for a
+    /// reader. A closed channel cancels the request.
     pub events: mpsc::Sender<Event>,
     pub submitted: Instant,
     pub span: Option<Arc<OpenSpan>>,
 }
 
 impl Job {
-    /// Room for every event of a request: one per token, what is told of the prompt, what is
-    /// flushed at the end, and the end.
+    /// Number of events that a request can have: one per token, the results of the prompt, the rest
+    /// of the text at the end, and the end itself.
     pub(crate) fn event_capacity(request: &ValidRequest) -> usize {
         request.max_tokens + 3
     }
 
     pub(crate) fn send(&self, event: Event) {
-        // The channel has room for all events: this fails only if the client has disconnected.
+        // The channel has capacity for all events: this fails only if the client has disconnected.
         drop(self.events.try_send(event));
     }
 }
 
-/// A job in the queue, and what the schedule knows of it.
+/// Job in the queue with its scheduling state.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub id: RequestId,
     pub job: Job,
-    /// The most its cache can take.
+    /// Maximum size of its KV cache.
     pub bytes: u64,
-    /// Plans that named it overtaken.
+    /// Number of plans that preferred a later request.
     pub overtaken: u32,
 }
 

@@ -1,6 +1,6 @@
-//! Prefill: one pass over the next tokens of several takes the weights from memory once for all of
-//! them. Each sequence attends to its own tokens only; after the last of them its first token is
-//! chosen.
+//! Prefill: one pass over the next prompt tokens of several sequences reads the weights once for
+//! all of them. Each sequence attends only to its own tokens. After the last prompt token, the
+//! first token of the answer is sampled.
 
 use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp as _;
 use rooflet_mlx::mlx_rs::transforms;
@@ -13,29 +13,29 @@ use crate::models::{Decoder, KvCache};
 use crate::sampling::choice::Choice;
 use crate::sampling::sampler::Draw;
 
-/// What a part of a prompt led to.
+/// Result of a pass over a part of a prompt.
 #[derive(Debug)]
 pub(crate) enum Prefilled {
-    /// There is more of it.
-    Partly,
-    /// Its first token is on its way.
-    Chose,
-    /// No answer is asked for.
+    /// The prompt has more tokens.
+    Partial,
+    /// The first token is pending.
+    FirstToken,
+    /// The request asks for no answer.
     Done(Done),
-    /// It failed beside others, and is read again by itself.
-    Again,
+    /// The pass over this prompt and others failed. The prompt is prefilled again in its own pass.
+    Retry,
 }
 
-/// What some parts of prompts led to.
+/// Results of passes over parts of prompts.
 #[derive(Debug, Default)]
 pub(crate) struct Prefill {
     pub outcomes: Vec<(RequestId, Result<Prefilled, StepError>)>,
-    /// First tokens, submitted, and whose they are.
-    pub chosen: Vec<(Vec<RequestId>, Choice)>,
+    /// First tokens, submitted, with their requests.
+    pub first_tokens: Vec<(Vec<RequestId>, Choice)>,
 }
 
 impl Prefill {
-    /// Reads so many tokens on in each of these prompts.
+    /// Computes the given number of next tokens of each prompt.
     pub(crate) fn new(model: &Decoder, rows: Vec<(&mut Sequence, usize)>) -> Self {
         let (alone, mut together): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|(row, _)| row.prompt.prefills_alone());
@@ -51,38 +51,41 @@ impl Prefill {
 
     fn add(&mut self, model: &Decoder, rows: &mut [(&mut Sequence, usize)]) {
         match pass(model, rows) {
-            Ok(Pass { outcomes, chosen }) => {
+            Ok(Pass {
+                outcomes,
+                first_tokens,
+            }) => {
                 let ids = rows.iter().map(|(row, _)| row.id());
                 self.outcomes.extend(ids.zip(outcomes));
-                self.chosen.extend(chosen);
+                self.first_tokens.extend(first_tokens);
             }
             Err(err) if rows.len() == 1 => self.outcomes.push((rows[0].0.id(), Err(err))),
-            // One row's failure must not be the others'.
+            // A failing prompt must not end the others.
             Err(err) => {
-                tracing::warn!(error = %err, rows = rows.len(), "a pass failed: its prompts are read one by one");
+                tracing::warn!(error = %err, rows = rows.len(), "prefill failed, retrying each prompt separately");
                 for (row, _) in rows {
                     row.restart_isolated(model);
-                    self.outcomes.push((row.id(), Ok(Prefilled::Again)));
+                    self.outcomes.push((row.id(), Ok(Prefilled::Retry)));
                 }
             }
         }
     }
 }
 
-/// What one pass led to.
+/// Result of one pass.
 struct Pass {
-    /// Of each row.
+    /// Outcome of each row.
     outcomes: Vec<Result<Prefilled, StepError>>,
-    chosen: Option<(Vec<RequestId>, Choice)>,
+    first_tokens: Option<(Vec<RequestId>, Choice)>,
 }
 
-/// Submits what leads to first tokens, and waits for all else.
+/// Submits the sampling of first tokens, and waits for all other results.
 fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, StepError> {
     let parts: Vec<_> = rows
         .iter_mut()
         .map(|(row, tokens)| row.advance_prompt(*tokens))
         .collect();
-    let gathers = rows.iter().any(|(row, _)| row.prompt.has_output());
+    let has_output = rows.iter().any(|(row, _)| row.prompt.has_output());
     let read = rows.iter().zip(&parts);
     let tokens: Vec<u32> = read
         .flat_map(|((row, _), part)| &row.prompt.tokens()[part.clone()])
@@ -94,17 +97,17 @@ fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, St
         .map(|((row, _), part)| (row.cache_mut(), count(part.len())))
         .collect();
     let tokens = token_row(&tokens);
-    let last = if gathers {
+    let last = if has_output {
         let hidden = model.hidden_parts(&tokens, &mut caches)?;
-        // They read alone.
+        // A prompt with output is prefilled alone.
         rows[0].0.collect_output(model, &hidden, parts[0].clone())?;
         hidden.try_index((.., -1.., ..))?
     } else {
         model.hidden_ends(&tokens, &mut caches)?
     };
-    let (going, waited): (Vec<_>, Vec<_>) =
+    let (answering, waiting): (Vec<_>, Vec<_>) =
         (0..rows.len()).partition(|at| rows[*at].0.prompt.is_prefilled() && rows[*at].0.answers());
-    transforms::eval(waited.iter().flat_map(|at| rows[*at].0.cache().arrays()))?;
+    transforms::eval(waiting.iter().flat_map(|at| rows[*at].0.cache().arrays()))?;
     let mut outcomes: Vec<Result<Prefilled, StepError>> = Vec::with_capacity(rows.len());
     for (row, _) in &mut *rows {
         let done = if row.prompt.is_prefilled() {
@@ -112,38 +115,38 @@ fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, St
         } else {
             Ok(None)
         };
-        outcomes.push(done.map(|done| done.map_or(Prefilled::Partly, Prefilled::Done)));
+        outcomes.push(done.map(|done| done.map_or(Prefilled::Partial, Prefilled::Done)));
     }
-    if going.is_empty() {
+    if answering.is_empty() {
         return Ok(Pass {
             outcomes,
-            chosen: None,
+            first_tokens: None,
         });
     }
-    let places: Vec<i32> = going.iter().map(|at| count(*at)).collect();
+    let places: Vec<i32> = answering.iter().map(|at| count(*at)).collect();
     let logits = model.logits_after(&last, &places)?;
-    for at in &going {
+    for at in &answering {
         let began = rows[*at].0.begin_answer(logits.dim(-1));
         if outcomes[*at].is_ok() {
-            outcomes[*at] = began.map(|()| Prefilled::Chose);
+            outcomes[*at] = began.map(|()| Prefilled::FirstToken);
         }
     }
-    // Whoever failed by itself is over before its token is read.
-    let draws: Vec<Draw<'_>> = going.iter().map(|at| rows[*at].0.draw()).collect();
+    // A row with an error ends before its token is read.
+    let draws: Vec<Draw<'_>> = answering.iter().map(|at| rows[*at].0.draw()).collect();
     let mut choice = Choice::submit(&logits, &draws)?;
-    for at in &going {
-        rows[*at].0.decoding.token_chosen();
+    for at in &answering {
+        rows[*at].0.decoding.token_sampled();
     }
     for (at, adjustment) in choice.adjustments.drain(..) {
-        rows[going[at]].0.decoding.adjust(adjustment);
+        rows[answering[at]].0.decoding.adjust(adjustment);
     }
-    let ids = going.iter().map(|at| rows[*at].0.id()).collect();
+    let ids = answering.iter().map(|at| rows[*at].0.id()).collect();
     Ok(Pass {
         outcomes,
-        chosen: Some((ids, choice)),
+        first_tokens: Some((ids, choice)),
     })
 }
 
 fn count(tokens: usize) -> i32 {
-    i32::try_from(tokens).expect("a pass is far shorter than i32::MAX")
+    i32::try_from(tokens).expect("passes are far shorter than i32::MAX")
 }

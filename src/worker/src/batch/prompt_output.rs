@@ -1,5 +1,5 @@
-//! Results of a prompt besides keys and values: the log probabilities of its tokens, or the mean of
-//! its hidden states. Either needs every token to be computed.
+//! Results of a prompt other than its KV cache: the log probabilities of its tokens, or the mean of
+//! its hidden states. Both require that every token is computed.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp;
@@ -11,23 +11,24 @@ use crate::models::Decoder;
 use crate::prompt::{Echo, PromptUse, ValidRequest};
 use crate::sampling::logprobs::{Logprobs, TokenLogprobs};
 
-/// Positions whose logits are in memory at the same time: a chunk's would be as large as the model.
-const SCORED_AT_ONCE: usize = 16;
+/// Number of positions whose logits are in memory at the same time. The logits of a whole chunk
+/// would be as large as the model.
+const SCORED_POSITIONS: usize = 16;
 
-/// See the module's text.
+/// Results of a prompt, collected chunk by chunk.
 #[derive(Debug)]
 pub(crate) enum PromptOutput {
-    /// Of all tokens but the first, which follows nothing.
+    /// Log probabilities of all tokens except the first, which has no predecessor.
     Scores {
         top: usize,
         logprobs: Vec<TokenLogprobs>,
     },
-    /// Of the hidden states, `[hidden]` in float32; `None` before the first chunk.
+    /// Sum of the hidden states, `[hidden]` in float32; `None` before the first chunk.
     Sum(Option<Array>),
 }
 
 impl PromptOutput {
-    /// `None` where the prompt is read for the answer's sake only.
+    /// Returns `None` if the request needs only the answer.
     pub(crate) fn new(request: &ValidRequest) -> Option<Self> {
         match (&request.prompt_use, request.logprobs) {
             (PromptUse::Answer, _) | (PromptUse::Echo(_), None) => None,
@@ -39,9 +40,9 @@ impl PromptOutput {
         }
     }
 
-    /// Takes a chunk's last hidden states, `[1, tokens, hidden]`, and the tokens that follow each,
-    /// as far as the prompt goes. Waits for what it needs of them.
-    pub(crate) fn take(
+    /// Adds a chunk: its last hidden states, `[1, tokens, hidden]`, and the token after each of
+    /// them, as far as the prompt has one. Waits for the results.
+    pub(crate) fn add_chunk(
         &mut self,
         model: &Decoder,
         hidden: &Array,
@@ -49,8 +50,8 @@ impl PromptOutput {
     ) -> std::result::Result<(), StepError> {
         match self {
             Self::Scores { top, logprobs } => {
-                for (part, tokens) in next.chunks(SCORED_AT_ONCE).enumerate() {
-                    let scored = scored(model, hidden, part * SCORED_AT_ONCE, tokens, *top)?;
+                for (part, tokens) in next.chunks(SCORED_POSITIONS).enumerate() {
+                    let scored = scored(model, hidden, part * SCORED_POSITIONS, tokens, *top)?;
                     let read = scored.map_or(Ok(Vec::new()), |scored| scored.read());
                     logprobs.extend(read?.into_iter().map(|(_, logprobs)| logprobs));
                 }
@@ -72,7 +73,7 @@ impl PromptOutput {
     }
 }
 
-/// Logprobs of `tokens`, the first of which follows the hidden state at `from`.
+/// Log probabilities of `tokens`, the first of which follows the hidden state at `from`.
 fn scored(
     model: &Decoder,
     hidden: &Array,
@@ -80,14 +81,14 @@ fn scored(
     tokens: &[u32],
     top: usize,
 ) -> Result<Option<Logprobs>> {
-    let place = |at: usize| i32::try_from(at).expect("a chunk is far shorter than i32::MAX");
+    let place = |at: usize| i32::try_from(at).expect("chunks are far shorter than i32::MAX");
     let range = place(from)..place(from + tokens.len());
     let each = hidden.try_index((0, range, ..))?.expand_dims(1)?;
     let targets = Array::from_slice(tokens, &[place(tokens.len())]);
     Logprobs::new(&model.logits(&each)?, &targets, &vec![Some(top); tokens.len()])
 }
 
-/// Returns the event that carries the results of a prompt, if the request asks for any.
+/// Returns the event with the results of a prompt, if the request asks for any.
 pub(crate) fn event(
     request: &ValidRequest,
     prompt: &[u32],
@@ -103,7 +104,7 @@ pub(crate) fn event(
         }
         (PromptUse::Embed, Some(PromptOutput::Sum(Some(sum)))) => {
             let sum: Vec<f32> = sum.to_vec_exact()?;
-            Ok(Some(Event::Embedding(of_length_one(sum))))
+            Ok(Some(Event::Embedding(normalized(sum))))
         }
         (PromptUse::Answer | PromptUse::Embed, _) => Ok(None),
     }
@@ -112,7 +113,7 @@ pub(crate) fn event(
 fn echoed(echo: &Echo, prompt: &[u32], logprobs: Option<Vec<TokenLogprobs>>) -> Piece {
     let score = |((token, offset), logprobs): ((&u32, &usize), Option<TokenLogprobs>)| {
         let (logprob, top) = match logprobs {
-            Some(TokenLogprobs { chosen, top }) => (Some(chosen), top),
+            Some(TokenLogprobs { logprob, top }) => (Some(logprob), top),
             None => (None, Vec::new()),
         };
         Score {
@@ -133,8 +134,9 @@ fn echoed(echo: &Echo, prompt: &[u32], logprobs: Option<Vec<TokenLogprobs>>) -> 
     }
 }
 
-/// The mean has the same direction as the sum. Zeros stay zeros.
-fn of_length_one(sum: Vec<f32>) -> Vec<f32> {
+/// Scales the sum to length 1. The mean has the same direction as the sum. A zero vector stays
+/// zero.
+fn normalized(sum: Vec<f32>) -> Vec<f32> {
     let length = sum
         .iter()
         .map(|value| f64::from(*value).powi(2))

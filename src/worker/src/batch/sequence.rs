@@ -1,5 +1,5 @@
-//! One request while the engine computes it: its prompt, the state of decoding, its times and its
-//! cache.
+//! Sequence: one request while the engine computes it, with its prompt, decoding state, timing and
+//! KV cache.
 
 mod decoding;
 mod prompt;
@@ -28,7 +28,7 @@ use rooflet_inference_api::openai::response::FinishReason;
 use rooflet_telemetry::trace::OpenSpan;
 use rooflet_text::tokenizer::Tokenizer;
 
-/// See the module's text.
+/// One request while the engine computes it.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     queued: Queued,
@@ -44,7 +44,7 @@ impl Sequence {
         let request = &mut queued.job.request;
         Self {
             cache: model.new_cache(),
-            // Before the prompt is taken out of the request.
+            // Must precede the removal of the prompt from the request.
             decoding: Decoding::new(request, tokenizer),
             prompt: Prompt::take_from(request),
             timing: Timing::new(queued.job.submitted),
@@ -56,7 +56,7 @@ impl Sequence {
         self.queued.id
     }
 
-    /// The request without its prompt, which is in [`Self::prompt`].
+    /// The request without its prompt, which [`Self::prompt`] holds.
     pub(crate) fn request(&self) -> &ValidRequest {
         &self.queued.job.request
     }
@@ -69,7 +69,7 @@ impl Sequence {
         &self.request().cache_salt
     }
 
-    /// The client has disconnected.
+    /// Returns true if the client has disconnected.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.queued.job.events.is_closed()
     }
@@ -87,7 +87,7 @@ impl Sequence {
         }
     }
 
-    pub(crate) fn was_overtaken(&mut self) {
+    pub(crate) fn count_overtaken(&mut self) {
         self.queued.overtaken += 1;
     }
 
@@ -95,10 +95,10 @@ impl Sequence {
         self.prompt_left() == 0
     }
 
-    /// Number of prompt tokens to compute. At least 1 until the first token has been chosen, even
-    /// for an empty prompt, which fails in that step.
+    /// Number of prompt tokens to compute. At least 1 until the first token is sampled, even for an
+    /// empty prompt, which fails in that step.
     fn prompt_left(&self) -> usize {
-        match self.decoding.chosen() {
+        match self.decoding.sampled() {
             _ if self.prompt.is_loading() => 0,
             0 => (self.prompt.len() - self.prompt.prefilled()).max(1),
             _ => 0,
@@ -115,7 +115,7 @@ impl Sequence {
         self.decoding.answer().len()
     }
 
-    /// Tokens of the prompt and of the answer that were read.
+    /// Tokens of the prompt and tokens of the answer that were read.
     pub(crate) fn tokens(&self) -> Vec<u32> {
         [self.prompt.tokens(), self.decoding.answer()].concat()
     }
@@ -132,7 +132,7 @@ impl Sequence {
         self.cache
     }
 
-    /// Starts with a cached prefix, before anything of the prompt is computed.
+    /// Starts with a cached prefix, before any token of the prompt is computed.
     pub(crate) fn begin_with(&mut self, prefix: Prefix) {
         let Prefix {
             cache,
@@ -143,7 +143,7 @@ impl Sequence {
         self.prompt.start_after(tokens, in_blocks);
     }
 
-    /// Restarts the prompt in passes of its own, after a pass over it and others failed.
+    /// Restarts the prompt in its own passes, after a pass over it and others failed.
     pub(crate) fn restart_isolated(&mut self, model: &Decoder) {
         self.cache = model.new_cache();
         self.prompt.restart_isolated();
@@ -160,7 +160,7 @@ impl Sequence {
         self.request().max_tokens > 0
     }
 
-    /// Collects results of a part of the prompt from its hidden states.
+    /// Collects the results of a part of the prompt from its hidden states.
     pub(crate) fn collect_output(
         &mut self,
         model: &Decoder,
@@ -174,16 +174,16 @@ impl Sequence {
         let next = &tokens[part.start + 1..tokens.len().min(part.end + 1)];
         let collected = transforms::eval(self.cache.arrays())
             .map_err(StepError::from)
-            .and_then(|()| output.take(model, hidden, next));
+            .and_then(|()| output.add_chunk(model, hidden, next));
         self.prompt.output = Some(output);
         collected
     }
 
-    /// Sends the results of the prompt, which is prefilled. `Some` if the request asks for no
-    /// answer.
+    /// Sends the results of the prompt, which must be prefilled. Returns `Some` if the request asks
+    /// for no answer.
     pub(crate) fn end_prompt(&mut self) -> Result<Option<Done>, StepError> {
         let output = self.prompt.output.take();
-        // After a failed pass, the prompt is computed again, but its results are sent once.
+        // After a failed pass the prompt is computed again, but its results are sent only once.
         if !std::mem::replace(&mut self.prompt.is_reported, true)
             && let Some(event) = prompt_output::event(self.request(), self.prompt.tokens(), output)?
         {
@@ -197,20 +197,20 @@ impl Sequence {
         }))
     }
 
-    /// Prepares the choice of the first token out of `vocabulary` tokens.
+    /// Prepares the sampling of the first token out of `vocabulary` tokens.
     pub(crate) fn begin_answer(&mut self, vocabulary: i32) -> Result<(), StepError> {
         let (request, prompt) = (&self.queued.job.request, self.prompt.tokens());
         self.decoding.begin(request, prompt, vocabulary)
     }
 
-    /// Enables up to `tokens` draft tokens, if the choice of a token does not depend on the tokens
-    /// before.
+    /// Enables up to `tokens` draft tokens, unless the sampling of a token depends on the previous
+    /// ones (constraints, penalties).
     pub(crate) fn enable_lookup(&mut self, tokens: usize) {
         let (request, prompt) = (&self.queued.job.request, self.prompt.tokens());
         self.decoding.enable_lookup(request, prompt, tokens);
     }
 
-    /// Draft tokens that may follow; empty if there are none.
+    /// Draft tokens for the next pass; empty if there are none.
     pub(crate) fn draft_tokens(&self) -> &[u32] {
         self.decoding.draft_tokens(self.request())
     }
@@ -218,34 +218,34 @@ impl Sequence {
     /// Removes rejected draft tokens from the cache.
     pub(crate) fn drafts_verified(&mut self, verified: Verified) {
         let rejected = verified.drafted - verified.accepted;
-        let rejected = i32::try_from(rejected).expect("drafts are short");
+        let rejected = i32::try_from(rejected).expect("drafts are far shorter than i32::MAX");
         self.cache.truncate(self.cache.offset() - rejected);
         self.decoding.drafts_verified(verified);
     }
 
-    /// Returns true if another token is to be chosen.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.decoding.chosen() < self.request().max_tokens
+    /// Returns true if another token is to be sampled.
+    pub(crate) fn needs_token(&self) -> bool {
+        self.decoding.sampled() < self.request().max_tokens
     }
 
-    /// The last token, if it was read and another one is to be chosen.
+    /// Last token, if it was read and another one is to be sampled.
     pub(crate) fn last_token(&self) -> Option<u32> {
-        self.decoding.last_token().filter(|_| self.goes_on())
+        self.decoding.last_token().filter(|_| self.needs_token())
     }
 
-    /// Computes the mask of the next token. All tokens before it have been read.
+    /// Computes the logits mask of the next token. All previous tokens must have been read.
     pub(crate) fn update_mask(&mut self) -> Result<(), StepError> {
         self.decoding.update_mask(&self.queued.job.request)
     }
 
-    /// Parameters of the choice of the next token.
+    /// Parameters for sampling the next token.
     pub(crate) fn draw(&self) -> Draw<'_> {
         self.decoding.draw(self.request())
     }
 
-    /// Takes a token that a pass of `rows` rows chose, and sends its text. `Some` if the request is
-    /// done, which the caller reports.
-    pub(crate) fn take(
+    /// Adds a token that a pass of `rows` rows sampled, and sends its text. Returns `Some` if the
+    /// request is done; the caller reports that.
+    pub(crate) fn push_token(
         &mut self,
         token: u32,
         logprobs: Option<TokenLogprobs>,
@@ -271,8 +271,8 @@ impl Sequence {
     }
 }
 
-/// Token ids as the model takes them, `[1, n]`.
+/// Token ids as an array of shape `[1, n]`.
 pub(crate) fn token_row(tokens: &[u32]) -> Array {
-    let length = i32::try_from(tokens.len()).expect("a chunk is far shorter than i32::MAX");
+    let length = i32::try_from(tokens.len()).expect("chunks are far shorter than i32::MAX");
     Array::from_slice(tokens, &[1, length])
 }

@@ -7,17 +7,17 @@ use rooflet_mlx::mlx_rs::error::{ConversionError, Exception};
 use rooflet_text::grammar::constraint::ConstraintError;
 use rooflet_text::tokenizer::DecodeError;
 
-/// A step failed; the message is for the request's owner.
+/// Failure of a step. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     #[error("the engine failed on this request: {0}")]
     Engine(Exception),
     /// Shared, because one failed read ends all requests of its pass.
-    #[error("the engine's token cannot be read: {0}")]
+    #[error("reading a token from the device failed: {0}")]
     Read(Arc<ConversionError>),
     #[error("the tokenizer failed on this request: {0}")]
     Decode(DecodeError),
-    #[error("the answer cannot be what was asked for: {0}")]
+    #[error("the answer cannot satisfy the response format: {0}")]
     Constraint(#[from] ConstraintError),
 }
 

@@ -7,7 +7,7 @@ use crate::batch::job::Job;
 use crate::batch::job::Queued;
 use crate::batch::prefill::{Prefill, Prefilled};
 use crate::batch::thinking::ThinkingBudget;
-use crate::engine::place::Place;
+use crate::engine::queue_slot::QueueSlot;
 use crate::prompt::{Echo, PromptUse};
 use crate::prompt::{Prompter, ValidRequest};
 use crate::sampling::adjustment::Penalties;
@@ -19,7 +19,7 @@ use rooflet_mlx as mlx;
 use rooflet_mlx::load::Weights;
 use rooflet_model::config::FloatType;
 
-/// A model with what turns its tokens into text.
+/// Model with its tokenizer.
 struct Subject {
     model: Decoder,
     prompter: Prompter,
@@ -38,7 +38,7 @@ impl Subject {
         }
     }
 
-    /// A sequence whose prompt is read, and its first token.
+    /// Returns a prefilled sequence and its first token.
     fn start(&self, id: u64, sampling: Sampling) -> (Sequence, Choice) {
         self.start_with(id, request(id, sampling))
     }
@@ -46,8 +46,8 @@ impl Subject {
     fn start_with(&self, id: u64, request: ValidRequest) -> (Sequence, Choice) {
         let mut sequence = self.sequence_for(id, request, mpsc::channel(1).0);
         let mut read = |tokens| Prefill::new(&self.model, vec![(&mut sequence, tokens)]);
-        assert!(read(4).chosen.is_empty());
-        let (_, first) = read(1000).chosen.pop().expect("the last chunk");
+        assert!(read(4).first_tokens.is_empty());
+        let (_, first) = read(1000).first_tokens.pop().expect("the last chunk");
         (sequence, first)
     }
 
@@ -60,7 +60,7 @@ impl Subject {
             id: RequestId(id),
             job: Job {
                 request,
-                place: Place::shared(None).0,
+                slot: QueueSlot::shared(None).0,
                 events,
                 submitted: Clock::System.instant(),
                 span: None,
@@ -78,7 +78,7 @@ fn request(id: u64, sampling: Sampling) -> ValidRequest {
         prompt_use: PromptUse::Answer,
         max_tokens: 20 + id as usize,
         stopping: Stopping::default(),
-        goes_on: false,
+        continues_prompt: false,
         shown_tokens: [].into(),
         constraint: None,
         thinking: None,
@@ -101,7 +101,8 @@ fn sampling(id: u64) -> Sampling {
     }
 }
 
-/// Steps until no token is on its way; the tokens of each row, and the most rows of a pass.
+/// Runs decode steps. Appends the tokens of each row and returns the largest number of rows of a
+/// pass.
 fn run(
     subject: &Subject,
     batch: &mut Batch,
@@ -120,7 +121,7 @@ fn run(
 }
 
 #[test]
-fn rows_get_the_tokens_they_get_alone_whenever_they_join_and_leave() {
+fn tokens_do_not_depend_on_other_rows() {
     let _mlx = mlx::exclusive();
     for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
         let subject = Subject::load(model);
@@ -131,7 +132,7 @@ fn rows_get_the_tokens_they_get_alone_whenever_they_join_and_leave() {
                 batch.join(vec![RequestId(id)], token);
                 let mut tokens = vec![Vec::new(); 7];
                 run(&subject, &mut batch, &mut [sequence], &mut tokens, 40);
-                assert!(batch.is_empty(), "every token was read");
+                assert!(batch.is_empty(), "every token is read");
                 assert_eq!(tokens[id as usize].len(), 20 + id as usize, "exactly max_tokens");
                 tokens.swap_remove(id as usize)
             })
@@ -140,18 +141,18 @@ fn rows_get_the_tokens_they_get_alone_whenever_they_join_and_leave() {
         let mut batch = Batch::default();
         let (mut sequences, mut tokens) = (Vec::new(), vec![Vec::new(); 7]);
         let mut most = 0;
-        // Not in the order of their ids.
+        // The order differs from the order of the ids.
         for id in [3, 0, 6, 1, 5, 2, 4] {
             let (sequence, token) = subject.start(id, sampling(id));
             batch.join(vec![RequestId(id)], token);
             sequences.push(sequence);
             most = most.max(run(&subject, &mut batch, &mut sequences, &mut tokens, 2));
         }
-        // One leaves with a token on its way.
+        // One row leaves with a pending token.
         sequences.retain(|sequence| sequence.id() != RequestId(4));
         most = most.max(run(&subject, &mut batch, &mut sequences, &mut tokens, 40));
         assert!(batch.is_empty());
-        assert_eq!(most, 7, "all in one pass");
+        assert_eq!(most, 7, "one pass covers all rows");
         for id in 0..7 {
             let got = &tokens[id];
             assert!(
@@ -164,20 +165,20 @@ fn rows_get_the_tokens_they_get_alone_whenever_they_join_and_leave() {
     }
 }
 
-/// Only its choice waits until the token before has been read.
+/// Only the sampling of a constrained row waits for the previous token.
 #[test]
-fn a_row_that_is_held_to_something_shares_the_pass() {
+fn constrained_rows_share_the_pass() {
     const CLOSE: u32 = 2;
     let _mlx = mlx::exclusive();
     for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
         let subject = Subject::load(model);
         let start = |id| {
-            let held = (id % 2 == 1).then(|| ThinkingBudget::new(5, (1, CLOSE), subject.vocabulary, true));
-            let asked = ValidRequest {
-                thinking: held,
+            let budget = (id % 2 == 1).then(|| ThinkingBudget::new(5, (1, CLOSE), subject.vocabulary, true));
+            let request = ValidRequest {
+                thinking: budget,
                 ..request(id, sampling(id))
             };
-            subject.start_with(id, asked)
+            subject.start_with(id, request)
         };
         let decode = |ids: &[u64]| {
             let (mut batch, mut sequences) = (Batch::default(), Vec::new());
@@ -189,7 +190,7 @@ fn a_row_that_is_held_to_something_shares_the_pass() {
             let (mut tokens, mut passes) = (vec![Vec::new(); 4], Vec::new());
             for _ in 0..40 {
                 for StepToken { id, token, rows, .. } in batch.launch(&subject.model, &mut sequences).read() {
-                    // It may have ended with this token on its way.
+                    // The row may have ended while this token was pending.
                     let Some(row) = sequences.iter_mut().find(|row| row.id() == id) else {
                         continue;
                     };
@@ -197,12 +198,12 @@ fn a_row_that_is_held_to_something_shares_the_pass() {
                     tokens[id.0 as usize].push(token);
                     passes.push(rows);
                     let now = || Clock::System.instant();
-                    let done = row.take(token, None, rows, subject.prompter.tokenizer(), now);
+                    let done = row.push_token(token, None, rows, subject.prompter.tokenizer(), now);
                     if done.unwrap().is_some() {
                         sequences.retain(|row| row.id() != id);
                     }
                 }
-                assert!(batch.launch_read(&subject.model, &mut sequences).is_empty());
+                assert!(batch.launch_after_read(&subject.model, &mut sequences).is_empty());
             }
             assert!(batch.is_empty());
             (tokens, passes)
@@ -222,7 +223,7 @@ fn a_row_that_is_held_to_something_shares_the_pass() {
 
 /// A cache of another model's shape cannot be extended.
 #[test]
-fn a_row_that_fails_takes_no_other_along() {
+fn failing_row_does_not_end_other_rows() {
     let _mlx = mlx::exclusive();
     let subject = Subject::load("examples/models/guide");
     let (other, _) = Subject::load("e2e/fixtures/models/qwen3").start(0, sampling(0));
@@ -235,7 +236,10 @@ fn a_row_that_fails_takes_no_other_along() {
         batch.join(vec![RequestId(id)], token);
         sequences.push(sequence);
     }
-    std::mem::swap(sequences[1].cache_mut(), other.take().expect("one").cache_mut());
+    std::mem::swap(
+        sequences[1].cache_mut(),
+        other.take().expect("the other sequence").cache_mut(),
+    );
     let (mut failed, mut read) = (Vec::new(), vec![Vec::new(); 3]);
     for _ in 0..40 {
         for step_token in batch.launch(&subject.model, &mut sequences).read() {
@@ -259,7 +263,7 @@ fn a_row_that_fails_takes_no_other_along() {
 }
 
 #[test]
-fn prompts_that_are_read_together_lead_to_the_same_first_tokens() {
+fn prompts_prefilled_together_have_the_same_first_tokens() {
     let _mlx = mlx::exclusive();
     for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
         let subject = Subject::load(model);
@@ -267,16 +271,19 @@ fn prompts_that_are_read_together_lead_to_the_same_first_tokens() {
             .map(|id| subject.start(id, sampling(id)).1.tokens.item_exact())
             .collect();
         let mut sequences: Vec<Sequence> = (0..7).map(|id| subject.sequence(id, sampling(id))).collect();
-        // Of the longer ones there is more.
+        // The longer prompts need a second pass.
         let rows = sequences.iter_mut().map(|sequence| (sequence, 30));
-        let Prefill { outcomes, mut chosen } = Prefill::new(&subject.model, rows.collect());
+        let Prefill {
+            outcomes,
+            mut first_tokens,
+        } = Prefill::new(&subject.model, rows.collect());
         let partly = outcomes
             .iter()
-            .filter(|(_, outcome)| matches!(outcome, Ok(Prefilled::Partly)));
+            .filter(|(_, outcome)| matches!(outcome, Ok(Prefilled::Partial)));
         assert_eq!(partly.map(|(id, _)| id.0).collect::<Vec<_>>(), [3, 4, 5, 6]);
         let rest = sequences.iter_mut().skip(3).map(|sequence| (sequence, 30));
-        chosen.extend(Prefill::new(&subject.model, rest.collect()).chosen);
-        let tokens = chosen.into_iter().flat_map(|(ids, choice)| {
+        first_tokens.extend(Prefill::new(&subject.model, rest.collect()).first_tokens);
+        let tokens = first_tokens.into_iter().flat_map(|(ids, choice)| {
             let tokens: Vec<u32> = choice.tokens.to_vec_exact().unwrap();
             ids.into_iter().map(|id| id.0).zip(tokens)
         });
@@ -287,7 +294,7 @@ fn prompts_that_are_read_together_lead_to_the_same_first_tokens() {
 
 /// A cache of another model's shape cannot be extended.
 #[test]
-fn a_prompt_that_fails_takes_no_other_along() {
+fn failing_prompt_does_not_end_other_prompts() {
     let _mlx = mlx::exclusive();
     let subject = Subject::load("examples/models/guide");
     let mut sequences: Vec<Sequence> = (0..3).map(|id| subject.sequence(id, sampling(id))).collect();
@@ -298,15 +305,15 @@ fn a_prompt_that_fails_takes_no_other_along() {
         Prefill::new(&subject.model, rows.collect())
     };
     let together = read(1000);
-    let again = |(_, outcome): &(RequestId, _)| matches!(outcome, Ok(Prefilled::Again));
+    let again = |(_, outcome): &(RequestId, _)| matches!(outcome, Ok(Prefilled::Retry));
     assert!(
-        together.chosen.is_empty() && together.outcomes.iter().all(again),
+        together.first_tokens.is_empty() && together.outcomes.iter().all(again),
         "{together:?}"
     );
-    // Each by itself, from the beginning.
+    // Each prompt is computed by itself, from the beginning.
     let alone = read(1000);
     let tokens = alone
-        .chosen
+        .first_tokens
         .iter()
         .map(|(ids, choice)| (ids[0], choice.tokens.item_exact()));
     let expected = (0..3).map(|id| {
@@ -318,9 +325,9 @@ fn a_prompt_that_fails_takes_no_other_along() {
     assert_eq!(tokens.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
-/// Also where its pass failed behind it, and it is read again.
+/// Even if the pass fails afterwards and the prompt is prefilled again.
 #[test]
-fn an_echo_is_told_once() {
+fn echo_is_sent_once() {
     let _mlx = mlx::exclusive();
     let subject = Subject::load("examples/models/guide");
     let (events_tx, mut events) = mpsc::channel(9);
@@ -328,11 +335,11 @@ fn an_echo_is_told_once() {
         text: "abcde".to_owned(),
         offsets: (0..5).collect(),
     });
-    let asked = ValidRequest {
+    let request = ValidRequest {
         prompt_use: echo,
         ..request(0, sampling(0))
     };
-    let mut sequence = subject.sequence_for(0, asked, events_tx);
+    let mut sequence = subject.sequence_for(0, request, events_tx);
     for _ in 0..2 {
         assert!(sequence.end_prompt().unwrap().is_none());
         sequence.restart_isolated(&subject.model);

@@ -1,6 +1,6 @@
-//! One completion's text: tokens in, out what may be shown, cut at the first stop string. Scores of
-//! tokens come out with the text that the tokens begin, so that none is told of a token that the
-//! stop string took.
+//! Text of one answer: converts tokens to text and cuts it at the first stop string. The score of a
+//! token is returned together with the beginning of its text, so that tokens removed by a stop
+//! string have no score.
 
 use std::collections::VecDeque;
 
@@ -11,38 +11,38 @@ use rooflet_text::detokenizer::Detokenizer;
 use rooflet_text::stop::StopMatcher;
 use rooflet_text::tokenizer::{DecodeError, Tokenizer};
 
-/// See the module's text.
+/// Text of one answer while it is decoded.
 #[derive(Debug)]
 pub(crate) struct Transcript {
     detokenizer: Detokenizer,
     stops: StopMatcher,
-    /// Tokens whose text is not looked through for stop strings.
-    exempt: usize,
-    /// Scores whose text is held back.
-    held: VecDeque<Score>,
-    /// Tokens that were read since the last text came out.
-    untold: usize,
-    /// Characters that the tokens came to.
-    said: usize,
-    /// Those of them that are out.
-    shown: usize,
+    /// Number of next tokens whose text is not searched for stop strings.
+    unchecked_tokens: usize,
+    /// Scores of tokens whose text is held back.
+    held_scores: VecDeque<Score>,
+    /// Tokens read since the last returned text.
+    unreported: usize,
+    /// Number of characters of all tokens so far.
+    decoded_chars: usize,
+    /// Number of returned characters.
+    returned_chars: usize,
 }
 
 impl Transcript {
-    /// `before` counts the characters that come before all of this.
+    /// Creates a transcript whose text begins after `before` characters.
     pub(crate) fn new(detokenizer: Detokenizer, stopping: &Stopping, before: usize) -> Self {
         Self {
             detokenizer,
             stops: StopMatcher::new(stopping.strings.clone()),
-            exempt: stopping.min_tokens,
-            held: VecDeque::new(),
-            untold: 0,
-            said: before,
-            shown: before,
+            unchecked_tokens: stopping.min_tokens,
+            held_scores: VecDeque::new(),
+            unreported: 0,
+            decoded_chars: before,
+            returned_chars: before,
         }
     }
 
-    /// A stop string that has been seen: nothing more comes out.
+    /// Stop string that was found. After it no more text is returned.
     pub(crate) fn stopped_by(&self) -> Option<&str> {
         self.stops.found()
     }
@@ -58,79 +58,82 @@ impl Transcript {
             Some(_) => chars_before(&text, tokenizer, token),
             None => 0,
         };
-        self.hold(token, before, logprobs);
-        let watched = self.exempt == 0;
-        self.exempt = self.exempt.saturating_sub(1);
-        let shown = match watched {
+        self.hold_score(token, before, logprobs);
+        let checked = self.unchecked_tokens == 0;
+        self.unchecked_tokens = self.unchecked_tokens.saturating_sub(1);
+        let shown = match checked {
             true => self.stops.push(&text),
             false => text.clone(),
         };
-        Ok(self.show(&text, shown))
+        Ok(self.piece(&text, shown))
     }
 
-    /// The token that ended the text, which is none of it.
+    /// Adds the token that ends the text and has no text itself.
     pub(crate) fn end(&mut self, token: u32, logprobs: Option<TokenLogprobs>) {
-        self.hold(token, 0, logprobs);
+        self.hold_score(token, 0, logprobs);
     }
 
-    /// What was held back, at the end.
+    /// Returns the text that was held back, at the end of the answer.
     pub(crate) fn finish(&mut self, tokenizer: &Tokenizer) -> Result<Piece, DecodeError> {
         if self.stopped_by().is_some() {
             return Ok(Piece::default());
         }
         let rest = self.detokenizer.flush(tokenizer)?;
         let shown = self.stops.push(&rest);
-        let mut piece = self.show(&rest, shown);
+        let mut piece = self.piece(&rest, shown);
         if self.stopped_by().is_none() {
             let held = self.stops.flush();
-            piece.tokens += self.told_with(&held);
+            piece.tokens += self.count_reported(&held);
             piece.text.push_str(&held);
-            piece.scores.extend(self.held.drain(..));
+            piece.scores.extend(self.held_scores.drain(..));
         }
         Ok(piece)
     }
 
-    /// The token's text begins so many characters after those that are known.
-    fn hold(&mut self, token: u32, before: usize, logprobs: Option<TokenLogprobs>) {
-        self.untold += 1;
-        let offset = self.said + before;
-        self.held
-            .extend(logprobs.map(|TokenLogprobs { chosen, top }| Score {
+    /// Holds back the score of a token whose text begins `before` characters after the known text.
+    fn hold_score(&mut self, token: u32, before: usize, logprobs: Option<TokenLogprobs>) {
+        self.unreported += 1;
+        let offset = self.decoded_chars + before;
+        self.held_scores
+            .extend(logprobs.map(|TokenLogprobs { logprob, top }| Score {
                 token,
                 offset,
-                logprob: Some(chosen),
+                logprob: Some(logprob),
                 top,
             }));
     }
 
-    /// Tokens since the last text, where there is text now.
-    fn told_with(&mut self, text: &str) -> usize {
+    /// Number of tokens since the last returned text, or 0 if `text` is empty.
+    fn count_reported(&mut self, text: &str) -> usize {
         if text.is_empty() {
             return 0;
         }
-        std::mem::take(&mut self.untold)
+        std::mem::take(&mut self.unreported)
     }
 
-    /// Of `text`, `shown` may be seen, with what was held back before.
-    fn show(&mut self, text: &str, shown: String) -> Piece {
-        self.said += text.chars().count();
-        self.shown += shown.chars().count();
+    /// Adds `text` and returns a piece with `shown`, the part of the text that may be returned now.
+    fn piece(&mut self, text: &str, shown: String) -> Piece {
+        self.decoded_chars += text.chars().count();
+        self.returned_chars += shown.chars().count();
         let mut scores = Vec::new();
-        while let Some(score) = self.held.pop_front_if(|score| score.offset < self.shown) {
+        while let Some(score) = self
+            .held_scores
+            .pop_front_if(|score| score.offset < self.returned_chars)
+        {
             scores.push(score);
         }
         Piece {
-            tokens: self.told_with(&shown),
+            tokens: self.count_reported(&shown),
             text: shown,
             scores,
         }
     }
 }
 
-/// Characters of `text`, which came out with `token`, that earlier tokens had begun: bytes are
-/// known to be no text only when other bytes follow them.
+/// Number of characters of `text`, which was decoded with `token`, that belong to earlier tokens.
+/// Incomplete UTF-8 sequences become text only when the following bytes are known.
 pub(crate) fn chars_before(text: &str, tokenizer: &Tokenizer, token: u32) -> usize {
-    let own = tokenizer.spelled(token);
+    let own = tokenizer.standalone_bytes(token);
     let before = text.strip_suffix(String::from_utf8_lossy(&own).as_ref());
     before.map_or(0, |before| before.chars().count())
 }
@@ -150,7 +153,7 @@ mod tests {
 
     fn scored(token: u32) -> Option<TokenLogprobs> {
         Some(TokenLogprobs {
-            chosen: -(token as f32),
+            logprob: -(token as f32),
             top: Vec::new(),
         })
     }
@@ -158,10 +161,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// The text is the same as without; there is a score for each token whose text, or some of
-        /// it, is out, at the place where that text begins.
+        /// Scores do not change the text. Each token whose text is returned at least in part has a
+        /// score, with the position of its text.
         #[test]
-        fn scores_come_with_their_text(
+        fn scores_accompany_their_text(
             text in "[ab é😀]{0,30}",
             stop in proptest::collection::vec("[ab é]{1,3}", 0..2),
         ) {
@@ -179,7 +182,7 @@ mod tests {
                 for token in &tokens {
                     append(&mut out, transcript.push(&tokenizer, *token, scored(*token).filter(|_| with)).unwrap());
                     let complete = out.scores.iter().all(|score| score.offset < out.text.chars().count());
-                    prop_assert!(complete, "no score before its text");
+                    prop_assert!(complete, "no score precedes its text");
                 }
                 append(&mut out, transcript.finish(&tokenizer).unwrap());
                 Ok(out)
@@ -195,7 +198,7 @@ mod tests {
                 prop_assert_eq!(&ids, &tokens);
             }
             for (at, score) in full.scores.iter().enumerate() {
-                let before = tokens[..at].iter().flat_map(|token| tokenizer.spelled(*token)).collect::<Vec<u8>>();
+                let before = tokens[..at].iter().flat_map(|token| tokenizer.standalone_bytes(*token)).collect::<Vec<u8>>();
                 let whole = before.utf8_chunks().map(|chunk| chunk.valid().chars().count()).sum::<usize>();
                 prop_assert_eq!(score.offset, whole);
                 prop_assert!(score.offset < shown);

@@ -1,9 +1,9 @@
-//! The format of a block's file: safetensors, whose metadata says what the block is. Pure: bytes
-//! in, bytes out.
+//! Format of block files: safetensors with the block's identity in the metadata. Pure: bytes in,
+//! bytes out.
 //!
-//! Nothing in a file is believed: a name is the hash of what leads to the block and of its own
-//! tokens, which are both in the file; the checksum is over the tensors; the model is named by a
-//! hash of its files and of what computes with them.
+//! All contents are verified. The file name is the hash of the parent's key and the block's tokens,
+//! which are both in the file. The checksum covers the tensors. The model is identified by a hash
+//! of its files and of the engine.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,19 +14,19 @@ use serde::Deserialize;
 
 use super::key::BlockKey;
 
-/// Of the files' layout, the order of tensors and the meaning of keys.
+/// Version of the layout of files, the order of tensors and the hash of keys.
 const FORMAT: &str = "rooflet-prefix-block/2";
 
-/// A block's header is a few kilobytes per layer; no real one comes near.
+/// Maximum size of a header. Headers of blocks have a few kilobytes per layer.
 pub(super) const MAX_HEADER_BYTES: usize = 16 << 20;
 
-/// Which block it is.
+/// Identity of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BlockName {
-    /// Of the model, and of what computes with it.
+    /// Fingerprint of the model and of the engine.
     pub(super) model: String,
     pub(super) parent: BlockKey,
-    /// Tokens before its own.
+    /// Number of tokens before the block.
     pub(super) depth: usize,
     pub(super) tokens: Vec<u32>,
 }
@@ -37,7 +37,7 @@ impl BlockName {
     }
 }
 
-/// A block outside of MLX: pairs of tensors, as in [`KvBlock`](crate::models::KvBlock).
+/// Block outside of MLX: pairs of tensors, as in [`KvBlock`](crate::models::KvBlock).
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RawBlock {
     pub data: Vec<u8>,
@@ -45,7 +45,7 @@ pub(super) struct RawBlock {
     pub snapshot: Option<Vec<[RawTensor; 2]>>,
 }
 
-/// A tensor, and where it is in the data.
+/// Tensor as a range of the block's data.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RawTensor {
     pub dtype: Dtype,
@@ -60,33 +60,33 @@ impl RawBlock {
     }
 }
 
-/// What there is to know of a file without its tensors.
+/// Metadata of a file, without its tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Label {
     pub(super) name: BlockName,
-    /// It has a snapshot.
+    /// Set if the block has a snapshot.
     pub(super) snapshot: bool,
     crc32: u32,
 }
 
-/// Why a file is not a block that can be used.
+/// Reason why a file is not a usable block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BlockFileError {
-    #[error("not a safetensors file, or cut short: {0}")]
+    #[error("invalid or truncated safetensors file: {0}")]
     NotSafetensors(String),
-    #[error("`{0}` is missing in its metadata or malformed")]
+    #[error("metadata key `{0}` is missing or malformed")]
     Metadata(&'static str),
-    #[error("its format is `{0}`, this version reads `{FORMAT}`")]
+    #[error("unsupported format `{0}`, expected `{FORMAT}`")]
     OtherFormat(String),
-    #[error("it holds another block than its name says")]
+    #[error("the content does not match the file name")]
     OtherBlock,
-    #[error("its checksum is wrong")]
+    #[error("checksum mismatch")]
     Checksum,
-    #[error("its tensors are not those of a block")]
+    #[error("the tensors do not form a block")]
     Tensors,
 }
 
-/// The file of a block.
+/// Encodes a block as a file.
 pub(super) fn encode(name: &BlockName, block: &RawBlock) -> Result<Vec<u8>, BlockFileError> {
     let tokens: Vec<String> = name.tokens.iter().map(u32::to_string).collect();
     let metadata = HashMap::from([
@@ -109,7 +109,7 @@ pub(super) fn encode(name: &BlockName, block: &RawBlock) -> Result<Vec<u8>, Bloc
     safetensors::serialize(views, Some(metadata)).map_err(broken)
 }
 
-/// What a file holds, from its JSON header.
+/// Decodes the metadata of a file from its JSON header.
 pub(super) fn decode_label(header: &[u8]) -> Result<Label, BlockFileError> {
     #[derive(Deserialize)]
     struct Header {
@@ -121,10 +121,10 @@ pub(super) fn decode_label(header: &[u8]) -> Result<Label, BlockFileError> {
     parse(&header.metadata)
 }
 
-/// What a file holds that must be the block `key` of `model`.
+/// Decodes and verifies a file that must hold the block `key` of `model`.
 pub(super) fn decode(file: Vec<u8>, model: &str, key: BlockKey) -> Result<RawBlock, BlockFileError> {
     let broken = |err: safetensors::SafeTensorError| BlockFileError::NotSafetensors(err.to_string());
-    // Checks the bounds of every tensor, too.
+    // Also checks the bounds of every tensor.
     let (header, metadata) = SafeTensors::read_metadata(&file).map_err(broken)?;
     let none = HashMap::new();
     let label = parse(metadata.metadata().as_ref().unwrap_or(&none))?;
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// Two layers of two heads, three tokens, four elements; and a state of float32 beside.
+    /// Two layers with two heads, three tokens and four elements, and a float32 state.
     fn block(dtype: Dtype) -> RawBlock {
         let mut data = Vec::new();
         let mut tensor = |dtype: Dtype, shape: &[usize]| {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_comes_back_as_it_went() {
+    fn decodes_what_was_encoded() {
         let whole = block(Dtype::BF16);
         let without = RawBlock {
             snapshot: None,
@@ -292,11 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn another_block_is_refused() {
+    fn rejects_other_blocks_models_and_formats() {
         let file = encode(&name(), &block(Dtype::F16)).unwrap();
-        let refused = |model, key| decode(file.clone(), model, key).unwrap_err();
-        assert_eq!(refused("other", name().key()), BlockFileError::OtherBlock);
-        assert_eq!(refused("m", BlockKey::root("m", "x")), BlockFileError::OtherBlock);
+        let rejected = |model, key| decode(file.clone(), model, key).unwrap_err();
+        assert_eq!(rejected("other", name().key()), BlockFileError::OtherBlock);
+        assert_eq!(
+            rejected("m", BlockKey::root("m", "x")),
+            BlockFileError::OtherBlock
+        );
         let mut newer = file.clone();
         let format = FORMAT.as_bytes();
         let at = newer
@@ -312,9 +315,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is flipped or cut off, the block is refused or whole.
+        /// A file with a flipped bit or a missing end is rejected, or its tensors are intact.
         #[test]
-        fn damage_is_seen(at in 0..100_000_usize, bit in 0..8_u32, cut in 0..2000_usize) {
+        fn detects_damage(at in 0..100_000_usize, bit in 0..8_u32, cut in 0..2000_usize) {
             let whole = block(Dtype::F32);
             let mut file = encode(&name(), &whole).unwrap();
             let at = at % file.len();

@@ -1,8 +1,8 @@
-//! The thread that reads and writes block files, so that no request waits for a disk while another
-//! could be computed. It writes the bytes that it is handed, and what it reads is in MLX's memory
-//! when it hands it over: it fills arrays and computes nothing. Several blocks are read at the same
-//! time, since a disk answers many requests faster than one after the other, and a copy into memory
-//! that is new takes as long as the reading. If it panics, the engine goes on without files.
+//! Thread that reads and writes block files, so that no request waits for the disk while another
+//! could be computed. The thread receives bytes to write. Blocks that it reads are already in MLX's
+//! memory: the thread fills arrays and computes nothing. Several blocks are read concurrently,
+//! because disks serve concurrent requests faster, and because a copy into newly allocated memory
+//! takes as long as the read. If the thread panics, the engine continues without files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,110 +15,110 @@ use super::key::BlockKey;
 use super::raw::{self, BlockArrays};
 use rooflet_base::error::Chain;
 
-/// Blocks that are read at the same time, and that may wait for the engine. Of a model with 144 KiB
-/// of cache per token (Qwen3-8B) they have 150 MB together.
+/// Number of concurrent reads, and of read blocks that may wait for the engine. For a model with
+/// 144 KiB of KV cache per token (Qwen3-8B), they have 150 MB together.
 const READERS: usize = 4;
 
-/// What the thread is asked.
+/// Command to the thread.
 #[derive(Debug)]
-enum Order {
+enum Command {
     Read(BlockKey),
     Change(Change),
 }
 
-/// What it says.
+/// Report of the thread.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// At the start: what is there, the least recently used first.
+    /// Files found at startup, the least recently used first.
     Found(Vec<FoundFile>),
-    /// `None`: it cannot be read, and is not there any more.
+    /// Block that was read. `None` if it is unreadable; its file is removed.
     Read(BlockKey, Option<BlockArrays>),
-    /// With the file's size; `None`: it was not written.
+    /// Block that was written, with the size of its file. `None` if the write failed.
     Written(BlockKey, Option<u64>),
-    /// It was not written: the disk is full.
+    /// Block that was not written because the disk is full.
     Full(BlockKey),
 }
 
-/// What there is to hear of the thread.
+/// Result of polling the thread.
 #[derive(Debug)]
-pub(super) enum News {
-    None,
+pub(super) enum PollResult {
+    Empty,
     Report(Report),
-    /// It is gone, and answers nothing any more.
+    /// The thread has ended.
     Failed,
 }
 
-/// See the module's text.
+/// Handle of the thread.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    orders: Option<Sender<Order>>,
+    commands: Option<Sender<Command>>,
     reports: Receiver<Report>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Disk {
-    /// Starts the thread; `wake` is called after each report.
+    /// Starts the thread. `wake` is called after each report.
     pub(crate) fn spawn(files: BlockFiles, wake: impl Fn() + Send + 'static) -> std::io::Result<Self> {
-        // Few: blocks read, or written and waiting, are bounded by whoever asks.
-        let (orders_tx, orders_rx) = channel();
+        // The channel needs no bound: the callers limit the number of blocks.
+        let (commands_tx, commands_rx) = channel();
         let (reports_tx, reports_rx) = sync_channel(READERS);
         let thread = std::thread::Builder::new()
             .name("prefix-files".to_owned())
             .spawn(move || {
-                let work = AssertUnwindSafe(|| work(&files, &orders_rx, &reports_tx, &wake));
+                let work = AssertUnwindSafe(|| work(&files, &commands_rx, &reports_tx, &wake));
                 let failed = catch_unwind(work).is_err();
-                // First, so that whoever is woken finds out.
-                drop((orders_rx, reports_tx));
+                // The channels are closed first, so that the woken engine notices the failure.
+                drop((commands_rx, reports_tx));
                 if failed {
                     wake();
                 }
             })?;
         Ok(Self {
-            orders: Some(orders_tx),
+            commands: Some(commands_tx),
             reports: reports_rx,
             thread: Some(thread),
         })
     }
 
     pub(super) fn read(&self, key: BlockKey) {
-        self.order(Order::Read(key));
+        self.send(Command::Read(key));
     }
 
     pub(super) fn write(&self, name: BlockName, block: RawBlock) {
-        self.order(Order::Change(Change::Write(name, block)));
+        self.send(Command::Change(Change::Write(name, block)));
     }
 
     pub(super) fn remove(&self, key: BlockKey) {
-        self.order(Order::Change(Change::Remove(key)));
+        self.send(Command::Change(Change::Remove(key)));
     }
 
-    /// The next report, if there is one.
-    pub(super) fn news(&self) -> News {
+    /// Returns the next report, if any.
+    pub(super) fn poll(&self) -> PollResult {
         match self.reports.try_recv() {
-            Ok(report) => News::Report(report),
-            Err(TryRecvError::Empty) => News::None,
-            Err(TryRecvError::Disconnected) => News::Failed,
+            Ok(report) => PollResult::Report(report),
+            Err(TryRecvError::Empty) => PollResult::Empty,
+            Err(TryRecvError::Disconnected) => PollResult::Failed,
         }
     }
 
-    /// Waits for the next report; `None`: there will be none.
+    /// Waits for the next report. `None` if the thread has ended.
     pub(super) fn wait(&self) -> Option<Report> {
         self.reports.recv().ok()
     }
 
-    fn order(&self, order: Order) {
-        if let Some(orders) = &self.orders {
-            // It only ends with this, or by a panic, which the next look for news finds.
-            drop(orders.send(order));
+    fn send(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            // Sending fails only after a panic of the thread, which the next poll reports.
+            drop(commands.send(command));
         }
     }
 }
 
-/// What was handed over is written.
+/// Waits until all submitted blocks are written.
 impl Drop for Disk {
     fn drop(&mut self) {
-        self.orders = None;
-        // The thread must not wait for somebody to take its reports.
+        self.commands = None;
+        // The thread must not block on a full report channel.
         while self.reports.recv().is_ok() {}
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
@@ -126,35 +126,35 @@ impl Drop for Disk {
     }
 }
 
-fn work(files: &BlockFiles, orders: &Receiver<Order>, reports: &SyncSender<Report>, wake: impl Fn()) {
+fn work(files: &BlockFiles, commands: &Receiver<Command>, reports: &SyncSender<Report>, wake: impl Fn()) {
     let report = |report| {
-        // The receiver takes everything until this thread has ended.
+        // The engine receives all reports until this thread ends.
         drop(reports.send(report));
         wake();
     };
     report(Report::Found(files.scan()));
-    let mut todo = Todo::default();
-    // The disk's state is told once, not for every block.
+    let mut queue = CommandQueue::default();
+    // Log a write failure once, not for every block.
     let mut writes_fail = false;
     loop {
-        if todo.is_empty() {
-            match orders.recv() {
-                Ok(order) => todo.add(order),
+        if queue.is_empty() {
+            match commands.recv() {
+                Ok(command) => queue.add(command),
                 Err(_ended) => return,
             }
         }
-        orders.try_iter().for_each(|order| todo.add(order));
-        // A request waits for what is read, nobody for what is written.
-        if !todo.reads.is_empty() {
-            read(files, &mut todo, orders, report);
+        commands.try_iter().for_each(|command| queue.add(command));
+        // Reads precede writes, because requests wait for reads only.
+        if !queue.reads.is_empty() {
+            read(files, &mut queue, commands, report);
             continue;
         }
-        match todo.changes.pop_front() {
+        match queue.changes.pop_front() {
             Some(Change::Write(name, block)) => {
                 let key = name.key();
                 let written = files.write(name, &block);
                 if let (Err(err), false) = (&written, writes_fail) {
-                    tracing::warn!(error = %Chain(err), "prefixes are not stored");
+                    tracing::warn!(error = %Chain(err), "failed to write prefix block");
                 }
                 writes_fail = written.is_err();
                 report(match written {
@@ -168,16 +168,17 @@ fn work(files: &BlockFiles, orders: &Receiver<Order>, reports: &SyncSender<Repor
     }
 }
 
-/// All that are to be read, some at the same time, reported in order, each as soon as it is there.
-fn read(files: &BlockFiles, todo: &mut Todo, orders: &Receiver<Order>, report: impl Fn(Report)) {
+/// Reads all queued blocks, several at a time, and reports them in order, each as soon as it is
+/// read.
+fn read(files: &BlockFiles, queue: &mut CommandQueue, commands: &Receiver<Command>, report: impl Fn(Report)) {
     std::thread::scope(|scope| {
         let mut readers = VecDeque::with_capacity(READERS);
-        // Of a reader that has ended, for the next one: memory that was written to before is
+        // Buffer of a finished reader, for the next one: memory that was already written to is
         // faster.
         let mut buffer = Vec::new();
         loop {
             while readers.len() < READERS
-                && let Some(key) = todo.reads.pop_front()
+                && let Some(key) = queue.reads.pop_front()
             {
                 let mut buffer = std::mem::take(&mut buffer);
                 readers.push_back(scope.spawn(move || (key, read_one(files, key, &mut buffer), buffer)));
@@ -190,46 +191,46 @@ fn read(files: &BlockFiles, todo: &mut Todo, orders: &Receiver<Order>, report: i
                 }
                 Err(panic) => resume_unwind(panic),
             }
-            orders.try_iter().for_each(|order| todo.add(order));
+            commands.try_iter().for_each(|command| queue.add(command));
         }
     });
 }
 
 fn read_one(files: &BlockFiles, key: BlockKey, buffer: &mut Vec<u8>) -> Option<BlockArrays> {
     let block = files.read(key, std::mem::take(buffer));
-    let block = block.inspect_err(|err| unusable(&Chain(err))).ok()?;
+    let block = block.inspect_err(|err| log_unreadable(&Chain(err))).ok()?;
     let arrays = raw::arrays(&block);
     *buffer = block.data;
-    arrays.inspect_err(|err| unusable(err)).ok()
+    arrays.inspect_err(|err| log_unreadable(err)).ok()
 }
 
-fn unusable(err: &dyn std::fmt::Display) {
-    tracing::warn!(error = %err, "a kept prefix cannot be read and is computed");
+fn log_unreadable(err: &dyn std::fmt::Display) {
+    tracing::warn!(error = %err, "failed to read prefix block, computing it instead");
 }
 
-/// Orders that are not carried out yet.
+/// Commands that are not executed yet.
 #[derive(Debug, Default)]
-struct Todo {
+struct CommandQueue {
     reads: VecDeque<BlockKey>,
     changes: VecDeque<Change>,
 }
 
-/// Of the files, to be made in order.
+/// Changes of files, executed in order.
 #[derive(Debug)]
 enum Change {
     Write(BlockName, RawBlock),
     Remove(BlockKey),
 }
 
-impl Todo {
+impl CommandQueue {
     fn is_empty(&self) -> bool {
         self.reads.is_empty() && self.changes.is_empty()
     }
 
-    fn add(&mut self, order: Order) {
-        match order {
-            Order::Read(key) => self.reads.push_back(key),
-            Order::Change(change) => self.changes.push_back(change),
+    fn add(&mut self, command: Command) {
+        match command {
+            Command::Read(key) => self.reads.push_back(key),
+            Command::Change(change) => self.changes.push_back(change),
         }
     }
 }

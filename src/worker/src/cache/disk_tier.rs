@@ -1,5 +1,5 @@
-//! The tier on the disk: which blocks are written to files, and which are read into memory for a
-//! prompt.
+//! Disk tier of the prefix cache: selects the blocks to write to files, and the blocks to read into
+//! memory for a prompt.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,41 +7,42 @@ use std::time::{Duration, Instant};
 use rooflet_mlx::mlx_rs::error::Result;
 
 use super::block_file::BlockName;
-use super::disk::{Disk, News, Report};
+use super::disk::{Disk, PollResult, Report};
 use super::files::FoundFile;
-use super::raw::{BlockArrays, Copying};
+use super::raw::{BlockArrays, BlockCopy};
 use super::read_pace::ReadPace;
-use super::tree::{BLOCK_TOKENS, Cuts, Filed, Stored, Tiers};
-use super::{BlockKey, Keep, MIN_AWAITED_TOKENS, PrefixCache, but_the_last};
+use super::tree::{BLOCK_TOKENS, FileBlock, ResumePoints, Stored, Tiers};
+use super::{BlockKey, MIN_AWAITED_TOKENS, PrefixCache, StoreStage, without_last_token};
 use crate::models::KvBlock;
 use rooflet_base::units::Bytes;
 
-/// Blocks on their way to the disk. Others stay in memory until there is room, or are not written.
+/// Maximum number of blocks with a pending write. Further blocks wait in memory, or are evicted
+/// without being written.
 const MAX_WRITING: usize = 4;
 
-/// Of a block that is copied for the disk, between two looks at the time.
+/// Number of bytes that are copied for the disk between two checks of the time limit.
 const SLICE_BYTES: usize = 1 << 20;
 
-/// Blocks that wait for the disk to take them. It is far too slow if there are more.
+/// Maximum number of blocks that wait to be written. If more wait, the disk is far too slow.
 const MAX_UNSAVED: usize = 1024;
 
-/// How long nothing is written to a full disk on which nothing is ours.
+/// Time without writes after the disk was full and no file could be removed.
 const FULL_PAUSE: Duration = Duration::from_secs(60);
 
-/// The files, as the engine's thread knows them.
+/// State of the files, as known to the engine's thread.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) disk: Disk,
-    /// The most that they may have together.
+    /// Maximum size of all files together.
     limit: Bytes,
-    /// Blocks in memory that are to be written, those before others first.
+    /// Blocks in memory that are to be written, in order; parents precede children.
     unsaved: VecDeque<BlockKey>,
-    /// The next one to be written.
-    copying: Option<(BlockKey, Copying)>,
+    /// Block that is being copied for the disk.
+    copying: Option<(BlockKey, BlockCopy)>,
     writing: BTreeMap<BlockKey, Writing>,
     reading: BTreeSet<BlockKey>,
     read_pace: ReadPace,
-    /// The disk is full, and there is nothing to give up: until then nothing is written.
+    /// End of the pause after the disk was full and no file could be removed.
     full_until: Option<Instant>,
 }
 
@@ -60,7 +61,7 @@ impl Files {
     }
 }
 
-/// A block that was handed to the disk.
+/// Block with a pending write.
 #[derive(Debug)]
 struct Writing {
     parent: BlockKey,
@@ -70,9 +71,9 @@ struct Writing {
 }
 
 impl PrefixCache {
-    /// Begins to read what is known of `prompt` from files into memory, as far as there is `room`
-    /// for it beside all that requests hold, and where that is not slower than to compute it at so
-    /// many tokens per second. Returns what is being read.
+    /// Starts reading the blocks of `prompt` that are only in files, as far as they fit into `room`
+    /// beside the caches of all requests. Reads nothing if computing the blocks, at this many
+    /// tokens per second, is faster. Returns the blocks that are being read.
     pub(crate) fn load(
         &mut self,
         salt: &str,
@@ -88,58 +89,61 @@ impl PrefixCache {
             files.full_until = None;
         }
         let root = BlockKey::root(&self.model, salt);
-        let cuts = self.tree.cuts();
-        let prompt = but_the_last(prompt);
-        let in_memory = self.tree.find(root, prompt, Tiers::Memory).held_tokens();
+        let resume_points = self.tree.resume_points();
+        let prompt = without_last_token(prompt);
+        let in_memory = self.tree.find(root, prompt, Tiers::Memory).memory_tokens();
         let found = self.tree.find(root, prompt, Tiers::Both);
-        let mut bytes: u64 = found.held.iter().map(|(block, _)| block.bytes()).sum();
+        let mut bytes: u64 = found.in_memory.iter().map(|(block, _)| block.bytes()).sum();
         let limit = room.min(self.capacity).0;
-        let fits = |filed: &&Filed| {
-            bytes += filed.bytes;
+        let fits = |block: &&FileBlock| {
+            bytes += block.bytes;
             bytes <= limit
         };
-        let wanted: Vec<&Filed> = found.filed.iter().take_while(fits).collect();
-        // Without the last one there is no snapshot.
-        let useless = cuts == Cuts::AtSnapshots && wanted.len() < found.filed.len();
-        let held = found.held_tokens();
-        let filed: usize = wanted.iter().map(|filed| filed.tokens).sum();
-        let tokens = (held + filed).saturating_sub(in_memory);
+        let wanted: Vec<&FileBlock> = found.in_files.iter().take_while(fits).collect();
+        // Without the last block there is no snapshot.
+        let useless = resume_points == ResumePoints::AtSnapshots && wanted.len() < found.in_files.len();
+        let memory_tokens = found.memory_tokens();
+        let file_tokens: usize = wanted.iter().map(|block| block.tokens).sum();
+        let tokens = (memory_tokens + file_tokens).saturating_sub(in_memory);
         if useless || tokens < MIN_AWAITED_TOKENS {
             return BTreeSet::new();
         }
-        let bytes = wanted.iter().map(|filed| filed.bytes).sum();
+        let bytes = wanted.iter().map(|block| block.bytes).sum();
         let computing = prefill_tokens_per_second.map(|rate| tokens as f64 / rate);
-        if !files.read_pace.is_worth(bytes, computing, now) {
+        if !files.read_pace.should_read(bytes, computing, now) {
             return BTreeSet::new();
         }
-        files.read_pace.begins(now);
-        for filed in &wanted {
-            if files.reading.insert(filed.key) {
-                files.disk.read(filed.key);
+        files.read_pace.begin(now);
+        for block in &wanted {
+            if files.reading.insert(block.key) {
+                files.disk.read(block.key);
             }
         }
-        wanted.iter().map(|filed| filed.key).collect()
+        wanted.iter().map(|block| block.key).collect()
     }
 
-    /// Whether any of these is still being read.
+    /// Returns true if any of these blocks is being read.
     pub(crate) fn is_loading(&self, keys: &BTreeSet<BlockKey>) -> bool {
         let files = self.files.as_ref();
         files.is_some_and(|files| !files.reading.is_disjoint(keys))
     }
 
-    /// Notes what of a text is to be written: whole blocks, and in the end what follows them. A
-    /// text that is shorter than a block is not worth a file.
-    pub(super) fn save_later(&mut self, root: BlockKey, tokens: &[u32], keep: Keep) {
+    /// Queues blocks of a text for writing: complete blocks, and at the end of a request also the
+    /// last, incomplete one. A text shorter than a block is not worth a file.
+    pub(super) fn queue_writes(&mut self, root: BlockKey, tokens: &[u32], stage: StoreStage) {
         let Some(files) = &mut self.files else { return };
         if files.full_until.is_some() {
             return;
         }
-        let count = match (self.tree.cuts(), keep) {
-            (Cuts::Anywhere, Keep::WholeBlocks | Keep::Stop | Keep::Prompt) => tokens.len() / BLOCK_TOKENS,
-            (Cuts::Anywhere | Cuts::AtSnapshots, _) if tokens.len() < BLOCK_TOKENS => 0,
-            (Cuts::Anywhere, Keep::Everything) | (Cuts::AtSnapshots, _) => usize::MAX,
+        let count = match (self.tree.resume_points(), stage) {
+            (
+                ResumePoints::Anywhere,
+                StoreStage::PartialPrompt | StoreStage::SnapshotPoint | StoreStage::Prompt,
+            ) => tokens.len() / BLOCK_TOKENS,
+            (ResumePoints::Anywhere | ResumePoints::AtSnapshots, _) if tokens.len() < BLOCK_TOKENS => 0,
+            (ResumePoints::Anywhere, StoreStage::Finished) | (ResumePoints::AtSnapshots, _) => usize::MAX,
         };
-        for key in self.tree.holders(root, tokens).into_iter().take(count) {
+        for key in self.tree.blocks_of(root, tokens).into_iter().take(count) {
             let copying = files.copying.as_ref().is_some_and(|(copying, _)| *copying == key);
             let known = self.tree.has_file(key) || copying || files.writing.contains_key(&key);
             if !known && files.unsaved.len() < MAX_UNSAVED && !files.unsaved.contains(&key) {
@@ -148,7 +152,7 @@ impl PrefixCache {
         }
     }
 
-    /// Whether [`tend`](Self::tend) has something to write.
+    /// Returns true if [`poll_files`](Self::poll_files) has something to write.
     pub(crate) fn has_work(&self) -> bool {
         let files = self.files.as_ref();
         files.is_some_and(|files| {
@@ -156,80 +160,79 @@ impl PrefixCache {
         })
     }
 
-    /// Takes note of what the disk has done, and gets one more block ready for it, as far as there
-    /// is `time`. `room` is what all requests leave.
-    pub(crate) fn tend(
+    /// Processes the reports of the disk thread, and copies at most one more block for it while
+    /// `time` returns true. `room` is the memory that all requests leave free.
+    pub(crate) fn poll_files(
         &mut self,
         room: Bytes,
         now: impl Fn() -> Instant,
         time: impl FnMut() -> bool,
     ) -> Result<()> {
         while let Some(files) = &self.files {
-            match files.disk.news() {
-                News::None => break,
-                News::Failed => self.do_without_files(),
-                News::Report(Report::Found(files)) => self.know(files),
-                News::Report(Report::Read(key, block)) => {
-                    self.take_over(key, block, room);
+            match files.disk.poll() {
+                PollResult::Empty => break,
+                PollResult::Failed => self.disable_files(),
+                PollResult::Report(Report::Found(files)) => self.add_found(files),
+                PollResult::Report(Report::Read(key, block)) => {
+                    self.insert_read(key, block, room);
                     if let Some(files) = &mut self.files
                         && files.reading.is_empty()
                     {
-                        files.read_pace.ends(now());
+                        files.read_pace.end(now());
                     }
                 }
-                News::Report(Report::Written(key, bytes)) => self.note_written(key, bytes),
-                News::Report(Report::Full(key)) => self.make_room(key, now()),
+                PollResult::Report(Report::Written(key, bytes)) => self.record_written(key, bytes),
+                PollResult::Report(Report::Full(key)) => self.free_disk_space(key, now()),
             }
         }
-        self.save_some(time)
+        self.advance_write(time)
     }
 
-    /// Hands what is to be written to the disk as long as there is `time`; the disk writes it
-    /// before it ends.
+    /// Passes the queued blocks to the disk thread while `time` returns true. The thread writes
+    /// them before it ends.
     pub(crate) fn finish(&mut self, mut time: impl FnMut() -> bool) -> Result<()> {
         while self.has_work() && time() {
-            self.save_some(|| true)?;
+            self.advance_write(|| true)?;
         }
         while time()
             && let Some(files) = self.files.as_ref().filter(|files| !files.writing.is_empty())
         {
             match files.disk.wait() {
-                Some(Report::Written(key, bytes)) => self.note_written(key, bytes),
-                Some(Report::Full(key)) => self.note_written(key, None),
+                Some(Report::Written(key, bytes)) => self.record_written(key, bytes),
+                Some(Report::Full(key)) => self.record_written(key, None),
                 Some(Report::Found(_) | Report::Read(..)) => {}
                 None => break,
             }
-            self.save_some(|| true)?;
+            self.advance_write(|| true)?;
         }
         Ok(())
     }
 
-    /// For a block that did not fit on the disk: others have taken what was free. The files that
-    /// were used longest ago make room for the next one; where there are none, nothing is copied
-    /// for the disk for a while.
-    fn make_room(&mut self, key: BlockKey, now: Instant) {
+    /// Handles a full disk after a failed write of block `key`. Removes the least recently used
+    /// files to make space for the next block. If there are no files, pauses all writes for a
+    /// while.
+    fn free_disk_space(&mut self, key: BlockKey, now: Instant) {
         let Some(files) = &mut self.files else { return };
         let bytes = files.writing.remove(&key).map_or(0, |writing| writing.bytes);
         let others = self.tree.file_bytes().saturating_sub(bytes);
-        let gone = self.tree.shrink_files(others);
-        if gone.is_empty() {
+        let removed = self.tree.shrink_files(others);
+        if removed.is_empty() {
             files.full_until = Some(now + FULL_PAUSE);
             files.unsaved.clear();
             files.copying = None;
         }
-        gone.into_iter().for_each(|key| files.disk.remove(key));
+        removed.into_iter().for_each(|key| files.disk.remove(key));
     }
 
-    /// Who reads and writes them is gone: nobody may wait for it, and nothing is known of files any
-    /// more.
-    fn do_without_files(&mut self) {
-        tracing::error!("the thread for prefix files failed: prefixes are kept in memory only from now on");
+    /// Discards all files after the disk thread failed, so that no request waits for them.
+    fn disable_files(&mut self) {
+        tracing::error!("prefix file thread failed, caching prefixes in memory only");
         self.files = None;
         self.files_failed = true;
         self.tree.shrink_files(0);
     }
 
-    fn know(&mut self, mut found: Vec<FoundFile>) {
+    fn add_found(&mut self, mut found: Vec<FoundFile>) {
         let used = found.iter().map(|file| file.name.key()).collect::<Vec<_>>();
         found.sort_by_key(|file| file.name.depth);
         for FoundFile {
@@ -243,55 +246,55 @@ impl PrefixCache {
             self.tree.add_file(name.parent, &name.tokens, size);
         }
         self.tree.touch_paths(&used);
-        self.limit_files();
+        self.enforce_file_limit();
     }
 
-    fn take_over(&mut self, key: BlockKey, block: Option<BlockArrays>, room: Bytes) {
+    fn insert_read(&mut self, key: BlockKey, block: Option<BlockArrays>, room: Bytes) {
         if let Some(files) = &mut self.files {
             files.reading.remove(&key);
         }
         let Some(block) = block else {
-            self.tree.lose_file(key);
+            self.tree.remove_file_of(key);
             return;
         };
         let block = KvBlock::from(block);
         let bytes = block.bytes();
         if let Some(files) = &mut self.files {
-            files.read_pace.took(bytes);
+            files.read_pace.add(bytes);
         }
         let others = room.min(self.capacity).0.checked_sub(bytes);
-        if let (Some(others), true) = (others, self.tree.continues_memory(key)) {
+        if let (Some(others), true) = (others, self.tree.can_enter_memory(key)) {
             self.tree.touch_path(key);
             if self.shrink(others, false) {
                 let snapshot = block.snapshot().is_some();
-                self.tree.hold(key, Stored { bytes, snapshot }, block);
+                self.tree.insert_loaded(key, Stored { bytes, snapshot }, block);
             }
         }
     }
 
-    fn note_written(&mut self, key: BlockKey, bytes: Option<u64>) {
+    fn record_written(&mut self, key: BlockKey, bytes: Option<u64>) {
         let Some(files) = &mut self.files else { return };
         if let (Some(written), Some(bytes)) = (files.writing.remove(&key), bytes) {
             let snapshot = written.snapshot;
             self.tree
                 .add_file(written.parent, &written.tokens, Stored { bytes, snapshot });
-            self.limit_files();
+            self.enforce_file_limit();
         }
     }
 
-    fn limit_files(&mut self) {
+    fn enforce_file_limit(&mut self) {
         if let Some(files) = &self.files {
-            let coming: u64 = files.writing.values().map(|writing| writing.bytes).sum();
-            for key in self.tree.shrink_files(files.limit.0.saturating_sub(coming)) {
+            let pending: u64 = files.writing.values().map(|writing| writing.bytes).sum();
+            for key in self.tree.shrink_files(files.limit.0.saturating_sub(pending)) {
                 files.disk.remove(key);
             }
         }
     }
 
-    /// Copies the next block slice by slice as long as there is `time`, one slice at least, and
-    /// hands it to the disk when that is done. Those that are not in memory any more are not
+    /// Copies the next block slice by slice while `time` returns true, at least one slice, and
+    /// passes it to the disk thread when it is complete. Blocks that were evicted meanwhile are not
     /// written.
-    fn save_some(&mut self, mut time: impl FnMut() -> bool) -> Result<()> {
+    fn advance_write(&mut self, mut time: impl FnMut() -> bool) -> Result<()> {
         let Some(files) = &mut self.files else {
             return Ok(());
         };
@@ -302,7 +305,7 @@ impl PrefixCache {
         {
             let block = self.tree.get(key);
             next = block
-                .map(|block| Copying::new(block.held).map(|copying| (key, copying)))
+                .map(|block| BlockCopy::new(block.content).map(|copying| (key, copying)))
                 .transpose()?;
         }
         let Some((key, mut copying)) = next else {
@@ -328,12 +331,12 @@ impl PrefixCache {
             parent: name.parent,
             tokens: name.tokens.clone(),
             bytes: bytes.data.len() as u64,
-            // Of what was copied: the block may have got one meanwhile.
+            // State at the time of the copy: the block may have received a snapshot since.
             snapshot: bytes.snapshot.is_some(),
         };
         files.writing.insert(key, writing);
         files.disk.write(name, bytes);
-        self.limit_files();
+        self.enforce_file_limit();
         Ok(())
     }
 }

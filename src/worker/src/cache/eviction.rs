@@ -1,5 +1,5 @@
-//! The eviction order of the prefix cache: the least recently used first, and the deepest first
-//! among equals.
+//! Eviction order of the prefix cache: least recently used first; among entries with equal use, the
+//! deepest first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

@@ -1,6 +1,7 @@
-//! The directory of block files: `xx/KEY.safetensors`, `xx` being the key's first byte. Written
-//! beside and renamed, so that no half of a file has a block's name; not synced, since a lost file
-//! costs a computation and a damaged one is seen when it is read, and put into `quarantine/`.
+//! Directory of block files: `xx/KEY.safetensors`, where `xx` is the first byte of the key. Files
+//! are written under a temporary name and renamed, so that no incomplete file has a block's name.
+//! They are not synced: a lost file only costs a computation, and a damaged one is detected on
+//! reading and moved to `quarantine/`.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -13,9 +14,9 @@ use super::block_file::{self, BlockFileError, BlockName, MAX_HEADER_BYTES, RawBl
 use super::key::BlockKey;
 use rooflet_base::clock::Clock;
 
-/// Left to everybody else on the same file system.
-const MIN_FREE_BYTES: u64 = rooflet_roofline::disk::LEFT_FREE.0;
-/// Damaged files that are kept for inspection.
+/// Disk space that is left free for other users of the file system.
+const MIN_FREE_BYTES: u64 = rooflet_roofline::disk::MIN_FREE.0;
+/// Maximum number of damaged files that are kept for inspection.
 const MAX_QUARANTINED: usize = 8;
 
 const EXTENSION: &str = "safetensors";
@@ -23,23 +24,25 @@ const UNFINISHED: &str = "tmp";
 const QUARANTINE: &str = "quarantine";
 const LOCK: &str = "lock";
 
-/// Why a directory cannot hold the files.
+/// Reason why a directory cannot be used for block files.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenFilesError {
-    #[error("prefix cache directory `{path}`")]
+    #[error("cannot use prefix cache directory `{path}`")]
     Io {
         path: Utf8PathBuf,
         #[source]
         err: io::Error,
     },
-    #[error("prefix cache directory `{path}` is in use by another worker; give each one its own")]
+    #[error(
+        "prefix cache directory `{path}` is in use by another worker; each worker needs its own directory"
+    )]
     InUse { path: Utf8PathBuf },
-    #[error("reading the model's files")]
+    #[error("failed to read the model's files")]
     Model {
         #[source]
         err: io::Error,
     },
-    #[error("the thread for files cannot be started")]
+    #[error("failed to start the thread for prefix files")]
     Spawn {
         #[source]
         err: io::Error,
@@ -57,10 +60,10 @@ impl OpenFilesError {
     }
 }
 
-/// Why a block could not be read.
+/// Reason why a block could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadBlockError {
-    #[error("reading `{path}`")]
+    #[error("failed to read `{path}`")]
     Io {
         path: Utf8PathBuf,
         #[source]
@@ -70,25 +73,25 @@ pub(super) enum ReadBlockError {
     Damaged { path: Utf8PathBuf, err: BlockFileError },
 }
 
-/// Why a block was not written.
+/// Reason why a block was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WriteBlockError {
-    #[error("writing `{path}`")]
+    #[error("failed to write `{path}`")]
     Io {
         path: Utf8PathBuf,
         #[source]
         err: io::Error,
     },
-    #[error("the block cannot be stored")]
+    #[error("failed to encode the block")]
     Encode {
         #[source]
         err: BlockFileError,
     },
-    #[error("less than {} MiB would be left free", MIN_FREE_BYTES >> 20)]
+    #[error("the disk is full: less than {} MiB would be left free", MIN_FREE_BYTES >> 20)]
     DiskFull,
 }
 
-/// A file that an earlier life has left.
+/// File of an earlier worker process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundFile {
     pub(super) name: BlockName,
@@ -97,18 +100,19 @@ pub(super) struct FoundFile {
     pub(super) used: SystemTime,
 }
 
-/// See the module's text.
+/// Directory of block files, locked by this worker.
 #[derive(Debug)]
 pub(crate) struct BlockFiles {
     dir: Utf8PathBuf,
     model: String,
     clock: Clock,
-    /// Held as long as this lives.
+    /// Lock, held for the lifetime of this value.
     _lock: File,
 }
 
 impl BlockFiles {
-    /// Makes the directory if there is none. `model` names the model and what computes with it.
+    /// Opens the directory and creates it if it does not exist. `model` is the fingerprint of the
+    /// model and of the engine.
     pub(crate) fn open(dir: &Utf8Path, model: String, clock: Clock) -> Result<Self, OpenFilesError> {
         let failed = |err| OpenFilesError::Io {
             path: dir.to_owned(),
@@ -131,8 +135,8 @@ impl BlockFiles {
         })
     }
 
-    /// Every block there is, of this model or another, the least recently used first. What is no
-    /// block, or unfinished, is removed.
+    /// Returns all blocks, of any model, the least recently used first. Removes files that are not
+    /// complete blocks.
     pub(super) fn scan(&self) -> Vec<FoundFile> {
         let mut found = Vec::new();
         let byte = |name: &str| name.len() == 2 && name.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -141,7 +145,7 @@ impl BlockFiles {
                 match describe(&path) {
                     Ok(file) => found.push(file),
                     Err(err) => {
-                        tracing::info!(%path, error = %err, "removing a file that is no block");
+                        tracing::info!(%path, error = %err, "removing invalid prefix block file");
                         drop(fs::remove_file(&path));
                     }
                 }
@@ -151,8 +155,8 @@ impl BlockFiles {
         found
     }
 
-    /// Reads a block into `buffer`, whatever that holds, and verifies it; one that is damaged is
-    /// put aside, one that cannot be read is removed.
+    /// Reads and verifies a block; `buffer` is reused. Moves a damaged file to the quarantine, and
+    /// removes an unreadable one.
     pub(super) fn read(&self, key: BlockKey, mut buffer: Vec<u8>) -> Result<RawBlock, ReadBlockError> {
         let path = self.path(key);
         let failed = |err: io::Error| {
@@ -168,7 +172,8 @@ impl BlockFiles {
         buffer.clear();
         buffer.reserve(usize::try_from(file.metadata().map_err(failed)?.len()).unwrap_or(0));
         file.read_to_end(&mut buffer).map_err(failed)?;
-        // So that it is one of the last to go after a restart; if that fails, it goes early.
+        // Marks the file as used for the order after a restart. A failure only makes its eviction
+        // earlier.
         drop(file.set_modified(SystemTime::from(self.clock.now())));
         block_file::decode(buffer, &self.model, key).map_err(|err| {
             self.quarantine(&path);
@@ -176,7 +181,7 @@ impl BlockFiles {
         })
     }
 
-    /// Returns the file's size.
+    /// Writes a block and returns the size of its file.
     pub(super) fn write(&self, name: BlockName, block: &RawBlock) -> Result<u64, WriteBlockError> {
         let path = self.path(name.key());
         let failed = |err| WriteBlockError::Io {
@@ -207,11 +212,12 @@ impl BlockFiles {
     pub(super) fn remove(&self, key: BlockKey) {
         let path = self.path(key);
         if let Err(err) = fs::remove_file(&path) {
-            tracing::warn!(%path, error = %err, "a block could not be removed");
+            tracing::warn!(%path, error = %err, "failed to remove prefix block");
         }
     }
 
-    /// From the hash alone: nothing that a request says becomes part of a path.
+    /// Path of a block's file. It depends on the hash only: no text of a request becomes part of a
+    /// path.
     fn path(&self, key: BlockKey) -> Utf8PathBuf {
         let name = key.to_string();
         self.dir.join(&name[..2]).join(name).with_extension(EXTENSION)
@@ -227,12 +233,12 @@ impl BlockFiles {
             fs::rename(path, dir.join(path.file_name().unwrap_or(QUARANTINE)))
         };
         if let Err(err) = move_there() {
-            tracing::warn!(%path, error = %err, "a damaged block could not be put aside");
+            tracing::warn!(%path, error = %err, "failed to quarantine damaged prefix block");
         }
     }
 }
 
-/// For this user only: tokens of prompts are in the files.
+/// Creates a directory for this user only, because the files contain tokens of prompts.
 fn make_dir(path: &Utf8Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -253,20 +259,20 @@ fn entries(dir: &Utf8Path) -> impl Iterator<Item = Utf8PathBuf> + use<> {
         .map(|entry| entry.path().to_owned())
 }
 
-/// Why a file holds no block.
+/// Reason why a file is not a block.
 #[derive(Debug, thiserror::Error)]
 enum DescribeError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("its header is too long")]
+    #[error("the header is too long")]
     HeaderTooLong,
     #[error(transparent)]
     Header(#[from] BlockFileError),
-    #[error("it has another block's name")]
+    #[error("the name belongs to another block")]
     OtherName,
 }
 
-/// Reads the header only.
+/// Reads the metadata of a file from its header.
 fn describe(path: &Utf8Path) -> Result<FoundFile, DescribeError> {
     let mut file = File::open(path)?;
     let metadata = file.metadata()?;

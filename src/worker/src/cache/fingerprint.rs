@@ -1,4 +1,4 @@
-//! What a model's keys and values depend on, as one text: the model's files, the engine and the
+//! Fingerprint of everything that keys and values depend on: the model's files, the engine and the
 //! element type.
 
 use std::fs::{self, File};
@@ -10,22 +10,21 @@ use sha2::{Digest, Sha256};
 
 use rooflet_artifact::model_dir::ModelDir;
 
-/// Weights are not read as a whole: hashing tens of gigabytes would delay every start. What stands
-/// for them are name, size and header of each file, the times of the last change of its bytes and
-/// of its inode, and this many samples.
+/// Number of samples per weight file. The fingerprint does not cover all bytes, because hashing
+/// tens of gigabytes would delay every start. It covers the name, size and header of each file, the
+/// modification times of its content and of its inode, and these samples.
 ///
-/// What that proves: files that were written to, replaced or copied since are taken for others,
-/// whatever they hold, since no program can set the inode's time; at worst, prefixes are computed
-/// once more. It does not prove the bytes themselves: a disk that changes some by itself is not
-/// noticed.
+/// A file that was written, replaced or copied since gets another fingerprint, because programs
+/// cannot set the inode's time. At worst, prefixes are computed again. Silent corruption by the
+/// disk is not detected.
 const SAMPLES: u64 = 16;
 const SAMPLE_BYTES: u64 = 64 << 10;
 
-/// The longest header of a weight file that is hashed as a whole; real ones have a few megabytes at
-/// most.
+/// Maximum size of a weight file's header that is hashed completely. Headers have a few megabytes
+/// at most.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
-/// `engine` names everything else that decides about bits.
+/// Computes the fingerprint. `engine` identifies everything else that determines the bits.
 pub(crate) fn fingerprint(model: &ModelDir, engine: &str) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut add = |part: &[u8]| {
@@ -86,7 +85,7 @@ mod tests {
     use rooflet_testing::TempDir;
 
     #[test]
-    fn it_changes_with_every_file_and_with_the_engine() {
+    fn changes_with_every_file_and_with_the_engine() {
         let from = Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .join("e2e/fixtures/models/qwen3");
         let dir = TempDir::new();
@@ -107,7 +106,7 @@ mod tests {
         fs::write(&weights, &bytes).unwrap();
         File::open(&weights).unwrap().set_modified(time).unwrap();
         seen.push(now());
-        // Nothing but the inode's time becomes another one, as soon as its clock has moved on.
+        // Only the inode's time changes, as soon as its clock has advanced.
         let inode_time = || {
             let metadata = weights.metadata().unwrap();
             (metadata.ctime(), metadata.ctime_nsec())

@@ -1,30 +1,30 @@
-//! Rows: whole caches of requests that are over. A request whose prompt begins with the same tokens
-//! goes on in one, in place. Pure: what a row holds is the caller's.
+//! Idle rows: complete KV caches of finished requests. A request whose prompt begins with the same
+//! tokens continues in such a cache, in place. Pure: the caches belong to the caller.
 
 use std::collections::VecDeque;
 
 use super::key::BlockKey;
 
-/// Every request looks at each.
+/// Maximum number of rows. Every request compares its prompt with each row.
 const MAX_ROWS: usize = 64;
 
-/// See the module's text. `C` is what a row holds.
+/// Idle rows in the order in which their requests ended. `C` is the type of a cache.
 #[derive(Debug)]
 pub(super) struct IdleRows<C> {
-    /// Those that ended first go first.
+    /// The front is evicted first.
     rows: VecDeque<IdleRow<C>>,
     bytes: u64,
 }
 
-/// What is left of one request.
+/// Cache of one finished request.
 #[derive(Debug)]
 pub(super) struct IdleRow<C> {
-    /// Of texts that may be shared with it.
+    /// Root of the texts that may use the row.
     pub(super) root: BlockKey,
-    /// Those whose keys and values it holds.
+    /// Tokens whose keys and values the cache holds.
     pub(super) tokens: Vec<u32>,
     pub(super) cache: C,
-    /// Of all its buffers, used or not.
+    /// Size of all its buffers, used or not.
     pub(super) bytes: u64,
 }
 
@@ -50,9 +50,9 @@ impl<C> IdleRows<C> {
         }
     }
 
-    /// Takes out the row that holds most of the beginning of `text`, and how many of its tokens
-    /// that are; of equal ones the smallest. One that begins with `least` tokens of the text or
-    /// more, and of which that is half or more: the rest is lost.
+    /// Removes and returns the row that shares the most leading tokens with `text`, and their
+    /// number. Among equal rows, the smallest one. The shared tokens must be at least `least`, and
+    /// at least half of the row, because the rest of the row is lost.
     pub(super) fn take(&mut self, root: BlockKey, text: &[u32], least: usize) -> Option<(C, usize)> {
         let same = |row: &IdleRow<C>| {
             row.tokens
@@ -72,7 +72,7 @@ impl<C> IdleRows<C> {
         Some((row.cache, tokens))
     }
 
-    /// Lets go of rows, the oldest first, until they have no more than `bytes`.
+    /// Evicts rows, the oldest first, until they have at most `bytes`.
     pub(super) fn shrink(&mut self, bytes: u64) {
         while self.bytes > bytes {
             self.drop_oldest();
@@ -94,7 +94,7 @@ mod tests {
         BlockKey::root("model", salt)
     }
 
-    /// Rows of one byte a token, named in order.
+    /// Rows with one byte per token, numbered in order.
     fn rows(texts: &[&[u32]]) -> IdleRows<usize> {
         let mut rows = IdleRows::default();
         for (name, text) in texts.iter().enumerate() {
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn the_row_that_holds_most_of_a_text_is_taken_once() {
+    fn takes_the_row_with_the_longest_common_prefix_once() {
         let texts: [&[u32]; 4] = [&[1, 2, 3], &[1, 2, 3, 4, 5], &[1, 2, 3, 4], &[7, 8]];
         let mut rows = rows(&texts);
         let text = [1, 2, 3, 4, 6];
         assert_eq!(rows.take(root("other"), &text, 1), None);
         assert_eq!(rows.take(root(""), &text, 5), None);
         assert_eq!(rows.bytes(), 14);
-        // Of two that hold as much, the smaller.
+        // Of two rows with equal prefixes, the smaller one is taken.
         let mut taken = || rows.take(root(""), &text, 1);
         assert_eq!(taken(), Some((2, 4)));
         assert_eq!(taken(), Some((1, 4)));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_left_to_others_that_need_more_of_it() {
+    fn does_not_take_a_row_for_less_than_half_of_its_tokens() {
         let long: Vec<u32> = (0..9).collect();
         let mut rows = rows(&[&long]);
         assert_eq!(rows.take(root(""), &long[..4], 1), None, "less than half");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first() {
+    fn evicts_the_oldest_rows_first() {
         let mut rows = rows(&[&[1; 4], &[2; 3], &[3; 2]]);
         rows.shrink(9);
         assert_eq!(rows.bytes(), 9);

@@ -1,17 +1,16 @@
-//! The name of a block: a hash chain over the tokens that lead to it, so that equal names mean
-//! equal prefixes.
+//! Key of a block: a hash chain over the tokens up to its end. Equal keys mean equal prefixes.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 
-/// SHA-256 over what stands before the block and the block's own tokens.
+/// SHA-256 of the parent's key and the block's tokens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlockKey([u8; 32]);
 
 impl BlockKey {
-    /// Before the first block of a model. Prefixes of different salts have nothing in common.
+    /// Root key of a model and a cache salt. Prefixes with different salts share nothing.
     pub(crate) fn root(model: &str, salt: &str) -> Self {
         let model = Sha256::digest(model);
         Self(
@@ -22,7 +21,7 @@ impl BlockKey {
         )
     }
 
-    /// Of the block with these tokens after `self`.
+    /// Key of the block with these tokens after `self`.
     pub(crate) fn child(self, tokens: &[u32]) -> Self {
         let mut hash = Sha256::new_with_prefix(self.0);
         for token in tokens {
@@ -32,16 +31,16 @@ impl BlockKey {
     }
 }
 
-/// A text that is not 64 hexadecimal digits.
+/// Error for a text that is not 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoKey;
+pub(crate) struct InvalidBlockKey;
 
 impl FromStr for BlockKey {
-    type Err = NoKey;
+    type Err = InvalidBlockKey;
 
-    fn from_str(text: &str) -> Result<Self, NoKey> {
+    fn from_str(text: &str) -> Result<Self, InvalidBlockKey> {
         let mut key = [0; 32];
-        hex::decode_to_slice(text, &mut key).map_err(|_| NoKey)?;
+        hex::decode_to_slice(text, &mut key).map_err(|_| InvalidBlockKey)?;
         Ok(Self(key))
     }
 }

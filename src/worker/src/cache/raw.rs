@@ -1,6 +1,6 @@
-//! Blocks into bytes and back; a copy each, no computation, so that nothing waits for what the
-//! device has been given to do. Out of MLX on the engine's thread, which knows what has been
-//! computed; into MLX on any.
+//! Conversion of blocks between MLX arrays and bytes: one copy and no computation, so that it does
+//! not wait for queued work of the device. Only the engine's thread copies out of MLX, because it
+//! owns the arrays. Any thread may copy into MLX.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::block_file::{RawBlock, RawTensor};
 use crate::models::KvBlock;
 use rooflet_mlx as mlx;
 
-/// What caches consist of.
+/// Element types of caches.
 const DTYPES: [(Dtype, RawDtype); 4] = [
     (Dtype::Float32, RawDtype::F32),
     (Dtype::Float16, RawDtype::F16),
@@ -21,23 +21,23 @@ const DTYPES: [(Dtype, RawDtype); 4] = [
     (Dtype::Uint32, RawDtype::U32),
 ];
 
-/// A block on its way out of MLX, as much at a time as there is time for.
+/// Incremental copy of a block out of MLX.
 #[derive(Debug)]
-pub(super) struct Copying {
-    /// What is still to be copied.
+pub(super) struct BlockCopy {
+    /// Byte ranges that are still to be copied.
     runs: Runs,
     block: RawBlock,
 }
 
-/// Bytes of arrays, in the order of their places in the block.
+/// Byte ranges of arrays, in the order of the block's data.
 #[derive(Debug, Default)]
 struct Runs {
     queue: VecDeque<(Array, Range<usize>)>,
-    /// Of all that were added.
+    /// Total size of the ranges.
     bytes: usize,
 }
 
-impl Copying {
+impl BlockCopy {
     pub(super) fn new(block: &KvBlock) -> Result<Self> {
         let mut runs = Runs::default();
         let layers = block.layers().iter();
@@ -64,7 +64,8 @@ impl Copying {
         })
     }
 
-    /// Copies up to so many bytes more; waits until they have been computed. True: that was all.
+    /// Copies up to `bytes` more bytes; waits until they are computed. Returns true if the copy is
+    /// complete.
     pub(super) fn copy(&mut self, bytes: usize) -> Result<bool> {
         let mut left = bytes;
         while left > 0
@@ -82,7 +83,7 @@ impl Copying {
         Ok(self.runs.queue.is_empty())
     }
 
-    /// What has been copied.
+    /// Returns the copied block.
     pub(super) fn into_block(self) -> RawBlock {
         self.block
     }
@@ -95,10 +96,12 @@ impl Runs {
         self.tensor(array, array.shape(), array.nbytes())
     }
 
-    /// Of `[1, heads, all tokens, size]`, these tokens of each head.
+    /// Adds these tokens of each head of `[1, heads, tokens, size]`.
     fn add_tokens(&mut self, array: &Array, tokens: Range<i32>) -> Result<RawTensor> {
         let &[1, heads, all, size] = array.shape() else {
-            return Err(Exception::custom("keys and values of another shape"));
+            return Err(Exception::custom(
+                "keys and values must have the shape [1, heads, tokens, size]",
+            ));
         };
         if tokens == (0..all) {
             return self.add(array);
@@ -114,10 +117,10 @@ impl Runs {
         self.tensor(array, &shape, index(heads) * tokens.len() * token)
     }
 
-    /// The tensor that `bytes` more of this array are.
+    /// Describes the next `bytes` bytes of the data as a tensor.
     fn tensor(&mut self, array: &Array, shape: &[i32], bytes: usize) -> Result<RawTensor> {
         let dtype = DTYPES.iter().find(|(dtype, _)| *dtype == array.dtype());
-        let (_, dtype) = dtype.ok_or_else(|| Exception::custom("a cache of another element type"))?;
+        let (_, dtype) = dtype.ok_or_else(|| Exception::custom("unsupported element type of a KV cache"))?;
         let start = self.bytes;
         self.bytes += bytes;
         Ok(RawTensor {
@@ -128,7 +131,7 @@ impl Runs {
     }
 }
 
-/// A block that was read, in MLX's memory.
+/// Block in MLX's memory that was read from a file.
 #[derive(Debug)]
 pub(super) struct BlockArrays {
     layers: Vec<(Array, Array)>,
@@ -144,7 +147,8 @@ impl From<BlockArrays> for KvBlock {
 pub(super) fn arrays(block: &RawBlock) -> Result<BlockArrays> {
     let array = |tensor: &RawTensor| -> Result<Array> {
         let dtype = DTYPES.iter().find(|(_, dtype)| *dtype == tensor.dtype);
-        let (dtype, _) = dtype.ok_or_else(|| Exception::custom("a file of another element type"))?;
+        let (dtype, _) =
+            dtype.ok_or_else(|| Exception::custom("unsupported element type in a block file"))?;
         let shape = tensor
             .shape
             .iter()

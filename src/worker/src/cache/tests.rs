@@ -15,8 +15,8 @@ use rooflet_model::config::FloatType;
 
 pub(super) const ROOMY: Bytes = Bytes::gib(1);
 
-/// Every model there is a fixture of, and where its texts can be cut.
-fn models() -> Vec<(String, Decoder, Cuts)> {
+/// All fixture models with their resume points.
+fn models() -> Vec<(String, Decoder, ResumePoints)> {
     let fixtures =
         Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("e2e/fixtures/models");
     let mut paths: Vec<Utf8PathBuf> = fixtures
@@ -30,15 +30,17 @@ fn models() -> Vec<(String, Decoder, Cuts)> {
         let dir = ModelDir::inspect(path).unwrap();
         let mut weights = Weights::open(&dir.weight_files, FloatType::F32).unwrap();
         let model = Decoder::load(&dir.shape, &mut weights).unwrap();
-        (path.to_string(), model, Cuts::of(&dir.shape.config))
+        (path.to_string(), model, ResumePoints::of(&dir.shape.config))
     };
     paths.iter().map(load).collect()
 }
 
-/// One that keeps all tokens.
+/// Model that keeps all tokens.
 pub(super) fn model() -> Decoder {
     let mut all = models().into_iter();
-    all.find(|(_, _, cuts)| *cuts == Cuts::Anywhere).unwrap().1
+    all.find(|(_, _, resume_points)| *resume_points == ResumePoints::Anywhere)
+        .unwrap()
+        .1
 }
 
 pub(super) fn text(tokens: u32) -> Vec<u32> {
@@ -50,7 +52,8 @@ fn bits(logits: &Array) -> Vec<u32> {
     floats.into_iter().map(f32::to_bits).collect()
 }
 
-/// Reads `tokens` in chunks of `chunk`, then says `answer` more; the bits of all logits on the way.
+/// Prefills `tokens` in chunks of `chunk` and decodes `answer` tokens greedily. Returns the tokens
+/// and the bits of all logits.
 pub(super) fn compute(
     model: &Decoder,
     cache: &mut KvCache,
@@ -58,7 +61,7 @@ pub(super) fn compute(
     chunk: usize,
     answer: usize,
 ) -> (Vec<u32>, Vec<Vec<u32>>) {
-    let (mut said, mut seen) = (Vec::new(), Vec::new());
+    let (mut answered, mut seen) = (Vec::new(), Vec::new());
     let (last, first) = tokens.split_last().unwrap();
     for part in first.chunks(chunk) {
         model.prefill(&token_row(part), cache).unwrap();
@@ -67,33 +70,35 @@ pub(super) fn compute(
     for _ in 0..answer {
         seen.push(bits(&logits));
         let token: u32 = argmax_axis(&logits, -1, false).unwrap().item_exact();
-        said.push(token);
+        answered.push(token);
         logits = model.forward(&token_row(&[token]), cache).unwrap();
     }
     seen.push(bits(&logits));
-    (said, seen)
+    (answered, seen)
 }
 
 #[test]
-fn what_follows_a_kept_prefix_has_the_bits_of_a_fresh_start() {
+fn cached_prefixes_do_not_change_logits() {
     let _mlx = mlx::exclusive();
     if Backend::current().unwrap() != Backend::Cpu {
         return;
     }
-    for (name, model, cuts) in models() {
-        if cuts != Cuts::Anywhere {
+    for (name, model, resume_points) in models() {
+        if resume_points != ResumePoints::Anywhere {
             continue;
         }
-        let mut prefixes = PrefixCache::new(ROOMY, cuts);
+        let mut prefixes = PrefixCache::new(ROOMY, resume_points);
         let mut row = model.new_cache();
         let mut tokens = text(530);
-        let (said, _) = compute(&model, &mut row, &tokens, 100, 9);
-        tokens.extend(&said);
-        prefixes.keep("", &tokens, &row, Keep::Everything, ROOMY).unwrap();
-        // What is kept must not change when the row goes on.
+        let (response, _) = compute(&model, &mut row, &tokens, 100, 9);
+        tokens.extend(&response);
+        prefixes
+            .store("", &tokens, &row, StoreStage::Finished, ROOMY)
+            .unwrap();
+        // Stored blocks must not change when the row continues.
         compute(&model, &mut row, &text(40), 7, 1);
-        // Cut within the first block, at its end, within the last one; beyond what was said; the
-        // very same text.
+        // Prefixes that end within the first block, at its end, within the last block, and after
+        // the answer; and the very same text.
         for (same, more) in [
             (17, 5),
             (256, 1),
@@ -103,63 +108,63 @@ fn what_follows_a_kept_prefix_has_the_bits_of_a_fresh_start() {
             (539, 0),
             (530, 0),
         ] {
-            let mut asked = tokens[..same].to_vec();
-            asked.extend((0..more).map(|at| 90 - at % 50));
-            let fresh = compute(&model, &mut model.new_cache(), &asked, 2048, 3);
+            let mut prompt = tokens[..same].to_vec();
+            prompt.extend((0..more).map(|at| 90 - at % 50));
+            let fresh = compute(&model, &mut model.new_cache(), &prompt, 2048, 3);
             let found = prefixes
-                .find("", &asked, &model.new_cache())
+                .find("", &prompt, &model.new_cache())
                 .unwrap()
-                .expect("it is kept");
+                .expect("the prefix is cached");
             assert!(
-                found.tokens == same || found.tokens == asked.len() - 1,
+                found.tokens == same || found.tokens == prompt.len() - 1,
                 "{}",
                 found.tokens
             );
             let mut cache = found.cache;
-            let reused = compute(&model, &mut cache, &asked[found.tokens..], 2048, 3);
-            assert!(reused == fresh, "{name}: {same} tokens and {more} others");
+            let reused = compute(&model, &mut cache, &prompt[found.tokens..], 2048, 3);
+            assert!(reused == fresh, "{name}: {same} tokens and {more} other tokens");
         }
     }
 }
 
-/// In place, or in a copy where it has too little room or too much; after what another request said
-/// behind the beginning that they share.
+/// In place, or in a copy if the capacity is too small or too large, and after the answer of the
+/// other request.
 #[test]
-fn what_goes_on_in_the_row_of_another_has_the_bits_of_a_fresh_start() {
+fn idle_rows_do_not_change_logits() {
     let _mlx = mlx::exclusive();
-    for (name, model, cuts) in models() {
-        let mut prefixes = PrefixCache::new(ROOMY, cuts);
+    for (name, model, resume_points) in models() {
+        let mut prefixes = PrefixCache::new(ROOMY, resume_points);
         for (same, more) in [(539, 0), (530, 40), (300, 0), (535, 300)] {
             let (mut row, mut tokens) = (model.new_cache(), text(530));
             tokens.extend(compute(&model, &mut row, &tokens, 100, 9).0);
             let capacity = row.bytes();
-            prefixes.keep_row("", tokens.clone(), row, ROOMY);
-            let mut asked = tokens[..same].to_vec();
-            asked.extend((0..more).map(|at| 90 - at % 50));
-            let found = prefixes.take_row("", &asked, 0, asked.len() + 9).unwrap();
-            assert_eq!(prefixes.bytes(), Bytes::ZERO, "it is the request's now");
-            if cuts == Cuts::AtSnapshots {
-                assert!(found.is_none(), "{name}: it has forgotten too much");
+            prefixes.store_row("", tokens.clone(), row, ROOMY);
+            let mut prompt = tokens[..same].to_vec();
+            prompt.extend((0..more).map(|at| 90 - at % 50));
+            let found = prefixes.take_row("", &prompt, 0, prompt.len() + 9).unwrap();
+            assert_eq!(prefixes.bytes(), Bytes::ZERO, "the request owns the row");
+            if resume_points == ResumePoints::AtSnapshots {
+                assert!(found.is_none(), "{name}: the row does not hold enough tokens");
                 continue;
             }
             let found = found.unwrap();
-            assert_eq!((found.tokens, found.in_blocks), (same.min(asked.len() - 1), 0));
+            assert_eq!((found.tokens, found.in_blocks), (same.min(prompt.len() - 1), 0));
             let mut cache = found.cache;
-            let room = 256 * asked.len().div_ceil(256);
+            let room = 256 * prompt.len().div_ceil(256);
             assert_eq!(cache.bytes(), capacity / 768 * room, "{name}: {same} and {more}");
-            let reused = compute(&model, &mut cache, &asked[found.tokens..], 2048, 3);
-            let fresh = compute(&model, &mut model.new_cache(), &asked, 2048, 3);
+            let reused = compute(&model, &mut cache, &prompt[found.tokens..], 2048, 3);
+            let fresh = compute(&model, &mut model.new_cache(), &prompt, 2048, 3);
             let is_cpu = Backend::current().unwrap() == Backend::Cpu;
             assert!(
                 reused == fresh || !is_cpu,
-                "{name}: {same} tokens and {more} others"
+                "{name}: {same} tokens and {more} other tokens"
             );
         }
     }
 }
 
 #[test]
-fn rows_give_way_to_blocks_and_are_not_taken_where_there_is_more_elsewhere() {
+fn blocks_evict_rows_and_longer_blocks_are_preferred() {
     let _mlx = mlx::exclusive();
     let model = model();
     let computed = |tokens: u32| {
@@ -168,12 +173,12 @@ fn rows_give_way_to_blocks_and_are_not_taken_where_there_is_more_elsewhere() {
         row
     };
     let token = block(&computed(1), 0..1).bytes();
-    let mut prefixes = PrefixCache::new(ROOMY, Cuts::Anywhere);
+    let mut prefixes = PrefixCache::new(ROOMY, ResumePoints::Anywhere);
     let room = Bytes(token * (768 + 700));
     prefixes
-        .keep("", &text(700), &computed(700), Keep::Everything, room)
+        .store("", &text(700), &computed(700), StoreStage::Finished, room)
         .unwrap();
-    prefixes.keep_row("", text(600), computed(600), room);
+    prefixes.store_row("", text(600), computed(600), room);
     assert_eq!(prefixes.bytes(), room);
     let mut row = |prompt: &[u32]| {
         prefixes
@@ -181,30 +186,30 @@ fn rows_give_way_to_blocks_and_are_not_taken_where_there_is_more_elsewhere() {
             .unwrap()
             .map(|row| (row.tokens, row.in_blocks))
     };
-    assert_eq!(row(&text(700)), None, "blocks have 699");
+    assert_eq!(row(&text(700)), None, "blocks hold 699 tokens");
     assert_eq!(row(&text(600)), Some((599, 599)));
-    assert_eq!(row(&text(600)), None, "another has it");
-    prefixes.keep_row("", text(600), computed(600), room);
+    assert_eq!(row(&text(600)), None, "the row was taken");
+    prefixes.store_row("", text(600), computed(600), room);
     prefixes
-        .keep("other", &text(1), &computed(1), Keep::Everything, room)
+        .store("other", &text(1), &computed(1), StoreStage::Finished, room)
         .unwrap();
-    assert_eq!(prefixes.bytes(), room, "too short to be kept");
+    assert_eq!(prefixes.bytes(), room, "too short to be stored");
     prefixes
-        .keep("other", &text(10), &computed(10), Keep::Everything, room)
+        .store("other", &text(10), &computed(10), StoreStage::Finished, room)
         .unwrap();
     assert_eq!(prefixes.bytes(), Bytes(token * 710));
-    // No block goes for a row, and older rows do.
-    prefixes.keep_row("", text(300), computed(300), Bytes(token * (710 + 511)));
+    // A row evicts older rows, but no blocks.
+    prefixes.store_row("", text(300), computed(300), Bytes(token * (710 + 511)));
     assert_eq!(prefixes.bytes(), Bytes(token * 710));
     for (tokens, all) in [
         (600, 710 + 768),
         (300, 710 + 768 + 512),
         (700, 710 + 768 + 512),
-        // Less than a block is not worth it.
+        // Less than a block is not stored.
         (255, 710 + 768 + 512),
         (256, 710 + 768 + 256),
     ] {
-        prefixes.keep_row(
+        prefixes.store_row(
             "",
             text(tokens),
             computed(tokens),
@@ -214,8 +219,9 @@ fn rows_give_way_to_blocks_and_are_not_taken_where_there_is_more_elsewhere() {
     }
 }
 
-/// As the engine does it: begins with what is known, reads on in chunks with stops, answers, and
-/// keeps it. Returns how much was known, what it said, and the bits of all logits.
+/// Serves a prompt like the engine: starts with the cached prefix, prefills in chunks up to
+/// snapshot points, decodes, and stores the result. Returns the number of cached tokens, the
+/// answer, and the bits of all logits.
 fn serve(
     model: &Decoder,
     prefixes: &mut PrefixCache,
@@ -224,64 +230,66 @@ fn serve(
 ) -> (usize, Vec<u32>, Vec<Vec<u32>>) {
     let found = prefixes.find("", prompt, &model.new_cache()).unwrap();
     let (known, mut cache) = found.map_or((0, model.new_cache()), |found| (found.tokens, found.cache));
-    let stops = prefixes.stops("", prompt, known);
+    let snapshot_points = prefixes.snapshot_points("", prompt, known);
     let mut read = known;
     while read + 1 < prompt.len() {
-        let stop = stops.iter().copied().find(|stop| *stop > read);
+        let stop = snapshot_points.iter().copied().find(|stop| *stop > read);
         let end = stop.unwrap_or(prompt.len() - 1).min(read + 100);
         model.prefill(&token_row(&prompt[read..end]), &mut cache).unwrap();
         read = end;
-        let keep = if stops.contains(&read) {
-            Keep::Stop
+        let stage = if snapshot_points.contains(&read) {
+            StoreStage::SnapshotPoint
         } else {
-            Keep::WholeBlocks
+            StoreStage::PartialPrompt
         };
-        prefixes.keep("", prompt, &cache, keep, ROOMY).unwrap();
+        prefixes.store("", prompt, &cache, stage, ROOMY).unwrap();
     }
-    let (said, seen) = compute(model, &mut cache, &prompt[read..], 100, answer);
-    let all = [prompt, &said].concat();
-    prefixes.keep("", &all, &cache, Keep::Everything, ROOMY).unwrap();
-    (known, said, seen)
+    let (answered, seen) = compute(model, &mut cache, &prompt[read..], 100, answer);
+    let all = [prompt, &answered].concat();
+    prefixes
+        .store("", &all, &cache, StoreStage::Finished, ROOMY)
+        .unwrap();
+    (known, answered, seen)
 }
 
-/// Windows and recurrent states: texts are gone on from at their snapshots, and nothing of it shows
-/// in a bit.
+/// For windows and recurrent states: texts are resumed at their snapshots, with equal bits.
 #[test]
-fn what_follows_a_snapshot_has_the_bits_of_a_fresh_start() {
+fn snapshots_do_not_change_logits() {
     let _mlx = mlx::exclusive();
     if Backend::current().unwrap() != Backend::Cpu {
         return;
     }
     let mut tested = 0;
-    for (name, model, cuts) in models() {
-        if cuts == Cuts::Anywhere {
+    for (name, model, resume_points) in models() {
+        if resume_points == ResumePoints::Anywhere {
             continue;
         }
         tested += 1;
-        let mut prefixes = PrefixCache::new(ROOMY, cuts);
+        let mut prefixes = PrefixCache::new(ROOMY, resume_points);
         let mut ask = |prompt: &[u32], answer: usize, expected: usize| {
-            let (known, said, seen) = serve(&model, &mut prefixes, prompt, answer);
+            let (known, answered, seen) = serve(&model, &mut prefixes, prompt, answer);
             assert_eq!(known, expected, "{name}: {} tokens", prompt.len());
             let fresh = compute(&model, &mut model.new_cache(), prompt, 2048, answer);
             assert!(
-                fresh == (said.clone(), seen),
+                fresh == (answered.clone(), seen),
                 "{name}: {} tokens after {known}",
                 prompt.len()
             );
-            said
+            answered
         };
         let first = text(600);
-        let said = ask(&first, 300, 0);
+        let answered = ask(&first, 300, 0);
         ask(&first, 3, 599);
-        // The answer's last token has been computed, too.
-        let turn = [&first[..], &said, &[5, 6, 7]].concat();
+        // The last token of the answer is computed as well.
+        let turn = [&first[..], &answered, &[5, 6, 7]].concat();
         ask(&turn, 3, 900);
-        // Others that begin alike: the second leaves a snapshot where it parts from the first.
+        // Other prompts with the same beginning: the second one stores a snapshot where it diverges
+        // from the first.
         let parting = |token: u32| [&first[..400], &vec![token; 200]].concat();
         ask(&parting(9), 3, 0);
         ask(&parting(9), 3, 599);
         ask(&parting(10), 3, 256);
-        // What is less than a block from a snapshot is read again.
+        // Less than a block after a snapshot is computed again.
         ask(&first[..200], 3, 0);
         ask(&first[..200], 3, 0);
     }
@@ -292,26 +300,30 @@ fn what_follows_a_snapshot_has_the_bits_of_a_fresh_start() {
 }
 
 #[test]
-fn stops_are_where_others_may_go_on() {
-    assert_eq!(stops(0, 0, 255), [0; 0]);
-    assert_eq!(stops(0, 0, 256), [256]);
-    assert_eq!(stops(0, 0, 20_000), [8192, 16_384, 20_000]);
-    assert_eq!(stops(9000, 9000, 20_000), [16_384, 20_000]);
-    assert_eq!(stops(0, 1024, 5000), [1024, 5000]);
-    assert_eq!(stops(599, 512, 700), [0; 0], "too near what is known");
-    assert_eq!(stops(0, 512, 600), [512]);
-    assert_eq!(stops(0, 0, 0), [0; 0]);
+fn snapshot_points_are_where_other_prompts_may_resume() {
+    assert_eq!(snapshot_points(0, 0, 255), [0; 0]);
+    assert_eq!(snapshot_points(0, 0, 256), [256]);
+    assert_eq!(snapshot_points(0, 0, 20_000), [8192, 16_384, 20_000]);
+    assert_eq!(snapshot_points(9000, 9000, 20_000), [16_384, 20_000]);
+    assert_eq!(snapshot_points(0, 1024, 5000), [1024, 5000]);
+    assert_eq!(
+        snapshot_points(599, 512, 700),
+        [0; 0],
+        "too close to the cached tokens"
+    );
+    assert_eq!(snapshot_points(0, 512, 600), [512]);
+    assert_eq!(snapshot_points(0, 0, 0), [0; 0]);
 }
 
 #[test]
-fn too_little_is_not_reused_and_salts_are_kept_apart() {
+fn short_prefixes_and_other_salts_are_not_reused() {
     let _mlx = mlx::exclusive();
     let model = model();
-    let mut prefixes = PrefixCache::new(ROOMY, Cuts::Anywhere);
+    let mut prefixes = PrefixCache::new(ROOMY, ResumePoints::Anywhere);
     let mut row = model.new_cache();
     compute(&model, &mut row, &text(60), 60, 0);
     prefixes
-        .keep("a", &text(60), &row, Keep::Everything, ROOMY)
+        .store("a", &text(60), &row, StoreStage::Finished, ROOMY)
         .unwrap();
     let mut found = |salt: &str, tokens: &[u32]| {
         prefixes
@@ -327,7 +339,7 @@ fn too_little_is_not_reused_and_salts_are_kept_apart() {
 }
 
 #[test]
-fn no_more_is_kept_than_there_is_room_for() {
+fn stored_prefixes_stay_within_the_limits() {
     let _mlx = mlx::exclusive();
     let model = model();
     let mut row = model.new_cache();
@@ -335,60 +347,66 @@ fn no_more_is_kept_than_there_is_room_for() {
     let token = block(&row, 0..1).bytes();
     let room = Bytes(token * 600);
     for (capacity, room) in [(room, ROOMY), (ROOMY, room)] {
-        let mut prefixes = PrefixCache::new(capacity, Cuts::Anywhere);
+        let mut prefixes = PrefixCache::new(capacity, ResumePoints::Anywhere);
         prefixes
-            .keep("old", &text(300), &row, Keep::Everything, room)
+            .store("old", &text(300), &row, StoreStage::Finished, room)
             .unwrap();
         assert_eq!(prefixes.bytes(), Bytes(token * 300));
         prefixes
-            .keep("new", &text(700), &row, Keep::Everything, room)
+            .store("new", &text(700), &row, StoreStage::Finished, room)
             .unwrap();
         assert_eq!(
             prefixes.bytes(),
             Bytes(token * 512),
-            "the first two blocks of the new one"
+            "the first two blocks of the new text"
         );
         let found = prefixes.find("new", &text(700), &model.new_cache());
         assert_eq!(found.unwrap().unwrap().tokens, 512);
-        prefixes.give_way(Bytes(token * 511));
-        assert_eq!(prefixes.bytes(), Bytes::ZERO, "both lie in one piece");
+        prefixes.evict(Bytes(token * 511));
+        assert_eq!(prefixes.bytes(), Bytes::ZERO, "both blocks share one span");
     }
-    let mut off = PrefixCache::new(Bytes::ZERO, Cuts::Anywhere);
-    off.keep("", &text(700), &row, Keep::Everything, ROOMY).unwrap();
+    let mut off = PrefixCache::new(Bytes::ZERO, ResumePoints::Anywhere);
+    off.store("", &text(700), &row, StoreStage::Finished, ROOMY)
+        .unwrap();
     assert_eq!(off.bytes(), Bytes::ZERO);
 }
 
-/// A text that came in small chunks, or block by block from a disk, lies in large pieces once it is
-/// complete; with the same bits.
+/// A text that was stored in small chunks, or read block by block from files, is stored in large
+/// spans once it is complete, with equal bits.
 #[test]
-fn a_scattered_text_is_put_together() {
+fn fragmented_text_is_merged() {
     let _mlx = mlx::exclusive();
     let model = model();
-    let mut prefixes = PrefixCache::new(ROOMY, Cuts::Anywhere);
+    let mut prefixes = PrefixCache::new(ROOMY, ResumePoints::Anywhere);
     let (tokens, mut row) = (text(2100), model.new_cache());
     for (index, part) in tokens.chunks(300).enumerate() {
         model.prefill(&token_row(part), &mut row).unwrap();
         let read = &tokens[..300 * index + part.len()];
-        prefixes.keep("", read, &row, Keep::WholeBlocks, ROOMY).unwrap();
+        prefixes
+            .store("", read, &row, StoreStage::PartialPrompt, ROOMY)
+            .unwrap();
     }
     let lengths = |prefixes: &mut PrefixCache| {
         let root = BlockKey::root("", "");
         let found = prefixes.tree.find(root, &tokens, Tiers::Memory);
-        let all = found.held.iter().map(|(block, _)| block.layers()[0].0.dim(2));
+        let all = found
+            .in_memory
+            .iter()
+            .map(|(block, _)| block.layers()[0].0.dim(2));
         all.collect::<Vec<_>>()
     };
-    // 300 tokens are a block, or two.
-    let scattered = [256, 256, 256, 256, 256, 512, 512, 256];
-    assert_eq!(lengths(&mut prefixes), scattered);
+    // Chunks of 300 tokens complete one block or two.
+    let fragmented = [256, 256, 256, 256, 256, 512, 512, 256];
+    assert_eq!(lengths(&mut prefixes), fragmented);
     let bytes = prefixes.bytes();
     let full = Bytes(bytes.0 + 52 * bytes.0 / 2048);
-    prefixes.keep("", &tokens, &row, Keep::Everything, full).unwrap();
-    assert_eq!(
-        lengths(&mut prefixes)[..8],
-        scattered,
-        "there is no room for copies"
-    );
-    prefixes.keep("", &tokens, &row, Keep::Everything, ROOMY).unwrap();
+    prefixes
+        .store("", &tokens, &row, StoreStage::Finished, full)
+        .unwrap();
+    assert_eq!(lengths(&mut prefixes)[..8], fragmented, "no room for copies");
+    prefixes
+        .store("", &tokens, &row, StoreStage::Finished, ROOMY)
+        .unwrap();
     assert_eq!(
         lengths(&mut prefixes),
         [2048, 2048, 2048, 2048, 2048, 2048, 2048, 2048, 52]

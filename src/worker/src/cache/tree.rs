@@ -1,16 +1,15 @@
-//! Which prefixes are held: a tree of blocks, each with up to [`BLOCK_TOKENS`] tokens that follow
-//! its parent's. Only whole blocks have children, so a shared beginning is held once. A block is in
-//! memory, in a file, or both. Pure: what a block holds in memory is the caller's, and so are the
-//! files.
+//! Tree of cached prefixes: each block has up to [`BLOCK_TOKENS`] tokens that follow its parent's
+//! tokens. Only complete blocks have children, so that a shared prefix is stored once. A block is
+//! in memory, in a file, or both. Pure: the caller owns the contents of blocks and the files.
 //!
-//! The least recently used goes first, the deepest first among equals. Whoever uses a block uses
-//! all before it: a block in memory has all its ancestors in memory, too. A file whose ancestors
-//! are lost is not found, and goes in its turn. In memory, neighbours share spans ([`spans`]),
-//! which go as a whole.
+//! Eviction is least recently used first; among equals, the deepest first. Using a block uses all
+//! its ancestors. A block in memory has all its ancestors in memory. A file whose ancestors are
+//! lost is not found, and is evicted in its turn. In memory, adjacent blocks share spans
+//! ([`spans`]), which are evicted as a whole.
 //!
-//! Of a model that keeps all tokens, any beginning of a block can be used ([`Cuts::Anywhere`]).
-//! Others can only begin where what their layers hold besides was kept: at the end of a block with
-//! a snapshot ([`snapshots`]).
+//! If the model keeps all tokens, a text can be resumed at any position
+//! ([`ResumePoints::Anywhere`]). Other models can only be resumed where the state of their layers
+//! was stored: at the end of a block with a snapshot ([`snapshots`]).
 
 mod snapshots;
 mod spans;
@@ -25,20 +24,20 @@ use super::key::BlockKey;
 use rooflet_model::config::{LayerConfig, ModelConfig};
 use rooflet_roofline::memory::CACHE_STEP_TOKENS;
 
-/// Tokens of a whole block: the step by which caches grow.
+/// Number of tokens of a complete block, the step by which caches grow.
 pub(super) const BLOCK_TOKENS: usize = CACHE_STEP_TOKENS as usize;
 
-/// Where a text that is known can be cut for another to go on from there.
+/// Positions at which a cached text can be resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cuts {
+pub(crate) enum ResumePoints {
     Anywhere,
-    /// At the ends of blocks that hold a snapshot.
+    /// At the ends of blocks with a snapshot.
     AtSnapshots,
 }
 
-impl Cuts {
+impl ResumePoints {
     pub(crate) fn of(config: &ModelConfig) -> Self {
-        if config.layers.iter().all(LayerConfig::keeps_all) {
+        if config.layers.iter().all(LayerConfig::keeps_all_tokens) {
             Self::Anywhere
         } else {
             Self::AtSnapshots
@@ -46,27 +45,27 @@ impl Cuts {
     }
 }
 
-/// Places of blocks.
+/// Tiers that a search covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tiers {
     Memory,
     Both,
 }
 
-/// Blocks by what leads to them; `B` is what a block holds in memory ([`InMemory`]).
+/// Tree of blocks; `B` is the content of a block in memory ([`MemoryBlock`]).
 #[derive(Debug)]
 pub(super) struct Tree<B> {
-    cuts: Cuts,
+    resume_points: ResumePoints,
     nodes: HashMap<BlockKey, Node<B>>,
-    /// Of each block, and of the roots, which are no blocks themselves.
+    /// Children of each block, and of the roots, which are not blocks themselves.
     children: HashMap<BlockKey, Vec<BlockKey>>,
     memory: Spans,
     files: Files,
-    /// Counts uses.
+    /// Number of uses.
     now: u64,
 }
 
-/// The blocks in files.
+/// Blocks in files.
 #[derive(Debug, Default)]
 struct Files {
     order: EvictionOrder<BlockKey>,
@@ -76,82 +75,82 @@ struct Files {
 #[derive(Debug)]
 struct Node<B> {
     parent: BlockKey,
-    /// Tokens before its own.
+    /// Number of tokens before the block.
     depth: usize,
     tokens: Box<[u32]>,
     used: u64,
-    memory: Option<Held<B>>,
+    memory: Option<MemoryEntry<B>>,
     file: Option<Stored>,
 }
 
 #[derive(Debug)]
-struct Held<B> {
-    held: B,
+struct MemoryEntry<B> {
+    content: B,
     size: Stored,
     span: SpanId,
 }
 
-/// What of a block is somewhere.
+/// Stored content of a block in one tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) bytes: u64,
-    /// A snapshot is with it.
+    /// Set if a snapshot is stored with the block.
     pub(super) snapshot: bool,
 }
 
-/// The longest beginning of a text that is there.
+/// Longest cached prefix of a text.
 #[derive(Debug)]
 pub(super) struct Found<'a, B> {
-    /// Its blocks in memory, each with how many of its tokens count.
-    pub(super) held: Vec<(&'a B, usize)>,
-    /// The blocks after those, which only have files.
-    pub(super) filed: Vec<Filed>,
+    /// Blocks in memory, each with the number of its tokens that match.
+    pub(super) in_memory: Vec<(&'a B, usize)>,
+    /// The blocks after those, which are only in files.
+    pub(super) in_files: Vec<FileBlock>,
 }
 
 impl<B> Found<'_, B> {
-    /// Of the text, in memory.
-    pub(super) fn held_tokens(&self) -> usize {
-        self.held.iter().map(|(_, length)| length).sum()
+    /// Number of matching tokens in memory.
+    pub(super) fn memory_tokens(&self) -> usize {
+        self.in_memory.iter().map(|(_, length)| length).sum()
     }
 }
 
-/// A block in a file.
+/// Block in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Filed {
+pub(super) struct FileBlock {
     pub(super) key: BlockKey,
     pub(super) bytes: u64,
-    /// Those of its tokens that count.
+    /// Number of its tokens that match.
     pub(super) tokens: usize,
 }
 
-/// A block in memory.
+/// Block in memory.
 #[derive(Debug)]
 pub(super) struct Block<'a, B> {
-    pub(super) held: &'a B,
+    pub(super) content: &'a B,
     pub(super) parent: BlockKey,
-    /// Tokens before its own.
+    /// Number of tokens before the block.
     pub(super) depth: usize,
     pub(super) tokens: &'a [u32],
 }
 
-/// A part of a text that is not in memory.
+/// Part of a text that is not in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Missing {
     pub(super) parent: BlockKey,
-    /// Its tokens' places in the text.
+    /// Position of its tokens in the text.
     pub(super) range: Range<usize>,
 }
 
-/// What a block holds in memory.
-pub(super) trait InMemory {
-    /// Takes the snapshot of another of the same tokens.
+/// Content of a block in memory.
+pub(super) trait MemoryBlock {
+    /// Adopts the snapshot of another block with the same tokens.
     fn take_snapshot(&mut self, other: Self);
 }
 
-impl<B: InMemory> Tree<B> {
-    pub(super) fn new(cuts: Cuts) -> Self {
+impl<B: MemoryBlock> Tree<B> {
+    pub(super) fn new(resume_points: ResumePoints) -> Self {
         Self {
-            cuts,
+            resume_points,
             nodes: HashMap::new(),
             children: HashMap::new(),
             memory: Spans::default(),
@@ -160,45 +159,45 @@ impl<B: InMemory> Tree<B> {
         }
     }
 
-    /// Of everything in memory.
+    /// Size of all blocks in memory.
     pub(super) fn bytes(&self) -> u64 {
         self.memory.bytes()
     }
 
-    /// Of all files.
+    /// Size of all files.
     pub(super) fn file_bytes(&self) -> u64 {
         self.files.bytes
     }
 
-    pub(super) fn cuts(&self) -> Cuts {
-        self.cuts
+    pub(super) fn resume_points(&self) -> ResumePoints {
+        self.resume_points
     }
 
-    /// The longest beginning of `tokens` that is there and can be gone on from; of what is in
-    /// memory, or in either place. Its blocks are used by this.
+    /// Returns the longest cached prefix of `tokens` that can be resumed, in memory only or in both
+    /// tiers. Marks its blocks as used.
     pub(super) fn find(&mut self, root: BlockKey, tokens: &[u32], tiers: Tiers) -> Found<'_, B> {
         self.now += 1;
-        let path = match self.cuts {
-            Cuts::Anywhere => match tiers {
+        let path = match self.resume_points {
+            ResumePoints::Anywhere => match tiers {
                 Tiers::Memory => self.path(root, tokens, |node| node.memory.is_some()),
                 Tiers::Both => self.path(root, tokens, |_| true),
             },
-            Cuts::AtSnapshots => self.resumable(root, tokens, tiers),
+            ResumePoints::AtSnapshots => self.resumable(root, tokens, tiers),
         };
         for (key, _) in &path {
             self.touch(*key);
         }
         let last = path.last().map(|(key, _)| *key);
-        let (mut held, mut filed) = (Vec::new(), Vec::new());
+        let (mut in_memory, mut in_files) = (Vec::new(), Vec::new());
         for (key, length) in path {
             let Some(node) = self.nodes.get(&key) else { break };
-            let needs_snapshot = self.cuts == Cuts::AtSnapshots && last == Some(key);
+            let needs_snapshot = self.resume_points == ResumePoints::AtSnapshots && last == Some(key);
             let enough = |size: Stored| size.snapshot || !needs_snapshot;
             match (&node.memory, node.file) {
-                (Some(block), _) if filed.is_empty() && enough(block.size) => {
-                    held.push((&block.held, length));
+                (Some(block), _) if in_files.is_empty() && enough(block.size) => {
+                    in_memory.push((&block.content, length));
                 }
-                (_, Some(size)) if tiers == Tiers::Both && enough(size) => filed.push(Filed {
+                (_, Some(size)) if tiers == Tiers::Both && enough(size) => in_files.push(FileBlock {
                     key,
                     bytes: size.bytes,
                     tokens: length,
@@ -206,11 +205,11 @@ impl<B: InMemory> Tree<B> {
                 _ => break,
             }
         }
-        Found { held, filed }
+        Found { in_memory, in_files }
     }
 
-    /// The blocks of the longest beginning of `tokens` that is known, each with how many of its
-    /// tokens count; of those that `count`.
+    /// Blocks of the longest cached prefix of `tokens`, each with the number of its tokens that
+    /// match. Considers only blocks for which `filter` is true.
     fn path(
         &self,
         root: BlockKey,
@@ -229,30 +228,31 @@ impl<B: InMemory> Tree<B> {
         path
     }
 
-    /// The blocks that hold `tokens`, as far as they are known.
-    pub(super) fn holders(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
-        match self.cuts {
-            Cuts::Anywhere => self
+    /// Blocks that hold `tokens`, as far as they are cached.
+    pub(super) fn blocks_of(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
+        match self.resume_points {
+            ResumePoints::Anywhere => self
                 .path(root, tokens, |_| true)
                 .into_iter()
                 .map(|(key, _)| key)
                 .collect(),
-            Cuts::AtSnapshots => self.whole_path(root, tokens),
+            ResumePoints::AtSnapshots => self.whole_path(root, tokens),
         }
     }
 
-    /// How much of `tokens` is known, wherever it is, and whether or not it can be gone on from.
-    pub(super) fn known(&self, root: BlockKey, tokens: &[u32]) -> usize {
+    /// Number of leading tokens that are cached in any tier, whether or not they can be resumed.
+    pub(super) fn known_tokens(&self, root: BlockKey, tokens: &[u32]) -> usize {
         self.path(root, tokens, |_| true)
             .iter()
             .map(|(_, length)| length)
             .sum()
     }
 
-    /// The parts of `tokens` that are not in memory, in order. The others are used by this.
+    /// Returns the parts of `tokens` that are not in memory, in order. Marks the other blocks as
+    /// used.
     pub(super) fn missing(&mut self, root: BlockKey, tokens: &[u32]) -> Vec<Missing> {
         self.now += 1;
-        if self.cuts == Cuts::AtSnapshots {
+        if self.resume_points == ResumePoints::AtSnapshots {
             return self.missing_to_snapshot(root, tokens);
         }
         let mut missing = Vec::new();
@@ -272,10 +272,10 @@ impl<B: InMemory> Tree<B> {
         missing
     }
 
-    /// Puts blocks into memory that were [`missing`](Self::missing) or
-    /// [scattered](Self::scattered), each the parent of the next, used as recently as `parent`.
-    /// They are in memory of their own together. Returns the files that are of no use any more: of
-    /// a shorter beginning of one of them.
+    /// Inserts blocks that were [`missing`](Self::missing) or [`fragmented`](Self::fragmented),
+    /// each the parent of the next, with the last use of `parent`. They share one span. Returns
+    /// blocks whose files became useless, because they hold a shorter beginning of an inserted
+    /// block.
     pub(super) fn insert<'a>(
         &mut self,
         mut parent: BlockKey,
@@ -283,59 +283,58 @@ impl<B: InMemory> Tree<B> {
     ) -> Vec<BlockKey> {
         let mut obsolete = Vec::new();
         let span = self.memory.new_span();
-        for (tokens, size, held) in blocks {
+        for (tokens, size, content) in blocks {
             let key = self.add(parent, tokens);
-            self.put(key, size, held, span);
-            if self.cuts == Cuts::Anywhere {
-                obsolete.extend(self.forget_shorter(parent, tokens));
+            self.put(key, size, content, span);
+            if self.resume_points == ResumePoints::Anywhere {
+                obsolete.extend(self.evict_shorter(parent, tokens));
             }
             parent = key;
         }
         obsolete
     }
 
-    /// Lets go of the children that have a beginning of `tokens`, where any beginning of those will
-    /// do. Returns those that had files.
-    fn forget_shorter(&mut self, parent: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
+    /// Evicts children that hold a beginning of `tokens`, if a text can be resumed at any position.
+    /// Returns those that had files.
+    fn evict_shorter(&mut self, parent: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
         let siblings = self.children.get(&parent).cloned().unwrap_or_default();
         let shorter = |node: &Node<B>| node.tokens.len() < tokens.len() && tokens.starts_with(&node.tokens);
         let mut obsolete = Vec::new();
         for sibling in siblings {
             if self.nodes.get(&sibling).is_some_and(shorter) {
-                self.forget(sibling);
-                obsolete.extend(self.lose_file(sibling).then_some(sibling));
+                self.evict(sibling);
+                obsolete.extend(self.remove_file_of(sibling).then_some(sibling));
             }
         }
         obsolete
     }
 
-    /// Puts a block into memory that is in a file. Nothing happens if it is not any more, or if it
-    /// is in memory already with no less to it.
-    pub(super) fn hold(&mut self, key: BlockKey, size: Stored, held: B) {
+    /// Inserts a block into memory that was read from its file. Does nothing if the block is
+    /// unknown by now, or if it is in memory with no less content.
+    pub(super) fn insert_loaded(&mut self, key: BlockKey, size: Stored, content: B) {
         let there = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
         if there.is_some_and(|there| there.size.snapshot || !size.snapshot) {
             return;
         }
         let span = self.memory.new_span();
-        self.put(key, size, held, span);
+        self.put(key, size, content, span);
     }
 
-    /// In place of what was in memory of it; where it can only be a snapshot that is new, that is
-    /// all that is taken.
-    fn put(&mut self, key: BlockKey, size: Stored, held: B, span: SpanId) {
-        if self.cuts == Cuts::Anywhere {
-            self.forget_only(key);
+    /// Replaces the block in memory. If only its snapshot can be new, only that is adopted.
+    fn put(&mut self, key: BlockKey, size: Stored, content: B, span: SpanId) {
+        if self.resume_points == ResumePoints::Anywhere {
+            self.clear_memory(key);
         }
         let Some(node) = self.nodes.get_mut(&key) else {
             return;
         };
         match &mut node.memory {
             None => {
-                node.memory = Some(Held { held, size, span });
+                node.memory = Some(MemoryEntry { content, size, span });
                 self.memory.add(span, key, node.depth, node.used, size.bytes);
             }
             Some(there) => {
-                there.held.take_snapshot(held);
+                there.content.take_snapshot(content);
                 self.memory
                     .grow(there.span, size.bytes.saturating_sub(there.size.bytes));
                 there.size = size;
@@ -343,36 +342,37 @@ impl<B: InMemory> Tree<B> {
         }
     }
 
-    /// A block in memory.
+    /// Returns a block in memory.
     pub(super) fn get(&self, key: BlockKey) -> Option<Block<'_, B>> {
         let node = self.nodes.get(&key)?;
         let memory = node.memory.as_ref()?;
         Some(Block {
-            held: &memory.held,
+            content: &memory.content,
             parent: node.parent,
             depth: node.depth,
             tokens: &node.tokens,
         })
     }
 
-    /// Whether a file has all that memory has of a block.
+    /// Returns true if the file holds everything that memory holds of a block.
     pub(super) fn has_file(&self, key: BlockKey) -> bool {
         self.nodes.get(&key).is_some_and(|node| {
-            let snapshot = node.memory.as_ref().is_some_and(|held| held.size.snapshot);
+            let snapshot = node.memory.as_ref().is_some_and(|entry| entry.size.snapshot);
             node.file.is_some_and(|file| file.snapshot || !snapshot)
         })
     }
 
-    /// Whether a block may come into memory: one that is known, all of whose ancestors are there.
-    pub(super) fn continues_memory(&self, key: BlockKey) -> bool {
+    /// Returns true if a block may be inserted into memory: it is known, and its ancestors are in
+    /// memory.
+    pub(super) fn can_enter_memory(&self, key: BlockKey) -> bool {
         self.nodes.get(&key).is_some_and(|node| {
             let parent = self.nodes.get(&node.parent);
-            // What is first has a root for a parent, which is no block.
+            // The parent of a first block is a root, which is not a block.
             parent.is_none_or(|parent| parent.memory.is_some())
         })
     }
 
-    /// A block has a file, in place of another it may have had.
+    /// Records the file of a block, in place of an earlier one.
     pub(super) fn add_file(&mut self, parent: BlockKey, tokens: &[u32], size: Stored) {
         let key = self.add(parent, tokens);
         if let Some(node) = self.nodes.get_mut(&key) {
@@ -383,7 +383,7 @@ impl<B: InMemory> Tree<B> {
         }
     }
 
-    /// A block and all before it are used.
+    /// Marks a block and all its ancestors as used.
     pub(super) fn touch_path(&mut self, key: BlockKey) {
         self.now += 1;
         let mut next = Some(key);
@@ -393,14 +393,14 @@ impl<B: InMemory> Tree<B> {
         }
     }
 
-    /// Blocks and all before them are used, the last one of them last.
+    /// Marks blocks and all their ancestors as used, in order: the last block has the latest use.
     pub(super) fn touch_paths(&mut self, keys: &[BlockKey]) {
         let before = self.now;
         let last = before + keys.len() as u64;
         for (later, key) in (0..).zip(keys.iter().rev()) {
             self.now = last - later;
             let mut next = Some(*key);
-            // What later ones have in common with it is touched already.
+            // Ancestors shared with later blocks are already marked.
             while let Some(key) = next
                 && let Some(node) = self.nodes.get(&key).filter(|node| node.used <= before)
             {
@@ -411,8 +411,8 @@ impl<B: InMemory> Tree<B> {
         self.now = last;
     }
 
-    /// A block's file is gone, or about to; whether there was one.
-    pub(super) fn lose_file(&mut self, key: BlockKey) -> bool {
+    /// Removes the file of a block. Returns true if there was one.
+    pub(super) fn remove_file_of(&mut self, key: BlockKey) -> bool {
         let Some(node) = self.nodes.get_mut(&key) else {
             return false;
         };
@@ -424,35 +424,35 @@ impl<B: InMemory> Tree<B> {
         file.is_some()
     }
 
-    /// Lets go of what is in memory and was used longest ago until that is no more than `limit`
-    /// bytes; not of what the last use of the tree was about, unless `all`.
+    /// Evicts the least recently used spans from memory until at most `limit` bytes remain. Unless
+    /// `all`, spares the blocks of the tree's latest use.
     pub(super) fn shrink(&mut self, limit: u64, all: bool) {
         while self.memory.bytes() > limit {
             match self.memory.first() {
-                // From its end: what is before has to be there as long as this is.
+                // In reverse order: ancestors must stay in memory as long as their descendants.
                 Some((used, blocks)) if all || used < self.now => {
-                    blocks.into_iter().rev().for_each(|key| self.forget(key));
+                    blocks.into_iter().rev().for_each(|key| self.evict(key));
                 }
                 Some(_) | None => return,
             }
         }
     }
 
-    /// Gives up files used longest ago until they have no more than `limit` bytes, and returns
-    /// whose.
+    /// Removes the least recently used files until at most `limit` bytes remain. Returns their
+    /// blocks.
     pub(super) fn shrink_files(&mut self, limit: u64) -> Vec<BlockKey> {
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         while self.files.bytes > limit
             && let Some((_, key)) = self.files.order.first()
         {
-            self.lose_file(key);
-            gone.push(key);
+            self.remove_file_of(key);
+            removed.push(key);
         }
-        gone
+        removed
     }
 
-    /// The child that has most of the beginning of `tokens`, and how much; of equals, one in
-    /// memory.
+    /// Child that shares the most leading tokens with `tokens`, and their number. Among equals,
+    /// prefers a block in memory.
     fn longest_child(
         &self,
         parent: BlockKey,
@@ -473,7 +473,7 @@ impl<B: InMemory> Tree<B> {
         (length > 0).then_some((key, length))
     }
 
-    /// A block that is nowhere yet, if there is none of these tokens.
+    /// Adds a block without contents, unless it exists.
     fn add(&mut self, parent: BlockKey, tokens: &[u32]) -> BlockKey {
         let key = parent.child(tokens);
         if !self.nodes.contains_key(&key) {
@@ -498,7 +498,7 @@ impl<B: InMemory> Tree<B> {
     fn touch(&mut self, key: BlockKey) {
         if let Some(node) = self.nodes.get_mut(&key) {
             let before = std::mem::replace(&mut node.used, self.now);
-            if let Some(Held { span, .. }) = &node.memory {
+            if let Some(MemoryEntry { span, .. }) = &node.memory {
                 self.memory.touch(*span, self.now);
             }
             if let Some(file) = node.file {
@@ -508,21 +508,21 @@ impl<B: InMemory> Tree<B> {
         }
     }
 
-    /// Takes a block out of memory.
-    fn forget(&mut self, key: BlockKey) {
-        self.forget_only(key);
+    /// Evicts a block from memory.
+    fn evict(&mut self, key: BlockKey) {
+        self.clear_memory(key);
         self.prune(key);
     }
 
-    fn forget_only(&mut self, key: BlockKey) {
+    fn clear_memory(&mut self, key: BlockKey) {
         if let Some(node) = self.nodes.get_mut(&key)
-            && let Some(Held { span, .. }) = node.memory.take()
+            && let Some(MemoryEntry { span, .. }) = node.memory.take()
         {
             self.memory.remove(span, key);
         }
     }
 
-    /// Removes a block that is nowhere, as far up as there are such and nothing comes after them.
+    /// Removes a block without contents and without children, and likewise its ancestors.
     fn prune(&mut self, mut key: BlockKey) {
         while let Some(node) = self.nodes.get(&key)
             && node.memory.is_none()

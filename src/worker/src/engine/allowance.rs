@@ -1,5 +1,5 @@
-//! The share of the chip's time that the engine keeps to. The agent says how much, as long as
-//! another replica makes use of what it was promised; see `agent/pacing.rs`.
+//! Limit of the engine's share of the chip's time. The agent sets it while another replica uses its
+//! reserved bandwidth; see `agent/src/workers/pacing.rs`.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -7,30 +7,29 @@ use std::time::{Duration, Instant};
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::{lock, wait};
 
-/// What was said holds for so long, and no longer: an agent that is gone must not leave a slow
-/// worker behind.
-const HOLDS_FOR: Duration = Duration::from_secs(10);
+/// Validity of a share. If the agent stops, the worker returns to full speed after this time.
+const VALIDITY: Duration = Duration::from_secs(10);
 
-/// No rest is longer, whatever a step took.
-const LONGEST_REST: Duration = Duration::from_secs(30);
+/// Maximum duration of a rest, whatever the duration of the step.
+const MAX_REST: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// Current limit of the engine's share.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     clock: Clock,
-    told: Mutex<Told>,
+    limit: Mutex<Limit>,
     changed: Condvar,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Told {
-    /// Below 1, and until when.
+struct Limit {
+    /// Share below 1, and the end of its validity.
     share: Option<(f64, Instant)>,
-    /// The engine is to end: no rest any more.
+    /// Set when the engine ends: no more rests.
     ended: bool,
 }
 
-impl Told {
+impl Limit {
     fn share(&self, now: Instant) -> Option<f64> {
         let (share, until) = self.share.filter(|_| !self.ended)?;
         (now < until).then_some(share)
@@ -41,42 +40,42 @@ impl Allowance {
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
-            told: Mutex::default(),
+            limit: Mutex::default(),
             changed: Condvar::new(),
         }
     }
 
-    /// The engine may take so much of the time; what is no part of 1 is all of it.
+    /// Sets the engine's share of the time. Values outside of 0 to 1 remove the limit.
     pub(crate) fn allow(&self, share: f64) {
-        let until = self.clock.instant() + HOLDS_FOR;
-        lock(&self.told).share = (share > 0.0 && share < 1.0).then_some((share, until));
+        let until = self.clock.instant() + VALIDITY;
+        lock(&self.limit).share = (share > 0.0 && share < 1.0).then_some((share, until));
         self.changed.notify_all();
     }
 
     pub(crate) fn end(&self) {
-        lock(&self.told).ended = true;
+        lock(&self.limit).ended = true;
         self.changed.notify_all();
     }
 
     pub(crate) fn is_limited(&self) -> bool {
-        lock(&self.told).share(self.clock.instant()).is_some()
+        lock(&self.limit).share(self.clock.instant()).is_some()
     }
 
-    /// Leaves others their part of the time after having worked for so long, by what is allowed
-    /// meanwhile.
+    /// Rests after `worked`, so that the engine keeps to its share. Ends early if the share
+    /// changes.
     pub(crate) fn rest(&self, worked: Duration) {
         let begin = self.clock.instant();
-        let mut told = lock(&self.told);
+        let mut limit = lock(&self.limit);
         loop {
             let now = self.clock.instant();
-            let Some(share) = told.share(now) else { return };
+            let Some(share) = limit.share(now) else { return };
             let due = Duration::try_from_secs_f64(worked.as_secs_f64() * (share.recip() - 1.0));
-            let due = due.unwrap_or(LONGEST_REST).min(LONGEST_REST);
+            let due = due.unwrap_or(MAX_REST).min(MAX_REST);
             let left = due.saturating_sub(now - begin);
             if left.is_zero() {
                 return;
             }
-            told = wait(&self.changed, told, left);
+            limit = wait(&self.changed, limit, left);
         }
     }
 }
@@ -91,7 +90,7 @@ mod tests {
     use rooflet_base::clock::ManualClock;
 
     #[test]
-    fn what_was_said_holds_until_it_is_old() {
+    fn share_expires() {
         let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
         let allowance = Allowance::new(Clock::Manual(manual.clone()));
         assert!(!allowance.is_limited());
@@ -105,22 +104,22 @@ mod tests {
             allowance.allow(share);
             assert_eq!(allowance.is_limited(), limited, "{share}");
         }
-        manual.advance(HOLDS_FOR);
-        assert!(!allowance.is_limited(), "the agent has not been heard since");
+        manual.advance(VALIDITY);
+        assert!(!allowance.is_limited(), "the share has expired");
         allowance.allow(0.5);
         allowance.end();
         assert!(!allowance.is_limited());
     }
 
     #[test]
-    fn rest_is_in_proportion_to_work_and_ends_when_there_is_no_reason_left() {
+    fn rest_is_proportional_to_work_and_ends_with_the_limit() {
         let allowance = Arc::new(Allowance::new(Clock::System));
         let rest = |worked| {
             let begin = Clock::System.instant();
             allowance.rest(Duration::from_millis(worked));
             Clock::System.instant() - begin
         };
-        assert!(rest(10_000) < Duration::from_secs(5), "nobody has said anything");
+        assert!(rest(10_000) < Duration::from_secs(5), "no share is set");
         allowance.allow(0.2);
         assert!(rest(10) >= Duration::from_millis(40));
         let other = Arc::clone(&allowance);
@@ -131,6 +130,6 @@ mod tests {
         let begin = Clock::System.instant();
         allowance.allow(1.0);
         let woken = resting.join().unwrap() - begin;
-        assert!(woken < LONGEST_REST / 2, "{woken:?}");
+        assert!(woken < MAX_REST / 2, "{woken:?}");
     }
 }

@@ -1,46 +1,47 @@
-//! When the device is to be given up. What one request runs into is that request's; but a GPU that
-//! its driver has put aside fails all of them from then on, and takes work of another process only.
+//! Detection of a lost device. A failure usually concerns one request. But after a GPU fault, macOS
+//! rejects all further work of the process, and only a new process can use the GPU.
 
 use crate::batch::step_error::StepError;
 
-/// In the text of each error of a process that macOS has put aside:
+/// Part of the error text after macOS has excluded a process from the GPU:
 /// `kIOGPUCommandBufferCallbackErrorSubmissionsIgnored`.
-const PUT_ASIDE: &str = "SubmissionsIgnored";
+const SUBMISSIONS_IGNORED: &str = "SubmissionsIgnored";
 
-/// So many steps in a row in which something failed and nothing was computed. A request that fails
-/// by itself comes three times from OpenAI's clients, which try it twice more.
-const MOST_STEPS: u32 = 8;
+/// Number of consecutive steps with failures and without any result after which the device counts
+/// as lost. A single failing request causes up to three such steps, because OpenAI's clients retry
+/// twice.
+const MAX_FAILED_STEPS: u32 = 8;
 
-/// The device computes nothing any more.
+/// Error for a device that no longer computes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the engine's device computes nothing any more, which only another process mends: {last}")]
+#[error("the engine's device no longer computes, restart the worker: {last}")]
 pub struct DeviceLost {
     /// Text of the last failure.
     last: String,
 }
 
-/// See the module's text.
+/// Failures of the last steps.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    /// In this step.
+    /// Set if a row was computed in this step.
     computed: bool,
     failed: Option<String>,
-    /// In a row.
+    /// Number of consecutive failed steps.
     steps: u32,
 }
 
 impl Failures {
-    /// What came of a row of a pass that was waited for.
-    pub(super) fn saw(&mut self, outcome: Result<(), &StepError>) {
+    /// Records the outcome of a row.
+    pub(super) fn record(&mut self, outcome: Result<(), &StepError>) {
         match outcome {
             Ok(()) => self.computed = true,
             Err(err @ (StepError::Engine(_) | StepError::Read(_))) => self.failed = Some(err.to_string()),
-            // The request's own.
+            // Failures of the request itself.
             Err(StepError::Decode(_) | StepError::Constraint(_)) => {}
         }
     }
 
-    /// Returns an error if the device is to be given up.
+    /// Ends a step. Returns an error if the device is lost.
     pub(super) fn end_step(&mut self) -> Result<(), DeviceLost> {
         let failed = self.failed.take();
         if std::mem::take(&mut self.computed) {
@@ -49,7 +50,9 @@ impl Failures {
             self.steps += 1;
         }
         match failed {
-            Some(err) if self.steps >= MOST_STEPS || err.contains(PUT_ASIDE) => Err(DeviceLost { last: err }),
+            Some(err) if self.steps >= MAX_FAILED_STEPS || err.contains(SUBMISSIONS_IGNORED) => {
+                Err(DeviceLost { last: err })
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -65,19 +68,19 @@ mod tests {
         StepError::from(ConversionError::from(Exception::custom(text)))
     }
 
-    /// How many steps the device lives: `.` is one that computes, `x` one that fails, `~` one where
-    /// a row fails beside others, `c` one whose request fails by itself.
-    fn lives(steps: &str) -> usize {
+    /// Number of steps until the device counts as lost. Each character is a step: `.` succeeds, `x`
+    /// fails, `~` succeeds for one row and fails for another, `c` fails because of its request.
+    fn steps_until_lost(steps: &str) -> usize {
         let mut failures = Failures::default();
         let end = steps.chars().position(|step| {
             if matches!(step, 'x' | '~') {
-                failures.saw(Err(&unreadable("timeout")));
+                failures.record(Err(&unreadable("timeout")));
             }
             if step == 'c' {
-                failures.saw(Err(&StepError::Constraint(ConstraintError::NoToken)));
+                failures.record(Err(&StepError::Constraint(ConstraintError::NoToken)));
             }
             if matches!(step, '.' | '~') {
-                failures.saw(Ok(()));
+                failures.record(Ok(()));
             }
             failures.end_step().is_err()
         });
@@ -85,27 +88,27 @@ mod tests {
     }
 
     #[test]
-    fn only_a_device_that_computes_nothing_is_given_up() {
-        let most = MOST_STEPS as usize;
-        assert_eq!(lives(&"x".repeat(20)), most - 1);
-        assert_eq!(lives(&"~".repeat(20)), 20);
-        assert_eq!(lives(&"c".repeat(20)), 20);
+    fn detects_device_without_results() {
+        let most = MAX_FAILED_STEPS as usize;
+        assert_eq!(steps_until_lost(&"x".repeat(20)), most - 1);
+        assert_eq!(steps_until_lost(&"~".repeat(20)), 20);
+        assert_eq!(steps_until_lost(&"c".repeat(20)), 20);
         let seldom = "xxxxxxx.".repeat(5);
-        assert_eq!(lives(&seldom), seldom.len());
-        // Steps of others' own failures neither count nor end the row.
-        assert_eq!(lives("xxxxcxxxx."), 8);
+        assert_eq!(steps_until_lost(&seldom), seldom.len());
+        // Failures of requests neither count nor reset the number of failed steps.
+        assert_eq!(steps_until_lost("xxxxcxxxx."), 8);
     }
 
     #[test]
-    fn one_that_its_driver_has_put_aside_is_given_up_at_once() {
-        // As MLX 0.32.2 tells it (omlx#3706).
+    fn detects_ignored_submissions_immediately() {
+        // Error text of MLX 0.32.2 (omlx#3706).
         let text = "[METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU errors) \
                     (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored).";
         let mut failures = Failures::default();
         let failure = unreadable(text);
-        failures.saw(Err(&failure));
+        failures.record(Err(&failure));
         let last = failure.to_string();
-        assert!(last.starts_with("the engine's token cannot be read: ") && last.contains(text));
+        assert!(last.starts_with("reading a token from the device failed: ") && last.contains(text));
         assert_eq!(failures.end_step(), Err(DeviceLost { last }));
     }
 }

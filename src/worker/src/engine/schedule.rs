@@ -1,112 +1,112 @@
-//! What the engine does in its next step, as a value: which waiting requests join, and which
-//! prompts are read on, by how many tokens. Pure: no clock, no MLX; what it must remember from step
-//! to step it hands back in the plan.
+//! Schedule: the plan of the engine's next step, with the waiting requests that join and the
+//! prompts to prefill. Pure: no clock, no MLX. The caller stores the state between steps.
 //!
-//! Every row that decodes takes part in every step, so there is nothing to decide about those.
-//! Requests join in the order of priority, then of arrival, as soon as a row and the memory for the
-//! whole request are free. Nothing overtakes a request that waits for memory, and who has been
-//! overtaken often enough goes first: none starves.
+//! All decoding rows take part in every step. Requests join in the order of priority, then of
+//! arrival, as soon as a row and the memory for the complete request are free. No request overtakes
+//! one that waits for memory. A request that was overtaken too often comes first, so that none
+//! starves.
 
 use std::time::Duration;
 
 use rooflet_roofline::memory::PREFILL_STEP_TOKENS;
 
-/// Requests in the order of their arrival.
+/// Id of a request, ascending in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RequestId(pub u64);
 
-/// Tokens of a prompt per step while nothing decodes. Cancellation is noticed between chunks.
-const ALONE_CHUNK_TOKENS: usize = PREFILL_STEP_TOKENS as usize;
-/// Most tokens of a prompt per step while others decode, where more would hardly be computed
-/// faster.
+/// Maximum number of prompt tokens per step while no row decodes. Cancellation is checked between
+/// chunks.
+const MAX_CHUNK_TOKENS: usize = PREFILL_STEP_TOKENS as usize;
+/// Maximum number of prompt tokens per step while rows decode. Larger chunks would hardly be faster
+/// per token.
 const SHARED_CHUNK_TOKENS: usize = 512;
-/// Fewer would leave the device's matrix units idle.
+/// Minimum chunk. Smaller ones would leave the device's matrix units idle.
 const MIN_CHUNK_TOKENS: usize = 32;
-/// A prompt that goes beside another is not cut into less than this.
-const MIN_BESIDE_TOKENS: usize = 256;
-/// How long chunks should hold up those that decode: a stutter, not a pause.
+/// Minimum chunk of a prompt that shares a pass with another prompt.
+const MIN_SHARED_PASS_TOKENS: usize = 256;
+/// Maximum delay of decoding rows by a chunk.
 const MAX_STALL: Duration = Duration::from_millis(250);
 
-/// Steps in which a request may see later ones join before it.
+/// Number of steps in which later requests may join before a request.
 const MAX_OVERTAKEN_JOINS: u32 = 16;
-/// Chunks that go to later prompts before an earlier one gets the next.
+/// Number of chunks that later prompts may receive before an earlier prompt.
 const MAX_OVERTAKEN_CHUNKS: u32 = 4;
 
-/// A request in the queue.
+/// Request in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub id: RequestId,
-    /// Lower goes first.
+    /// Lower values come first.
     pub priority: i32,
-    /// Plans that named it overtaken.
+    /// Number of plans that preferred a later request.
     pub overtaken: u32,
-    /// The most its cache can take.
+    /// Maximum size of its KV cache.
     pub bytes: u64,
     pub prompt_tokens: usize,
 }
 
-/// A request that has a row.
+/// Request that has a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Running {
     pub id: RequestId,
     pub priority: i32,
-    /// Plans that named it overtaken since its last chunk.
+    /// Number of plans since its last chunk that preferred a later request.
     pub overtaken: u32,
     pub bytes: u64,
-    /// Tokens of the prompt that are not in the cache yet; 0: it decodes.
+    /// Number of prompt tokens that are not in the cache yet. The row decodes if it is 0.
     pub prompt_left: usize,
 }
 
-/// What may be used at a time.
+/// Limits of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub rows: usize,
-    /// For the caches of all rows.
+    /// Memory for the caches of all rows.
     pub bytes: u64,
-    /// Prompts that have fewer tokens together are read in one pass: it takes hardly longer than
-    /// one of them would.
+    /// Maximum total number of tokens of several prompts in one pass. Up to this number, a pass
+    /// takes hardly longer than with one prompt.
     pub pass_tokens: usize,
 }
 
-/// How fast the engine has been; `None` until it has been seen.
+/// Measured speed of the engine; `None` before the first measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Pace {
     pub prefill_tokens_per_second: Option<f64>,
-    /// One decode step of all rows.
+    /// Duration of one decode step of all rows.
     pub step: Option<Duration>,
 }
 
-/// The share of the newest observation in a pace.
-const NEWEST: f64 = 0.2;
+/// Weight of the newest observation in the moving average.
+const NEWEST_WEIGHT: f64 = 0.2;
 
 impl Pace {
-    /// A chunk of so many tokens took so long.
-    pub(crate) fn saw_chunk(&mut self, tokens: usize, took: Duration) {
-        if !took.is_zero() {
-            let rate = tokens as f64 / took.as_secs_f64();
+    /// Records a chunk of `tokens` tokens that took `duration`.
+    pub(crate) fn record_chunk(&mut self, tokens: usize, duration: Duration) {
+        if !duration.is_zero() {
+            let rate = tokens as f64 / duration.as_secs_f64();
             let before = self.prefill_tokens_per_second.unwrap_or(rate);
-            self.prefill_tokens_per_second = Some(before + NEWEST * (rate - before));
+            self.prefill_tokens_per_second = Some(before + NEWEST_WEIGHT * (rate - before));
         }
     }
 
-    pub(crate) fn saw_step(&mut self, took: Duration) {
-        let before = self.step.unwrap_or(took);
-        self.step = Some(before.mul_f64(1.0 - NEWEST) + took.mul_f64(NEWEST));
+    pub(crate) fn record_step(&mut self, duration: Duration) {
+        let before = self.step.unwrap_or(duration);
+        self.step = Some(before.mul_f64(1.0 - NEWEST_WEIGHT) + duration.mul_f64(NEWEST_WEIGHT));
     }
 }
 
-/// The next step.
+/// Plan of the next step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StepPlan {
-    /// They join in this order.
+    /// Requests that join, in order.
     pub join: Vec<RequestId>,
-    /// Of those that run or join, read in one pass.
+    /// Chunks of running or joining requests, computed in one pass.
     pub prefill: Vec<Chunk>,
-    /// An earlier request than one that was preferred.
+    /// Requests that a later request overtakes in this step.
     pub overtaken: Vec<RequestId>,
 }
 
-/// The next tokens of one prompt.
+/// Next tokens of one prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub id: RequestId,
@@ -153,12 +153,12 @@ fn joined(request: &Waiting) -> Running {
     }
 }
 
-/// The longest beginning of the queue for which there is room.
+/// First requests of the sorted queue that fit into the limits.
 fn joining(waiting: &[Waiting], running: &[Running], limits: Limits) -> Vec<Waiting> {
     let mut queue = waiting.to_vec();
     queue.sort_unstable_by_key(|request| {
-        let turn = turn(request.priority, request.overtaken, MAX_OVERTAKEN_JOINS);
-        (turn, request.id)
+        let order = order(request.priority, request.overtaken, MAX_OVERTAKEN_JOINS);
+        (order, request.id)
     });
     let mut bytes: u64 = running.iter().map(|row| row.bytes).sum();
     let room = limits.rows.saturating_sub(running.len());
@@ -169,27 +169,27 @@ fn joining(waiting: &[Waiting], running: &[Running], limits: Limits) -> Vec<Wait
     queue.into_iter().take(room).take_while(fits).collect()
 }
 
-/// Lower goes first: who has been overtaken too often, then by priority.
-fn turn(priority: i32, overtaken: u32, patience: u32) -> (bool, i32) {
+/// Sort key: requests that were overtaken too often come first, then lower priority values.
+fn order(priority: i32, overtaken: u32, patience: u32) -> (bool, i32) {
     let patient = overtaken < patience;
     (patient, if patient { priority } else { 0 })
 }
 
-/// What of the prompts is read next, in order of their turn. Alone, a prompt is read in large
-/// parts; beside rows that decode, in parts that take as long as those may be held up.
+/// Chunks of the next prefill pass, in order. While no row decodes, chunks are large. Otherwise
+/// they take at most as long as decoding rows may be delayed.
 fn chunks(rows: &[Running], limits: Limits, pace: Pace) -> Vec<Chunk> {
     let alone = rows.iter().all(|row| row.prompt_left > 0);
     let most = match pace.prefill_tokens_per_second {
         Some(rate) if !alone => (rate * MAX_STALL.as_secs_f64()) as usize,
-        Some(_) | None => ALONE_CHUNK_TOKENS,
+        Some(_) | None => MAX_CHUNK_TOKENS,
     };
-    let most = (most / MIN_CHUNK_TOKENS * MIN_CHUNK_TOKENS).clamp(MIN_CHUNK_TOKENS, ALONE_CHUNK_TOKENS);
+    let most = (most / MIN_CHUNK_TOKENS * MIN_CHUNK_TOKENS).clamp(MIN_CHUNK_TOKENS, MAX_CHUNK_TOKENS);
     let each = match alone {
         true => most,
         false => most.min(SHARED_CHUNK_TOKENS.max(limits.pass_tokens)),
     };
     let mut prompts: Vec<&Running> = rows.iter().filter(|row| row.prompt_left > 0).collect();
-    prompts.sort_unstable_by_key(|row| place(row, each));
+    prompts.sort_unstable_by_key(|row| prompt_order(row, each));
     let mut chunks = Vec::new();
     let mut room = most.min(limits.pass_tokens);
     for row in prompts {
@@ -197,7 +197,7 @@ fn chunks(rows: &[Running], limits: Limits, pace: Pace) -> Vec<Chunk> {
             [] => row.prompt_left.min(each),
             _ => row.prompt_left.min(each).min(room),
         };
-        if !chunks.is_empty() && tokens < row.prompt_left.min(MIN_BESIDE_TOKENS) {
+        if !chunks.is_empty() && tokens < row.prompt_left.min(MIN_SHARED_PASS_TOKENS) {
             break;
         }
         chunks.push(Chunk { id: row.id, tokens });
@@ -206,21 +206,21 @@ fn chunks(rows: &[Running], limits: Limits, pace: Pace) -> Vec<Chunk> {
     chunks
 }
 
-/// Of equal priority, the prompt that this step would finish, the shortest first, since it costs
-/// the others least; where there is none, the oldest.
-fn place(row: &Running, chunk_tokens: usize) -> impl Ord + use<> {
-    let turn = turn(row.priority, row.overtaken, MAX_OVERTAKEN_CHUNKS);
-    let (patient, _) = turn;
+/// Sort key of prompts. Among equal priorities, prompts that this step can finish come first, the
+/// shortest of them first, because it delays the others least; then the oldest prompt.
+fn prompt_order(row: &Running, chunk_tokens: usize) -> impl Ord + use<> {
+    let order = order(row.priority, row.overtaken, MAX_OVERTAKEN_CHUNKS);
+    let (patient, _) = order;
     let long = !patient || row.prompt_left > chunk_tokens;
     (
-        turn,
+        order,
         long && patient,
         if long { 0 } else { row.prompt_left },
         row.id,
     )
 }
 
-/// What a running request has still to do.
+/// Remaining work of a running request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Remaining {
     pub prompt_tokens: usize,
@@ -228,9 +228,9 @@ pub(crate) struct Remaining {
 }
 
 impl Remaining {
-    /// A text ends where it is cut at the latest, and otherwise after as many tokens as others have
-    /// had; one that has more already is expected to be as long again, since the longer a text is,
-    /// the longer it tends to go on.
+    /// Estimates the remaining work of a request with `produced` tokens. An answer is expected to
+    /// have a typical length. An answer that is longer already is expected to double, because
+    /// longer answers tend to continue longer. `max_tokens` limits both.
     pub(crate) fn new(prompt_tokens: usize, produced: usize, max_tokens: usize, typical: usize) -> Self {
         let expected = if produced < typical {
             typical - produced
@@ -244,9 +244,8 @@ impl Remaining {
     }
 }
 
-/// When the first of the running requests will have ended and its row is free, by the pace seen so
-/// far.
-pub(crate) fn until_a_row_is_free(
+/// Time until the first running request ends and its row is free, at the measured speed.
+pub(crate) fn time_until_free_row(
     running: impl IntoIterator<Item = Remaining>,
     pace: Pace,
 ) -> Option<Duration> {

@@ -1,5 +1,5 @@
-//! The engine's part of a request's span: the intervals `queue`, `prefill` and `decode`, tokens and
-//! the outcome. Names of attributes as in [`rooflet_telemetry::trace`].
+//! The engine's part of a request's trace span: the intervals `queue`, `prefill` and `decode`, the
+//! numbers of tokens, and the outcome. Attribute names are those of [`rooflet_telemetry::trace`].
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ use rooflet_telemetry::meter::Instrument;
 use rooflet_telemetry::trace;
 use rooflet_telemetry::trace::OpenSpan;
 
-/// Tells what the engine did, for one completion, and how it ended.
-pub(crate) fn tell_sequence(
+/// Records the intervals, tokens and outcome of one completion.
+pub(crate) fn record_sequence(
     span: &OpenSpan,
     sequence: &Sequence,
     outcome: Result<&Done, &StepError>,
@@ -35,7 +35,7 @@ pub(crate) fn tell_sequence(
         span.interval("decode", first_token, now, answer);
     }
     let request = sequence.request();
-    // The prompt of all its choices counts once.
+    // All choices of a request share its prompt, which counts once.
     if request.is_first_choice {
         span.add(
             "gen_ai.usage.cache_read.input_tokens",
@@ -75,8 +75,8 @@ fn measure_tokens(span: &OpenSpan, sequence: &Sequence, now: Instant) {
     }
 }
 
-/// The client has gone.
-pub(crate) fn tell_cancelled(span: Option<&OpenSpan>) {
+/// Records that the client has disconnected.
+pub(crate) fn record_cancelled(span: Option<&OpenSpan>) {
     if let Some(span) = span {
         span.set(trace::ERROR_TYPE, "cancelled");
     }

@@ -1,5 +1,4 @@
-//! What the engine's thread needs before its first step: memory for caches, the model, and kernels
-//! that are loaded.
+//! Start of the engine's thread: memory for KV caches, the model, and loaded kernels.
 
 use camino::Utf8Path;
 use tokio::sync::mpsc;
@@ -9,7 +8,7 @@ use crate::batch::sequence::token_row;
 use crate::batch::step_error::StepError;
 use crate::cache::kv_budget::KvBudget;
 use crate::cache::kv_memory::KvMemory;
-use crate::cache::{BlockFiles, Cuts, Disk, OpenFilesError, PrefixCache, fingerprint};
+use crate::cache::{BlockFiles, Disk, OpenFilesError, PrefixCache, ResumePoints, fingerprint};
 use crate::models::Decoder;
 use rooflet_api::wire::ModelInfo;
 use rooflet_artifact::model_dir::ModelDir;
@@ -22,8 +21,8 @@ use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, allocatable};
 
 impl EngineConfig {
-    /// Shortens the context to what the memory can hold, so that a request that is accepted can be
-    /// computed, and holds MLX to that memory.
+    /// Creates the KV memory. Limits the context length to the available memory, so that every
+    /// accepted request can be computed, and limits MLX to that memory.
     pub(super) fn kv_memory(
         &self,
         backend: Backend,
@@ -43,20 +42,20 @@ impl EngineConfig {
         });
         let context = u32::try_from(prompter.context_tokens()).unwrap_or(u32::MAX);
         let budget = KvBudget::new(limit, &model.shape, element, bits, context)
-            .map_err(|err| EngineError::NoRoom { err })?;
+            .map_err(|err| EngineError::InsufficientMemory { err })?;
         let longest = usize::try_from(budget.longest_request()).unwrap_or(usize::MAX);
         if longest < prompter.context_tokens() {
             tracing::warn!(
                 context_tokens = prompter.context_tokens(),
                 fitting_tokens = longest,
                 kv_bytes = budget.bytes().0,
-                "the context is shortened to what fits into memory"
+                "context length limited by memory"
             );
         }
         prompter.limit_context(longest);
         let most = budget.request_bytes(prompter.context_tokens()) * self.max_concurrency as u64;
         let capacity = self.prefix_cache_memory.unwrap_or(Bytes(most));
-        let mut prefixes = PrefixCache::new(capacity, Cuts::of(&model.shape.config));
+        let mut prefixes = PrefixCache::new(capacity, ResumePoints::of(&model.shape.config));
         if let Some(files) = &self.prefix_files {
             let (model, disk) = self
                 .open_files(&files.dir, backend, waker)
@@ -86,7 +85,7 @@ impl EngineConfig {
         let files = BlockFiles::open(dir, model.clone(), self.clock.clone())?;
         let wake = move || {
             if let Some(commands) = waker.upgrade() {
-                // A queue that is full belongs to a thread that is awake.
+                // If the queue is full, the thread is awake anyway.
                 drop(commands.try_send(Command::Wake));
             }
         };
@@ -94,7 +93,7 @@ impl EngineConfig {
         Ok((model, disk))
     }
 
-    /// Sizes are those in memory, which depend on the back end.
+    /// Facts about the model. Sizes are those in memory, which depend on the backend.
     pub(super) fn model_info(&self, backend: Backend) -> ModelInfo {
         let shape = &self.model.shape;
         let element = backend.compute_type(shape.element);
@@ -119,7 +118,7 @@ impl EngineConfig {
     }
 }
 
-/// One prompt and one decode step, so that kernels are loaded before the first request.
+/// Runs one prompt and one decode step, so that the kernels are loaded before the first request.
 pub(super) fn warm(model: &Decoder) -> Result<(), StepError> {
     let mut cache = model.new_cache();
     for tokens in [&[0_u32, 0][..], &[0]] {

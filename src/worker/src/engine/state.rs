@@ -1,5 +1,5 @@
-//! What the engine's thread tells the rest of the worker: phase, progress, counts, speeds. Written
-//! by one thread, read by many.
+//! State that the engine's thread publishes to the rest of the worker: phase, progress, counts and
+//! speeds.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::engine::allowance::Allowance;
-use crate::metrics::KvUse;
+use crate::metrics::KvCacheUsage;
 use rooflet_api::v1alpha1::Sample as Quantiles;
 use rooflet_api::wire::{
     EngineInfo, EngineMemory, MeasuredPrefill, MeasuredSpeed, ModelInfo, RequestCounts, WorkerPhase,
@@ -19,16 +19,17 @@ use rooflet_base::latest::Latest;
 use rooflet_base::mutex::lock;
 use rooflet_base::quantile::median;
 
-/// Requests whose speeds are remembered.
+/// Number of requests whose speeds are stored.
 const RECENT_REQUESTS: usize = 64;
 
-/// An engine that has work and made no step for so long hangs: no prefill chunk takes as long.
+/// Maximum duration of a step. An engine with work that takes longer hangs; no prefill chunk takes
+/// as long.
 const STALL: Duration = Duration::from_secs(180);
 
-/// Of `progress_millis`: nothing to do.
+/// Value of `progress_millis` while the engine is idle.
 const IDLE: u64 = u64::MAX;
 
-/// Of `row_free_millis`.
+/// Value of `row_free_millis` if the time is unknown.
 const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -37,16 +38,16 @@ pub(crate) struct EngineState {
     started: Instant,
     phase: watch::Sender<WorkerPhase>,
     info: OnceLock<(EngineInfo, ModelInfo)>,
-    /// When the engine last made a step, in milliseconds since `started`.
+    /// Time of the last step, in milliseconds since `started`.
     progress_millis: AtomicU64,
     running: AtomicU64,
     queued: AtomicU64,
     completed: AtomicU64,
     failed: AtomicU64,
-    /// When a row will be free, in milliseconds; [`UNKNOWN`] where that cannot be told.
+    /// Time until a row is free, in milliseconds, or [`UNKNOWN`].
     row_free_millis: AtomicU64,
     memory: Mutex<EngineMemory>,
-    kv_use: Mutex<KvUse>,
+    kv_cache_usage: Mutex<KvCacheUsage>,
     recent: Mutex<VecDeque<Sample>>,
     allowance: Allowance,
 }
@@ -55,17 +56,17 @@ pub(crate) struct EngineState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub time_to_first_token: Duration,
-    /// Of that, since it left the queue.
+    /// Part of it after the request left the queue.
     pub prefill: Option<Duration>,
-    /// `None` for a request of one token.
+    /// `None` for a request with one token.
     pub decode_tokens_per_second: Option<f64>,
-    /// Sequences decoded together, on average.
+    /// Average number of sequences that were decoded together.
     pub streams: f64,
     pub prompt_tokens: f64,
-    /// Of these, those that did not have to be computed.
+    /// Number of prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
     pub completion_tokens: usize,
-    /// In the cache, on average while it was decoded.
+    /// Average number of tokens in the cache during decoding.
     pub context_tokens: f64,
 }
 
@@ -84,12 +85,12 @@ impl EngineState {
             failed: AtomicU64::new(0),
             row_free_millis: AtomicU64::new(UNKNOWN),
             memory: Mutex::default(),
-            kv_use: Mutex::default(),
+            kv_cache_usage: Mutex::default(),
             recent: Mutex::default(),
         }
     }
 
-    /// The share of the chip's time that it keeps to.
+    /// Limit of the engine's share of the chip's time.
     pub(crate) fn allowance(&self) -> &Allowance {
         &self.allowance
     }
@@ -106,7 +107,8 @@ impl EngineState {
         self.phase.send_replace(phase);
     }
 
-    /// Called once, by the engine's thread, when it knows its device.
+    /// Sets the facts about engine and model. The engine's thread calls this once, after it has
+    /// opened its device.
     pub(crate) fn set_info(&self, engine: EngineInfo, model: ModelInfo) {
         self.info.get_or_init(|| (engine, model));
     }
@@ -137,7 +139,7 @@ impl EngineState {
         self.progress_millis.store(IDLE, Ordering::Relaxed);
     }
 
-    /// Whether the engine hangs: it has work and makes no step.
+    /// Returns true if the engine hangs: it has work and makes no steps.
     pub(crate) fn is_stalled(&self) -> bool {
         let progress = self.progress_millis.load(Ordering::Relaxed);
         let now = self.clock.instant().duration_since(self.started);
@@ -155,7 +157,7 @@ impl EngineState {
             .store(millis.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
-    /// When a row will be free, as of the last step.
+    /// Time until a row is free, as of the last step.
     pub(crate) fn row_free(&self) -> Option<Duration> {
         let millis = self.row_free_millis.load(Ordering::Relaxed);
         (millis != UNKNOWN).then(|| Duration::from_millis(millis))
@@ -169,15 +171,15 @@ impl EngineState {
         *lock(&self.memory)
     }
 
-    pub(crate) fn set_kv_use(&self, kv_use: KvUse) {
-        *lock(&self.kv_use) = kv_use;
+    pub(crate) fn set_kv_cache_usage(&self, kv_cache_usage: KvCacheUsage) {
+        *lock(&self.kv_cache_usage) = kv_cache_usage;
     }
 
-    pub(crate) fn kv_use(&self) -> KvUse {
-        *lock(&self.kv_use)
+    pub(crate) fn kv_cache_usage(&self) -> KvCacheUsage {
+        *lock(&self.kv_cache_usage)
     }
 
-    /// `None` where there was no answer whose speed counts.
+    /// Counts a completed request. `sample` is `None` if the request has no answer.
     pub(crate) fn add_completed(&self, sample: Option<Sample>) {
         self.completed.fetch_add(1, Ordering::Relaxed);
         let Some(sample) = sample else { return };
@@ -203,9 +205,9 @@ impl EngineState {
 
     pub(crate) fn measured(&self) -> MeasuredSpeed {
         let recent = lock(&self.recent);
-        // A prompt that was partly known says nothing about how fast prompts are computed.
+        // Prompts that were partly cached do not measure the prefill speed.
         let computed = || recent.iter().filter(|sample| sample.cached_tokens == 0);
-        // What was read beside other work tells of that work too.
+        // The prefill time of a request in a batch includes other work.
         let alone = || computed().filter(|sample| sample.streams <= 1.0 && sample.prefill.is_some());
         MeasuredSpeed {
             decode_tokens_per_second: median(recent.iter().filter_map(|s| s.decode_tokens_per_second)),
@@ -234,7 +236,7 @@ impl EngineState {
         }
     }
 
-    /// Of the last request.
+    /// Decode speed of the last request.
     pub(crate) fn last_decode_tokens_per_second(&self) -> Option<f64> {
         lock(&self.recent).back()?.decode_tokens_per_second
     }
@@ -258,7 +260,7 @@ mod tests {
         let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
         let state = EngineState::new(Clock::Manual(manual.clone()));
         manual.advance(STALL * 2);
-        assert!(!state.is_stalled(), "an idle engine may rest for ever");
+        assert!(!state.is_stalled(), "an idle engine is not stalled");
         state.set_progress();
         manual.advance(STALL);
         assert!(!state.is_stalled());
@@ -286,7 +288,7 @@ mod tests {
         }
         let measured = state.measured();
         assert_eq!(measured.samples, 64);
-        // Of 37..=100, without the one that was partly known.
+        // Requests 37 to 100 without the partly cached one.
         assert_eq!(measured.time_to_first_token_seconds, Some(69.0));
         assert_eq!(measured.prompt_tokens, Some(69.0));
         assert_eq!(measured.decode_tokens_per_second, Some(99.5));
@@ -294,7 +296,7 @@ mod tests {
             (measured.streams, measured.context_tokens),
             (Some(1.0), Some(68.5))
         );
-        // Of 37..=89, without the one that was partly known and the one that never waited.
+        // Requests 37 to 89 without the partly cached one and the one without a prefill time.
         let prefill = measured.prefill.unwrap();
         assert_eq!((prefill.prompt_tokens, prefill.samples), (64.0, 51));
         assert_eq!(prefill.seconds, 32.0);

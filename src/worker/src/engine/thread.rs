@@ -1,5 +1,6 @@
-//! The thread's loop, once per step: drop what was cancelled, plan ([`StepPlan`]), let join who
-//! may, one forward pass for all rows that decode, then one over the next parts of some prompts.
+//! Loop of the engine's thread. Each step removes cancelled requests, plans ([`StepPlan`]), admits
+//! waiting requests, runs one forward pass for all decoding rows, and then one over the next chunks
+//! of prompts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use crate::batch::prefill::{Prefill, Prefilled};
 use crate::batch::sequence::{Sequence, TokenTime};
 use crate::batch::step_error::StepError;
 use crate::batch::{Batch, StepToken};
-use crate::cache::Keep;
+use crate::cache::StoreStage;
 use crate::cache::kv_memory::KvMemory;
-use crate::engine::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, until_a_row_is_free};
+use crate::engine::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, time_until_free_row};
 use crate::engine::state::{EngineState, Sample};
 use crate::metrics::{Outcome, StepPart};
 use crate::models::Decoder;
@@ -28,23 +29,22 @@ use rooflet_inference_api::openai::response::FinishReason;
 use rooflet_mlx::backend::Backend;
 use rooflet_mlx::device;
 
-/// Steps between two clearings of MLX's allocator cache. Each costs new allocations; none at all
-/// lets it grow to all that the worker may use.
+/// Number of steps between clearings of MLX's buffer cache. Each clearing causes new allocations;
+/// without clearing, the cache grows to the memory limit.
 const STEPS_PER_CACHE_CLEARING: u64 = 512;
-/// Steps between two readings of the allocator's counters.
+/// Number of steps between readings of the allocator's counters.
 const STEPS_PER_MEMORY_READING: u64 = 64;
 
-/// A shorter chunk takes as long as a decode step, and says nothing about how fast prompts are
-/// read.
+/// Minimum chunk for measuring the prefill speed. A shorter chunk takes as long as a decode step.
 const MEASURED_CHUNK_TOKENS: usize = 256;
 
-/// See the module's text.
+/// State of the engine's thread.
 pub(super) struct EngineThread {
     config: EngineConfig,
     state: Arc<EngineState>,
     stop: Arc<AtomicBool>,
     commands: mpsc::Receiver<Command>,
-    /// For whom this thread waits on; it ends when all others who hold the queue are gone.
+    /// Weak, so that the thread ends when all other senders are dropped.
     waker: mpsc::WeakSender<Command>,
     next_id: u64,
     waiting: VecDeque<Queued>,
@@ -52,8 +52,8 @@ pub(super) struct EngineThread {
     batch: Batch,
     pace: Pace,
     failures: Failures,
-    /// The last chunk of a prompt, submitted with nothing beside it: whose, how many tokens, and
-    /// when.
+    /// Last chunk of a prompt that was submitted alone: its request, number of tokens and start
+    /// time.
     last_chunk: Option<(RequestId, usize, Instant)>,
 }
 
@@ -97,13 +97,13 @@ impl EngineThread {
             self.state.set_progress();
             self.drop_cancelled(&mut kv);
             let begin = self.config.clock.instant();
-            let comes = || !self.waiting.is_empty() || !self.commands.is_empty();
-            kv.tend(&mut self.active, comes, self.pace, &self.config.clock);
+            let has_requests = || !self.waiting.is_empty() || !self.commands.is_empty();
+            kv.poll_files(&mut self.active, has_requests, self.pace, &self.config.clock);
             let plan = self.plan(kv.limit(), backend);
             self.join(&plan, &model, &mut kv);
             let rows = self.active.len();
-            kv.give_way(&self.active, &plan.prefill);
-            self.tell_load(&kv);
+            kv.evict_prefixes(&self.active, &plan.prefill);
+            self.publish_load(&kv);
             self.spent(StepPart::Schedule, begin);
             self.decode(&model, &mut kv);
             if !plan.prefill.is_empty() {
@@ -112,46 +112,47 @@ impl EngineThread {
             self.failures.end_step()?;
             steps += 1;
             self.housekeep(steps);
-            // Who has ended may have left room for those that wait.
+            // A finished request may have left room for waiting ones.
             let stayed = self.active.len() == rows;
             idle = plan == StepPlan::default() && stayed && self.batch.is_empty() && !kv.has_work();
-            self.leave_to_others(begin);
+            self.rest_after_step(begin);
         }
         kv.finish(&self.config.clock);
         Ok(())
     }
 
-    /// Rests after the step that began then, where the agent allows a part of the chip's time only.
-    fn leave_to_others(&self, begin: Instant) {
+    /// Rests after the step that began at `begin`, if the agent limits the engine's share of the
+    /// chip's time.
+    fn rest_after_step(&self, begin: Instant) {
         let allowance = self.state.allowance();
         if allowance.is_limited() {
-            // Else the device would work meanwhile.
-            self.batch.settle();
+            // Without this, the device would work during the rest.
+            self.batch.synchronize();
             let worked = self.config.clock.instant();
             allowance.rest(worked - begin);
-            self.spent(StepPart::Rest, worked);
+            self.spent(StepPart::Yield, worked);
         }
     }
 
-    /// Takes what has been submitted; waits for it where there is nothing to do. False when the
+    /// Processes submitted commands; waits for one if the engine is idle. Returns false if the
     /// engine is to end.
     fn receive(&mut self, kv: &KvMemory, idle: bool) -> bool {
         if idle {
             if self.active.is_empty() && self.waiting.is_empty() {
-                self.rest(kv);
+                self.enter_idle(kv);
             }
             match self.commands.blocking_recv() {
-                Some(command) => self.take(command, kv),
+                Some(command) => self.handle(command, kv),
                 None => return false,
             }
         }
         while let Ok(command) = self.commands.try_recv() {
-            self.take(command, kv);
+            self.handle(command, kv);
         }
         !self.stop.load(Ordering::Relaxed)
     }
 
-    fn take(&mut self, command: Command, kv: &KvMemory) {
+    fn handle(&mut self, command: Command, kv: &KvMemory) {
         match command {
             Command::Run(job) => {
                 let tokens = job.request.prompt.len() + job.request.max_tokens;
@@ -169,32 +170,33 @@ impl EngineThread {
         }
     }
 
-    fn rest(&self, kv: &KvMemory) {
-        // What the last requests used is of no use to the next ones, whose sizes differ.
+    fn enter_idle(&self, kv: &KvMemory) {
+        // The sizes of cached buffers rarely fit the next requests.
         drop(rooflet_mlx::mlx_rs::memory::clear_cache());
         self.state.set_memory(device::memory());
-        self.tell_load(kv);
+        self.publish_load(kv);
         self.state.set_idle();
     }
 
-    fn tell_load(&self, kv: &KvMemory) {
+    fn publish_load(&self, kv: &KvMemory) {
         self.state.set_load(self.active.len(), self.waiting.len());
-        self.state.set_kv_use(kv.in_use(&self.active));
+        self.state.set_kv_cache_usage(kv.in_use(&self.active));
         if !self.waiting.is_empty() {
             let typical = self.state.typical_completion_tokens().unwrap_or(usize::MAX);
             let running = self.active.iter().map(|sequence| sequence.remaining(typical));
-            self.state.set_row_free(until_a_row_is_free(running, self.pace));
+            self.state.set_row_free(time_until_free_row(running, self.pace));
         }
     }
 
-    /// What was computed for them is kept: who stops an answer goes on from there.
+    /// Removes cancelled requests. Their computed tokens are stored, because users often continue a
+    /// cancelled answer.
     fn drop_cancelled(&mut self, kv: &mut KvMemory) {
         let metrics = &self.config.metrics;
         self.waiting.retain(|queued| {
             let keep = !queued.job.events.is_closed();
             if !keep {
-                metrics.ended(Outcome::Cancelled);
-                spans::tell_cancelled(queued.job.span.as_deref());
+                metrics.record_outcome(Outcome::Cancelled);
+                spans::record_cancelled(queued.job.span.as_deref());
             }
             keep
         });
@@ -203,14 +205,14 @@ impl EngineThread {
             .extract_if(.., |sequence| sequence.is_cancelled())
             .collect();
         for sequence in cancelled {
-            metrics.ended(Outcome::Cancelled);
-            spans::tell_cancelled(sequence.span());
+            metrics.record_outcome(Outcome::Cancelled);
+            spans::record_cancelled(sequence.span());
             kv.retire(sequence, &self.active);
         }
     }
 
     fn plan(&self, kv_bytes: Bytes, backend: Backend) -> StepPlan {
-        // Most steps: all rows decode and nobody waits.
+        // Fast path for most steps: all rows decode and the queue is empty.
         if self.waiting.is_empty() && self.active.iter().all(Sequence::is_decoding) {
             return StepPlan::default();
         }
@@ -231,7 +233,7 @@ impl EngineThread {
         }
         for sequence in &mut self.active {
             if plan.overtaken.contains(&sequence.id()) {
-                sequence.was_overtaken();
+                sequence.count_overtaken();
             }
         }
         for id in &plan.join {
@@ -246,7 +248,7 @@ impl EngineThread {
                 self.active.push(sequence);
             }
         }
-        // Behind all who join: none may take what another was promised.
+        // After all joining requests are active, because each reduces the memory for idle rows.
         for index in before..self.active.len() {
             if kv.resume(&mut self.active, index) {
                 self.count_prefix(index);
@@ -257,10 +259,10 @@ impl EngineThread {
     fn count_prefix(&self, index: usize) {
         let sequence = &self.active[index];
         let metrics = &self.config.metrics;
-        metrics.prefix(sequence.prompt.len(), sequence.prompt.cached_tokens());
+        metrics.record_prefix_lookup(sequence.prompt.len(), sequence.prompt.cached_tokens());
     }
 
-    /// One token for every sequence that decodes.
+    /// Runs one decode step for all decoding sequences.
     fn decode(&mut self, model: &Decoder, kv: &mut KvMemory) {
         if self.batch.is_empty() {
             return;
@@ -273,28 +275,28 @@ impl EngineThread {
         self.spent(StepPart::Compute, launched);
         let computed = self.config.clock.instant();
         match self.last_chunk.take() {
-            // What it led to has been read just now.
+            // The first token after the chunk has just been read.
             Some((id, tokens, begin)) if tokens_read.iter().any(|token| token.id == id) => {
-                self.pace.saw_chunk(tokens, computed - begin);
+                self.pace.record_chunk(tokens, computed - begin);
             }
-            // The step was waited for before, with a rest after it.
+            // The device was synchronised before a rest, so the wait does not measure the step.
             Some(_) | None if self.state.allowance().is_limited() => {}
-            Some(_) | None => self.pace.saw_step(computed - begin),
+            Some(_) | None => self.pace.record_step(computed - begin),
         }
-        let detokenizing = self.take_tokens(tokens_read, kv);
+        let detokenizing = self.process_tokens(tokens_read, kv);
         let metrics = &self.config.metrics;
-        metrics.spent(StepPart::Detokenize, detokenizing);
+        metrics.record_step_part(StepPart::Detokenize, detokenizing);
         let text = self.config.clock.instant() - computed;
-        metrics.spent(StepPart::Deliver, text.saturating_sub(detokenizing));
+        metrics.record_step_part(StepPart::Deliver, text.saturating_sub(detokenizing));
         let begin = self.config.clock.instant();
-        let failed = self.batch.launch_read(model, &mut self.active);
-        self.take_tokens(failed, kv);
+        let failed = self.batch.launch_after_read(model, &mut self.active);
+        self.process_tokens(failed, kv);
         self.spent(StepPart::Build, begin);
     }
 
-    /// Takes tokens that were read; requests that have their last one end. Returns how long the
-    /// tokens took to be made text.
-    fn take_tokens(&mut self, tokens_read: Vec<StepToken>, kv: &mut KvMemory) -> Duration {
+    /// Processes tokens that were read and ends requests that are done. Returns the time spent in
+    /// the detokenizer.
+    fn process_tokens(&mut self, tokens_read: Vec<StepToken>, kv: &mut KvMemory) -> Duration {
         let mut detokenizing = Duration::ZERO;
         for StepToken {
             id,
@@ -304,33 +306,35 @@ impl EngineThread {
             verified,
         } in tokens_read
         {
-            self.failures.saw(token.as_ref().map(drop));
-            // A row that ended or was cancelled while its token was on the way.
+            self.failures.record(token.as_ref().map(drop));
+            // The row has ended or was cancelled while its token was pending.
             let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
                 continue;
             };
             let tokenizer = self.config.prompter.tokenizer();
             let clock = &self.config.clock;
-            self.config.metrics.batched(rows);
+            self.config.metrics.record_batch(rows);
             if let Some(verified) = verified {
-                self.config.metrics.guessed(verified.drafted, verified.accepted);
+                self.config
+                    .metrics
+                    .record_draft(verified.drafted, verified.accepted);
                 self.active[index].drafts_verified(verified);
             }
             let before = self.active[index].completion_tokens();
-            let taken = token.and_then(|token| {
-                self.active[index].take(token, logprobs, rows, tokenizer, || clock.instant())
+            let pushed = token.and_then(|token| {
+                self.active[index].push_token(token, logprobs, rows, tokenizer, || clock.instant())
             });
             let metrics = &self.config.metrics;
-            metrics.tokens(0, self.active[index].completion_tokens() - before);
+            metrics.record_tokens(0, self.active[index].completion_tokens() - before);
             let TokenTime {
                 since_last,
                 detokenizing: of_this,
             } = self.active[index].timing.token;
             detokenizing += of_this;
-            if let Some(time) = since_last.filter(|_| taken.is_ok()) {
-                self.config.metrics.between_tokens(time);
+            if let Some(time) = since_last.filter(|_| pushed.is_ok()) {
+                self.config.metrics.record_inter_token(time);
             }
-            if let Some(outcome) = taken.transpose() {
+            if let Some(outcome) = pushed.transpose() {
                 let sequence = self.active.remove(index);
                 let computed = outcome.is_ok();
                 self.end(&sequence, outcome);
@@ -342,10 +346,10 @@ impl EngineThread {
         detokenizing
     }
 
-    /// The next parts of some prompts; after the last one a row decodes.
+    /// Runs a prefill pass over the next chunks of some prompts.
     fn prefill(&mut self, chunks: &[Chunk], model: &Decoder, kv: &mut KvMemory) {
         let begin = self.config.clock.instant();
-        let parts = self.begin(chunks, kv, begin);
+        let parts = self.start_chunks(chunks, kv, begin);
         if parts.is_empty() {
             return;
         }
@@ -360,18 +364,22 @@ impl EngineThread {
         let part = |sequence: &Sequence| parts.iter().find(|part| part.id == sequence.id());
         let rows = self.active.iter_mut();
         let rows = rows.filter_map(|row| part(row).map(|part| (row, part.tokens)));
-        let Prefill { outcomes, chosen } = Prefill::new(model, rows.collect());
+        let Prefill {
+            outcomes,
+            first_tokens,
+        } = Prefill::new(model, rows.collect());
         let tokens = computed(&self.active).saturating_sub(before);
         if outcomes
             .iter()
-            .any(|(_, outcome)| matches!(outcome, Ok(Prefilled::Partly)))
+            .any(|(_, outcome)| matches!(outcome, Ok(Prefilled::Partial)))
         {
-            self.pace.saw_chunk(tokens, self.config.clock.instant() - begin);
-        } else if let Some((ids, _)) = chosen.last() {
+            self.pace
+                .record_chunk(tokens, self.config.clock.instant() - begin);
+        } else if let Some((ids, _)) = first_tokens.last() {
             let is_alone = !beside_answers && tokens >= MEASURED_CHUNK_TOKENS;
             self.last_chunk = is_alone.then_some((ids[0], tokens, begin));
         }
-        for (ids, first) in chosen {
+        for (ids, first) in first_tokens {
             self.batch.join(ids, first);
         }
         for (id, outcome) in outcomes {
@@ -380,73 +388,74 @@ impl EngineThread {
         self.spent(StepPart::Prefill, begin);
     }
 
-    /// Those of the chunks that are read now. A prompt begins with what is known of it, and waits
-    /// for what is about to be.
-    fn begin(&mut self, chunks: &[Chunk], kv: &mut KvMemory, now: Instant) -> Vec<Chunk> {
+    /// Prepares the chunks and returns those to compute now. A new prompt starts with its cached
+    /// prefix, or waits for tokens that another prompt or a file is about to provide.
+    fn start_chunks(&mut self, chunks: &[Chunk], kv: &mut KvMemory, now: Instant) -> Vec<Chunk> {
         let mut parts: Vec<Chunk> = Vec::with_capacity(chunks.len());
         for Chunk { id, tokens } in chunks.iter().copied() {
-            // It may have failed in the step.
+            // The request may have failed in this step.
             let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
                 continue;
             };
             let sequence = &self.active[index];
             if sequence.prompt.prefilled() == 0 && sequence.prompt.shares_prefixes() {
-                let goes = |other: &Sequence| parts.iter().any(|part| part.id == other.id());
-                let mut going = self.active.iter().filter(|other| goes(other));
-                // Not before now: an equal prompt may have been computed since it joined.
-                if going.any(|other| kv.is_worth_waiting(sequence, other))
+                let is_computed = |other: &Sequence| parts.iter().any(|part| part.id == other.id());
+                let mut computed = self.active.iter().filter(|other| is_computed(other));
+                // Checked here and not when the request joins, because an equal prompt may have
+                // been computed since.
+                if computed.any(|other| kv.should_wait_for(sequence, other))
                     || kv.load(&mut self.active, index, self.pace, now)
                 {
                     continue;
                 }
                 let sequence = &mut self.active[index];
-                if let Some(prefix) = kv.prefix(sequence) {
+                if let Some(prefix) = kv.find_prefix(sequence) {
                     sequence.begin_with(prefix);
                 }
-                let stops = kv.stops(sequence);
-                sequence.prompt.stop_at(stops);
+                let snapshot_points = kv.snapshot_points(sequence);
+                sequence.prompt.set_snapshot_points(snapshot_points);
                 if !sequence.prompt.is_isolated() {
                     self.count_prefix(index);
                 }
             }
-            let tokens = self.active[index].prompt.until_stop(tokens);
+            let tokens = self.active[index].prompt.until_snapshot_point(tokens);
             parts.push(Chunk { id, tokens });
         }
         parts
     }
 
-    /// What became of a part of a prompt.
+    /// Handles the outcome of a prompt's chunk.
     fn prefilled(&mut self, id: RequestId, outcome: Result<Prefilled, StepError>, kv: &mut KvMemory) {
         let Some(index) = self.active.iter().position(|sequence| sequence.id() == id) else {
             return;
         };
         match &outcome {
-            Ok(Prefilled::Partly | Prefilled::Done(_)) => self.failures.saw(Ok(())),
-            // It was only submitted, or is read again.
-            Ok(Prefilled::Chose | Prefilled::Again) => {}
-            Err(err) => self.failures.saw(Err(err)),
+            Ok(Prefilled::Partial | Prefilled::Done(_)) => self.failures.record(Ok(())),
+            // The result is pending, or the prompt is prefilled again.
+            Ok(Prefilled::FirstToken | Prefilled::Retry) => {}
+            Err(err) => self.failures.record(Err(err)),
         }
         let sequence = &self.active[index];
-        if matches!(outcome, Ok(Prefilled::Chose | Prefilled::Done(_))) {
-            self.config.metrics.tokens(sequence.prompt.len(), 0);
+        if matches!(outcome, Ok(Prefilled::FirstToken | Prefilled::Done(_))) {
+            self.config.metrics.record_tokens(sequence.prompt.len(), 0);
         }
         match outcome {
-            Ok(Prefilled::Partly) => {
-                let keep = match sequence.prompt.is_at_stop() {
-                    true => Keep::Stop,
-                    false => Keep::WholeBlocks,
+            Ok(Prefilled::Partial) => {
+                let stage = match sequence.prompt.is_at_snapshot_point() {
+                    true => StoreStage::SnapshotPoint,
+                    false => StoreStage::PartialPrompt,
                 };
-                kv.keep(sequence, keep, &self.active);
+                kv.store(sequence, stage, &self.active);
             }
-            Ok(Prefilled::Chose) => {
-                kv.keep(sequence, Keep::Prompt, &self.active);
+            Ok(Prefilled::FirstToken) => {
+                kv.store(sequence, StoreStage::Prompt, &self.active);
             }
             Ok(Prefilled::Done(done)) => {
                 let sequence = self.active.swap_remove(index);
                 self.end(&sequence, Ok(done));
                 kv.retire(sequence, &self.active);
             }
-            Ok(Prefilled::Again) => {}
+            Ok(Prefilled::Retry) => {}
             Err(err) => {
                 let sequence = self.active.swap_remove(index);
                 self.end(&sequence, Err(err));
@@ -457,15 +466,15 @@ impl EngineThread {
     fn spent(&self, part: StepPart, since: Instant) {
         self.config
             .metrics
-            .spent(part, self.config.clock.instant() - since);
+            .record_step_part(part, self.config.clock.instant() - since);
     }
 
-    /// Counts a request that is over, then tells its owner: who has the answer finds it in the
-    /// counts.
+    /// Counts an ended request, then sends its last event, so that a client that has the answer
+    /// finds it in the counts.
     fn end(&self, sequence: &Sequence, outcome: Result<Done, StepError>) {
         self.state.set_load(self.active.len(), self.waiting.len());
         if let Some(span) = sequence.span() {
-            spans::tell_sequence(span, sequence, outcome.as_ref(), self.config.clock.instant());
+            spans::record_sequence(span, sequence, outcome.as_ref(), self.config.clock.instant());
         }
         match outcome {
             Ok(done) => {
@@ -473,8 +482,8 @@ impl EngineThread {
                 sequence.send(Event::Done(done));
             }
             Err(err) => {
-                tracing::error!(error = %err, "a request failed");
-                self.config.metrics.ended(Outcome::Failed);
+                tracing::error!(error = %err, "request failed");
+                self.config.metrics.record_outcome(Outcome::Failed);
                 self.state.add_failed();
                 sequence.send(Event::Failed(err.to_string()));
             }
@@ -484,12 +493,12 @@ impl EngineThread {
     fn record(&self, sequence: &Sequence, done: &Done) {
         let metrics = &self.config.metrics;
         let timing = sequence.timing;
-        metrics.ended(match done.reason {
+        metrics.record_outcome(match done.reason {
             FinishReason::Stop | FinishReason::ToolCalls => Outcome::Stop,
             FinishReason::Length => Outcome::Length,
         });
         let now = self.config.clock.instant();
-        // Where only the prompt was read, its end stands for the first token.
+        // Without an answer, the end of the prompt stands for the first token.
         let first_token = timing.first_token.unwrap_or(now);
         let time_to_first_token = first_token.duration_since(timing.submitted);
         let duration = now.duration_since(timing.submitted);
@@ -497,11 +506,11 @@ impl EngineThread {
         let later_tokens = u32::try_from(done.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         let between = (later_tokens > 0).then(|| decoding / later_tokens);
         if done.completion_tokens > 0 {
-            metrics.first_token(time_to_first_token);
+            metrics.record_first_token(time_to_first_token);
         }
-        metrics.finished(duration, between);
+        metrics.record_duration(duration, between);
         let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
-        // Speeds are those of answers.
+        // Speeds are those of requests with answers.
         let sample = (done.completion_tokens > 0).then(|| Sample {
             time_to_first_token,
             prefill: timing.joined.map(|joined| first_token.duration_since(joined)),
@@ -525,9 +534,10 @@ impl EngineThread {
     }
 }
 
-/// Up to how many tokens a pass takes hardly longer than with fewer. Beyond a few, arithmetic is
-/// the limit, and to read prompts one after another gives the first of them their answers sooner;
-/// but MLX's CUDA kernels unpack all weights for every pass.
+/// Number of tokens up to which a pass takes hardly longer than with fewer tokens. Beyond it, a
+/// pass is limited by compute, and the first prompts finish sooner if prompts are prefilled one
+/// after the other. The number is larger for CUDA, where MLX's kernels dequantise all weights in
+/// every pass.
 fn pass_tokens(backend: Backend) -> usize {
     match backend {
         Backend::Cpu | Backend::Metal => 256,

@@ -1,7 +1,7 @@
-//! Softmax attention of one sequence's tokens over its keys and values. Where no kernel fuses the
-//! scores with what follows, they are in memory, and a chunk of a prompt against a long cache would
-//! have gigabytes of them: then it goes a few tokens at a time, as many as [`scored_at_once`]
-//! allows, which is what the reservation counts on.
+//! Softmax attention of one sequence's tokens over its keys and values. If no kernel fuses the
+//! scores with the softmax, the scores are in memory, and a prompt chunk against a long cache would
+//! have gigabytes of them. Attention then processes as many tokens at a time as [`scored_at_once`]
+//! permits. The memory reservation assumes the same limit.
 
 use std::ops::Range;
 
@@ -15,14 +15,14 @@ use super::mask::Masks;
 use rooflet_mlx::backend::Backend;
 use rooflet_roofline::memory::{FUSED_HEAD_DIMS, scored_at_once};
 
-/// How many tokens' scores of so many heads against `keys` may be in memory.
+/// Number of tokens whose scores of `heads` heads against `keys` keys may be in memory.
 pub(super) fn tokens_at_once(heads: i32, keys: i32) -> i32 {
     let tokens = scored_at_once(heads.unsigned_abs().into(), keys.unsigned_abs().into());
     i32::try_from(tokens).unwrap_or(i32::MAX)
 }
 
-/// Whether passes over many tokens go without scores in memory, or, on a CPU, have memory enough
-/// for them: there it is only tests that run.
+/// Returns true if passes over many tokens need no limit of scores: a fused kernel has none in
+/// memory. On a CPU, which only runs tests, memory is sufficient.
 pub(super) fn is_fused(backend: Backend, head_dim: u32) -> bool {
     match backend {
         Backend::Cpu => true,
@@ -30,8 +30,9 @@ pub(super) fn is_fused(backend: Backend, head_dim: u32) -> bool {
     }
 }
 
-/// Attends with `queries`, whose last axis but one is the tokens, so many tokens at a time. Each
-/// part is computed before the next one is described: what is only described is in memory together.
+/// Attends with `queries`, whose second-to-last axis is the tokens, `at_once` tokens at a time.
+/// Each part is evaluated before the next one is built, because all unevaluated parts would be in
+/// memory together.
 pub(super) fn in_parts(
     queries: &Array,
     at_once: i32,
@@ -41,14 +42,17 @@ pub(super) fn in_parts(
     if tokens <= at_once {
         return attend(queries, 0..tokens);
     }
-    let cuts: Vec<i32> = (1..)
+    let split_points: Vec<i32> = (1..)
         .map(|part| part * at_once)
         .take_while(|at| *at < tokens)
         .collect();
-    let starts = std::iter::once(0).chain(cuts.iter().copied());
-    let ends = cuts.iter().copied().chain([tokens]);
-    let mut attended = Vec::with_capacity(cuts.len() + 1);
-    for (part, (start, end)) in split_at_indices(queries, &cuts, -2)?.iter().zip(starts.zip(ends)) {
+    let starts = std::iter::once(0).chain(split_points.iter().copied());
+    let ends = split_points.iter().copied().chain([tokens]);
+    let mut attended = Vec::with_capacity(split_points.len() + 1);
+    for (part, (start, end)) in split_at_indices(queries, &split_points, -2)?
+        .iter()
+        .zip(starts.zip(ends))
+    {
         let part = attend(part, start..end)?;
         part.eval()?;
         attended.push(part);
@@ -56,19 +60,18 @@ pub(super) fn in_parts(
     concatenate(&attended, -2)
 }
 
-/// Whether every new number of tokens or keys costs a pass some 50 ms, measured on an H200: MLX
-/// leaves such passes to cuDNN there, which makes a plan for each shape
+/// Returns true if every new number of tokens or keys costs about 50 ms per pass (measured on an
+/// H200). There MLX uses cuDNN, which builds a plan for each shape
 /// (mlx/backend/cuda/scaled_dot_product_attention.cpp of MLX 0.32).
-pub(super) fn plans_shapes(backend: Backend, head_dim: u32) -> bool {
+pub(super) fn compiles_per_shape(backend: Backend, head_dim: u32) -> bool {
     match backend {
         Backend::Cpu | Backend::Metal => false,
         Backend::Cuda => head_dim <= 128 && head_dim.is_multiple_of(8),
     }
 }
 
-/// The shape of another pass that includes this one: tokens before and after its own, those after
-/// with keys of their own. There are few such shapes, and no more than an eighth of the keys is
-/// added where there are thousands.
+/// Padding of a pass to one of few shapes: tokens before and after its own tokens; the tokens after
+/// have keys of their own. With thousands of keys, the padding adds at most one eighth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Padding {
     before: i32,
@@ -76,13 +79,13 @@ struct Padding {
 }
 
 impl Padding {
-    /// Keys come in steps of at least so many, and tokens in powers of two from there.
-    const LEAST: i32 = 256;
+    /// Minimum step of the number of keys. Numbers of tokens are powers of two from this value on.
+    const MIN_STEP: i32 = 256;
 
     fn of(tokens: i32, keys: i32) -> Self {
-        let step = (1 << keys.ilog2()).max(8 * Self::LEAST) / 8;
+        let step = (1 << keys.ilog2()).max(8 * Self::MIN_STEP) / 8;
         let after = (keys + step - 1) / step * step - keys;
-        let least = (tokens + after).max(Self::LEAST).cast_unsigned();
+        let least = (tokens + after).max(Self::MIN_STEP).cast_unsigned();
         let most = least.next_power_of_two().cast_signed().min(keys + after);
         Self {
             before: most - tokens - after,
@@ -91,8 +94,7 @@ impl Padding {
     }
 }
 
-/// Zeros around the tokens, in memory of its own: the way from token to token is part of what is
-/// planned, too.
+/// Pads the tokens with zeros in separate memory, because cuDNN's plans also depend on the strides.
 fn padded(array: &Array, before: i32, after: i32) -> Result<Array> {
     match (before, after) {
         (0, 0) => array.contiguous(),
@@ -100,29 +102,29 @@ fn padded(array: &Array, before: i32, after: i32) -> Result<Array> {
     }
 }
 
-/// Keys and values, `[1, kv_heads, known, head_dim]` each, and how they are read.
+/// Attention over float keys and values, `[1, kv_heads, known, head_dim]` each.
 #[derive(Debug)]
-pub(super) struct Floats<'a> {
+pub(super) struct FloatAttention<'a> {
     pub(super) keys: Array,
     pub(super) values: Array,
     pub(super) scale: f32,
     pub(super) window: Option<i32>,
     pub(super) sinks: Option<&'a Array>,
-    /// Several tokens are read in one of few shapes.
+    /// Set if passes over several tokens are padded to one of few shapes.
     pub(super) pads: bool,
 }
 
-impl Floats<'_> {
-    /// What `queries`, `[1, heads, tokens, head_dim]`, read of the keys and values that end with
-    /// their own, each of those up to itself.
-    pub(super) fn read(&self, queries: &Array, at_once: i32, masks: &mut Masks) -> Result<Array> {
+impl FloatAttention<'_> {
+    /// Attends with `queries`, `[1, heads, tokens, head_dim]`. The last `tokens` keys and values
+    /// belong to the queries, and each query attends to keys up to its own.
+    pub(super) fn apply(&self, queries: &Array, at_once: i32, masks: &mut Masks) -> Result<Array> {
         let (tokens, known) = (queries.dim(2), self.keys.dim(2));
         if let (1, Some(window)) = (tokens, self.window)
             && known > window
         {
-            let seen = known - window..;
-            let keys = self.keys.try_index((.., .., seen.clone()))?;
-            let values = self.values.try_index((.., .., seen))?;
+            let visible = known - window..;
+            let keys = self.keys.try_index((.., .., visible.clone()))?;
+            let values = self.values.try_index((.., .., visible))?;
             return self.attend(queries, &keys, &values, masks);
         }
         in_parts(queries, at_once, |part, at| {
@@ -130,14 +132,14 @@ impl Floats<'_> {
             if count == tokens {
                 return self.attend(part, &self.keys, &self.values, masks);
             }
-            // Of the keys, only those that some token of the part sees.
+            // Only keys that some token of the part attends to.
             let before = known - tokens;
             let first = self
                 .window
                 .map_or(0, |window| (before + at.start + 1 - window).max(0));
-            let seen = first..before + at.end;
-            let keys = self.keys.try_index((.., .., seen.clone()))?;
-            let values = self.values.try_index((.., .., seen))?;
+            let visible = first..before + at.end;
+            let keys = self.keys.try_index((.., .., visible.clone()))?;
+            let values = self.values.try_index((.., .., visible))?;
             self.attend(part, &keys, &values, masks)
         })
     }
@@ -147,7 +149,7 @@ impl Floats<'_> {
         if !self.pads || tokens == 1 {
             return self.fused(queries, keys, values, masks);
         }
-        // Each token sees the same keys as before: those that are added come after it.
+        // Each token attends to the same keys as without padding: added keys come after it.
         let Padding { before, after } = Padding::of(tokens, known);
         let queries = padded(queries, before, after)?;
         let (keys, values) = (padded(keys, 0, after)?, padded(values, 0, after)?);
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
     use rooflet_mlx as mlx;
 
-    /// Numbers without a pattern.
+    /// Deterministic pseudo-random values.
     fn array(shape: &[i32], seed: f32) -> Array {
         let number = |at: i32| ((at as f32 + seed) * 12.9898).sin();
         let count: i32 = shape.iter().product();
@@ -178,10 +180,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// However many tokens are read at a time, and in whatever shape, with windows and sinks
-        /// and without.
+        /// Independent of the number of tokens at a time and of the padding, with and without
+        /// windows and sinks.
         #[test]
-        fn parts_make_up_the_whole(
+        fn attention_in_parts_equals_attention_at_once(
             (tokens, before) in (1..24_i32, 0..24_i32),
             at_once in 1..24_i32,
             window in proptest::option::of(1..30_i32),
@@ -191,7 +193,7 @@ mod tests {
             let _mlx = mlx::exclusive();
             let known = tokens + before;
             let sinks = array(&[4], 5.0);
-            let floats = |pads| Floats {
+            let floats = |pads| FloatAttention {
                 keys: array(&[1, 2, known, 8], 0.0),
                 values: array(&[1, 2, known, 8], 1.0),
                 scale: 0.35,
@@ -201,37 +203,37 @@ mod tests {
             };
             let queries = array(&[1, 4, tokens, 8], 2.0);
             let read = |at_once, pads| {
-                floats(pads).read(&queries, at_once, &mut Masks::default()).unwrap()
+                floats(pads).apply(&queries, at_once, &mut Masks::default()).unwrap()
             };
             let (whole, parts) = (read(i32::MAX, false), read(at_once, pads));
             prop_assert_eq!(whole.shape(), parts.shape());
-            let apart = whole.subtract(&parts).unwrap().abs().unwrap().max(None).unwrap();
-            prop_assert!(apart.item_exact::<f32>() < 1e-5);
+            let difference = whole.subtract(&parts).unwrap().abs().unwrap().max(None).unwrap();
+            prop_assert!(difference.item_exact::<f32>() < 1e-5);
         }
     }
 
     proptest! {
         #[test]
-        fn few_shapes_include_every_pass((keys, tokens) in (2..200_000_i32).prop_flat_map(|keys| (Just(keys), 2..=keys))) {
+        fn padding_uses_few_shapes((keys, tokens) in (2..200_000_i32).prop_flat_map(|keys| (Just(keys), 2..=keys))) {
             let Padding { before, after } = Padding::of(tokens, keys);
             prop_assert!(before >= 0 && after >= 0);
             let (all_tokens, all_keys) = (before + tokens + after, keys + after);
             prop_assert!(all_tokens <= all_keys);
             prop_assert!(all_tokens == all_keys || all_tokens.cast_unsigned().is_power_of_two());
-            prop_assert!(all_keys % Padding::LEAST == 0 && after < Padding::LEAST.max(keys / 8 + 1));
-            // A shape is included in none but itself.
+            prop_assert!(all_keys % Padding::MIN_STEP == 0 && after < Padding::MIN_STEP.max(keys / 8 + 1));
+            // A padded shape needs no further padding.
             prop_assert_eq!(Padding::of(all_tokens, all_keys), Padding { before: 0, after: 0 });
         }
     }
 
     #[test]
-    fn prompts_of_a_length_share_a_shape() {
+    fn prompts_of_similar_length_share_a_shape() {
         let shape = |tokens, keys| {
             let Padding { before, after } = Padding::of(tokens, keys);
             (before + tokens + after, keys + after)
         };
         assert_eq!(shape(999, 999), (1024, 1024));
-        // Its end, after a pass had room for 50 of its tokens.
+        // The rest of a prompt, after another pass had room for its first 50 tokens.
         assert_eq!(shape(949, 999), (1024, 1024));
         assert_eq!(shape(2, 2), (256, 256));
         assert_eq!(shape(2048, 4096), (2048, 4096));
@@ -239,9 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_as_large_as_scores_may_be() {
-        // Gemma 3 12B: 16 heads of 256 elements. 2048 tokens against 128 K would have 17 GB of
-        // scores.
+    fn score_limit_determines_the_size_of_parts() {
+        // Gemma 3 12B: 16 heads with 256 elements. The scores of 2048 tokens against 128 K keys
+        // would have 17 GB.
         assert!(!is_fused(Backend::Metal, 256));
         assert!(is_fused(Backend::Metal, 128));
         assert_eq!(tokens_at_once(16, 128 << 10), 32);

@@ -1,11 +1,11 @@
-//! Softmax attention with grouped queries over a sequence's cache.
+//! Softmax attention with grouped queries over a sequence's KV cache.
 
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::{concatenate, sigmoid, split_at_indices, split_equal};
 
-use super::attend::{self, Floats};
-use super::cache::{self, Held, LayerRows, Part, QuantisedAttention as _};
+use super::attend::{self, FloatAttention};
+use super::cache::{self, KeysValues, LayerRows, Part, QuantisedAttention as _};
 use super::linear::Linear;
 use super::mask::Masks;
 use super::norm::RmsNorm;
@@ -15,7 +15,7 @@ use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config::{AttentionConfig, QueryKeyNorm};
 
-/// Query, key and value projection.
+/// Query, key and value projections.
 #[derive(Debug)]
 enum Projections {
     Split {
@@ -23,21 +23,23 @@ enum Projections {
         key: Linear,
         value: Linear,
     },
-    /// Where keys and values begin in what one matrix makes.
+    /// One matrix for all three; `at` are the first columns of keys and of values.
     Fused { all: Linear, at: [i32; 2] },
 }
 
 impl Projections {
-    /// Queries of the tokens that something is asked for, keys and values of all.
+    /// Returns the queries of the tokens whose output is needed, and keys and values of all tokens.
     fn apply(&self, x: &Array, rows: &LayerRows<'_>) -> Result<(Array, Array, Array)> {
         match self {
-            Self::Split { query, key, value } => {
-                Ok((query.apply(&rows.asked(x)?)?, key.apply(x)?, value.apply(x)?))
-            }
+            Self::Split { query, key, value } => Ok((
+                query.apply(&rows.select_needed(x)?)?,
+                key.apply(x)?,
+                value.apply(x)?,
+            )),
             Self::Fused { all, at } => {
                 let mut parts = split_at_indices(all.apply(x)?, at, -1)?.into_iter();
-                let mut next = || parts.next().expect("two cuts make three parts");
-                Ok((rows.asked(&next())?, next(), next()))
+                let mut next = || parts.next().expect("two split points make three parts");
+                Ok((rows.select_needed(&next())?, next(), next()))
             }
         }
     }
@@ -50,7 +52,7 @@ impl Projections {
     }
 }
 
-/// Norms of query and key, before they are rotated.
+/// Norms of queries and keys, before the rotation.
 #[derive(Debug)]
 enum Norms {
     None,
@@ -58,22 +60,22 @@ enum Norms {
     Full { query: RmsNorm, key: RmsNorm },
 }
 
-/// See the module's text.
+/// Attention layer.
 #[derive(Debug)]
 pub(super) struct Attention {
     heads: i32,
     kv_heads: i32,
     scale: f32,
     window: Option<i32>,
-    /// Scores are never in memory.
+    /// Set if the kernels keep no scores in memory.
     fused: bool,
     pads: bool,
     projections: Projections,
     norms: Norms,
     rope: Option<RotaryEmbedding>,
-    /// Queries come with a gate for the output.
+    /// Set if the query projection also contains a gate of the output.
     gated: bool,
-    /// A score of each head that goes to no key.
+    /// Attention sink: a score of each head without a key.
     sinks: Option<Array>,
     output: Linear,
 }
@@ -124,7 +126,7 @@ impl Attention {
             scale: config.scale,
             window: config.window.map(u32::cast_signed),
             fused: attend::is_fused(backend, config.head_dim),
-            pads: attend::plans_shapes(backend, config.head_dim),
+            pads: attend::compiles_per_shape(backend, config.head_dim),
             projections,
             norms,
             rope,
@@ -136,7 +138,7 @@ impl Attention {
 
     pub(super) fn apply(&self, x: &Array, rows: LayerRows<'_>, masks: &mut Masks) -> Result<Array> {
         let (mut queries, mut keys, values) = self.projections.apply(x, &rows)?;
-        let (batch, asked) = (x.dim(0), queries.dim(1));
+        let (batch, output_tokens) = (x.dim(0), queries.dim(1));
         if let Norms::Full { query, key } = &self.norms {
             (queries, keys) = (query.apply(&queries)?, key.apply(&keys)?);
         }
@@ -145,7 +147,7 @@ impl Attention {
         let mut gate = None;
         if self.gated {
             let halves = split_equal(&queries, 2, -1)?;
-            gate = Some(halves[1].reshape(&[batch, asked, -1])?);
+            gate = Some(halves[1].reshape(&[batch, output_tokens, -1])?);
             queries = halves[0].clone();
         }
         let mut keys = split(keys, self.kv_heads)?;
@@ -155,14 +157,14 @@ impl Attention {
         }
         let by_head = |array: &Array| array.transpose_axes(&[0, 2, 1, 3]);
         let (mut queries, mut keys, values) = (by_head(&queries)?, by_head(&keys)?, by_head(&values)?);
-        let at_ends = matches!(rows, LayerRows::Ends(_));
+        let at_ends = matches!(rows, LayerRows::PrefillLast(_));
         let attended = match rows {
-            LayerRows::Parts(parts) | LayerRows::Ends(parts) => {
-                let (cuts, alone) = (cache::cuts(&parts), parts.len() == 1);
-                let each = |array: &Array| split_at_indices(array, &cuts, 2);
+            LayerRows::Prefill(parts) | LayerRows::PrefillLast(parts) => {
+                let (split_points, alone) = (cache::split_points(&parts), parts.len() == 1);
+                let each = |array: &Array| split_at_indices(array, &split_points, 2);
                 let (keys, values) = (each(&keys)?, each(&values)?);
                 let queries = match at_ends {
-                    true => split_equal(&queries, asked, 2)?,
+                    true => split_equal(&queries, output_tokens, 2)?,
                     false => each(&queries)?,
                 };
                 let projected = queries.into_iter().zip(keys).zip(values);
@@ -170,9 +172,9 @@ impl Attention {
                     .into_iter()
                     .zip(projected)
                     .map(|(part, ((query, key), value))| {
-                        let attended = self.read_part(part, query, key, &value, masks)?;
+                        let attended = self.attend_part(part, query, key, &value, masks)?;
                         if !alone && !self.fused {
-                            // So that only one sequence's scores are in memory.
+                            // Only one sequence's scores may be in memory.
                             attended.eval()?;
                         }
                         Ok(attended)
@@ -182,7 +184,7 @@ impl Attention {
                     several => concatenate(several, 2)?,
                 }
             }
-            LayerRows::Many {
+            LayerRows::Decode {
                 caches,
                 offsets,
                 positions,
@@ -195,29 +197,29 @@ impl Attention {
                 }
                 let each = |array: &Array| split_equal(array, batch, 0);
                 let (queries, keys, values) = (each(&queries)?, each(&keys)?, each(&values)?);
-                // Row by row, over contiguous keys of its own: the same kernels on the same values
-                // as alone, hence the same bits, whatever else is in the batch; and a row that
-                // joins or leaves moves nobody's cache.
+                // Each row attends separately, over its own contiguous keys. The kernels and values
+                // are the same as without other rows, so the bits are the same whatever else is in
+                // the batch. A row that joins or leaves does not move other caches.
                 let projected = queries.into_iter().zip(keys.iter().zip(&values));
                 let attended = caches.into_iter().zip(offsets).zip(projected).map(
                     |((cache, offset), (query, (key, value)))| {
                         let held = cache.update(*offset, key, value)?;
-                        self.read(query, held, masks)
+                        self.attend(query, held, masks)
                     },
                 );
                 concatenate(&attended.collect::<Result<Vec<Array>>>()?, 0)?
             }
         };
-        let merged = by_head(&attended)?.reshape(&[batch, asked, -1])?;
+        let merged = by_head(&attended)?.reshape(&[batch, output_tokens, -1])?;
         match gate {
             Some(gate) => self.output.apply(&merged.multiply(sigmoid(gate)?)?),
             None => self.output.apply(&merged),
         }
     }
 
-    /// Rotates what some tokens of one sequence bring, puts their keys and values into its cache,
-    /// and reads that with the queries of all of them or of the last.
-    fn read_part(
+    /// Rotates the queries and keys of one sequence's tokens, appends keys and values to its cache,
+    /// and attends with the queries of all tokens or of the last one.
+    fn attend_part(
         &self,
         Part {
             cache,
@@ -230,23 +232,23 @@ impl Attention {
         masks: &mut Masks,
     ) -> Result<Array> {
         if let Some(rope) = &self.rope {
-            let asked = offset + tokens - queries.dim(2);
-            (queries, keys) = (rope.apply(&queries, asked)?, rope.apply(&keys, offset)?);
+            let output_tokens = offset + tokens - queries.dim(2);
+            (queries, keys) = (rope.apply(&queries, output_tokens)?, rope.apply(&keys, offset)?);
         }
         let held = cache.update(offset, &keys, values)?;
-        self.read(queries, held, masks)
+        self.attend(queries, held, masks)
     }
 
-    /// What the queries of some tokens of one sequence read of the keys and values that end with
-    /// their own.
-    fn read(&self, queries: Array, held: Held, masks: &mut Masks) -> Result<Array> {
+    /// Attends with the queries of one sequence's tokens. The last keys and values belong to the
+    /// same tokens.
+    fn attend(&self, queries: Array, held: KeysValues, masks: &mut Masks) -> Result<Array> {
         match held {
-            Held::Floats(keys, values) => {
+            KeysValues::Floats(keys, values) => {
                 let at_once = match self.fused {
                     true => i32::MAX,
                     false => attend::tokens_at_once(self.heads, keys.dim(2)),
                 };
-                let floats = Floats {
+                let floats = FloatAttention {
                     keys,
                     values,
                     scale: self.scale,
@@ -254,9 +256,9 @@ impl Attention {
                     sinks: self.sinks.as_ref(),
                     pads: self.pads,
                 };
-                floats.read(&queries, at_once, masks)
+                floats.apply(&queries, at_once, masks)
             }
-            Held::Quantised(quantisation, held) => quantisation.attend(&queries, &held, self.scale),
+            KeysValues::Quantised(quantisation, held) => quantisation.attend(&queries, &held, self.scale),
         }
     }
 

@@ -1,5 +1,5 @@
-//! One decoder block: attention and a feed-forward part, each normalised before or after it, or
-//! both, and added to the stream.
+//! Decoder block: attention and a feed-forward part, each with a norm before or after it, or both,
+//! added to the residual stream.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::add;
@@ -17,10 +17,10 @@ use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config::{LayerConfig, MixerConfig};
 
-/// The largest number of half precision.
+/// Largest value of half precision.
 const F16_MAX: f32 = 65_504.0;
 
-/// How a layer mixes tokens.
+/// Token mixer of a layer.
 #[derive(Debug)]
 enum Mixer {
     Attention(Box<Attention>),
@@ -74,7 +74,7 @@ pub(super) struct Block {
     before_feed_forward: Option<RmsNorm>,
     feed_forward: FeedForward,
     after_feed_forward: Option<RmsNorm>,
-    /// Sums are kept within half precision, where the model computes in it.
+    /// Set if sums are clipped to the range of half precision, in which the model computes.
     clips: bool,
 }
 
@@ -105,12 +105,12 @@ impl Block {
     }
 
     pub(super) fn apply(&self, x: &Array, rows: LayerRows<'_>, masks: &mut Masks) -> Result<Array> {
-        let asked = rows.asked(x)?;
+        let needed = rows.select_needed(x)?;
         let attended = match &self.before_attention {
             Some(norm) => self.mixer.apply(&norm.apply(x)?, rows, masks)?,
             None => self.mixer.apply(x, rows, masks)?,
         };
-        let x = self.add(&asked, attended, self.after_attention.as_ref())?;
+        let x = self.add(&needed, attended, self.after_attention.as_ref())?;
         let transformed = match &self.before_feed_forward {
             Some(norm) => self.feed_forward.apply(&norm.apply(&x)?)?,
             None => self.feed_forward.apply(&x)?,

@@ -1,7 +1,7 @@
-//! The keys and values of one sequence, layer by layer. Where all tokens are kept, buffers grow in
-//! steps, so that a token costs a slice update, not a copy; where a window of them is, what has
-//! left it is dropped from time to time. Another sequence with the same tokens can begin from
-//! copies ([`KvBlock`]).
+//! KV cache of one sequence, layer by layer. Layers that keep all tokens have buffers that grow in
+//! steps, so that appending a token is a slice update and not a copy. Layers with a window drop
+//! older tokens from time to time. Another sequence with the same tokens can start from copies
+//! ([`KvBlock`]).
 
 mod block;
 mod quantised;
@@ -25,31 +25,31 @@ use self::block::{KvSpan, Stretch};
 pub(crate) use self::quantised::QuantisedAttention;
 pub(crate) use self::recurrent::RecurrentCache;
 
-/// Tokens by which the buffers grow.
+/// Number of tokens by which the buffers grow.
 const STEP_TOKENS: i32 = CACHE_STEP_TOKENS as i32;
 
-/// What one pass through a layer reads and extends.
+/// Sequences and caches of one pass through a layer.
 #[derive(Debug)]
 pub(crate) enum LayerRows<'a> {
-    /// Some tokens of each of several sequences, one after the other in one row.
-    Parts(Vec<Part<'a>>),
-    /// The same, where only what the last token of each sequence reads is asked for.
-    Ends(Vec<Part<'a>>),
-    /// One token for each of several sequences.
-    Many {
+    /// Tokens of several sequences, one after the other in one row.
+    Prefill(Vec<Part<'a>>),
+    /// Like `Prefill`, but only the output of each sequence's last token is needed.
+    PrefillLast(Vec<Part<'a>>),
+    /// One token of each of several sequences.
+    Decode {
         caches: Vec<&'a mut LayerCache>,
         offsets: &'a [i32],
-        /// `offsets` on the device.
+        /// `offsets` as an array on the device.
         positions: &'a Array,
     },
 }
 
 impl LayerRows<'_> {
-    /// Of what each token has, `[rows, tokens, …]`, that of those that something is asked for.
-    pub(super) fn asked(&self, x: &Array) -> Result<Array> {
+    /// Selects the tokens whose output is needed from `[rows, tokens, …]`.
+    pub(super) fn select_needed(&self, x: &Array) -> Result<Array> {
         match self {
-            Self::Parts(_) | Self::Many { .. } => Ok(x.clone()),
-            Self::Ends(parts) => {
+            Self::Prefill(_) | Self::Decode { .. } => Ok(x.clone()),
+            Self::PrefillLast(parts) => {
                 let last: Vec<i32> = ends(parts).map(|end| end - 1).collect();
                 if last == [x.dim(1) - 1] {
                     return x.try_index((.., -1.., ..));
@@ -61,7 +61,7 @@ impl LayerRows<'_> {
     }
 }
 
-/// The next tokens of one sequence, the first of them at position `offset`.
+/// Next tokens of one sequence; the first one is at position `offset`.
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
     pub cache: &'a mut LayerCache,
@@ -69,8 +69,8 @@ pub(crate) struct Part<'a> {
     pub tokens: i32,
 }
 
-/// Where all but the first of them begin.
-pub(super) fn cuts(parts: &[Part<'_>]) -> Vec<i32> {
+/// First token of each part except the first part.
+pub(super) fn split_points(parts: &[Part<'_>]) -> Vec<i32> {
     ends(parts).take(parts.len() - 1).collect()
 }
 
@@ -81,11 +81,11 @@ fn ends(parts: &[Part<'_>]) -> impl Iterator<Item = i32> {
     })
 }
 
-/// All layers' caches of one sequence.
+/// Caches of all layers of one sequence.
 #[derive(Debug)]
 pub(crate) struct KvCache {
     layers: Vec<LayerCache>,
-    /// Tokens held.
+    /// Number of tokens held.
     offset: i32,
 }
 
@@ -97,17 +97,17 @@ impl KvCache {
         }
     }
 
-    /// What this, being empty, holds after the first tokens of each block, in order, with room for
-    /// `capacity` tokens. Of the last block, all tokens count where not all layers keep everything.
-    /// Lazy.
-    pub(crate) fn begun(&self, blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
+    /// Returns a cache like this empty one that holds the first tokens of each block, in order,
+    /// with capacity for `capacity` tokens. If some layers do not keep all tokens, all tokens of
+    /// the last block must be used. Lazy.
+    pub(crate) fn filled_from(&self, blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
         let offset = length(blocks.iter().map(|(_, tokens)| tokens).sum());
         let stretches = Stretch::of(blocks);
         let (mut full, mut others) = (0, 0);
         let mut room = block::Room::new(capacity);
         let mut layers = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
-            layers.push(if layer.keeps_all() {
+            layers.push(if layer.keeps_all_tokens() {
                 let pairs = full..full + layer.pairs();
                 full = pairs.end;
                 layer.filled(&stretches, pairs, &mut room)?
@@ -115,16 +115,21 @@ impl KvCache {
                 others += 1;
                 let snapshot = blocks.last().and_then(|(block, _)| block.snapshot());
                 let held = snapshot.and_then(|layers| layers.get(others - 1));
-                let held = held.ok_or_else(|| Exception::custom("a block without a snapshot"))?;
+                let held = held.ok_or_else(|| Exception::custom("the block has no snapshot"))?;
                 layer.resumed(offset, held)?
             });
         }
         Ok(Self { layers, offset })
     }
 
-    /// This with its first `tokens` only, which another sequence has, too, and room for so many in
-    /// all: a copy only where it has less or more. Where all layers keep everything.
-    pub(crate) fn continued(mut self, tokens: usize, capacity: RangeInclusive<usize>) -> Result<Self> {
+    /// Truncates the cache to its first `tokens` tokens, for a sequence with the same beginning.
+    /// Copies the buffers only if their capacity is outside of `capacity`. All layers must keep all
+    /// tokens.
+    pub(crate) fn truncated_with_capacity(
+        mut self,
+        tokens: usize,
+        capacity: RangeInclusive<usize>,
+    ) -> Result<Self> {
         self.truncate(length(tokens));
         let (least, most) = (length(*capacity.start()), rounded(length(*capacity.end())));
         for layer in &mut self.layers {
@@ -133,15 +138,15 @@ impl KvCache {
         Ok(self)
     }
 
-    /// Copies of these tokens' keys and values, each range right behind the one before, which stay
-    /// what they are when this goes on; the last one with what the layers that do not keep all
-    /// tokens hold now, if `snapshot`. Lazy.
+    /// Copies the keys and values of adjacent ranges of tokens; later updates of the cache do not
+    /// change them. If `snapshot`, the last block includes the current state of layers that do not
+    /// keep all tokens. Lazy.
     pub(crate) fn blocks(&self, ranges: &[Range<usize>], snapshot: bool) -> Result<Vec<KvBlock>> {
         let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {
             return Ok(Vec::new());
         };
         let (start, end) = (length(first.start), length(last.end));
-        let full = self.layers.iter().filter(|layer| layer.keeps_all());
+        let full = self.layers.iter().filter(|layer| layer.keeps_all_tokens());
         let layer =
             |(keys, values): &(Array, Array)| Ok((copied(keys, start, end)?, copied(values, start, end)?));
         let span = full
@@ -149,7 +154,7 @@ impl KvCache {
             .map(layer)
             .collect::<Result<_>>()?;
         let span = Rc::new(KvSpan::new(span));
-        let others = self.layers.iter().filter(|layer| !layer.keeps_all());
+        let others = self.layers.iter().filter(|layer| !layer.keeps_all_tokens());
         let others = others.map(|layer| layer.snapshot(self.offset));
         let mut snapshot = if snapshot {
             Some(others.collect::<Result<_>>()?)
@@ -168,7 +173,7 @@ impl KvCache {
         Ok(ranges.iter().map(block).collect())
     }
 
-    /// Tokens held.
+    /// Number of tokens held.
     pub(crate) fn offset(&self) -> i32 {
         self.offset
     }
@@ -177,53 +182,53 @@ impl KvCache {
         &mut self.layers[layer]
     }
 
-    /// All layers have taken `tokens` more.
+    /// Counts `tokens` tokens that all layers have appended.
     pub(crate) fn advance(&mut self, tokens: i32) {
         self.offset += tokens;
     }
 
-    /// Of all buffers, used or not.
+    /// Size of all buffers, used or not.
     pub(crate) fn bytes(&self) -> usize {
         self.layers.iter().map(LayerCache::bytes).sum()
     }
 
-    /// Forgets what came after the first `tokens`: the tokens of the last pass, if it was over one
-    /// of them; of a longer one, only where all layers keep everything.
+    /// Truncates the cache to its first `tokens` tokens. Layers that do not keep all tokens support
+    /// only the removal of the last pass, and only if it had a single token.
     pub(crate) fn truncate(&mut self, tokens: i32) {
         self.offset = self.offset.min(tokens);
     }
 
-    /// Everything that must be evaluated for the cache to be final.
+    /// Arrays that must be evaluated for the cache to be final.
     pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.layers.iter().flat_map(LayerCache::arrays)
     }
 }
 
-/// The keys and values that new tokens may attend to.
+/// Keys and values that new tokens attend to.
 #[derive(Debug)]
-pub(crate) enum Held {
+pub(crate) enum KeysValues {
     Floats(Array, Array),
-    /// Three pairs.
+    /// Three pairs: packed elements, scales and biases.
     Quantised(KvQuantisation, Vec<(Array, Array)>),
 }
 
-/// One layer's cache.
+/// Cache of one layer.
 #[derive(Debug)]
 pub(crate) struct LayerCache {
-    /// So many of the last tokens are kept, the newest included; `None` is all.
+    /// Number of last tokens that are kept, including the newest; `None` keeps all.
     window: Option<i32>,
     /// Position of the first token in the buffers.
     first: i32,
-    /// Keys and values, `[1, kv_heads, capacity, head_dim]` each, in one pair; quantised, in three.
-    /// None before the first token.
+    /// Keys and values, `[1, kv_heads, capacity, head_dim]` each: one pair, or three if quantised.
+    /// Empty before the first token.
     buffers: Vec<(Array, Array)>,
     quantised: Option<KvQuantisation>,
-    /// A state instead of all that.
+    /// State of a layer that keeps no tokens.
     recurrent: Option<RecurrentCache>,
 }
 
 impl LayerCache {
-    /// Keeps all tokens.
+    /// Creates a cache that keeps all tokens.
     pub(crate) fn full() -> Self {
         Self {
             window: None,
@@ -234,7 +239,7 @@ impl LayerCache {
         }
     }
 
-    /// Keeps all tokens, in few bits.
+    /// Creates a cache that keeps all tokens, quantised.
     pub(crate) fn quantised(quantisation: KvQuantisation) -> Self {
         Self {
             quantised: Some(quantisation),
@@ -242,7 +247,7 @@ impl LayerCache {
         }
     }
 
-    /// Keeps the last `window` tokens.
+    /// Creates a cache that keeps the last `window` tokens.
     pub(crate) fn window(window: i32) -> Self {
         Self {
             window: Some(window),
@@ -250,7 +255,7 @@ impl LayerCache {
         }
     }
 
-    /// Keeps a state and no tokens.
+    /// Creates a cache that keeps a state and no tokens.
     pub(crate) fn state() -> Self {
         Self {
             recurrent: Some(RecurrentCache::default()),
@@ -258,16 +263,17 @@ impl LayerCache {
         }
     }
 
-    fn keeps_all(&self) -> bool {
+    fn keeps_all_tokens(&self) -> bool {
         self.window.is_none() && self.recurrent.is_none()
     }
 
-    /// Of buffers.
+    /// Number of pairs of buffers.
     fn pairs(&self) -> usize {
         if self.quantised.is_some() { 3 } else { 1 }
     }
 
-    /// A layer such as this, which keeps all tokens, with these pairs of each stretch.
+    /// Returns a layer like this one, which must keep all tokens, filled with these pairs of each
+    /// stretch.
     fn filled(&self, stretches: &[Stretch<'_>], pairs: Range<usize>, room: &mut block::Room) -> Result<Self> {
         let pair = |index: usize| room.joined(stretches, index);
         Ok(Self {
@@ -277,7 +283,7 @@ impl LayerCache {
         })
     }
 
-    /// Of a layer that keeps all tokens and holds `used` of them.
+    /// Changes the capacity of a layer that keeps all tokens and holds `used` tokens.
     fn resize(&mut self, used: i32, capacity: RangeInclusive<i32>) -> Result<()> {
         let resized = |(keys, values): (Array, Array)| {
             if capacity.contains(&keys.dim(2)) {
@@ -291,19 +297,19 @@ impl LayerCache {
         Ok(())
     }
 
-    /// What a layer that does not keep all tokens holds after `offset` of them.
+    /// State after `offset` tokens, for a layer that does not keep all tokens.
     fn snapshot(&self, offset: i32) -> Result<(Array, Array)> {
         if let Some(recurrent) = &self.recurrent {
             let State { convolution, memory } = recurrent.at(offset)?;
             return Ok((duplicate(&convolution)?, duplicate(&memory)?));
         }
-        match self.last(offset, self.reached(offset))? {
+        match self.last(offset, self.window_tokens(offset))? {
             (Some(keys), Some(values)) => Ok((duplicate(&keys)?, duplicate(&values)?)),
-            (None, _) | (_, None) => Err(Exception::custom("a window of one token")),
+            (None, _) | (_, None) => Err(Exception::custom("a window of one token has no snapshot")),
         }
     }
 
-    /// The same layer with what [`snapshot`](Self::snapshot) gave after `offset` tokens.
+    /// Returns the same layer with a [`snapshot`](Self::snapshot) after `offset` tokens.
     fn resumed(&self, offset: i32, (one, other): &(Array, Array)) -> Result<Self> {
         if self.recurrent.is_some() {
             let state = State {
@@ -315,9 +321,9 @@ impl LayerCache {
                 ..Self::full()
             });
         }
-        let held = self.reached(offset);
+        let held = self.window_tokens(offset);
         if one.dim(2) != held || other.dim(2) != held {
-            return Err(Exception::custom("a snapshot of another window"));
+            return Err(Exception::custom("the snapshot does not match the window"));
         }
         let store = |held: &Array| put_tokens(empty(held, held.dim(2) + 1)?, held, 0);
         Ok(Self {
@@ -328,16 +334,16 @@ impl LayerCache {
         })
     }
 
-    /// Before a token at `offset`, so many are in its window.
-    fn reached(&self, offset: i32) -> i32 {
+    /// Number of tokens before `offset` that are in the window of a token at `offset`.
+    fn window_tokens(&self, offset: i32) -> i32 {
         self.window.map_or(offset, |window| (window - 1).min(offset))
     }
 
-    /// The state of a layer that keeps one.
+    /// State of a layer that keeps one.
     pub(crate) fn recurrent(&mut self) -> Result<&mut RecurrentCache> {
         self.recurrent
             .as_mut()
-            .ok_or_else(|| Exception::custom("this layer's cache keeps tokens"))
+            .ok_or_else(|| Exception::custom("the layer keeps tokens and no state"))
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
@@ -352,18 +358,18 @@ impl LayerCache {
         }
     }
 
-    /// Appends after `offset` tokens and returns the keys and values that the new tokens may attend
-    /// to, oldest first: of a window, those that any of them reaches.
-    pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<Held> {
+    /// Appends keys and values after `offset` tokens. Returns all keys and values that the new
+    /// tokens attend to, oldest first; of a window, those that any of them reaches.
+    pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<KeysValues> {
         if let Some(quantisation) = self.quantised {
             let held = self.append(offset, &quantisation.pack(keys, values)?)?;
-            return Ok(Held::Quantised(quantisation, held));
+            return Ok(KeysValues::Quantised(quantisation, held));
         }
         let held = match self.window {
             Some(window) => self.update_window(window, offset, keys, values)?,
             None => self.append_pair(offset, keys, values)?,
         };
-        Ok(Held::Floats(held.0, held.1))
+        Ok(KeysValues::Floats(held.0, held.1))
     }
 
     fn update_window(
@@ -374,19 +380,19 @@ impl LayerCache {
         values: &Array,
     ) -> Result<(Array, Array)> {
         let new = keys.dim(2);
-        let reached = self.reached(offset);
+        let window_tokens = self.window_tokens(offset);
         if new == 1 {
-            self.make_room(offset, reached, keys)?;
+            self.make_room(offset, window_tokens, keys)?;
             let (keys, values) = self.append_pair(offset, keys, values)?;
-            let from = keys.dim(2) - 1 - reached;
+            let from = keys.dim(2) - 1 - window_tokens;
             return Ok((
                 tokens(&keys, from, keys.dim(2))?,
                 tokens(&values, from, values.dim(2))?,
             ));
         }
-        // A chunk of a prompt attends to itself and what is before it, and only its end is kept: of
-        // a long chunk the buffers never hold more than the window.
-        let (old_keys, old_values) = self.last(offset, reached)?;
+        // A prompt chunk attends to itself and to the tokens before it, and only its end is kept:
+        // the buffers never hold more than the window.
+        let (old_keys, old_values) = self.last(offset, window_tokens)?;
         let join = |old: Option<Array>, new: &Array| match old {
             Some(old) => concatenate(&[&old, new], 2),
             None => Ok(new.clone()),
@@ -395,7 +401,7 @@ impl LayerCache {
         let kept = (window - 1).min(offset + new);
         let from = all_keys.dim(2) - kept;
         let store = |all: &Array| {
-            // A copy: a slice would hold on to all of it.
+            // A copy, because a slice would keep the whole array in memory.
             put_tokens(empty(all, kept + 1)?, &tokens(all, from, all.dim(2))?, 0)
         };
         self.buffers = vec![(store(&all_keys)?, store(&all_values)?)];
@@ -403,24 +409,24 @@ impl LayerCache {
         Ok((all_keys, all_values))
     }
 
-    /// Moves the last `reached` tokens to the front of new buffers if there is no room for one
-    /// more.
-    fn make_room(&mut self, offset: i32, reached: i32, new: &Array) -> Result<()> {
+    /// Moves the last `window_tokens` tokens to the front of new buffers if there is no room for another
+    /// token.
+    fn make_room(&mut self, offset: i32, window_tokens: i32, new: &Array) -> Result<()> {
         let Some((keys, _)) = self.buffers.first() else {
             return Ok(());
         };
-        if offset - self.first < keys.dim(2) || reached == offset - self.first {
+        if offset - self.first < keys.dim(2) || window_tokens == offset - self.first {
             return Ok(());
         }
-        if let (Some(keys), Some(values)) = self.last(offset, reached)? {
-            let moved = |old: &Array| put_tokens(empty(new, reached + STEP_TOKENS)?, old, 0);
+        if let (Some(keys), Some(values)) = self.last(offset, window_tokens)? {
+            let moved = |old: &Array| put_tokens(empty(new, window_tokens + STEP_TOKENS)?, old, 0);
             self.buffers = vec![(moved(&keys)?, moved(&values)?)];
         }
-        self.first = offset - reached;
+        self.first = offset - window_tokens;
         Ok(())
     }
 
-    /// The `count` tokens before `offset`; `None` where there are none.
+    /// The `count` tokens before `offset`; `None` if `count` is 0.
     fn last(&self, offset: i32, count: i32) -> Result<(Option<Array>, Option<Array>)> {
         if count == 0 {
             return Ok((None, None));
@@ -431,21 +437,20 @@ impl LayerCache {
                 let of = |all: &Array| tokens(all, from, from + count).map(Some);
                 Ok((of(keys)?, of(values)?))
             }
-            Some(_) | None => Err(Exception::custom("the cache does not reach back so far")),
+            Some(_) | None => Err(Exception::custom("the cache no longer holds these tokens")),
         }
     }
 
     fn append_pair(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<(Array, Array)> {
         let mut held = self.append(offset, &[(keys.clone(), values.clone())])?;
         held.pop()
-            .ok_or_else(|| Exception::custom("a cache without buffers"))
+            .ok_or_else(|| Exception::custom("the cache has no buffers"))
     }
 
-    /// All that is held with these behind `offset` tokens.
+    /// Appends pairs after `offset` tokens and returns everything held.
     fn append(&mut self, offset: i32, new: &[(Array, Array)]) -> Result<Vec<(Array, Array)>> {
         let at = offset - self.first;
-        // Taken out, so that the old handles are gone when the update runs and it can work in
-        // place.
+        // The old handles must be dropped before the update, so that it can run in place.
         let mut old = std::mem::take(&mut self.buffers).into_iter();
         let mut held = Vec::with_capacity(new.len());
         for (keys, values) in new {
@@ -466,7 +471,7 @@ impl LayerCache {
     }
 }
 
-/// Those from `from` to `to`.
+/// Tokens `from` to `to`.
 fn tokens(all: &Array, from: i32, to: i32) -> Result<Array> {
     if (from, to) == (0, all.dim(2)) {
         return Ok(all.clone());
@@ -474,48 +479,48 @@ fn tokens(all: &Array, from: i32, to: i32) -> Result<Array> {
     all.try_index((Ellipsis, from..to, ..))
 }
 
-/// `count` in whole steps.
+/// Rounds up to a whole step.
 fn rounded(count: i32) -> i32 {
     (count + STEP_TOKENS - 1) / STEP_TOKENS * STEP_TOKENS
 }
 
-/// Zeros for `count` tokens of the shape of `like`.
+/// Zeros for `count` tokens, shaped like `like`.
 fn zeros(like: &Array, count: i32) -> Result<Array> {
     zeros_dtype(&[like.dim(0), like.dim(1), count, like.dim(3)], like.dtype())
 }
 
-/// The same in whole steps.
+/// Zeros for `count` tokens, rounded up to a whole step.
 fn empty(like: &Array, count: i32) -> Result<Array> {
     zeros(like, rounded(count))
 }
 
-/// The first `used` tokens with room for `capacity`, in whole steps.
+/// Copies the first `used` tokens into buffers for `capacity` tokens, rounded up to a whole step.
 fn grown(old: Array, used: i32, capacity: i32) -> Result<Array> {
     let more = zeros(&old, rounded(capacity) - used)?;
     concatenate(&[tokens(&old, 0, used)?, more], 2)
 }
 
 fn length(tokens: usize) -> i32 {
-    i32::try_from(tokens).expect("a cache is far shorter than i32::MAX")
+    i32::try_from(tokens).expect("caches are far shorter than i32::MAX")
 }
 
-/// An array of its own.
+/// Copies a range of tokens into separate memory.
 fn copied(buffer: &Array, start: i32, end: i32) -> Result<Array> {
     let part = buffer.try_index((Ellipsis, start..end, ..))?;
     if part.dim(1) > 1 {
         return part.contiguous();
     }
-    // A part of one head is contiguous as it is: the same memory, which it would keep from being
-    // freed.
+    // A slice of one head is contiguous and shares the memory of the buffer, which it would keep
+    // from being freed.
     duplicate(&part)
 }
 
-/// The same in memory of its own: a part of something larger would hold on to all of it.
+/// Copies an array into separate memory, because a slice would keep the whole array in memory.
 fn duplicate(array: &Array) -> Result<Array> {
     let Some(axis) = array.shape().iter().position(|size| *size > 1) else {
         return Ok(array.clone());
     };
     let axis = i32::try_from(axis).expect("arrays have few dimensions");
-    // Two parts joined are a copy; of the whole, MLX would make none.
+    // Concatenating two parts copies; concatenating a single array would not.
     concatenate(&split_at_indices(array, &[1], axis)?, axis)
 }

@@ -1,4 +1,4 @@
-//! Mixtures of experts: a router chooses some of many gated blocks for each token.
+//! Mixture of experts: a router selects some of many feed-forward blocks for each token.
 
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::Dtype;
@@ -18,19 +18,19 @@ use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config;
 use rooflet_model::config::{DenseConfig, ExpertsConfig};
 
-/// From so many choices on, they are sorted by expert, so that an expert's weights are read once
-/// (mlx-lm's threshold).
+/// Minimum number of selections for sorting them by expert, so that the weights of an expert are
+/// read once (mlx-lm's threshold).
 const SORTED_CHOICES: i32 = 64;
 
-/// Weighs the experts of each token.
+/// Selects and weights the experts of each token.
 #[derive(Debug)]
 enum Router {
     Softmax {
         renormalizes: bool,
     },
-    ChosenSoftmax,
+    SelectedSoftmax,
     Sigmoid {
-        /// Added to the scores for choosing only, float32.
+        /// Bias of the scores that affects the selection only, in float32.
         correction: Array,
         renormalizes: bool,
         scale: Array,
@@ -47,7 +47,7 @@ impl Router {
     ) -> std::result::Result<Self, LoadError> {
         Ok(match router {
             config::Router::Softmax { renormalizes } => Self::Softmax { renormalizes },
-            config::Router::ChosenSoftmax => Self::ChosenSoftmax,
+            config::Router::SelectedSoftmax => Self::SelectedSoftmax,
             config::Router::Sigmoid {
                 renormalizes,
                 scale,
@@ -63,8 +63,8 @@ impl Router {
         })
     }
 
-    /// The experts of each token and their weights, both `[…, active]`, from the scores of all,
-    /// `[…, experts]`.
+    /// Selects experts and their weights, `[…, active]` each, from the scores of all experts, `[…,
+    /// experts]`.
     fn choose(&self, scores: &Array, active: i32) -> Result<(Array, Array)> {
         match self {
             Self::Softmax { renormalizes } => {
@@ -73,7 +73,7 @@ impl Router {
                 let weights = take_along_axis(&shares, &chosen, -1)?;
                 Ok((chosen, normalized(weights, *renormalizes)?))
             }
-            Self::ChosenSoftmax => {
+            Self::SelectedSoftmax => {
                 let chosen = highest(scores, active)?;
                 let weights = softmax_axis(take_along_axis(scores, &chosen, -1)?, -1, true)?;
                 Ok((chosen, weights))
@@ -101,13 +101,13 @@ impl Router {
 
     fn arrays(&self) -> Vec<&Array> {
         match self {
-            Self::Softmax { .. } | Self::ChosenSoftmax => Vec::new(),
+            Self::Softmax { .. } | Self::SelectedSoftmax => Vec::new(),
             Self::Sigmoid { correction, .. } => vec![correction],
         }
     }
 }
 
-/// The places of the `count` highest, in no order.
+/// Indices of the `count` highest scores, in any order.
 fn highest(scores: &Array, count: i32) -> Result<Array> {
     argpartition_axis(scores, -count, -1)?.try_index((Ellipsis, -count..))
 }
@@ -120,10 +120,11 @@ fn normalized(weights: Array, normalizes: bool) -> Result<Array> {
     divide(weights, sum)
 }
 
-/// Zero for all but the best groups; a group is as good as its two best experts together.
+/// Sets the scores to zero in all but the best groups. The score of a group is the sum of its two
+/// best scores.
 fn within_groups(scores: &Array, groups: i32, chosen: i32) -> Result<Array> {
-    let left_out = groups - chosen;
-    if left_out == 0 {
+    let rejected = groups - chosen;
+    if rejected == 0 {
         return Ok(scores.clone());
     }
     let shape = scores.shape().to_vec();
@@ -131,19 +132,19 @@ fn within_groups(scores: &Array, groups: i32, chosen: i32) -> Result<Array> {
     grouped.extend([groups, -1]);
     let grouped = scores.reshape(&grouped)?;
     let best = sum_axis(topk_axis(&grouped, 2, -1)?, -1, true)?;
-    let worst = argpartition_axis(best, left_out - 1, -2)?.try_index((Ellipsis, ..left_out, ..))?;
+    let worst = argpartition_axis(best, rejected - 1, -2)?.try_index((Ellipsis, ..rejected, ..))?;
     put_along_axis(grouped, worst, Array::from_f32(0.0), -2)?.reshape(&shape)
 }
 
-/// An expert that every token goes through.
+/// Expert that processes every token.
 #[derive(Debug)]
 struct Shared {
     block: Dense,
-    /// Says for each token how much of it is wanted.
+    /// Gate of the expert's output for each token.
     gate: Option<Linear>,
 }
 
-/// See the module's text.
+/// Mixture of experts with its router.
 #[derive(Debug)]
 pub(super) struct Experts {
     active: i32,
@@ -207,14 +208,14 @@ impl Experts {
         })
     }
 
-    /// `x` is `[rows, tokens, hidden]`.
+    /// Applies the experts to `x`, `[rows, tokens, hidden]`.
     pub(super) fn apply(&self, x: &Array) -> Result<Array> {
         let (chosen, weights) = self.router.choose(&self.scores.apply(x)?, self.active)?;
-        let said = self.ask(x, &chosen)?;
-        let weighed = multiply(&said, weights.expand_dims(-1)?)?;
+        let outputs = self.apply_experts(x, &chosen)?;
+        let weighed = multiply(&outputs, weights.expand_dims(-1)?)?;
         let mut y = sum_axis(weighed, -2, false)?;
-        if y.dtype() != said.dtype() {
-            y = y.as_dtype(said.dtype())?;
+        if y.dtype() != outputs.dtype() {
+            y = y.as_dtype(outputs.dtype())?;
         }
         match &self.shared {
             Some(Shared { block, gate: None }) => add(y, block.apply(x)?),
@@ -226,8 +227,8 @@ impl Experts {
         }
     }
 
-    /// What each token's experts say, `[rows, tokens, active, hidden]`.
-    fn ask(&self, x: &Array, chosen: &Array) -> Result<Array> {
+    /// Outputs of each token's experts, `[rows, tokens, active, hidden]`.
+    fn apply_experts(&self, x: &Array, chosen: &Array) -> Result<Array> {
         let through = |x: &Array, experts: &Array, sorted: bool| {
             let up = self.up.apply(x, experts, sorted)?;
             let gate = self.gate.apply(x, experts, sorted)?;
@@ -244,11 +245,11 @@ impl Experts {
         let tokens = x.reshape(&[-1, 1, x.dim(-1)])?;
         let token = order.floor_divide(Array::from_slice(&[self.active.cast_unsigned()], &[1]))?;
         let sorted = take_axis(experts, &order, 0)?;
-        let said = through(&take_axis(tokens, token, 0)?, &sorted, true)?;
-        let said = take_axis(said, back, 0)?;
+        let outputs = through(&take_axis(tokens, token, 0)?, &sorted, true)?;
+        let outputs = take_axis(outputs, back, 0)?;
         let mut shape = chosen.shape().to_vec();
-        shape.push(said.dim(-1));
-        said.reshape(&shape)
+        shape.push(outputs.dim(-1));
+        outputs.reshape(&shape)
     }
 
     pub(super) fn arrays(&self) -> Vec<&Array> {

@@ -1,5 +1,5 @@
-//! What a layer does with each token by itself. Dense gated blocks: a gate through an activation,
-//! times up, through down.
+//! Feed-forward part of a layer. A dense block computes the down projection of the activated gate
+//! times the up projection.
 
 use std::rc::Rc;
 
@@ -8,21 +8,21 @@ use rooflet_mlx::mlx_rs::ops::{add, clip, minimum, multiply, power, sigmoid, spl
 use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use super::experts::Experts;
-use super::kernels::{Kernels, alike, numbers};
+use super::kernels::{Kernels, check_close, random_values};
 use super::linear::Linear;
 use rooflet_mlx::gate::GateKernel;
 use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config::{Activation, DenseConfig, FeedForwardConfig};
 
-/// A gate through an activation, times what comes up.
+/// Activated gate times the up projection.
 #[derive(Debug)]
 pub(super) struct Gate {
     operations: Operations,
     kernel: Option<Rc<GateKernel>>,
 }
 
-/// It in operations of MLX's, with their constants on the device.
+/// The gate as operations of MLX, with constants on the device.
 #[derive(Debug)]
 enum Operations {
     Silu,
@@ -34,7 +34,8 @@ enum Operations {
         cubic: Array,
         root: Array,
     },
-    /// `gate · σ(alpha·gate) · (up + 1)`, the gate held below `limit`, up within it.
+    /// `gate · σ(alpha·gate) · (up + 1)`, with the gate clipped from above to `limit` and up
+    /// clipped to ±`limit`.
     ClampedSilu {
         alpha: Array,
         one: Array,
@@ -43,7 +44,7 @@ enum Operations {
     },
 }
 
-/// Of gpt-oss, written into its published code.
+/// Constant of gpt-oss, from its published code.
 const CLAMPED_SILU_ALPHA: f64 = 1.702;
 
 impl Gate {
@@ -54,12 +55,13 @@ impl Gate {
     ) -> std::result::Result<Self, LoadError> {
         let operations = Operations::new(activation, weights)?;
         let kernel = kernels.gate(activation, |kernel| {
-            // Both beyond any limit, too.
-            let wide = |seed| numbers(seed, &[3, 1000], weights.compute())?.multiply(Array::from_f32(5.0));
+            // The inputs exceed any limit.
+            let wide =
+                |seed| random_values(seed, &[3, 1000], weights.compute())?.multiply(Array::from_f32(5.0));
             let (gate, up) = (wide(1)?, wide(2)?);
             let float = |array: &Array| array.as_dtype(Dtype::Float32);
             let exact = operations.apply(&float(&gate)?, &float(&up)?)?;
-            alike("what passes the gate", &kernel.apply(&gate, &up)?, &exact)
+            check_close("gated values", &kernel.apply(&gate, &up)?, &exact)
         });
         Ok(Self { operations, kernel })
     }
@@ -107,8 +109,8 @@ impl Operations {
                 cubic,
                 root,
             } => {
-                let bent = add(gate, multiply(cubic, power(gate, three)?)?)?;
-                let share = add(one, tanh(multiply(root, bent)?)?)?;
+                let cubic_sum = add(gate, multiply(cubic, power(gate, three)?)?)?;
+                let share = add(one, tanh(multiply(root, cubic_sum)?)?)?;
                 multiply(multiply(multiply(half, gate)?, share)?, up)
             }
             Self::ClampedSilu {
@@ -126,14 +128,14 @@ impl Operations {
     }
 }
 
-/// Gate and up projection.
+/// Gate and up projections.
 #[derive(Debug)]
 enum Inputs {
     Split { gate: Linear, up: Linear },
     Fused(Linear),
 }
 
-/// How a layer transforms each token.
+/// Feed-forward part of a layer.
 #[derive(Debug)]
 pub(super) enum FeedForward {
     Dense(Box<Dense>),
@@ -173,7 +175,7 @@ impl FeedForward {
     }
 }
 
-/// A dense gated block.
+/// Dense gated block.
 #[derive(Debug)]
 pub(super) struct Dense {
     inputs: Inputs,

@@ -1,5 +1,5 @@
-//! Gated delta rule: linear attention whose state decays and is corrected by each token (Gated
-//! DeltaNet, arXiv:2412.06464; the layers of Qwen3-Next and its heirs). The order of operations is
+//! Gated delta rule: linear attention with a state that decays and that each token corrects (Gated
+//! DeltaNet, arXiv:2412.06464; used by Qwen3-Next and Qwen3.5). The order of operations is
 //! mlx-lm's.
 
 mod check;
@@ -25,13 +25,13 @@ use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config::GatedDeltaConfig;
 
-/// Added to the sum of squares of queries and keys before they are made unit vectors.
+/// Added to the sum of squares before queries and keys are normalised to unit vectors.
 const UNIT_EPS: f64 = 1e-6;
 
 /// Projections to queries, keys, values, output gate, and each head's write strength and decay.
 #[derive(Debug)]
 enum Inputs {
-    /// Two matrices, their rows by key head.
+    /// Two matrices with rows grouped by key head.
     ByHead { qkvz: Linear, ba: Linear },
     Split {
         qkv: Linear,
@@ -41,7 +41,7 @@ enum Inputs {
     },
 }
 
-/// What comes out of them, by token.
+/// Outputs of the projections.
 struct Projected {
     /// Queries, keys and values, `[rows, tokens, channels]`.
     mixed: Array,
@@ -52,7 +52,7 @@ struct Projected {
 }
 
 impl Projected {
-    /// Those of some tokens after the other.
+    /// Splits the outputs by consecutive ranges of tokens.
     fn split(&self, cuts: &[i32]) -> Result<Vec<Self>> {
         let each = |array: &Array| split_at_indices(array, cuts, 1);
         let (mixed, gate) = (each(&self.mixed)?, each(&self.gate)?);
@@ -86,7 +86,7 @@ impl Projected {
     }
 }
 
-/// See the module's text.
+/// Gated delta layer.
 #[derive(Debug)]
 pub(super) struct GatedDelta {
     dimensions: Dimensions,
@@ -99,12 +99,12 @@ pub(super) struct GatedDelta {
     norm: RmsNorm,
     norm_eps: Array,
     output: Linear,
-    /// By these, queries and keys are scaled after they were normalised.
+    /// Factors of queries and keys after their normalisation.
     query_scale: Array,
     key_scale: Array,
     zero: Array,
-    /// Several tokens go through the rule at once: not on a CPU, where their number would show in
-    /// the last bits.
+    /// Set if several tokens are computed at once. Not on a CPU, where the number of tokens would
+    /// change the last bits.
     in_chunks: bool,
     kernels: Option<Rc<GatedDeltaKernels>>,
 }
@@ -169,41 +169,47 @@ impl GatedDelta {
 
     pub(super) fn apply(&self, x: &Array, rows: LayerRows<'_>) -> Result<Array> {
         let projected = self.project(x)?;
-        let gate = rows.asked(&projected.gate)?;
-        let at_ends = matches!(rows, LayerRows::Ends(_));
-        let said = match rows {
-            LayerRows::Parts(parts) | LayerRows::Ends(parts) => {
-                let each = projected.split(&cache::cuts(&parts))?;
-                let said = parts.into_iter().zip(&each).map(|(part, projected)| {
+        let gate = rows.select_needed(&projected.gate)?;
+        let at_ends = matches!(rows, LayerRows::PrefillLast(_));
+        let attended = match rows {
+            LayerRows::Prefill(parts) | LayerRows::PrefillLast(parts) => {
+                let each = projected.split(&cache::split_points(&parts))?;
+                let attended = parts.into_iter().zip(&each).map(|(part, projected)| {
                     let Part { cache, offset, .. } = part;
-                    let said = self.say(projected, vec![cache], &[offset])?;
+                    let attended = self.attend(projected, vec![cache], &[offset])?;
                     match at_ends {
-                        true => said.try_index((.., -1.., ..)),
-                        false => Ok(said),
+                        true => attended.try_index((.., -1.., ..)),
+                        false => Ok(attended),
                     }
                 });
-                match &said.collect::<Result<Vec<Array>>>()?[..] {
+                match &attended.collect::<Result<Vec<Array>>>()?[..] {
                     [one] => one.clone(),
                     several => concatenate(several, 1)?,
                 }
             }
-            LayerRows::Many { caches, offsets, .. } => self.say(&projected, caches, offsets)?,
+            LayerRows::Decode { caches, offsets, .. } => self.attend(&projected, caches, offsets)?,
         };
-        let said = self.gated(&said, &gate)?;
-        self.output.apply(&said.reshape(&[x.dim(0), gate.dim(1), -1])?)
+        let attended = self.gated(&attended, &gate)?;
+        self.output
+            .apply(&attended.reshape(&[x.dim(0), gate.dim(1), -1])?)
     }
 
-    /// What as many tokens of each cache's sequence read, which go into it.
-    fn say(&self, projected: &Projected, mut caches: Vec<&mut LayerCache>, offsets: &[i32]) -> Result<Array> {
+    /// Computes the attention outputs of the tokens and updates the states in the caches.
+    fn attend(
+        &self,
+        projected: &Projected,
+        mut caches: Vec<&mut LayerCache>,
+        offsets: &[i32],
+    ) -> Result<Array> {
         let before = self.states(projected.mixed.dtype(), &mut caches, offsets)?;
-        let (said, after) = match &self.kernels {
+        let (attended, after) = match &self.kernels {
             Some(kernels) => kernels.step(&self.constants(), &projected.tokens(), &before)?,
             None => self.mix(projected, before)?,
         };
         for (cache, state) in caches.into_iter().zip(after) {
             cache.recurrent()?.set(projected.mixed.dim(1), state);
         }
-        Ok(said)
+        Ok(attended)
     }
 
     fn constants(&self) -> Constants<'_> {
@@ -249,7 +255,7 @@ impl GatedDelta {
         }
     }
 
-    /// The rows' states.
+    /// States of the rows.
     fn states(&self, compute: Dtype, caches: &mut [&mut LayerCache], offsets: &[i32]) -> Result<Vec<State>> {
         let at_first = || -> Result<State> {
             let of = &self.dimensions;
@@ -266,8 +272,8 @@ impl GatedDelta {
         states.collect()
     }
 
-    /// What the tokens read, `[rows, tokens, heads, value_dim]`, and the rows' states after them,
-    /// by MLX's operations. Elementwise operations and sums of a row do not depend on the others.
+    /// Computes the attention outputs, `[rows, tokens, heads, value_dim]`, and the new states of
+    /// the rows with MLX's operations. The result of a row does not depend on other rows.
     fn mix(&self, projected: &Projected, before: Vec<State>) -> Result<(Array, Vec<State>)> {
         let (rows, tokens) = (projected.mixed.dim(0), projected.mixed.dim(1));
         let join = |arrays: Vec<Array>| match &arrays[..] {
@@ -278,7 +284,7 @@ impl GatedDelta {
             .into_iter()
             .map(|state| (state.convolution, state.memory))
             .unzip();
-        let seen = concatenate(&[&join(convolutions)?, &projected.mixed], 1)?;
+        let convolution_input = concatenate(&[&join(convolutions)?, &projected.mixed], 1)?;
         let memory = join(memories)?;
         let Dimensions {
             key_heads,
@@ -287,9 +293,16 @@ impl GatedDelta {
             value_dim,
             width,
         } = self.dimensions;
-        // A copy: a view would hold on to the whole prompt.
-        let convolution = seen.try_index((.., 1 - width.., ..))?.contiguous()?;
-        let convolved = conv1d(&seen, &self.convolution, 1, 0, 1, self.dimensions.channels())?;
+        // A copy, because a view would keep the whole prompt in memory.
+        let convolution = convolution_input.try_index((.., 1 - width.., ..))?.contiguous()?;
+        let convolved = conv1d(
+            &convolution_input,
+            &self.convolution,
+            1,
+            0,
+            1,
+            self.dimensions.channels(),
+        )?;
         let convolved = multiply(&convolved, sigmoid(&convolved)?)?;
         let keys = key_heads * key_dim;
         let parts = split_at_indices(convolved, &[keys, 2 * keys], -1)?;
@@ -311,30 +324,30 @@ impl GatedDelta {
         );
         let values = by_head(&parts[2], value_heads, value_dim)?;
         let step = logaddexp(add(&projected.decay, &self.decay_bias)?, &self.zero)?;
-        let brought = rule::Tokens {
+        let inputs = rule::Tokens {
             queries,
             keys,
             values,
             log_decay: multiply(&self.rate, step)?,
             strength: sigmoid(&projected.strength)?,
         };
-        let (said, memory) = if tokens > 1 && self.in_chunks {
-            rule::in_chunks(&brought, memory)?
+        let (attended, memory) = if tokens > 1 && self.in_chunks {
+            rule::chunked(&inputs, memory)?
         } else {
-            rule::one_by_one(&brought, memory)?
+            rule::token_by_token(&inputs, memory)?
         };
-        Ok((said, State::split(&convolution, &memory)?))
+        Ok((attended, State::split(&convolution, &memory)?))
     }
 
-    /// Normalised by head, times the gate through SiLU in float32.
-    fn gated(&self, said: &Array, gate: &Array) -> Result<Array> {
+    /// Normalises the outputs by head and multiplies them by SiLU of the gate, in float32.
+    fn gated(&self, attended: &Array, gate: &Array) -> Result<Array> {
         if let Some(kernels) = &self.kernels {
-            return kernels.gate(said, gate, self.norm.array(), &self.norm_eps);
+            return kernels.gate(attended, gate, self.norm.array(), &self.norm_eps);
         }
-        let normed = self.norm.apply(said)?.as_dtype(Dtype::Float32)?;
+        let normed = self.norm.apply(attended)?.as_dtype(Dtype::Float32)?;
         let gate = gate.as_dtype(Dtype::Float32)?;
-        let opened = multiply(&gate, sigmoid(&gate)?)?;
-        multiply(opened, normed)?.as_dtype(said.dtype())
+        let activated = multiply(&gate, sigmoid(&gate)?)?;
+        multiply(activated, normed)?.as_dtype(attended.dtype())
     }
 
     pub(super) fn arrays(&self) -> Vec<&Array> {

@@ -1,6 +1,6 @@
-//! Kernels of our own, for layers that are alike. They are used only where they have been seen to
-//! say what MLX's operations say: a driver, a compiler or a chip that nobody tried may bring
-//! another result, and then a model is slower, not wrong.
+//! Custom kernels, shared by layers with the same parameters. A kernel is used only after its
+//! results were compared with those of MLX's operations. With an untested driver, compiler or chip
+//! that computes other results, a model is slower but not wrong.
 
 use std::rc::Rc;
 
@@ -13,24 +13,25 @@ use rooflet_mlx::gate::GateKernel;
 use rooflet_mlx::gated_delta::{Dimensions, GatedDeltaKernels};
 use rooflet_model::config::Activation;
 
-/// Of the largest number. bfloat16 has 8 bits, and what kernels pass on is rounded to it a few
-/// times.
+/// Maximum difference, as a share of the largest value. bfloat16 has 8 significant bits, and
+/// results are rounded to it a few times.
 const TOLERANCE: f32 = 0.02;
 
-/// Those that the layers of one model were found to need.
+/// Kernels of one model.
 #[derive(Debug)]
 pub(super) struct Kernels {
     backend: Backend,
     float: Dtype,
-    gates: Known<Activation, GateKernel>,
-    gated_delta: Known<Dimensions, GatedDeltaKernels>,
+    gates: Verified<Activation, GateKernel>,
+    gated_delta: Verified<Dimensions, GatedDeltaKernels>,
 }
 
-/// `None`: there are none for layers of this kind, or not here.
-type Known<K, V> = Vec<(K, Option<Rc<V>>)>;
+/// Verified kernels by parameters. `None` if the kernels do not support the parameters or the
+/// backend, or failed the comparison.
+type Verified<K, V> = Vec<(K, Option<Rc<V>>)>;
 
 impl Kernels {
-    /// For a model that computes in `float`.
+    /// Creates an empty set for a model that computes in `float`.
     pub(super) fn new(backend: Backend, float: Dtype) -> Self {
         Self {
             backend,
@@ -50,7 +51,7 @@ impl Kernels {
         compare: impl FnOnce(&GateKernel) -> Result<()>,
     ) -> Option<Rc<GateKernel>> {
         let make = || GateKernel::new(self.backend, activation, self.float);
-        known(&mut self.gates, activation, "feed-forward gates", make, compare)
+        get_or_verify(&mut self.gates, activation, "feed-forward gates", make, compare)
     }
 
     pub(super) fn gated_delta(
@@ -60,18 +61,18 @@ impl Kernels {
     ) -> Option<Rc<GatedDeltaKernels>> {
         let make = || GatedDeltaKernels::new(self.backend, dimensions, self.float);
         let what = "layers of the gated delta rule";
-        known(&mut self.gated_delta, dimensions, what, make, compare)
+        get_or_verify(&mut self.gated_delta, dimensions, what, make, compare)
     }
 }
 
-fn known<K: Copy + PartialEq, V>(
-    known: &mut Known<K, V>,
+fn get_or_verify<K: Copy + PartialEq, V>(
+    verified: &mut Verified<K, V>,
     key: K,
     what: &str,
     make: impl FnOnce() -> Result<Option<V>>,
     compare: impl FnOnce(&V) -> Result<()>,
 ) -> Option<Rc<V>> {
-    if let Some((_, kernels)) = known.iter().find(|(known, _)| *known == key) {
+    if let Some((_, kernels)) = verified.iter().find(|(known, _)| *known == key) {
         return kernels.clone();
     }
     let made = make().and_then(|kernels| {
@@ -81,45 +82,45 @@ fn known<K: Copy + PartialEq, V>(
     let kernels = made.unwrap_or_else(|err| {
         tracing::warn!(
             error = %err,
-            "{what} are computed by MLX's operations, which take longer than rooflet's kernels: these did not compute the same"
+            "{what}: using MLX's operations, which are slower, because rooflet's kernels failed the comparison"
         );
         None
     });
-    known.push((key, kernels.clone()));
+    verified.push((key, kernels.clone()));
     kernels
 }
 
-/// Made up numbers of both signs around nought, others for each seed.
-pub(super) fn numbers(seed: u64, shape: &[i32], float: Dtype) -> Result<Array> {
+/// Random values of both signs around zero, determined by the seed.
+pub(super) fn random_values(seed: u64, shape: &[i32], float: Dtype) -> Result<Array> {
     random::normal::<f32>(shape, None, None, &random::key(seed)?)?.as_dtype(float)
 }
 
-/// An error where kernels differ from `exact`, in float32, by more than rounding: anywhere, or on
-/// the average.
-pub(super) fn alike(what: &str, computed: &Array, exact: &Array) -> Result<()> {
+/// Returns an error if `computed` differs from `exact`, which is in float32, by more than rounding:
+/// at any place, or on average.
+pub(super) fn check_close(what: &str, computed: &Array, exact: &Array) -> Result<()> {
     if computed.shape() != exact.shape() {
-        return Err(Exception::custom(format!("{what} has another shape")));
+        return Err(Exception::custom(format!("{what}: shapes differ")));
     }
     let difference = abs(subtract(computed.as_dtype(Dtype::Float32)?, exact)?)?;
     let exact = abs(exact)?;
     let compare = |measure: &str, difference: Array, exact: Array| {
         let (difference, exact) = (number(&difference)?, number(&exact)?);
-        // Not a number is not below.
+        // False for NaN.
         if difference <= TOLERANCE * exact {
             Ok(())
         } else {
             Err(Exception::custom(format!(
-                "{what} differs by {difference} {measure} {exact}"
+                "{what}: {measure} is {difference}, of {exact}"
             )))
         }
     };
     compare(
-        "at most, of at most",
+        "largest difference",
         max(&difference, false)?,
         max(&exact, false)?,
     )?;
     compare(
-        "on the average, where it is",
+        "average difference",
         mean(&difference, false)?,
         mean(&exact, false)?,
     )
@@ -137,10 +138,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_are_compared_once_and_used_where_they_agree() {
-        let mut all = Known::<u8, u8>::new();
+    fn kernels_are_compared_once_and_used_if_equal() {
+        let mut all = Verified::<u8, u8>::new();
         let mut ask = |key, made: Result<Option<u8>>, compared: Result<()>| {
-            let kernels = known(&mut all, key, "layers", || made, |_| compared);
+            let kernels = get_or_verify(&mut all, key, "layers", || made, |_| compared);
             kernels.map(|kernels| *kernels)
         };
         let wrong = || Err(Exception::custom("differs"));
@@ -153,12 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_by_more_than_rounding_is_not_alike() {
+    fn rejects_differences_beyond_rounding() {
         let _mlx = rooflet_mlx::exclusive();
-        let exact = numbers(1, &[4, 100], Dtype::Float32).unwrap();
+        let exact = random_values(1, &[4, 100], Dtype::Float32).unwrap();
         let rounded = exact.as_dtype(Dtype::Bfloat16).unwrap();
-        alike("it", &rounded, &exact).unwrap();
-        let other = numbers(2, &[4, 100], Dtype::Float32).unwrap();
+        check_close("it", &rounded, &exact).unwrap();
+        let other = random_values(2, &[4, 100], Dtype::Float32).unwrap();
         let scaled = exact.multiply(Array::from_f32(1.03)).unwrap();
         let one_off = exact
             .add(Array::from_slice(
@@ -168,7 +169,7 @@ mod tests {
             .unwrap();
         let not_a_number = exact.multiply(Array::from_f32(f32::NAN)).unwrap();
         for wrong in [other, scaled, one_off, not_a_number] {
-            alike("it", &wrong, &exact).unwrap_err();
+            check_close("it", &wrong, &exact).unwrap_err();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Matrices: linear layers, stacks of them for experts, and the embedding table; in floats or
+//! Matrices: linear layers, stacks of them for experts, and the embedding table, in floats or
 //! quantised.
 
 use rooflet_mlx::mlx_rs::error::Result;
@@ -11,7 +11,7 @@ use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_mlx::quantized::QuantizedMatrix;
 use rooflet_model::checkpoint::{MatrixStorage, ModelShape};
 
-/// One weight matrix, `[rows, columns]`, or a stack of them.
+/// Weight matrix, `[rows, columns]`, or a stack of matrices.
 #[derive(Debug)]
 enum Matrix {
     Float { weight: Array, transposed: Array },
@@ -48,7 +48,7 @@ impl Matrix {
         }
     }
 
-    /// `x · weightᵀ`.
+    /// Computes `x · weightᵀ`.
     fn apply(&self, x: &Array) -> Result<Array> {
         match self {
             Self::Float { transposed, .. } => matmul(x, transposed),
@@ -64,7 +64,7 @@ impl Matrix {
     }
 }
 
-/// The matrix of `module`, or its stack of them, and the bias beside it.
+/// Loads the matrix or stack of `module`, and its bias.
 fn load(
     module: &str,
     has_bias: bool,
@@ -109,7 +109,7 @@ impl Linear {
     }
 }
 
-/// A linear layer for each of several experts.
+/// Linear layers of several experts.
 #[derive(Debug)]
 pub(super) struct ExpertLinear {
     stack: Matrix,
@@ -128,8 +128,8 @@ impl ExpertLinear {
         Ok(Self { stack, bias })
     }
 
-    /// `x` is `[…, 1, columns]`, one row for each of `experts` or one for several; `sorted` says
-    /// that these do not fall.
+    /// Applies the layers of `experts` to `x`, `[…, 1, columns]`, with one row for each expert or
+    /// one row for several. `sorted` asserts that `experts` is in ascending order.
     pub(super) fn apply(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
         let product = match &self.stack {
             Matrix::Float { transposed, .. } => gather_mm(x, transposed, None, experts, sorted)?,
@@ -146,7 +146,7 @@ impl ExpertLinear {
     }
 }
 
-/// The embedding table, also the head of a tied model.
+/// Embedding table, also the head of a tied model.
 #[derive(Debug)]
 pub(super) struct Embedding {
     matrix: Matrix,
@@ -180,7 +180,7 @@ impl Embedding {
         }
     }
 
-    /// The table as the head.
+    /// Applies the table as the head.
     pub(super) fn as_head(&self, x: &Array) -> Result<Array> {
         self.matrix.apply(x)
     }

@@ -1,10 +1,10 @@
-//! Which keys a query may attend to, for passes over several tokens of one sequence.
+//! Attention masks for passes over several tokens of one sequence.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::fast::ScaledDotProductAttentionMask;
 use rooflet_mlx::mlx_rs::{Array, ops};
 
-/// The masks of one pass: layers with the same window share one.
+/// Masks of one pass: layers with the same window share one.
 #[derive(Debug, Default)]
 pub(super) struct Masks {
     /// `(tokens, keys, window)` and the mask, `[tokens, keys]`.
@@ -12,7 +12,8 @@ pub(super) struct Masks {
 }
 
 impl Masks {
-    /// For `tokens` queries over `keys` keys, of which the last `tokens` are their own.
+    /// Mask for `tokens` queries over `keys` keys, of which the last `tokens` belong to the
+    /// queries.
     pub(super) fn mask(
         &mut self,
         tokens: i32,
@@ -20,7 +21,7 @@ impl Masks {
         window: Option<i32>,
     ) -> Result<Option<ScaledDotProductAttentionMask<'_>>> {
         match window {
-            // A single token is given no more keys than its window has.
+            // For a single token, the caller passes only the keys in its window.
             _ if tokens == 1 => Ok(None),
             Some(window) if keys > window => {
                 let key = (tokens, keys, window);

@@ -1,4 +1,4 @@
-//! Rotary position embedding, with all scalings of the models that this engine runs.
+//! Rotary position embedding with the scalings of all supported models.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::{Array, Dtype, fast, ops};
@@ -8,11 +8,11 @@ use rooflet_model::config::{Rope, RopeScaling};
 /// Rotates queries and keys by their positions.
 #[derive(Debug, Clone)]
 pub(super) struct RotaryEmbedding {
-    /// Of each head, so many elements are rotated.
+    /// Number of elements of each head that are rotated.
     dims: i32,
     traditional: bool,
     frequencies: Frequencies,
-    /// What is multiplied with before, `[head_dim]`: ones where nothing is rotated.
+    /// Factors of the inputs, `[head_dim]`: one for elements that are not rotated.
     magnitude: Option<Array>,
 }
 
@@ -20,12 +20,12 @@ pub(super) struct RotaryEmbedding {
 enum Frequencies {
     /// MLX computes them from the base.
     Base { theta: f32, scale: f32 },
-    /// Computed once, here.
+    /// Table, computed at load time.
     Table(Array),
 }
 
 impl RotaryEmbedding {
-    /// For heads of `head_dim` elements of type `compute`.
+    /// Creates the embedding for heads of `head_dim` elements of type `compute`.
     pub(super) fn new(rope: &Rope, head_dim: u32, compute: Dtype) -> Result<Self> {
         let dims = rope.dims.cast_signed();
         let base = |scale| Frequencies::Base {
@@ -34,7 +34,7 @@ impl RotaryEmbedding {
         };
         let (frequencies, magnitude) = match &rope.scaling {
             RopeScaling::None => (base(1.0), 1.0),
-            // Divided in double precision, as Python does.
+            // Divided in double precision, like in Python.
             RopeScaling::Linear { factor } => (base((1.0 / f64::from(*factor)) as f32), 1.0),
             RopeScaling::Llama3 {
                 factor,
@@ -93,7 +93,7 @@ impl RotaryEmbedding {
         }
     }
 
-    /// `x` is `[batch, heads, tokens, head_dim]`, its first token at position `offset`.
+    /// Rotates `x`, `[batch, heads, tokens, head_dim]`, with its first token at position `offset`.
     pub(super) fn apply(&self, x: &Array, offset: i32) -> Result<Array> {
         let x = &self.scaled(x)?;
         let (dims, traditional) = (self.dims, self.traditional);
@@ -105,7 +105,7 @@ impl RotaryEmbedding {
         }
     }
 
-    /// `x` is `[batch, heads, 1, head_dim]`; `positions` holds one position for each of the batch.
+    /// Rotates `x`, `[batch, heads, 1, head_dim]`, with one position per batch row.
     pub(super) fn apply_at(&self, x: &Array, positions: &Array) -> Result<Array> {
         let x = &self.scaled(x)?;
         let (dims, traditional) = (self.dims, self.traditional);
@@ -120,7 +120,7 @@ impl RotaryEmbedding {
     }
 }
 
-/// `theta ^ (2i/dims)`: wavelengths over 2π.
+/// Wavelengths divided by 2π: `theta ^ (2i/dims)`.
 fn wavelength_factors(theta: f32, dims: i32) -> Result<Array> {
     let exponents = ops::arange::<_, i32>(0, dims, 2)?
         .as_dtype(Dtype::Float32)?
@@ -128,8 +128,8 @@ fn wavelength_factors(theta: f32, dims: i32) -> Result<Array> {
     Array::from_f32(theta).power(exponents)
 }
 
-/// Long wavelengths divided by `factor`, short ones kept, the middle blended. The steps are those
-/// of the reference, one MLX operation each, for equality to the bit.
+/// Multiplies long wavelengths by `factor`, keeps short ones and blends the ones between. Uses the
+/// reference's sequence of MLX operations, so that results are bit-identical.
 fn llama3_table(
     theta: f32,
     dims: i32,
@@ -165,7 +165,8 @@ fn llama3_table(
     ops::select(&is_medium, blended, stretched)
 }
 
-/// Wavelengths below the blend kept, above it multiplied with `factor`. Steps as in the reference.
+/// Multiplies wavelengths above the blend by `factor` and keeps those below it. Uses the
+/// reference's sequence of operations.
 fn yarn_table(theta: f32, dims: i32, factor: f32, (low, high): (f32, f32)) -> Result<Array> {
     let scalar = Array::from_f32;
     let kept = wavelength_factors(theta, dims)?;

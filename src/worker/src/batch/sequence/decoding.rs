@@ -1,5 +1,5 @@
-//! The state of decoding one request: what the next token is chosen by, the tokens so far, and
-//! their text.
+//! Decoding state of one request: the parameters for sampling the next token, the sampled tokens,
+//! and their text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,27 +19,26 @@ use rooflet_text::grammar::constraint::Constraint;
 use rooflet_text::grammar::mask::Mask;
 use rooflet_text::tokenizer::Tokenizer;
 
-/// See the module's text.
+/// Decoding state of one request.
 #[derive(Debug)]
 pub(crate) struct Decoding {
     adjustment: Option<Adjustment>,
     constraint: Option<Constraint>,
     thinking: Option<ThinkingBudget>,
-    /// Tokens that may be chosen next.
+    /// Logits mask of the next token.
     mask: Option<Arc<Mask>>,
-    /// Tokens that end the answer, which must not be chosen before the answer has its minimum
-    /// length.
+    /// Tokens that end the answer. They are masked until the answer has its minimum length.
     end_tokens: Vec<u32>,
-    /// All other tokens, if the answer has a minimum length.
+    /// Mask of all other tokens, if the answer has a minimum length.
     non_end_mask: Option<Mask>,
     transcript: Transcript,
     /// Source of draft tokens.
     lookup: Option<PromptLookup>,
-    /// Number of chosen tokens, whether or not they were read.
-    chosen: usize,
+    /// Number of sampled tokens, read or pending.
+    sampled: usize,
     /// Tokens that were read.
     answer: Vec<u32>,
-    /// Sum of the rows of the passes that chose all tokens but the first.
+    /// Total number of rows of the passes that sampled the tokens after the first one.
     pass_rows: usize,
 }
 
@@ -58,7 +57,7 @@ impl Decoding {
                 request.echoed_chars(),
             ),
             lookup: None,
-            chosen: 0,
+            sampled: 0,
             answer: Vec::new(),
             pass_rows: 0,
         }
@@ -69,12 +68,12 @@ impl Decoding {
         &self.answer
     }
 
-    /// Number of chosen tokens, whether or not they were read.
-    pub(super) fn chosen(&self) -> usize {
-        self.chosen
+    /// Number of sampled tokens, read or pending.
+    pub(super) fn sampled(&self) -> usize {
+        self.sampled
     }
 
-    /// Average number of sequences that were decoded together with this one, itself included.
+    /// Average number of sequences that were decoded together, including this one.
     pub(crate) fn streams(&self) -> f64 {
         match self.answer.len() {
             0 | 1 => 1.0,
@@ -82,14 +81,14 @@ impl Decoding {
         }
     }
 
-    /// Enables up to `tokens` draft tokens, if the choice of a token does not depend on the tokens
-    /// before.
+    /// Enables up to `tokens` draft tokens, unless the sampling of a token depends on the previous
+    /// ones (constraints, penalties).
     pub(super) fn enable_lookup(&mut self, request: &ValidRequest, prompt: &[u32], tokens: usize) {
         let free = !self.is_constrained() && request.sampling.penalties == Penalties::default();
         self.lookup = free.then(|| PromptLookup::new(prompt, tokens));
     }
 
-    /// Draft tokens that may follow; empty if there are none.
+    /// Draft tokens for the next pass; empty if there are none.
     pub(super) fn draft_tokens(&self, request: &ValidRequest) -> &[u32] {
         let Some(lookup) = self
             .lookup
@@ -98,13 +97,13 @@ impl Decoding {
         else {
             return &[];
         };
-        // Besides the token that is chosen whether or not the draft tokens are accepted.
-        lookup.draft_tokens((request.max_tokens - self.chosen).saturating_sub(1))
+        // One token is sampled even if all draft tokens are rejected.
+        lookup.draft_tokens((request.max_tokens - self.sampled).saturating_sub(1))
     }
 
-    /// Most draft tokens of a pass.
+    /// Maximum number of draft tokens of a pass.
     pub(crate) fn max_draft_tokens(&self) -> usize {
-        self.lookup.as_ref().map_or(0, PromptLookup::most)
+        self.lookup.as_ref().map_or(0, PromptLookup::max_tokens)
     }
 
     pub(super) fn drafts_verified(&mut self, Verified { drafted, accepted }: Verified) {
@@ -113,18 +112,18 @@ impl Decoding {
         }
     }
 
-    /// Returns true if each token must be read before the next one can be chosen.
+    /// Returns true if each token must be read before the next one can be sampled.
     pub(crate) fn is_constrained(&self) -> bool {
         self.constraint.is_some() || self.thinking.is_some()
     }
 
-    /// The last token, if all chosen tokens were read.
+    /// Last token, if all sampled tokens were read.
     pub(super) fn last_token(&self) -> Option<u32> {
-        let all_read = self.chosen == self.answer.len();
+        let all_read = self.sampled == self.answer.len();
         self.answer.last().copied().filter(|_| all_read)
     }
 
-    /// Prepares the choice of the first token out of `vocabulary` tokens.
+    /// Prepares the sampling of the first token out of `vocabulary` tokens.
     pub(super) fn begin(
         &mut self,
         request: &ValidRequest,
@@ -141,12 +140,12 @@ impl Decoding {
         self.update_mask(request)
     }
 
-    /// Computes the mask of the next token. All tokens before it have been read.
+    /// Computes the logits mask of the next token. All previous tokens must have been read.
     pub(super) fn update_mask(&mut self, request: &ValidRequest) -> Result<(), StepError> {
         self.mask = None;
         if let Some(constraint) = &mut self.constraint {
             let mask = constraint.mask()?;
-            // If the format ends here, the answer ends, even below its minimum length.
+            // If the format ends here, the answer ends even below its minimum length.
             let longer = self
                 .minimum_length_mask(request)
                 .and_then(|non_end| mask.and(non_end));
@@ -155,58 +154,58 @@ impl Decoding {
         if let Some(close) = self.thinking.as_ref().and_then(ThinkingBudget::mask) {
             self.mask = match &self.mask {
                 None => Some(Arc::clone(close)),
-                // A format may not allow the end of thinking.
+                // The mask of a format may exclude the token that ends the reasoning.
                 Some(mask) => Some(mask.and(close).map_or_else(|| Arc::clone(mask), Arc::new)),
             };
         }
         Ok(())
     }
 
-    /// The tokens that do not end the answer, while the answer is below its minimum length.
+    /// Mask of the tokens that do not end the answer, while the answer is below its minimum length.
     fn minimum_length_mask(&self, request: &ValidRequest) -> Option<&Mask> {
-        let too_short = self.chosen < request.stopping.min_tokens;
+        let too_short = self.sampled < request.stopping.min_tokens;
         self.non_end_mask.as_ref().filter(|_| too_short)
     }
 
-    /// Parameters of the choice of the next token.
+    /// Parameters for sampling the next token.
     pub(super) fn draw<'a>(&'a self, request: &'a ValidRequest) -> Draw<'a> {
         Draw {
             sampling: &request.sampling,
             adjustment: self.adjustment.as_ref(),
             mask: self.mask.as_deref().or_else(|| self.minimum_length_mask(request)),
             logprobs: request.logprobs,
-            step: self.chosen as u64,
+            step: self.sampled as u64,
         }
     }
 
-    /// A token has been chosen.
-    pub(crate) fn token_chosen(&mut self) {
-        self.chosen += 1;
+    /// Counts a sampled token.
+    pub(crate) fn token_sampled(&mut self) {
+        self.sampled += 1;
     }
 
-    /// The chosen token changes the penalties of the next one.
+    /// Sets the penalties of the next token, which depend on the sampled token.
     pub(crate) fn adjust(&mut self, adjustment: Adjustment) {
         self.adjustment = Some(adjustment);
     }
 
-    /// Takes a token that a pass of `rows` rows chose.
+    /// Adds a token that a pass of `rows` rows sampled.
     pub(super) fn token_read(&mut self, token: u32, rows: usize) {
         if !self.answer.is_empty() {
             self.pass_rows += rows;
         }
         self.answer.push(token);
-        // A pass over draft tokens chooses several.
-        self.chosen = self.chosen.max(self.answer.len());
+        // A pass over draft tokens samples several tokens.
+        self.sampled = self.sampled.max(self.answer.len());
         if let Some(lookup) = &mut self.lookup {
             lookup.push(token);
         }
         if let Some(thinking) = &mut self.thinking {
-            thinking.take(token);
+            thinking.push(token);
         }
     }
 
-    /// Turns the token that was read last into text, which it sends. `Some` if the request is done;
-    /// the caller adds the cached tokens of the prompt.
+    /// Converts the token that was read last to text and sends it. Returns `Some` if the request is
+    /// done; the caller adds the number of cached prompt tokens.
     pub(super) fn detokenize(
         &mut self,
         job: &Job,
@@ -218,7 +217,7 @@ impl Decoding {
     ) -> Result<Option<Done>, StepError> {
         let stopping = &job.request.stopping;
         let named = stopping.token_ids.contains(&token);
-        // The end of a format ends an answer, even if the request ignores end-of-sequence tokens.
+        // The end of a format ends the answer, even if the request ignores end-of-sequence tokens.
         let ignores_eos = stopping.ignore_eos && self.constraint.is_none();
         if named || (tokenizer.is_eos(token) && !ignores_eos) {
             self.transcript.end(token, logprobs);
@@ -229,7 +228,7 @@ impl Decoding {
             }));
         }
         if let Some(constraint) = &mut self.constraint {
-            constraint.take(token)?;
+            constraint.accept(token)?;
         }
         let begin = now();
         let piece = self.transcript.push(tokenizer, token, logprobs)?;

@@ -1,5 +1,4 @@
-//! The prompt of a request: its tokens, how many of them are in the cache, and where the cached
-//! ones come from.
+//! Prompt of a request: its tokens, the number of tokens in the KV cache, and their origin.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -8,39 +7,40 @@ use crate::batch::prompt_output::PromptOutput;
 use crate::cache::BlockKey;
 use crate::prompt::ValidRequest;
 
-/// See the module's text.
+/// Prompt of a request while the engine computes it.
 #[derive(Debug)]
 pub(crate) struct Prompt {
     tokens: Vec<u32>,
-    /// Tokens that are in the cache.
+    /// Number of tokens in the KV cache.
     prefilled: usize,
-    /// Prefilled tokens that came from the prefix cache.
+    /// Number of tokens in the KV cache that came from the prefix cache.
     cached: usize,
-    /// Cached tokens that other requests find, too.
+    /// Number of cached tokens that other requests can use as well.
     in_blocks: usize,
-    /// Numbers of tokens after which the computed part is kept, in ascending order.
-    stops: Vec<usize>,
+    /// Snapshot points: numbers of tokens after which the KV cache is stored, in ascending order.
+    snapshot_points: Vec<usize>,
     loading: Loading,
     /// Results that the request asks for besides its answer.
     pub(super) output: Option<PromptOutput>,
     shares_prefixes: bool,
-    /// A pass over this prompt and others failed.
+    /// Set after a pass over this prompt and others failed.
     is_isolated: bool,
-    /// The client has the results of the prompt.
+    /// Set when the results of the prompt were sent to the client.
     pub(super) is_reported: bool,
 }
 
-/// State of loading parts of the prompt's cache from files.
+/// State of loading parts of the KV cache from files.
 #[derive(Debug)]
 enum Loading {
     Pending,
-    /// Blocks that are read. Until then, the engine computes nothing for the request.
+    /// Blocks that are being read. The engine computes nothing for the request until they are in
+    /// memory.
     Active(BTreeSet<BlockKey>),
     Over,
 }
 
 impl Prompt {
-    /// Takes the tokens out of the request.
+    /// Moves the tokens out of the request.
     pub(super) fn take_from(request: &mut ValidRequest) -> Self {
         let output = PromptOutput::new(request);
         Self {
@@ -48,7 +48,7 @@ impl Prompt {
             prefilled: 0,
             cached: 0,
             in_blocks: 0,
-            stops: Vec::new(),
+            snapshot_points: Vec::new(),
             loading: Loading::Pending,
             shares_prefixes: output.is_none(),
             output,
@@ -66,7 +66,7 @@ impl Prompt {
         self.tokens.len()
     }
 
-    /// Number of tokens that are in the cache.
+    /// Number of tokens in the KV cache.
     pub(crate) fn prefilled(&self) -> usize {
         self.prefilled
     }
@@ -76,7 +76,7 @@ impl Prompt {
         self.cached
     }
 
-    /// Number of tokens that other requests find: everything that was computed is kept.
+    /// Number of tokens that other requests can use. Computed tokens are always stored.
     pub(crate) fn shared_tokens(&self) -> usize {
         if self.prefilled == self.cached {
             self.in_blocks
@@ -89,7 +89,7 @@ impl Prompt {
         self.prefilled == self.tokens.len()
     }
 
-    /// Returns true while parts of the cache are read from files.
+    /// Returns true while blocks are read from files.
     pub(crate) fn is_loading(&self) -> bool {
         matches!(self.loading, Loading::Active(_))
     }
@@ -103,7 +103,7 @@ impl Prompt {
         self.loading = Loading::Active(blocks);
     }
 
-    /// Blocks that are read for this prompt.
+    /// Blocks that are being read for this prompt.
     pub(crate) fn awaited(&self) -> Option<&BTreeSet<BlockKey>> {
         match &self.loading {
             Loading::Active(blocks) => Some(blocks),
@@ -111,17 +111,17 @@ impl Prompt {
         }
     }
 
-    /// The awaited blocks are in memory, or reading them failed.
+    /// Records that the awaited blocks are in memory, or that reading them failed.
     pub(crate) fn stop_waiting(&mut self) {
         self.loading = Loading::Over;
     }
 
-    /// Starts after a prefix of `tokens` tokens, of which other requests find `in_blocks`.
+    /// Starts after a prefix of `tokens` tokens, of which other requests can use `in_blocks`.
     pub(super) fn start_after(&mut self, tokens: usize, in_blocks: usize) {
         (self.prefilled, self.cached, self.in_blocks) = (tokens, tokens, in_blocks);
     }
 
-    /// Starts again from nothing, in passes of its own.
+    /// Restarts from the first token, in its own passes.
     pub(super) fn restart_isolated(&mut self) {
         self.is_isolated = true;
         self.start_after(0, 0);
@@ -134,24 +134,24 @@ impl Prompt {
         begin..self.prefilled
     }
 
-    pub(crate) fn stop_at(&mut self, stops: Vec<usize>) {
-        self.stops = stops;
+    pub(crate) fn set_snapshot_points(&mut self, snapshot_points: Vec<usize>) {
+        self.snapshot_points = snapshot_points;
     }
 
-    /// Limits the next `tokens` tokens to those before the next stop.
-    pub(crate) fn until_stop(&self, tokens: usize) -> usize {
-        let ahead = self.stops.iter().find(|stop| **stop > self.prefilled);
-        ahead.map_or(tokens, |stop| tokens.min(stop - self.prefilled))
+    /// Limits the next `tokens` tokens to those before the next snapshot point.
+    pub(crate) fn until_snapshot_point(&self, tokens: usize) -> usize {
+        let ahead = self.snapshot_points.iter().find(|point| **point > self.prefilled);
+        ahead.map_or(tokens, |point| tokens.min(point - self.prefilled))
     }
 
-    /// Returns true if the computed part is to be kept now.
-    pub(crate) fn is_at_stop(&self) -> bool {
-        self.stops.contains(&self.prefilled)
+    /// Returns true if the KV cache is to be stored at the current position.
+    pub(crate) fn is_at_snapshot_point(&self) -> bool {
+        self.snapshot_points.contains(&self.prefilled)
     }
 
-    /// Returns true if the request may start with a prefix of another request, and other requests
-    /// with its own. False if the request asks for results of each token of the prompt, because
-    /// such prompts rarely repeat.
+    /// Returns true if the request may use prefixes of other requests, and other requests its own.
+    /// False if the request asks for results of each prompt token, because such prompts rarely
+    /// repeat.
     pub(crate) fn shares_prefixes(&self) -> bool {
         self.shares_prefixes
     }
@@ -161,12 +161,12 @@ impl Prompt {
         self.is_isolated
     }
 
-    /// Returns true if the prompt is computed in passes of its own.
+    /// Returns true if the prompt is computed in its own passes.
     pub(crate) fn prefills_alone(&self) -> bool {
         self.has_output() || self.is_isolated || self.tokens.is_empty()
     }
 
-    /// Returns true if the request asks for results of each token of the prompt.
+    /// Returns true if the request asks for results of each prompt token.
     pub(crate) fn has_output(&self) -> bool {
         self.output.is_some()
     }

@@ -1,12 +1,12 @@
-//! Times of one request, for metrics and traces.
+//! Timing of one request, for metrics and traces.
 
 use std::time::{Duration, Instant};
 
-/// See the module's text.
+/// Timing of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     pub submitted: Instant,
-    /// When the request left the queue.
+    /// Time at which the request left the queue.
     pub joined: Option<Instant>,
     pub first_token: Option<Instant>,
     pub last_token: Option<Instant>,
@@ -17,7 +17,7 @@ pub(crate) struct Timing {
 /// Durations of one token.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TokenTime {
-    /// Since the token before; `None` for the first.
+    /// Time since the previous token; `None` for the first token.
     pub since_last: Option<Duration>,
     pub detokenizing: Duration,
 }

@@ -9,15 +9,15 @@ use rooflet_base::clock::Clock;
 use rooflet_mlx as mlx;
 use rooflet_testing::TempDir;
 
-/// In slices that end within numbers and within arrays.
+/// Copies a block in slices that end within elements and within arrays.
 fn copied(block: &KvBlock) -> RawBlock {
-    let mut copying = Copying::new(block).unwrap();
+    let mut copying = BlockCopy::new(block).unwrap();
     while !copying.copy(101).unwrap() {}
     copying.into_block()
 }
 
 #[test]
-fn blocks_become_bytes_and_come_back() {
+fn copied_blocks_can_be_restored() {
     let _mlx = mlx::exclusive();
     let model = model();
     let mut row = model.new_cache();
@@ -26,7 +26,7 @@ fn blocks_become_bytes_and_come_back() {
         let block = block(&row, tokens);
         assert_eq!(copied(&block).data.len() as u64, block.bytes());
     }
-    // Of several in one piece, each is what it is by itself.
+    // Blocks that share memory are copied like separate ones.
     let parts = [0..100, 100..256, 256..300];
     for (one, tokens) in row.blocks(&parts, false).unwrap().iter().zip(parts) {
         assert_eq!(one.layers()[0].0.dim(2), 300);
@@ -58,13 +58,13 @@ fn blocks_become_bytes_and_come_back() {
     }
 }
 
-/// Two and a half megabytes for 256 tokens.
+/// Block with 2.5 MiB for 256 tokens.
 fn large_block() -> KvBlock {
     let half = || rooflet_mlx::mlx_rs::ops::ones::<f32>(&[1, 1, 256, 1280]).unwrap();
     KvBlock::alone(vec![(half(), half())], None)
 }
 
-/// A directory that has that block.
+/// Creates a directory that contains the block.
 fn one_file(dir: &TempDir) -> BlockFiles {
     let files = BlockFiles::open(dir.path(), "m".to_owned(), Clock::System).unwrap();
     let name = BlockName {
@@ -79,28 +79,28 @@ fn one_file(dir: &TempDir) -> BlockFiles {
 
 fn with_disk(files: BlockFiles, wake: impl Fn() + Send + 'static) -> PrefixCache {
     let disk = Disk::spawn(files, wake).unwrap();
-    PrefixCache::new(ROOMY, Cuts::Anywhere).with_files("m".to_owned(), disk, ROOMY)
+    PrefixCache::new(ROOMY, ResumePoints::Anywhere).with_files("m".to_owned(), disk, ROOMY)
 }
 
 fn now() -> Instant {
     Clock::System.instant()
 }
 
-/// One that has heard of [`one_file`], and what says that there is more to hear.
+/// Prefix cache that has processed the files of [`one_file`], and the receiver of its wake-ups.
 fn with_known_files(dir: &TempDir) -> (PrefixCache, std::sync::mpsc::Receiver<()>) {
     let (woken_tx, woken) = std::sync::mpsc::channel();
     let mut prefixes = with_disk(one_file(dir), move || {
-        // Nobody may listen any more.
+        // The receiver may have been dropped.
         let _ = woken_tx.send(());
     });
     woken.recv_timeout(Duration::from_secs(60)).unwrap();
-    prefixes.tend(ROOMY, now, || true).unwrap();
+    prefixes.poll_files(ROOMY, now, || true).unwrap();
     (prefixes, woken)
 }
 
-/// It fails while a request waits for what it reads.
+/// The thread fails while a request waits for a read.
 #[test]
-fn when_the_thread_for_files_fails_nobody_waits_for_it() {
+fn failure_of_the_file_thread_ends_all_waiting() {
     let _mlx = mlx::exclusive();
     let dir = TempDir::new();
     let (woken_tx, woken) = std::sync::mpsc::channel();
@@ -116,12 +116,12 @@ fn when_the_thread_for_files_fails_nobody_waits_for_it() {
     let mut prefixes = with_disk(one_file(&dir), wake);
     let wait = || woken.recv_timeout(Duration::from_secs(60)).unwrap();
     wait();
-    prefixes.tend(ROOMY, now, || true).unwrap();
+    prefixes.poll_files(ROOMY, now, || true).unwrap();
     let awaited = prefixes.load("", &text(300), ROOMY, None, now());
     assert!(prefixes.is_loading(&awaited) && prefixes.file_bytes() > Bytes::ZERO);
     fail.send(()).unwrap();
     wait();
-    prefixes.tend(ROOMY, now, || true).unwrap();
+    prefixes.poll_files(ROOMY, now, || true).unwrap();
     assert!(!prefixes.is_loading(&awaited) && prefixes.files_failed());
     assert_eq!(
         (prefixes.has_files(), prefixes.file_bytes()),
@@ -131,7 +131,7 @@ fn when_the_thread_for_files_fails_nobody_waits_for_it() {
 }
 
 #[test]
-fn what_a_slow_disk_has_is_computed() {
+fn computes_blocks_of_slow_disks() {
     let _mlx = mlx::exclusive();
     let dir = TempDir::new();
     let (mut prefixes, woken) = with_known_files(&dir);
@@ -139,10 +139,10 @@ fn what_a_slow_disk_has_is_computed() {
     assert_eq!(prefixes.load("", &text(300), ROOMY, Some(1e6), begin).len(), 1);
     woken.recv_timeout(Duration::from_secs(60)).unwrap();
     let after = |seconds| move || begin + Duration::from_secs(seconds);
-    prefixes.tend(ROOMY, after(100), || true).unwrap();
+    prefixes.poll_files(ROOMY, after(100), || true).unwrap();
     assert!(prefixes.bytes() > Bytes::ZERO);
-    prefixes.give_way(Bytes::ZERO);
-    // It took a hundred seconds.
+    prefixes.evict(Bytes::ZERO);
+    // The read took 100 seconds.
     let mut load = |rate| {
         let wanted = prefixes.load("", &text(300), ROOMY, Some(rate), after(101)());
         wanted.len()
@@ -152,13 +152,13 @@ fn what_a_slow_disk_has_is_computed() {
 }
 
 #[test]
-fn a_block_is_copied_while_there_is_time() {
+fn copies_a_block_slice_by_slice() {
     let _mlx = mlx::exclusive();
     let dir = TempDir::new();
     let mut prefixes = with_disk(one_file(&dir), || ());
     let tokens: Vec<u32> = (0..256).map(|at| 9 + at % 7).collect();
     let root = BlockKey::root("m", "");
-    // Three slices, the last of which is half a one.
+    // The block has two and a half slices.
     let block = large_block();
     let (bytes, snapshot) = (block.bytes(), false);
     assert_eq!(bytes, 5 << 19);
@@ -171,33 +171,33 @@ fn a_block_is_copied_while_there_is_time() {
     let is_written = |prefixes: &PrefixCache| prefixes.files.as_ref().unwrap().writing.contains_key(&key);
     queue(&mut prefixes);
     for _ in 0..2 {
-        prefixes.save_some(|| false).unwrap();
+        prefixes.advance_write(|| false).unwrap();
         assert!(prefixes.has_work() && !is_written(&prefixes));
     }
-    prefixes.save_some(|| false).unwrap();
+    prefixes.advance_write(|| false).unwrap();
     assert!(is_written(&prefixes) && !prefixes.has_work());
 
-    // One whose memory is needed is let go of, also half-way.
+    // A block that is evicted while it is copied is not written.
     prefixes.files.as_mut().unwrap().writing.clear();
-    prefixes.give_way(Bytes::ZERO);
+    prefixes.evict(Bytes::ZERO);
     queue(&mut prefixes);
-    prefixes.save_some(|| false).unwrap();
-    prefixes.give_way(Bytes::ZERO);
-    prefixes.save_some(|| false).unwrap();
+    prefixes.advance_write(|| false).unwrap();
+    prefixes.evict(Bytes::ZERO);
+    prefixes.advance_write(|| false).unwrap();
     assert!(!prefixes.has_work() && !is_written(&prefixes));
 }
 
-/// Others have taken what was free on the disk.
+/// Other programs have used the free disk space.
 #[test]
-fn a_full_disk_gets_old_files_back_and_is_left_alone_when_there_are_none() {
+fn full_disk_removes_old_files_then_pauses_writes() {
     let _mlx = mlx::exclusive();
     let dir = TempDir::new();
     let (mut prefixes, _woken) = with_known_files(&dir);
     assert!(prefixes.file_bytes() > Bytes::ZERO);
     let begin = now();
-    let refused = BlockKey::root("m", "").child(&[7]);
+    let unwritten = BlockKey::root("m", "").child(&[7]);
     prefixes.files.as_mut().unwrap().writing.insert(
-        refused,
+        unwritten,
         Writing {
             parent: BlockKey::root("m", ""),
             tokens: vec![7],
@@ -205,19 +205,19 @@ fn a_full_disk_gets_old_files_back_and_is_left_alone_when_there_are_none() {
             snapshot: false,
         },
     );
-    prefixes.make_room(refused, begin);
+    prefixes.free_disk_space(unwritten, begin);
     assert_eq!(prefixes.file_bytes(), Bytes::ZERO);
     let files = prefixes.files.as_ref().unwrap();
     assert!(files.writing.is_empty() && files.full_until.is_none());
 
-    prefixes.make_room(refused, begin);
+    prefixes.free_disk_space(unwritten, begin);
     let model = model();
     let mut row = model.new_cache();
     compute(&model, &mut row, &text(300), 300, 0);
     let keep = |prefixes: &mut PrefixCache, at| {
         prefixes.load("", &text(300), ROOMY, None, at);
         prefixes
-            .keep("", &text(300), &row, Keep::Everything, ROOMY)
+            .store("", &text(300), &row, StoreStage::Finished, ROOMY)
             .unwrap();
         prefixes.has_work()
     };
@@ -225,13 +225,13 @@ fn a_full_disk_gets_old_files_back_and_is_left_alone_when_there_are_none() {
     assert!(keep(&mut prefixes, begin + FULL_PAUSE));
 }
 
-/// Its file is without: who looks for it there has to be told so.
+/// The file has no snapshot, so the tree must not record one for it.
 #[test]
-fn a_snapshot_that_comes_while_its_block_is_copied_is_not_in_the_file() {
+fn snapshot_added_during_the_copy_is_not_in_the_file() {
     let _mlx = mlx::exclusive();
     let dir = TempDir::new();
     let mut prefixes = with_disk(one_file(&dir), || ());
-    prefixes.tree = Tree::new(Cuts::AtSnapshots);
+    prefixes.tree = Tree::new(ResumePoints::AtSnapshots);
     let tokens: Vec<u32> = (0..256).map(|at| 9 + at % 7).collect();
     let root = BlockKey::root("m", "");
     let with = |snapshot: bool| {
@@ -247,11 +247,11 @@ fn a_snapshot_that_comes_while_its_block_is_copied_is_not_in_the_file() {
     let key = root.child(&tokens);
     prefixes.tree.insert(root, [with(false)]);
     prefixes.files.as_mut().unwrap().unsaved.push_back(key);
-    prefixes.save_some(|| false).unwrap();
+    prefixes.advance_write(|| false).unwrap();
     prefixes.tree.insert(root, [with(true)]);
-    assert!(prefixes.tree.get(key).unwrap().held.snapshot().is_some());
+    assert!(prefixes.tree.get(key).unwrap().content.snapshot().is_some());
     while prefixes.has_work() {
-        prefixes.save_some(|| false).unwrap();
+        prefixes.advance_write(|| false).unwrap();
     }
     assert!(!prefixes.files.as_ref().unwrap().writing[&key].snapshot);
 }

@@ -36,7 +36,7 @@ fn block(tokens: usize) -> RawBlock {
 }
 
 #[test]
-fn blocks_survive_and_are_listed_by_their_last_use() {
+fn blocks_survive_a_restart_in_order_of_last_use() {
     let dir = TempDir::new();
     let files = open(&dir, "m").unwrap();
     for tokens in [&[1, 2][..], &[3], &[4, 5]] {
@@ -59,13 +59,17 @@ fn blocks_survive_and_are_listed_by_their_last_use() {
     drop(files);
     let files = open(&dir, "m").unwrap();
     let found: Vec<Vec<u32>> = files.scan().into_iter().map(|file| file.name.tokens).collect();
-    assert_eq!(found, [vec![3], vec![4, 5], vec![1, 2]], "read last, used last");
+    assert_eq!(
+        found,
+        [vec![3], vec![4, 5], vec![1, 2]],
+        "reading marks a file as used"
+    );
     files.remove(name(&[3]).key());
     assert_eq!(files.scan().len(), 2);
 }
 
 #[test]
-fn a_directory_has_one_worker() {
+fn rejects_a_directory_in_use() {
     let dir = TempDir::new();
     let first = open(&dir, "m").unwrap();
     let err = open(&dir, "m").unwrap_err();
@@ -75,7 +79,7 @@ fn a_directory_has_one_worker() {
 }
 
 #[test]
-fn what_is_no_block_goes_and_what_is_damaged_is_put_aside() {
+fn removes_invalid_files_and_quarantines_damaged_ones() {
     let dir = TempDir::new();
     let files = open(&dir, "m").unwrap();
     let key = name(&[1, 2]).key();
@@ -87,13 +91,13 @@ fn what_is_no_block_goes_and_what_is_damaged_is_put_aside() {
     fs::write(files.dir.join("unrelated"), "stays").unwrap();
     assert_eq!(files.scan().len(), 1);
     assert!(!beside("half.tmp").exists() && !beside("other.safetensors").exists());
-    assert!(files.dir.join("unrelated").exists(), "not ours, not touched");
+    assert!(files.dir.join("unrelated").exists(), "unrelated files stay");
 
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
     let err = files.read(key, vec![7; 3]).unwrap_err().to_string();
-    assert!(err.contains("its checksum is wrong"), "{err}");
+    assert!(err.contains("checksum mismatch"), "{err}");
     assert!(!path.exists());
     assert_eq!(entries(&files.dir.join(QUARANTINE)).count(), 1);
     assert!(matches!(
@@ -103,7 +107,7 @@ fn what_is_no_block_goes_and_what_is_damaged_is_put_aside() {
 }
 
 #[test]
-fn damaged_files_do_not_pile_up() {
+fn quarantine_is_bounded() {
     let dir = TempDir::new();
     let files = open(&dir, "m").unwrap();
     for token in 0..12 {
@@ -117,7 +121,7 @@ fn damaged_files_do_not_pile_up() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_is_named() {
+fn unusable_directory_is_named_in_the_error() {
     let dir = TempDir::new();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
@@ -125,9 +129,9 @@ fn a_directory_that_cannot_be_is_named() {
     assert!(err.to_string().contains(file.as_str()), "{err}");
 }
 
-/// It is not counted any more, and must not be left.
+/// The file is no longer counted, so it must not stay on the disk.
 #[test]
-fn a_file_that_cannot_be_read_goes() {
+fn removes_unreadable_files() {
     let dir = TempDir::new();
     let files = open(&dir, "m").unwrap();
     let key = name(&[1]).key();

@@ -1,26 +1,26 @@
-//! The tree of a model whose layers do not all keep all tokens: a text can be gone on from only
-//! where a snapshot of those layers was kept, which is at the end of a block. Blocks before it hold
-//! what the other layers keep.
+//! Tree of a model whose layers do not all keep all tokens. A text can be resumed only at a
+//! snapshot of those layers, at the end of a block. The blocks before it hold the keys and values
+//! of the other layers.
 
-use super::{BLOCK_TOKENS, InMemory, Missing, Node, Stored, Tiers, Tree};
+use super::{BLOCK_TOKENS, MemoryBlock, Missing, Node, Stored, Tiers, Tree};
 use crate::cache::key::BlockKey;
 
 impl<B> Node<B> {
     fn sizes(&self, tiers: Tiers) -> impl Iterator<Item = Stored> {
-        let memory = self.memory.as_ref().map(|held| held.size);
+        let memory = self.memory.as_ref().map(|entry| entry.size);
         let file = self.file.filter(|_| tiers == Tiers::Both);
         memory.into_iter().chain(file)
     }
 }
 
-impl<B: InMemory> Tree<B> {
-    /// Tokens up to the last snapshot in memory within `tokens`.
+impl<B: MemoryBlock> Tree<B> {
+    /// Number of tokens up to the last snapshot in memory within `tokens`.
     pub(in crate::cache) fn last_snapshot(&self, root: BlockKey, tokens: &[u32]) -> usize {
         let path = self.resumable(root, tokens, Tiers::Memory);
         path.iter().map(|(_, length)| length).sum()
     }
 
-    /// The blocks that lead to the last snapshot within `tokens`, each with its length.
+    /// Blocks up to the last snapshot within `tokens`, each with its length.
     pub(super) fn resumable(&self, root: BlockKey, tokens: &[u32], tiers: Tiers) -> Vec<(BlockKey, usize)> {
         let (mut path, mut best) = (Vec::new(), Vec::new());
         let (mut parent, mut rest) = (root, tokens);
@@ -47,16 +47,16 @@ impl<B: InMemory> Tree<B> {
         }
     }
 
-    /// The parts of `tokens` that are not in memory, in order, the last of them with a snapshot at
-    /// its end. The others are used by this.
+    /// Returns the parts of `tokens` that are not in memory, in order. The last part must have a
+    /// snapshot at its end. Marks the other blocks as used.
     pub(super) fn missing_to_snapshot(&mut self, root: BlockKey, tokens: &[u32]) -> Vec<Missing> {
         let mut missing = Vec::new();
         let (mut parent, mut start) = (root, 0);
         for block in tokens.chunks(BLOCK_TOKENS) {
             let end = start + block.len();
             let key = parent.child(block);
-            let held = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
-            if held.is_some_and(|held| end < tokens.len() || held.size.snapshot) {
+            let entry = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
+            if entry.is_some_and(|entry| end < tokens.len() || entry.size.snapshot) {
                 self.touch(key);
             } else {
                 missing.push(Missing {
@@ -70,7 +70,7 @@ impl<B: InMemory> Tree<B> {
         missing
     }
 
-    /// The known blocks of exactly these tokens, in order.
+    /// The cached blocks of exactly these tokens, in order.
     pub(super) fn whole_path(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
         let mut parent = root;
         let keys = tokens.chunks(BLOCK_TOKENS).map(|block| {

@@ -1,23 +1,23 @@
-//! Which blocks in memory share it. What was computed together is copied together: a prefix that
-//! lies in a few large pieces is joined with a few large copies, where hundreds of small ones would
-//! take longer than a decode step. Such a piece is only free when the last of its blocks is gone,
-//! and counts as a whole until then.
+//! Spans: groups of blocks in memory that share their arrays. Tokens that were computed together
+//! are copied together: a prefix in a few large arrays is joined with a few large copies, whereas
+//! hundreds of small copies would take longer than a decode step. The memory of a span is freed,
+//! and stops counting, when its last block is evicted.
 
 use std::collections::HashMap;
 
-use super::{BLOCK_TOKENS, Cuts, InMemory, Missing, Tree};
+use super::{BLOCK_TOKENS, MemoryBlock, Missing, ResumePoints, Tree};
 use crate::cache::eviction::EvictionOrder;
 use crate::cache::key::BlockKey;
 
-/// Blocks of a text that may share memory: those of 2048 tokens, from places that are whole
-/// multiples of that on. As many as a chunk of a prompt has that is read with nobody beside.
+/// Maximum number of blocks in a span: 2048 tokens, from positions that are multiples of 2048. A
+/// chunk of a prompt that is prefilled alone has as many.
 pub(super) const SPAN_BLOCKS: usize = 8;
 
-/// Names a span.
+/// Identifier of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct SpanId(u64);
 
-/// All spans.
+/// Spans of all blocks in memory.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     spans: HashMap<SpanId, Span>,
@@ -28,12 +28,12 @@ pub(super) struct Spans {
 
 #[derive(Debug)]
 struct Span {
-    /// In the order of their tokens.
+    /// Blocks in the order of their tokens.
     blocks: Vec<BlockKey>,
     bytes: u64,
-    /// The last use of any of them.
+    /// Last use of any of the blocks.
     used: u64,
-    /// Tokens before the first.
+    /// Number of tokens before the first block.
     depth: usize,
 }
 
@@ -47,7 +47,7 @@ impl Spans {
         SpanId(self.next)
     }
 
-    /// One more block, behind those that the span has.
+    /// Appends a block to a span.
     pub(super) fn add(&mut self, id: SpanId, key: BlockKey, depth: usize, used: u64, bytes: u64) {
         let span = self.spans.entry(id).or_insert(Span {
             blocks: Vec::new(),
@@ -63,7 +63,7 @@ impl Spans {
         self.bytes += bytes;
     }
 
-    /// A block of it has so many bytes more.
+    /// Adds to the size of a span.
     pub(super) fn grow(&mut self, id: SpanId, bytes: u64) {
         if let Some(span) = self.spans.get_mut(&id) {
             span.bytes += bytes;
@@ -79,7 +79,7 @@ impl Spans {
         }
     }
 
-    /// The block is gone; with the last of a span, so is its memory.
+    /// Removes a block. With its last block, the span's memory is freed.
     pub(super) fn remove(&mut self, id: SpanId, key: BlockKey) {
         let Some(span) = self.spans.get_mut(&id) else {
             return;
@@ -92,7 +92,7 @@ impl Spans {
         }
     }
 
-    /// The span that goes first: its last use, and its blocks.
+    /// The span that is evicted next: its last use and its blocks.
     pub(super) fn first(&self) -> Option<(u64, Vec<BlockKey>)> {
         let (used, id) = self.order.first()?;
         Some((used, self.spans.get(&id)?.blocks.clone()))
@@ -104,8 +104,8 @@ impl Spans {
     }
 }
 
-/// These parts of a text in runs that may share a span: neighbours, whole blocks, not across a
-/// span's possible beginnings.
+/// Groups parts of a text into runs that may share a span: adjacent complete blocks that do not
+/// cross the start of another possible span.
 pub(in crate::cache) fn runs(parts: Vec<Missing>) -> Vec<Vec<Missing>> {
     let mut runs: Vec<Vec<Missing>> = Vec::new();
     for part in parts {
@@ -113,7 +113,7 @@ pub(in crate::cache) fn runs(parts: Vec<Missing>) -> Vec<Vec<Missing>> {
             let is_next = run.last().is_some_and(|last| last.range.end == part.range.start);
             is_next
                 && !part.range.start.is_multiple_of(SPAN_BLOCKS * BLOCK_TOKENS)
-                // What is shorter gives its place to what it becomes.
+                // A shorter block is replaced when it grows.
                 && part.range.len() == BLOCK_TOKENS
         };
         match runs.last_mut().filter(|run| joins(run)) {
@@ -124,19 +124,19 @@ pub(in crate::cache) fn runs(parts: Vec<Missing>) -> Vec<Vec<Missing>> {
     runs
 }
 
-impl<B: InMemory> Tree<B> {
-    /// Parts of `tokens` that are in memory in several spans and could be in one each, which
-    /// nothing else is in. To be [inserted](Self::insert) anew.
-    pub(in crate::cache) fn scattered(&self, root: BlockKey, tokens: &[u32]) -> Vec<Vec<Missing>> {
-        if self.cuts != Cuts::Anywhere {
+impl<B: MemoryBlock> Tree<B> {
+    /// Returns runs of `tokens` that are in memory in several spans, could share one span, and
+    /// whose spans hold no other blocks. They are to be [inserted](Self::insert) again.
+    pub(in crate::cache) fn fragmented(&self, root: BlockKey, tokens: &[u32]) -> Vec<Vec<Missing>> {
+        if self.resume_points != ResumePoints::Anywhere {
             return Vec::new();
         }
         let (whole, _) = tokens.as_chunks::<BLOCK_TOKENS>();
-        let mut scattered = Vec::new();
+        let mut fragmented = Vec::new();
         let (mut parent, mut start) = (root, 0);
         for blocks in whole.chunks_exact(SPAN_BLOCKS) {
             let mut parts = Vec::with_capacity(SPAN_BLOCKS);
-            let mut held = Vec::with_capacity(SPAN_BLOCKS);
+            let mut in_memory = Vec::with_capacity(SPAN_BLOCKS);
             for block in blocks {
                 let key = parent.child(block);
                 let end = start + BLOCK_TOKENS;
@@ -145,7 +145,7 @@ impl<B: InMemory> Tree<B> {
                     range: start..end,
                 });
                 let memory = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
-                held.extend(memory.map(|memory| (key, memory.span)));
+                in_memory.extend(memory.map(|memory| (key, memory.span)));
                 (parent, start) = (key, end);
             }
             let alone = |(_, id): &(BlockKey, SpanId)| {
@@ -153,14 +153,14 @@ impl<B: InMemory> Tree<B> {
                 span.is_some_and(|span| {
                     span.blocks
                         .iter()
-                        .all(|key| held.iter().any(|(held, _)| held == key))
+                        .all(|key| in_memory.iter().any(|(in_memory, _)| in_memory == key))
                 })
             };
-            let several = held.iter().any(|(_, span)| *span != held[0].1);
-            if held.len() == SPAN_BLOCKS && several && held.iter().all(alone) {
-                scattered.push(parts);
+            let several = in_memory.iter().any(|(_, span)| *span != in_memory[0].1);
+            if in_memory.len() == SPAN_BLOCKS && several && in_memory.iter().all(alone) {
+                fragmented.push(parts);
             }
         }
-        scattered
+        fragmented
     }
 }

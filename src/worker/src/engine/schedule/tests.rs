@@ -1,4 +1,4 @@
-//! The policy against an engine made of counters.
+//! Tests of the scheduling policy with a simulated engine.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,22 @@ const LIMITS: Limits = Limits {
     pass_tokens: 1024,
 };
 
-/// Of a device that gains nothing by longer passes.
+/// Limits of a device that gains nothing from longer passes.
 const SHORT_PASSES: Limits = Limits {
     pass_tokens: 256,
     ..LIMITS
 };
 
-/// A request as a test describes it.
+/// Request of a test.
 #[derive(Debug, Clone, Copy)]
 struct Request {
-    /// Step in which it arrives.
+    /// Step in which the request arrives.
     arrives: u64,
     priority: i32,
     bytes: u64,
     prompt_tokens: usize,
     completion_tokens: usize,
-    /// Steps after which its client goes.
+    /// Number of steps after which the client disconnects.
     patience: u64,
 }
 
@@ -47,18 +47,18 @@ fn request() -> impl Strategy<Value = Request> {
                 bytes,
                 prompt_tokens,
                 completion_tokens,
-                // Most stay.
+                // Most clients do not disconnect.
                 patience: if patience < 60 { patience } else { u64::MAX },
             },
         )
 }
 
-/// Does what plans say, and checks each.
+/// Executes and checks plans.
 #[derive(Debug, Default)]
 struct Simulation {
     waiting: Vec<Waiting>,
     running: Vec<(Running, usize)>,
-    /// Step in which each joined, and in which each ended.
+    /// Step in which each request joined, and step in which it ended.
     joined: BTreeMap<RequestId, u64>,
     ended: BTreeMap<RequestId, u64>,
 }
@@ -96,7 +96,7 @@ impl Simulation {
                 row.overtaken += 1;
             }
         }
-        // Decoding comes before the chunk, as in the engine.
+        // Decoding precedes the prefill pass, as in the engine.
         let mut ended = Vec::new();
         for (row, left) in self.running.iter_mut().filter(|(row, _)| row.prompt_left == 0) {
             *left -= 1;
@@ -106,7 +106,7 @@ impl Simulation {
         }
         let together: usize = plan.prefill.iter().map(|chunk| chunk.tokens).sum();
         let most = match &plan.prefill[..] {
-            [] | [_] => ALONE_CHUNK_TOKENS,
+            [] | [_] => MAX_CHUNK_TOKENS,
             _ => LIMITS.pass_tokens,
         };
         assert!(together <= most, "{plan:?}");
@@ -147,8 +147,8 @@ proptest! {
         requests.sort_by_key(|request| request.arrives);
         let pace = Pace { prefill_tokens_per_second: rate, step: None };
         let mut simulation = Simulation::default();
-        // All work done one after another in the smallest chunks, plus the time until the last
-        // arrives.
+        // Duration of all work in the smallest chunks, one after the other, plus the time until the
+        // last arrival.
         let work: usize = requests
             .iter()
             .map(|request| request.prompt_tokens / MIN_CHUNK_TOKENS + request.completion_tokens + 3)
@@ -169,12 +169,12 @@ proptest! {
             let idle = simulation.running.is_empty() && simulation.waiting.is_empty();
             let plan = simulation.step(now, pace, |id| requests[id.0 as usize].completion_tokens);
             simulation.check_limits();
-            // Progress: some row decodes, or some prompt gets on.
+            // Each step makes progress: some row decodes, or some prompt advances.
             prop_assert!(idle || !plan.prefill.is_empty() || simulation.running.iter().any(|(row, _)| row.prompt_left == 0)
                 || simulation.ended.values().any(|ended| *ended == now));
             now += 1;
         }
-        // First come, first served, among those of one priority that did not go away.
+        // Requests of equal priority that did not disconnect join in the order of arrival.
         for (earlier, one) in requests.iter().enumerate() {
             for (later, other) in requests.iter().enumerate().skip(earlier + 1) {
                 let joined = |id: usize| simulation.joined.get(&RequestId(id as u64));
@@ -232,9 +232,9 @@ fn nothing_overtakes_a_request_that_waits_for_memory() {
     assert_eq!(plan(&queue, &[running(0, 400, 0)]).join, [RequestId(1)]);
 }
 
-/// One of low priority, and two new ones of high priority whenever a row is free.
+/// One request of low priority, and two new ones of high priority in each step.
 #[test]
-fn who_is_overtaken_for_long_joins_before_higher_priorities() {
+fn overtaken_request_eventually_joins_before_higher_priorities() {
     let mut simulation = Simulation::default();
     let request = Request {
         arrives: 0,
@@ -263,7 +263,7 @@ fn who_is_overtaken_for_long_joins_before_higher_priorities() {
 }
 
 #[test]
-fn alone_a_prompt_is_read_in_large_chunks() {
+fn prefills_in_large_chunks_while_no_row_decodes() {
     let chunk = |rows: &[Running]| StepPlan::new(&[], rows, SHORT_PASSES, Pace::default()).prefill[0];
     let big = RequestId(0);
     assert_eq!(
@@ -278,9 +278,9 @@ fn alone_a_prompt_is_read_in_large_chunks() {
     assert_eq!(chunk(&[running(0, 1, 7)]), Chunk { id: big, tokens: 7 });
 }
 
-/// 250 ms of them.
+/// A chunk takes at most 250 ms.
 #[test]
-fn beside_others_a_chunk_takes_as_long_as_they_may_wait() {
+fn chunks_beside_decoding_rows_respect_the_maximum_delay() {
     let rows = [running(0, 1, 9000), running(1, 1, 0)];
     let at = |rate| {
         let pace = Pace {
@@ -293,7 +293,7 @@ fn beside_others_a_chunk_takes_as_long_as_they_may_wait() {
 }
 
 #[test]
-fn what_one_chunk_finishes_comes_first_but_not_for_ever() {
+fn prompts_of_one_chunk_come_first_without_starving_others() {
     let rows = [
         running(0, 1, 9000),
         running(1, 1, 300),
@@ -324,7 +324,7 @@ fn what_one_chunk_finishes_comes_first_but_not_for_ever() {
 }
 
 #[test]
-fn prompts_are_read_together_as_far_as_a_pass_gains_by_it() {
+fn prompts_share_a_pass_up_to_its_limit() {
     let read = |rows: &[Running], pace| {
         let plan = StepPlan::new(&[], rows, LIMITS, pace);
         let chunks = plan.prefill.iter().map(|chunk| (chunk.id.0, chunk.tokens));
@@ -336,16 +336,17 @@ fn prompts_are_read_together_as_far_as_a_pass_gains_by_it() {
             .collect::<Vec<_>>()
     };
     let free = Pace::default();
-    // The shortest first; what is left of the pass is enough for a part of the third.
+    // The shortest prompts come first; the rest of the pass is large enough for a part of the last
+    // one.
     assert_eq!(
         read(&prompts([300, 200, 100, 600]), free),
         [(2, 100), (1, 200), (0, 300), (3, 424)]
     );
-    // It is not: a part of 24 tokens would gain nothing.
+    // The rest of 24 tokens is too small for another part.
     assert_eq!(read(&prompts([500, 500, 600, 600]), free), [(0, 500), (1, 500)]);
-    // A prompt that fills the pass is read by itself.
+    // A prompt that fills the pass is prefilled alone.
     assert_eq!(read(&prompts([1500, 2000, 3000, 3000]), free), [(0, 1500)]);
-    // Beside a row that decodes, no more than it may be held up.
+    // Beside a decoding row, the chunk is limited by the maximum delay.
     let beside = prompts([0, 900, 900, 900]);
     assert_eq!(read(&beside, free), [(1, 900)]);
     let at = |rate| Pace {
@@ -361,20 +362,20 @@ fn prompts_are_read_together_as_far_as_a_pass_gains_by_it() {
 }
 
 #[test]
-fn a_row_is_free_when_the_first_one_ends() {
+fn row_is_free_when_the_first_request_ends() {
     let pace = Pace {
         prefill_tokens_per_second: Some(100.0),
         step: Some(Duration::from_millis(50)),
     };
     let rows =
         [(0, 100), (300, 0), (0, 160)].map(|(prompt, produced)| Remaining::new(prompt, produced, 500, 200));
-    assert_eq!(until_a_row_is_free(rows, pace), Some(Duration::from_secs(2)));
-    assert_eq!(until_a_row_is_free([], pace), None);
-    assert_eq!(until_a_row_is_free(rows, Pace::default()), None);
+    assert_eq!(time_until_free_row(rows, pace), Some(Duration::from_secs(2)));
+    assert_eq!(time_until_free_row([], pace), None);
+    assert_eq!(time_until_free_row(rows, Pace::default()), None);
 }
 
 #[test]
-fn a_text_is_expected_to_be_as_long_as_others_but_not_longer_than_it_may_be() {
+fn expected_length_is_typical_and_limited_by_max_tokens() {
     let tokens = |produced, max| Remaining::new(0, produced, max, 200).completion_tokens;
     assert_eq!(
         [
@@ -386,19 +387,19 @@ fn a_text_is_expected_to_be_as_long_as_others_but_not_longer_than_it_may_be() {
         ],
         [200, 50, 10, 50, 300]
     );
-    // One that is longer than most is likely to go on.
+    // An answer that is longer than typical is expected to double.
     assert_eq!(tokens(250, 900), 250);
 }
 
 #[test]
-fn a_pace_follows_what_is_seen() {
+fn pace_follows_observations() {
     let mut pace = Pace::default();
-    pace.saw_chunk(100, Duration::from_secs(1));
-    pace.saw_step(Duration::from_millis(10));
+    pace.record_chunk(100, Duration::from_secs(1));
+    pace.record_step(Duration::from_millis(10));
     assert_eq!(pace.prefill_tokens_per_second, Some(100.0));
     for _ in 0..30 {
-        pace.saw_chunk(400, Duration::from_secs(1));
-        pace.saw_step(Duration::from_millis(40));
+        pace.record_chunk(400, Duration::from_secs(1));
+        pace.record_step(Duration::from_millis(40));
     }
     assert!(
         pace.prefill_tokens_per_second

@@ -1,5 +1,5 @@
-//! Copies of some tokens' keys and values, from which another sequence with the same tokens can
-//! begin.
+//! KV blocks: copies of keys and values, from which another sequence with the same tokens can
+//! start.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -11,9 +11,9 @@ use rooflet_mlx::mlx_rs::ops::{concatenate, zeros_dtype};
 use super::{length, tokens};
 use rooflet_roofline::memory::CACHE_STEP_TOKENS;
 
-/// Keys and values of tokens that follow one another, in each layer that keeps all tokens: one
-/// pair, or three where they are quantised. Blocks share one, since what lies together is copied
-/// together: a copy for each layer, and not for each block and layer.
+/// Keys and values of adjacent tokens in each layer that keeps all tokens: one pair, or three if
+/// quantised. Several blocks share a span, because copying them together costs one copy per layer
+/// and not one per block and layer.
 #[derive(Debug)]
 pub(super) struct KvSpan {
     layers: Vec<(Array, Array)>,
@@ -29,20 +29,20 @@ impl KvSpan {
     }
 }
 
-/// A copy of what a cache holds of some tokens.
+/// Copy of some tokens of a KV cache.
 #[derive(Debug, Clone)]
 pub(crate) struct KvBlock {
     span: Rc<KvSpan>,
-    /// Its tokens in the span.
+    /// Range of its tokens in the span.
     tokens: Range<i32>,
-    /// What each layer that does not keep all tokens holds after the last of these: keys and values
-    /// of its window, or its state. A sequence can begin at that token where this is there, or
-    /// where there are no such layers.
+    /// State of each layer that does not keep all tokens, after the last token of the block: keys
+    /// and values of its window, or its recurrent state. A sequence can start after the block if it
+    /// has a snapshot or if there are no such layers.
     snapshot: Option<Vec<(Array, Array)>>,
 }
 
 impl KvBlock {
-    /// Which shares nothing.
+    /// Creates a block with its own span.
     pub(crate) fn alone(layers: Vec<(Array, Array)>, snapshot: Option<Vec<(Array, Array)>>) -> Self {
         let span = KvSpan::new(layers);
         Self {
@@ -60,7 +60,7 @@ impl KvBlock {
         }
     }
 
-    /// Its part of what it shares, and the snapshot.
+    /// Size of its part of the span, and of the snapshot.
     pub(crate) fn bytes(&self) -> u64 {
         let all: usize = pairs(&self.span.layers).map(Array::nbytes).sum();
         let own = all * self.tokens.len() / self.span.tokens().max(1).unsigned_abs() as usize;
@@ -68,12 +68,13 @@ impl KvBlock {
         (own + snapshot) as u64
     }
 
-    /// Keys and values, of which only its own [tokens](Self::tokens) count, in pairs.
+    /// Pairs of keys and values of the span, of which only the block's [tokens](Self::tokens)
+    /// count.
     pub(crate) fn layers(&self) -> &[(Array, Array)] {
         &self.span.layers
     }
 
-    /// Its own in [`layers`](Self::layers).
+    /// Range of the block's tokens in [`layers`](Self::layers).
     pub(crate) fn tokens(&self) -> Range<i32> {
         self.tokens.clone()
     }
@@ -82,7 +83,7 @@ impl KvBlock {
         self.snapshot.as_deref()
     }
 
-    /// Takes what another of the same tokens has beside keys and values.
+    /// Adopts the snapshot of another block with the same tokens.
     pub(crate) fn take_snapshot(&mut self, other: Self) {
         self.snapshot = other.snapshot.or(self.snapshot.take());
     }
@@ -91,7 +92,7 @@ impl KvBlock {
         pairs(self.snapshot.as_deref().unwrap_or_default())
     }
 
-    /// Everything that must be evaluated for the block to be final.
+    /// Arrays that must be evaluated for the block to be final.
     pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         pairs(&self.span.layers).chain(self.snapshot_arrays())
     }
@@ -101,7 +102,7 @@ fn pairs(pairs: &[(Array, Array)]) -> impl Iterator<Item = &Array> {
     pairs.iter().flat_map(|(one, other)| [one, other])
 }
 
-/// Tokens of neighbouring blocks that lie side by side.
+/// Adjacent tokens of consecutive blocks in one span.
 #[derive(Debug)]
 pub(super) struct Stretch<'a> {
     span: &'a Rc<KvSpan>,
@@ -109,7 +110,7 @@ pub(super) struct Stretch<'a> {
 }
 
 impl<'a> Stretch<'a> {
-    /// Of the first tokens of each block, in order.
+    /// Stretches of the first tokens of each block, in order.
     pub(super) fn of(blocks: &[(&'a KvBlock, usize)]) -> Vec<Self> {
         let mut stretches: Vec<Self> = Vec::new();
         for (block, used) in blocks {
@@ -128,16 +129,16 @@ impl<'a> Stretch<'a> {
     }
 }
 
-/// Makes buffers out of stretches, with room for more tokens behind.
+/// Builder of buffers from stretches, with capacity for more tokens.
 #[derive(Debug)]
 pub(super) struct Room {
     capacity: i32,
-    /// Zeros that were needed before: most layers need the same.
+    /// Zeros of earlier buffers, because most layers need the same shape.
     zeros: Vec<Array>,
 }
 
 impl Room {
-    /// For so many tokens in all, in whole steps.
+    /// Creates a builder for `capacity` tokens, rounded up to a whole step.
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             capacity: length(capacity.next_multiple_of(CACHE_STEP_TOKENS as usize)),
@@ -145,7 +146,7 @@ impl Room {
         }
     }
 
-    /// A layer's pair of all stretches, one after the other.
+    /// Joins a layer's pair of all stretches.
     pub(super) fn joined(&mut self, stretches: &[Stretch<'_>], pair: usize) -> Result<(Array, Array)> {
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for Stretch {
@@ -154,7 +155,7 @@ impl Room {
         } in stretches
         {
             let layer = span.layers.get(pair);
-            let (key, value) = layer.ok_or_else(|| Exception::custom("a block of too few layers"))?;
+            let (key, value) = layer.ok_or_else(|| Exception::custom("the block has too few layers"))?;
             keys.push(tokens(key, *start, *end)?);
             values.push(tokens(value, *start, *end)?);
         }

@@ -1,6 +1,6 @@
-//! Keys and values of a layer in few bits: groups of each head's elements with a scale and a bias,
-//! as MLX quantises matrices. Attention multiplies with them as they are, so that a step reads
-//! fewer bytes.
+//! Quantised KV cache of a layer: groups of each head's elements with a scale and a bias, like
+//! MLX's quantised matrices. Attention multiplies with the packed elements directly, so that a step
+//! reads fewer bytes.
 
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::error::{Exception, Result};
@@ -11,12 +11,12 @@ use rooflet_roofline::kv_quantisation::KvQuantisation;
 
 /// Attention over quantised keys and values.
 pub(crate) trait QuantisedAttention: Sized {
-    /// Packed elements, scales and biases of keys and of values, `[1, kv_heads, tokens, …]` each.
+    /// Quantises keys and values. Returns packed elements, scales and biases of keys and of values,
+    /// `[1, kv_heads, tokens, …]` each.
     fn pack(self, keys: &Array, values: &Array) -> Result<[(Array, Array); 3]>;
 
-    /// Attention of `queries`, `[1, heads, tokens, head_dim]`, over the `held` keys and values, of
-    /// which the last `tokens` belong to the queries themselves (causal). The order of operations
-    /// is mlx-lm's.
+    /// Attends with `queries`, `[1, heads, tokens, head_dim]`, over the `held` keys and values, of
+    /// which the last `tokens` belong to the queries (causal). The order of operations is mlx-lm's.
     fn attend(self, queries: &Array, held: &[(Array, Array)], scale: f32) -> Result<Array>;
 }
 
@@ -46,7 +46,7 @@ fn multiply(
     quantized_matmul(x, packed, scales, biases, transposed, group, bits)
 }
 
-/// So many tokens at a time.
+/// Attends with `at_once` tokens at a time.
 fn attend_at_once(
     quantisation: KvQuantisation,
     at_once: i32,
@@ -55,12 +55,12 @@ fn attend_at_once(
     scale: f32,
 ) -> Result<Array> {
     let [packed, scales, biases] = held else {
-        return Err(Exception::custom("a quantised cache has three pairs"));
+        return Err(Exception::custom("a quantised cache must have three pairs"));
     };
     let (heads, tokens) = (queries.dim(1), queries.dim(2));
     let (kv_heads, known) = (packed.0.dim(1), packed.0.dim(2));
     let queries = queries.multiply(Array::from_f32(scale).as_dtype(queries.dtype())?)?;
-    // Heads that share keys are one matrix more, which the keys are repeated over.
+    // Heads that share keys become an additional axis, over which the keys are broadcast.
     let by_kv_head = |array: &Array| array.expand_dims(2);
     let queries = queries.reshape(&[1, kv_heads, heads / kv_heads, tokens, -1])?;
     let part = |pair: &(Array, Array)| -> Result<(Array, Array)> {
@@ -74,9 +74,9 @@ fn attend_at_once(
         let count = queries.dim(3);
         if tokens > 1 {
             let positions = arange::<i32, i32>(first, first + count, 1)?.expand_dims(1)?;
-            let seen = positions.ge(arange::<i32, i32>(0, known, 1)?.expand_dims(0)?)?;
-            let never = Array::from_f32(f32::NEG_INFINITY).as_dtype(scores.dtype())?;
-            scores = select(&seen, &scores, &never)?;
+            let visible = positions.ge(arange::<i32, i32>(0, known, 1)?.expand_dims(0)?)?;
+            let minus_infinity = Array::from_f32(f32::NEG_INFINITY).as_dtype(scores.dtype())?;
+            scores = select(&visible, &scores, &minus_infinity)?;
         }
         multiply(quantisation, &softmax_axis(scores, -1, true)?, values, false)
     };
@@ -102,7 +102,7 @@ mod tests {
     use rooflet_model::config::FloatType;
     use rooflet_testing::TempDir;
 
-    /// Numbers between -1 and 1 without a pattern.
+    /// Pseudo-random values between -1 and 1.
     fn noise(count: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;
         let next = |_| {
@@ -121,9 +121,9 @@ mod tests {
         floats.into_iter().map(f32::to_bits).collect()
     }
 
-    /// MLX's own attention over the same numbers, unpacked, is the reference.
+    /// The reference is MLX's attention over the dequantised keys and values.
     #[test]
-    fn attention_is_that_over_the_unpacked_numbers() {
+    fn equals_attention_over_dequantised_values() {
         let _mlx = mlx::exclusive();
         let dir = TempDir::new();
         let dir = model(dir.path());
@@ -143,19 +143,22 @@ mod tests {
                 let expected =
                     scaled_dot_product_attention(&queries, &keys, &values, 0.125, mask, None).unwrap();
                 assert_eq!(read.shape(), expected.shape());
-                let apart = read.subtract(&expected).unwrap().abs().unwrap();
-                let apart: f32 = apart.max(None).unwrap().item_exact();
-                assert!(apart < 1e-5, "{bits_of_each} bits, {tokens} tokens: {apart}");
-                // In parts of three tokens, the last of one.
+                let difference = read.subtract(&expected).unwrap().abs().unwrap();
+                let difference: f32 = difference.max(None).unwrap().item_exact();
+                assert!(
+                    difference < 1e-5,
+                    "{bits_of_each} bits, {tokens} tokens: {difference}"
+                );
+                // Parts of three tokens, the last one of a single token.
                 let parts = attend_at_once(quantisation, 3, &queries, &held, 0.125).unwrap();
-                let apart = read.subtract(&parts).unwrap().abs().unwrap();
-                let apart: f32 = apart.max(None).unwrap().item_exact();
-                assert!(apart < 1e-6, "{apart}");
+                let difference = read.subtract(&parts).unwrap().abs().unwrap();
+                let difference: f32 = difference.max(None).unwrap().item_exact();
+                assert!(difference < 1e-6, "{difference}");
             }
         }
     }
 
-    /// A Llama of two layers whose heads have 64 elements.
+    /// Llama model with two layers and heads of 64 elements.
     fn model(dir: &Utf8Path) -> ModelDir {
         let config = serde_json::json!({
             "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96,
@@ -204,10 +207,9 @@ mod tests {
         ModelDir::inspect(dir).unwrap()
     }
 
-    /// Whatever the chunks are, and whether a row is alone or begins with what another one
-    /// computed.
+    /// Independent of the chunks, of other rows and of cached prefixes.
     #[test]
-    fn bits_do_not_depend_on_how_a_text_is_computed() {
+    fn logits_do_not_depend_on_chunks_prefixes_or_batches() {
         let _mlx = mlx::exclusive();
         if Backend::current().unwrap() != Backend::Cpu {
             return;
@@ -238,16 +240,16 @@ mod tests {
                 bits(&read(&model, &mut model.new_cache(), &text, 77)),
                 "chunks"
             );
-            // Begun with blocks of another row.
+            // Start with blocks of another row.
             let blocks = whole_cache.blocks(&[0..256, 256..500], false).unwrap();
             let begun = [(&blocks[0], 256), (&blocks[1], 200)];
-            let mut begun = model.new_cache().begun(&begun, 600).unwrap();
+            let mut begun = model.new_cache().filled_from(&begun, 600).unwrap();
             assert_eq!(
                 bits(&whole),
                 bits(&read(&model, &mut begun, &text[456..], 600)),
                 "prefix"
             );
-            // Two rows beside each other.
+            // Two rows in one batch.
             let mut other = model.new_cache();
             read(&model, &mut other, &text[..100], 600);
             let mut alone = model.new_cache();
@@ -257,13 +259,13 @@ mod tests {
             let single = model.forward(&token_row(&[7]), &mut alone).unwrap();
             let second = both.try_index((1.., Ellipsis)).unwrap();
             assert_eq!(bits(&second), bits(&single), "batch");
-            // It is smaller, and says nearly the same as without.
+            // The quantised cache is smaller and its logits are close to those of the float cache.
             let mut float_cache = plain.new_cache();
             let float = read(plain, &mut float_cache, &text, 600);
             let share = whole_cache.bytes() as f64 / float_cache.bytes() as f64;
             let expected = quantisation.stored_bits(32.0).0 / 32.0;
             assert!((share / expected - 1.0).abs() < 1e-3, "{share} of {expected}");
-            let apart: f32 = whole
+            let difference: f32 = whole
                 .subtract(&float)
                 .unwrap()
                 .abs()
@@ -274,8 +276,8 @@ mod tests {
             let largest: f32 = float.abs().unwrap().max(None).unwrap().item_exact();
             let bound = if each == 8 { 0.05 } else { 0.5 };
             assert!(
-                apart > 0.0 && apart < bound * largest,
-                "{each} bits: {apart} of {largest}"
+                difference > 0.0 && difference < bound * largest,
+                "{each} bits: {difference} of {largest}"
             );
         }
     }

@@ -1,22 +1,23 @@
-//! The state of one sequence in one layer that keeps no tokens: it has taken all of them in.
+//! Recurrent state of one sequence in a layer that keeps no tokens.
 
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::error::{Exception, Result};
 
 use rooflet_mlx::gated_delta::State;
 
-/// See the module's text.
+/// Recurrent state and the one before the last pass.
 #[derive(Debug, Default)]
 pub(crate) struct RecurrentCache {
-    /// Tokens taken in.
+    /// Number of tokens in the state.
     tokens: i32,
     state: Option<State>,
-    /// Before the last pass: it can be taken back.
+    /// State before the last pass, which can be undone.
     before: Option<(i32, Option<State>)>,
 }
 
 impl RecurrentCache {
-    /// The state after `offset` tokens; `None` at the beginning.
+    /// State after `offset` tokens; `None` before the first token. Undoes the last pass if `offset`
+    /// is its start.
     pub(crate) fn state(&mut self, offset: i32) -> Result<Option<State>> {
         if offset != self.tokens {
             match self.before.take() {
@@ -24,13 +25,17 @@ impl RecurrentCache {
                     self.tokens = tokens;
                     self.state = state;
                 }
-                Some(_) | None => return Err(Exception::custom("the state of this sequence is gone")),
+                Some(_) | None => {
+                    return Err(Exception::custom(
+                        "the recurrent state at this position was discarded",
+                    ));
+                }
             }
         }
         Ok(self.state.clone())
     }
 
-    /// As it is after `tokens` tokens.
+    /// Creates the cache from a state after `tokens` tokens.
     pub(super) fn resumed(tokens: i32, state: State) -> Self {
         Self {
             tokens,
@@ -39,7 +44,7 @@ impl RecurrentCache {
         }
     }
 
-    /// The state after `offset` tokens, which must be the last or those before the last pass.
+    /// State after `offset` tokens, which must be the end or the start of the last pass.
     pub(super) fn at(&self, offset: i32) -> Result<State> {
         let before = self.before.as_ref().filter(|(tokens, _)| *tokens == offset);
         let state = if offset == self.tokens {
@@ -49,10 +54,10 @@ impl RecurrentCache {
         };
         state
             .cloned()
-            .ok_or_else(|| Exception::custom("the state of this sequence is gone"))
+            .ok_or_else(|| Exception::custom("the recurrent state at this position was discarded"))
     }
 
-    /// What it is `tokens` later.
+    /// Sets the state after `tokens` more tokens.
     pub(crate) fn set(&mut self, tokens: i32, state: State) {
         self.before = Some((self.tokens, self.state.take()));
         self.tokens += tokens;

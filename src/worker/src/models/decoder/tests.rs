@@ -24,7 +24,8 @@ fn tokens(ids: &[u32]) -> Array {
     Array::from_slice(ids, &[1, i32::try_from(ids.len()).unwrap()])
 }
 
-/// To the bit: float equality would take -0.0 for 0.0 and NaN for nothing.
+/// Bits of the logits. Float comparison would treat -0.0 as equal to 0.0, and NaN as unequal to
+/// itself.
 fn bits(logits: &Array) -> Vec<u32> {
     logits
         .to_vec_exact::<f32>()
@@ -66,22 +67,21 @@ fn cases(file: &str) -> Vec<Case> {
         .collect()
 }
 
-/// Of mlx-lm, on the same MLX.
+/// Reference values of mlx-lm on the same MLX library.
 fn mlx_lm() -> Vec<Case> {
     cases("logits.json")
 }
 
-/// Of transformers, in float32.
+/// Reference values of transformers in float32.
 fn transformers() -> Vec<Case> {
     cases("reference.json")
 }
 
-/// The most that logits may differ from those of another program that adds the same numbers in
-/// another order.
+/// Maximum difference from the logits of a program that adds the same values in another order.
 const REFERENCE_TOLERANCE: f32 = 1e-4;
 
 #[test]
-fn logits_are_those_of_transformers() {
+fn logits_equal_those_of_transformers() {
     let _mlx = mlx::exclusive();
     if !on_cpu() {
         return;
@@ -110,13 +110,13 @@ fn logits_are_those_of_transformers() {
     }
 }
 
-/// The reference's bits were made by the CPU back end.
+/// The reference bits come from the CPU backend.
 fn on_cpu() -> bool {
     Backend::current().unwrap() == Backend::Cpu
 }
 
 #[test]
-fn logits_are_the_reference_s_to_the_bit() {
+fn logits_are_bit_identical_to_mlx_lm() {
     let _mlx = mlx::exclusive();
     if !on_cpu() {
         return;
@@ -147,7 +147,7 @@ fn logits_are_the_reference_s_to_the_bit() {
 }
 
 #[test]
-fn prefill_in_chunks_gives_the_same_bits() {
+fn prefill_chunks_do_not_change_logits() {
     let _mlx = mlx::exclusive();
     if !on_cpu() {
         return;
@@ -171,7 +171,7 @@ fn prefill_in_chunks_gives_the_same_bits() {
 }
 
 #[test]
-fn a_cache_that_grows_many_times_loses_nothing() {
+fn growing_caches_keep_all_tokens() {
     let _mlx = mlx::exclusive();
     let model = load("e2e/fixtures/models/llama3");
     let ids: Vec<u32> = (0..500).map(|index| 3 + index % 250).collect();
@@ -187,10 +187,9 @@ fn a_cache_that_grows_many_times_loses_nothing() {
     assert!(bits(&logits.unwrap()) == bits(&expected));
 }
 
-/// Of every architecture: what a cache takes is what is reserved for it, whatever the length of its
-/// chunks.
+/// For every architecture and chunk length, a cache is no larger than its reservation.
 #[test]
-fn caches_stay_within_what_is_reserved() {
+fn caches_stay_within_their_reservations() {
     let _mlx = mlx::exclusive();
     for (name, bits) in [
         ("gemma3", 32),
@@ -218,9 +217,9 @@ fn caches_stay_within_what_is_reserved() {
     }
 }
 
-/// As after a pass that failed: what it left in some layers must not be seen again.
+/// A failed pass is undone like this; its effects on some layers must not remain.
 #[test]
-fn a_pass_that_is_taken_back_leaves_nothing() {
+fn truncation_undoes_the_last_pass() {
     let _mlx = mlx::exclusive();
     for name in ["gemma3", "gpt-oss", "llama3", "qwen3-next"] {
         let model = load(&format!("e2e/fixtures/models/{name}"));
@@ -239,10 +238,10 @@ fn a_pass_that_is_taken_back_leaves_nothing() {
     }
 }
 
-/// A constant of another type would turn all that follows into 32 bits: twice the cache, and
-/// slower.
+/// A constant of another element type would promote all following values to float32, which doubles
+/// the size of caches and the time of decode steps.
 #[test]
-fn caches_hold_the_type_that_is_computed_in() {
+fn caches_have_the_compute_type() {
     let _mlx = mlx::exclusive();
     let fixtures = root().join("e2e/fixtures/models");
     for entry in fixtures.read_dir_utf8().unwrap() {
@@ -252,12 +251,12 @@ fn caches_hold_the_type_that_is_computed_in() {
         let model = Decoder::load(&dir.shape, &mut weights).unwrap();
         let mut cache = model.new_cache();
         let prompt: Vec<u32> = (3..43).collect();
-        // Not evaluated: not all of it can be in half precision on a CPU.
+        // The logits are not evaluated: a CPU does not support all operations in half precision.
         model.forward(&tokens(&prompt), &mut cache).unwrap();
         let logits = model.forward(&tokens(&[3]), &mut cache).unwrap();
         assert_eq!(logits.dtype(), rooflet_mlx::mlx_rs::Dtype::Float32);
-        // What decays is kept in 32 bits, and has four dimensions of which the first two are one
-        // row and its heads.
+        // Recurrent states are in float32 and have four dimensions; the first two are row and
+        // heads.
         let (states, others): (Vec<&Array>, Vec<&Array>) = cache
             .arrays()
             .partition(|array| array.dtype() == rooflet_mlx::mlx_rs::Dtype::Float32);
@@ -274,7 +273,7 @@ fn caches_hold_the_type_that_is_computed_in() {
     }
 }
 
-/// One row of a batch, beside the same sequence alone.
+/// Row of a batch, and the same sequence decoded alone.
 struct Row {
     token: u32,
     batched: KvCache,
@@ -297,9 +296,9 @@ impl Row {
     }
 }
 
-/// Rows of different lengths, one of which grows its cache on the way; one leaves and one joins.
+/// Rows have different lengths, and one of them grows its cache. One row leaves and one joins.
 #[test]
-fn a_batch_gives_each_row_the_bits_it_has_alone() {
+fn batching_does_not_change_logits() {
     let _mlx = mlx::exclusive();
     if !on_cpu() {
         return;
@@ -332,10 +331,10 @@ fn a_batch_gives_each_row_the_bits_it_has_alone() {
     }
 }
 
-/// Parts of prompts of different lengths, some after what their caches hold, beyond windows and
-/// where caches grow.
+/// Parts of prompts with different lengths, some after cached tokens, some beyond windows and
+/// capacities.
 #[test]
-fn a_pass_over_several_prompts_gives_each_the_bits_it_has_alone() {
+fn shared_prefill_does_not_change_logits() {
     let _mlx = mlx::exclusive();
     if !on_cpu() {
         return;
@@ -350,7 +349,7 @@ fn a_pass_over_several_prompts_gives_each_the_bits_it_has_alone() {
         let prompts = [(0, 70), (1, 1), (2, 261), (3, 19)].map(|(seed, tokens)| prompt(seed, tokens));
         let mut together: Vec<KvCache> = prompts.iter().map(|_| model.new_cache()).collect();
         let mut alone: Vec<KvCache> = prompts.iter().map(|_| model.new_cache()).collect();
-        // A part of some, then the rest of all.
+        // Parts of some prompts, then the rest of all.
         for parts in [[0..30, 0..0, 0..255, 0..0], [30..70, 0..1, 255..261, 0..19]] {
             let going: Vec<usize> = (0..4).filter(|at| !parts[*at].is_empty()).collect();
             let of = |at: usize| &prompts[at][parts[at].clone()];
@@ -362,13 +361,13 @@ fn a_pass_over_several_prompts_gives_each_the_bits_it_has_alone() {
             let ends = model.hidden_ends(&tokens(&inputs), &mut rows).unwrap();
             for (place, at) in (0..).zip(going) {
                 let own = model.logits_after(&ends, &[place]).unwrap();
-                // Alone, with the hidden states of all tokens.
+                // The same tokens alone, with the hidden states of all tokens.
                 let hidden = model.hidden(&tokens(of(at)), &mut alone[at]).unwrap();
                 let expected = model.logits_after(&hidden, &[length(at) - 1]).unwrap();
                 assert!(bits(&own) == bits(&expected), "{name}: {} tokens", parts[at].end);
             }
         }
-        // What they left in their caches is the same, too.
+        // The caches have the same contents as well.
         for (together, alone) in together.iter_mut().zip(&mut alone) {
             let next = |cache| bits(&model.forward(&tokens(&[9]), cache).unwrap());
             assert_eq!(together.offset(), alone.offset());

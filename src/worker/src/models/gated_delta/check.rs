@@ -1,23 +1,23 @@
-//! The kernels beside the operations that they stand for.
+//! Comparison of the kernels with MLX's operations.
 
 use rooflet_mlx::mlx_rs::Dtype;
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::transforms::eval;
 
-use super::super::kernels::{alike, numbers};
+use super::super::kernels::{check_close, random_values};
 use super::{GatedDelta, Projected};
 use rooflet_mlx::gated_delta::{Constants, Dimensions, GatedDeltaKernels, State};
 
-/// Rows and tokens of each: a row alone, as many as one launch takes, and fewer; as prompts are
-/// read, more tokens than the convolution keeps, and as answers are written. MLX compiles another
-/// kernel where arrays are very short.
+/// Numbers of rows and tokens: a single row, as many rows as one launch supports, and more; more
+/// tokens than the convolution keeps (prefill), and one token (decode). MLX compiles another kernel
+/// for very short arrays.
 const SIZES: [(i32, i32); 5] = [(1, 5), (1, 1), (8, 5), (8, 1), (11, 5)];
 
 impl GatedDelta {
-    /// Runs both with made up numbers, the operations in float32.
+    /// Compares the kernels with MLX's operations in float32, on random inputs.
     pub(super) fn compare(&self, kernels: &GatedDeltaKernels, float: Dtype) -> Result<()> {
-        // Not in one pass with a kernel that nobody has tried: what that spoils would not be read
-        // again.
+        // Evaluated before the first run of an unverified kernel, because a failure in the same
+        // evaluation would lose them.
         let Constants {
             convolution,
             decay_bias,
@@ -44,30 +44,26 @@ impl GatedDelta {
         } = self.dimensions;
         let channels = self.dimensions.channels();
         let projected = Projected {
-            mixed: numbers(1, &[rows, tokens, channels], float)?,
-            gate: numbers(2, &[rows, tokens, value_heads, value_dim], float)?,
-            strength: numbers(3, &[rows, tokens, value_heads], float)?,
-            decay: numbers(4, &[rows, tokens, value_heads], float)?,
+            mixed: random_values(1, &[rows, tokens, channels], float)?,
+            gate: random_values(2, &[rows, tokens, value_heads, value_dim], float)?,
+            strength: random_values(3, &[rows, tokens, value_heads], float)?,
+            decay: random_values(4, &[rows, tokens, value_heads], float)?,
         };
-        let convolutions = numbers(5, &[rows, width - 1, channels], float)?;
-        let memories = numbers(6, &[rows, value_heads, value_dim, key_dim], Dtype::Float32)?;
+        let convolutions = random_values(5, &[rows, width - 1, channels], float)?;
+        let memories = random_values(6, &[rows, value_heads, value_dim, key_dim], Dtype::Float32)?;
         let before = State::split(&convolutions, &memories)?;
-        let (said, after) = kernels.step(&self.constants(), &projected.tokens(), &before)?;
-        let gated = kernels.gate(&said, &projected.gate, self.norm.array(), &self.norm_eps)?;
+        let (attended, after) = kernels.step(&self.constants(), &projected.tokens(), &before)?;
+        let gated = kernels.gate(&attended, &projected.gate, self.norm.array(), &self.norm_eps)?;
 
         let exact = projected.as_dtype(Dtype::Float32)?;
         let before = State::split(&convolutions.as_dtype(Dtype::Float32)?, &memories)?;
-        let (exactly_said, exactly_after) = self.mix(&exact, before)?;
-        alike("what is read", &said, &exactly_said)?;
-        let exactly_gated = self.gated(&exactly_said, &exact.gate)?;
-        alike("what passes the gate", &gated, &exactly_gated)?;
-        for (state, exact) in after.iter().zip(&exactly_after) {
-            alike("the memory", &state.memory, &exact.memory)?;
-            alike(
-                "what the convolution keeps",
-                &state.convolution,
-                &exact.convolution,
-            )?;
+        let (exact_attended, exact_after) = self.mix(&exact, before)?;
+        check_close("attention outputs", &attended, &exact_attended)?;
+        let exact_gated = self.gated(&exact_attended, &exact.gate)?;
+        check_close("gated values", &gated, &exact_gated)?;
+        for (state, exact) in after.iter().zip(&exact_after) {
+            check_close("the memory", &state.memory, &exact.memory)?;
+            check_close("the convolution state", &state.convolution, &exact.convolution)?;
         }
         Ok(())
     }

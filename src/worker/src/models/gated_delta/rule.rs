@@ -1,6 +1,6 @@
-//! The gated delta rule itself (Gated DeltaNet, arXiv:2412.06464): a memory `S`,
-//! `[value_dim, key_dim]` for each head, that every token fades, corrects and reads:
-//! `S ← αS + β(v − αSk)kᵀ`, then `o = Sq`. Token by token, or many tokens at once.
+//! Gated delta rule (Gated DeltaNet, arXiv:2412.06464): a memory `S`, `[value_dim, key_dim]` for
+//! each head, that every token decays, corrects and reads: `S ← αS + β(v − αSk)kᵀ`, then `o = Sq`.
+//! Computed token by token, or in chunks of tokens.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
@@ -9,31 +9,31 @@ use rooflet_mlx::mlx_rs::ops::{
 };
 use rooflet_mlx::mlx_rs::{Array, Dtype};
 
-/// Tokens that are solved for together.
+/// Number of tokens that are solved for together.
 const CHUNK_TOKENS: i32 = 64;
 
-/// What each token brings.
+/// Inputs of the rule for each token.
 #[derive(Debug)]
 pub(super) struct Tokens {
-    /// `[rows, tokens, heads, key_dim]`, unit vectors, those that ask scaled.
+    /// `[rows, tokens, heads, key_dim]`, unit vectors; queries are scaled.
     pub(super) queries: Array,
     pub(super) keys: Array,
     /// `[rows, tokens, heads, value_dim]`.
     pub(super) values: Array,
-    /// The logarithm of α, `[rows, tokens, heads]`; at most 0.
+    /// Logarithm of α, `[rows, tokens, heads]`; at most 0.
     pub(super) log_decay: Array,
     /// β, `[rows, tokens, heads]`.
     pub(super) strength: Array,
 }
 
-/// What the tokens read, `[rows, tokens, heads, value_dim]` in the queries' type, and the memory
-/// after them; `memory` is `[rows, heads, value_dim, key_dim]` in float32. In mlx-lm's order of
-/// operations, so equal to it to the bit on a CPU, and the same however the tokens are divided into
-/// calls. Some ten small operations for each token.
-pub(super) fn one_by_one(tokens: &Tokens, mut memory: Array) -> Result<(Array, Array)> {
+/// Computes the outputs, `[rows, tokens, heads, value_dim]` in the queries' type, and the memory
+/// after the tokens. `memory` is `[rows, heads, value_dim, key_dim]` in float32. The order of
+/// operations is mlx-lm's, so that the result is bit-identical on a CPU, and does not depend on how
+/// the tokens are divided into calls. Costs about ten small operations per token.
+pub(super) fn token_by_token(tokens: &Tokens, mut memory: Array) -> Result<(Array, Array)> {
     let decay = exp(&tokens.log_decay)?;
     let count = tokens.queries.dim(1);
-    let mut said = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+    let mut outputs = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
     for token in 0..count {
         let of = |array: &Array| array.try_index((.., token, Ellipsis));
         let row = |array: &Array| array.expand_dims(-2);
@@ -44,23 +44,23 @@ pub(super) fn one_by_one(tokens: &Tokens, mut memory: Array) -> Result<(Array, A
         let change = multiply(subtract(value, recalled)?, strength.expand_dims(-1)?)?;
         memory = add(faded, multiply(row(&key)?, change.expand_dims(-1)?)?)?;
         let read = sum_axis(multiply(&memory, row(&query)?)?, -1, false)?;
-        said.push(read.as_dtype(tokens.queries.dtype())?);
+        outputs.push(read.as_dtype(tokens.queries.dtype())?);
     }
-    Ok((stack(&said, 1)?, memory))
+    Ok((stack(&outputs, 1)?, memory))
 }
 
-/// The same up to rounding, in matrix products over [`CHUNK_TOKENS`] tokens each, which is what a
-/// GPU is for.
+/// Computes the same up to rounding, with matrix products over [`CHUNK_TOKENS`] tokens each, which
+/// suit a GPU.
 ///
-/// Within a chunk let γ be the product of all α so far. Token i changes the memory by δᵢkᵢᵀ, where
-/// `δᵢ + βᵢ Σ_{j<i} (γᵢ/γⱼ)(kᵢ·kⱼ) δⱼ = βᵢ (vᵢ − γᵢ S₀kᵢ)`: a unit lower triangular system, solved
-/// for all chunks together before `S₀` is known, since it is linear in it (section 3.3 of the
-/// paper, after arXiv:2406.06484).
-pub(super) fn in_chunks(tokens: &Tokens, memory: Array) -> Result<(Array, Array)> {
+/// Within a chunk, γ is the product of all α so far. Token i changes the memory by δᵢkᵢᵀ, where `δᵢ
+/// + βᵢ Σ_{j<i} (γᵢ/γⱼ)(kᵢ·kⱼ) δⱼ = βᵢ (vᵢ − γᵢ S₀kᵢ)`. This unit lower triangular system is linear
+/// in `S₀`, so it is solved for all chunks together before `S₀` is known (section 3.3 of the paper,
+/// after arXiv:2406.06484).
+pub(super) fn chunked(tokens: &Tokens, memory: Array) -> Result<(Array, Array)> {
     let count = tokens.queries.dim(1);
     let chunks = (count + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
-    // [rows, heads, chunks, CHUNK_TOKENS, …]. Tokens of zeros at the end change nothing: no fading,
-    // no strength.
+    // Shape [rows, heads, chunks, CHUNK_TOKENS, …]. Padding with zeros changes nothing: no decay
+    // and no write strength.
     let by_chunk = |array: &Array| -> Result<Array> {
         let array = array.as_dtype(Dtype::Float32)?;
         let (rows, heads) = (array.dim(0), array.dim(2));
@@ -83,7 +83,7 @@ pub(super) fn in_chunks(tokens: &Tokens, memory: Array) -> Result<(Array, Array)
     let faded = column(exp(&log_faded)?)?;
 
     let masks = Masks::new()?;
-    // γᵢ/γⱼ, which is at most 1 where j ≤ i, and might be more than a number can be elsewhere.
+    // γᵢ/γⱼ is at most 1 for j ≤ i. Elsewhere it may overflow and is masked.
     let since = subtract(log_faded.expand_dims(-1)?, log_faded.expand_dims(-2)?)?;
     let since = exp(select(
         &masks.until_itself,
@@ -91,25 +91,25 @@ pub(super) fn in_chunks(tokens: &Tokens, memory: Array) -> Result<(Array, Array)
         Array::from_f32(f32::NEG_INFINITY),
     )?)?;
     let transposed = |array: &Array| array.swap_axes(-1, -2);
-    let alike = multiply(matmul(&keys, transposed(&keys)?)?, &since)?;
-    let system = multiply(multiply(alike, &masks.before)?, &strength)?;
+    let similarity = multiply(matmul(&keys, transposed(&keys)?)?, &since)?;
+    let system = multiply(multiply(similarity, &masks.before)?, &strength)?;
     let solution = masks.inverse(&system)?;
     let own = matmul(&solution, multiply(&values, &strength)?)?;
     let of_memory = matmul(&solution, multiply(multiply(&keys, &strength)?, &faded)?)?;
     let read_own = multiply(matmul(&queries, transposed(&keys)?)?, &since)?;
     let read_memory = multiply(queries, &faded)?;
-    // γ of the chunk's end over γ of the token.
+    // γ at the end of the chunk divided by γ of the token.
     let whole = log_faded.try_index((Ellipsis, -1..))?;
     let kept = multiply(&keys, column(exp(subtract(&whole, &log_faded)?)?)?)?;
     let whole = column(exp(whole)?)?;
 
     let mut memory = memory;
-    let mut said = Vec::with_capacity(usize::try_from(chunks).unwrap_or(0));
+    let mut outputs = Vec::with_capacity(usize::try_from(chunks).unwrap_or(0));
     for chunk in 0..chunks {
         let of = |array: &Array| array.try_index((.., .., chunk, Ellipsis));
         let before = transposed(&memory)?;
         let changes = subtract(of(&own)?, matmul(of(&of_memory)?, &before)?)?;
-        said.push(add(
+        outputs.push(add(
             matmul(of(&read_memory)?, &before)?,
             matmul(of(&read_own)?, &changes)?,
         )?);
@@ -118,19 +118,19 @@ pub(super) fn in_chunks(tokens: &Tokens, memory: Array) -> Result<(Array, Array)
             matmul(transposed(&changes)?, of(&kept)?)?,
         )?;
     }
-    let said = concatenate(&said, 2)?.try_index((.., .., ..count, ..))?;
-    Ok((said.swap_axes(1, 2)?.as_dtype(tokens.queries.dtype())?, memory))
+    let outputs = concatenate(&outputs, 2)?.try_index((.., .., ..count, ..))?;
+    Ok((outputs.swap_axes(1, 2)?.as_dtype(tokens.queries.dtype())?, memory))
 }
 
-/// Matrices over the tokens of a chunk, of ones and zeros.
+/// Masks over the tokens of a chunk.
 struct Masks {
     /// Row i, column j: j ≤ i.
     until_itself: Array,
     /// j < i, in float32.
     before: Array,
-    /// For blocks of 1, 2, 4 … tokens: the lower left quarter of each pair of them, in float32.
+    /// For blocks of 1, 2, 4 … tokens: the lower left quarter of each pair of blocks, in float32.
     quarters: Vec<Array>,
-    /// Ones on the diagonal.
+    /// Identity matrix.
     identity: Array,
 }
 
@@ -156,9 +156,9 @@ impl Masks {
         })
     }
 
-    /// Of `1 + system`, whose diagonal and upper triangle are zero:
-    /// `[[A,0],[C,B]]⁻¹ = [[A⁻¹,0],[−B⁻¹CA⁻¹,B⁻¹]]`, from blocks of one token up. As steady as
-    /// substitution, where powers of the matrix would cancel.
+    /// Inverse of `1 + system`, where the diagonal and the upper triangle of `system` are zero:
+    /// `[[A,0],[C,B]]⁻¹ = [[A⁻¹,0],[−B⁻¹CA⁻¹,B⁻¹]]`, starting with blocks of one token. As stable
+    /// as substitution; a power series would suffer from cancellation.
     fn inverse(&self, system: &Array) -> Result<Array> {
         let mut inverse = self.identity.clone();
         for quarter in &self.quarters {
@@ -176,25 +176,28 @@ mod tests {
 
     use super::*;
 
-    /// Numbers between -1 and 1 that follow from the seed.
+    /// Values between -1 and 1, determined by the seed.
     fn numbers(seed: u64, shape: &[i32]) -> Array {
-        let key = rooflet_mlx::mlx_rs::random::key(seed).expect("a key");
-        rooflet_mlx::mlx_rs::random::uniform::<_, f32>(-1.0, 1.0, shape, &key).expect("numbers")
+        let key = rooflet_mlx::mlx_rs::random::key(seed).expect("keys can be created");
+        rooflet_mlx::mlx_rs::random::uniform::<_, f32>(-1.0, 1.0, shape, &key)
+            .expect("shape and bounds are valid")
     }
 
     fn largest_difference(a: &Array, b: &Array) -> f32 {
         assert_eq!(a.shape(), b.shape());
         let difference = subtract(a, b).and_then(|difference| difference.abs()?.max(None));
-        difference.expect("arrays of one shape").item_exact::<f32>()
+        difference
+            .expect("the arrays have the same shape")
+            .item_exact::<f32>()
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// `sameness` makes the keys alike, where the system is worst; `fading` up to e⁻³⁰ for each
-        /// token.
+        /// `sameness` makes the keys similar, which is the worst case for the system. `fading` is
+        /// up to e⁻³⁰ per token.
         #[test]
-        fn chunks_say_what_tokens_one_by_one_say(
+        fn chunks_equal_token_by_token(
             seed in 0..1_000_000_u64,
             count in 1..200_i32,
             sameness in 0.0..50_f32,
@@ -215,10 +218,10 @@ mod tests {
                 strength: numbers(at(4), &[rows, count, heads]).abs().unwrap(),
             };
             let memory = numbers(at(5), &[rows, heads, value_dim, key_dim]);
-            let (said, after) = one_by_one(&tokens, memory.clone()).unwrap();
-            let (said_in_chunks, after_in_chunks) = in_chunks(&tokens, memory).unwrap();
-            prop_assert!(largest_difference(&said, &said_in_chunks) < 1e-4);
-            prop_assert!(largest_difference(&after, &after_in_chunks) < 1e-4);
+            let (outputs, after) = token_by_token(&tokens, memory.clone()).unwrap();
+            let (chunked_outputs, chunked_after) = chunked(&tokens, memory).unwrap();
+            prop_assert!(largest_difference(&outputs, &chunked_outputs) < 1e-4);
+            prop_assert!(largest_difference(&after, &chunked_after) < 1e-4);
         }
     }
 }
