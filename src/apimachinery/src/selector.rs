@@ -172,7 +172,7 @@ enum Token {
     NotIn,
     /// Characters that are not part of a token.
     Stray(String),
-    WorkerExit,
+    End,
 }
 
 impl Token {
@@ -191,7 +191,7 @@ impl Token {
             Token::In => "in".to_owned(),
             Token::NotIn => "notin".to_owned(),
             Token::Stray(text) => format!("error expected: keyword found '{text}'"),
-            Token::WorkerExit => String::new(),
+            Token::End => String::new(),
         }
     }
 
@@ -239,7 +239,7 @@ fn tokens(text: &str) -> Vec<Token> {
         }
         rest = rest[length..].trim_start_matches([' ', '\t', '\r', '\n']);
     }
-    tokens.push(Token::WorkerExit);
+    tokens.push(Token::End);
     tokens
 }
 
@@ -253,7 +253,7 @@ impl Parser {
         self.tokens
             .get(self.position)
             .cloned()
-            .unwrap_or(Token::WorkerExit)
+            .unwrap_or(Token::End)
             .into_value()
     }
 
@@ -267,7 +267,7 @@ impl Parser {
         let mut requirements = Vec::new();
         loop {
             let next = self.peek();
-            if next == Token::WorkerExit {
+            if next == Token::End {
                 return Ok(requirements);
             }
             if !matches!(next, Token::Word(_) | Token::Not) {
@@ -278,7 +278,7 @@ impl Parser {
                 .map_err(|err| ParseSelectorError::Requirement(Box::new(err)))?;
             requirements.push(requirement);
             let separator = self.take();
-            if separator == Token::WorkerExit {
+            if separator == Token::End {
                 return Ok(requirements);
             }
             if separator != Token::Comma {
@@ -308,7 +308,7 @@ impl Parser {
         if absent {
             return Requirement::checked(key, Operator::DoesNotExist, BTreeSet::new());
         }
-        if matches!(self.peek(), Token::WorkerExit | Token::Comma) {
+        if matches!(self.peek(), Token::End | Token::Comma) {
             return Requirement::checked(key, Operator::Exists, BTreeSet::new());
         }
         let operator = self.operator()?;
@@ -329,7 +329,7 @@ impl Parser {
             .tokens
             .get(self.position)
             .cloned()
-            .unwrap_or(Token::WorkerExit);
+            .unwrap_or(Token::End);
         self.position += 1;
         match token {
             Token::In => Ok(Operator::In),
@@ -344,7 +344,7 @@ impl Parser {
             | Token::Comma
             | Token::Not
             | Token::Stray(_)
-            | Token::WorkerExit => Err(unexpected(&token, "in, notin, =, ==, !=, gt, lt")),
+            | Token::End => Err(unexpected(&token, "in, notin, =, ==, !=, gt, lt")),
         }
     }
 
@@ -397,7 +397,7 @@ impl Parser {
     }
 
     fn exact_value(&mut self) -> Result<BTreeSet<String>, ParseSelectorError> {
-        if matches!(self.peek(), Token::WorkerExit | Token::Comma) {
+        if matches!(self.peek(), Token::End | Token::Comma) {
             return Ok(BTreeSet::from([String::new()]));
         }
         let token = self.take();

@@ -25,8 +25,9 @@ pub struct HistoryLimits {
 }
 
 impl Default for HistoryLimits {
-    /// Ten minutes of history, so that a client that reconnects within five minutes can resume.
-    /// Fifty machines with two writes per second need 1,200 events; a rollout needs thousands.
+    /// Keeps ten minutes of history, so that a client that reconnects within five minutes can
+    /// resume. Fifty machines that together write twice per second need 1,200 events; a rollout
+    /// needs thousands.
     fn default() -> Self {
         Self {
             events_min: 1_000,

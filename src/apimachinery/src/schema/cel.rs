@@ -2,7 +2,7 @@
 //!
 //! The `cel` and `kube-cel` crates parse, evaluate and provide the Kubernetes function library.
 //! This module binds `self` and `oldSelf` at each node, selects rules, applies ratcheting, and
-//! words the causes.
+//! formats the causes.
 
 mod budget;
 mod compile;

@@ -1,6 +1,6 @@
 //! Defaults and validation of CustomResourceDefinitions.
 //!
-//! The API server handles name conflicts between CRDs and the status.
+//! The API server handles the status, and name conflicts between CRDs.
 
 use std::collections::BTreeSet;
 

@@ -118,11 +118,11 @@ pub(super) fn register(context: &mut Context<'static>) {
     context.add_function(TEMPLATE, charge_template);
 }
 
-fn charge_loop(range: Cel, round_robin_index: i64) -> ResolveResult {
-    let round_robin_index = TURN + round_robin_index.unsigned_abs();
+fn charge_loop(range: Cel, turn: i64) -> ResolveResult {
+    let turn = TURN + turn.unsigned_abs();
     charge(
         length(&range)
-            .saturating_mul(round_robin_index)
+            .saturating_mul(turn)
             .saturating_add(size(&range)),
     )?;
     Ok(range)
@@ -253,7 +253,7 @@ impl Meter {
     }
 
     fn visit_loop(&mut self, comprehension: &mut ComprehensionExpr) {
-        let round_robin_index = price(&comprehension.loop_step) + price(&comprehension.loop_cond);
+        let turn = price(&comprehension.loop_step) + price(&comprehension.loop_cond);
         self.visit(&mut comprehension.iter_range);
         let outer = self.names.len();
         self.names.push(comprehension.iter_var.clone());
@@ -261,9 +261,9 @@ impl Meter {
         self.visit(&mut comprehension.loop_step);
         self.loops -= 1;
         self.names.truncate(outer);
-        let round_robin_index = i64::try_from(round_robin_index).unwrap_or(i64::MAX);
-        let round_robin_index = LiteralValue::Int(round_robin_index.into());
-        wrap(&mut comprehension.iter_range, LOOP, vec![round_robin_index]);
+        let turn = i64::try_from(turn).unwrap_or(i64::MAX);
+        let turn = LiteralValue::Int(turn.into());
+        wrap(&mut comprehension.iter_range, LOOP, vec![turn]);
     }
 }
 
