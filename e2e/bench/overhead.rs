@@ -65,7 +65,7 @@ pub(crate) fn run() {
         tokens = answer.completion_tokens;
         Seen {
             text: answer.text,
-            first_ms: milliseconds(answer.first_text),
+            first_ms: milliseconds(answer.time_to_first_token),
             total_ms: milliseconds(answer.total),
         }
     };

@@ -1,4 +1,4 @@
-//! The HTTP API: one file per endpoint, and the parts that several endpoints share.
+//! HTTP API: one module per endpoint, and modules that several endpoints share.
 
 pub(crate) mod answers;
 pub(crate) mod app;

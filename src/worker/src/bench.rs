@@ -1,5 +1,5 @@
-//! The engine without HTTP, for benchmarks: what a request through gateway, agent and worker is
-//! compared with.
+//! Engine without an HTTP server, for benchmarks: the baseline for requests through gateway, agent
+//! and worker.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use rooflet_inference_api::openai::message;
 use rooflet_inference_api::openai::request::PromptEnd;
 use rooflet_inference_api::openai::request::{Options, SamplingOptions};
 
-/// A loaded model in this process.
+/// Engine that runs one model in this process.
 #[derive(Debug)]
 pub struct BareEngine {
     engine: Engine,
@@ -32,14 +32,14 @@ pub struct BareEngine {
     clock: Clock,
 }
 
-/// Why there is no measurement.
+/// Error that prevents a measurement.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct BenchError(#[from] Failure);
 
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("{0:?} is not UTF-8")]
+    #[error("model path {0:?} is not valid UTF-8")]
     Path(PathBuf),
     #[error("{}", Chain(.0))]
     Start(Box<WorkerError>),
@@ -47,32 +47,31 @@ enum Failure {
     Prompt(Box<ApiError>),
     #[error("{0:?}")]
     Submit(SubmitError),
-    /// Text of the engine.
+    /// Error message of the engine.
     #[error("{0}")]
     Request(String),
-    #[error("the engine ended")]
-    Ended,
+    #[error("engine terminated")]
+    Terminated,
 }
 
-/// One greedy answer.
+/// Answer of a greedy request, with its timing.
 #[derive(Debug)]
 pub struct Answer {
-    /// What was answered.
     pub text: String,
-    /// Tokens that were chosen, one that ended the answer included.
+    /// Number of generated tokens, including an end-of-text token.
     pub completion_tokens: usize,
-    /// From the question to the first text.
-    pub first_text: Duration,
-    /// From the question to the end of the answer.
+    /// Time from the request to the first text.
+    pub time_to_first_token: Duration,
+    /// Time from the request to the end of the answer.
     pub total: Duration,
-    /// Tokens after the first, divided by the seconds from the first to the end of the answer, by
-    /// the engine's own clock. None where there was one token.
+    /// Number of tokens after the first, divided by the seconds from the first token to the end of
+    /// the answer. The engine measures the time. `None` if the answer has one token.
     pub decode_tokens_per_second: Option<f64>,
 }
 
 impl BareEngine {
-    /// Starts the engine on the model in the directory `model`, for `max_concurrency` questions at
-    /// a time; the first one waits until it is loaded.
+    /// Starts the engine with the model in the directory `model` and at most `max_concurrency`
+    /// running requests. The first request waits until the model is loaded.
     ///
     /// # Errors
     /// Returns an error if the model cannot be served.
@@ -85,8 +84,8 @@ impl BareEngine {
         let clock = Clock::System;
         let model = ModelDir::inspect(model).map_err(|err| WorkerError::Model { err })?;
         let context_tokens = context_tokens(None, model.shape.config.max_context_tokens)?;
-        let room = usize::try_from(context_tokens).unwrap_or(usize::MAX);
-        let prompter = Prompter::load(&model.path, &model.shape.config, room)
+        let context_tokens = usize::try_from(context_tokens).unwrap_or(usize::MAX);
+        let prompter = Prompter::load(&model.path, &model.shape.config, context_tokens)
             .map_err(|err| WorkerError::Prompt { err })?;
         let prompter = Arc::new(prompter);
         let metrics =
@@ -113,8 +112,8 @@ impl BareEngine {
         })
     }
 
-    /// Asks `question` and waits for the whole answer, of at most `max_tokens` tokens: chat
-    /// template, tokenizer, engine, detokenizer.
+    /// Sends `question` as a chat request and waits for the complete answer of at most `max_tokens`
+    /// tokens. Includes chat template, tokenizer, engine and detokenizer.
     ///
     /// # Errors
     /// Returns an error if the engine rejects or fails the request.
@@ -150,26 +149,27 @@ impl BareEngine {
                 Some(Event::Embedding(_)) => {}
                 Some(Event::Done(done)) => break done,
                 Some(Event::Failed(message)) => return Err(Failure::Request(message).into()),
-                None => return Err(Failure::Ended.into()),
+                None => return Err(Failure::Terminated.into()),
             }
         };
         let end = self.clock.instant();
         Ok(Answer {
             text,
             completion_tokens: done.completion_tokens,
-            first_text: first.unwrap_or(end) - begin,
+            time_to_first_token: first.unwrap_or(end) - begin,
             total: end - begin,
             decode_tokens_per_second: self.engine.state().last_decode_tokens_per_second(),
         })
     }
 }
 
-/// Some devices' libraries end the process with an error if a thread still uses them then.
+/// Waits for the engine thread: some device libraries abort the process if a thread uses them at
+/// exit.
 impl Drop for BareEngine {
     fn drop(&mut self) {
         self.engine.stop();
         if let Some(ended) = self.ended.take() {
-            // However it ended, it is over.
+            // The outcome of the engine does not matter here.
             drop(ended.blocking_recv());
         }
     }

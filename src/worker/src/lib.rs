@@ -1,12 +1,14 @@
-//! The worker: one model behind an OpenAI-compatible HTTP server, in a process of its own.
+//! Worker process: serves one model with an OpenAI-compatible HTTP API.
 //!
-//! Inputs: a model directory and an address. Tasks: the engine thread and the HTTP server. The
-//! process ends on request, after the in-flight requests have finished, or when the engine fails.
+//! The inputs are a model directory and an address. The process runs the engine thread and the HTTP
+//! server. After a stop request, the process waits for in-flight requests and exits. It also exits
+//! when the engine fails.
 //!
 //! Invariants:
 //! - One thread owns every MLX object and makes every MLX call.
 //! - The result of a request does not depend on the other requests of its batch.
-//! - `max_tokens`, context limits, stop strings and cancellation always hold, and usage is always reported.
+//! - The worker enforces `max_tokens`, context limits, stop strings and cancellation for every
+//!   request, and reports usage for every request.
 
 mod api;
 mod batch;
@@ -47,21 +49,21 @@ use rooflet_base::metrics::Registry;
 use rooflet_base::units::Bytes;
 use rooflet_host::Host;
 use rooflet_http_server as connection;
-use rooflet_inference_api::openai::pages::{AllowedOrigins, PageRules};
+use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
 use rooflet_roofline::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
 use rooflet_telemetry::trace::Tracer;
 
-/// Context where none is asked for, as far as the model has so much.
+/// Default context in tokens, if the model supports that many.
 const DEFAULT_CONTEXT_TOKENS: u64 = 32_768;
 
-/// How long the engine's current step may take at the end.
-const ENGINE_END: Duration = Duration::from_secs(10);
+/// Timeout for the engine thread to finish its current step during shutdown.
+const ENGINE_STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a worker listens.
+/// Listen address of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     Tcp(SocketAddr),
-    /// Only this user can connect.
+    /// Path of a Unix socket with mode 0600.
     Unix(Utf8PathBuf),
 }
 
@@ -69,71 +71,73 @@ pub enum Listen {
 pub struct WorkerConfig {
     pub model: Utf8PathBuf,
     pub listen: Listen,
-    /// Whose pages may ask.
+    /// Origins whose browser pages may send requests.
     pub allowed_origins: AllowedOrigins,
-    /// The `model` of requests.
+    /// Served name: value of the `model` field of requests.
     pub name: String,
-    /// Longest prompt plus completion; `None` = the model's, at most 32768.
+    /// Maximum length of prompt plus completion in tokens. `None`: the model's limit, at most
+    /// 32768.
     pub context_tokens: Option<u64>,
-    /// Requests computed at the same time; at least 1.
+    /// Maximum number of running requests; at least 1.
     pub max_concurrency: usize,
-    /// Requests that may wait for those; `None` = [`DEFAULT_QUEUED_PER_STREAM`] for each.
+    /// Maximum number of waiting requests. `None`: [`DEFAULT_QUEUED_PER_STREAM`] times
+    /// `max_concurrency`.
     pub max_queued: Option<usize>,
-    /// Tokens guessed ahead from the text itself, at most; `None` = none.
+    /// Maximum number of draft tokens of prompt lookup. `None`: prompt lookup is off.
     pub prompt_lookup_tokens: Option<usize>,
-    /// For weights, caches and intermediate results; `None` = what the machine leaves to models.
+    /// Memory limit for weights, caches and intermediate results. `None`: the memory that the
+    /// machine allows for models.
     pub memory_limit: Option<Bytes>,
-    /// Bits of an element of the KV cache, 4 or 8; 16 or `None` = those that the model is computed
-    /// in.
+    /// Bits per element of the KV cache: 4, 8 or 16. 16 or `None`: the cache is not quantised.
     pub kv_bits: Option<u32>,
-    /// The most that prefixes of earlier requests may take of that; `None` = as much as the running
-    /// requests can come to. What running requests need goes first.
+    /// Maximum memory of the prefix cache, within `memory_limit`. `None`: the maximum memory of the
+    /// running requests. The prefix cache uses only memory that running requests leave free.
     pub prefix_cache_memory: Option<Bytes>,
-    /// Where they are stored besides; `None` = nowhere.
+    /// Directory and limit of the prefix cache on disk. `None`: no prefix cache on disk.
     pub prefix_files: Option<PrefixFiles>,
-    /// How long requests under way may take after a stop.
+    /// Maximum time for in-flight requests to finish after a stop.
     pub grace: Duration,
     pub clock: Clock,
     pub tracer: Tracer,
 }
 
-/// Why a worker could not start or had to end.
+/// Error that prevents a worker from starting or terminates it.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    #[error("this model cannot be served")]
+    #[error("model cannot be served")]
     Model {
         #[source]
         err: InspectModelError,
     },
-    #[error("this model cannot be served")]
+    #[error("model cannot be served")]
     Prompt {
         #[source]
         err: PromptError,
     },
-    #[error("a context of {asked} tokens was asked for, this model has at most {available}")]
-    ContextTooLong { asked: u64, available: u64 },
-    #[error("--kv-bits cannot be had")]
+    #[error("requested context of {requested} tokens exceeds the model's limit of {available} tokens")]
+    ContextTooLong { requested: u64, available: u64 },
+    #[error("--kv-bits is not supported for this model")]
     KvBits {
         #[source]
         err: KvQuantisationError,
     },
     #[error(
-        "--prompt-lookup-tokens cannot be had: {0} of this model's layers keep a sliding window of tokens or a state, \
-         which a wrong guess could not be taken out of"
+        "--prompt-lookup-tokens is not supported for this model: {0} of its layers have a sliding window or a \
+         recurrent state, from which rejected draft tokens cannot be removed"
     )]
     PromptLookup(usize),
-    #[error("listening on `{address}`")]
+    #[error("failed to listen on `{address}`")]
     Listen {
         address: String,
         #[source]
         err: io::Error,
     },
-    #[error("the engine ended")]
+    #[error("engine terminated")]
     Engine {
         #[source]
         err: EngineError,
     },
-    #[error("registering metrics")]
+    #[error("failed to register metrics")]
     Metrics {
         #[source]
         err: rooflet_base::metrics::Error,
@@ -159,7 +163,7 @@ impl WorkerError {
                 err: EngineError::DeviceLost(_),
             } => "DeviceLost",
             Self::Engine {
-                err: EngineError::NoRoom { .. },
+                err: EngineError::InsufficientMemory { .. },
             } => "ExceedsNodeMemory",
             Self::Engine {
                 err: EngineError::PrefixFiles { err },
@@ -171,7 +175,7 @@ impl WorkerError {
         }
     }
 
-    /// The process's exit code: `Config` where a restart cannot help.
+    /// Returns the exit status of the process: `Config` if a restart cannot fix the error.
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             Self::Model {
@@ -184,7 +188,7 @@ impl WorkerError {
             | Self::PromptLookup(_)
             | Self::Engine {
                 err:
-                    EngineError::NoRoom { .. }
+                    EngineError::InsufficientMemory { .. }
                     | EngineError::PrefixFiles {
                         err: OpenFilesError::Io { .. },
                     },
@@ -200,7 +204,7 @@ impl WorkerError {
         }
     }
 
-    /// What the agent reads when the process is gone.
+    /// Returns the message that the agent reads after the process exits.
     pub fn termination_message(&self) -> TerminationMessage {
         TerminationMessage {
             reason: self.reason().to_owned(),
@@ -209,15 +213,19 @@ impl WorkerError {
     }
 }
 
-/// Serves until `stop`, then until the requests under way are done or the grace period is over.
+/// Serves requests until `stop` is cancelled, then waits for in-flight requests for at most the
+/// grace period.
+///
+/// # Errors
+/// Returns an error if the worker cannot start or the engine fails.
 pub async fn run(config: WorkerConfig, stop: CancellationToken) -> Result<(), WorkerError> {
     Worker::start(config).await?.serve(stop).await
 }
 
-/// A worker that listens and loads.
+/// Worker with a bound listener and a loading engine.
 struct Worker {
     listener: Listener,
-    pages: Arc<PageRules>,
+    pages: Arc<OriginRules>,
     app: Arc<App>,
     engine_ended: oneshot::Receiver<Result<(), EngineError>>,
     grace: Duration,
@@ -228,7 +236,7 @@ enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// Removes the socket's file when the worker ends.
+/// Socket file, removed on drop.
 struct SocketFile(Utf8PathBuf);
 
 impl Drop for SocketFile {
@@ -238,8 +246,8 @@ impl Drop for SocketFile {
 }
 
 impl Worker {
-    /// Checks the model, binds, and starts to load: an unusable model or address is known before
-    /// weights are read.
+    /// Inspects the model, binds the listener and starts the engine. An unusable model or address
+    /// fails here, before the engine reads weights.
     async fn start(config: WorkerConfig) -> Result<Self, WorkerError> {
         let model = ModelDir::inspect(&config.model).map_err(|err| WorkerError::Model { err })?;
         let context_tokens = context_tokens(config.context_tokens, model.shape.config.max_context_tokens)?;
@@ -248,14 +256,14 @@ impl Worker {
             .filter(|bits| *bits != UNQUANTISED_BITS)
             .map(|bits| KvQuantisation::new(bits, &model.shape.config));
         let kv = kv.transpose().map_err(|err| WorkerError::KvBits { err })?;
-        let fleeting = model
+        let layers_without_full_history = model
             .shape
             .config
             .layers
             .iter()
-            .filter(|layer| !layer.keeps_all());
-        if let (Some(_), fleeting @ 1..) = (config.prompt_lookup_tokens, fleeting.count()) {
-            return Err(WorkerError::PromptLookup(fleeting));
+            .filter(|layer| !layer.keeps_all_tokens());
+        if let (Some(_), count @ 1..) = (config.prompt_lookup_tokens, layers_without_full_history.count()) {
+            return Err(WorkerError::PromptLookup(count));
         }
         let prompter = Prompter::load(
             &model.path,
@@ -291,7 +299,7 @@ impl Worker {
             name: config.name,
             prompter,
             engine,
-            long_work: Arc::new(Semaphore::new(api::body::MAX_BYTES_AT_ONCE)),
+            long_body_permits: Arc::new(Semaphore::new(api::body::MAX_CONCURRENT_LONG_BODY_BYTES)),
             responses: ResponseStore::default(),
             clock: config.clock,
             metrics,
@@ -299,14 +307,14 @@ impl Worker {
             tracer: config.tracer,
             started,
         };
-        tracing::info!(model = %app.name, address = %listener.address(), "listening");
+        tracing::info!(model = %app.name, address = %listener.address(), "worker listening");
         if listener
             .tcp_address()
             .is_some_and(|address| address.ip().is_unspecified())
         {
-            tracing::warn!("whoever reaches this machine may ask this worker: it asks nobody for a key");
+            tracing::warn!("worker accepts requests on all network interfaces without authentication");
         }
-        let pages = PageRules::new(
+        let pages = OriginRules::new(
             config.allowed_origins,
             listener.tcp_address(),
             [Host::Native.identity().hostname],
@@ -336,7 +344,9 @@ impl Worker {
         let ended = |outcome: Result<Result<(), EngineError>, oneshot::error::RecvError>| {
             let err = match outcome {
                 Ok(Err(err)) => err,
-                Ok(Ok(())) | Err(_) => EngineError::Panicked("it ended unasked".to_owned()),
+                Ok(Ok(())) | Err(_) => {
+                    EngineError::Panicked("the engine thread exited unexpectedly".to_owned())
+                }
             };
             Err(WorkerError::Engine { err })
         };
@@ -347,7 +357,7 @@ impl Worker {
                 () = &mut serving => return Ok(()),
                 Ok(()) = phase.changed() => {
                     if phase.see_latest() == WorkerPhase::Ready {
-                        tracing::info!(model = %app.name, "ready");
+                        tracing::info!(model = %app.name, "worker ready");
                     }
                 }
             }
@@ -357,27 +367,30 @@ impl Worker {
             () = &mut serving => {}
             outcome = &mut engine_ended => return ended(outcome),
             () = tokio::time::sleep(grace) => {
-                tracing::warn!(grace_seconds = grace.as_secs(), "requests were cut off: the grace period is over");
+                tracing::warn!(grace_seconds = grace.as_secs(), "grace period expired; cancelling in-flight requests");
             }
         }
-        // The process must not end while the thread is inside MLX, whose statics would be gone.
+        // Process exit destroys MLX's static objects, so the engine thread must leave MLX first.
         app.engine.stop();
-        match tokio::time::timeout(ENGINE_END, engine_ended).await {
+        match tokio::time::timeout(ENGINE_STOP_TIMEOUT, engine_ended).await {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(failed) => ended(failed),
             Err(_elapsed) => {
-                tracing::warn!("the engine did not end in time");
+                tracing::warn!(
+                    timeout_seconds = ENGINE_STOP_TIMEOUT.as_secs(),
+                    "engine did not stop within the timeout"
+                );
                 Ok(())
             }
         }
     }
 }
 
-fn context_tokens(asked: Option<u64>, available: u64) -> Result<u64, WorkerError> {
-    match asked {
+fn context_tokens(requested: Option<u64>, available: u64) -> Result<u64, WorkerError> {
+    match requested {
         None => Ok(available.min(DEFAULT_CONTEXT_TOKENS)),
-        Some(asked) if asked <= available => Ok(asked),
-        Some(asked) => Err(WorkerError::ContextTooLong { asked, available }),
+        Some(requested) if requested <= available => Ok(requested),
+        Some(requested) => Err(WorkerError::ContextTooLong { requested, available }),
     }
 }
 
@@ -424,7 +437,10 @@ impl Listener {
     }
 }
 
-/// A file that a dead worker left behind is replaced; one that somebody listens on is not.
+/// Binds a Unix socket with mode 0600. Replaces the socket file of a dead worker.
+///
+/// # Errors
+/// Returns `AddrInUse` if a process listens on `path`.
 async fn bind_unix(path: &Utf8PathBuf) -> io::Result<Listener> {
     if path.exists() {
         if UnixStream::connect(path).await.is_ok() {

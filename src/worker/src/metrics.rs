@@ -1,4 +1,4 @@
-//! What a worker counts. Labels are fixed words, never anything from a request.
+//! Prometheus metrics of a worker. Label values are constants, never data of a request.
 
 mod vllm;
 
@@ -11,14 +11,14 @@ use rooflet_base::metrics::{
     IntGaugeVec, Opts, REQUEST_SECONDS, Registry, Result,
 };
 
-/// How a request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Stop,
     Length,
     Cancelled,
     Failed,
-    /// Refused because the queue was full.
+    /// Rejected because the queue was full.
     Rejected,
 }
 
@@ -34,26 +34,25 @@ impl Outcome {
     }
 }
 
-/// What the engine's thread does in a step.
+/// Activity of the engine thread during a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepPart {
-    /// Planning, and letting requests join.
+    /// Scheduling, including admission of requests to the batch.
     Schedule,
-    /// Describing the forward pass and the sampling, and handing them to the device. MLX lets the
-    /// device fall only so far behind: where it takes longer than describing, most of the
-    /// computation is waited for in this.
+    /// Building the graph of forward pass and sampling, and submitting it to the device. MLX limits
+    /// the number of submitted operations. If the device is slower than graph construction, most of
+    /// the wait for the device occurs in this part.
     Build,
-    /// Waiting for the tokens: forward pass and sampling, as far as they take longer than the rest.
+    /// Waiting for the sampled tokens.
     Compute,
-    /// Turning tokens into text.
+    /// Conversion of tokens to text.
     Detokenize,
-    /// All else that is done with a token: finding its request, sending the text, ending what has
-    /// ended.
+    /// Delivery of tokens: lookup of the request, sending of text, completion of finished requests.
     Deliver,
-    /// A chunk of a prompt, computation included.
+    /// Prefill of a chunk of a prompt, including the wait for the device.
     Prefill,
-    /// Leaving the chip to replicas with objectives.
-    Rest,
+    /// Idle time that leaves the chip to replicas with objectives.
+    Yield,
 }
 
 impl StepPart {
@@ -64,7 +63,7 @@ impl StepPart {
         Self::Detokenize,
         Self::Deliver,
         Self::Prefill,
-        Self::Rest,
+        Self::Yield,
     ];
 
     fn as_str(self) -> &'static str {
@@ -75,31 +74,31 @@ impl StepPart {
             Self::Detokenize => "detokenize",
             Self::Deliver => "deliver",
             Self::Prefill => "prefill",
-            Self::Rest => "rest",
+            Self::Yield => "rest",
         }
     }
 }
 
-/// Memory of the requests' caches at one moment, in bytes.
+/// Usage of KV cache and prefix cache, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct KvUse {
-    /// In buffers.
+pub(crate) struct KvCacheUsage {
+    /// KV cache memory that running requests occupy.
     pub held: u64,
-    /// The most that those that run can come to.
+    /// KV cache memory that running requests occupy at their maximum length.
     pub reserved: u64,
-    /// Kept for requests that begin alike.
+    /// Memory of the prefix cache.
     pub prefixes: u64,
-    /// Kept on disk, which is no memory.
+    /// Size of the prefix cache files on disk.
     pub prefix_files: u64,
-    /// They cannot be read and written any more.
+    /// True after the thread for prefix cache files failed.
     pub prefix_files_failed: bool,
-    /// The most there may be.
+    /// Memory limit of KV cache and prefix cache together.
     pub limit: u64,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerMetrics {
-    /// In the order of [`StepPart::ALL`], found once and not in every step.
+    /// Counters in the order of [`StepPart::ALL`], resolved once to avoid a label lookup per step.
     step_seconds: [Counter; 7],
     batch_rows: Histogram,
     kv_cache: IntGaugeVec,
@@ -108,8 +107,8 @@ pub(crate) struct WorkerMetrics {
     completion_tokens: IntCounter,
     prefix_queries: IntCounter,
     prefix_hits: IntCounter,
-    guessed: IntCounter,
-    guessed_right: IntCounter,
+    drafted_tokens: IntCounter,
+    accepted_tokens: IntCounter,
     prefix_files: IntGauge,
     prefix_files_failed: IntGauge,
     running: IntGauge,
@@ -122,7 +121,10 @@ pub(crate) struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    /// `model` is the name under which the model is served.
+    /// Registers all metrics. `model` is the served name.
+    ///
+    /// # Errors
+    /// Returns an error if the registry already has one of the metrics.
     pub(crate) fn register(registry: &Registry, model: &str) -> Result<Self> {
         let counter = |name: &str, help: &str| -> Result<IntCounter> {
             let counter = IntCounter::new(name, help)?;
@@ -141,19 +143,25 @@ impl WorkerMetrics {
             Ok(histogram)
         };
         let requests = IntCounterVec::new(
-            Opts::new("rooflet_worker_requests_total", "Completions by how they ended."),
+            Opts::new(
+                "rooflet_worker_requests_total",
+                "Number of finished completions by outcome.",
+            ),
             &["outcome"],
         )?;
         registry.register(Box::new(requests.clone()))?;
         let memory = IntGaugeVec::new(
-            Opts::new("rooflet_worker_memory_bytes", "Memory of the engine's allocator."),
+            Opts::new(
+                "rooflet_worker_memory_bytes",
+                "Memory of the MLX allocator in bytes: active, peak and cached for reuse.",
+            ),
             &["kind"],
         )?;
         registry.register(Box::new(memory.clone()))?;
         let step_seconds = CounterVec::new(
             Opts::new(
                 "rooflet_worker_step_seconds_total",
-                "Time of the engine's thread by what it did. Compute is waiting for tokens, sampling included; build describes a pass and waits when the device lags far behind.",
+                "Duration of the engine thread's activities in seconds. `build` includes waits for a device that lags behind; `compute` is the wait for sampled tokens.",
             ),
             &["part"],
         )?;
@@ -161,7 +169,7 @@ impl WorkerMetrics {
         let batch_rows = Histogram::with_opts(
             HistogramOpts::new(
                 "rooflet_worker_batch_rows",
-                "Requests that were computed together, of each token.",
+                "Number of requests that share a decode step, observed once per token.",
             )
             .buckets(BATCH_ROWS.to_vec()),
         )?;
@@ -169,7 +177,7 @@ impl WorkerMetrics {
         let kv_cache = IntGaugeVec::new(
             Opts::new(
                 "rooflet_worker_kv_cache_bytes",
-                "Memory of the requests' caches: held, reserved for those that run, prefixes kept for others, and the limit.",
+                "Memory of the KV cache in bytes: held and reserved by running requests, used by cached prefixes, and the limit.",
             ),
             &["kind"],
         )?;
@@ -183,115 +191,118 @@ impl WorkerMetrics {
             memory,
             prompt_tokens: counter(
                 "rooflet_worker_prompt_tokens_total",
-                "Tokens of prompts, those among them that were cached, too.",
+                "Number of prompt tokens, including cached tokens.",
             )?,
             completion_tokens: counter(
                 "rooflet_worker_completion_tokens_total",
-                "Tokens that were generated.",
+                "Number of generated tokens.",
             )?,
             prefix_queries: counter(
                 "rooflet_worker_prefix_cache_queried_tokens_total",
-                "Tokens of prompts that were looked up in the prefix cache.",
+                "Number of prompt tokens looked up in the prefix cache.",
             )?,
             prefix_hits: counter(
                 "rooflet_worker_prefix_cache_hit_tokens_total",
-                "Tokens of prompts that were in the prefix cache and did not have to be computed.",
+                "Number of prompt tokens found in the prefix cache.",
             )?,
-            guessed: counter(
+            drafted_tokens: counter(
                 "rooflet_worker_lookup_guessed_tokens_total",
-                "Tokens that were guessed ahead by prompt lookup.",
+                "Number of draft tokens proposed by prompt lookup.",
             )?,
-            guessed_right: counter(
+            accepted_tokens: counter(
                 "rooflet_worker_lookup_right_tokens_total",
-                "Of these, tokens that the model chose, too.",
+                "Number of draft tokens accepted by the model.",
             )?,
             prefix_files: gauge(
                 "rooflet_worker_prefix_cache_disk_bytes",
-                "Files of the prefix cache.",
+                "Size of the prefix cache files in bytes.",
             )?,
             prefix_files_failed: gauge(
                 "rooflet_worker_prefix_cache_disk_failed",
-                "1 when the thread for the files of the prefix cache has failed, and prefixes are kept in memory only.",
+                "1 if the thread for prefix cache files failed and prefixes are cached in memory only, otherwise 0.",
             )?,
-            running: gauge("rooflet_worker_running_requests", "Completions being computed.")?,
+            running: gauge(
+                "rooflet_worker_running_requests",
+                "Number of running completions.",
+            )?,
             queued: gauge(
                 "rooflet_worker_queued_requests",
-                "Completions waiting for the engine.",
+                "Number of completions waiting for the engine.",
             )?,
             time_to_first_token: histogram(
                 "rooflet_worker_time_to_first_token_seconds",
-                "From a request's arrival to its first token.",
+                "Duration from the arrival of a request to its first token in seconds.",
             )?,
             inter_token: histogram(
                 "rooflet_worker_inter_token_latency_seconds",
-                "Time between two tokens of one request.",
+                "Duration between two tokens of a request in seconds.",
             )?,
             duration: histogram(
                 "rooflet_worker_request_duration_seconds",
-                "From a request's arrival to its end.",
+                "Duration from the arrival of a request to its end in seconds.",
             )?,
         })
     }
 
-    pub(crate) fn ended(&self, outcome: Outcome) {
+    pub(crate) fn record_outcome(&self, outcome: Outcome) {
         self.requests.with_label_values(&[outcome.as_str()]).inc();
-        self.vllm.ended(outcome);
+        self.vllm.record_outcome(outcome);
     }
 
-    /// So many tokens of a prompt were read, so many of an answer written, just now.
-    pub(crate) fn tokens(&self, prompt: usize, completion: usize) {
+    /// Counts processed prompt tokens and generated completion tokens.
+    pub(crate) fn record_tokens(&self, prompt: usize, completion: usize) {
         self.prompt_tokens.inc_by(prompt as u64);
         self.completion_tokens.inc_by(completion as u64);
-        self.vllm.tokens(prompt as u64, completion as u64);
+        self.vllm.record_tokens(prompt as u64, completion as u64);
     }
 
-    /// Of a prompt, so many tokens were known.
-    pub(crate) fn prefix(&self, prompt: usize, known: usize) {
+    /// Counts a lookup of `prompt` tokens in the prefix cache that found `cached` tokens.
+    pub(crate) fn record_prefix_lookup(&self, prompt: usize, cached: usize) {
         self.prefix_queries.inc_by(prompt as u64);
-        self.prefix_hits.inc_by(known as u64);
-        self.vllm.prefix(prompt as u64, known as u64);
+        self.prefix_hits.inc_by(cached as u64);
+        self.vllm.record_prefix_lookup(prompt as u64, cached as u64);
     }
 
-    /// Of so many tokens that were guessed, so many were right.
-    pub(crate) fn guessed(&self, tokens: usize, right: usize) {
-        self.guessed.inc_by(tokens as u64);
-        self.guessed_right.inc_by(right as u64);
+    /// Counts draft tokens and those of them that the model accepted.
+    pub(crate) fn record_draft(&self, drafted: usize, accepted: usize) {
+        self.drafted_tokens.inc_by(drafted as u64);
+        self.accepted_tokens.inc_by(accepted as u64);
     }
 
-    pub(crate) fn spent(&self, part: StepPart, time: Duration) {
+    pub(crate) fn record_step_part(&self, part: StepPart, time: Duration) {
         self.step_seconds[part as usize].inc_by(time.as_secs_f64());
     }
 
-    /// A token was chosen by a pass of so many rows.
-    pub(crate) fn batched(&self, rows: usize) {
+    /// Observes the batch size of the decode step that generated a token.
+    pub(crate) fn record_batch(&self, rows: usize) {
         self.batch_rows.observe(rows as f64);
     }
 
-    pub(crate) fn first_token(&self, after: Duration) {
+    pub(crate) fn record_first_token(&self, after: Duration) {
         self.time_to_first_token.observe(after.as_secs_f64());
-        self.vllm.first_token(after);
+        self.vllm.record_first_token(after);
     }
 
-    /// A request took so long, and so long between two of its tokens on average.
-    pub(crate) fn finished(&self, duration: Duration, between_tokens: Option<Duration>) {
+    /// Observes the total duration of a request and its mean time between two tokens.
+    pub(crate) fn record_duration(&self, duration: Duration, inter_token: Option<Duration>) {
         self.duration.observe(duration.as_secs_f64());
-        self.vllm.finished(duration, between_tokens);
+        self.vllm.record_duration(duration, inter_token);
     }
 
-    /// A token came so long after the one before.
-    pub(crate) fn between_tokens(&self, time: Duration) {
+    /// Observes the time between two consecutive tokens of a request.
+    pub(crate) fn record_inter_token(&self, time: Duration) {
         self.inter_token.observe(time.as_secs_f64());
-        self.vllm.between_tokens(time);
+        self.vllm.record_inter_token(time);
     }
 
-    /// Sets the gauges; called when they are about to be shown.
-    pub(crate) fn show(&self, running: u64, queued: u64, memory: EngineMemory, kv: KvUse) {
+    /// Sets the gauges. The caller does so before each scrape.
+    pub(crate) fn update_gauges(&self, running: u64, queued: u64, memory: EngineMemory, kv: KvCacheUsage) {
         let count = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.running.set(count(running));
         self.queued.set(count(queued));
         self.prefix_files.set(count(kv.prefix_files));
         self.prefix_files_failed.set(i64::from(kv.prefix_files_failed));
-        self.vllm.show(count(running), count(queued), kv);
+        self.vllm.update_gauges(count(running), count(queued), kv);
         for (kind, bytes) in [
             ("held", kv.held),
             ("reserved", kv.reserved),

@@ -1,12 +1,12 @@
-//! What the model's directory says about text: tokenizer, chat template, sampling defaults. Turns
-//! parsed requests into requests the engine can run, with every limit resolved; what cannot run is
-//! refused here, before any compute.
+//! Conversion of API requests to engine requests, with the tokenizer, chat template and sampling
+//! defaults of the model directory. Resolves all limits, and rejects requests that cannot run
+//! before they reach the engine.
 
 mod chat_format;
 mod constraint;
 mod defaults;
-mod one_system;
 mod open_message;
+mod system_messages;
 mod template_file;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ use camino::Utf8Path;
 use jiff::Zoned;
 
 use self::chat_format::{ChatFormat, ChatFormats};
-use self::constraint::Constraints;
+use self::constraint::ConstraintCache;
 use self::defaults::SamplingDefaults;
-use self::one_system::one_system;
+use self::system_messages::merge_system_messages;
 use self::template_file::{read_json, read_tokenizer_config};
 use crate::batch::thinking::ThinkingBudget;
 use crate::batch::transcript::chars_before;
@@ -38,63 +38,64 @@ use rooflet_text::grammar::constraint::Constraint;
 use rooflet_text::grammar::vocabulary::Vocabulary;
 use rooflet_text::template::{RenderInput, TemplateError};
 use rooflet_text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
-use rooflet_text::tool_calls::offer;
-use rooflet_text::tool_calls::offer::Speaker;
+use rooflet_text::tool_calls::tool_prompt;
+use rooflet_text::tool_calls::tool_prompt::PromptRole;
 use rooflet_text::tool_calls::{ToolFormat, glm};
 
-/// The largest published ones are about 35 MB.
+/// Maximum size of `tokenizer.json`. The largest published file has about 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
-/// OpenAI's default for `/v1/completions`. A chat may use what is left of the context.
+/// OpenAI's default for `max_tokens` of `/v1/completions`. The default of a chat is the remaining
+/// context.
 const DEFAULT_COMPLETION_TOKENS: usize = 16;
 
 /// A request that the engine can run.
 #[derive(Debug, Clone)]
 pub(crate) struct ValidRequest {
-    /// Not empty, shorter than the context, each below the model's vocabulary size.
+    /// Prompt tokens: not empty, shorter than the context, all within the model's vocabulary.
     pub prompt: Vec<u32>,
     pub prompt_use: PromptUse,
-    /// Prompt plus this fits the context; 0 = the prompt is read, no more.
+    /// Maximum number of generated tokens; prompt and answer fit the context. 0: prefill only.
     pub max_tokens: usize,
     pub stopping: Stopping,
-    /// The answer is more of the prompt's text, not a text of its own.
-    pub goes_on: bool,
-    /// Special tokens that are text.
+    /// True if the answer continues the prompt's text, as opposed to starting a new message.
+    pub continues_prompt: bool,
+    /// Special tokens that appear in the answer's text.
     pub shown_tokens: Arc<[u32]>,
-    /// What the answer has to be.
+    /// Grammar of the answer.
     pub constraint: Option<Constraint>,
-    /// How much it may think.
+    /// Limit of reasoning tokens.
     pub thinking: Option<ThinkingBudget>,
     pub sampling: Sampling,
-    /// How many of the most probable tokens are told with each token; `None`: no logprobs at all.
+    /// Number of most probable tokens to return per token. `None`: no logprobs.
     pub logprobs: Option<usize>,
-    /// Lower goes first.
+    /// Priority of scheduling; lower values run first, as in vLLM.
     pub priority: i32,
-    /// Of the choices for its prompt.
+    /// True for the first choice of a prompt.
     pub is_first_choice: bool,
-    /// Prefixes are shared only between requests that have the same.
+    /// Cache salt: requests share cached prefixes only if their salts are equal.
     pub cache_salt: String,
 }
 
-/// What a prompt is for.
+/// Purpose of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PromptUse {
     Answer,
-    /// Repeated before the answer, with logprobs of its own where they are asked for.
+    /// Answer that starts with the prompt's text, including the prompt's logprobs if requested.
     Echo(Echo),
     Embed,
 }
 
-/// A prompt as its owner sees it.
+/// Text of an echoed prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Echo {
     pub text: String,
-    /// Of each token, the characters before it.
+    /// Offset of each token in characters.
     pub offsets: Vec<usize>,
 }
 
 impl ValidRequest {
-    /// Characters that come before the answer.
+    /// Returns the number of characters of the echoed prompt.
     pub(crate) fn echoed_chars(&self) -> usize {
         match &self.prompt_use {
             PromptUse::Echo(echo) => echo.text.chars().count(),
@@ -102,16 +103,17 @@ impl ValidRequest {
         }
     }
 
-    /// Of the answer.
+    /// Returns a detokenizer for the answer.
     pub(crate) fn detokenizer(&self, tokenizer: &Tokenizer) -> Detokenizer {
-        let anew = Detokenizer::new(tokenizer, &self.shown_tokens);
-        match self.goes_on {
-            true => anew.going_on_with(tokenizer, &self.prompt),
-            false => anew,
+        let detokenizer = Detokenizer::new(tokenizer, &self.shown_tokens);
+        match self.continues_prompt {
+            true => detokenizer.after_prompt(tokenizer, &self.prompt),
+            false => detokenizer,
         }
     }
 
-    /// The same request `n` times, each choosing for itself: the first as if it were the only one.
+    /// Returns `n` copies of the request with different seeds. The first copy keeps the request's
+    /// seed, so that its answer does not depend on `n`.
     pub(crate) fn choices(self, n: usize) -> Vec<Self> {
         let choice = |index: usize| {
             let mut request = self.clone();
@@ -123,11 +125,11 @@ impl ValidRequest {
     }
 }
 
-/// A conversation to be answered.
+/// Conversation to render with the chat template.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chat<'a> {
     pub messages: &'a [Json],
-    /// What the template is told besides.
+    /// Additional variables of the template (`chat_template_kwargs`).
     pub variables: &'a Members,
     pub tools: Option<&'a Tools>,
     pub ending: PromptEnd,
@@ -147,33 +149,33 @@ impl<'a> From<&'a ChatRequest> for Chat<'a> {
     }
 }
 
-/// A request for an answer, and how to read that.
+/// Engine request for a chat, with the parser of its answer.
 #[derive(Debug, Clone)]
 pub(crate) struct ValidChat {
     pub request: ValidRequest,
     pub answer: AnswerParser,
 }
 
-/// Why the text side of a model directory cannot be used.
+/// Error in the tokenizer or template files of a model directory.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
-    #[error("model directory")]
+    #[error("failed to read the model directory")]
     Read {
         #[source]
         err: InspectModelError,
     },
-    #[error("model directory: {file}: not valid JSON")]
+    #[error("failed to parse {file} in the model directory")]
     InvalidJson {
         file: &'static str,
         #[source]
         err: serde_json::Error,
     },
-    #[error("model directory")]
+    #[error("failed to load the tokenizer from the model directory")]
     Tokenizer {
         #[source]
         err: TokenizerError,
     },
-    #[error("model directory")]
+    #[error("failed to load the chat template from the model directory")]
     Template {
         #[source]
         err: TemplateError,
@@ -191,29 +193,29 @@ impl PromptError {
     }
 }
 
-/// Of a text with more bytes to a token than this, or of one that is too long, tokens are counted
-/// before they are made.
-const LONG_TOKEN_BYTES: usize = 8;
-/// Texts up to here are made tokens in any case.
-const MAX_PLAIN_BYTES: usize = 256 << 10;
+/// Number of bytes per token of the context above which [`Prompter::check_length`] counts the
+/// tokens of a text.
+const LONG_TEXT_BYTES_PER_TOKEN: usize = 8;
+/// Maximum size of a text that is tokenized without counting its tokens first.
+const MAX_UNCOUNTED_BYTES: usize = 256 << 10;
 
-/// See the module's text.
+/// Converter from API requests to engine requests; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Prompter {
     tokenizer: Tokenizer,
+    /// Chat templates. `None`: the model does not support chats.
     formats: Option<ChatFormats>,
     defaults: SamplingDefaults,
     vocab_size: u32,
-    /// Built for the first request that needs it; `None` where the tokenizer has none that could be
-    /// used.
+    /// Vocabulary for grammars, built by the first request that needs it. `None`: the tokenizer
+    /// does not support grammars.
     vocabulary: OnceLock<Option<Arc<Vocabulary>>>,
-    /// Of earlier requests.
-    constraints: Constraints,
+    constraints: ConstraintCache,
     context_tokens: AtomicUsize,
 }
 
 impl Prompter {
-    /// Reads the directory's text files.
+    /// Loads tokenizer, chat templates and sampling defaults from a model directory.
     pub(crate) fn load(
         dir: &Utf8Path,
         config: &ModelConfig,
@@ -230,16 +232,16 @@ impl Prompter {
             &config.eos_token_ids,
         )
         .map_err(|err| PromptError::Tokenizer { err })?;
-        let beyond = tokenizer
-            .check_fits(config.dimensions.vocabulary)
+        let out_of_vocabulary = tokenizer
+            .check_vocab_size(config.dimensions.vocabulary)
             .map_err(|err| PromptError::Tokenizer { err })?;
-        if let Some(id) = beyond {
+        if let Some(id) = out_of_vocabulary {
             let token = tokenizer.token_text(id).unwrap_or_default();
             tracing::warn!(
                 id,
                 token,
                 vocab_size = config.dimensions.vocabulary,
-                "tokenizer.json has tokens that the model has no weights for: requests with one of them are refused"
+                "tokenizer has tokens without weights; requests with these tokens will be rejected"
             );
         }
         Ok(Self {
@@ -248,18 +250,18 @@ impl Prompter {
             defaults: SamplingDefaults::new(generation_config.as_ref()),
             vocab_size: config.dimensions.vocabulary,
             vocabulary: OnceLock::new(),
-            constraints: Constraints::default(),
+            constraints: ConstraintCache::default(),
             context_tokens: AtomicUsize::new(context_tokens),
         })
     }
 
-    /// The longest prompt and answer together.
+    /// Returns the maximum length of prompt plus answer in tokens.
     pub(crate) fn context_tokens(&self) -> usize {
         self.context_tokens.load(Ordering::Relaxed)
     }
 
-    /// Requests must not be longer; the engine knows its memory only when it has loaded, before the
-    /// first request.
+    /// Reduces the context to at most `tokens`. The engine calls this after loading the model, when
+    /// it has determined the memory for the KV cache.
     pub(crate) fn limit_context(&self, tokens: usize) {
         self.context_tokens.fetch_min(tokens, Ordering::Relaxed);
     }
@@ -269,14 +271,14 @@ impl Prompter {
     }
 
     pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
-        let text = self.rendered(chat, now)?;
+        let text = self.render_chat(chat, now)?;
         self.check_length("messages", &text)?;
-        let prompt = self.encoded_chat(&text)?;
-        let request = self.limited("messages", prompt, options, self.context_tokens())?;
+        let prompt = self.encode_chat_text(&text)?;
+        let request = self.build_request("messages", prompt, options, self.context_tokens())?;
         let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat);
         Ok(ValidChat {
             request: ValidRequest {
-                goes_on: chat.ending == PromptEnd::OpenMessage,
+                continues_prompt: chat.ending == PromptEnd::OpenMessage,
                 shown_tokens: self.shown_tokens(&shape),
                 constraint: self.constraint(options.format.as_ref(), chat.tools, &shape)?,
                 thinking: self.thinking(options.thinking_tokens, &shape),
@@ -286,50 +288,56 @@ impl Prompter {
         })
     }
 
-    /// `None` where none is asked for, and for models that do not think or whose marks are not
-    /// single tokens.
+    /// Returns the budget of reasoning tokens. `None` if the request sets no budget, or if the
+    /// model does not have reasoning markers that are single tokens.
     fn thinking(&self, tokens: Option<usize>, shape: &AnswerShape) -> Option<ThinkingBudget> {
-        let (markers, begun) = shape.reasoning?;
-        let mark = |text: &str| {
+        let (markers, begins_in_reasoning) = shape.reasoning?;
+        let marker_id = |text: &str| {
             let id = self.tokenizer.token_id(text);
             id.filter(|id| *id < self.vocab_size)
         };
-        let marks = (mark(markers.open)?, mark(markers.close)?);
+        let marker_ids = (marker_id(markers.open)?, marker_id(markers.close)?);
         let vocabulary = self.vocab_size as usize;
-        Some(ThinkingBudget::new(tokens?, marks, vocabulary, begun))
+        Some(ThinkingBudget::new(
+            tokens?,
+            marker_ids,
+            vocabulary,
+            begins_in_reasoning,
+        ))
     }
 
-    /// A conversation's tokens.
+    /// Returns the prompt tokens of a conversation.
     pub(crate) fn chat_tokens(&self, chat: Chat<'_>, now: &Zoned) -> Result<Vec<u32>, ApiError> {
-        let text = self.rendered(chat, now)?;
+        let text = self.render_chat(chat, now)?;
         self.check_length("messages", &text)?;
-        self.encoded_chat(&text)
+        self.encode_chat_text(&text)
     }
 
-    fn encoded_chat(&self, text: &str) -> Result<Vec<u32>, ApiError> {
+    fn encode_chat_text(&self, text: &str) -> Result<Vec<u32>, ApiError> {
         self.tokenizer
             .encode_chat(text)
             .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
     }
 
-    /// Refuses a text of more than [`MAX_PLAIN_BYTES`] that is plainly longer than the context,
-    /// before it is made tokens as a whole: that takes hundreds of bytes of memory for each of its
-    /// own.
+    /// Rejects texts of more than [`MAX_UNCOUNTED_BYTES`] that are clearly longer than the context.
+    ///
+    /// Tokenization of a complete text needs hundreds of bytes of memory per byte of text. This
+    /// check counts tokens in small pieces instead.
     pub(crate) fn check_length(&self, param: &str, text: &str) -> Result<(), ApiError> {
         let context_tokens = self.context_tokens();
-        if text.len() <= MAX_PLAIN_BYTES.max(context_tokens.saturating_mul(LONG_TOKEN_BYTES)) {
+        if text.len() <= MAX_UNCOUNTED_BYTES.max(context_tokens.saturating_mul(LONG_TEXT_BYTES_PER_TOKEN)) {
             return Ok(());
         }
-        // Far more than the ends of pieces can be wrong by.
-        let most = context_tokens.saturating_add(context_tokens / 8);
-        let counted = self.tokenizer.count_in_pieces(text, most);
+        // The margin exceeds the counting error at the boundaries between pieces.
+        let max_tokens = context_tokens.saturating_add(context_tokens / 8);
+        let counted = self.tokenizer.count_in_pieces(text, max_tokens);
         let counted = counted.map_err(|err| ApiError::invalid_value(param, err.to_string()))?;
-        if counted <= most {
+        if counted <= max_tokens {
             return Ok(());
         }
         let overrun = Overrun {
             prompt_tokens: counted - counted / 9,
-            is_whole: false,
+            is_exact: false,
             context_tokens,
         };
         Err(ApiError::context_length_exceeded(param, overrun, false))
@@ -342,22 +350,22 @@ impl Prompter {
                 "This model has no chat template; use /v1/completions.",
             )
         })?;
-        Ok(formats.of(tools))
+        Ok(formats.select(tools))
     }
 
-    fn rendered(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
+    fn render_chat(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
         let format = self.chat_format(chat.tools)?;
         let template = &format.template;
         let listed = chat.tools.map(|tools| tools.listed.as_slice());
-        let marked;
+        let messages_with_marker;
         let messages = match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => chat.messages,
             PromptEnd::OpenMessage => {
-                marked = open_message::marked(chat.messages);
-                &marked
+                messages_with_marker = open_message::with_marker(chat.messages);
+                &messages_with_marker
             }
         };
-        let render_as_they_are = |messages: &[Json], tools: Option<&[Json]>| {
+        let render_unchanged = |messages: &[Json], tools: Option<&[Json]>| {
             template.render(RenderInput {
                 messages,
                 variables: chat.variables,
@@ -367,11 +375,11 @@ impl Prompter {
                 now,
             })
         };
-        // Where a template takes them, messages of the system stay where they are: what was read of
-        // the prompt before can then be used again.
+        // System messages keep their positions if the template accepts this, because merging them
+        // would change the prompt's prefix and prevent a hit in the prefix cache.
         let render = |messages: &[Json], tools: Option<&[Json]>| {
-            render_as_they_are(messages, tools).or_else(|err| match one_system(messages) {
-                Some(messages) => render_as_they_are(&messages, tools).map_err(|_| err),
+            render_unchanged(messages, tools).or_else(|err| match merge_system_messages(messages) {
+                Some(messages) => render_unchanged(&messages, tools).map_err(|_| err),
                 None => Err(err),
             })
         };
@@ -383,44 +391,49 @@ impl Prompter {
             }
             false => messages,
         };
-        let told_by = |speaker| {
+        let render_with_tool_prompt = |role| {
             let tools = listed.unwrap_or_default();
-            render(&offer::offered(template.source(), messages, tools, speaker), None)
+            render(
+                &tool_prompt::with_tool_prompt(template.source(), messages, tools, role),
+                None,
+            )
         };
-        let text = match offer::knows_tools(template.source()) {
+        let text = match tool_prompt::supports_tools(template.source()) {
             true => render(messages, listed),
-            false => told_by(Speaker::System).or_else(|err| told_by(Speaker::User).map_err(|_| err)),
+            false => render_with_tool_prompt(PromptRole::System)
+                .or_else(|err| render_with_tool_prompt(PromptRole::User).map_err(|_| err)),
         };
         let text = text.map_err(|err| {
             ApiError::invalid_value(
                 "messages",
-                format!("The model's chat template refuses these messages: {err}"),
+                format!("The model's chat template rejects these messages: {err}"),
             )
         })?;
         match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => Ok(text),
-            PromptEnd::OpenMessage => open_message::cut(text, chat.messages).ok_or_else(|| {
+            PromptEnd::OpenMessage => open_message::cut_at_marker(text, chat.messages).ok_or_else(|| {
                 ApiError::unsupported(
                     "messages",
-                    "The last message cannot be gone on with: the model's chat template changes its text.",
+                    "The last message cannot be continued: the model's chat template changes its text.",
                 )
             }),
         }
     }
 
-    /// The marks by which an answer is taken apart, where they are special tokens.
+    /// Returns the special tokens among the markers of reasoning and tool calls.
     fn shown_tokens(&self, shape: &AnswerShape) -> Arc<[u32]> {
-        let mut marks = Vec::new();
-        if let Some((markers, _)) = shape.reasoning {
-            marks.extend([markers.open, markers.close]);
+        let mut markers = Vec::new();
+        if let Some((reasoning, _)) = shape.reasoning {
+            markers.extend([reasoning.open, reasoning.close]);
         }
         if shape.tools.is_some() || shape.tool_format == ToolFormat::Harmony {
-            marks.extend(shape.tool_format.markers());
+            markers.extend(shape.tool_format.markers());
         }
-        self.tokenizer.special_tokens(&marks)
+        self.tokenizer.special_tokens(&markers)
     }
 
-    /// `echo`: the prompt is repeated before the answer.
+    /// Validates a request of `/v1/completions`. If `echo` is set, the answer starts with the
+    /// prompt.
     pub(crate) fn text(
         &self,
         prompt: &Prompt,
@@ -428,7 +441,7 @@ impl Prompter {
         options: &Options,
     ) -> Result<ValidRequest, ApiError> {
         let param = "prompt";
-        // A bare prompt's answer is text and nothing else.
+        // Text completions have neither reasoning nor tool calls.
         let shape = AnswerShape {
             reasoning: None,
             tool_format: ToolFormat::Tagged,
@@ -437,9 +450,9 @@ impl Prompter {
         let constraint = self.constraint(options.format.as_ref(), None, &shape)?;
         if !echo {
             let tokens = self.tokens(param, prompt)?;
-            let request = self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
+            let request = self.build_request(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
             return Ok(ValidRequest {
-                goes_on: true,
+                continues_prompt: true,
                 constraint,
                 ..request
             });
@@ -455,17 +468,17 @@ impl Prompter {
                 (tokens, Echo { text, offsets })
             }
             Prompt::Tokens(tokens) => {
-                let echo = self.echo_of_tokens(tokens);
+                let echo = self.echo_tokens(tokens);
                 (
                     tokens.clone(),
                     echo.map_err(|err| ApiError::invalid_value(param, err.to_string()))?,
                 )
             }
         };
-        let request = self.limited(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
+        let request = self.build_request(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
         Ok(ValidRequest {
             prompt_use: PromptUse::Echo(echo),
-            goes_on: true,
+            continues_prompt: true,
             constraint,
             ..request
         })
@@ -478,7 +491,7 @@ impl Prompter {
             max_tokens: Some(0),
             ..Options::default()
         };
-        let request = self.limited(param, tokens, &options, 0)?;
+        let request = self.build_request(param, tokens, &options, 0)?;
         Ok(ValidRequest {
             prompt_use: PromptUse::Embed,
             ..request
@@ -497,15 +510,15 @@ impl Prompter {
         }
     }
 
-    fn echo_of_tokens(&self, tokens: &[u32]) -> Result<Echo, DecodeError> {
+    fn echo_tokens(&self, tokens: &[u32]) -> Result<Echo, DecodeError> {
         let mut detokenizer = Detokenizer::new(&self.tokenizer, &Arc::default());
         let mut echo = Echo::default();
-        let mut said = 0;
+        let mut chars = 0;
         for token in tokens {
             let text = detokenizer.push(&self.tokenizer, *token)?;
             echo.offsets
-                .push(said + chars_before(&text, &self.tokenizer, *token));
-            said += text.chars().count();
+                .push(chars + chars_before(&text, &self.tokenizer, *token));
+            chars += text.chars().count();
             echo.text.push_str(&text);
         }
         echo.text.push_str(&detokenizer.flush(&self.tokenizer)?);
@@ -519,21 +532,21 @@ impl Prompter {
     ) -> Result<(), ApiError> {
         match tokens.find(|token| **token >= self.vocab_size) {
             None => Ok(()),
-            Some(unknown) => {
-                let text = self.tokenizer.token_text(*unknown);
+            Some(token) => {
+                let text = self.tokenizer.token_text(*token);
                 let text = text.map(|text| format!(" ({text})")).unwrap_or_default();
-                let end = self.vocab_size - 1;
+                let largest = self.vocab_size - 1;
                 Err(ApiError::invalid_value(
                     param,
                     format!(
-                        "'{param}' names token {unknown}{text}, but the model's vocabulary ends at {end}."
+                        "'{param}' contains token {token}{text}, which is out of vocabulary: the largest token ID is {largest}."
                     ),
                 ))
             }
         }
     }
 
-    fn limited(
+    fn build_request(
         &self,
         param: &str,
         prompt: Vec<u32>,
@@ -546,44 +559,44 @@ impl Prompter {
                 format!("'{param}' must not be empty."),
             ));
         }
-        let asked = &options.sampling;
+        let sampling = &options.sampling;
         self.check_tokens(param, prompt.iter())?;
-        self.check_tokens("logit_bias", asked.logit_bias.keys())?;
+        self.check_tokens("logit_bias", sampling.logit_bias.keys())?;
         self.check_tokens("stop_token_ids", options.stopping.token_ids.iter())?;
         let context_tokens = self.context_tokens();
-        let completes = options.max_tokens != Some(0);
-        if prompt.len() + usize::from(completes) > context_tokens {
+        let generates = options.max_tokens != Some(0);
+        if prompt.len() + usize::from(generates) > context_tokens {
             let overrun = Overrun {
                 prompt_tokens: prompt.len(),
-                is_whole: true,
+                is_exact: true,
                 context_tokens,
             };
-            return Err(ApiError::context_length_exceeded(param, overrun, completes));
+            return Err(ApiError::context_length_exceeded(param, overrun, generates));
         }
-        let room = context_tokens - prompt.len();
+        let remaining = context_tokens - prompt.len();
         Ok(ValidRequest {
-            max_tokens: options.max_tokens.unwrap_or(default_tokens).min(room),
+            max_tokens: options.max_tokens.unwrap_or(default_tokens).min(remaining),
             prompt,
             prompt_use: PromptUse::Answer,
             stopping: options.stopping.clone(),
-            goes_on: false,
+            continues_prompt: false,
             shown_tokens: [].into(),
             constraint: None,
             thinking: None,
             sampling: Sampling {
-                temperature: asked.temperature.unwrap_or(self.defaults.temperature),
-                top_p: asked.top_p.unwrap_or(self.defaults.top_p),
-                top_k: asked.top_k.unwrap_or(self.defaults.top_k),
-                min_p: asked.min_p.unwrap_or(self.defaults.min_p),
+                temperature: sampling.temperature.unwrap_or(self.defaults.temperature),
+                top_p: sampling.top_p.unwrap_or(self.defaults.top_p),
+                top_k: sampling.top_k.unwrap_or(self.defaults.top_k),
+                min_p: sampling.min_p.unwrap_or(self.defaults.min_p),
                 penalties: Penalties {
-                    bias: asked.logit_bias.clone(),
-                    presence: asked.presence_penalty.unwrap_or(0.0),
-                    frequency: asked.frequency_penalty.unwrap_or(0.0),
-                    repetition: asked
+                    bias: sampling.logit_bias.clone(),
+                    presence: sampling.presence_penalty.unwrap_or(0.0),
+                    frequency: sampling.frequency_penalty.unwrap_or(0.0),
+                    repetition: sampling
                         .repetition_penalty
                         .unwrap_or(self.defaults.repetition_penalty),
                 },
-                seed: asked.seed.unwrap_or_else(rand::random),
+                seed: sampling.seed.unwrap_or_else(rand::random),
             },
             logprobs: options.logprobs,
             priority: options.priority,

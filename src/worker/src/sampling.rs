@@ -1,4 +1,4 @@
-//! The choice of the next token: penalties and biases, masks, sampling and log probabilities.
+//! Selection of the next token: penalties, logit bias, masks, sampling and log probabilities.
 
 pub(crate) mod adjustment;
 pub(crate) mod choice;

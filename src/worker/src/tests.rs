@@ -1,4 +1,4 @@
-//! The worker through real HTTP, with the fixtures' tiny models.
+//! Tests of the worker over HTTP, with the tiny models of the fixtures.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use super::*;
 use rooflet_api::wire::WorkerStatus;
-use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_mlx as mlx;
 
 mod answers;
@@ -54,8 +54,8 @@ fn config() -> WorkerConfig {
     }
 }
 
-/// A worker under test.
-struct Subject {
+/// Worker under test.
+struct TestWorker {
     address: String,
     app: Arc<App>,
     stop: CancellationToken,
@@ -72,7 +72,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|err| panic!("{err}: {}", self.body))
     }
 
-    /// The `data:` payloads of an event stream.
+    /// Returns the `data:` payloads of an event stream, without `[DONE]`.
     fn events(&self) -> Vec<Value> {
         assert_eq!(self.headers["content-type"], "text/event-stream");
         let mut payloads: Vec<&str> = self
@@ -88,7 +88,7 @@ impl Answer {
     }
 }
 
-impl Subject {
+impl TestWorker {
     async fn send(&self, method: &str, path: &str, body: &str) -> Answer {
         let mut stream = TcpStream::connect(&self.address).await.unwrap();
         let request = format!(
@@ -104,7 +104,7 @@ impl Subject {
         self.send("POST", path, &body.to_string()).await
     }
 
-    /// Greedy unless told otherwise.
+    /// Sends a chat request with temperature 0 and 24 tokens, unless `extra` overrides them.
     async fn chat(&self, extra: Value) -> Answer {
         let body = merged(
             json!({"model": "tiny", "messages": [{"role": "user", "content": "What is rooflet?"}],
@@ -127,14 +127,17 @@ impl Subject {
         serde_json::from_str(&self.send("GET", "/status", "").await.body).unwrap()
     }
 
-    async fn wait_until(&self, what: &str, condition: impl Fn(&WorkerStatus) -> bool) {
+    async fn wait_until(&self, description: &str, condition: impl Fn(&WorkerStatus) -> bool) {
         let waiting = async {
             while !condition(&self.status().await) {
                 tokio::task::yield_now().await;
             }
         };
         if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
-            panic!("not within {DEADLINE:?}: {what}; {:?}", self.status().await);
+            panic!(
+                "not within {DEADLINE:?}: {description}; {:?}",
+                self.status().await
+            );
         }
     }
 }
@@ -152,7 +155,7 @@ async fn read_answer(mut stream: TcpStream) -> Answer {
     let split = bytes
         .windows(4)
         .position(|four| four == b"\r\n\r\n")
-        .expect("a head");
+        .expect("response has a header section");
     let head = String::from_utf8(bytes[..split].to_vec()).unwrap();
     let mut lines = head.lines();
     let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -182,7 +185,7 @@ fn dechunked(mut raw: &[u8]) -> Vec<u8> {
         let end = raw
             .windows(2)
             .position(|two| two == b"\r\n")
-            .expect("a chunk's size");
+            .expect("chunk has a size");
         let size = usize::from_str_radix(std::str::from_utf8(&raw[..end]).unwrap(), 16).unwrap();
         if size == 0 {
             return body;
@@ -192,18 +195,18 @@ fn dechunked(mut raw: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Runs a story against a ready worker, then stops it and expects a clean end.
+/// Runs a scenario with a ready worker, then stops the worker and asserts that it succeeds.
 fn with_worker(
     config: WorkerConfig,
-    story: impl for<'a> FnOnce(&'a Subject) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
+    scenario: impl for<'a> FnOnce(&'a TestWorker) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
 ) {
-    end_of_worker(config, story).unwrap();
+    run_worker(config, scenario).unwrap();
 }
 
-/// Runs a story against a ready worker, then stops it and returns how it ended.
-fn end_of_worker(
+/// Runs a scenario with a ready worker, then stops the worker and returns its result.
+fn run_worker(
     config: WorkerConfig,
-    story: impl for<'a> FnOnce(&'a Subject) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
+    scenario: impl for<'a> FnOnce(&'a TestWorker) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
 ) -> Result<(), WorkerError> {
     let _mlx = mlx::exclusive();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -214,28 +217,28 @@ fn end_of_worker(
     runtime.block_on(async {
         let worker = Worker::start(config).await.unwrap();
         let stop = CancellationToken::new();
-        let subject = Subject {
+        let subject = TestWorker {
             address: worker.listener.address(),
             app: Arc::clone(&worker.app),
             stop: stop.clone(),
         };
         let mut phase = worker.app.engine.state().watch_phase();
         let serving = worker.serve(stop.clone());
-        let story = async {
+        let scenario = async {
             tokio::time::timeout(DEADLINE, phase.wait_for(|phase| *phase == WorkerPhase::Ready))
                 .await
-                .expect("the model loads")
+                .expect("model loads before the deadline")
                 .unwrap();
-            story(&subject).await;
+            scenario(&subject).await;
             stop.cancel();
         };
-        let (outcome, ()) = tokio::join!(serving, story);
+        let (outcome, ()) = tokio::join!(serving, scenario);
         outcome
     })
 }
 
-/// How a worker ends that cannot load its model.
-fn end_of_loading(config: WorkerConfig) -> WorkerError {
+/// Returns the error of a worker that fails while it loads the model.
+fn loading_error(config: WorkerConfig) -> WorkerError {
     let _mlx = mlx::exclusive();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -245,10 +248,10 @@ fn end_of_loading(config: WorkerConfig) -> WorkerError {
         let worker = Worker::start(config).await.unwrap();
         tokio::time::timeout(DEADLINE, worker.serve(CancellationToken::new())).await
     });
-    serving.expect("it ends by itself").unwrap_err()
+    serving.expect("worker fails before the deadline").unwrap_err()
 }
 
-impl Subject {
+impl TestWorker {
     async fn post_owned(&self, path: &'static str, body: Value) -> Answer {
         self.post(path, &body).await
     }

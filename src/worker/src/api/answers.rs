@@ -1,5 +1,5 @@
-//! Answers of a chat, taken apart into reasoning, content and tool calls: whole, or as the deltas
-//! of a stream.
+//! Split of a chat answer into reasoning, content and tool calls, as a complete message or as the
+//! deltas of a stream.
 
 use uuid::Uuid;
 
@@ -11,24 +11,24 @@ use rooflet_inference_api::openai::response::{
 use rooflet_text::answer::{AnswerParser, Part};
 use rooflet_text::tool_calls::CallPart;
 
-/// OpenAI's.
+/// Prefix of tool call IDs in OpenAI's API.
 pub(crate) const CALL_ID_PREFIX: &str = "call_";
 
-/// A whole answer.
+/// Complete answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     content: String,
     reasoning: String,
     tool_calls: Vec<CalledTool>,
-    calls_are_whole: bool,
+    has_complete_calls: bool,
     pub reasoning_tokens: usize,
 }
 
 impl Answer {
-    pub(crate) fn read(mut parser: AnswerParser, said: &[Piece]) -> Self {
+    pub(crate) fn parse(mut parser: AnswerParser, pieces: &[Piece]) -> Self {
         let (mut content, mut reasoning) = (String::new(), String::new());
         let mut tool_calls: Vec<CalledTool> = Vec::new();
-        let mut parts: Vec<Part> = said
+        let mut parts: Vec<Part> = pieces
             .iter()
             .flat_map(|piece| parser.push(&piece.text, piece.tokens))
             .collect();
@@ -52,19 +52,19 @@ impl Answer {
             content,
             reasoning,
             tool_calls,
-            calls_are_whole: parser.has_whole_calls(),
+            has_complete_calls: parser.has_whole_calls(),
             reasoning_tokens: parser.reasoning_tokens(),
         }
     }
 
     pub(crate) fn into_choice(self, index: usize, logprobs: Option<ChatLogprobs>, done: Done) -> ChatChoice {
-        let reason = finish_reason(done.reason, self.calls_are_whole);
+        let reason = finish_reason(done.reason, self.has_complete_calls);
         let message = AssistantMessage::new(self.content, self.reasoning, self.tool_calls);
         ChatChoice::new(index, message, logprobs, reason, done.stopped_by)
     }
 }
 
-/// An answer in a stream.
+/// Answer of a stream.
 #[derive(Debug)]
 pub(crate) struct StreamedAnswer {
     parser: AnswerParser,
@@ -86,8 +86,8 @@ impl StreamedAnswer {
         self.deltas(parts)
     }
 
-    pub(crate) fn finish_reason(&self, ended: FinishReason) -> FinishReason {
-        finish_reason(ended, self.parser.has_whole_calls())
+    pub(crate) fn finish_reason(&self, reason: FinishReason) -> FinishReason {
+        finish_reason(reason, self.parser.has_whole_calls())
     }
 
     pub(crate) fn reasoning_tokens(&self) -> usize {
@@ -124,16 +124,17 @@ impl StreamedAnswer {
     }
 }
 
-/// A new name for a call that the answer makes.
-pub(crate) fn call_id(parser: &AnswerParser, prefix: &str, function: &str, place: usize) -> String {
+/// Returns a new ID for the tool call at `index` of an answer.
+pub(crate) fn call_id(parser: &AnswerParser, prefix: &str, function: &str, index: usize) -> String {
     let random = Uuid::new_v4().simple().to_string();
-    parser.call_id(prefix, &random, function, place)
+    parser.call_id(prefix, &random, function, index)
 }
 
-/// An answer that was cut off is not waiting for its calls to be answered.
-fn finish_reason(ended: FinishReason, called: bool) -> FinishReason {
-    match ended {
-        FinishReason::Stop if called => FinishReason::ToolCalls,
-        FinishReason::Stop | FinishReason::Length | FinishReason::ToolCalls => ended,
+/// Returns `ToolCalls` for an answer that ends regularly with complete tool calls. A truncated
+/// answer keeps its reason, so that the client does not run its tool calls.
+fn finish_reason(reason: FinishReason, has_complete_calls: bool) -> FinishReason {
+    match reason {
+        FinishReason::Stop if has_complete_calls => FinishReason::ToolCalls,
+        FinishReason::Stop | FinishReason::Length | FinishReason::ToolCalls => reason,
     }
 }

@@ -1,4 +1,4 @@
-//! What the handlers of all endpoints share.
+//! State shared by the handlers of all endpoints.
 
 use std::sync::Arc;
 
@@ -15,29 +15,30 @@ use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::models::Model;
 use rooflet_telemetry::trace::Tracer;
 
-/// State of the server: the model, the engine and its limits.
+/// State of the HTTP server.
 #[derive(Debug)]
 pub(crate) struct App {
     pub name: String,
     pub prompter: Arc<Prompter>,
     pub engine: Engine,
-    /// Has [`MAX_BYTES_AT_ONCE`](crate::api::body::MAX_BYTES_AT_ONCE) permits.
-    pub long_work: Arc<Semaphore>,
+    /// Semaphore with one permit per byte of
+    /// [`MAX_CONCURRENT_LONG_BODY_BYTES`](crate::api::body::MAX_CONCURRENT_LONG_BODY_BYTES).
+    pub long_body_permits: Arc<Semaphore>,
     pub responses: ResponseStore,
     pub clock: Clock,
     pub metrics: WorkerMetrics,
     pub registry: Registry,
     pub tracer: Tracer,
-    /// Unix time in seconds.
+    /// Start time as Unix time in seconds.
     pub started: i64,
 }
 
 impl App {
-    pub(crate) fn check_model(&self, asked: &str) -> Result<(), ApiError> {
-        if asked == self.name {
+    pub(crate) fn check_model(&self, requested: &str) -> Result<(), ApiError> {
+        if requested == self.name {
             Ok(())
         } else {
-            Err(ApiError::model_not_found(asked))
+            Err(ApiError::model_not_found(requested))
         }
     }
 
@@ -48,7 +49,7 @@ impl App {
         }
     }
 
-    /// Returns the time in the zone of this machine, for chat templates.
+    /// Returns the current time in the time zone of this machine, for chat templates.
     pub(crate) fn local_time(&self) -> jiff::Zoned {
         self.clock.now().to_zoned(jiff::tz::TimeZone::system())
     }

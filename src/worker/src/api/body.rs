@@ -1,4 +1,4 @@
-//! Bodies of requests: limits, and work on long ones apart from the threads that serve connections.
+//! Request bodies: size limits, and processing of long bodies on blocking threads.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::api::app::App;
 use rooflet_inference_api::openai::ApiError;
 pub(crate) use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 
-/// Of long bodies together that are made tokens: that takes up to some 400 bytes of memory for
-/// each.
-pub(crate) const MAX_BYTES_AT_ONCE: usize = 4 << 20;
+/// Maximum total size of the long bodies that are tokenized concurrently. Tokenization needs up to
+/// about 400 bytes of memory per byte of the body.
+pub(crate) const MAX_CONCURRENT_LONG_BODY_BYTES: usize = 4 << 20;
 
-/// Longer bodies are tokenized on a thread of their own, so that they do not hold up other
-/// connections.
+/// Maximum size of a body that is processed on a connection thread. Longer bodies are processed on
+/// blocking threads, so that they do not delay other connections.
 pub(crate) const MAX_INLINE_BYTES: usize = 16 << 10;
 
 pub(crate) fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
@@ -28,9 +28,9 @@ pub(crate) fn accept(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiEr
     })
 }
 
-/// Does work on a body of so many bytes on a thread of its own where it takes `long`, and beside as
-/// much other work as [`MAX_BYTES_AT_ONCE`] let.
-pub(crate) async fn off_thread_if<T: Send + 'static>(
+/// Runs `work` on a body of `body_bytes` bytes. If `long` is set, the work runs on a blocking
+/// thread and waits until [`MAX_CONCURRENT_LONG_BODY_BYTES`] permits it.
+pub(crate) async fn run_blocking_if<T: Send + 'static>(
     long: bool,
     body_bytes: usize,
     app: &Arc<App>,
@@ -39,11 +39,11 @@ pub(crate) async fn off_thread_if<T: Send + 'static>(
     if !long {
         return work(app);
     }
-    let bytes = u32::try_from(body_bytes.min(MAX_BYTES_AT_ONCE)).unwrap_or(u32::MAX);
-    let permit = Arc::clone(&app.long_work).acquire_many_owned(bytes).await;
+    let bytes = u32::try_from(body_bytes.min(MAX_CONCURRENT_LONG_BODY_BYTES)).unwrap_or(u32::MAX);
+    let permit = Arc::clone(&app.long_body_permits).acquire_many_owned(bytes).await;
     let app = Arc::clone(app);
     tokio::task::spawn_blocking(move || {
-        // Until it is done, whether or not the client waits for it.
+        // The thread holds the permit until its work is done, even if the client disconnects.
         let _permit = permit;
         work(&app)
     })

@@ -1,5 +1,4 @@
-//! `/v1/chat/completions` and `/v1/completions`: from a body to the engine and back, whole or as a
-//! stream.
+//! `/v1/chat/completions` and `/v1/completions`, with and without streaming.
 
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use uuid::Uuid;
 
 use crate::api::answers::Answer;
 use crate::api::app::App;
-use crate::api::body::{accept, off_thread_if};
+use crate::api::body::{accept, run_blocking_if};
 use crate::api::scores;
 use crate::api::spans;
 use crate::api::stream;
-use crate::api::stream::chunks::{ChunkFrames, ChunkUsage, Chunks};
-use crate::api::submission::{Submitted, begin_chat, collect, is_long, submit};
+use crate::api::stream::chunks::{ChunkFrames, ChunkKind, ChunkUsage};
+use crate::api::submission::{Submitted, begin_chat, collect, needs_blocking_thread, submit};
 use crate::batch::event::{Done, Piece, Score};
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::request::{ChatRequest, Options, StreamUsage, TextRequest};
@@ -34,7 +33,7 @@ pub(crate) async fn chat(
     if options.stream {
         return Ok(respond_streaming(
             &app,
-            Chunks::Chat(Box::new(answer)),
+            ChunkKind::Chat(Box::new(answer)),
             &options,
             submitted,
         ));
@@ -44,11 +43,11 @@ pub(crate) async fn chat(
     let tokenizer = app.prompter.tokenizer();
     let mut reasoning_tokens = 0;
     let choice = |(index, (pieces, done)): (usize, (Vec<Piece>, Done))| {
-        let message = Answer::read(answer.clone(), &pieces);
+        let message = Answer::parse(answer.clone(), &pieces);
         reasoning_tokens += message.reasoning_tokens;
         let logprobs = options
             .logprobs
-            .map(|_| scores::of_chat(tokenizer, all_scores(&pieces)));
+            .map(|_| scores::chat_logprobs(tokenizer, all_scores(&pieces)));
         message.into_choice(index, logprobs, done)
     };
     let choices = answers.into_iter().enumerate().map(choice).collect();
@@ -75,19 +74,19 @@ pub(crate) async fn text(
     } = TextRequest::parse(&body)?;
     app.check_model(&model)?;
     app.check_ready()?;
-    spans::tell_request(&options);
-    let kept = options.clone();
+    spans::record_request_attributes(&options);
+    let prompt_options = options.clone();
     let validate = move |app: &App| {
         prompts
             .iter()
-            .map(|prompt| app.prompter.text(prompt, echo, &kept))
+            .map(|prompt| app.prompter.text(prompt, echo, &prompt_options))
             .collect()
     };
-    let long = is_long(body.len(), &options, None);
-    let requests = off_thread_if(long, body.len(), &app, validate).await?;
+    let long = needs_blocking_thread(body.len(), &options, None);
+    let requests = run_blocking_if(long, body.len(), &app, validate).await?;
     let submitted = submit(&app, requests, n)?;
     if options.stream {
-        return Ok(respond_streaming(&app, Chunks::Text, &options, submitted));
+        return Ok(respond_streaming(&app, ChunkKind::Text, &options, submitted));
     }
     let (answers, usage) = collect(submitted).await?;
     let tokenizer = app.prompter.tokenizer();
@@ -95,7 +94,7 @@ pub(crate) async fn text(
         index,
         logprobs: options
             .logprobs
-            .map(|_| scores::of_text(tokenizer, all_scores(&pieces))),
+            .map(|_| scores::text_logprobs(tokenizer, all_scores(&pieces))),
         text: pieces.into_iter().map(|piece| piece.text).collect(),
         finish_reason: Some(done.reason),
         stop_reason: done.stopped_by,
@@ -127,18 +126,18 @@ fn all_scores(pieces: &[Piece]) -> impl Iterator<Item = &Score> {
     pieces.iter().flat_map(|piece| &piece.scores)
 }
 
-fn respond_streaming(app: &App, chunks: Chunks, options: &Options, submitted: Submitted) -> Response {
+fn respond_streaming(app: &App, chunks: ChunkKind, options: &Options, submitted: Submitted) -> Response {
     let envelope = match chunks {
-        Chunks::Chat(_) => envelope(app, "chatcmpl", "chat.completion.chunk"),
-        Chunks::Text => envelope(app, "cmpl", "text_completion"),
+        ChunkKind::Chat(_) => envelope(app, "chatcmpl", "chat.completion.chunk"),
+        ChunkKind::Text => envelope(app, "cmpl", "text_completion"),
     };
-    let logprobs_by = options.logprobs.map(|_| Arc::clone(&app.prompter));
+    let logprobs_prompter = options.logprobs.map(|_| Arc::clone(&app.prompter));
     let choices = submitted.completions.len();
     let usage = match options.usage {
         StreamUsage::Never => ChunkUsage::Never,
         StreamUsage::AtEnd => ChunkUsage::AtEnd,
-        StreamUsage::Throughout => ChunkUsage::SoFar(Usage::new(submitted.prompt_tokens, 0)),
+        StreamUsage::Throughout => ChunkUsage::Continuous(Usage::new(submitted.prompt_tokens, 0)),
     };
-    let frames = ChunkFrames::new(chunks, choices, envelope, usage, logprobs_by);
+    let frames = ChunkFrames::new(chunks, choices, envelope, usage, logprobs_prompter);
     stream::response(frames, submitted, options.obfuscated)
 }

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: the mean of a text's final hidden states, at length one.
+//! `/v1/embeddings`: mean of a text's final hidden states, normalised to length 1.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use axum::extract::rejection::BytesRejection;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, accept, off_thread_if};
+use crate::api::body::{MAX_INLINE_BYTES, accept, run_blocking_if};
 use crate::api::spans;
-use crate::api::submission::{ENGINE_ENDED, not_taken};
+use crate::api::submission::{ENGINE_ENDED, submit_error};
 use crate::batch::event::Event;
-use crate::engine::Reserved;
+use crate::engine::ReservedSlots;
 use crate::prompt::ValidRequest;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::request::embeddings::EmbeddingsRequest;
 use rooflet_inference_api::openai::response::embeddings::EmbeddingList;
 use rooflet_telemetry::trace;
 
-/// Inputs of one request that are in the engine's queue together. More would take the places of
-/// others.
-const INPUTS_AT_ONCE: usize = 8;
+/// Maximum number of a request's inputs in the engine's queue, so that one request does not fill
+/// the queue.
+const MAX_QUEUED_INPUTS: usize = 8;
 
 pub(crate) async fn embeddings(
     State(app): State<Arc<App>>,
@@ -39,18 +39,18 @@ pub(crate) async fn embeddings(
     let validate = move |app: &App| -> Result<Vec<ValidRequest>, ApiError> {
         inputs.iter().map(|input| app.prompter.embedding(input)).collect()
     };
-    let requests = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, validate).await?;
+    let requests = run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, validate).await?;
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
     if let Some(span) = spans::current() {
         span.set(trace::INPUT_TOKENS, prompt_tokens);
     }
-    let reserved = app.engine.reserve(requests.len().min(INPUTS_AT_ONCE));
-    let reserved = reserved.map_err(|err| not_taken(&app, err))?;
+    let reserved = app.engine.reserve(requests.len().min(MAX_QUEUED_INPUTS));
+    let reserved = reserved.map_err(|err| submit_error(&app, err))?;
     let vectors = requests
         .into_iter()
         .map(|request| embed(&app, &reserved, request));
     let vectors = stream::iter(vectors)
-        .buffered(reserved.places())
+        .buffered(reserved.slots())
         .try_collect()
         .await?;
     Ok(Json(EmbeddingList::new(
@@ -61,17 +61,17 @@ pub(crate) async fn embeddings(
     )))
 }
 
-/// Dropped (the client has gone), it cancels.
-async fn embed(app: &App, reserved: &Reserved, request: ValidRequest) -> Result<Vec<f32>, ApiError> {
+/// Returns the embedding of one input. Dropping the future cancels the request.
+async fn embed(app: &App, reserved: &ReservedSlots, request: ValidRequest) -> Result<Vec<f32>, ApiError> {
     let completion = app.engine.submit_in(reserved, request, spans::current());
-    let mut completion = completion.map_err(|err| not_taken(app, err))?;
+    let mut completion = completion.map_err(|err| submit_error(app, err))?;
     let mut vector = Vec::new();
     loop {
         match completion.events.recv().await {
-            Some(Event::Embedding(found)) => vector = found,
+            Some(Event::Embedding(embedding)) => vector = embedding,
             Some(Event::Done(_)) => return Ok(vector),
             Some(Event::Failed(message)) => return Err(ApiError::server_error(message)),
-            // No text is asked for.
+            // A request with `PromptUse::Embed` generates no text.
             Some(Event::Piece(_)) => {}
             None => return Err(ApiError::server_error(ENGINE_ENDED)),
         }

@@ -1,4 +1,4 @@
-//! `/v1/messages` and `/v1/messages/count_tokens`: a chat as Anthropic's clients write and read it.
+//! `/v1/messages` and `/v1/messages/count_tokens`: chats in the format of Anthropic's API.
 
 mod writer;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use self::writer::MessageWriter;
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, accept, off_thread_if};
+use crate::api::body::{MAX_INLINE_BYTES, accept, run_blocking_if};
 use crate::api::stream::{self, Frames, error_frame, event_frame};
 use crate::api::submission::{begin_chat, collect};
 use crate::batch::event::{Done, Piece};
@@ -53,7 +53,7 @@ pub(crate) async fn count_tokens(
     let MessagesRequest { chat } = MessagesRequest::parse_countable(&body)?;
     app.check_model(&chat.model)?;
     let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &app.local_time());
-    let tokens = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await?;
+    let tokens = run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await?;
     Ok(Json(token_count(tokens.len())))
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/responses`: a chat whose answer is told in items.
+//! `/v1/responses`: chats in the format of OpenAI's Responses API, with output items.
 
 mod logprobs;
 pub(crate) mod store;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use self::store::Stored;
 use self::writer::ResponseWriter;
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, accept, off_thread_if};
+use crate::api::body::{MAX_INLINE_BYTES, accept, run_blocking_if};
 use crate::api::scores;
 use crate::api::stream::{self, Frames, event_frame};
 use crate::api::submission::{begin_chat, collect};
@@ -47,17 +47,21 @@ pub(crate) async fn create(
         settings,
     } = ResponsesRequest::parse(&body, &app.responses)?;
     let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
-    let kept = settings.store.then_some(items);
+    let input_items = settings.store.then_some(items);
     let with_logprobs = chat.options.logprobs.is_some();
     let begun = begin_chat(&app, chat, body.len()).await;
-    let (answer, submitted) = begun.map_err(as_input)?;
+    let (answer, submitted) = begun.map_err(rename_messages_to_input)?;
     let created = app.clock.now().as_second();
     let id = new_id(&headers);
     let mut writer = ResponseWriter::new(id, app.name.clone(), created, settings, namespaces, answer);
     if with_logprobs {
-        writer.tell_logprobs();
+        writer.enable_logprobs();
     }
-    let mut frames = ResponseFrames { app, writer, kept };
+    let mut frames = ResponseFrames {
+        app,
+        writer,
+        input_items,
+    };
     if stream {
         return Ok(stream::response(frames, submitted, obfuscated));
     }
@@ -66,16 +70,16 @@ pub(crate) async fn create(
         pieces.iter().for_each(|piece| drop(frames.push(piece)));
         drop(frames.writer.finish(&done, usage));
     }
-    frames.keep();
+    frames.store();
     Ok(Json(frames.writer.response()).into_response())
 }
 
-/// What a chat calls messages.
-fn as_input(err: ApiError) -> ApiError {
+/// Replaces the parameter name `messages` of a chat error by `input`.
+fn rename_messages_to_input(err: ApiError) -> ApiError {
     err.renamed(&[("these messages", "this input"), ("messages", "input")])
 }
 
-/// `POST /v1/responses/input_tokens`: how long the prompt of such a request would be.
+/// `POST /v1/responses/input_tokens`: number of prompt tokens of a request.
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
@@ -84,14 +88,14 @@ pub(crate) async fn input_tokens(
     let ResponsesRequest { chat, .. } = ResponsesRequest::parse(&body, &app.responses)?;
     app.check_model(&chat.model)?;
     let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &app.local_time());
-    let counted = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await;
-    let tokens = counted.map_err(as_input)?.len();
+    let counted = run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await;
+    let tokens = counted.map_err(rename_messages_to_input)?.len();
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": tokens}),
     ))
 }
 
-/// Nothing that would change the answer is ignored: one that is kept is not told in events again.
+/// Query parameters of [`show`]. The worker rejects parameters that request a replay of events.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ShowQuery {
     stream: Option<bool>,
@@ -108,13 +112,13 @@ pub(crate) async fn show(
         stream,
         starting_after,
     }) = query.map_err(|err| ApiError::invalid_value("query", err.to_string()))?;
-    let asked = [
+    let replay = [
         ("stream", stream == Some(true)),
         ("starting_after", starting_after.is_some()),
     ];
-    if let Some((param, _)) = asked.into_iter().find(|(_, asked)| *asked) {
+    if let Some((param, _)) = replay.into_iter().find(|(_, requested)| *requested) {
         let message =
-            format!("'{param}' is not supported for a response that is kept: it is told as a whole.");
+            format!("'{param}' is not supported for stored responses: omit it to get the complete response.");
         return Err(ApiError::unsupported(param, message));
     }
     let stored = app.responses.get(&id);
@@ -132,7 +136,7 @@ pub(crate) async fn input_items(
     let Query(query) = query.map_err(|err| ApiError::invalid_value("query", err.to_string()))?;
     let stored = app.responses.get(&id);
     let stored = stored.ok_or_else(|| ApiError::response_not_found(&id))?;
-    let items = stored.items.get(..stored.given).unwrap_or_default();
+    let items = stored.items.get(..stored.input_count).unwrap_or_default();
     Ok(Json(ItemList::new(&id, items, &query)?))
 }
 
@@ -147,45 +151,49 @@ pub(crate) async fn delete(
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})).into_response())
 }
 
-/// Tells who keeps the response, where a gateway said who that is.
+/// Returns a new response ID. The ID contains the keeper from the gateway's header, or zeros if the
+/// header is missing or invalid.
 fn new_id(headers: &HeaderMap) -> String {
-    let own = Uuid::new_v4().simple().to_string();
+    let random = Uuid::new_v4().simple().to_string();
     let keeper = headers.get(KEEPER_HEADER).and_then(|value| value.to_str().ok());
-    let id = |keeper: &str| format!("{ID_PREFIX}{keeper}{own}");
-    let is_one = |keeper: &&str| keeper.len() == 16 && keeper_of(&id(keeper)).is_some();
-    id(keeper.filter(is_one).unwrap_or("0000000000000000"))
+    let id = |keeper: &str| format!("{ID_PREFIX}{keeper}{random}");
+    let is_valid = |keeper: &&str| keeper.len() == 16 && keeper_of(&id(keeper)).is_some();
+    id(keeper.filter(is_valid).unwrap_or("0000000000000000"))
 }
 
 struct ResponseFrames {
     app: Arc<App>,
     writer: ResponseWriter,
-    /// What was said before, if the response is to be kept.
-    kept: Option<Vec<OrderedJson>>,
+    /// Items of the conversation before the answer. `None`: the response is not stored.
+    input_items: Option<Vec<OrderedJson>>,
 }
 
 impl ResponseFrames {
     fn push(&mut self, piece: &Piece) -> Vec<Event> {
         let tokenizer = self.app.prompter.tokenizer();
         let scores = piece.scores.iter();
-        let tokens = scores.filter_map(|score| Some((score.offset, scores::said(tokenizer, score)?)));
+        let tokens =
+            scores.filter_map(|score| Some((score.offset, scores::content_logprob(tokenizer, score)?)));
         self.writer.push(piece, tokens)
     }
 
-    /// The response has come to its end.
-    fn keep(&mut self) {
-        let Some(mut items) = self.kept.take() else { return };
+    /// Stores the finished response.
+    fn store(&mut self) {
+        let Some(mut items) = self.input_items.take() else {
+            return;
+        };
         let response = self.writer.response();
-        let said = serde_json::to_string(&response.output).and_then(|json| serde_json::from_str(&json));
+        let output = serde_json::to_string(&response.output).and_then(|json| serde_json::from_str(&json));
         let body = serde_json::to_vec(response);
-        // Both are made of texts and numbers, which are always JSON.
-        if let (Ok(OrderedJson::Array(said)), Ok(body)) = (said, body) {
-            let given = items.len();
-            items.extend(said);
-            self.app.responses.keep(Stored {
+        // Serialization cannot fail: both values consist of strings and numbers.
+        if let (Ok(OrderedJson::Array(output)), Ok(body)) = (output, body) {
+            let input_count = items.len();
+            items.extend(output);
+            self.app.responses.insert(Stored {
                 id: response.id.clone(),
                 body: body.into(),
                 items,
-                given,
+                input_count,
             });
         }
     }
@@ -202,8 +210,8 @@ impl Frames for ResponseFrames {
 
     fn end(&mut self, _index: usize, done: Done, usage: Usage, out: &mut VecDeque<Bytes>) {
         let events = self.writer.finish(&done, usage);
-        // Who reads of the end may ask for it at once.
-        self.keep();
+        // Clients may request the stored response as soon as they receive its last event.
+        self.store();
         write(events, out);
     }
 

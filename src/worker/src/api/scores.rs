@@ -1,4 +1,4 @@
-//! Scores of tokens as the endpoints write them: ids become text.
+//! Conversion of token scores to the logprobs of the API, with token texts in place of IDs.
 
 use crate::batch::event::Score;
 use rooflet_inference_api::openai::response::logprobs::{
@@ -6,18 +6,24 @@ use rooflet_inference_api::openai::response::logprobs::{
 };
 use rooflet_text::tokenizer::Tokenizer;
 
-/// Of a chat.
-pub(crate) fn of_chat<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'a Score>) -> ChatLogprobs {
+/// Returns the logprobs of a chat choice.
+pub(crate) fn chat_logprobs<'a>(
+    tokenizer: &Tokenizer,
+    scores: impl Iterator<Item = &'a Score>,
+) -> ChatLogprobs {
     ChatLogprobs {
-        content: scores.filter_map(|score| said(tokenizer, score)).collect(),
+        content: scores
+            .filter_map(|score| content_logprob(tokenizer, score))
+            .collect(),
         refusal: (),
     }
 }
 
-/// One token of a message; `None` for the one that ended the text, which is no part of it.
-pub(crate) fn said(tokenizer: &Tokenizer, score: &Score) -> Option<ContentLogprob> {
+/// Returns the logprob of one token of a message; `None` for the end-of-text token, which is not
+/// part of the message.
+pub(crate) fn content_logprob(tokenizer: &Tokenizer, score: &Score) -> Option<ContentLogprob> {
     let token = |token: u32, logprob: f32| {
-        let bytes = tokenizer.spelled(token);
+        let bytes = tokenizer.standalone_bytes(token);
         TokenLogprob {
             token: String::from_utf8_lossy(&bytes).into_owned(),
             logprob,
@@ -32,10 +38,10 @@ pub(crate) fn said(tokenizer: &Tokenizer, score: &Score) -> Option<ContentLogpro
     })
 }
 
-/// A token that is a part of a character is written as its bytes, as OpenAI did: all of them would
-/// be the same `\u{fffd}`, and clients look among them whether the chosen one was the most
-/// probable.
-fn written(spelled: &[u8]) -> String {
+/// Returns the text of a token. A token that is part of a character becomes `bytes:` and its
+/// escaped bytes, as in OpenAI's API. With `\u{fffd}` in its place, clients could not distinguish
+/// such tokens.
+fn token_text(spelled: &[u8]) -> String {
     match std::str::from_utf8(spelled) {
         Ok(text) => text.to_owned(),
         Err(_) => {
@@ -45,9 +51,12 @@ fn written(spelled: &[u8]) -> String {
     }
 }
 
-/// Of a completion, and of its prompt where that is repeated.
-pub(crate) fn of_text<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'a Score>) -> TextLogprobs {
-    let text = |token: u32| written(&tokenizer.spelled(token));
+/// Returns the logprobs of a completion, including an echoed prompt.
+pub(crate) fn text_logprobs<'a>(
+    tokenizer: &Tokenizer,
+    scores: impl Iterator<Item = &'a Score>,
+) -> TextLogprobs {
+    let text = |token: u32| token_text(&tokenizer.standalone_bytes(token));
     let mut logprobs = TextLogprobs::default();
     for score in scores {
         let by_token = |logprob: f32| {
@@ -57,10 +66,10 @@ pub(crate) fn of_text<'a>(tokenizer: &Tokenizer, scores: impl Iterator<Item = &'
             let own = text(score.token);
             let mut top: Vec<(String, f32)> = Vec::new();
             for (id, logprob) in all {
-                // Different tokens may be written alike: then the chosen one counts, or else the
-                // most probable.
+                // Different tokens may have the same text. In this case, the list contains the
+                // sampled token, or the most probable one if none of them is the sampled token.
                 let token = text(id);
-                if id == score.token || token != own && top.iter().all(|(known, _)| *known != token) {
+                if id == score.token || token != own && top.iter().all(|(listed, _)| *listed != token) {
                     top.push((token, logprob));
                 }
             }

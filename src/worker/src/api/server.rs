@@ -1,4 +1,4 @@
-//! The worker's HTTP server: routes, and what is not a completion.
+//! Router of the worker's HTTP server, and handlers for models, health, status and metrics.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::headers;
 use rooflet_inference_api::openai::models::{Model, ModelList};
 use rooflet_inference_api::openai::openapi;
-use rooflet_inference_api::openai::pages::PageRules;
-use rooflet_inference_api::openai::routes::closed;
+use rooflet_inference_api::openai::origins::OriginRules;
+use rooflet_inference_api::openai::routes::with_fallbacks;
 
-pub(crate) fn router(app: Arc<App>, pages: Arc<PageRules>) -> Router {
+pub(crate) fn router(app: Arc<App>, pages: Arc<OriginRules>) -> Router {
     let routes = Router::new()
         .route("/v1/chat/completions", post(completions::chat))
         .route("/v1/completions", post(completions::text))
@@ -48,14 +48,14 @@ pub(crate) fn router(app: Arc<App>, pages: Arc<PageRules>) -> Router {
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/status", get(status))
-        .route("/metrics", get(show_metrics))
+        .route("/metrics", get(metrics_text))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     closed(routes)
-        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn_with_state(pages, headers::middleware))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),
-            spans::traced,
+            spans::trace_request,
         ))
         .with_state(app)
 }
@@ -64,12 +64,12 @@ async fn models(State(app): State<Arc<App>>) -> Json<ModelList> {
     Json(ModelList::new(vec![app.model_card()]))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(asked): Path<String>) -> Result<Json<Model>, ApiError> {
-    app.check_model(&asked)?;
+async fn model(State(app): State<Arc<App>>, Path(requested): Path<String>) -> Result<Json<Model>, ApiError> {
+    app.check_model(&requested)?;
     Ok(Json(app.model_card()))
 }
 
-/// Alive: the engine's thread is there and makes progress while it has work.
+/// Liveness: fails if the engine thread has exited, or makes no progress although it has work.
 async fn health(State(app): State<Arc<App>>) -> Response {
     if !app.engine.is_running() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the engine has ended\n").into_response();
@@ -93,10 +93,10 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
 
 async fn status(State(app): State<Arc<App>>, headers: HeaderMap) -> Json<WorkerStatus> {
     let state = app.engine.state();
-    let told = headers
+    let share = headers
         .get(CHIP_SHARE_HEADER)
         .and_then(|share| share.to_str().ok());
-    if let Some(share) = told.and_then(|share| share.parse().ok()) {
+    if let Some(share) = share.and_then(|share| share.parse().ok()) {
         state.allowance().allow(share);
     }
     Json(WorkerStatus {
@@ -109,11 +109,15 @@ async fn status(State(app): State<Arc<App>>, headers: HeaderMap) -> Json<WorkerS
     })
 }
 
-async fn show_metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+async fn metrics_text(State(app): State<Arc<App>>) -> impl IntoResponse {
     let state = app.engine.state();
     let requests = state.requests();
-    app.metrics
-        .show(requests.running, requests.queued, state.memory(), state.kv_use());
+    app.metrics.update_gauges(
+        requests.running,
+        requests.queued,
+        state.memory(),
+        state.kv_cache_usage(),
+    );
     (
         [(header::CONTENT_TYPE, metrics::TEXT_FORMAT)],
         metrics::render(&app.registry),

@@ -1,5 +1,5 @@
-//! Spans of requests, one for each. The engine adds its part: the intervals `queue`, `prefill` and
-//! `decode`. Names of attributes as in [`rooflet_telemetry::trace`].
+//! Server spans, one per request. The engine adds the child spans `queue`, `prefill` and `decode`.
+//! [`rooflet_telemetry::trace`] defines the attribute names.
 
 use std::sync::Arc;
 
@@ -14,13 +14,12 @@ use rooflet_telemetry::trace;
 use rooflet_telemetry::trace::OpenSpan;
 
 tokio::task_local! {
-    /// Of the request whose handler runs.
+    /// Span of the request that the current task handles.
     static CURRENT: Arc<OpenSpan>;
 }
 
-/// Begins a span for each request that asks the model something. It ends with the request's last
-/// completion.
-pub(crate) async fn traced(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// Starts a span for each request to the model. The span ends with the request's last completion.
+pub(crate) async fn trace_request(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let span = operation(path).and_then(|operation| {
         let span = app
@@ -41,13 +40,13 @@ pub(crate) async fn traced(State(app): State<Arc<App>>, request: Request, next: 
     response
 }
 
-/// The span of the request whose handler asks. It ends when nobody holds it any more.
+/// Returns the span of the current request. The span ends when its last reference is dropped.
 pub(crate) fn current() -> Option<Arc<OpenSpan>> {
     CURRENT.try_with(Arc::clone).ok()
 }
 
-/// Tells what is asked for, not what it became.
-pub(crate) fn tell_request(options: &Options) {
+/// Sets span attributes from the request's own parameters, without defaults.
+pub(crate) fn record_request_attributes(options: &Options) {
     let Some(span) = current() else {
         return;
     };

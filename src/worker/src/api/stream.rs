@@ -1,5 +1,7 @@
-//! Answers as server-sent events, whatever their shape: what the engine tells goes to [`Frames`],
-//! comments while nothing else comes, so that no proxy takes a long prefill for a dead connection.
+//! Answers as server-sent events. [`Frames`] converts engine events to the frames of one API.
+//!
+//! During a long prefill, the stream sends keep-alive comments, so that proxies do not close the
+//! connection.
 
 pub(crate) mod chunks;
 
@@ -17,42 +19,44 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::api::submission::{ENGINE_ENDED, Submitted};
 use crate::batch::event::{Done, Event, Piece};
-use crate::engine::place::Place;
+use crate::engine::queue_slot::QueueSlot;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::response::Usage;
 
-/// Silence after which something is sent. Common proxies give up after 30 to 60 seconds.
+/// Time without events before a keep-alive frame. Common proxies close idle connections after 30 to
+/// 60 seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// More than most tokens need.
+/// Block size of obfuscated events; larger than the event of a typical token.
 const OBFUSCATED_BYTES: usize = 128;
 
-/// One API's way to tell an answer.
+/// Conversion of engine events to the frames of one API.
 pub(crate) trait Frames: Send + 'static {
-    /// At once, before anything is computed.
+    /// Appends the frames that precede the first token.
     fn begin(&mut self, out: &mut VecDeque<Bytes>);
-    /// More of the completion at `index`.
+    /// Appends the frames of a piece of the completion at `index`.
     fn piece(&mut self, index: usize, piece: Piece, out: &mut VecDeque<Bytes>);
-    /// Its end; `usage` is that of all that have ended.
+    /// Appends the frames for the end of the completion at `index`. `usage` is the usage of all
+    /// finished completions.
     fn end(&mut self, index: usize, done: Done, usage: Usage, out: &mut VecDeque<Bytes>);
-    /// All have ended.
+    /// Appends the frames after the last completion.
     fn close(&mut self, _usage: Usage, _out: &mut VecDeque<Bytes>) {}
-    /// Nothing more comes.
+    /// Appends the frames of an error that terminates the stream.
     fn failed(&mut self, err: &ApiError, out: &mut VecDeque<Bytes>);
-    /// In a long silence.
+    /// Returns the keep-alive frame.
     fn keep_alive(&self) -> Bytes {
         Bytes::from_static(b": keepalive\n\n")
     }
 }
 
-/// The response, whose body lives as long as the client reads it: dropped, it cancels its
-/// completions. `obfuscated`: events are filled up, see [`filled_up`].
+/// Returns the streaming response. If the client disconnects, the dropped body cancels the
+/// completions. If `obfuscated` is set, events are padded as described at [`pad_frame`].
 pub(crate) fn response(frames: impl Frames, submitted: Submitted, obfuscated: bool) -> Response {
     let writer = Writer::new(frames, submitted);
     let body = stream::unfold(writer, move |mut writer| async move {
         let mut frame = writer.next().await?;
         if obfuscated {
-            frame = filled_up(&frame);
+            frame = pad_frame(&frame);
         }
         Some((Ok::<_, std::convert::Infallible>(frame), writer))
     });
@@ -73,11 +77,12 @@ struct Writer<F> {
     cached_tokens: usize,
     completion_tokens: usize,
     events: SelectAll<BoxStream<'static, (usize, Event)>>,
-    /// Places in the queue, freed as each completion ends.
-    places: Vec<Option<Place>>,
-    /// Which completions are over.
-    over: Vec<bool>,
-    open: usize,
+    /// Queue slots of the completions, released as each completion ends.
+    slots: Vec<Option<QueueSlot>>,
+    /// Finished flag of each completion.
+    finished: Vec<bool>,
+    /// Number of unfinished completions.
+    unfinished: usize,
     out: VecDeque<Bytes>,
 }
 
@@ -88,16 +93,16 @@ impl<F: Frames> Writer<F> {
             prompt_tokens,
             choices_per_prompt,
         } = submitted;
-        let open = completions.len();
+        let unfinished = completions.len();
         let mut events = SelectAll::new();
-        let mut places = Vec::new();
+        let mut slots = Vec::new();
         for (index, completion) in completions.into_iter().enumerate() {
             let ended = stream::once(async { Event::Failed(ENGINE_ENDED.to_owned()) });
             let numbered = ReceiverStream::new(completion.events)
                 .chain(ended)
                 .map(move |event| (index, event));
             events.push(numbered.boxed());
-            places.push(Some(completion.place));
+            slots.push(Some(completion.slot));
         }
         let mut out = VecDeque::new();
         frames.begin(&mut out);
@@ -108,20 +113,20 @@ impl<F: Frames> Writer<F> {
             cached_tokens: 0,
             completion_tokens: 0,
             events,
-            places,
-            over: vec![false; open],
-            open,
+            slots,
+            finished: vec![false; unfinished],
+            unfinished,
             out,
         }
     }
 
-    /// The next frame, `None` at the end.
+    /// Returns the next frame, or `None` at the end of the stream.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(frame) = self.out.pop_front() {
                 return Some(frame);
             }
-            if self.open == 0 {
+            if self.unfinished == 0 {
                 return None;
             }
             match tokio::time::timeout(KEEP_ALIVE, self.events.next()).await {
@@ -135,12 +140,11 @@ impl<F: Frames> Writer<F> {
     fn write(&mut self, index: usize, event: Event) {
         match event {
             Event::Piece(piece) => self.frames.piece(index, piece, &mut self.out),
-            // None is asked for.
+            // Completions do not request embeddings.
             Event::Embedding(_) => {}
             Event::Done(done) => self.end(index, done),
-            // The engine's message of a completion that is over comes from the chain above: nothing
-            // to say.
-            Event::Failed(_) if self.over[index] => {}
+            // `new` appends a failure to every event channel. It is expected after a regular end.
+            Event::Failed(_) if self.finished[index] => {}
             Event::Failed(message) => {
                 self.frames
                     .failed(&ApiError::server_error(message), &mut self.out);
@@ -157,28 +161,28 @@ impl<F: Frames> Writer<F> {
         let usage =
             Usage::new(self.prompt_tokens, self.completion_tokens).with_cached_tokens(self.cached_tokens);
         self.frames.end(index, done, usage, &mut self.out);
-        self.places[index] = None;
-        self.over[index] = true;
-        self.open -= 1;
-        if self.open == 0 {
+        self.slots[index] = None;
+        self.finished[index] = true;
+        self.unfinished -= 1;
+        if self.unfinished == 0 {
             self.frames.close(usage, &mut self.out);
             self.close_all();
         }
     }
 
-    /// Drops what is left, which cancels it.
+    /// Drops the event channels and queue slots, which cancels unfinished completions.
     fn close_all(&mut self) {
         self.events.clear();
-        self.places.iter_mut().for_each(|place| *place = None);
-        self.over.fill(true);
-        self.open = 0;
+        self.slots.iter_mut().for_each(|slot| *slot = None);
+        self.finished.fill(true);
+        self.unfinished = 0;
     }
 }
 
-/// The event with a member `obfuscation` that makes its length a multiple of [`OBFUSCATED_BYTES`],
-/// as OpenAI has it: who sees encrypted events pass does not see the lengths of tokens. Random, so
-/// that no compression takes it out.
-fn filled_up(frame: &Bytes) -> Bytes {
+/// Adds a member `obfuscation` that pads the event to a multiple of [`OBFUSCATED_BYTES`], as in
+/// OpenAI's API. An observer of the encrypted connection cannot derive token lengths. The padding
+/// is random, so that compression does not remove it.
+fn pad_frame(frame: &Bytes) -> Bytes {
     const BEFORE: &[u8] = b",\"obfuscation\":\"";
     const AFTER: &[u8] = b"\"}\n\n";
     let Some(open) = frame.strip_suffix(b"}\n\n") else {
@@ -190,21 +194,21 @@ fn filled_up(frame: &Bytes) -> Bytes {
     Bytes::from([open, BEFORE, &letters.collect::<Vec<u8>>(), AFTER].concat())
 }
 
-/// An event without a name, as chat completions have them.
+/// Returns an unnamed event, as used by chat completions.
 pub(crate) fn data_frame(value: &impl Serialize) -> Bytes {
     Bytes::from([b"data: ", &json(value)[..], b"\n\n"].concat())
 }
 
-/// An event that is named after its `type`, its first member.
+/// Returns an event that is named by `type`, which must be its first member.
 pub(crate) fn event_frame(event: &impl Serialize) -> Bytes {
     let data = json(event);
-    let behind = data.strip_prefix(br#"{"type":""#).unwrap_or_default();
-    let name = behind.split(|byte| *byte == b'"').next().unwrap_or_default();
-    debug_assert!(!name.is_empty(), "an event without a name");
+    let rest = data.strip_prefix(br#"{"type":""#).unwrap_or_default();
+    let name = rest.split(|byte| *byte == b'"').next().unwrap_or_default();
+    debug_assert!(!name.is_empty(), "the first member of an event must be `type`");
     named_frame(name, &data)
 }
 
-/// An error, as Anthropic's streams tell it.
+/// Returns an error event of Anthropic's API.
 pub(crate) fn error_frame(body: &impl Serialize) -> Bytes {
     named_frame(b"error", &json(body))
 }
@@ -214,7 +218,7 @@ fn named_frame(name: &[u8], data: &[u8]) -> Bytes {
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("our own types have string keys")
+    serde_json::to_vec(value).expect("response types have only string keys")
 }
 
 #[cfg(test)]
@@ -223,20 +227,20 @@ mod tests {
 
     use tokio::sync::{Semaphore, mpsc};
 
-    use super::chunks::{ChunkFrames, ChunkUsage, Chunks};
+    use super::chunks::{ChunkFrames, ChunkKind, ChunkUsage};
     use super::*;
     use crate::engine::Completion;
     use rooflet_inference_api::openai::response::Envelope;
     use rooflet_text::answer::{AnswerParser, AnswerShape};
     use rooflet_text::tool_calls::ToolFormat;
 
-    /// A stream of one chat, and the engine's end of it.
+    /// Returns the writer of a stream with one chat choice, and the sender of its engine events.
     fn chat() -> (mpsc::Sender<Event>, Writer<ChunkFrames>) {
         let (events_tx, events) = mpsc::channel(1);
-        let places = Arc::new(Semaphore::new(1));
+        let slots = Arc::new(Semaphore::new(1));
         let completion = Completion {
             events,
-            place: Place::shared(places.try_acquire_owned().ok()).1,
+            slot: QueueSlot::shared(slots.try_acquire_owned().ok()).1,
         };
         let submitted = Submitted {
             completions: vec![completion],
@@ -256,7 +260,7 @@ mod tests {
             system_fingerprint: "mlx".to_owned(),
         };
         let frames = ChunkFrames::new(
-            Chunks::Chat(Box::new(answer)),
+            ChunkKind::Chat(Box::new(answer)),
             1,
             envelope,
             ChunkUsage::Never,
@@ -266,26 +270,26 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_events_tell_nothing_of_their_tokens() {
+    fn obfuscated_events_have_length_independent_of_text() {
         for text in ["a", "ab", &"long ".repeat(40)] {
-            let filled = filled_up(&data_frame(&serde_json::json!({"text": text})));
-            assert_eq!(filled.len() % OBFUSCATED_BYTES, 0);
-            let json = filled.strip_prefix(b"data: ").expect("an event");
-            let json: serde_json::Value = serde_json::from_slice(json).expect("JSON");
+            let padded = pad_frame(&data_frame(&serde_json::json!({"text": text})));
+            assert_eq!(padded.len() % OBFUSCATED_BYTES, 0);
+            let json = padded.strip_prefix(b"data: ").expect("frame has a data field");
+            let json: serde_json::Value = serde_json::from_slice(json).expect("data is JSON");
             assert_eq!(json["text"], text);
         }
         let done = Bytes::from_static(b"data: [DONE]\n\n");
-        assert_eq!(filled_up(&done), done);
+        assert_eq!(pad_frame(&done), done);
     }
 
     #[tokio::test]
-    async fn a_stream_that_fails_says_so_and_ends() {
+    async fn failed_stream_sends_error_and_ends() {
         let (events_tx, mut writer) = chat();
         let failed = Event::Failed("out of memory".to_owned());
-        events_tx.send(failed).await.expect("read");
+        events_tx.send(failed).await.expect("writer holds the receiver");
         let mut frames = Vec::new();
         while let Some(frame) = writer.next().await {
-            frames.push(String::from_utf8(frame.to_vec()).expect("text"));
+            frames.push(String::from_utf8(frame.to_vec()).expect("frame is UTF-8"));
         }
         let [_head, error, done] = &frames[..] else {
             panic!("{frames:?}");
@@ -295,21 +299,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_silence_is_filled_with_comments() {
+    async fn idle_stream_sends_keep_alive_comments() {
         let (events_tx, mut writer) = chat();
         let mut next = async || {
-            let frame = writer.next().await.expect("a frame");
-            String::from_utf8(frame.to_vec()).expect("text")
+            let frame = writer.next().await.expect("stream has not ended");
+            String::from_utf8(frame.to_vec()).expect("frame is UTF-8")
         };
         assert!(
             next().await.contains(r#""role":"assistant""#),
-            "the head comes at once"
+            "the first frame does not wait for events"
         );
         for _ in 0..3 {
             let early = tokio::time::timeout(KEEP_ALIVE - Duration::from_secs(1), next()).await;
             assert!(early.is_err(), "{early:?}");
             let comment = tokio::time::timeout(Duration::from_secs(20), next()).await;
-            assert_eq!(comment.expect("in time"), ": keepalive\n\n");
+            assert_eq!(comment.expect("keep-alive is due"), ": keepalive\n\n");
         }
         events_tx
             .send(Event::Piece(Piece {
@@ -318,7 +322,7 @@ mod tests {
                 scores: Vec::new(),
             }))
             .await
-            .expect("read");
+            .expect("writer holds the receiver");
         assert!(next().await.contains("hello"));
     }
 }

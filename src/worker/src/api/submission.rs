@@ -1,9 +1,9 @@
-//! Requests on their way to the engine, and their answers once they are complete.
+//! Validation and submission of requests to the engine, and collection of complete answers.
 
 use std::sync::Arc;
 
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, off_thread_if};
+use crate::api::body::{MAX_INLINE_BYTES, run_blocking_if};
 use crate::api::spans;
 use crate::batch::event::{Done, Event, Piece};
 use crate::engine::{Completion, SubmitError};
@@ -16,20 +16,20 @@ use rooflet_inference_api::openai::tools::Tools;
 use rooflet_telemetry::trace;
 use rooflet_text::answer::AnswerParser;
 
-/// Said when the engine's thread ends while a request is under way.
-pub(crate) const ENGINE_ENDED: &str = "The engine ended before the completion did.";
+/// Error message for in-flight requests when the engine thread exits.
+pub(crate) const ENGINE_ENDED: &str = "The engine terminated before the completion finished.";
 
-/// The completions of one request, in the order of its choices.
+/// Completions of one request, in the order of its choices.
 #[derive(Debug)]
 pub(crate) struct Submitted {
     pub completions: Vec<Completion>,
-    /// Each prompt once, however many choices it has.
+    /// Total number of prompt tokens, counting each prompt once regardless of its choices.
     pub prompt_tokens: usize,
-    /// The first of them stands for the prompt in the usage.
+    /// Number of choices per prompt. The usage counts cached tokens of the first choice only.
     pub choices_per_prompt: usize,
 }
 
-/// Validates and submits a chat, whichever API it came by; its body has so many bytes.
+/// Validates and submits a chat of any API. `body_bytes` is the size of the request body.
 pub(crate) async fn begin_chat(
     app: &Arc<App>,
     request: ChatRequest,
@@ -37,23 +37,23 @@ pub(crate) async fn begin_chat(
 ) -> Result<(AnswerParser, Submitted), ApiError> {
     app.check_model(&request.model)?;
     app.check_ready()?;
-    let long = is_long(body_bytes, &request.options, request.tools.as_ref());
-    spans::tell_request(&request.options);
+    let long = needs_blocking_thread(body_bytes, &request.options, request.tools.as_ref());
+    spans::record_request_attributes(&request.options);
     let n = request.n;
     let validate = move |app: &App| {
         let chat = Chat::from(&request);
         app.prompter.chat(chat, &request.options, &app.local_time())
     };
-    let ValidChat { request, answer } = off_thread_if(long, body_bytes, app, validate).await?;
+    let ValidChat { request, answer } = run_blocking_if(long, body_bytes, app, validate).await?;
     Ok((answer, submit(app, vec![request], n)?))
 }
 
-/// Whether a request takes long to be understood: its prompt is long, or a grammar has to be built.
-pub(crate) fn is_long(body_bytes: usize, options: &Options, tools: Option<&Tools>) -> bool {
+/// Returns true if validation takes long: the body is long, or the request needs a grammar.
+pub(crate) fn needs_blocking_thread(body_bytes: usize, options: &Options, tools: Option<&Tools>) -> bool {
     body_bytes > MAX_INLINE_BYTES || options.format.is_some() || tools.is_some_and(Tools::constrain)
 }
 
-pub(crate) fn not_taken(app: &App, err: SubmitError) -> ApiError {
+pub(crate) fn submit_error(app: &App, err: SubmitError) -> ApiError {
     match err {
         SubmitError::Full { retry_after_seconds } => ApiError::rate_limit_exceeded(
             format!("The model `{}` is busy and its queue is full.", app.name),
@@ -63,7 +63,7 @@ pub(crate) fn not_taken(app: &App, err: SubmitError) -> ApiError {
     }
 }
 
-/// `n` choices for each.
+/// Submits `n` choices per request.
 pub(crate) fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result<Submitted, ApiError> {
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
     let requests: Vec<_> = requests
@@ -75,7 +75,7 @@ pub(crate) fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result
         span.set(trace::INPUT_TOKENS, prompt_tokens);
     }
     let completions = app.engine.submit_all(requests, span.as_ref());
-    let completions = completions.map_err(|err| not_taken(app, err))?;
+    let completions = completions.map_err(|err| submit_error(app, err))?;
     Ok(Submitted {
         completions,
         prompt_tokens,
@@ -83,7 +83,7 @@ pub(crate) fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result
     })
 }
 
-/// Waits for all completions. Dropped (the client has gone), it drops them, which cancels them.
+/// Waits for all completions. Dropping the future cancels them.
 pub(crate) async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Piece>, Done)>, Usage), ApiError> {
     let Submitted {
         completions,
@@ -96,7 +96,7 @@ pub(crate) async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Piece>, Do
         let done = loop {
             match completion.events.recv().await {
                 Some(Event::Piece(piece)) => pieces.push(piece),
-                // None is asked for.
+                // Completions do not request embeddings.
                 Some(Event::Embedding(_)) => {}
                 Some(Event::Done(done)) => break done,
                 Some(Event::Failed(message)) => return Err(ApiError::server_error(message)),

@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`: what the model reads, without computing anything.
+//! `/tokenize` and `/detokenize`: conversion between text and tokens, without the engine.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use axum::extract::rejection::BytesRejection;
 use serde::Serialize;
 
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, accept, off_thread_if};
+use crate::api::body::{MAX_INLINE_BYTES, accept, run_blocking_if};
 use crate::prompt::Chat;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::request::tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
@@ -17,10 +17,10 @@ use rooflet_inference_api::openai::request::tokenize::{DetokenizeRequest, Tokeni
 #[derive(Debug, Serialize)]
 pub(crate) struct Tokenized {
     count: usize,
-    /// Longest prompt plus completion.
+    /// Maximum length of prompt plus completion in tokens.
     max_model_len: usize,
     tokens: Vec<u32>,
-    /// As the vocabulary has them, where they are asked for.
+    /// Token texts as in the vocabulary, if requested.
     token_strs: Option<Vec<String>>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) async fn tokenize(
     let body = accept(body)?;
     let request = TokenizeRequest::parse(&body)?;
     check_model(&app, request.model.as_deref())?;
-    off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, move |app| {
+    run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, move |app| {
         tokenized(app, &request)
     })
     .await
@@ -94,10 +94,10 @@ pub(crate) async fn detokenize(
         let text = app.prompter.tokenizer().decode_with_special(&request.tokens);
         text.map_err(|err| ApiError::invalid_value("tokens", err.to_string()))
     };
-    let prompt = off_thread_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, detokenized).await?;
+    let prompt = run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, detokenized).await?;
     Ok(Json(Detokenized { prompt }))
 }
 
-fn check_model(app: &App, asked: Option<&str>) -> Result<(), ApiError> {
-    asked.map_or(Ok(()), |asked| app.check_model(asked))
+fn check_model(app: &App, requested: Option<&str>) -> Result<(), ApiError> {
+    requested.map_or(Ok(()), |requested| app.check_model(requested))
 }

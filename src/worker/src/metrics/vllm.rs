@@ -1,9 +1,9 @@
-//! The worker's figures once more, under the names that vLLM gave them: the Gateway API inference
-//! extension, llm-d and most dashboards read those.
+//! Metrics under the names that vLLM uses. The Gateway API inference extension, llm-d and many
+//! dashboards read these names.
 
 use std::time::Duration;
 
-use super::{KvUse, Outcome};
+use super::{KvCacheUsage, Outcome};
 use rooflet_base::metrics::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, REQUEST_SECONDS, Registry,
     Result,
@@ -13,7 +13,7 @@ use rooflet_base::metrics::{
 pub(super) struct VllmMetrics {
     running: IntGauge,
     waiting: IntGauge,
-    /// Under its newer and its older name.
+    /// Metric under vLLM's current and its deprecated name.
     kv_cache_usage: [Gauge; 2],
     prompt_tokens: IntCounter,
     generation_tokens: IntCounter,
@@ -21,14 +21,14 @@ pub(super) struct VllmMetrics {
     prefix_cache_hits: IntCounter,
     success: IntCounterVec,
     time_to_first_token: Histogram,
-    /// Under its newer and its older name.
+    /// Metric under vLLM's current and its deprecated name.
     inter_token: [Histogram; 2],
     time_per_output_token: Histogram,
     e2e_latency: Histogram,
 }
 
 impl VllmMetrics {
-    /// `model` is the name under which the model is served.
+    /// Registers all metrics with `model`, the served name, as label `model_name`.
     pub(super) fn register(registry: &Registry, model: &str) -> Result<Self> {
         let options =
             |name: &str, help: &str| Opts::new(format!("vllm:{name}"), help).const_label("model_name", model);
@@ -49,7 +49,7 @@ impl VllmMetrics {
             Ok(histogram)
         };
         let kv_cache_usage = |name: &str| -> Result<Gauge> {
-            let help = "Share of the memory for caches that running requests hold, from 0 to 1.";
+            let help = "Fraction of the KV cache memory that running requests use, from 0 to 1.";
             let gauge = Gauge::with_opts(options(name, help))?;
             registry.register(Box::new(gauge.clone()))?;
             Ok(gauge)
@@ -57,50 +57,53 @@ impl VllmMetrics {
         let success = IntCounterVec::new(
             options(
                 "request_success_total",
-                "Completions that ended well, by their finish reason.",
+                "Number of successful completions by finish reason.",
             ),
             &["finished_reason"],
         )?;
         registry.register(Box::new(success.clone()))?;
-        let between = "Time between two tokens of one request.";
+        let inter_token_help = "Duration between two tokens of a request in seconds.";
         Ok(Self {
-            running: gauge("num_requests_running", "Completions being computed.")?,
-            waiting: gauge("num_requests_waiting", "Completions waiting for the engine.")?,
+            running: gauge("num_requests_running", "Number of running completions.")?,
+            waiting: gauge(
+                "num_requests_waiting",
+                "Number of completions waiting for the engine.",
+            )?,
             kv_cache_usage: [
                 kv_cache_usage("kv_cache_usage_perc")?,
                 kv_cache_usage("gpu_cache_usage_perc")?,
             ],
-            prompt_tokens: counter("prompt_tokens_total", "Tokens of prompts.")?,
-            generation_tokens: counter("generation_tokens_total", "Tokens that were generated.")?,
+            prompt_tokens: counter("prompt_tokens_total", "Number of prompt tokens.")?,
+            generation_tokens: counter("generation_tokens_total", "Number of generated tokens.")?,
             prefix_cache_queries: counter(
                 "prefix_cache_queries_total",
-                "Tokens of prompts that were looked up in the prefix cache.",
+                "Number of prompt tokens looked up in the prefix cache.",
             )?,
             prefix_cache_hits: counter(
                 "prefix_cache_hits_total",
-                "Tokens of prompts that were in the prefix cache.",
+                "Number of prompt tokens found in the prefix cache.",
             )?,
             success,
             time_to_first_token: histogram(
                 "time_to_first_token_seconds",
-                "From a request's arrival to its first token.",
+                "Duration from the arrival of a request to its first token in seconds.",
             )?,
             inter_token: [
-                histogram("inter_token_latency_seconds", between)?,
-                histogram("time_per_output_token_seconds", between)?,
+                histogram("inter_token_latency_seconds", inter_token_help)?,
+                histogram("time_per_output_token_seconds", inter_token_help)?,
             ],
             time_per_output_token: histogram(
                 "request_time_per_output_token_seconds",
-                "Mean time between two tokens of a request.",
+                "Mean duration between two tokens of a request in seconds.",
             )?,
             e2e_latency: histogram(
                 "e2e_request_latency_seconds",
-                "From a request's arrival to its end.",
+                "Duration from the arrival of a request to its end in seconds.",
             )?,
         })
     }
 
-    pub(super) fn ended(&self, outcome: Outcome) {
+    pub(super) fn record_outcome(&self, outcome: Outcome) {
         let reason = match outcome {
             Outcome::Stop => "stop",
             Outcome::Length => "length",
@@ -110,43 +113,43 @@ impl VllmMetrics {
         self.success.with_label_values(&[reason]).inc();
     }
 
-    pub(super) fn tokens(&self, prompt: u64, completion: u64) {
+    pub(super) fn record_tokens(&self, prompt: u64, completion: u64) {
         self.prompt_tokens.inc_by(prompt);
         self.generation_tokens.inc_by(completion);
     }
 
-    pub(super) fn prefix(&self, prompt: u64, known: u64) {
+    pub(super) fn record_prefix_lookup(&self, prompt: u64, cached: u64) {
         self.prefix_cache_queries.inc_by(prompt);
-        self.prefix_cache_hits.inc_by(known);
+        self.prefix_cache_hits.inc_by(cached);
     }
 
-    pub(super) fn first_token(&self, after: Duration) {
+    pub(super) fn record_first_token(&self, after: Duration) {
         self.time_to_first_token.observe(after.as_secs_f64());
     }
 
-    pub(super) fn finished(&self, duration: Duration, between_tokens: Option<Duration>) {
+    pub(super) fn record_duration(&self, duration: Duration, inter_token: Option<Duration>) {
         self.e2e_latency.observe(duration.as_secs_f64());
-        if let Some(between) = between_tokens {
-            self.time_per_output_token.observe(between.as_secs_f64());
+        if let Some(inter_token) = inter_token {
+            self.time_per_output_token.observe(inter_token.as_secs_f64());
         }
     }
 
-    pub(super) fn between_tokens(&self, time: Duration) {
+    pub(super) fn record_inter_token(&self, time: Duration) {
         for histogram in &self.inter_token {
             histogram.observe(time.as_secs_f64());
         }
     }
 
-    pub(super) fn show(&self, running: i64, waiting: i64, kv: KvUse) {
+    pub(super) fn update_gauges(&self, running: i64, waiting: i64, kv: KvCacheUsage) {
         self.running.set(running);
         self.waiting.set(waiting);
-        let share = if kv.limit == 0 {
+        let usage = if kv.limit == 0 {
             0.0
         } else {
             kv.held as f64 / kv.limit as f64
         };
         for gauge in &self.kv_cache_usage {
-            gauge.set(share);
+            gauge.set(usage);
         }
     }
 }

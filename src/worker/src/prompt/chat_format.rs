@@ -1,4 +1,4 @@
-//! A model's chat templates, each with how the answers to its prompts are taken apart.
+//! Chat templates of a model, each with the markers for parsing answers to its prompts.
 
 use camino::Utf8Path;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use rooflet_text::template::ChatTemplate;
 use rooflet_text::tokenizer::Tokenizer;
 use rooflet_text::tool_calls::ToolFormat;
 
-/// See the module's text.
+/// Chat template with its markers of reasoning and tool calls.
 #[derive(Debug)]
 pub(super) struct ChatFormat {
     pub(super) template: ChatTemplate,
@@ -31,12 +31,13 @@ impl ChatFormat {
         }
     }
 
-    /// See [`glm`](rooflet_text::tool_calls::glm).
+    /// Returns true if the template expects tool calls as message metadata; see
+    /// [`glm`](rooflet_text::tool_calls::glm).
     pub(super) fn writes_calls_as_metadata(&self) -> bool {
         self.tool_format == ToolFormat::Glm
     }
 
-    /// What may be in the answer to a conversation that was rendered as `prompt`.
+    /// Returns the shape of answers to the conversation `chat`, rendered as `prompt`.
     pub(super) fn answer_shape(&self, prompt: &str, chat: Chat<'_>) -> AnswerShape {
         let reasoning = self.reasoning.filter(|markers| !markers.closed_by(prompt));
         let open = match chat.ending {
@@ -58,16 +59,16 @@ impl ChatFormat {
     }
 }
 
-/// All of a model's.
+/// Chat formats of a model.
 #[derive(Debug)]
 pub(super) struct ChatFormats {
     default: ChatFormat,
-    /// For conversations with tools, where they have a template of their own.
+    /// Separate format for conversations with tools.
     tool_use: Option<ChatFormat>,
 }
 
 impl ChatFormats {
-    /// `None`: the model is none for conversations.
+    /// Loads the chat formats. Returns `None` if the model has no chat template.
     pub(super) fn load(
         dir: &Utf8Path,
         tokenizer_config: Option<&Value>,
@@ -80,7 +81,7 @@ impl ChatFormats {
         }))
     }
 
-    pub(super) fn of(&self, tools: Option<&Tools>) -> &ChatFormat {
+    pub(super) fn select(&self, tools: Option<&Tools>) -> &ChatFormat {
         match &self.tool_use {
             Some(tool_use) if tools.is_some() => tool_use,
             Some(_) | None => &self.default,
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn conversations_with_tools_have_a_template_of_their_own() {
+    fn conversations_with_tools_use_tool_use_template() {
         let prompter = edited(|_, config| {
             config["chat_template"] = json!([
                 {"name": "default", "template": "{{ messages[0].content }}"},
@@ -126,9 +127,9 @@ mod tests {
         assert_eq!(chat(&prompter, messages, &unused).0, "Hi");
     }
 
-    /// As Mistral's first models have it.
+    /// The template is similar to the one of the first Mistral models.
     #[test]
-    fn tools_are_the_user_s_word_where_a_template_refuses_the_system_s() {
+    fn tool_prompt_is_in_user_message_if_template_rejects_system_role() {
         let prompter = edited(|_, config| {
             config["chat_template"] =
                 "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_must_come_is_never_content() {
+    fn partial_required_call_is_never_content() {
         let prompter = edited(|_, config| {
             config["chat_template"] = "{{ messages[-1].content }}{# tools </think> #}".into();
         })
@@ -156,7 +157,7 @@ mod tests {
         };
         let arguments = |json: &str| Part::Call(CallPart::Arguments(json.to_owned()));
         let thought = || Part::Reasoning("Hm".to_owned());
-        // Of one function alone it is known, too, which must be called.
+        // With a single function, both values require the same call.
         for choice in [
             r#""required""#,
             r#"{"type": "function", "function": {"name": "now"}}"#,
@@ -178,11 +179,11 @@ mod tests {
                     vec![begin(), arguments("{}")],
                 ),
             ];
-            for (said, expected) in cases {
+            for (text, expected) in cases {
                 let (_, mut chat) = chat(&prompter, messages, &extra);
-                let mut parts = chat.answer.push(said, 1);
+                let mut parts = chat.answer.push(text, 1);
                 parts.extend(chat.answer.finish());
-                assert_eq!(parts, expected, "{said} of {choice}");
+                assert_eq!(parts, expected, "{text} of {choice}");
             }
         }
         let (_, mut chat) = chat(&prompter, messages, &format!(", {TOOLS}"));
@@ -191,14 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_that_was_begun_is_gone_on_with() {
+    fn continued_message_with_open_reasoning_continues_reasoning() {
         let prompter = edited(|_, config| {
             config["chat_template"] =
                 "{% for m in messages %}[{{ m.content }}]{% endfor %}{# </think> #}".into();
         })
         .unwrap();
-        let goes_on = r#", "continue_final_message": true"#;
-        for (said, thinks) in [
+        let continued = r#", "continue_final_message": true"#;
+        for (message, is_reasoning) in [
             ("<think>\\nBecause", true),
             ("<think>", true),
             ("<think>a</think>b", false),
@@ -206,23 +207,23 @@ mod tests {
             ("a", false),
         ] {
             let messages = format!(
-                r#"[{{"role": "user", "content": "Why?"}}, {{"role": "assistant", "content": "{said}"}}]"#
+                r#"[{{"role": "user", "content": "Why?"}}, {{"role": "assistant", "content": "{message}"}}]"#
             );
-            let (_, mut chat) = chat(&prompter, &messages, goes_on);
-            let part = match thinks {
+            let (_, mut chat) = chat(&prompter, &messages, continued);
+            let part = match is_reasoning {
                 true => Part::Reasoning,
                 false => Part::Content,
             };
             let mut parts = chat.answer.push("so", 1);
             parts.extend(chat.answer.finish());
-            assert_eq!(parts, [part("so".to_owned())], "{said}");
+            assert_eq!(parts, [part("so".to_owned())], "{message}");
         }
     }
 
     const CALL: &str = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
 
     #[test]
-    fn marks_of_a_vocabulary_do_not_matter_where_the_template_knows_no_tools() {
+    fn tool_markers_in_vocabulary_are_ignored_if_template_has_no_tools() {
         for mark in ["<|python_tag|>", "[TOOL_CALLS]"] {
             let prompter = edited(|tokenizer, _| {
                 let added = json!({"id": 1024, "content": mark, "single_word": false, "lstrip": false,
@@ -238,10 +239,10 @@ mod tests {
         }
     }
 
-    /// Its template has no `tool_calls`: a call is a message with `metadata`, and its result an
-    /// observation.
+    /// The template does not read `tool_calls`. A call is a message with `metadata`, and its result
+    /// is a message with the role `observation`.
     #[test]
-    fn calls_of_glm_4_are_messages() {
+    fn renders_calls_of_glm_4_as_messages() {
         let file = concat!(
             concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
             "/e2e/fixtures/templates/glm4_0414.jinja"
@@ -262,10 +263,10 @@ mod tests {
         assert!(chat.answer.has_whole_calls(), "{parts:?}");
     }
 
-    /// DeepSeek's distilled models have marks of their own in vocabulary and template, which is
-    /// told of no tools.
+    /// The distilled DeepSeek models have tool markers in vocabulary and template, but the template
+    /// does not render tool definitions. The tool prompt therefore requests tagged calls.
     #[test]
-    fn calls_are_read_as_they_were_asked_for() {
+    fn parses_calls_in_format_of_tool_prompt() {
         let file = concat!(
             concat!(env!("CARGO_MANIFEST_DIR"), "/../.."),
             "/e2e/fixtures/templates/deepseek_r1_distill.jinja"

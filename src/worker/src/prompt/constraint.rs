@@ -1,5 +1,4 @@
-//! What holds an answer to a format, or to tool calls: from what a request asks for to a grammar
-//! over the model's tokens.
+//! Grammar constraints of answers: construction from response format and tools, and a cache.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,60 +12,66 @@ use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::response_format::ResponseFormat;
 use rooflet_inference_api::openai::tools::{ToolChoice, Tools};
 use rooflet_text::answer::AnswerShape;
+use rooflet_text::grammar::answer_format::{AnswerFormat, AnswerFormatError, ModelSyntax, PermittedCalls};
 use rooflet_text::grammar::constraint::{Constraint, ConstraintError};
-use rooflet_text::grammar::form::{Calls, Form, FormError, Manner};
 use rooflet_text::grammar::vocabulary::Vocabulary;
 
-/// What is kept of the formats of earlier requests, those that were used last. Agents ask for a few
-/// again and again; each takes some megabytes, and odd ones many.
-const MAX_KEPT: usize = 32;
-const MAX_KEPT_BYTES: Bytes = Bytes(64 << 20);
+/// Maximum number of cached constraints. Agents repeat a few formats. A constraint typically needs
+/// a few megabytes, but can need much more.
+const MAX_CACHED: usize = 32;
+/// Maximum total size of cached constraints.
+const MAX_CACHED_BYTES: Bytes = Bytes(64 << 20);
 
-/// Constraints as they begin, by what was asked for, the last one used at the end.
+/// Cache of constraints in their initial state, in the order of their last use.
 #[derive(Debug, Default)]
-pub(super) struct Constraints(Mutex<VecDeque<([u8; 32], Constraint)>>);
+pub(super) struct ConstraintCache(Mutex<VecDeque<([u8; 32], Constraint)>>);
 
-impl Constraints {
+impl ConstraintCache {
     fn get(&self, key: &[u8; 32]) -> Option<Constraint> {
-        let mut kept = lock(&self.0);
-        let place = kept.iter().position(|(own, _)| own == key)?;
-        // One that is worn is made anew.
-        let found = kept.remove(place).filter(|(_, found)| !found.is_worn())?;
+        let mut entries = lock(&self.0);
+        let place = entries.iter().position(|(own, _)| own == key)?;
+        // A constraint that needs a rebuild is removed; the caller builds it again.
+        let found = entries
+            .remove(place)
+            .filter(|(_, found)| !found.needs_rebuild())?;
         let constraint = found.1.clone();
-        kept.push_back(found);
-        tidy(&mut kept);
+        entries.push_back(found);
+        evict(&mut entries);
         Some(constraint)
     }
 
-    fn keep(&self, key: [u8; 32], constraint: Constraint) {
-        let mut kept = lock(&self.0);
-        kept.retain(|(own, _)| *own != key);
-        kept.push_back((key, constraint));
-        tidy(&mut kept);
+    fn insert(&self, key: [u8; 32], constraint: Constraint) {
+        let mut entries = lock(&self.0);
+        entries.retain(|(own, _)| *own != key);
+        entries.push_back((key, constraint));
+        evict(&mut entries);
     }
 }
 
-/// Lets go of those that were not used for longest, but for the last one.
-fn tidy(kept: &mut VecDeque<([u8; 32], Constraint)>) {
+/// Evicts the least recently used constraints beyond the limits. Always keeps the latest one.
+fn evict(entries: &mut VecDeque<([u8; 32], Constraint)>) {
     let mut bytes = Bytes(0);
     let fits = |(index, (_, constraint)): &(usize, &([u8; 32], Constraint))| {
         bytes += constraint.bytes().unwrap_or(Bytes(0));
-        *index == 0 || (*index < MAX_KEPT && bytes <= MAX_KEPT_BYTES)
+        *index == 0 || (*index < MAX_CACHED && bytes <= MAX_CACHED_BYTES)
     };
-    let keep = kept.iter().rev().enumerate().take_while(fits).count();
-    kept.drain(..kept.len() - keep);
+    let count = entries.iter().rev().enumerate().take_while(fits).count();
+    entries.drain(..entries.len() - count);
 }
 
-/// All that a constraint follows from, besides the model.
+/// Returns the cache key: hash of all inputs that determine a constraint, except the model.
 fn key(format: Option<&ResponseFormat>, tools: Option<&Tools>, shape: &AnswerShape) -> [u8; 32] {
     let tools = tools.map(|tools| (&tools.functions, &tools.choice, tools.parallel));
     let format = format.map(|format| &format.content);
-    let asked = format!("{format:?} {tools:?} {:?}", shape.reasoning);
-    Sha256::digest(asked.as_bytes()).into()
+    let inputs = format!("{format:?} {tools:?} {:?}", shape.reasoning);
+    Sha256::digest(inputs.as_bytes()).into()
 }
 
 impl Prompter {
-    /// What holds an answer to its format and to the calls it must make.
+    /// Returns the constraint for a response format and tools. `None`: the answer is unconstrained.
+    ///
+    /// # Errors
+    /// Returns an error if no grammar can enforce the format.
     pub(super) fn constraint(
         &self,
         format: Option<&ResponseFormat>,
@@ -74,34 +79,34 @@ impl Prompter {
         shape: &AnswerShape,
     ) -> Result<Option<Constraint>, ApiError> {
         let must_call = tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
-        if format.is_none() && !tools.is_some_and(Tools::constrain) {
+        if format.is_none() && !tools.is_some_and(Tools::is_constrained) {
             return Ok(None);
         }
         let key = key(format, tools, shape);
         if let Some(constraint) = self.constraints.get(&key) {
             return Ok(Some(constraint));
         }
-        let wanted = |tools: &Tools, name: &str| match &tools.choice {
+        let is_callable = |tools: &Tools, name: &str| match &tools.choice {
             ToolChoice::Auto | ToolChoice::Required => true,
             ToolChoice::Function(only) => only == name,
         };
-        let calls = tools.map(|tools| Calls {
+        let calls = tools.map(|tools| PermittedCalls {
             functions: tools
                 .functions
                 .iter()
-                .filter(|function| wanted(tools, &function.name))
-                .map(|function| (tools.place(&function.name).unwrap_or(0), function))
+                .filter(|function| is_callable(tools, &function.name))
+                .map(|function| (tools.index_of(&function.name).unwrap_or(0), function))
                 .collect(),
             parallel: tools.parallel,
-            // Nothing else is asked for than that strict functions are called well.
+            // In this case, the grammar only constrains the arguments of strict functions.
             optional: format.is_none() && !must_call,
         });
-        let form = Form {
-            // An answer that must be a call has no content.
+        let answer_format = AnswerFormat {
+            // An answer that must call a function has no content.
             content: format.filter(|_| !must_call).map(|format| &format.content),
             calls,
         };
-        let manner = Manner {
+        let syntax = ModelSyntax {
             tokenizer: &self.tokenizer,
             reasoning: shape.reasoning,
             tool_format: shape.tool_format,
@@ -111,14 +116,17 @@ impl Prompter {
             Some(_) | None if must_call => "tool_choice",
             Some(_) | None => "tools",
         };
-        let grammar = form.grammar(&manner).map_err(|err| {
+        let grammar = answer_format.grammar(&syntax).map_err(|err| {
             let param = match &err {
-                FormError::Parameters { function, .. } => format!("tools[{function}].function.parameters"),
-                FormError::Schema(_) | FormError::Pattern(_) | FormError::TooLarge(_) | FormError::Empty => {
-                    param.to_owned()
+                AnswerFormatError::Parameters { function, .. } => {
+                    format!("tools[{function}].function.parameters")
                 }
+                AnswerFormatError::Schema(_)
+                | AnswerFormatError::Pattern(_)
+                | AnswerFormatError::TooLarge(_)
+                | AnswerFormatError::Empty => param.to_owned(),
             };
-            ApiError::invalid_value(&param, format!("'{param}' cannot be held to: {err}."))
+            ApiError::invalid_value(&param, format!("'{param}' cannot be enforced: {err}."))
         })?;
         let size = self.vocab_size as usize;
         let vocabulary = self
@@ -126,19 +134,19 @@ impl Prompter {
             .get_or_init(|| Vocabulary::new(&self.tokenizer, size).map(Arc::new));
         let vocabulary = vocabulary.clone().ok_or_else(|| {
             let message = format!(
-                "'{param}' is not supported for this model: its tokens do not say what text they are."
+                "'{param}' is not supported for this model: its tokenizer does not define the text of its tokens."
             );
             ApiError::unsupported(param, message)
         })?;
         let begin = || {
             let mut constraint = Constraint::new(grammar, vocabulary)?;
-            // Here, where it holds up nobody: the engine finds it done.
+            // Computes the first mask on this thread, so that the engine thread does not have to.
             constraint.mask()?;
-            self.constraints.keep(key, constraint.clone());
+            self.constraints.insert(key, constraint.clone());
             Ok(constraint)
         };
         begin().map(Some).map_err(|err: ConstraintError| {
-            ApiError::invalid_value(param, format!("'{param}' cannot be held to: {err}."))
+            ApiError::invalid_value(param, format!("'{param}' cannot be enforced: {err}."))
         })
     }
 }
@@ -159,21 +167,24 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_built_once_and_the_oldest_forgotten() {
+    fn caches_constraints_and_evicts_oldest() {
         let prompter = prompter(1000);
-        let kept = || prompter.constraints.0.lock().unwrap().len();
+        let cached = || prompter.constraints.0.lock().unwrap().len();
         let choice = |text: &str| format!(r#""guided_choice": ["{text}"]"#);
         let first = constraint(&prompter, &choice("a")).mask().unwrap();
         let again = constraint(&prompter, &choice("a")).mask().unwrap();
-        assert!(std::sync::Arc::ptr_eq(&first, &again), "found, not built");
+        assert!(
+            std::sync::Arc::ptr_eq(&first, &again),
+            "the cache has the constraint"
+        );
         let other = constraint(&prompter, &choice("b")).mask().unwrap();
         assert_ne!(first, other);
-        for number in 0..super::MAX_KEPT {
+        for number in 0..super::MAX_CACHED {
             constraint(&prompter, &choice(&number.to_string()));
         }
-        assert_eq!(kept(), super::MAX_KEPT);
-        let anew = constraint(&prompter, &choice("a")).mask().unwrap();
-        assert!(!std::sync::Arc::ptr_eq(&first, &anew));
-        assert_eq!(first, anew);
+        assert_eq!(cached(), super::MAX_CACHED);
+        let rebuilt = constraint(&prompter, &choice("a")).mask().unwrap();
+        assert!(!std::sync::Arc::ptr_eq(&first, &rebuilt));
+        assert_eq!(first, rebuilt);
     }
 }

@@ -1,9 +1,9 @@
-//! How tokens are chosen where a request does not say.
+//! Default sampling parameters of a model.
 
 use serde_json::Value;
 
-/// Sampling where the request does not say, from `generation_config.json`: the fields that vLLM
-/// takes from it, too. What is out of range there counts as not said.
+/// Sampling parameters for requests that omit them, from the fields of `generation_config.json`
+/// that vLLM also reads. Values out of range are ignored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SamplingDefaults {
     pub(super) temperature: f32,
@@ -46,35 +46,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sampling_defaults_come_from_the_model() {
+    fn reads_sampling_defaults_from_generation_config() {
         let defaults = |config: Value| SamplingDefaults::new(Some(&config));
-        let expect = |temperature, top_p, top_k| SamplingDefaults {
+        let defaults_with = |temperature, top_p, top_k| SamplingDefaults {
             temperature,
             top_p,
             top_k,
             min_p: 0.0,
             repetition_penalty: 1.0,
         };
-        assert_eq!(SamplingDefaults::new(None), expect(1.0, 1.0, 0));
+        assert_eq!(SamplingDefaults::new(None), defaults_with(1.0, 1.0, 0));
         assert_eq!(
             defaults(json!({"temperature": 0.6, "top_p": 0.95, "top_k": 20})),
-            expect(0.6, 0.95, 20)
+            defaults_with(0.6, 0.95, 20)
         );
         assert_eq!(
             defaults(json!({"do_sample": false, "temperature": 0.6})),
-            expect(0.0, 1.0, 0)
+            defaults_with(0.0, 1.0, 0)
         );
         assert_eq!(
             defaults(json!({"min_p": 0.05, "repetition_penalty": 1.1})),
             SamplingDefaults {
                 min_p: 0.05,
                 repetition_penalty: 1.1,
-                ..expect(1.0, 1.0, 0)
+                ..defaults_with(1.0, 1.0, 0)
             }
         );
         assert_eq!(
             defaults(json!({"min_p": 2, "repetition_penalty": 0})),
-            expect(1.0, 1.0, 0)
+            defaults_with(1.0, 1.0, 0)
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Where a model's directory has its chat templates, and the names of tokens that these use.
+//! Files of a model directory that contain chat templates and the special tokens for them.
 
 use camino::Utf8Path;
 use serde_json::{Map, Value};
@@ -9,12 +9,12 @@ use rooflet_model::checkpoint::TOOL_USE_FILE;
 use rooflet_text::template::{ChatTemplate, Sources, sources_in};
 use rooflet_text::tokenizer::token_text;
 
-const SHARED: &str = "tokenizer_config.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// A model's chat templates.
 pub(super) struct Templates {
     pub(super) default: ChatTemplate,
-    /// The one for conversations with tools, where the model has two.
+    /// Separate template for conversations with tools.
     pub(super) tool_use: Option<ChatTemplate>,
 }
 
@@ -24,10 +24,10 @@ pub(super) fn read_json(dir: &Utf8Path, file: &'static str) -> Result<Option<Val
         .transpose()
 }
 
-/// `tokenizer_config.json`. Where it does not list the added tokens, the tokens of
-/// `special_tokens_map.json` go before its own, as in the reference.
+/// Reads `tokenizer_config.json`. If that file has no `added_tokens_decoder`, the tokens of
+/// `special_tokens_map.json` replace its own, as in transformers.
 pub(super) fn read_tokenizer_config(dir: &Utf8Path) -> Result<Option<Value>, PromptError> {
-    let config = read_json(dir, SHARED)?;
+    let config = read_json(dir, TOKENIZER_CONFIG)?;
     let lists_added_tokens = |config: &Map<String, Value>| config.contains_key("added_tokens_decoder");
     let Some(Value::Object(tokens)) = read_json(dir, "special_tokens_map.json")? else {
         return Ok(config);
@@ -50,13 +50,14 @@ fn read(dir: &Utf8Path, file: &'static str) -> Result<Option<String>, PromptErro
     read_optional(dir, file, MAX_CONFIG_BYTES).map_err(|err| PromptError::Read { err })
 }
 
-/// Files of their own go before `tokenizer_config.json`, as in the reference.
+/// Loads the chat templates. Template files have precedence over `tokenizer_config.json`, as in
+/// transformers.
 pub(super) fn load_templates(
     dir: &Utf8Path,
     tokenizer_config: Option<&Value>,
 ) -> Result<Option<Templates>, PromptError> {
-    const OWN: &str = "chat_template.jinja";
-    const OLD: &str = "chat_template.json";
+    const TEMPLATE_FILE: &str = "chat_template.jinja";
+    const LEGACY_FILE: &str = "chat_template.json";
     let invalid = |err| PromptError::Template { err };
     let in_json = |file, config: Option<&Value>| match config {
         Some(config) => Ok(sources_in(file, config)
@@ -64,14 +65,14 @@ pub(super) fn load_templates(
             .map(|sources| (file, sources))),
         None => Ok(None),
     };
-    let found = match read(dir, OWN)? {
+    let found = match read(dir, TEMPLATE_FILE)? {
         Some(default) => {
             let tool_use = None;
-            Some((OWN, Sources { default, tool_use }))
+            Some((TEMPLATE_FILE, Sources { default, tool_use }))
         }
-        None => match in_json(SHARED, tokenizer_config)? {
+        None => match in_json(TOKENIZER_CONFIG, tokenizer_config)? {
             Some(found) => Some(found),
-            None => in_json(OLD, read_json(dir, OLD)?.as_ref())?,
+            None => in_json(LEGACY_FILE, read_json(dir, LEGACY_FILE)?.as_ref())?,
         },
     };
     let Some((file, sources)) = found else {
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_two_files_are_put_together() {
+    fn special_tokens_map_replaces_tokens_unless_added_tokens_are_listed() {
         let read = |config: &str| {
             let tokens =
                 r#"{"bos_token": {"content": "b"}, "unk_token": "u", "additional_special_tokens": ["x"]}"#;
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_for_tools_may_be_a_file_of_its_own() {
+    fn tool_use_template_is_read_from_its_file_or_from_config() {
         let sources = |files: &[(&str, &str)], config: Option<&Value>| {
             let dir = dir(files);
             let found = load_templates(dir.path(), config).unwrap();

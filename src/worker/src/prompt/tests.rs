@@ -12,17 +12,18 @@ pub(super) fn prompter(context_tokens: usize) -> Prompter {
     Prompter::load(&dir, &config, context_tokens).unwrap()
 }
 
-/// Of the example's model with other text files: its tokenizer.json and tokenizer_config.json.
+/// Loads the example model after `edit` has changed its tokenizer.json and tokenizer_config.json.
 pub(super) fn edited(edit: impl FnOnce(&mut Value, &mut Value)) -> Result<Prompter, PromptError> {
-    let own = Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/models/guide");
+    let model =
+        Utf8PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("examples/models/guide");
     let dir = TempDir::new();
     let dir = dir.path();
     let [mut tokenizer, mut config] = ["tokenizer.json", "tokenizer_config.json"]
-        .map(|file| serde_json::from_slice(&std::fs::read(own.join(file)).unwrap()).unwrap());
+        .map(|file| serde_json::from_slice(&std::fs::read(model.join(file)).unwrap()).unwrap());
     edit(&mut tokenizer, &mut config);
     std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
     std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).unwrap();
-    let config = ModelConfig::parse(&std::fs::read_to_string(own.join("config.json")).unwrap()).unwrap();
+    let config = ModelConfig::parse(&std::fs::read_to_string(model.join("config.json")).unwrap()).unwrap();
     Prompter::load(dir, &config, 1000)
 }
 
@@ -39,7 +40,7 @@ fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError
 }
 
 #[test]
-fn a_completion_ends_at_the_context_s_end() {
+fn limits_max_tokens_to_remaining_context() {
     // The prompt has 12 tokens.
     let options = |max_tokens| Options {
         max_tokens,
@@ -57,7 +58,7 @@ fn a_completion_ends_at_the_context_s_end() {
 }
 
 #[test]
-fn prompts_of_tokens_are_checked() {
+fn rejects_empty_prompts_and_unknown_tokens() {
     let text = |prompt| prompter(100).text(&prompt, false, &Options::default());
     assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().prompt, [5, 6]);
     assert_eq!(text(Prompt::Tokens(vec![5, 6])).unwrap().max_tokens, 16);
@@ -74,9 +75,9 @@ fn prompts_of_tokens_are_checked() {
     }
 }
 
-/// As in Gemma 3's text models, whose tokenizer has the mark of an image behind the last row.
+/// The tokenizer of Gemma 3's text models has an image token beyond the last row of the embedding.
 #[test]
-fn a_token_without_weights_is_refused_where_a_request_has_it() {
+fn rejects_requests_with_tokens_beyond_vocabulary() {
     let prompter = edited(|tokenizer, _| {
         let added = json!({"id": 1024, "content": "<image>", "single_word": false, "lstrip": false,
                            "rstrip": false, "normalized": false, "special": true});
@@ -87,25 +88,25 @@ fn a_token_without_weights_is_refused_where_a_request_has_it() {
     assert!(text("What is rooflet?").is_ok());
     assert_eq!(
         text("What is <image>?").unwrap_err().message,
-        "'prompt' names token 1024 (<image>), but the model's vocabulary ends at 1023."
+        "'prompt' contains token 1024 (<image>), which is out of vocabulary: the largest token ID is 1023."
     );
 }
 
-/// What is far too long is not made tokens as a whole: that takes hundreds of bytes for each byte.
+/// Tokenization of a complete text needs hundreds of bytes of memory per byte.
 #[test]
-fn a_text_that_is_plainly_too_long_is_refused_before_it_is_read_whole() {
+fn rejects_very_long_text_without_tokenizing_all_of_it() {
     let prompter = prompter(1000);
-    let said = |bytes: usize| {
+    let overrun = |bytes: usize| {
         let text = Prompt::Text("0,".repeat(bytes / 2));
         let err = prompter.text(&text, false, &Options::default()).unwrap_err();
         assert_eq!(err.code, Some(ErrorCode::ContextLengthExceeded));
         err.overrun.unwrap()
     };
-    let long = said(200_000);
-    assert!(long.is_whole && long.prompt_tokens > 10_000, "{long:?}");
-    let longer = said(2_000_000);
-    assert!(!longer.is_whole, "{longer:?}");
-    // It stops with the first piece.
+    let long = overrun(200_000);
+    assert!(long.is_exact && long.prompt_tokens > 10_000, "{long:?}");
+    let longer = overrun(2_000_000);
+    assert!(!longer.is_exact, "{longer:?}");
+    // Counting stops after the first piece.
     assert!((1001..100_000).contains(&longer.prompt_tokens), "{longer:?}");
     let err = ApiError::context_length_exceeded("prompt", longer, false);
     assert!(
@@ -116,7 +117,7 @@ fn a_text_that_is_plainly_too_long_is_refused_before_it_is_read_whole() {
 }
 
 #[test]
-fn tokens_in_pieces_are_about_those_of_the_whole() {
+fn token_count_in_pieces_is_close_to_exact_count() {
     let prompter = prompter(1000);
     let text = "What is rooflet? \u{e9}".repeat(20_000);
     let whole = prompter.tokenizer().encode_prompt(&text).unwrap().len();
@@ -124,19 +125,19 @@ fn tokens_in_pieces_are_about_those_of_the_whole() {
     assert!(pieces.abs_diff(whole) < 100, "{pieces} of {whole}");
 }
 
-fn opened(prompter: &Prompter, said: &str) -> Result<String, ApiError> {
+fn render_continued(prompter: &Prompter, text: &str) -> Result<String, ApiError> {
     let chat = Chat {
-        messages: &[message::user("Say m."), message::said("assistant", said)],
+        messages: &[message::user("Say m."), message::with_role("assistant", text)],
         variables: &Members::default(),
         tools: None,
         ending: PromptEnd::OpenMessage,
     };
-    prompter.rendered(chat, &Zoned::default())
+    prompter.render_chat(chat, &Zoned::default())
 }
 
 #[test]
-fn a_message_is_gone_on_with_where_it_ends() {
-    // Some of these are in what the template writes behind them.
+fn prompt_of_continued_message_ends_with_its_text() {
+    // Some of these texts also occur in the template's text after the message.
     let prompts = |template: Option<&str>| {
         edited(|_, config| {
             if let Some(template) = template {
@@ -151,17 +152,17 @@ fn a_message_is_gone_on_with_where_it_ends() {
             "{% for m in messages %}<s>\n{{ m.content | trim }}</s>{% endfor %}",
         )),
     );
-    for said in ["<", "m", "en", "|", "im_end", "s>", "", "The m", " a\n b \n"] {
-        let text = opened(&own, said).unwrap();
+    for message in ["<", "m", "en", "|", "im_end", "s>", "", "The m", " a\n b \n"] {
+        let text = render_continued(&own, message).unwrap();
         assert!(
-            text.ends_with(&format!("<|im_start|>assistant\n{said}")),
+            text.ends_with(&format!("<|im_start|>assistant\n{message}")),
             "{text:?}"
         );
-        let text = opened(&trims, said).unwrap();
-        assert_eq!(text, format!("<s>\nSay m.</s><s>\n{}", said.trim()));
+        let text = render_continued(&trims, message).unwrap();
+        assert_eq!(text, format!("<s>\nSay m.</s><s>\n{}", message.trim()));
     }
     let changes = prompts(Some("{% for m in messages %}{{ m.content | upper }}{% endfor %}"));
-    assert!(opened(&changes, "a").is_err());
+    assert!(render_continued(&changes, "a").is_err());
     let cuts = prompts(Some("{{ messages[-1].content.split('-')[-1] }}"));
-    assert!(opened(&cuts, "a-b").is_err());
+    assert!(render_continued(&cuts, "a-b").is_err());
 }

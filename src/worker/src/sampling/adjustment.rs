@@ -1,12 +1,15 @@
-//! What a request changes about its logits before a token is chosen: a bias for some tokens,
-//! penalties for those that have been. The counts live on the device, where they take a token that
-//! has not been read yet. Rows are computed together and independently; one without a bias or
-//! penalty is not computed here at all.
+//! Logit bias and penalties, applied before sampling.
 //!
-//! The formulas: `logit + bias`; a token of prompt or answer has its logit divided by the
-//! repetition penalty, or multiplied where it is below zero (Keskar et al. 2019, CTRL, section 4.1,
-//! as transformers has it); then `- frequency × count - presence × (count > 0)` over the answer's
-//! tokens (OpenAI's API reference).
+//! Token counts are on the device, so that they can include a token that the host has not read yet.
+//! All rows with a bias or penalty are computed together, and each row independently of the others.
+//! Other rows are not part of the computation.
+//!
+//! Formulas, in this order:
+//! - Bias: `logit + bias`.
+//! - Repetition penalty for tokens of prompt or answer: `logit / penalty` if the logit is positive,
+//!   `logit × penalty` otherwise (Keskar et al. 2019, CTRL, section 4.1, as in transformers).
+//! - Frequency and presence penalty for tokens of the answer:
+//!   `logit - frequency × count - presence × (count > 0)` (OpenAI's API reference).
 
 use std::collections::BTreeMap;
 
@@ -17,16 +20,16 @@ use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use crate::sampling::sampler::{column, indices};
 
-/// What a request asks for.
+/// Logit bias and penalties of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Penalties {
-    /// By token.
+    /// Logit bias by token ID.
     pub bias: BTreeMap<u32, f32>,
-    /// 0 = none.
+    /// Presence penalty; 0: off.
     pub presence: f32,
-    /// 0 = none.
+    /// Frequency penalty; 0: off.
     pub frequency: f32,
-    /// 1 = none.
+    /// Repetition penalty; 1: off.
     pub repetition: f32,
 }
 
@@ -41,28 +44,29 @@ impl Default for Penalties {
     }
 }
 
-/// One row's state.
+/// Bias, penalties and token history of one row.
 #[derive(Debug, Clone)]
 pub(crate) struct Adjustment {
     presence: f32,
     frequency: f32,
     repetition: f32,
-    /// `[1, vocabulary]`.
+    /// Logit bias, `[1, vocabulary]`.
     bias: Option<Array>,
     history: Option<History>,
 }
 
-/// Both `[1, vocabulary]`.
+/// Token history of one row; both arrays are `[1, vocabulary]`.
 #[derive(Debug, Clone)]
 struct History {
-    /// How often each token has been chosen.
+    /// Number of occurrences of each token in the answer.
     counts: Array,
-    /// 1 where a token is in the prompt.
+    /// 1 for each token of the prompt, 0 for other tokens.
     prompt: Array,
 }
 
 impl Adjustment {
-    /// Before the first token; `None` where the request changes nothing.
+    /// Returns the state before the first token. `None`: the request has neither bias nor
+    /// penalties.
     pub(crate) fn new(penalties: &Penalties, prompt: &[u32], vocabulary: i32) -> Option<Self> {
         if *penalties == Penalties::default() {
             return None;
@@ -73,10 +77,10 @@ impl Adjustment {
             frequency,
             repetition,
         } = penalties;
-        let counted = *presence != 0.0 || *frequency != 0.0 || *repetition != 1.0;
+        let has_penalties = *presence != 0.0 || *frequency != 0.0 || *repetition != 1.0;
         let history = || History {
             counts: dense(vocabulary, std::iter::empty()),
-            // Only repetition asks for it.
+            // Only the repetition penalty needs the prompt.
             prompt: match *repetition {
                 1.0 => dense(vocabulary, std::iter::empty()),
                 _ => dense(vocabulary, prompt.iter().map(|token| (*token, 1.0))),
@@ -88,12 +92,13 @@ impl Adjustment {
             repetition: *repetition,
             bias: (!bias.is_empty())
                 .then(|| dense(vocabulary, bias.iter().map(|(token, bias)| (*token, *bias)))),
-            history: counted.then(history),
+            history: has_penalties.then(history),
         })
     }
 }
 
-/// `[1, vocabulary]`, zero where nothing is said. Every token is in the vocabulary.
+/// Returns `[1, vocabulary]` with the given values and zeros elsewhere. All tokens must be in the
+/// vocabulary.
 fn dense(vocabulary: i32, values: impl Iterator<Item = (u32, f32)>) -> Array {
     let mut all = vec![0.0; vocabulary.unsigned_abs() as usize];
     for (token, value) in values {
@@ -102,19 +107,20 @@ fn dense(vocabulary: i32, values: impl Iterator<Item = (u32, f32)>) -> Array {
     Array::from_slice(&all, &[1, vocabulary])
 }
 
-/// Logits as a pass's rows have changed them.
+/// Logits of all rows after bias and penalties.
 #[derive(Debug)]
 pub(crate) struct Adjusted<'a> {
-    /// `[rows, vocabulary]`.
+    /// Adjusted logits, `[rows, vocabulary]`.
     pub logits: Array,
-    /// Rows that changed theirs.
+    /// Rows with an adjustment.
     rows: Vec<(usize, &'a Adjustment)>,
-    /// Their counts, `[rows that changed theirs, vocabulary]`, where any of them counts.
+    /// Token counts of the adjusted rows, `[adjusted rows, vocabulary]`. `None`: no row has
+    /// penalties.
     counts: Option<Array>,
 }
 
 impl<'a> Adjusted<'a> {
-    /// `logits` are `[rows, vocabulary]`; `adjustments` has an entry for each row. Lazy.
+    /// Adjusts `logits`, `[rows, vocabulary]`. `adjustments` has one entry per row. Lazy.
     pub(crate) fn new(
         logits: &Array,
         adjustments: impl Iterator<Item = Option<&'a Adjustment>>,
@@ -133,41 +139,40 @@ impl<'a> Adjusted<'a> {
                 counts: None,
             });
         }
-        let of: Vec<&Adjustment> = rows.iter().map(|(_, adjustment)| *adjustment).collect();
+        let row_states: Vec<&Adjustment> = rows.iter().map(|(_, adjustment)| *adjustment).collect();
         if plain.is_empty() {
-            let (logits, counts) = apply(logits, &of)?;
+            let (logits, counts) = apply(logits, &row_states)?;
             return Ok(Self { logits, rows, counts });
         }
         let places: Vec<usize> = rows.iter().map(|(row, _)| *row).collect();
-        let (changed, counts) = apply(&take_axis(logits, indices(&places), 0)?, &of)?;
-        // Back to the order of the rows.
-        let mut back = vec![0; rows.len() + plain.len()];
+        let (changed, counts) = apply(&take_axis(logits, indices(&places), 0)?, &row_states)?;
+        // Restores the order of the rows.
+        let mut order = vec![0; rows.len() + plain.len()];
         for (place, row) in places.iter().chain(&plain).enumerate() {
-            back[*row] = place;
+            order[*row] = place;
         }
         let both = concatenate(&[changed, take_axis(logits, indices(&plain), 0)?], 0)?;
         Ok(Self {
-            logits: take_axis(both, indices(&back), 0)?,
+            logits: take_axis(both, indices(&order), 0)?,
             rows,
             counts,
         })
     }
 
-    /// The rows' state when `tokens`, `[rows]`, have been chosen, of those whose state changes.
-    /// Lazy.
+    /// Returns the states of all rows with penalties after `tokens`, `[rows]`, were sampled. Lazy.
     pub(crate) fn after(self, tokens: &Array) -> Result<Vec<(usize, Adjustment)>> {
         let Some(counts) = self.counts else {
             return Ok(Vec::new());
         };
         let places: Vec<usize> = self.rows.iter().map(|(row, _)| *row).collect();
-        let chosen = take_axis(tokens, indices(&places), 0)?.expand_dims(-1)?;
+        let sampled = take_axis(tokens, indices(&places), 0)?.expand_dims(-1)?;
         let vocabulary = ops::arange::<_, u32>(0, counts.dim(-1), None)?;
-        let counts = counts.add(vocabulary.eq(chosen)?.as_dtype(Dtype::Float32)?)?;
-        let each = split_equal(&counts, counts.dim(0), 0)?;
-        let counted = self
+        let counts = counts.add(vocabulary.eq(sampled)?.as_dtype(Dtype::Float32)?)?;
+        let row_counts = split_equal(&counts, counts.dim(0), 0)?;
+        let states = self
             .rows
             .into_iter()
-            .zip(each)
+            .zip(row_counts)
             .filter_map(|((row, before), counts)| {
                 let history = History {
                     counts,
@@ -179,37 +184,37 @@ impl<'a> Adjusted<'a> {
                 };
                 Some((row, after))
             });
-        Ok(counted.collect())
+        Ok(states.collect())
     }
 }
 
-/// Changed logits, and the rows' counts. A row that lacks one of the changes goes through it with
-/// values that leave every bit as it is.
+/// Returns adjusted logits and token counts. For a row without a particular adjustment, the neutral
+/// value of that adjustment leaves the logits unchanged to the bit.
 fn apply(logits: &Array, rows: &[&Adjustment]) -> Result<(Array, Option<Array>)> {
-    let nothing = ops::zeros_dtype(&[1, logits.dim(-1)], Dtype::Float32)?;
-    let stacked = |of: fn(&Adjustment) -> Option<&Array>| -> Result<Option<Array>> {
-        if rows.iter().all(|row| of(row).is_none()) {
+    let zeros = ops::zeros_dtype(&[1, logits.dim(-1)], Dtype::Float32)?;
+    let stack = |field: fn(&Adjustment) -> Option<&Array>| -> Result<Option<Array>> {
+        if rows.iter().all(|row| field(row).is_none()) {
             return Ok(None);
         }
-        let each: Vec<&Array> = rows.iter().map(|row| of(row).unwrap_or(&nothing)).collect();
-        concatenate(&each, 0).map(Some)
+        let arrays: Vec<&Array> = rows.iter().map(|row| field(row).unwrap_or(&zeros)).collect();
+        concatenate(&arrays, 0).map(Some)
     };
-    let each =
+    let per_row =
         |value: fn(&Adjustment) -> f32| column(&rows.iter().map(|row| value(row)).collect::<Vec<f32>>());
     let any = |value: fn(&Adjustment) -> bool| rows.iter().any(|row| value(row));
 
     let mut logits = logits.clone();
-    if let Some(bias) = stacked(|row| row.bias.as_ref())? {
+    if let Some(bias) = stack(|row| row.bias.as_ref())? {
         logits = logits.add(bias)?;
     }
-    let Some(counts) = stacked(|row| Some(&row.history.as_ref()?.counts))? else {
+    let Some(counts) = stack(|row| Some(&row.history.as_ref()?.counts))? else {
         return Ok((logits, None));
     };
     let zero = Array::from_f32(0.0);
     if any(|row| row.repetition != 1.0)
-        && let Some(prompt) = stacked(|row| Some(&row.history.as_ref()?.prompt))?
+        && let Some(prompt) = stack(|row| Some(&row.history.as_ref()?.prompt))?
     {
-        let penalty = each(|row| row.repetition);
+        let penalty = per_row(|row| row.repetition);
         let penalised = select(
             logits.gt(&zero)?,
             logits.divide(&penalty)?,
@@ -218,11 +223,11 @@ fn apply(logits: &Array, rows: &[&Adjustment]) -> Result<(Array, Option<Array>)>
         logits = select(counts.add(prompt)?.gt(&zero)?, penalised, logits)?;
     }
     if any(|row| row.frequency != 0.0) {
-        logits = logits.subtract(counts.multiply(each(|row| row.frequency))?)?;
+        logits = logits.subtract(counts.multiply(per_row(|row| row.frequency))?)?;
     }
     if any(|row| row.presence != 0.0) {
         let present = counts.gt(&zero)?.as_dtype(Dtype::Float32)?;
-        logits = logits.subtract(present.multiply(each(|row| row.presence))?)?;
+        logits = logits.subtract(present.multiply(per_row(|row| row.presence))?)?;
     }
     Ok((logits, Some(counts)))
 }
@@ -254,12 +259,12 @@ mod tests {
             })
     }
 
-    /// The formulas of the module's text, one token at a time.
-    fn expected(logits: &[f32], penalties: &Penalties, prompt: &[u32], said: &[u32]) -> Vec<f32> {
+    /// Computes the formulas of the module documentation, one token at a time.
+    fn expected(logits: &[f32], penalties: &Penalties, prompt: &[u32], answer: &[u32]) -> Vec<f32> {
         let adjusted = logits.iter().enumerate().map(|(token, logit)| {
             let token = token as u32;
             let mut logit = logit + penalties.bias.get(&token).unwrap_or(&0.0);
-            let count = said.iter().filter(|other| **other == token).count();
+            let count = answer.iter().filter(|other| **other == token).count();
             if count > 0 || prompt.contains(&token) {
                 logit = if logit > 0.0 {
                     logit / penalties.repetition
@@ -275,9 +280,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Greedy rows, some of which change nothing, over several steps that are not read between.
+        /// Runs several greedy steps, some rows without adjustments, before reading any result.
         #[test]
-        fn rows_say_what_the_formulas_say(
+        fn greedy_tokens_match_formulas(
             rows in proptest::collection::vec(
                 (any_penalties(), proptest::collection::vec(0..VOCABULARY as u32, 1..4)), 1..5,
             ),
@@ -297,7 +302,7 @@ mod tests {
                 .iter()
                 .map(|(penalties, prompt)| Adjustment::new(penalties, prompt, VOCABULARY as i32))
                 .collect();
-            let mut chosen = Vec::new();
+            let mut sampled = Vec::new();
             for logits in &steps {
                 let logits = Array::from_slice(&logits[..count * VOCABULARY], &[count as i32, VOCABULARY as i32]);
                 let draws: Vec<Draw<'_>> = samplings
@@ -309,17 +314,17 @@ mod tests {
                 for (row, state) in choice.adjustments {
                     states[row] = Some(state);
                 }
-                chosen.push(choice.tokens);
+                sampled.push(choice.tokens);
             }
-            let mut said = vec![Vec::new(); count];
-            for (tokens, logits) in chosen.iter().zip(&steps) {
+            let mut answers = vec![Vec::new(); count];
+            for (tokens, logits) in sampled.iter().zip(&steps) {
                 for (row, token) in tokens.to_vec_exact::<u32>().unwrap().into_iter().enumerate() {
                     let (penalties, prompt) = &rows[row];
                     let logits = &logits[row * VOCABULARY..][..VOCABULARY];
-                    let expected = expected(logits, penalties, prompt, &said[row]);
-                    let most = expected.iter().copied().fold(f32::MIN, f32::max);
-                    prop_assert!(expected[token as usize] >= most - 1e-5, "{token} of {expected:?}");
-                    said[row].push(token);
+                    let expected = expected(logits, penalties, prompt, &answers[row]);
+                    let maximum = expected.iter().copied().fold(f32::MIN, f32::max);
+                    prop_assert!(expected[token as usize] >= maximum - 1e-5, "{token} of {expected:?}");
+                    answers[row].push(token);
                 }
             }
         }

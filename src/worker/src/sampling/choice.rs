@@ -1,4 +1,4 @@
-//! The next tokens of all rows of a pass, chosen on the device, with what is computed beside them.
+//! Sampling of the next tokens of all rows on the device, with logprobs and penalty states.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::select;
@@ -8,30 +8,30 @@ use crate::sampling::adjustment::{Adjusted, Adjustment};
 use crate::sampling::logprobs::Logprobs;
 use crate::sampling::sampler::{Draw, sample};
 
-/// Submitted, not read.
+/// Sampled tokens, submitted to the device but not yet read.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// `[rows]`.
+    /// Token IDs, `[rows]`.
     pub tokens: Array,
-    /// Of the rows that ask for them.
+    /// Logprobs of the rows that request them.
     pub logprobs: Option<Logprobs>,
-    /// State of the rows whose state changed.
+    /// New penalty states by row.
     pub adjustments: Vec<(usize, Adjustment)>,
 }
 
 impl Choice {
-    /// From `logits`, `[rows, vocabulary]` in float32; `draws` has an entry per row.
+    /// Samples from `logits`, `[rows, vocabulary]` in float32. `draws` has one entry per row.
     pub(crate) fn submit(logits: &Array, draws: &[Draw<'_>]) -> Result<Self> {
         let adjusted = Adjusted::new(logits, draws.iter().map(|draw| draw.adjustment))?;
         let tokens = match masked(&adjusted.logits, draws)? {
             None => sample(&adjusted.logits, draws)?,
             Some(masked) => sample(&masked, draws)?,
         };
-        let asked: Vec<_> = draws.iter().map(|draw| draw.logprobs).collect();
-        let logprobs = Logprobs::new(logits, &tokens, &asked)?;
+        let requested: Vec<_> = draws.iter().map(|draw| draw.logprobs).collect();
+        let logprobs = Logprobs::new(logits, &tokens, &requested)?;
         let adjustments = adjusted.after(&tokens)?;
-        let beside = logprobs.iter().flat_map(Logprobs::arrays);
-        transforms::async_eval(std::iter::once(&tokens).chain(beside))?;
+        let logprob_arrays = logprobs.iter().flat_map(Logprobs::arrays);
+        transforms::async_eval(std::iter::once(&tokens).chain(logprob_arrays))?;
         Ok(Self {
             tokens,
             logprobs,
@@ -40,7 +40,7 @@ impl Choice {
     }
 }
 
-/// Logits without the tokens that must not be; `None` where all will do.
+/// Returns logits with minus infinity for tokens that a mask excludes. `None`: no row has a mask.
 fn masked(logits: &Array, draws: &[Draw<'_>]) -> Result<Option<Array>> {
     if draws.iter().all(|draw| draw.mask.is_none()) {
         return Ok(None);

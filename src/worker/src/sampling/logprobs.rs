@@ -1,5 +1,5 @@
-//! How probable tokens were, as the model has it: before temperature, penalties, bias and limits.
-//! Computed on the device beside the tokens themselves, for the rows that ask for it.
+//! Log probabilities of tokens according to the model: before temperature, penalties, bias and
+//! sampling limits. Computed on the device together with sampling, for the rows that request them.
 
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::error::{ConversionError, Result};
@@ -8,103 +8,104 @@ use rooflet_mlx::mlx_rs::ops::indexing::{TryIndexOp, take_axis};
 
 use crate::sampling::sampler::indices;
 
-/// Stands for a probability of nothing, as JSON has no infinity; OpenAI's value.
-const NEVER: f32 = -9999.0;
+/// Log probability in place of minus infinity, which JSON cannot represent; the value of OpenAI's
+/// API.
+const MIN_LOGPROB: f32 = -9999.0;
 
-/// Of one token.
+/// Log probabilities at one position of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TokenLogprobs {
-    /// The token's own.
-    pub chosen: f32,
-    /// The most probable tokens and theirs, falling.
+    /// Log probability of the token at this position.
+    pub logprob: f32,
+    /// Most probable tokens with their log probabilities, in descending order.
     pub top: Vec<(u32, f32)>,
 }
 
-/// Of some rows' tokens, not read yet.
+/// Log probabilities of the rows that request them, not yet read from the device.
 #[derive(Debug)]
 pub(crate) struct Logprobs {
-    /// Rows of the pass, and how many of the most probable tokens each asks for.
+    /// Indices of the rows, with the requested number of most probable tokens.
     rows: Vec<(usize, usize)>,
-    /// `[rows]`.
-    chosen: Array,
-    /// Tokens and their logprobs, falling, `[rows, the most that any asks for]`; `None` where that
-    /// is nothing.
+    /// Log probabilities of the tokens passed to [`Self::new`], `[rows]`.
+    selected: Array,
+    /// Most probable tokens and their log probabilities in descending order, `[rows, k]` for the
+    /// maximum requested number `k`. `None` if `k` is 0.
     top: Option<(Array, Array)>,
 }
 
 impl Logprobs {
-    /// `logits` are `[rows, vocabulary]` in float32, `tokens` are `[rows]`; `asked` says of each
-    /// row how many of the most probable tokens it asks for, `None` where it asks for nothing.
-    /// Lazy.
-    pub(crate) fn new(logits: &Array, tokens: &Array, asked: &[Option<usize>]) -> Result<Option<Self>> {
-        let rows: Vec<(usize, usize)> = asked
+    /// Computes log probabilities from `logits`, `[rows, vocabulary]` in float32, and `tokens`,
+    /// `[rows]`. `requested` has the number of most probable tokens per row; `None`: no logprobs
+    /// for this row. Lazy.
+    pub(crate) fn new(logits: &Array, tokens: &Array, requested: &[Option<usize>]) -> Result<Option<Self>> {
+        let rows: Vec<(usize, usize)> = requested
             .iter()
             .enumerate()
             .filter_map(|(row, top)| Some((row, (*top)?)))
             .collect();
-        let Some(most) = rows.iter().map(|(_, top)| *top).max() else {
+        let Some(max_top) = rows.iter().map(|(_, top)| *top).max() else {
             return Ok(None);
         };
         let places: Vec<usize> = rows.iter().map(|(row, _)| *row).collect();
-        let (logits, tokens) = if rows.len() == asked.len() {
+        let (logits, tokens) = if rows.len() == requested.len() {
             (logits.clone(), tokens.clone())
         } else {
             let places = indices(&places);
             (take_axis(logits, &places, 0)?, take_axis(tokens, &places, 0)?)
         };
         let logprobs = logits.subtract(logits.logsumexp_axis(-1, true)?)?;
-        let chosen = logprobs
+        let selected = logprobs
             .take_along_axis(tokens.expand_dims(-1)?, -1)?
             .squeeze_axes(&[-1])?;
-        let most = i32::try_from(most)
-            .expect("few are asked for")
+        let max_top = i32::try_from(max_top)
+            .expect("the API limits the number of logprobs")
             .min(logprobs.dim(-1));
-        let top = if most == 0 {
+        let top = if max_top == 0 {
             None
         } else {
-            // A part of it is no array that can be read.
+            // `read` needs contiguous arrays.
             let order = argsort_axis(logits.negative()?, -1)?
-                .try_index((.., ..most))?
+                .try_index((.., ..max_top))?
                 .contiguous()?;
-            let falling = logprobs.take_along_axis(&order, -1)?;
-            Some((order, falling))
+            let descending = logprobs.take_along_axis(&order, -1)?;
+            Some((order, descending))
         };
-        Ok(Some(Self { rows, chosen, top }))
+        Ok(Some(Self { rows, selected, top }))
     }
 
-    /// What must be evaluated before it can be read.
+    /// Returns the arrays that must be evaluated before [`Self::read`].
     pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
         let top = self.top.iter().flat_map(|(tokens, logprobs)| [tokens, logprobs]);
-        std::iter::once(&self.chosen).chain(top)
+        std::iter::once(&self.selected).chain(top)
     }
 
-    /// Waits for them. Each with its row.
+    /// Waits for the device and returns the log probabilities by row.
     pub(crate) fn read(&self) -> std::result::Result<Vec<(usize, TokenLogprobs)>, ConversionError> {
         let floats = |array: &Array| array.to_vec_exact::<f32>();
-        let chosen = floats(&self.chosen)?;
+        let selected = floats(&self.selected)?;
         let (tokens, logprobs) = match &self.top {
             None => (Vec::new(), Vec::new()),
             Some((tokens, logprobs)) => (tokens.to_vec_exact::<u32>()?, floats(logprobs)?),
         };
         let width = tokens.len() / self.rows.len();
-        let of_row = |(place, (row, asked)): (usize, &(usize, usize))| {
+        let entry = |(place, (row, requested)): (usize, &(usize, usize))| {
             let from = place * width;
-            let shown = from..from + width.min(*asked);
-            let top = tokens[shown.clone()].iter().copied();
-            let logprobs = logprobs[shown].iter().copied().map(finite);
+            let range = from..from + width.min(*requested);
+            let top = tokens[range.clone()].iter().copied();
+            let logprobs = logprobs[range].iter().copied().map(finite);
             let token = TokenLogprobs {
-                chosen: finite(chosen[place]),
+                logprob: finite(selected[place]),
                 top: top.zip(logprobs).collect(),
             };
             (*row, token)
         };
-        Ok(self.rows.iter().enumerate().map(of_row).collect())
+        Ok(self.rows.iter().enumerate().map(entry).collect())
     }
 }
 
 fn finite(logprob: f32) -> f32 {
-    // What is no number is not greater either.
-    logprob.max(NEVER)
+    // `max` also replaces NaN.
+    logprob.max(MIN_LOGPROB)
 }
 
 #[cfg(test)]
@@ -113,9 +114,10 @@ mod tests {
     use rooflet_mlx as mlx;
 
     #[test]
-    fn rows_get_what_they_ask_for() {
+    fn each_row_gets_requested_number_of_logprobs() {
         let _mlx = mlx::exclusive();
-        // Probabilities 1/2, 1/4, 1/8 and 1/8; then all on one token.
+        // Rows 0 and 2 have the probabilities 1/4, 1/2, 1/8 and 1/8. In row 1, one token has
+        // probability 1.
         let logits = [
             2.0_f32.ln(),
             4.0_f32.ln(),
@@ -132,8 +134,8 @@ mod tests {
         ];
         let logits = Array::from_slice(&logits, &[3, 4]);
         let tokens = Array::from_slice(&[3_u32, 0, 1], &[3]);
-        let read = |asked: &[Option<usize>]| {
-            Logprobs::new(&logits, &tokens, asked)
+        let read = |requested: &[Option<usize>]| {
+            Logprobs::new(&logits, &tokens, requested)
                 .unwrap()
                 .map(|all| all.read().unwrap())
         };
@@ -143,16 +145,16 @@ mod tests {
         assert_eq!(some.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [0, 2]);
         let near = |logprob: f32, probability: f32| (logprob - probability.ln()).abs() < 1e-6;
         let (_, first) = &some[0];
-        assert!(near(first.chosen, 1.0 / 8.0), "{first:?}");
+        assert!(near(first.logprob, 1.0 / 8.0), "{first:?}");
         assert!(first.top[0].0 == 1 && near(first.top[0].1, 0.5), "{first:?}");
         assert!(first.top[1].0 == 0 && near(first.top[1].1, 0.25), "{first:?}");
         assert_eq!(first.top.len(), 2);
         let (_, last) = &some[1];
-        assert!(near(last.chosen, 0.5) && last.top.is_empty(), "{last:?}");
+        assert!(near(last.logprob, 0.5) && last.top.is_empty(), "{last:?}");
 
         let all = read(&[Some(20); 3]).unwrap();
-        assert_eq!(all[0].1.top.len(), 4, "no more than there are");
-        assert_eq!(all[0].1.top[2].0, 2, "of equal ones the first");
-        assert_eq!(all[1].1.chosen, NEVER, "JSON has no infinity");
+        assert_eq!(all[0].1.top.len(), 4, "limited to the vocabulary");
+        assert_eq!(all[0].1.top[2].0, 2, "lowest ID of equally probable tokens");
+        assert_eq!(all[1].1.logprob, MIN_LOGPROB, "JSON has no infinity");
     }
 }

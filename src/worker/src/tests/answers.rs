@@ -1,9 +1,9 @@
-//! What is asked and what comes back: texts, limits, refusals.
+//! Completions and chats: text, limits, choices and rejected requests.
 
 use super::*;
 
 #[test]
-fn a_chat_is_answered() {
+fn chat_completion_has_openai_fields() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let answer = worker.chat(json!({"max_tokens": 7})).await;
@@ -22,7 +22,7 @@ fn a_chat_is_answered() {
 }
 
 #[test]
-fn completions_say_what_mlx_lm_says() {
+fn greedy_completions_match_mlx_lm() {
     let fixture: Value =
         serde_json::from_str(&std::fs::read_to_string(root().join("e2e/fixtures/logits.json")).unwrap())
             .unwrap();
@@ -51,11 +51,11 @@ fn completions_say_what_mlx_lm_says() {
 }
 
 #[test]
-fn a_stream_adds_up_to_the_whole() {
+fn stream_equals_complete_response() {
     with_worker(config(), |worker| {
         Box::pin(async {
-            // Neither begins with what the other has computed: equal to the last field.
-            let whole = worker.chat(json!({"cache_salt": "whole"})).await.json();
+            // Different salts prevent a cache hit, so that the usage of both responses is equal.
+            let complete = worker.chat(json!({"cache_salt": "complete"})).await.json();
             let stream = worker
                 .chat(json!({"stream": true, "stream_options": {"include_usage": true}, "cache_salt": "stream"}))
                 .await;
@@ -63,13 +63,13 @@ fn a_stream_adds_up_to_the_whole() {
             let usage = events.pop().unwrap();
             assert_eq!(
                 (&usage["choices"], &usage["usage"]),
-                (&json!([]), &whole["usage"])
+                (&json!([]), &complete["usage"])
             );
             let last = events.pop().unwrap();
             assert_eq!(last["choices"][0]["delta"], json!({}));
             assert_eq!(
                 last["choices"][0]["finish_reason"],
-                whole["choices"][0]["finish_reason"]
+                complete["choices"][0]["finish_reason"]
             );
             assert_eq!(
                 events[0]["choices"][0]["delta"],
@@ -85,7 +85,7 @@ fn a_stream_adds_up_to_the_whole() {
                 .iter()
                 .map(|event| event["choices"][0]["delta"]["content"].as_str().unwrap())
                 .collect();
-            assert_eq!(json!(text), whole["choices"][0]["message"]["content"]);
+            assert_eq!(json!(text), complete["choices"][0]["message"]["content"]);
 
             let bare = worker
                 .chat(json!({"stream": true, "stream_options": {}}))
@@ -96,9 +96,9 @@ fn a_stream_adds_up_to_the_whole() {
     });
 }
 
-/// The guide ends its answers by itself.
+/// The guide model ends its answers with an end-of-text token.
 #[test]
-fn the_guide_answers_in_words() {
+fn guide_model_answers_and_stops() {
     let config = WorkerConfig {
         model: root().join("examples/models/guide"),
         ..config()
@@ -114,7 +114,7 @@ fn the_guide_answers_in_words() {
 }
 
 #[test]
-fn text_is_cut_at_a_stop_string_wherever_tokens_end() {
+fn stop_string_truncates_text_at_any_token_boundary() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let full = worker.chat_text(json!({})).await;
@@ -123,7 +123,10 @@ fn text_is_cut_at_a_stop_string_wherever_tokens_end() {
             for (from, to) in [(0, 1), (3, 5), (4, 8), (chars.len() - 2, chars.len())] {
                 let stop: String = chars[from..to].iter().collect();
                 let expected = &full[..full.find(&stop).unwrap()];
-                let answer = worker.chat(json!({"stop": [stop, "never-said"]})).await.json();
+                let answer = worker
+                    .chat(json!({"stop": [stop, "never-generated"]}))
+                    .await
+                    .json();
                 assert_eq!(
                     answer["choices"][0]["message"]["content"], expected,
                     "{stop:?} in {full:?}"
@@ -136,18 +139,18 @@ fn text_is_cut_at_a_stop_string_wherever_tokens_end() {
                     .collect();
                 assert_eq!(streamed, expected);
             }
-            let almost = format!("{}x-never-said", chars[chars.len() - 1]);
+            let almost = format!("{}x-never-generated", chars[chars.len() - 1]);
             assert_eq!(
                 worker.chat_text(json!({"stop": almost})).await,
                 full,
-                "held text is given back at the end"
+                "the end of the answer releases held text"
             );
         })
     });
 }
 
 #[test]
-fn a_seed_fixes_the_text() {
+fn equal_seeds_produce_equal_text() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let text = |seed: u64| worker.chat_text(json!({"temperature": 1.0, "top_p": 0.95, "seed": seed}));
@@ -164,10 +167,10 @@ fn a_seed_fixes_the_text() {
 }
 
 #[test]
-fn requests_side_by_side_do_not_disturb_one_another() {
+fn concurrent_requests_do_not_affect_each_other() {
     with_worker(config(), |worker| {
         Box::pin(async {
-            let ask = |index: usize| {
+            let send = |index: usize| {
                 worker.chat_text(
                     json!({"messages": [{"role": "user", "content": "x".repeat(3 + index * 40)}],
                                         "temperature": 0.8, "seed": index}),
@@ -175,16 +178,16 @@ fn requests_side_by_side_do_not_disturb_one_another() {
             };
             let mut alone = Vec::new();
             for index in 0..6 {
-                alone.push(ask(index).await);
+                alone.push(send(index).await);
             }
-            let together = futures::future::join_all((0..6).map(ask)).await;
+            let together = futures::future::join_all((0..6).map(send)).await;
             assert_eq!(together, alone);
         })
     });
 }
 
 #[test]
-fn the_context_is_a_limit() {
+fn enforces_context_limit() {
     let config = WorkerConfig {
         context_tokens: Some(64),
         ..config()
@@ -197,14 +200,14 @@ fn the_context_is_a_limit() {
                     json!({"model": "tiny", "prompt": vec![70; tokens], "max_tokens": max_tokens, "temperature": 0}),
                 )
             };
-            let refused = complete(64, 1).await;
-            assert_eq!(refused.status, 400);
-            assert_eq!(refused.json()["error"]["code"], "context_length_exceeded");
-            assert_eq!(refused.json()["error"]["param"], "prompt");
+            let rejected = complete(64, 1).await;
+            assert_eq!(rejected.status, 400);
+            assert_eq!(rejected.json()["error"]["code"], "context_length_exceeded");
+            assert_eq!(rejected.json()["error"]["param"], "prompt");
             assert_eq!(
                 worker.status().await.requests.completed,
                 0,
-                "refused before any compute"
+                "rejected before it reaches the engine"
             );
             let full = complete(60, 100).await.json();
             assert!(full["usage"]["total_tokens"].as_u64().unwrap() <= 64, "{full}");
@@ -212,9 +215,12 @@ fn the_context_is_a_limit() {
             assert_eq!(last["usage"]["completion_tokens"], 1);
 
             let long = json!({"messages": [{"role": "user", "content": "x".repeat(4000)}], "stream": true});
-            let refused = worker.chat(long).await;
+            let rejected = worker.chat(long).await;
             assert_eq!(
-                (refused.status.as_u16(), refused.json()["error"]["param"].clone()),
+                (
+                    rejected.status.as_u16(),
+                    rejected.json()["error"]["param"].clone()
+                ),
                 (400, json!("messages"))
             );
         })
@@ -222,10 +228,10 @@ fn the_context_is_a_limit() {
 }
 
 #[test]
-fn several_prompts_are_several_choices() {
+fn each_prompt_has_its_choice() {
     with_worker(config(), |worker| {
         Box::pin(async {
-            let ask = |prompt: Value, stream: bool| {
+            let complete = |prompt: Value, stream: bool| {
                 worker.post_owned(
                     "/v1/completions",
                     json!({"model": "tiny", "prompt": prompt, "max_tokens": 6, "temperature": 0, "stream": stream}),
@@ -234,16 +240,16 @@ fn several_prompts_are_several_choices() {
             let text =
                 |answer: &Value, index: usize| answer["choices"][index]["text"].as_str().unwrap().to_owned();
             let (a, b) = (
-                ask(json!("ab"), false).await.json(),
-                ask(json!(["xyz"]), false).await.json(),
+                complete(json!("ab"), false).await.json(),
+                complete(json!(["xyz"]), false).await.json(),
             );
-            let both = ask(json!(["ab", "xyz"]), false).await.json();
+            let both = complete(json!(["ab", "xyz"]), false).await.json();
             assert_eq!([text(&both, 0), text(&both, 1)], [text(&a, 0), text(&b, 0)]);
             assert_eq!(both["object"], "text_completion");
 
             let mut streamed = [String::new(), String::new()];
             let mut ends = 0;
-            for event in ask(json!(["ab", "xyz"]), true).await.events() {
+            for event in complete(json!(["ab", "xyz"]), true).await.events() {
                 let choice = &event["choices"][0];
                 streamed[choice["index"].as_u64().unwrap() as usize]
                     .push_str(choice["text"].as_str().unwrap());
@@ -255,7 +261,7 @@ fn several_prompts_are_several_choices() {
 }
 
 #[test]
-fn each_choice_is_one_of_its_own() {
+fn choices_differ_and_are_reproducible() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let ask = |extra: Value| worker.chat(merged(json!({"temperature": 1, "seed": 3}), extra));
@@ -303,14 +309,14 @@ fn each_choice_is_one_of_its_own() {
             assert_eq!(pairs["choices"].as_array().unwrap().len(), 4);
             assert_eq!(
                 pairs["choices"][2]["text"], single["choices"][0]["text"],
-                "each prompt's choices are together"
+                "choices of a prompt are adjacent"
             );
         })
     });
 }
 
 #[test]
-fn refusals_are_openai_s() {
+fn rejected_requests_have_openai_errors() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let chat = "/v1/chat/completions";
@@ -379,7 +385,7 @@ fn refusals_are_openai_s() {
             assert_eq!(
                 worker.chat(json!({"max_tokens": 1})).await.status,
                 200,
-                "and the worker goes on"
+                "the worker still accepts requests"
             );
         })
     });

@@ -1,10 +1,10 @@
-//! The same answers by `/v1/responses` and `/v1/messages`, on models whose text is known.
+//! `/v1/responses` and `/v1/messages`, on scripted models.
 
 use super::script::Script;
 use super::*;
 use rooflet_testing::TempDir;
 
-/// Events of a stream by their names, which are their types.
+/// Returns the events of a stream. Asserts that the name of each event is its type.
 fn named_events(answer: &Answer) -> Vec<Value> {
     assert_eq!(
         (answer.status.as_u16(), answer.headers["content-type"].as_str()),
@@ -21,7 +21,7 @@ fn named_events(answer: &Answer) -> Vec<Value> {
         .collect()
 }
 
-/// Names that are made anew for each answer.
+/// Removes IDs and times, which differ between responses.
 fn without_ids(mut value: Value) -> Value {
     match &mut value {
         Value::Object(members) => {
@@ -36,7 +36,7 @@ fn without_ids(mut value: Value) -> Value {
     value
 }
 
-/// Reasoning, text and two calls.
+/// Returns a model with two lines: reasoning, text and two calls; and an endless text.
 fn script() -> (TempDir, WorkerConfig) {
     let dir = TempDir::new();
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"B";
@@ -67,17 +67,17 @@ fn script() -> (TempDir, WorkerConfig) {
 }
 
 #[test]
-fn texts_of_a_response_come_with_their_logprobs() {
+fn response_texts_have_logprobs() {
     let (_dir, config) = script();
     with_worker(config, |worker| {
         Box::pin(async move {
-            let ask = json!({"model": "tiny", "input": "<cue 0>", "temperature": 0, "top_logprobs": 2,
+            let request = json!({"model": "tiny", "input": "<cue 0>", "temperature": 0, "top_logprobs": 2,
                              "include": ["message.output_text.logprobs"],
                              "tools": [{"type": "function", "name": "weather"}]});
-            let whole = worker.post("/v1/responses", &ask).await.json();
+            let whole = worker.post("/v1/responses", &request).await.json();
             assert_eq!(whole["top_logprobs"], 2);
-            // Reasoning and calls are no text; the line break before the text is told as a part of
-            // its token.
+            // Reasoning and calls have no logprobs. The token of the text includes the line break
+            // before the text.
             let part = &whole["output"][1]["content"][0];
             let logprobs = part["logprobs"].as_array().unwrap();
             assert_eq!(logprobs.len(), 1, "{part}");
@@ -90,7 +90,7 @@ fn texts_of_a_response_come_with_their_logprobs() {
             assert_eq!(top[0]["logprob"], logprobs[0]["logprob"]);
 
             let streamed = worker
-                .post("/v1/responses", &merged(ask.clone(), json!({"stream": true})))
+                .post("/v1/responses", &merged(request.clone(), json!({"stream": true})))
                 .await;
             let events = named_events(&streamed);
             let of = |kind: &str| {
@@ -98,32 +98,32 @@ fn texts_of_a_response_come_with_their_logprobs() {
                 events.find(|event| event["type"] == kind).unwrap()
             };
             let bare = |token: &Value| json!({"token": token["token"], "logprob": token["logprob"]});
-            let mut told = bare(&logprobs[0]);
-            told["top_logprobs"] = top.iter().map(bare).collect();
-            assert_eq!(of("response.output_text.delta")["logprobs"], json!([told]));
-            assert_eq!(of("response.output_text.done")["logprobs"], json!([told]));
+            let mut expected = bare(&logprobs[0]);
+            expected["top_logprobs"] = top.iter().map(bare).collect();
+            assert_eq!(of("response.output_text.delta")["logprobs"], json!([expected]));
+            assert_eq!(of("response.output_text.done")["logprobs"], json!([expected]));
             let completed = &of("response.completed")["response"];
             assert_eq!(completed["output"][1]["content"][0], *part);
 
-            let bare = merged(ask.clone(), json!({"include": null, "top_logprobs": null}));
+            let bare = merged(request.clone(), json!({"include": null, "top_logprobs": null}));
             let bare = worker.post("/v1/responses", &bare).await.json();
             assert_eq!(bare["output"][1]["content"][0]["logprobs"], json!([]));
-            let goes_on = json!({"model": "tiny", "input": "<cue 1>", "previous_response_id": whole["id"], "max_output_tokens": 2});
-            let refused = worker.post("/v1/responses", &goes_on).await;
-            // Its calls have no outputs, which is all that is wrong with what was kept.
-            assert!(refused.body.contains("no output of it"), "{}", refused.body);
+            let continued = json!({"model": "tiny", "input": "<cue 1>", "previous_response_id": whole["id"], "max_output_tokens": 2});
+            let rejected = worker.post("/v1/responses", &continued).await;
+            // The stored response is valid, but its calls have no outputs.
+            assert!(rejected.body.contains("no output of it"), "{}", rejected.body);
         })
     });
 }
 
 #[test]
-fn a_response_is_told_in_items() {
+fn response_has_output_items_and_events() {
     let (_dir, config) = script();
     with_worker(config, |worker| {
         Box::pin(async move {
-            let ask = json!({"model": "tiny", "input": "<cue 0>", "temperature": 0,
+            let request = json!({"model": "tiny", "input": "<cue 0>", "temperature": 0,
                              "tools": [{"type": "function", "name": "weather"}]});
-            let whole = worker.post("/v1/responses", &ask).await.json();
+            let whole = worker.post("/v1/responses", &request).await.json();
             assert_eq!(
                 (&whole["object"], &whole["status"], &whole["store"]),
                 (&json!("response"), &json!("completed"), &json!(true))
@@ -149,7 +149,7 @@ fn a_response_is_told_in_items() {
             );
 
             let streamed = worker
-                .post("/v1/responses", &merged(ask.clone(), json!({"stream": true})))
+                .post("/v1/responses", &merged(request.clone(), json!({"stream": true})))
                 .await;
             let events = named_events(&streamed);
             for (number, event) in events.iter().enumerate() {
@@ -203,7 +203,7 @@ fn a_response_is_told_in_items() {
             assert_eq!(
                 json!(done),
                 last["output"],
-                "the same items, under the same names"
+                "items of the events have the same IDs"
             );
 
             let cut = json!({"model": "tiny", "input": "<cue 1>", "temperature": 0, "max_output_tokens": 3});
@@ -226,7 +226,7 @@ fn a_response_is_told_in_items() {
 }
 
 #[test]
-fn a_response_is_kept_gone_on_with_and_forgotten() {
+fn response_is_stored_continued_and_deleted() {
     let (_dir, config) = script();
     let config = WorkerConfig {
         context_tokens: Some(64),
@@ -235,9 +235,9 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
     with_worker(config, |worker| {
         Box::pin(async move {
             let create = async |extra: Value| {
-                let ask =
+                let request =
                     json!({"model": "tiny", "input": "<cue 1>", "temperature": 0, "max_output_tokens": 3});
-                worker.post("/v1/responses", &merged(ask, extra)).await
+                worker.post("/v1/responses", &merged(request, extra)).await
             };
             let url = |response: &Value| format!("/v1/responses/{}", response["id"].as_str().unwrap());
             let first = create(json!({"instructions": "<cue 0>"})).await.json();
@@ -245,8 +245,8 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
             let shown = worker.send("GET", &url(&first), "").await;
             assert_eq!((shown.status.as_u16(), shown.json()), (200, first.clone()));
 
-            // Of all that was said, the model knows the cues alone. Instructions are not gone on
-            // with.
+            // The vocabulary contains only the cues as text, so the prompt has one token per cue.
+            // Instructions of the previous response are not part of the prompt.
             let second = create(json!({"previous_response_id": first["id"]})).await.json();
             assert_eq!(
                 (&second["usage"]["input_tokens"], &second["previous_response_id"]),
@@ -257,15 +257,15 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
             assert_eq!(third["usage"]["input_tokens"], 3);
             assert_eq!(worker.send("GET", &url(&third), "").await.json(), third);
 
-            // The same by the item's id, as the AI SDK does it.
-            let named = json!([{"role": "user", "content": "<cue 1>"},
+            // The AI SDK refers to previous items by ID.
+            let by_reference = json!([{"role": "user", "content": "<cue 1>"},
                 {"type": "item_reference", "id": first["output"][0]["id"]},
                 {"role": "user", "content": "<cue 1>"}]);
-            let fourth = create(json!({"input": named})).await.json();
+            let fourth = create(json!({"input": by_reference})).await.json();
             assert_eq!(fourth["usage"]["input_tokens"], 2);
             assert_eq!(fourth["output"][0]["content"], second["output"][0]["content"]);
 
-            // Calls are kept, too, and their outputs are asked for.
+            // Calls are stored. The next request must contain their outputs.
             let tools = json!({"tools": [{"type": "function", "name": "weather"}], "input": "<cue 0>", "max_output_tokens": 20});
             let called = create(tools.clone()).await.json();
             let unanswered = create(json!({"previous_response_id": called["id"]})).await;
@@ -315,34 +315,38 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
             assert_eq!(read.status, 200, "{}", read.body);
             let read = read.json();
             let items = read["data"].as_array().unwrap();
-            let said = |at: usize| {
+            let item = |at: usize| {
                 (
                     items[at]["role"].as_str(),
                     items[at]["content"][0]["type"].as_str(),
                 )
             };
-            assert_eq!(said(0), (Some("user"), Some("input_text")), "{read}");
-            assert_eq!(said(1), (Some("assistant"), Some("output_text")), "{read}");
-            assert_eq!(items.last().unwrap()["role"], "user", "not the answer itself");
+            assert_eq!(item(0), (Some("user"), Some("input_text")), "{read}");
+            assert_eq!(item(1), (Some("assistant"), Some("output_text")), "{read}");
+            assert_eq!(
+                items.last().unwrap()["role"],
+                "user",
+                "the answer is not an input item"
+            );
             let deleted = worker.send("DELETE", &url(&first), "").await.json();
             assert_eq!(
                 (&deleted["deleted"], &deleted["id"]),
                 (&json!(true), &first["id"])
             );
-            let unkept = create(json!({"store": false})).await.json();
-            assert_eq!(unkept["store"], false);
-            for gone in [&first, &unkept, &json!({"id": "resp_1"})] {
+            let unstored = create(json!({"store": false})).await.json();
+            assert_eq!(unstored["store"], false);
+            for missing in [&first, &unstored, &json!({"id": "resp_1"})] {
                 for method in ["GET", "DELETE"] {
-                    let refused = worker.send(method, &url(gone), "").await;
+                    let rejected = worker.send(method, &url(missing), "").await;
                     assert_eq!(
-                        (refused.status.as_u16(), &refused.json()["error"]["code"]),
+                        (rejected.status.as_u16(), &rejected.json()["error"]["code"]),
                         (404, &json!("response_not_found"))
                     );
                 }
-                let refused = create(json!({"previous_response_id": gone["id"]})).await;
-                let error = refused.json()["error"].clone();
+                let rejected = create(json!({"previous_response_id": missing["id"]})).await;
+                let error = rejected.json()["error"].clone();
                 assert_eq!(
-                    (refused.status.as_u16(), &error["code"], &error["param"]),
+                    (rejected.status.as_u16(), &error["code"], &error["param"]),
                     (
                         400,
                         &json!("previous_response_not_found"),
@@ -355,14 +359,14 @@ fn a_response_is_kept_gone_on_with_and_forgotten() {
 }
 
 #[test]
-fn a_message_is_told_in_blocks() {
+fn message_has_content_blocks_and_events() {
     let (_dir, config) = script();
     with_worker(config, |worker| {
         Box::pin(async move {
-            let ask = json!({"model": "tiny", "max_tokens": 20, "temperature": 0,
+            let request = json!({"model": "tiny", "max_tokens": 20, "temperature": 0,
                              "messages": [{"role": "user", "content": [{"type": "text", "text": "<cue 0>"}]}],
                              "tools": [{"name": "weather", "input_schema": {"type": "object"}}]});
-            let whole = worker.post("/v1/messages", &ask).await.json();
+            let whole = worker.post("/v1/messages", &request).await.json();
             assert_eq!(
                 without_ids(whole.clone()),
                 json!({"type": "message", "role": "assistant", "model": "tiny",
@@ -377,21 +381,21 @@ fn a_message_is_told_in_blocks() {
                               "output_tokens": 8}})
             );
             let streamed = worker
-                .post("/v1/messages", &merged(ask.clone(), json!({"stream": true})))
+                .post("/v1/messages", &merged(request.clone(), json!({"stream": true})))
                 .await;
             let events = named_events(&streamed);
             assert_eq!(
                 (&events[0]["type"], &events[0]["message"]["stop_reason"]),
                 (&json!("message_start"), &json!(null))
             );
-            let told: Vec<Value> = events[1..].iter().cloned().map(without_ids).collect();
+            let rest: Vec<Value> = events[1..].iter().cloned().map(without_ids).collect();
             let delta = |index: usize, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
             let stop = |index: usize| json!({"type": "content_block_stop", "index": index});
             let start = |index: usize, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
             let call = json!({"type": "tool_use", "name": "weather", "input": {}});
             let more = |json: &str| json!({"type": "input_json_delta", "partial_json": json});
             assert_eq!(
-                told,
+                rest,
                 [
                     start(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
                     delta(0, json!({"type": "thinking_delta", "thinking": "why"})),
@@ -415,7 +419,7 @@ fn a_message_is_told_in_blocks() {
 
             let ends = |extra: Value| {
                 let messages = json!({"messages": [{"role": "user", "content": "<cue 1>"}], "max_tokens": 3});
-                merged(merged(ask.clone(), messages), extra)
+                merged(merged(request.clone(), messages), extra)
             };
             let cut = worker.post("/v1/messages", &ends(json!({}))).await.json();
             assert_eq!(
@@ -437,26 +441,26 @@ fn a_message_is_told_in_blocks() {
 }
 
 #[test]
-fn messages_are_counted_gone_on_with_and_refused() {
+fn messages_are_counted_continued_and_rejected() {
     let (_dir, config) = script();
     with_worker(config, |worker| {
         Box::pin(async move {
             let messages =
                 json!([{"role": "user", "content": "<cue 0>"}, {"role": "assistant", "content": "<cue 1> "}]);
-            let ask = json!({"model": "tiny", "max_tokens": 2, "temperature": 0, "messages": messages});
-            // The last token of the prompt is the message's, and not what the template writes
-            // behind it.
-            let gone_on = worker.post("/v1/messages", &ask).await.json();
-            assert_eq!(gone_on["content"][0]["text"], "abcd");
+            let request = json!({"model": "tiny", "max_tokens": 2, "temperature": 0, "messages": messages});
+            // The prompt ends with the last message. It does not contain the text that the template
+            // writes after that message.
+            let continued = worker.post("/v1/messages", &request).await.json();
+            assert_eq!(continued["content"][0]["text"], "abcd");
             let chat = json!({"messages": messages, "max_tokens": 2, "continue_final_message": true});
             assert_eq!(worker.chat_text(chat).await, "abcd");
 
-            let thread = merged(ask.clone(), json!({"thread": {"type": "create"}}));
-            let refused = worker.post("/v1/messages", &thread).await;
+            let thread = merged(request.clone(), json!({"thread": {"type": "create"}}));
+            let rejected = worker.post("/v1/messages", &thread).await;
             assert_eq!(
                 (
-                    refused.status.as_u16(),
-                    &refused.json()["error"]["details"]["error_code"]
+                    rejected.status.as_u16(),
+                    &rejected.json()["error"]["details"]["error_code"]
                 ),
                 (400, &json!("thread_unsupported_request"))
             );
@@ -477,7 +481,7 @@ fn messages_are_counted_gone_on_with_and_refused() {
                 ),
                 (
                     "/v1/messages",
-                    merged(ask.clone(), json!({"model": "other"})),
+                    merged(request.clone(), json!({"model": "other"})),
                     404,
                     "not_found_error",
                 ),
@@ -504,9 +508,9 @@ fn messages_are_counted_gone_on_with_and_refused() {
     });
 }
 
-/// As those of Qwen 3.5 do.
+/// The template has the same check as the templates of Qwen 3.5.
 #[test]
-fn a_template_that_wants_one_system_message_gets_one() {
+fn merges_system_messages_for_template_with_single_system_message() {
     let dir = TempDir::new();
     let template = "{% for message in messages %}{% if message.role == 'system' and not loop.first %}\
         {{ raise_exception('System message must be at the beginning.') }}{% endif %}\
@@ -519,14 +523,14 @@ fn a_template_that_wants_one_system_message_gets_one() {
     };
     with_worker(config, |worker| {
         Box::pin(async move {
-            let said = |role: &str, cue: usize| json!({"role": role, "content": format!("<cue {cue}>")});
+            let message = |role: &str, cue: usize| json!({"role": role, "content": format!("<cue {cue}>")});
             let messages = [
-                said("system", 0),
-                said("user", 1),
-                said("system", 2),
-                said("user", 3),
+                message("system", 0),
+                message("user", 1),
+                message("system", 2),
+                message("user", 3),
             ];
-            let read = async |messages: &[Value]| {
+            let prompt = async |messages: &[Value]| {
                 let tokens = worker
                     .post("/tokenize", &json!({"messages": messages}))
                     .await
@@ -534,17 +538,19 @@ fn a_template_that_wants_one_system_message_gets_one() {
                 let tokens = json!({"tokens": tokens["tokens"]});
                 worker.post("/detokenize", &tokens).await.json()["prompt"].take()
             };
-            assert_eq!(read(&messages).await, "<cue 0><cue 2><cue 1><cue 3>");
-            assert_eq!(read(&messages[1..2]).await, "<cue 1>");
+            assert_eq!(prompt(&messages).await, "<cue 0><cue 2><cue 1><cue 3>");
+            assert_eq!(prompt(&messages[1..2]).await, "<cue 1>");
             let instructions =
                 json!({"instructions": "<cue 0>", "input": messages[1..], "max_output_tokens": 3});
             let system = json!({"system": "<cue 0>", "messages": messages[1..], "max_tokens": 3});
-            for (path, ask) in [
+            for (path, request) in [
                 ("/v1/responses", instructions),
                 ("/v1/messages", system),
                 ("/v1/chat/completions", json!({"messages": messages})),
             ] {
-                let answer = worker.post(path, &merged(ask, json!({"model": "tiny"}))).await;
+                let answer = worker
+                    .post(path, &merged(request, json!({"model": "tiny"})))
+                    .await;
                 assert_eq!(answer.status, 200, "{path}: {}", answer.body);
             }
         })

@@ -1,4 +1,4 @@
-//! Requests that share the engine: one batch, its memory, and prompts read between steps.
+//! Batching: requests that share decode steps, KV cache memory, and prefill between decode steps.
 
 use super::load::endless_request;
 use super::*;
@@ -8,7 +8,7 @@ use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, activation_bytes};
 use rooflet_roofline::predict::ModelCost;
 
-/// The value of a metric without labels, or with those given.
+/// Returns the value of a metric. `name` includes the labels, if any.
 pub(super) fn value(metrics: &str, name: &str) -> f64 {
     let line = metrics.lines().find_map(|line| line.strip_prefix(name));
     let line = line.unwrap_or_else(|| panic!("no {name} in {metrics}"));
@@ -16,7 +16,7 @@ pub(super) fn value(metrics: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn requests_are_computed_together() {
+fn concurrent_requests_share_decode_steps() {
     let (_dir, config, cue) = scripted::endless();
     let config = WorkerConfig {
         max_concurrency: 8,
@@ -32,7 +32,7 @@ fn requests_are_computed_together() {
             let rows = value(&metrics, "rooflet_worker_batch_rows_sum");
             assert_eq!(tokens, 8000.0);
             let between = value(&metrics, "rooflet_worker_inter_token_latency_seconds_count");
-            assert_eq!(between, 8000.0 - 8.0, "one for each token but the first ones");
+            assert_eq!(between, 8000.0 - 8.0, "one per token except the first tokens");
             assert!(rows / tokens > 7.5, "{rows} rows over {tokens} tokens");
             assert!(value(&metrics, "rooflet_worker_kv_cache_bytes{kind=\"limit\"}") > 0.0);
             for part in ["schedule", "build", "compute", "detokenize", "deliver", "prefill"] {
@@ -48,7 +48,9 @@ fn requests_are_computed_together() {
     });
 }
 
-/// Caches of one layer, two heads of 16 elements: 256 bytes per token, in steps of 256 tokens.
+/// Sets the memory limit so that the KV cache has room for `tokens` tokens. A scripted model has
+/// one layer with two heads of 16 elements, or 256 bytes per token. The cache grows in steps of 256
+/// tokens.
 pub(super) fn with_memory_for(tokens: u64, config: WorkerConfig) -> WorkerConfig {
     let ModelDir { shape, .. } = ModelDir::inspect(&config.model).unwrap();
     let ModelCost { dimensions, weights } = ModelCost::of_checkpoint(&shape, FloatType::F32);
@@ -62,23 +64,23 @@ pub(super) fn with_memory_for(tokens: u64, config: WorkerConfig) -> WorkerConfig
 }
 
 #[test]
-fn a_request_waits_until_there_is_memory_for_all_of_it() {
+fn request_waits_for_memory_of_its_maximum_length() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(with_memory_for(2560, config), |worker| {
         Box::pin(async move {
-            // A row is free for each.
-            let ask = |max_tokens| {
+            // The batch has a free row for each request.
+            let submit = |max_tokens| {
                 let request = prompt::ValidRequest {
                     max_tokens,
                     ..endless_request(cue)
                 };
                 worker.app.engine.submit(request).unwrap()
             };
-            let mut asked = [ask(1000), ask(2500), ask(100)];
+            let mut completions = [submit(1000), submit(2500), submit(100)];
             let mut done = Vec::new();
-            for (index, completion) in asked.iter_mut().enumerate() {
+            for (index, completion) in completions.iter_mut().enumerate() {
                 loop {
-                    match completion.events.recv().await.expect("an end") {
+                    match completion.events.recv().await.expect("completion ends") {
                         crate::batch::event::Event::Piece(_) | crate::batch::event::Event::Embedding(_) => {}
                         crate::batch::event::Event::Done(end) => break done.push((index, end.reason)),
                         crate::batch::event::Event::Failed(message) => panic!("{message}"),
@@ -97,7 +99,8 @@ fn a_request_waits_until_there_is_memory_for_all_of_it() {
                 );
             }
             assert_eq!(done, [0, 1, 2].map(|index| (index, FinishReason::Length)));
-            // Each alone: the third one would fit beside the first, but the second was before it.
+            // Each request runs alone. The third would fit together with the first, but must not
+            // overtake the second.
             let metrics = worker.send("GET", "/metrics", "").await.body;
             assert_eq!(
                 value(&metrics, "rooflet_worker_batch_rows_bucket{le=\"1\"}"),
@@ -109,16 +112,16 @@ fn a_request_waits_until_there_is_memory_for_all_of_it() {
 }
 
 #[test]
-fn the_context_is_what_fits_into_memory() {
+fn memory_limit_reduces_context() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(with_memory_for(600, config), |worker| {
         Box::pin(async move {
             let models = worker.send("GET", "/v1/models", "").await.json();
             assert_eq!(models["data"][0]["max_model_len"], 512);
             let long = json!({"model": "tiny", "prompt": vec![cue; 512], "max_tokens": 1});
-            let refused = worker.post("/v1/completions", &long).await;
-            assert_eq!(refused.status, 400);
-            assert_eq!(refused.json()["error"]["code"], "context_length_exceeded");
+            let rejected = worker.post("/v1/completions", &long).await;
+            assert_eq!(rejected.status, 400);
+            assert_eq!(rejected.json()["error"]["code"], "context_length_exceeded");
             let rest = json!({"model": "tiny", "prompt": [cue], "max_tokens": 100_000});
             let answer = worker.post("/v1/completions", &rest).await.json();
             assert_eq!(answer["usage"]["total_tokens"], 512);
@@ -127,9 +130,9 @@ fn the_context_is_what_fits_into_memory() {
 }
 
 #[test]
-fn a_model_without_room_for_a_request_is_not_served() {
+fn worker_fails_without_memory_for_one_request() {
     let (_dir, config, _) = scripted::endless();
-    let err = end_of_loading(with_memory_for(255, config));
+    let err = loading_error(with_memory_for(255, config));
     assert_eq!(
         (err.reason(), err.exit_status()),
         ("ExceedsNodeMemory", ExitStatus::Config)
@@ -141,9 +144,9 @@ fn a_model_without_room_for_a_request_is_not_served() {
     );
 }
 
-/// A prompt that takes minutes to read, and a short one that comes after it.
+/// The prefill of the long prompt takes minutes.
 #[test]
-fn a_short_request_is_answered_while_a_long_prompt_is_read() {
+fn short_request_finishes_during_long_prefill() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(config, |worker| {
         Box::pin(async move {
@@ -153,12 +156,12 @@ fn a_short_request_is_answered_while_a_long_prompt_is_read() {
             };
             let mut long = worker.app.engine.submit(long).unwrap();
             worker
-                .wait_until("the long prompt is read", |status| status.requests.running == 1)
+                .wait_until("the long prefill runs", |status| status.requests.running == 1)
                 .await;
             let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 20});
             let answer = worker.post("/v1/completions", &body).await;
             assert_eq!(answer.json()["usage"]["completion_tokens"], 20);
-            assert!(long.events.try_recv().is_err(), "the long prompt is not read yet");
+            assert!(long.events.try_recv().is_err(), "the long prefill is unfinished");
             assert_eq!(worker.status().await.requests.running, 1);
         })
     });

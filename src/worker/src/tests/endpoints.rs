@@ -1,5 +1,4 @@
-//! What is asked of a prompt rather than of an answer: its logprobs, its tokens, its embedding; and
-//! the figures of it all.
+//! Prompt logprobs, echo, tokenization, embeddings, vLLM metrics and the OpenAPI document.
 
 use base64::Engine as _;
 
@@ -16,7 +15,7 @@ const PROMPT: [u32; 40] = {
     prompt
 };
 
-async fn complete(worker: &Subject, extra: Value) -> Value {
+async fn complete(worker: &TestWorker, extra: Value) -> Value {
     let body = merged(
         json!({"model": "tiny", "prompt": PROMPT[..], "temperature": 0, "max_tokens": 1}),
         extra,
@@ -34,9 +33,9 @@ fn near(a: &Value, b: &Value) -> bool {
     (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-4
 }
 
-/// What lm-eval's loglikelihood asks for.
+/// The request is the one of lm-eval's loglikelihood tasks.
 #[test]
-fn a_prompt_is_scored_as_if_each_token_were_an_answer() {
+fn prompt_logprobs_equal_logprobs_of_single_token_answers() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let whole = complete(worker, json!({"echo": true, "logprobs": 5})).await;
@@ -54,36 +53,36 @@ fn a_prompt_is_scored_as_if_each_token_were_an_answer() {
                     assert!(near(&got[token], &expected[token]), "{at}: {got}, {expected}");
                 }
                 let own = list(choice, "tokens")[at].as_str().unwrap();
-                // A token that is no text by itself is written as its bytes.
-                let illegible = |token: &String| token.contains('\u{fffd}');
-                assert!(!got.as_object().unwrap().keys().any(illegible), "{at}: {got}");
+                // A token that is not valid UTF-8 is represented by its bytes.
+                let is_lossy = |token: &String| token.contains('\u{fffd}');
+                assert!(!got.as_object().unwrap().keys().any(is_lossy), "{at}: {got}");
                 assert_eq!(got[own], list(choice, "token_logprobs")[at]);
             }
-            // As long as the prompt is known to the cache, too.
+            // The result is the same with the prompt in the prefix cache.
             let again = complete(worker, json!({"echo": true, "logprobs": 5})).await;
             assert_eq!(again["choices"], whole["choices"]);
-            // The prompt alone.
-            let none = complete(worker, json!({"echo": true, "logprobs": 5, "max_tokens": 0})).await;
+            // The response contains only the prompt.
+            let prompt_only = complete(worker, json!({"echo": true, "logprobs": 5, "max_tokens": 0})).await;
             assert_eq!(
-                list(&none["choices"][0], "token_logprobs")[..],
+                list(&prompt_only["choices"][0], "token_logprobs")[..],
                 list(choice, "token_logprobs")[..40]
             );
-            assert_eq!(none["choices"][0]["finish_reason"], "length");
-            assert_eq!(none["usage"]["completion_tokens"], 0);
-            assert_eq!(none["usage"]["total_tokens"], 40);
+            assert_eq!(prompt_only["choices"][0]["finish_reason"], "length");
+            assert_eq!(prompt_only["usage"]["completion_tokens"], 0);
+            assert_eq!(prompt_only["usage"]["total_tokens"], 40);
         })
     });
 }
 
 #[test]
-fn an_echo_is_the_prompt_before_the_answer() {
+fn echo_prepends_prompt_to_answer() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let text = "Whät is\nrooflet?";
             let bare = complete(worker, json!({"prompt": text, "max_tokens": 6})).await;
             let expected = format!("{text}{}", bare["choices"][0]["text"].as_str().unwrap());
-            let asked = json!({"prompt": text, "max_tokens": 6, "echo": true, "logprobs": 0, "n": 2});
-            let whole = complete(worker, asked.clone()).await;
+            let request = json!({"prompt": text, "max_tokens": 6, "echo": true, "logprobs": 0, "n": 2});
+            let whole = complete(worker, request.clone()).await;
             for choice in whole["choices"].as_array().unwrap() {
                 assert_eq!(choice["text"], expected);
                 let offsets = list(choice, "text_offset");
@@ -91,12 +90,15 @@ fn an_echo_is_the_prompt_before_the_answer() {
                 for (token, offset) in list(choice, "tokens").iter().zip(offsets) {
                     let rest: String = expected.chars().skip(offset.as_u64().unwrap() as usize).collect();
                     let token = token.as_str().unwrap();
-                    let fits = token.starts_with("bytes:") || rest.starts_with(token);
-                    assert!(fits, "{token:?} at {offset} of {expected:?}");
+                    let matches = token.starts_with("bytes:") || rest.starts_with(token);
+                    assert!(matches, "{token:?} at {offset} of {expected:?}");
                 }
             }
             assert_eq!(whole["usage"]["prompt_tokens"], bare["usage"]["prompt_tokens"]);
-            let stream = merged(asked, json!({"model": "tiny", "temperature": 0, "stream": true}));
+            let stream = merged(
+                request,
+                json!({"model": "tiny", "temperature": 0, "stream": true}),
+            );
             let mut texts = [String::new(), String::new()];
             let mut logprobs = [Vec::new(), Vec::new()];
             for event in worker.post("/v1/completions", &stream).await.events() {
@@ -125,10 +127,13 @@ fn an_echo_is_the_prompt_before_the_answer() {
                 json!({"best_of": 2}),
             ] {
                 let body = merged(json!({"model": "tiny", "prompt": "a"}), wrong.clone());
-                let refused = worker.post("/v1/completions", &body).await;
+                let rejected = worker.post("/v1/completions", &body).await;
                 let param = wrong.as_object().unwrap().keys().next().unwrap();
                 assert_eq!(
-                    (refused.status.as_u16(), refused.json()["error"]["param"].clone()),
+                    (
+                        rejected.status.as_u16(),
+                        rejected.json()["error"]["param"].clone()
+                    ),
                     (400, json!(param))
                 );
             }
@@ -137,7 +142,7 @@ fn an_echo_is_the_prompt_before_the_answer() {
 }
 
 #[test]
-fn tokens_are_told_as_vllm_tells_them() {
+fn tokenize_and_detokenize_match_vllm() {
     let config = WorkerConfig {
         model: root().join("examples/models/guide"),
         ..config()
@@ -185,9 +190,12 @@ fn tokens_are_told_as_vllm_tells_them() {
                 ("/detokenize", json!({"tokens": [-1]}), "tokens"),
                 ("/detokenize", json!({}), "tokens"),
             ] {
-                let refused = worker.post(path, &body).await;
+                let rejected = worker.post(path, &body).await;
                 assert_eq!(
-                    (refused.status.as_u16(), refused.json()["error"]["param"].clone()),
+                    (
+                        rejected.status.as_u16(),
+                        rejected.json()["error"]["param"].clone()
+                    ),
                     (400, json!(param)),
                     "{body}"
                 );
@@ -200,9 +208,10 @@ fn tokens_are_told_as_vllm_tells_them() {
     });
 }
 
-/// A scripted model's hidden states are its tokens' own axes, so that a mean counts tokens.
+/// In a scripted model, the hidden state of each token is a unit vector, so that the mean counts
+/// tokens.
 #[test]
-fn an_embedding_is_the_mean_of_hidden_states() {
+fn embedding_is_normalised_mean_of_hidden_states() {
     let dir = TempDir::new();
     let script = script::Script::new(&[(&[b"a", b"b", b"c"], true)]);
     script.write(dir.path());
@@ -228,7 +237,7 @@ fn an_embedding_is_the_mean_of_hidden_states() {
                 );
                 serde_json::from_value(entry["embedding"].clone()).unwrap()
             };
-            let expect = |vector: &[f64], counts: &[(usize, f64)]| {
+            let assert_counts = |vector: &[f64], counts: &[(usize, f64)]| {
                 let length = counts.iter().map(|(_, count)| count * count).sum::<f64>().sqrt();
                 for (axis, value) in vector.iter().enumerate() {
                     let count = counts
@@ -238,15 +247,16 @@ fn an_embedding_is_the_mean_of_hidden_states() {
                     assert!((value - count / length).abs() < 1e-6, "{axis}: {value}");
                 }
             };
-            expect(&vector(0), &[(2, 2.0), (3, 1.0), (4, 1.0)]);
-            expect(&vector(1), &[(3, 1.0)]);
-            // Several chunks of prompt, and more inputs than go to the engine at once.
+            assert_counts(&vector(0), &[(2, 2.0), (3, 1.0), (4, 1.0)]);
+            assert_counts(&vector(1), &[(3, 1.0)]);
+            // The prompts need several prefill chunks, and the inputs exceed the limit of queued
+            // inputs.
             let long: Vec<u32> = (0..1500).map(|at| 2 + at % 3).collect();
             let many = json!({"model": "tiny", "input": vec![long; 20]});
             let many = worker.post("/v1/embeddings", &many).await.json();
             assert_eq!(many["data"].as_array().unwrap().len(), 20);
             let last: Vec<f64> = serde_json::from_value(many["data"][19]["embedding"].clone()).unwrap();
-            expect(&last, &[(2, 1.0), (3, 1.0), (4, 1.0)]);
+            assert_counts(&last, &[(2, 1.0), (3, 1.0), (4, 1.0)]);
 
             let base64 = merged(body, json!({"encoding_format": "base64"}));
             let base64 = worker.post("/v1/embeddings", &base64).await.json();
@@ -273,23 +283,30 @@ fn an_embedding_is_the_mean_of_hidden_states() {
                 ),
             ] {
                 let body = merged(json!({"model": "tiny"}), wrong.clone());
-                let refused = worker.post("/v1/embeddings", &body).await;
+                let rejected = worker.post("/v1/embeddings", &body).await;
                 assert_eq!(
-                    (refused.status.as_u16(), refused.json()["error"]["param"].clone()),
+                    (
+                        rejected.status.as_u16(),
+                        rejected.json()["error"]["param"].clone()
+                    ),
                     (400, json!(param)),
                     "{wrong}"
                 );
             }
-            assert_eq!(worker.status().await.measured.samples, 0, "nothing was decoded");
+            assert_eq!(
+                worker.status().await.measured.samples,
+                0,
+                "embeddings have no decode steps"
+            );
             let metrics = worker.send("GET", "/metrics", "").await.body;
-            let none = "rooflet_worker_time_to_first_token_seconds_count 0";
-            assert!(metrics.lines().any(|line| line == none), "{metrics}");
+            let expected = "rooflet_worker_time_to_first_token_seconds_count 0";
+            assert!(metrics.lines().any(|line| line == expected), "{metrics}");
         })
     });
 }
 
 #[test]
-fn figures_have_vllm_s_names_too() {
+fn exports_metrics_under_vllm_names() {
     with_worker(config(), |worker| {
         Box::pin(async {
             worker.chat(json!({"max_tokens": 5})).await;
@@ -321,7 +338,7 @@ fn figures_have_vllm_s_names_too() {
 }
 
 #[test]
-fn what_the_document_describes_is_there() {
+fn serves_every_operation_of_openapi_document() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let document = worker.send("GET", "/openapi.json", "").await;

@@ -1,14 +1,15 @@
-//! Several requests at once, clients that go, failures, and the end.
+//! Concurrent requests, cancellation, a full queue, engine failures and shutdown.
 
 use super::*;
 use rooflet_inference_api::openai::request::{Options, Prompt, Stopping};
 
 #[test]
-fn a_client_that_goes_frees_the_engine() {
+fn disconnect_cancels_request() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(config, |worker| {
         Box::pin(async move {
-            // The second prompt takes minutes to read: it must be dropped between two chunks.
+            // The prefill of the second prompt takes minutes, so the engine must cancel it between
+            // two chunks.
             let prompts = [vec![cue], vec![cue; 100_000]];
             for (prompt, stream) in prompts
                 .iter()
@@ -48,53 +49,53 @@ fn a_client_that_goes_frees_the_engine() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_frees_its_places() {
+fn full_queue_rejects_requests_until_slots_are_free() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(config, |worker| {
         Box::pin(async move {
             let engine = &worker.app.engine;
-            let places = engine.free_places();
-            assert_eq!(places, 2 + 2 * 8);
+            let slots = engine.free_slots();
+            assert_eq!(slots, 2 + 2 * 8);
             let request = || endless_request(cue);
             let one = json!({"model": "tiny", "prompt": [cue], "max_tokens": 1});
-            let taken: Vec<_> = (0..places).map(|_| engine.submit(request()).unwrap()).collect();
-            let refused = worker.post("/v1/completions", &one).await;
-            assert_eq!(refused.status, 429);
-            assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
-            let wait: u32 = refused.headers["retry-after"].parse().unwrap();
+            let queued: Vec<_> = (0..slots).map(|_| engine.submit(request()).unwrap()).collect();
+            let rejected = worker.post("/v1/completions", &one).await;
+            assert_eq!(rejected.status, 429);
+            assert_eq!(rejected.json()["error"]["code"], "rate_limit_exceeded");
+            let wait: u32 = rejected.headers["retry-after"].parse().unwrap();
             assert!((1..=60).contains(&wait));
-            drop(taken);
-            assert_eq!(engine.free_places(), places);
+            drop(queued);
+            assert_eq!(engine.free_slots(), slots);
             assert_eq!(worker.post("/v1/completions", &one).await.status, 200);
         })
     });
 }
 
-/// However slowly it is read.
+/// The client does not read the answer.
 #[test]
-fn an_answer_that_is_over_takes_no_place() {
+fn finished_answer_occupies_no_slot() {
     with_worker(config(), |worker| {
         Box::pin(async move {
             let engine = &worker.app.engine;
-            let places = engine.free_places();
+            let slots = engine.free_slots();
             let request = worker
                 .app
                 .prompter
                 .text(&Prompt::Tokens(vec![1, 2]), false, &Options::default());
             let unread = engine.submit(request.unwrap()).unwrap();
-            assert_eq!(engine.free_places(), places - 1);
+            assert_eq!(engine.free_slots(), slots - 1);
             worker
-                .wait_until("its place is free", |_| engine.free_places() == places)
+                .wait_until("the slot is free", |_| engine.free_slots() == slots)
                 .await;
             drop(unread);
-            assert_eq!(engine.free_places(), places);
+            assert_eq!(engine.free_slots(), slots);
         })
     });
 }
 
-/// As many inputs as there are places take all of them, and more take turns.
+/// The inputs use all slots, and the remaining inputs wait.
 #[test]
-fn embeddings_of_more_inputs_than_there_are_places() {
+fn embeddings_may_have_more_inputs_than_slots() {
     let config = WorkerConfig {
         max_concurrency: 2,
         max_queued: Some(1),
@@ -106,43 +107,42 @@ fn embeddings_of_more_inputs_than_there_are_places() {
             let answer = worker.post("/v1/embeddings", &ask).await;
             assert_eq!(answer.status, 200, "{}", answer.body);
             assert_eq!(answer.json()["data"].as_array().unwrap().len(), 20);
-            assert_eq!(worker.app.engine.free_places(), 3);
+            assert_eq!(worker.app.engine.free_slots(), 3);
         })
     });
 }
 
-/// More than wait in bearable time, at once: those for whom there is room are answered, the others
-/// know when to come back.
+/// Rejected clients receive a `Retry-After` header.
 #[test]
-fn a_rush_is_taken_as_far_as_the_queue_goes() {
+fn burst_beyond_queue_is_rejected_and_the_rest_answered() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(config, |worker| {
         Box::pin(async move {
             let engine = &worker.app.engine;
             let running = engine.submit_all(vec![endless_request(cue), endless_request(cue)], None);
             worker
-                .wait_until("both rows are taken", |status| status.requests.running == 2)
+                .wait_until("both rows are in use", |status| status.requests.running == 2)
                 .await;
             let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 3});
-            let rush = (0..64).map(|_| worker.post("/v1/completions", &body));
+            let burst = (0..64).map(|_| worker.post("/v1/completions", &body));
             let freed = async {
                 worker
                     .wait_until("the queue is full", |status| status.requests.queued == 16)
                     .await;
-                // All the others are refused before anything is freed.
-                let all = "rooflet_worker_requests_total{outcome=\"rejected\"} 48\n";
+                // All other requests must be rejected before a slot is free.
+                let expected = "rooflet_worker_requests_total{outcome=\"rejected\"} 48\n";
                 let metrics = || async { worker.send("GET", "/metrics", "").await.body };
-                while !metrics().await.contains(all) {}
+                while !metrics().await.contains(expected) {}
                 drop(running);
             };
-            let (answers, ()) = tokio::join!(futures::future::join_all(rush), freed);
-            let (taken, refused): (Vec<_>, Vec<_>) =
+            let (answers, ()) = tokio::join!(futures::future::join_all(burst), freed);
+            let (accepted, rejected): (Vec<_>, Vec<_>) =
                 answers.into_iter().partition(|answer| answer.status == 200);
-            assert_eq!((taken.len(), refused.len()), (16, 48));
-            for answer in taken {
+            assert_eq!((accepted.len(), rejected.len()), (16, 48));
+            for answer in accepted {
                 assert_eq!(answer.json()["choices"][0]["text"], "abcdab");
             }
-            for answer in refused {
+            for answer in rejected {
                 assert_eq!(answer.status, 429, "{}", answer.body);
                 let wait: u32 = answer.headers["retry-after"].parse().unwrap();
                 assert!((1..=60).contains(&wait));
@@ -151,9 +151,9 @@ fn a_rush_is_taken_as_far_as_the_queue_goes() {
     });
 }
 
-/// It would never find so many places free beside others: it has the queue to itself.
+/// Such a request reserves the complete queue.
 #[test]
-fn a_request_larger_than_the_queue_is_answered() {
+fn request_larger_than_queue_is_answered() {
     let (_dir, config, cue) = scripted::endless();
     let config = WorkerConfig {
         max_queued: Some(0),
@@ -161,8 +161,8 @@ fn a_request_larger_than_the_queue_is_answered() {
     };
     with_worker(config, |worker| {
         Box::pin(async move {
-            let places = worker.app.engine.free_places();
-            assert_eq!(places, 2);
+            let slots = worker.app.engine.free_slots();
+            assert_eq!(slots, 2);
             for stream in [false, true] {
                 let body =
                     json!({"model": "tiny", "prompt": [cue], "max_tokens": 2, "n": 5, "stream": stream});
@@ -182,13 +182,13 @@ fn a_request_larger_than_the_queue_is_answered() {
                         .collect(),
                 };
                 assert_eq!(text.len(), 5 * 4);
-                assert_eq!(worker.app.engine.free_places(), places);
+                assert_eq!(worker.app.engine.free_slots(), slots);
             }
         })
     });
 }
 
-/// A prompt without tokens cannot pass the front door; past it, it is an error inside MLX.
+/// Request without prompt tokens. The API rejects such requests, and the engine fails on them.
 fn broken_request() -> prompt::ValidRequest {
     prompt::ValidRequest {
         prompt: Vec::new(),
@@ -198,7 +198,7 @@ fn broken_request() -> prompt::ValidRequest {
 }
 
 #[test]
-fn a_failed_request_harms_no_other() {
+fn failed_request_does_not_affect_others() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let expected = worker.chat_text(json!({})).await;
@@ -216,10 +216,10 @@ fn a_failed_request_harms_no_other() {
 }
 
 #[test]
-fn a_device_that_fails_everything_ends_the_worker_and_one_that_computes_between_does_not() {
-    // As docs/reasons.md says.
-    const MOST_STEPS: u32 = 8;
-    let outcome = end_of_worker(config(), |worker| {
+fn consecutive_device_failures_terminate_worker() {
+    // Documented in docs/reasons.md.
+    const MAX_FAILED_STEPS: u32 = 8;
+    let outcome = run_worker(config(), |worker| {
         Box::pin(async move {
             let fail = async |times| {
                 for _ in 0..times {
@@ -231,9 +231,9 @@ fn a_device_that_fails_everything_ends_the_worker_and_one_that_computes_between_
                     );
                 }
             };
-            fail(MOST_STEPS - 1).await;
+            fail(MAX_FAILED_STEPS - 1).await;
             worker.chat_text(json!({})).await;
-            fail(MOST_STEPS).await;
+            fail(MAX_FAILED_STEPS).await;
         })
     });
     let err = outcome.unwrap_err();
@@ -249,7 +249,7 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
         prompt_use: prompt::PromptUse::Answer,
         max_tokens: 1_000_000,
         stopping: Stopping::default(),
-        goes_on: false,
+        continues_prompt: false,
         shown_tokens: [].into(),
         constraint: None,
         thinking: None,
@@ -269,14 +269,13 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
 }
 
 #[test]
-fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
+fn engine_panic_terminates_worker_with_reason() {
     let (_dir, config, cue) = scripted::endless();
-    let outcome = end_of_worker(config, |worker| {
+    let outcome = run_worker(config, |worker| {
         Box::pin(async move {
             let mut completion = worker.app.engine.submit(endless_request(cue)).unwrap();
             worker.app.engine.panic();
-            // Its channel closes without an end: over HTTP that is an error, never an answer cut
-            // short.
+            // The channel closes without a final event. HTTP clients receive an error in this case.
             let reading = async {
                 while let Some(event) = completion.events.recv().await {
                     assert!(matches!(event, crate::batch::event::Event::Piece(_)), "{event:?}");
@@ -284,7 +283,7 @@ fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
             };
             tokio::time::timeout(DEADLINE, reading)
                 .await
-                .expect("the thread ends");
+                .expect("engine thread exits before the deadline");
         })
     });
     let err = outcome.unwrap_err();
@@ -294,12 +293,12 @@ fn a_panic_in_the_engine_ends_the_worker_with_its_reason() {
     );
     assert_eq!(
         err.termination_message().message,
-        "the engine ended: the engine panicked: on purpose"
+        "engine terminated: the engine panicked: on purpose"
     );
 }
 
 #[test]
-fn a_stop_cuts_requests_off_when_the_grace_period_is_over() {
+fn stop_cancels_requests_after_grace_period() {
     let (_dir, config, cue) = scripted::endless();
     let config = WorkerConfig {
         grace: Duration::ZERO,
@@ -317,15 +316,14 @@ fn a_stop_cuts_requests_off_when_the_grace_period_is_over() {
             worker
                 .wait_until("the request runs", |status| status.requests.running == 1)
                 .await;
-            // `with_worker` stops the worker now and expects it to end, with the connection still
-            // open.
+            // `with_worker` stops the worker and asserts that it exits. The connection stays open.
             std::mem::forget(connection);
         })
     });
 }
 
 #[test]
-fn a_stop_lets_requests_finish() {
+fn stop_waits_for_requests() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(config, |worker| {
         Box::pin(async move {
@@ -340,7 +338,7 @@ fn a_stop_lets_requests_finish() {
             assert_eq!(answer.json()["usage"]["completion_tokens"], 2000);
             assert!(
                 TcpStream::connect(&worker.address).await.is_err(),
-                "no longer listening"
+                "the listener is closed"
             );
         })
     });

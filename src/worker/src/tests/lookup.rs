@@ -1,16 +1,17 @@
-//! Answers that are guessed ahead.
+//! Prompt lookup: draft tokens from earlier text.
 
 use super::batching::value;
 use super::*;
 
-fn guessing() -> WorkerConfig {
+fn with_lookup_config() -> WorkerConfig {
     WorkerConfig {
         prompt_lookup_tokens: Some(8),
         ..config()
     }
 }
 
-/// Random weights soon repeat themselves, which is what there is to guess from.
+/// Requests whose answers contain repetitions, because models with random weights repeat
+/// themselves.
 fn requests() -> Vec<Value> {
     let prompt: Vec<u32> = (0..40).map(|at| 3 + at % 13 * 7).collect();
     let mut all = vec![
@@ -36,41 +37,41 @@ fn requests() -> Vec<Value> {
 }
 
 #[test]
-fn guesses_change_no_answer() {
+fn prompt_lookup_does_not_change_answers() {
     let mut all = Vec::new();
-    for config in [config(), guessing()] {
-        let guesses = config.prompt_lookup_tokens.is_some();
-        let said = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-        let saying = std::sync::Arc::clone(&said);
+    for config in [config(), with_lookup_config()] {
+        let drafts = config.prompt_lookup_tokens.is_some();
+        let answers = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let sink = std::sync::Arc::clone(&answers);
         with_worker(config, move |worker| {
             Box::pin(async move {
                 for request in requests() {
                     let answer = worker.post("/v1/completions", &request).await;
                     assert_eq!(answer.status, 200, "{}", answer.body);
                     let answer = answer.json();
-                    let told = json!([answer["choices"], answer["usage"]["completion_tokens"]]);
-                    saying.lock().unwrap().push(told);
+                    let compared = json!([answer["choices"], answer["usage"]["completion_tokens"]]);
+                    sink.lock().unwrap().push(compared);
                 }
                 let metrics = worker.send("GET", "/metrics", "").await.body;
                 let of = |name: &str| value(&metrics, &format!("rooflet_worker_lookup_{name}_tokens_total"));
-                assert_eq!(of("guessed") > 0.0, guesses);
+                assert_eq!(of("guessed") > 0.0, drafts);
                 assert!(of("right") <= of("guessed"));
-                assert_eq!(of("right") > 0.0, guesses);
+                assert_eq!(of("right") > 0.0, drafts);
             })
         });
-        all.push(std::mem::take(&mut *said.lock().unwrap()));
+        all.push(std::mem::take(&mut *answers.lock().unwrap()));
     }
-    for ((plain, guessed), request) in all[0].iter().zip(&all[1]).zip(requests()) {
-        assert_eq!(plain, guessed, "{request}");
+    for ((plain, with_lookup), request) in all[0].iter().zip(&all[1]).zip(requests()) {
+        assert_eq!(plain, with_lookup, "{request}");
     }
 }
 
-/// The guide says again what it has said before.
+/// The guide model repeats its answer to a repeated question.
 #[test]
-fn what_was_said_before_is_guessed() {
+fn accepts_most_draft_tokens_of_repeated_answer() {
     let config = WorkerConfig {
         model: root().join("examples/models/guide"),
-        ..guessing()
+        ..with_lookup_config()
     };
     with_worker(config, |worker| {
         Box::pin(async move {
@@ -87,23 +88,23 @@ fn what_was_said_before_is_guessed() {
                 .await
                 .json();
             assert_eq!(second["choices"][0]["message"]["content"], first);
-            let said = second["usage"]["completion_tokens"].as_f64().unwrap();
+            let tokens = second["usage"]["completion_tokens"].as_f64().unwrap();
             let metrics = worker.send("GET", "/metrics", "").await.body;
-            let right = value(&metrics, "rooflet_worker_lookup_right_tokens_total");
-            assert!(right > said / 2.0, "{right} of {said}");
+            let accepted = value(&metrics, "rooflet_worker_lookup_right_tokens_total");
+            assert!(accepted > tokens / 2.0, "{accepted} of {tokens}");
         })
     });
 }
 
-/// What is kept of an answer that was guessed holds for who goes on from it.
+/// The second request continues the first answer from the prefix cache.
 #[test]
-fn prefixes_of_guessed_answers_are_those_of_others() {
+fn cached_prefixes_are_equal_with_and_without_prompt_lookup() {
     let turn =
         |prompt: Vec<u32>| json!({"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": 37});
     let prompt: Vec<u32> = (0..40).map(|at| 3 + at % 13 * 7).collect();
-    let said = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
-    for config in [config(), guessing()] {
-        let (saying, prompt) = (std::sync::Arc::clone(&said), prompt.clone());
+    let answers = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    for config in [config(), with_lookup_config()] {
+        let (sink, prompt) = (std::sync::Arc::clone(&answers), prompt.clone());
         with_worker(config, move |worker| {
             Box::pin(async move {
                 let first = worker.post("/v1/completions", &turn(prompt.clone())).await.json();
@@ -111,19 +112,19 @@ fn prefixes_of_guessed_answers_are_those_of_others() {
                 let answer = worker.app.prompter.tokenizer().encode_prompt(&text).unwrap();
                 let next = [prompt, answer, vec![9, 8, 7]].concat();
                 let second = worker.post("/v1/completions", &turn(next)).await.json();
-                saying.lock().unwrap().push((text, second["choices"].clone()));
+                sink.lock().unwrap().push((text, second["choices"].clone()));
             })
         });
     }
-    let said = said.lock().unwrap();
-    assert_eq!(said[0], said[1]);
+    let answers = answers.lock().unwrap();
+    assert_eq!(answers[0], answers[1]);
 }
 
 #[test]
-fn a_model_that_cannot_take_a_guess_back_is_refused() {
+fn rejects_prompt_lookup_for_sliding_windows() {
     let message = process::start_error(WorkerConfig {
         model: root().join("e2e/fixtures/models/gemma3"),
-        ..guessing()
+        ..with_lookup_config()
     });
     assert_eq!(message.reason(), "PromptLookupUnsupported");
     assert!(message.to_string().contains("sliding window"), "{message}");

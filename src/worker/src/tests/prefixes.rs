@@ -1,4 +1,4 @@
-//! Requests that begin with what earlier ones have computed.
+//! Prefix cache in memory and on disk.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use super::load::endless_request;
 use super::*;
 use rooflet_testing::TempDir;
 
-async fn complete(worker: &Subject, prompt: &[u32], extra: Value) -> Value {
+async fn complete(worker: &TestWorker, prompt: &[u32], extra: Value) -> Value {
     let body = merged(
         json!({"model": "tiny", "prompt": prompt, "max_tokens": 4, "temperature": 0}),
         extra,
@@ -29,24 +29,24 @@ fn prompt(tokens: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_known_beginning_is_not_computed_again_and_is_told() {
+fn reuses_and_reports_cached_prefixes() {
     with_worker(config(), |worker| {
         Box::pin(async move {
             let first = complete(worker, &prompt(300), json!({})).await;
             assert_eq!(cached(&first), 0);
             let again = complete(worker, &prompt(300), json!({})).await;
-            assert_eq!(cached(&again), 299, "its last token is computed, for its logits");
+            assert_eq!(cached(&again), 299, "the last token is computed for its logits");
             assert_eq!(again["choices"], first["choices"]);
             assert_eq!(again["usage"]["prompt_tokens"], 300);
             let other = [prompt(270), vec![5; 30]].concat();
             assert_eq!(cached(&complete(worker, &other, json!({})).await), 270);
             let salted = complete(worker, &prompt(300), json!({"cache_salt": "mine"})).await;
             assert_eq!((cached(&salted), &salted["choices"]), (0, &first["choices"]));
-            // The answer counts, too: the next turn of a conversation begins with it.
+            // The cache includes the answer, because the next turn of a conversation contains it.
             let mut longer = prompt(300);
             let text = first["choices"][0]["text"].as_str().unwrap();
-            let said = worker.app.prompter.tokenizer().encode_prompt(text).unwrap();
-            longer.extend(said);
+            let answer = worker.app.prompter.tokenizer().encode_prompt(text).unwrap();
+            longer.extend(answer);
             longer.extend(prompt(20));
             let longer = complete(worker, &longer, json!({})).await;
             assert!(cached(&longer) >= 300, "{longer}");
@@ -66,7 +66,7 @@ fn a_known_beginning_is_not_computed_again_and_is_told() {
 }
 
 #[test]
-fn chats_and_streams_tell_what_was_known() {
+fn chats_and_streams_report_cached_tokens() {
     with_worker(config(), |worker| {
         Box::pin(async move {
             let chat = worker.chat(json!({})).await.json();
@@ -83,9 +83,10 @@ fn chats_and_streams_tell_what_was_known() {
     });
 }
 
-/// The first is computed, the others begin with what it left; they count its prompt once.
+/// The first choice computes the prompt, and the other choices reuse it. The usage counts the
+/// prompt once.
 #[test]
-fn choices_share_their_prompt() {
+fn choices_share_prefill_of_their_prompt() {
     with_worker(config(), |worker| {
         Box::pin(async move {
             let four = complete(worker, &prompt(200), json!({"n": 4})).await;
@@ -94,7 +95,8 @@ fn choices_share_their_prompt() {
             let metrics = worker.send("GET", "/metrics", "").await.body;
             let hits = value(&metrics, "rooflet_worker_prefix_cache_hit_tokens_total");
             assert_eq!(hits, 3.0 * 199.0);
-            // Short ones, too, although several could be read in one pass.
+            // Choices with a short prompt also share the prefill, although one pass could compute
+            // several of them.
             let four = complete(worker, &[8; 50], json!({"n": 4})).await;
             assert_eq!(cached(&four), 0);
             let metrics = worker.send("GET", "/metrics", "").await.body;
@@ -104,7 +106,7 @@ fn choices_share_their_prompt() {
                 cached(&complete(worker, &prompt(200), json!({"n": 4})).await),
                 199
             );
-            // Two prompts, of which one is known.
+            // One of the two prompts is cached.
             let body = json!({"prompt": [prompt(200), vec![9; 40]], "n": 2});
             assert_eq!(cached(&complete(worker, &[], body).await), 199);
         })
@@ -112,7 +114,7 @@ fn choices_share_their_prompt() {
 }
 
 #[test]
-fn it_can_be_turned_off() {
+fn zero_memory_disables_prefix_cache() {
     let config = WorkerConfig {
         prefix_cache_memory: Some(Bytes::ZERO),
         ..config()
@@ -126,9 +128,10 @@ fn it_can_be_turned_off() {
     });
 }
 
-/// Room for 1024 tokens: two texts of 600 tokens cannot be kept, and one that runs goes first.
+/// The memory has room for 1024 tokens. Two prefixes of 600 tokens do not fit, and running requests
+/// have precedence.
 #[test]
-fn prefixes_give_way_to_requests() {
+fn running_requests_evict_prefixes() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(with_memory_for(1024, config), |worker| {
         Box::pin(async move {
@@ -156,10 +159,10 @@ fn prefixes_give_way_to_requests() {
     });
 }
 
-/// Room for 1024 tokens: what a request of 900 holds cannot be copied beside it, and is there for
-/// the next turn nevertheless.
+/// The memory has room for 1024 tokens. The cache of a conversation of 800 tokens cannot be copied,
+/// but the next turn reuses it.
 #[test]
-fn a_conversation_goes_on_where_there_is_no_room_for_copies() {
+fn conversation_reuses_cache_without_memory_for_copies() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(with_memory_for(1024, config), |worker| {
         Box::pin(async move {
@@ -169,27 +172,28 @@ fn a_conversation_goes_on_where_there_is_no_room_for_copies() {
                 assert_eq!(cached(&answer), tokens);
                 text.extend([5; 20]);
             }
-            // One of four goes on in it, and the others wait for what they share.
+            // One of the four choices uses the cache in place. The other choices wait for the
+            // shared prefix.
             assert_eq!(cached(&complete(worker, &text[..200], json!({"n": 4})).await), 0);
         })
     });
 }
 
-/// And where the client did not wait for the end of the answer.
+/// As above, but the client cancels each answer.
 #[test]
-fn a_conversation_goes_on_behind_an_answer_that_was_stopped() {
+fn conversation_reuses_cache_of_cancelled_answer() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(with_memory_for(1024, config), |worker| {
         Box::pin(async move {
-            let ask = |tokens| prompt::ValidRequest {
+            let request = |tokens| prompt::ValidRequest {
                 prompt: vec![cue; tokens],
                 max_tokens: 1000 - tokens,
                 ..endless_request(cue)
             };
             for tokens in [800, 820] {
-                let mut stopped = worker.app.engine.submit(ask(tokens)).unwrap();
-                stopped.events.recv().await.expect("text");
-                drop(stopped);
+                let mut cancelled = worker.app.engine.submit(request(tokens)).unwrap();
+                cancelled.events.recv().await.expect("completion generates text");
+                drop(cancelled);
             }
             assert_eq!(cached(&complete(worker, &vec![cue; 820], json!({})).await), 819);
         })
@@ -197,10 +201,10 @@ fn a_conversation_goes_on_behind_an_answer_that_was_stopped() {
 }
 
 #[test]
-fn prompts_of_which_each_token_is_asked_for_are_not_kept() {
+fn embeddings_and_prompt_logprobs_are_not_cached() {
     with_worker(config(), |worker| {
         Box::pin(async move {
-            let kept = async || {
+            let cached_bytes = async || {
                 let metrics = worker.send("GET", "/metrics", "").await.body;
                 value(&metrics, "rooflet_worker_kv_cache_bytes{kind=\"prefixes\"}")
             };
@@ -208,15 +212,15 @@ fn prompts_of_which_each_token_is_asked_for_are_not_kept() {
             assert_eq!(worker.post("/v1/embeddings", &embed).await.status, 200);
             let echo = json!({"echo": true, "logprobs": 1});
             complete(worker, &prompt(300), echo).await;
-            assert_eq!(kept().await, 0.0);
+            assert_eq!(cached_bytes().await, 0.0);
             assert_eq!(cached(&complete(worker, &prompt(300), json!({})).await), 0);
-            assert!(kept().await > 0.0);
+            assert!(cached_bytes().await > 0.0);
         })
     });
 }
 
-/// A worker that stores what it computes in `dir`.
-fn storing(dir: &TempDir, limit: u64) -> WorkerConfig {
+/// Returns a configuration with a prefix cache on disk, in `dir`.
+fn with_disk_cache(dir: &TempDir, limit: u64) -> WorkerConfig {
     let dir = dir.path().to_owned();
     WorkerConfig {
         prefix_files: Some(PrefixFiles {
@@ -227,7 +231,7 @@ fn storing(dir: &TempDir, limit: u64) -> WorkerConfig {
     }
 }
 
-const ROOMY: u64 = 1 << 30;
+const LARGE_LIMIT: u64 = 1 << 30;
 
 fn files_in(dir: &TempDir) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();
@@ -244,15 +248,15 @@ fn files_in(dir: &TempDir) -> Vec<std::path::PathBuf> {
     files
 }
 
-/// Asks each prompt, all in one life of a worker; the answers.
-fn ask_once(config: &WorkerConfig, prompts: &[Vec<u32>]) -> Vec<Value> {
+/// Starts a worker, completes all prompts and stops the worker. Returns the responses.
+fn complete_all(config: &WorkerConfig, prompts: &[Vec<u32>]) -> Vec<Value> {
     let answers = Rc::new(RefCell::new(Vec::new()));
-    let (told, prompts) = (Rc::clone(&answers), prompts.to_vec());
+    let (sink, prompts) = (Rc::clone(&answers), prompts.to_vec());
     with_worker(config.clone(), move |worker| {
         Box::pin(async move {
             for prompt in prompts {
                 let answer = complete(worker, &prompt, json!({})).await;
-                told.borrow_mut().push(answer);
+                sink.borrow_mut().push(answer);
             }
         })
     });
@@ -260,66 +264,69 @@ fn ask_once(config: &WorkerConfig, prompts: &[Vec<u32>]) -> Vec<Value> {
 }
 
 #[test]
-fn prefixes_survive_a_restart() {
+fn prefixes_survive_restart() {
     let dir = TempDir::new();
-    let first = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
-    // A whole block, and what follows it with the answer.
+    let first = complete_all(&with_disk_cache(&dir, LARGE_LIMIT), &[prompt(400)]).remove(0);
+    // One full block, and a partial block that includes the answer.
     assert_eq!(files_in(&dir).len(), 2);
-    let again = ask_once(&storing(&dir, ROOMY), &[prompt(400), prompt(400)]);
+    let again = complete_all(&with_disk_cache(&dir, LARGE_LIMIT), &[prompt(400), prompt(400)]);
     assert_eq!(
         (cached(&first), cached(&again[0]), cached(&again[1])),
         (0, 399, 399)
     );
     assert_eq!(again[0]["choices"], first["choices"]);
     assert_eq!(again[1]["choices"], first["choices"]);
-    // Another model, in the same directory.
+    // A different model in the same directory has separate files.
     let other = WorkerConfig {
         model: root().join("e2e/fixtures/models/llama3"),
-        ..storing(&dir, ROOMY)
+        ..with_disk_cache(&dir, LARGE_LIMIT)
     };
-    assert_eq!(cached(&ask_once(&other, &[prompt(400)])[0]), 0);
+    assert_eq!(cached(&complete_all(&other, &[prompt(400)])[0]), 0);
     assert_eq!(files_in(&dir).len(), 4);
 }
 
-/// Windows and recurrent states.
+/// Snapshots hold sliding windows and recurrent states.
 #[test]
-fn snapshots_survive_a_restart() {
+fn snapshots_survive_restart() {
     for model in ["gemma3", "gpt-oss", "qwen3-next"] {
         let dir = TempDir::new();
         let config = WorkerConfig {
             model: root().join("e2e/fixtures/models").join(model),
-            ..storing(&dir, ROOMY)
+            ..with_disk_cache(&dir, LARGE_LIMIT)
         };
-        let first = ask_once(&config, &[prompt(400), prompt(400)]);
+        let first = complete_all(&config, &[prompt(400), prompt(400)]);
         assert_eq!((cached(&first[0]), cached(&first[1])), (0, 399), "{model}");
         assert_eq!(first[1]["choices"], first[0]["choices"], "{model}");
-        let again = ask_once(&config, &[[prompt(400), vec![5]].concat(), prompt(400)]);
+        let again = complete_all(&config, &[[prompt(400), vec![5]].concat(), prompt(400)]);
         assert_eq!((cached(&again[0]), cached(&again[1])), (399, 399), "{model}");
         assert_eq!(again[1]["choices"], first[0]["choices"], "{model}");
     }
 }
 
 #[test]
-fn damaged_files_are_computed_anew() {
+fn corrupt_files_are_quarantined_and_recomputed() {
     let dir = TempDir::new();
-    let first = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
+    let first = complete_all(&with_disk_cache(&dir, LARGE_LIMIT), &[prompt(400)]).remove(0);
     for path in files_in(&dir) {
         let mut bytes = std::fs::read(&path).unwrap();
         let middle = bytes.len() * 3 / 4;
         bytes[middle] ^= 4;
         std::fs::write(path, bytes).unwrap();
     }
-    let again = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
+    let again = complete_all(&with_disk_cache(&dir, LARGE_LIMIT), &[prompt(400)]).remove(0);
     assert_eq!((cached(&again), &again["choices"]), (0, &first["choices"]));
     assert!(dir.path().join("quarantine").exists());
-    let healed = ask_once(&storing(&dir, ROOMY), &[prompt(400)]).remove(0);
-    assert_eq!((cached(&healed), &healed["choices"]), (399, &first["choices"]));
+    let recovered = complete_all(&with_disk_cache(&dir, LARGE_LIMIT), &[prompt(400)]).remove(0);
+    assert_eq!(
+        (cached(&recovered), &recovered["choices"]),
+        (399, &first["choices"])
+    );
 }
 
 #[test]
-fn files_stay_within_their_limit() {
+fn disk_cache_stays_within_limit() {
     let dir = TempDir::new();
-    ask_once(&storing(&dir, ROOMY), &[prompt(400)]);
+    complete_all(&with_disk_cache(&dir, LARGE_LIMIT), &[prompt(400)]);
     let sizes = files_in(&dir)
         .into_iter()
         .map(|path| path.metadata().unwrap().len());
@@ -327,30 +334,30 @@ fn files_stay_within_their_limit() {
     let prompts: Vec<Vec<u32>> = (0..5)
         .map(|first| [vec![first + 3], prompt(400)].concat())
         .collect();
-    ask_once(&storing(&dir, limit), &prompts);
+    complete_all(&with_disk_cache(&dir, limit), &prompts);
     let bytes: u64 = files_in(&dir)
         .iter()
         .map(|path| path.metadata().unwrap().len())
         .sum();
     assert!(bytes <= limit, "{bytes} of {limit}");
-    let last = ask_once(&storing(&dir, limit), &prompts[4..]).remove(0);
-    assert_eq!(cached(&last), 400, "the last one stays");
+    let last = complete_all(&with_disk_cache(&dir, limit), &prompts[4..]).remove(0);
+    assert_eq!(cached(&last), 400, "the latest prefix is still cached");
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_told_before_weights_are_read() {
+fn unusable_cache_directory_fails_loading() {
     let dir = TempDir::new();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let mut config = storing(&dir, ROOMY);
+    let mut config = with_disk_cache(&dir, LARGE_LIMIT);
     config.prefix_files.as_mut().unwrap().dir = file;
     let _other = crate::cache::BlockFiles::open(dir.path(), String::new(), Clock::System);
-    let err = end_of_loading(storing(&dir, ROOMY));
+    let err = loading_error(with_disk_cache(&dir, LARGE_LIMIT));
     assert_eq!(
         (err.reason(), err.exit_status()),
         ("PrefixCacheInUse", ExitStatus::Unavailable)
     );
-    let err = end_of_loading(config);
+    let err = loading_error(config);
     assert_eq!(
         (err.reason(), err.exit_status()),
         ("PrefixCacheUnusable", ExitStatus::Config)

@@ -1,10 +1,10 @@
-//! The worker as a process: what it says of itself, what it cannot serve, where it listens.
+//! Lifecycle of the worker: status, start errors and listeners.
 
 use super::*;
 use rooflet_testing::TempDir;
 
 #[test]
-fn the_worker_tells_about_itself() {
+fn reports_health_models_status_and_metrics() {
     with_worker(config(), |worker| {
         Box::pin(async {
             assert_eq!(worker.send("GET", "/health", "").await.status, 200);
@@ -49,7 +49,7 @@ fn the_worker_tells_about_itself() {
 }
 
 #[test]
-fn chunked_bodies_are_read() {
+fn accepts_chunked_request_bodies() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let body = json!({"model": "tiny", "prompt": "a", "max_tokens": 1}).to_string();
@@ -66,6 +66,7 @@ fn chunked_bodies_are_read() {
         })
     });
 }
+
 pub(super) fn start_error(config: WorkerConfig) -> WorkerError {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -78,7 +79,7 @@ pub(super) fn start_error(config: WorkerConfig) -> WorkerError {
 }
 
 #[test]
-fn what_cannot_be_served_ends_with_its_reason() {
+fn start_errors_have_reason_and_exit_status() {
     let dir = TempDir::new();
     let path = dir.path().to_owned();
     let err = start_error(WorkerConfig {
@@ -131,9 +132,9 @@ fn what_cannot_be_served_ends_with_its_reason() {
 }
 
 #[test]
-fn a_taken_address_is_said() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = Listen::Tcp(taken.local_addr().unwrap());
+fn listen_error_contains_address() {
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = Listen::Tcp(occupied.local_addr().unwrap());
     let err = start_error(WorkerConfig { listen, ..config() });
     assert_eq!(
         (err.reason(), err.exit_status()),
@@ -142,16 +143,16 @@ fn a_taken_address_is_said() {
     assert!(
         Chain(&err)
             .to_string()
-            .contains(&taken.local_addr().unwrap().to_string())
+            .contains(&occupied.local_addr().unwrap().to_string())
     );
 }
 
 #[test]
-fn a_unix_socket_is_private_and_goes_with_the_worker() {
+fn unix_socket_is_private_and_removed_on_exit() {
     let _mlx = mlx::exclusive();
     let dir = TempDir::new();
     let path = dir.path().join("w.sock");
-    // Left behind by a worker that was killed.
+    // A killed worker leaves its socket file behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let listen = Listen::Unix(path.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -172,10 +173,10 @@ fn a_unix_socket_is_private_and_goes_with_the_worker() {
         let second = Worker::start(WorkerConfig { listen, ..config() }).await;
         assert!(
             matches!(second, Err(WorkerError::Listen { .. })),
-            "somebody listens there"
+            "a live worker keeps its socket"
         );
         let stop = CancellationToken::new();
-        let story = async {
+        let scenario = async {
             let mut stream = UnixStream::connect(&path).await.unwrap();
             stream
                 .write_all(b"GET /health HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n")
@@ -186,7 +187,7 @@ fn a_unix_socket_is_private_and_goes_with_the_worker() {
             assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
             stop.cancel();
         };
-        let (outcome, ()) = tokio::join!(worker.serve(stop.clone()), story);
+        let (outcome, ()) = tokio::join!(worker.serve(stop.clone()), scenario);
         outcome.unwrap();
     });
     assert!(!path.exists());

@@ -1,9 +1,9 @@
-//! How tokens are chosen and how probable they were, as clients see it.
+//! Logprobs, logit bias and independence of sampling parameters, through the API.
 
 use super::*;
 
-/// Logprobs of a chat's choice, streamed ones put together.
-async fn chat_logprobs(worker: &Subject, extra: Value) -> (String, Vec<Value>) {
+/// Returns text and logprobs of a chat. Asserts that a stream has the same logprobs.
+async fn chat_logprobs(worker: &TestWorker, extra: Value) -> (String, Vec<Value>) {
     let extra = merged(json!({"logprobs": true, "top_logprobs": 4}), extra);
     let whole = worker.chat(extra.clone()).await;
     assert_eq!(whole.status, 200, "{}", whole.body);
@@ -29,7 +29,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn logprobs_of_a_chat_are_openai_s() {
+fn chat_logprobs_match_openai() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let bare = worker.chat(json!({})).await.json();
@@ -47,7 +47,7 @@ fn logprobs_of_a_chat_are_openai_s() {
                 let total: f64 = top.iter().map(|entry| number(&entry["logprob"]).exp()).sum();
                 assert!(total <= 1.0 + 1e-5, "{total}");
                 let of = |entry: &Value| json!([entry["token"], entry["logprob"], entry["bytes"]]);
-                assert_eq!(of(&top[0]), of(entry), "temperature 0 takes the most probable");
+                assert_eq!(of(&top[0]), of(entry), "temperature 0 is greedy");
                 bytes.extend(serde_json::from_value::<Vec<u8>>(entry["bytes"].clone()).unwrap());
             }
             assert_eq!(String::from_utf8_lossy(&bytes), text);
@@ -55,28 +55,28 @@ fn logprobs_of_a_chat_are_openai_s() {
             let (_, alone) = chat_logprobs(worker, json!({"top_logprobs": 0})).await;
             assert_eq!(alone[3]["top_logprobs"], json!([]));
             assert_eq!(alone[3]["logprob"], content[3]["logprob"]);
-            // They are the model's, whatever the request makes of them.
+            // Logprobs do not depend on the sampling parameters of the request.
             let changed = json!({"temperature": 1.7, "top_k": 1, "logit_bias": {"5": -3}});
             assert_eq!(
                 chat_logprobs(worker, changed).await,
                 (text.clone(), content.clone())
             );
-            // Nothing is told of what a stop string took.
+            // The logprobs do not include tokens of the stop string.
             let stop: String = text.chars().skip(4).take(2).collect();
             let (cut, scores) = chat_logprobs(worker, json!({"stop": stop})).await;
             assert_eq!(cut, text[..text.find(&stop).unwrap()]);
-            let said: String = scores
+            let tokens: String = scores
                 .iter()
                 .map(|score| score["token"].as_str().unwrap())
                 .collect();
-            assert!(said.starts_with(&cut), "{said:?}, {cut:?}");
+            assert!(tokens.starts_with(&cut), "{tokens:?}, {cut:?}");
             assert!(scores.len() < content.len());
         })
     });
 }
 
 #[test]
-fn logprobs_of_a_completion_are_four_lists() {
+fn completion_logprobs_are_four_lists() {
     with_worker(config(), |worker| {
         Box::pin(async {
             let body =
@@ -88,24 +88,20 @@ fn logprobs_of_a_completion_are_four_lists() {
                 .map(|name| choice["logprobs"][name].as_array().unwrap().clone());
             assert!(lists.iter().all(|list| list.len() == 9), "{lists:?}");
             let [tokens, logprobs, tops, offsets] = &lists;
-            // Those that are no text by themselves are bytes.
-            let said = |token: &Value| match token.as_str().unwrap() {
+            // Tokens that are not valid UTF-8 are represented by their bytes.
+            let token_text = |token: &Value| match token.as_str().unwrap() {
                 bytes if bytes.starts_with("bytes:") => "\u{fffd}".to_owned(),
                 token => token.to_owned(),
             };
-            assert_eq!(tokens.iter().map(said).collect::<String>(), text);
+            assert_eq!(tokens.iter().map(token_text).collect::<String>(), text);
             for at in 0..9 {
                 let top = tops[at].as_object().unwrap();
                 assert_eq!(top[tokens[at].as_str().unwrap()], logprobs[at]);
-                let most = top.values().map(number).fold(f64::MIN, f64::max);
-                assert_eq!(
-                    most,
-                    number(&logprobs[at]),
-                    "temperature 0 takes the most probable"
-                );
+                let maximum = top.values().map(number).fold(f64::MIN, f64::max);
+                assert_eq!(maximum, number(&logprobs[at]), "temperature 0 is greedy");
                 let before = offsets[at].as_u64().unwrap() as usize;
                 let rest: String = text.chars().skip(before).collect();
-                assert!(rest.starts_with(&said(&tokens[at])));
+                assert!(rest.starts_with(&token_text(&tokens[at])));
             }
             let events = worker
                 .post("/v1/completions", &merged(body, json!({"stream": true})))
@@ -123,9 +119,9 @@ fn logprobs_of_a_completion_are_four_lists() {
     });
 }
 
-/// Rows with and without all that changes a choice, in one batch.
+/// The rows of the batch have different sampling parameters.
 #[test]
-fn what_a_request_asks_for_disturbs_no_other() {
+fn sampling_parameters_do_not_affect_other_requests() {
     let config = WorkerConfig {
         max_concurrency: 6,
         ..config()
@@ -140,45 +136,45 @@ fn what_a_request_asks_for_disturbs_no_other() {
                 json!({"min_p": 0.2, "temperature": 1.2, "seed": 5}),
                 json!({"temperature": 0.7, "seed": 6, "logprobs": true, "top_logprobs": 20}),
             ];
-            let ask = |kind: &Value| {
+            let send = |kind: &Value| {
                 let body = merged(kind.clone(), json!({"max_tokens": 60}));
                 async move { worker.chat(body).await.json()["choices"].clone() }
             };
             let mut alone = Vec::new();
             for kind in &kinds {
-                alone.push(ask(kind).await);
+                alone.push(send(kind).await);
             }
             let texts: std::collections::BTreeSet<String> = alone
                 .iter()
                 .map(|choices| choices[0]["message"]["content"].to_string())
                 .collect();
-            assert_eq!(texts.len(), kinds.len(), "each asks for something else");
-            let together = futures::future::join_all(kinds.iter().map(ask)).await;
-            assert_eq!(together, alone, "to the bit, logprobs included");
+            assert_eq!(texts.len(), kinds.len(), "all answers differ");
+            let together = futures::future::join_all(kinds.iter().map(send)).await;
+            assert_eq!(together, alone, "including logprobs");
         })
     });
 }
 
 #[test]
-fn a_bias_bans_and_forces() {
+fn logit_bias_bans_and_forces_tokens() {
     let (_dir, config, cue) = scripted::endless();
     with_worker(config, |worker| {
         Box::pin(async move {
-            let ask = |bias: Value| {
+            let send = |bias: Value| {
                 worker.post_owned(
                     "/v1/completions",
                     json!({"model": "tiny", "prompt": [cue], "max_tokens": 6, "temperature": 0, "logit_bias": bias}),
                 )
             };
             let text = |answer: Answer| answer.json()["choices"][0]["text"].as_str().unwrap().to_owned();
-            assert_eq!(text(ask(json!({})).await), "abcdabcdabcd");
+            assert_eq!(text(send(json!({})).await), "abcdabcdabcd");
             // The tokens after the cue are `ab` and `cd`.
             assert_eq!(
-                text(ask(json!({(cue + 2).to_string(): 100})).await),
+                text(send(json!({(cue + 2).to_string(): 100})).await),
                 "cdcdcdcdcdcd"
             );
-            assert!(!text(ask(json!({(cue + 2).to_string(): -100})).await).contains("cd"));
-            let unknown = ask(json!({"64": 1})).await;
+            assert!(!text(send(json!({(cue + 2).to_string(): -100})).await).contains("cd"));
+            let unknown = send(json!({"64": 1})).await;
             assert_eq!(
                 (unknown.status.as_u16(), unknown.json()["error"]["param"].clone()),
                 (400, json!("logit_bias"))

@@ -1,35 +1,36 @@
-//! Scripted models: the exact text is known without real weights. Tests of the worker and of the
-//! whole binary share this file.
+//! Scripted models: models with a known answer for each prompt. The tests of the worker and the e2e
+//! tests share this file.
 //!
-//! With zero output and down projections a block passes the embedding through unchanged. Each
-//! token's embedding is an axis of its own, so the head is a table: for each token, the token that
-//! follows. What the API makes of that text can be asserted to the letter, through the real engine.
+//! Zero output and down projections make each block pass the embedding through unchanged. Each
+//! token has a unit vector as its embedding, so the output head is a table of the next token for
+//! each token. Tests run such a model with the real engine and compare its answers exactly.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Tokens, and dimensions.
+/// Vocabulary size and hidden size.
 const SIZE: usize = 64;
 const END: u32 = 0;
-/// More than any test lives to see.
+/// Context length; longer than the answer of any test.
 pub(crate) const CONTEXT: u64 = 1 << 20;
 
-/// A model that follows `script`.
+/// Scripted model.
 pub(crate) struct Script {
-    /// Token texts, in bytes; token 0 is the end of text.
+    /// Token texts as bytes. Token 0 is the end-of-text token.
     tokens: Vec<Vec<u8>>,
+    /// Equally probable next tokens by token.
     next: HashMap<u32, Vec<u32>>,
-    /// Tokens that are no text, besides the end.
+    /// Special tokens except end-of-text.
     special: Vec<u32>,
-    /// First token of each line.
+    /// Cue of each line: token that starts the line.
     pub cues: Vec<u32>,
 }
 
 impl Script {
-    /// Each line is said after its cue, token by token. A line that ends in `true` ends the text;
-    /// another one begins again at its first piece.
+    /// Returns a model that generates a line after the line's cue. Each line consists of its tokens
+    /// and a flag: `true` ends the text after the line, `false` repeats the line endlessly.
     pub(crate) fn new(lines: &[(&[&[u8]], bool)]) -> Self {
         let mut script = Self {
             tokens: vec![b"<end>".to_vec()],
@@ -39,10 +40,10 @@ impl Script {
         };
         for (index, (pieces, ends)) in lines.iter().enumerate() {
             let cue = script.add(format!("<cue {index}>").into_bytes());
-            let said: Vec<u32> = pieces.iter().map(|piece| script.add(piece.to_vec())).collect();
-            let after = if *ends { END } else { said[0] };
-            let from = std::iter::once(cue).chain(said.iter().copied());
-            for (token, next) in from.zip(said.iter().copied().chain([after])) {
+            let line: Vec<u32> = pieces.iter().map(|piece| script.add(piece.to_vec())).collect();
+            let after = if *ends { END } else { line[0] };
+            let from = std::iter::once(cue).chain(line.iter().copied());
+            for (token, next) in from.zip(line.iter().copied().chain([after])) {
                 script.next.insert(token, vec![next]);
             }
             script.cues.push(cue);
@@ -50,7 +51,7 @@ impl Script {
         script
     }
 
-    /// After the line's cue, and ever after, each of `letters` is as probable as the others.
+    /// Replaces a line by endless random letters: all `letters` are equally probable.
     pub(crate) fn choose(&mut self, line: usize, letters: std::ops::RangeInclusive<u8>) {
         let choices: Vec<u32> = letters.map(|letter| self.add(vec![letter])).collect();
         for token in choices.iter().copied().chain([self.cues[line]]) {
@@ -58,18 +59,18 @@ impl Script {
         }
     }
 
-    /// Another text that starts a line.
+    /// Sets the text of a line's cue.
     pub(crate) fn rename_cue(&mut self, line: usize, text: &str) {
         self.tokens[self.cues[line] as usize] = text.as_bytes().to_vec();
     }
 
-    /// Makes the token with this text a special one.
+    /// Marks the token with this text as special.
     pub(crate) fn make_special(&mut self, text: &str) {
         let place = self
             .tokens
             .iter()
             .position(|token| token == text.as_bytes())
-            .expect("a token of the script's");
+            .expect("script has the token");
         self.special.push(place as u32);
     }
 
@@ -79,12 +80,12 @@ impl Script {
         self.tokens.len() as u32 - 1
     }
 
-    /// Of a model for chats, too: `template` renders them, a line's cue being the text
-    /// `<cue INDEX>`.
+    /// Writes the model directory with a chat template. Messages contain the text `<cue INDEX>` to
+    /// start a line.
     pub(crate) fn write_for_chats(&self, dir: impl AsRef<Path>, template: &str) {
         let dir = dir.as_ref();
         self.write(dir);
-        std::fs::write(dir.join("chat_template.jinja"), template).expect("writable");
+        std::fs::write(dir.join("chat_template.jinja"), template).expect("directory is writable");
     }
 
     pub(crate) fn write(&self, dir: impl AsRef<Path>) {
@@ -94,9 +95,10 @@ impl Script {
             "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": SIZE,
             "max_position_embeddings": CONTEXT, "tie_word_embeddings": false, "eos_token_id": END
         });
-        std::fs::write(dir.join("config.json"), config.to_string()).expect("writable");
-        std::fs::write(dir.join("tokenizer.json"), self.tokenizer().to_string()).expect("writable");
-        std::fs::write(dir.join("model.safetensors"), self.weights()).expect("writable");
+        std::fs::write(dir.join("config.json"), config.to_string()).expect("directory is writable");
+        std::fs::write(dir.join("tokenizer.json"), self.tokenizer().to_string())
+            .expect("directory is writable");
+        std::fs::write(dir.join("model.safetensors"), self.weights()).expect("directory is writable");
     }
 
     fn is_added(&self, id: u32) -> bool {
@@ -104,22 +106,25 @@ impl Script {
     }
 
     fn tokenizer(&self) -> Value {
-        // GPT-2's alphabet, as the tokenizer's own decoder has it.
+        // The byte-level alphabet of GPT-2, which the decoder `ByteLevel` expects.
         let plain = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
         let others: Vec<u8> = (0..=255).filter(|byte| !plain(*byte)).collect();
-        let letter = |byte: &u8| match others.iter().position(|other| other == byte) {
+        let character = |byte: &u8| match others.iter().position(|other| other == byte) {
             None => char::from(*byte),
-            Some(index) => char::from_u32(0x100 + index as u32).expect("a letter"),
+            Some(index) => char::from_u32(0x100 + index as u32).expect("code point is valid"),
         };
         let mut vocab = serde_json::Map::new();
         for (id, bytes) in self.tokens.iter().enumerate() {
             let added = self.is_added(id as u32);
             let text = match String::from_utf8(bytes.clone()) {
-                // Added tokens are texts, not pieces of the model's alphabet.
+                // Added tokens are plain text, not in the byte-level alphabet.
                 Ok(text) if added => text,
-                Ok(_) | Err(_) => bytes.iter().map(letter).collect(),
+                Ok(_) | Err(_) => bytes.iter().map(character).collect(),
             };
-            assert!(vocab.insert(text.clone(), json!(id)).is_none(), "`{text}` twice");
+            assert!(
+                vocab.insert(text.clone(), json!(id)).is_none(),
+                "duplicate token `{text}`"
+            );
         }
         let added: Vec<Value> = (0..)
             .zip(&self.tokens)
@@ -138,7 +143,7 @@ impl Script {
         })
     }
 
-    /// As a safetensors file: the header's length, the header, the numbers.
+    /// Returns a safetensors file: length of the header, header, values.
     fn weights(&self) -> Vec<u8> {
         let mut header = serde_json::Map::new();
         let mut numbers = Vec::new();
@@ -157,21 +162,21 @@ impl Script {
     }
 
     fn tensors(&self) -> Vec<(&'static str, Vec<usize>, Vec<f32>)> {
-        let follows = |said: usize, before: usize| match self.next.get(&(before as u32)) {
-            Some(next) => next.contains(&(said as u32)),
-            None => said == 0,
+        let follows = |token: usize, previous: usize| match self.next.get(&(previous as u32)) {
+            Some(next) => next.contains(&(token as u32)),
+            None => token == 0,
         };
         let square = |value: &dyn Fn(usize, usize) -> f32| {
             (0..SIZE * SIZE)
                 .map(|index| value(index / SIZE, index % SIZE))
                 .collect::<Vec<_>>()
         };
-        let axes = square(&|row, column| f32::from(row == column));
-        let head = square(&|said, before| if follows(said, before) { 4.0 } else { 0.0 });
+        let unit_vectors = square(&|row, column| f32::from(row == column));
+        let head = square(&|token, previous| if follows(token, previous) { 4.0 } else { 0.0 });
         let zeros = |name, rows, columns| (name, vec![rows, columns], vec![0.0; rows * columns]);
         let ones = |name| (name, vec![SIZE], vec![1.0; SIZE]);
         vec![
-            ("model.embed_tokens.weight", vec![SIZE, SIZE], axes),
+            ("model.embed_tokens.weight", vec![SIZE, SIZE], unit_vectors),
             ("lm_head.weight", vec![SIZE, SIZE], head),
             ones("model.norm.weight"),
             ones("model.layers.0.input_layernorm.weight"),

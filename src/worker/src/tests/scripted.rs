@@ -1,11 +1,10 @@
-//! What is told of texts that are known: models that follow a script.
+//! Exact text of answers, on scripted models.
 
 use super::script::{CONTEXT, Script};
 use super::*;
 use rooflet_testing::TempDir;
 
-/// A model that never stops by itself, a configuration that serves it, and the prompt that starts
-/// it.
+/// Returns a model that never stops by itself, a configuration for the model, and its prompt.
 pub(super) fn endless() -> (TempDir, WorkerConfig, u32) {
     let dir = TempDir::new();
     let script = Script::new(&[(&[b"ab", b"cd"], false)]);
@@ -18,9 +17,9 @@ pub(super) fn endless() -> (TempDir, WorkerConfig, u32) {
     (dir, config, script.cues[0])
 }
 
-/// Asks after `cue` and returns text, finish reason and tokens, first whole and then streamed: both
-/// must agree. The streamed pieces come last.
-async fn say(worker: &Subject, cue: u32, extra: Value) -> (String, String, u64, Vec<String>) {
+/// Completes the prompt `cue`, with and without streaming, and asserts that both responses are
+/// equal. Returns text, finish reason, number of tokens, and the text pieces of the stream.
+async fn complete(worker: &TestWorker, cue: u32, extra: Value) -> (String, String, u64, Vec<String>) {
     let body = merged(
         json!({"model": "tiny", "prompt": [cue], "max_tokens": 40, "temperature": 0}),
         extra,
@@ -55,7 +54,7 @@ async fn say(worker: &Subject, cue: u32, extra: Value) -> (String, String, u64, 
 }
 
 #[test]
-fn what_a_scripted_model_says_is_told_to_the_letter() {
+fn scripted_answers_are_exact() {
     let dir = TempDir::new();
     let script = Script::new(&[
         (
@@ -76,7 +75,7 @@ fn what_a_scripted_model_says_is_told_to_the_letter() {
     };
     with_worker(config, |worker| {
         Box::pin(async move {
-            let said = |text: &str, reason: &str, tokens: u64, pieces: &[&str]| {
+            let expected = |text: &str, reason: &str, tokens: u64, pieces: &[&str]| {
                 (
                     text.to_owned(),
                     reason.to_owned(),
@@ -84,48 +83,49 @@ fn what_a_scripted_model_says_is_told_to_the_letter() {
                     pieces.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>(),
                 )
             };
-            // Characters come out whole; the end of text counts as a token and is no text.
-            let hello = said("Héllo 👋!", "stop", 8, &["H", "é", "llo ", "👋", "!"]);
-            assert_eq!(say(worker, cues[0], json!({})).await, hello);
-            // A text without end is cut at exactly max_tokens.
+            // Pieces contain complete characters. The end-of-text token counts, but has no text.
+            let hello = expected("Héllo 👋!", "stop", 8, &["H", "é", "llo ", "👋", "!"]);
+            assert_eq!(complete(worker, cues[0], json!({})).await, hello);
+            // An endless text has exactly `max_tokens` tokens.
             for max_tokens in [1_u64, 2, 7, 33] {
-                let (text, reason, tokens, _) = say(worker, cues[1], json!({"max_tokens": max_tokens})).await;
+                let (text, reason, tokens, _) =
+                    complete(worker, cues[1], json!({"max_tokens": max_tokens})).await;
                 assert_eq!((reason.as_str(), tokens), ("length", max_tokens));
                 assert_eq!(text, "abcd".repeat(20)[..2 * max_tokens as usize]);
             }
-            // Half a character at the end, by end of text and by max_tokens.
+            // The answer ends inside a character, due to end-of-text or `max_tokens`.
             assert_eq!(
-                say(worker, cues[2], json!({})).await,
-                said("cut \u{fffd}", "stop", 2, &["cut ", "\u{fffd}"])
+                complete(worker, cues[2], json!({})).await,
+                expected("cut \u{fffd}", "stop", 2, &["cut ", "\u{fffd}"])
             );
             let two = json!({"max_tokens": 2});
             assert_eq!(
-                say(worker, cues[0], two).await,
-                said("H\u{fffd}", "length", 2, &["H", "\u{fffd}"])
+                complete(worker, cues[0], two).await,
+                expected("H\u{fffd}", "length", 2, &["H", "\u{fffd}"])
             );
-            // A stop string over three tokens: nothing of it is seen, and nothing is computed after
+            // The stop string spans three tokens. The text excludes it, and generation stops after
             // it.
             let stop = json!({"stop": ["never", "END"]});
             assert_eq!(
-                say(worker, cues[3], stop.clone()).await,
-                said("alpha omega ", "stop", 5, &["alpha", " om", "ega "])
+                complete(worker, cues[3], stop.clone()).await,
+                expected("alpha omega ", "stop", 5, &["alpha", " om", "ega "])
             );
-            // What was held back as its beginning is text when the end comes.
+            // The end of the answer releases text that was held back as a possible stop string.
             assert_eq!(
-                say(worker, cues[4], stop).await,
-                said("almost EN", "stop", 3, &["almost ", "EN"])
+                complete(worker, cues[4], stop).await,
+                expected("almost EN", "stop", 3, &["almost ", "EN"])
             );
             assert_eq!(
-                say(worker, cues[5], json!({})).await,
-                said("x\u{fffd}y", "stop", 3, &["x\u{fffd}", "y"])
+                complete(worker, cues[5], json!({})).await,
+                expected("x\u{fffd}y", "stop", 3, &["x\u{fffd}", "y"])
             );
         })
     });
 }
 
-/// vLLM's parameters, with its meanings.
+/// The parameters have the same semantics as in vLLM.
 #[test]
-fn an_answer_ends_where_the_request_says() {
+fn honours_stop_parameters_of_vllm() {
     let dir = TempDir::new();
     let script = Script::new(&[(&[b"a", b"b"], true)]);
     script.write(dir.path());
@@ -136,29 +136,33 @@ fn an_answer_ends_where_the_request_says() {
     };
     with_worker(config, |worker| {
         Box::pin(async move {
-            let said = async |extra: Value| {
-                let (text, reason, tokens, _) = say(worker, cue, extra).await;
+            let answer = async |extra: Value| {
+                let (text, reason, tokens, _) = complete(worker, cue, extra).await;
                 (text, reason, tokens)
             };
             let expect = |text: &str, reason: &str, tokens: u64| (text.to_owned(), reason.to_owned(), tokens);
-            assert_eq!(said(json!({})).await, expect("ab", "stop", 3));
+            assert_eq!(answer(json!({})).await, expect("ab", "stop", 3));
             let b = cue + 2;
-            assert_eq!(said(json!({"stop_token_ids": [b]})).await, expect("a", "stop", 2));
-            // The end of text is no text, and here it is followed by itself.
             assert_eq!(
-                said(json!({"ignore_eos": true, "max_tokens": 6})).await,
+                answer(json!({"stop_token_ids": [b]})).await,
+                expect("a", "stop", 2)
+            );
+            // The end-of-text token has no text. In this script, it follows itself.
+            assert_eq!(
+                answer(json!({"ignore_eos": true, "max_tokens": 6})).await,
                 expect("ab", "length", 6)
             );
-            // Where it must not end, the cue's is the first of the equally probable tokens.
+            // If the end is not permitted yet, all other tokens are equally probable, and the token
+            // with the lowest ID is the cue.
             assert_eq!(
-                said(json!({"min_tokens": 5})).await,
+                answer(json!({"min_tokens": 5})).await,
                 expect("ab<cue 0>ab", "stop", 6)
             );
             assert_eq!(
-                said(json!({"min_tokens": 3, "stop": "b", "stop_token_ids": [b]})).await,
+                answer(json!({"min_tokens": 3, "stop": "b", "stop_token_ids": [b]})).await,
                 expect("a<cue 0>a", "stop", 4)
             );
-            let ask = |extra: Value| {
+            let request = |extra: Value| {
                 let body = json!({"model": "tiny", "prompt": [cue], "max_tokens": 9, "temperature": 0});
                 merged(body, extra)
             };
@@ -166,7 +170,7 @@ fn an_answer_ends_where_the_request_says() {
                 (json!({"stop": ["x", "b"]}), json!("b")),
                 (json!({"stop_token_ids": [b]}), json!(b)),
             ] {
-                let answer = worker.post("/v1/completions", &ask(extra)).await.json();
+                let answer = worker.post("/v1/completions", &request(extra)).await.json();
                 assert_eq!(answer["choices"][0]["stop_reason"], reason);
             }
             for (extra, param) in [
@@ -174,7 +178,7 @@ fn an_answer_ends_where_the_request_says() {
                 (json!({"stop_token_ids": [64]}), "stop_token_ids"),
                 (json!({"ignore_eos": 1}), "ignore_eos"),
             ] {
-                let answer = worker.post("/v1/completions", &ask(extra)).await;
+                let answer = worker.post("/v1/completions", &request(extra)).await;
                 assert_eq!(
                     (answer.status.as_u16(), &answer.json()["error"]["param"]),
                     (400, &json!(param))
@@ -185,7 +189,7 @@ fn an_answer_ends_where_the_request_says() {
 }
 
 #[test]
-fn equal_chances_are_taken_equally() {
+fn samples_equally_probable_tokens_equally_often() {
     let dir = TempDir::new();
     let mut script = Script::new(&[(&[b"-"], true)]);
     let cue = script.cues[0];
@@ -203,7 +207,7 @@ fn equal_chances_are_taken_equally() {
             let text = answer["choices"][0]["text"].as_str().unwrap();
             assert_eq!(text.len(), 240, "{text}");
             for letter in 'a'..='p' {
-                // 15 are expected; 4 standard deviations are 15.
+                // The expectation is 15, and four standard deviations are 15.
                 let count = text.chars().filter(|c| *c == letter).count();
                 assert!((1..=30).contains(&count), "{count} × {letter} in {text}");
             }
@@ -213,16 +217,16 @@ fn equal_chances_are_taken_equally() {
             let text = answer["choices"][0]["text"].as_str().unwrap();
             assert!(
                 text.chars().all(|c| text.starts_with(c)),
-                "one candidate leaves no choice: {text}"
+                "top_k 1 is greedy: {text}"
             );
         })
     });
 }
 
-/// Of a tokenizer as Llama 2 has it, the first word of an answer keeps the space that parts it from
-/// the prompt; the first word of a message has none before it.
+/// With a tokenizer like that of Llama 2, the first word of a completion keeps the space between
+/// prompt and answer. The first word of a chat message has no leading space.
 #[test]
-fn words_of_sentencepiece_keep_their_spaces() {
+fn sentencepiece_words_keep_leading_spaces() {
     let dir = TempDir::new();
     let script = Script::new(&[(&[b"one", b"two"], true)]);
     script.write_for_chats(dir.path(), "{{ messages[0].content }}");
@@ -247,14 +251,14 @@ fn words_of_sentencepiece_keep_their_spaces() {
     };
     with_worker(config, |worker| {
         Box::pin(async move {
-            let (text, _, _, pieces) = say(worker, 1, json!({})).await;
+            let (text, _, _, pieces) = complete(worker, 1, json!({})).await;
             assert_eq!(
                 (text.as_str(), pieces),
                 (" onetwo", vec![" one".into(), "two".into()])
             );
             for prompt in [json!("q"), json!([1])] {
-                let asked = json!({"model": "tiny", "prompt": prompt, "echo": true, "logprobs": 1});
-                let whole = worker.post("/v1/completions", &asked).await.json();
+                let request = json!({"model": "tiny", "prompt": prompt, "echo": true, "logprobs": 1});
+                let whole = worker.post("/v1/completions", &request).await.json();
                 let choice = &whole["choices"][0];
                 assert_eq!(choice["text"], "q onetwo");
                 assert_eq!(choice["logprobs"]["text_offset"], json!([0, 1, 5, 8]), "{choice}");

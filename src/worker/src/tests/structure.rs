@@ -1,10 +1,10 @@
-//! What is in an answer besides content: reasoning and tool calls, on models whose text is known.
+//! Reasoning, tool calls and response formats, on scripted models.
 
 use super::script::Script;
 use super::*;
 use rooflet_testing::TempDir;
 
-/// Answers what the last message's cue says; knows no tools.
+/// Chat template without tools. The prompt consists of the last message, which is a cue.
 const PLAIN: &str = "{{ messages[-1].content }}";
 
 fn config_of(dir: &TempDir) -> WorkerConfig {
@@ -19,14 +19,14 @@ fn weather() -> Value {
         "type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}}}])
 }
 
-/// A message, its finish reason and the usage, first whole and then streamed: both must agree.
-/// Names of calls are taken out, after a look at them.
-async fn answer(worker: &Subject, cue: usize, extra: Value) -> (Value, String, Value) {
-    let ask = merged(
+/// Sends a chat with and without streaming, and asserts that both responses are equal. Returns
+/// message, finish reason and usage. Checks and removes the IDs of tool calls.
+async fn chat(worker: &TestWorker, cue: usize, extra: Value) -> (Value, String, Value) {
+    let request = merged(
         json!({"messages": [{"role": "user", "content": format!("<cue {cue}>")}], "max_tokens": 40}),
         extra,
     );
-    let whole = worker.chat(ask.clone()).await;
+    let whole = worker.chat(request.clone()).await;
     assert_eq!(whole.status, 200, "{}", whole.body);
     let whole = whole.json();
     let (mut message, reason) = (
@@ -36,7 +36,7 @@ async fn answer(worker: &Subject, cue: usize, extra: Value) -> (Value, String, V
     take_ids(&mut message);
 
     let streaming = merged(
-        ask,
+        request,
         json!({"stream": true, "stream_options": {"include_usage": true}}),
     );
     let mut events = worker.chat(streaming).await.events();
@@ -45,7 +45,7 @@ async fn answer(worker: &Subject, cue: usize, extra: Value) -> (Value, String, V
     assert_eq!(end["choices"][0]["finish_reason"], reason);
     assert_eq!(end["choices"][0]["delta"], json!({}));
     let deltas = events.iter().map(|event| &event["choices"][0]["delta"]);
-    assert_eq!(put_together(deltas, &message), message);
+    assert_eq!(merge_deltas(deltas, &message), message);
     (message, reason, whole["usage"].clone())
 }
 
@@ -59,8 +59,8 @@ fn take_ids(message: &mut Value) {
     }
 }
 
-/// As clients do it.
-fn put_together<'a>(deltas: impl Iterator<Item = &'a Value>, like: &Value) -> Value {
+/// Merges the deltas of a stream into a message, as clients do.
+fn merge_deltas<'a>(deltas: impl Iterator<Item = &'a Value>, like: &Value) -> Value {
     let mut message = json!({"role": null, "content": "", "refusal": null});
     for delta in deltas {
         for (name, value) in delta.as_object().unwrap() {
@@ -89,7 +89,7 @@ fn add_call(message: &mut Value, part: &Value) {
     if part["id"].is_string() {
         assert_eq!(part["function"]["arguments"], "");
         let calls = message["tool_calls"].as_array().map_or(0, Vec::len);
-        assert_eq!(index, calls, "calls come in their order");
+        assert_eq!(index, calls, "calls are in order");
         if calls == 0 {
             message["tool_calls"] = json!([]);
         }
@@ -114,7 +114,7 @@ fn call(name: &str, arguments: &str) -> Value {
 }
 
 #[test]
-fn reasoning_is_told_apart_from_the_answer() {
+fn separates_reasoning_from_content() {
     let dir = TempDir::new();
     let script = Script::new(&[
         (
@@ -134,16 +134,19 @@ fn reasoning_is_told_apart_from_the_answer() {
     script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
     with_worker(config_of(&dir), |worker| {
         Box::pin(async move {
-            let (said, reason, usage) = answer(worker, 0, json!({})).await;
+            let (message_of_model, reason, usage) = chat(worker, 0, json!({})).await;
             let reasoning = json!({"reasoning_content": "a plan", "reasoning": "a plan"});
-            assert_eq!(said, message(json!("Do it."), reasoning));
+            assert_eq!(message_of_model, message(json!("Do it."), reasoning));
             assert_eq!(
                 (reason.as_str(), &usage["completion_tokens"]),
                 ("stop", &json!(8))
             );
             assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 2);
-            let (said, _, usage) = answer(worker, 1, json!({})).await;
-            assert_eq!(said, message(json!("no <think>x</think>!"), json!({})));
+            let (message_of_model, _, usage) = chat(worker, 1, json!({})).await;
+            assert_eq!(
+                message_of_model,
+                message(json!("no <think>x</think>!"), json!({}))
+            );
             assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 0);
             let bare = json!({"model": "tiny", "prompt": "<cue 0>", "max_tokens": 40, "temperature": 0});
             let text = worker.post("/v1/completions", &bare).await.json();
@@ -153,72 +156,81 @@ fn reasoning_is_told_apart_from_the_answer() {
 }
 
 #[test]
-fn thinking_ends_with_its_budget() {
+fn thinking_budget_limits_reasoning() {
     let dir = TempDir::new();
-    let thoughts: &[&[u8]] = &[b"<think>", b"one", b" two", b" three", b"</think>", b"Done."];
-    let script = Script::new(&[(thoughts, true)]);
+    let pieces: &[&[u8]] = &[b"<think>", b"one", b" two", b" three", b"</think>", b"Done."];
+    let script = Script::new(&[(pieces, true)]);
     script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
     with_worker(config_of(&dir), |worker| {
         Box::pin(async move {
-            let ask = async |budget: Value| {
+            let send = async |budget: Value| {
                 let body = json!({"model": "tiny", "max_tokens": 40, "temperature": 0,
                                   "messages": [{"role": "user", "content": "<cue 0>"}],
                                   "thinking": {"type": "enabled", "budget_tokens": budget}});
                 worker.post("/v1/messages", &body).await
             };
-            for (budget, thought) in [
+            for (budget, reasoning) in [
                 (1, "one"),
                 (2, "one two"),
                 (3, "one two three"),
                 (9, "one two three"),
             ] {
-                let said = ask(json!(budget)).await.json();
-                assert_eq!(said["content"][0]["thinking"], thought, "{said}");
-                assert_eq!(said["content"][1]["text"], "Done.", "{said}");
+                let message_of_model = send(json!(budget)).await.json();
+                assert_eq!(
+                    message_of_model["content"][0]["thinking"], reasoning,
+                    "{message_of_model}"
+                );
+                assert_eq!(
+                    message_of_model["content"][1]["text"], "Done.",
+                    "{message_of_model}"
+                );
             }
-            let refused = ask(json!(0)).await;
-            assert_eq!(refused.status, 400);
+            let rejected = send(json!(0)).await;
+            assert_eq!(rejected.status, 400);
             assert!(
-                refused.body.contains("thinking.budget_tokens"),
+                rejected.body.contains("thinking.budget_tokens"),
                 "{}",
-                refused.body
+                rejected.body
             );
         })
     });
 }
 
-/// The first line is said after a prompt that ends with `<think>`.
+/// The prompt ends with `<think>`.
 #[test]
-fn reasoning_may_begin_in_the_prompt_and_be_cut_off() {
+fn reasoning_may_start_in_prompt_and_be_truncated() {
     let dir = TempDir::new();
     let mut script = Script::new(&[(&[b"why", b"</think>", b"So."], true)]);
     script.rename_cue(0, "<think>");
     script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
     with_worker(config_of(&dir), |worker| {
         Box::pin(async move {
-            let ask = |extra: Value| {
+            let request = |extra: Value| {
                 merged(
                     json!({"messages": [{"role": "user", "content": "<think>"}]}),
                     extra,
                 )
             };
             let why = json!({"reasoning_content": "why", "reasoning": "why"});
-            let (said, reason, _) = answer(worker, 0, ask(json!({}))).await;
+            let (message_of_model, reason, _) = chat(worker, 0, request(json!({}))).await;
             assert_eq!(
-                (said, reason.as_str()),
+                (message_of_model, reason.as_str()),
                 (message(json!("So."), why.clone()), "stop")
             );
-            let (said, reason, usage) = answer(worker, 0, ask(json!({"max_tokens": 1}))).await;
-            assert_eq!((said, reason.as_str()), (message(json!(""), why), "length"));
+            let (message_of_model, reason, usage) = chat(worker, 0, request(json!({"max_tokens": 1}))).await;
+            assert_eq!(
+                (message_of_model, reason.as_str()),
+                (message(json!(""), why), "length")
+            );
             assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 1);
         })
     });
 }
 
-/// By a stop text or by the model's own end: nobody is to answer it, whatever its arguments look
-/// like.
+/// A stop string or the model itself ends the answer inside a call. Clients must not run such a
+/// call, even if its arguments are valid.
 #[test]
-fn a_call_that_is_not_whole_is_not_waiting_for_its_answer() {
+fn truncated_call_does_not_finish_with_tool_calls() {
     let dir = TempDir::new();
     let begin = b"<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"B";
     let script = Script::new(&[
@@ -229,17 +241,20 @@ fn a_call_that_is_not_whole_is_not_waiting_for_its_answer() {
     with_worker(config_of(&dir), |worker| {
         Box::pin(async move {
             let tools = || json!({"tools": weather()});
-            for (cue, extra, arguments, ended) in [
+            for (cue, extra, arguments, expected) in [
                 (0, json!({}), r#"{"town": "Bern"}"#, "tool_calls"),
-                // Only what is around the arguments is missing.
+                // The arguments are complete. Only the text after them is missing.
                 (0, json!({"stop": "}\n"}), r#"{"town": "Bern"}"#, "tool_calls"),
                 (0, json!({"stop": "ern"}), r#"{"town": "B"#, "stop"),
                 (0, json!({"stop": "}"}), r#"{"town": "Bern""#, "stop"),
                 (1, json!({}), r#"{"town": "B"#, "stop"),
             ] {
-                let (said, reason, _) = answer(worker, cue, merged(tools(), extra)).await;
-                assert_eq!(said["tool_calls"], json!([call("weather", arguments)]));
-                assert_eq!(reason, ended, "{arguments}");
+                let (message_of_model, reason, _) = chat(worker, cue, merged(tools(), extra)).await;
+                assert_eq!(
+                    message_of_model["tool_calls"],
+                    json!([call("weather", arguments)])
+                );
+                assert_eq!(reason, expected, "{arguments}");
             }
             let responses = json!({"model": "tiny", "input": "<cue 1>", "tools": [{"type": "function", "name": "weather"}]});
             let item = &worker.post("/v1/responses", &responses).await.json()["output"][0];
@@ -251,14 +266,14 @@ fn a_call_that_is_not_whole_is_not_waiting_for_its_answer() {
                 "model": "tiny", "max_tokens": 40, "messages": [{"role": "user", "content": "<cue 1>"}],
                 "tools": [{"name": "weather", "input_schema": {"type": "object"}}]
             });
-            let said = worker.post("/v1/messages", &messages).await.json();
-            assert_eq!(said["stop_reason"], "end_turn", "{said}");
+            let message_of_model = worker.post("/v1/messages", &messages).await.json();
+            assert_eq!(message_of_model["stop_reason"], "end_turn", "{message_of_model}");
         })
     });
 }
 
 #[test]
-fn calls_are_taken_out_only_where_tools_were_sent() {
+fn extracts_calls_only_from_requests_with_tools() {
     let dir = TempDir::new();
     let one = b"<tool_call>\n{\"name\": \"weather\", \"arg";
     let script = Script::new(&[
@@ -292,35 +307,44 @@ fn calls_are_taken_out_only_where_tools_were_sent() {
     with_worker(config_of(&dir), |worker| {
         Box::pin(async move {
             let tools = json!({"tools": weather()});
-            let (said, reason, _) = answer(worker, 0, tools.clone()).await;
+            let (message_of_model, reason, _) = chat(worker, 0, tools.clone()).await;
             let bern = call("weather", r#"{"town": "Bern"}"#);
-            assert_eq!(said, message(json!("I look."), json!({"tool_calls": [bern]})));
+            assert_eq!(
+                message_of_model,
+                message(json!("I look."), json!({"tool_calls": [bern]}))
+            );
             assert_eq!(reason, "tool_calls");
 
-            let (said, _, _) = answer(worker, 1, tools.clone()).await;
+            let (message_of_model, _, _) = chat(worker, 1, tools.clone()).await;
             let zurich = call("weather", r#"{"town":"Zürich"}"#);
             let both = json!({"tool_calls": [zurich, call("weather", "{}")]});
-            assert_eq!(said, message(json!(null), both));
-            let (said, _, _) = answer(
+            assert_eq!(message_of_model, message(json!(null), both));
+            let (message_of_model, _, _) = chat(
                 worker,
                 1,
                 merged(tools.clone(), json!({"parallel_tool_calls": false})),
             )
             .await;
-            assert_eq!(said, message(json!(null), json!({"tool_calls": [zurich]})));
+            assert_eq!(
+                message_of_model,
+                message(json!(null), json!({"tool_calls": [zurich]}))
+            );
 
             for (cue, text) in [
                 (2, "<tool_call>{\"name\": 5}</tool_call>!"),
                 (3, "<tool_call>{\"name\": \"wea"),
             ] {
-                let (said, reason, _) = answer(worker, cue, tools.clone()).await;
-                assert_eq!((said, reason.as_str()), (message(json!(text), json!({})), "stop"));
+                let (message_of_model, reason, _) = chat(worker, cue, tools.clone()).await;
+                assert_eq!(
+                    (message_of_model, reason.as_str()),
+                    (message(json!(text), json!({})), "stop")
+                );
             }
             let whole = "I look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"Bern\"}}\n</tool_call>\n";
             for none in [json!({}), merged(tools, json!({"tool_choice": "none"}))] {
-                let (said, reason, _) = answer(worker, 0, none).await;
+                let (message_of_model, reason, _) = chat(worker, 0, none).await;
                 assert_eq!(
-                    (said, reason.as_str()),
+                    (message_of_model, reason.as_str()),
                     (message(json!(whole), json!({})), "stop")
                 );
             }
@@ -328,9 +352,9 @@ fn calls_are_taken_out_only_where_tools_were_sent() {
     });
 }
 
-/// `[TOOL_CALLS]` is a special token, which other answers do not show.
+/// `[TOOL_CALLS]` is a special token, so that the text of answers does not contain it.
 #[test]
-fn marks_that_are_special_tokens_are_read_and_not_shown() {
+fn parses_markers_that_are_special_tokens() {
     let dir = TempDir::new();
     let mut script = Script::new(&[(
         &[
@@ -346,17 +370,20 @@ fn marks_that_are_special_tokens_are_read_and_not_shown() {
     script.write_for_chats(dir.path(), template);
     with_worker(config_of(&dir), |worker| {
         Box::pin(async move {
-            let (said, _, _) = answer(worker, 0, json!({"tools": weather()})).await;
+            let (message_of_model, _, _) = chat(worker, 0, json!({"tools": weather()})).await;
             let calls = json!({"tool_calls": [call("weather", "{}")]});
-            assert_eq!(said, message(json!("Hm."), calls));
-            let (said, _, _) = answer(worker, 0, json!({})).await;
-            assert_eq!(said["content"], "Hm.[{\"name\": \"weather\", \"arguments\": {}}]");
+            assert_eq!(message_of_model, message(json!("Hm."), calls));
+            let (message_of_model, _, _) = chat(worker, 0, json!({})).await;
+            assert_eq!(
+                message_of_model["content"],
+                "Hm.[{\"name\": \"weather\", \"arguments\": {}}]"
+            );
         })
     });
 }
 
 #[test]
-fn wrong_tools_are_refused_by_name() {
+fn invalid_tools_are_rejected_with_parameter_name() {
     with_worker(config(), |worker| {
         Box::pin(async move {
             let function =
@@ -395,9 +422,9 @@ fn wrong_tools_are_refused_by_name() {
                 ),
             ];
             for (extra, param) in cases {
-                let refused = worker.chat(extra.clone()).await;
-                assert_eq!(refused.status, 400, "{extra}: {}", refused.body);
-                assert_eq!(refused.json()["error"]["param"], param, "{extra}");
+                let rejected = worker.chat(extra.clone()).await;
+                assert_eq!(rejected.status, 400, "{extra}: {}", rejected.body);
+                assert_eq!(rejected.json()["error"]["param"], param, "{extra}");
             }
             let off =
                 json!({"tools": [], "tool_choice": "auto", "parallel_tool_calls": true, "max_tokens": 1});
@@ -410,9 +437,9 @@ fn schema_of(schema: Value) -> Value {
     json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": schema}}})
 }
 
-/// A script that would go on with text where the grammar allows only its own.
+/// The script generates text before and after the part that the grammar permits.
 #[test]
-fn an_answer_is_held_to_its_format() {
+fn answer_matches_response_format() {
     let dir = TempDir::new();
     let script = Script::new(&[
         (
@@ -425,33 +452,41 @@ fn an_answer_is_held_to_its_format() {
     script.write_for_chats(dir.path(), PLAIN);
     with_worker(config_of(&dir), |worker| {
         Box::pin(async move {
-            let asked = schema_of(json!({
+            let format = schema_of(json!({
                 "type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
                 "required": ["a", "b"], "additionalProperties": false
             }));
-            let (said, reason, usage) = answer(worker, 0, asked.clone()).await;
-            assert_eq!(said, message(json!("{\"a\": \"x\", \"b\": 12}"), json!({})));
+            let (message_of_model, reason, usage) = chat(worker, 0, format.clone()).await;
+            assert_eq!(
+                message_of_model,
+                message(json!("{\"a\": \"x\", \"b\": 12}"), json!({}))
+            );
             assert_eq!(
                 (reason.as_str(), &usage["completion_tokens"]),
                 ("stop", &json!(4))
             );
-            let (said, reason, _) = answer(worker, 0, merged(asked, json!({"max_tokens": 3}))).await;
-            assert_eq!(said["content"], "{\"a\": \"x\", \"b\": ");
+            let (message_of_model, reason, _) =
+                chat(worker, 0, merged(format, json!({"max_tokens": 3}))).await;
+            assert_eq!(message_of_model["content"], "{\"a\": \"x\", \"b\": ");
             assert_eq!(reason, "length");
 
             let object = json!({"response_format": {"type": "json_object"}});
-            let (said, reason, _) = answer(worker, 1, object).await;
-            assert_eq!(said["content"], "{\"k\":[1,2]}");
+            let (message_of_model, reason, _) = chat(worker, 1, object).await;
+            assert_eq!(message_of_model["content"], "{\"k\":[1,2]}");
             assert_eq!(reason, "stop");
-            let (said, _, _) = answer(
+            let (message_of_model, _, _) = chat(
                 worker,
                 2,
                 json!({"structured_outputs": {"choice": ["yes", "never"]}}),
             )
             .await;
-            assert_eq!(said["content"], "yes");
-            let (said, reason, usage) = answer(worker, 2, json!({"guided_regex": "(no|yes){3}"})).await;
-            assert_eq!(said["content"].as_str().unwrap().replace("yes", "no"), "nonono");
+            assert_eq!(message_of_model["content"], "yes");
+            let (message_of_model, reason, usage) =
+                chat(worker, 2, json!({"guided_regex": "(no|yes){3}"})).await;
+            assert_eq!(
+                message_of_model["content"].as_str().unwrap().replace("yes", "no"),
+                "nonono"
+            );
             assert_eq!(
                 (reason.as_str(), &usage["completion_tokens"]),
                 ("stop", &json!(3))
@@ -465,7 +500,7 @@ fn an_answer_is_held_to_its_format() {
 }
 
 #[test]
-fn a_call_that_must_be_is_made() {
+fn required_call_is_made() {
     let dir = TempDir::new();
     let script = Script::new(&[(
         &[
@@ -485,9 +520,9 @@ fn a_call_that_must_be_is_made() {
             let named = json!({"type": "function", "function": {"name": "weather"}});
             for choice in [json!("required"), named] {
                 let tools = json!({"tools": weather(), "tool_choice": choice, "parallel_tool_calls": false});
-                let (said, reason, _) = answer(worker, 0, tools).await;
+                let (message_of_model, reason, _) = chat(worker, 0, tools).await;
                 assert_eq!(
-                    (said, reason.as_str()),
+                    (message_of_model, reason.as_str()),
                     (message(json!(null), bern.clone()), "tool_calls")
                 );
             }
@@ -495,18 +530,18 @@ fn a_call_that_must_be_is_made() {
                 json!({"tools": weather()}),
                 json!({"response_format": {"type": "json_object"}}),
             );
-            let (said, _, _) = answer(worker, 0, both).await;
+            let (message_of_model, _, _) = chat(worker, 0, both).await;
             assert_eq!(
-                said["tool_calls"], bern["tool_calls"],
-                "an answer in JSON may still be a call"
+                message_of_model["tool_calls"], bern["tool_calls"],
+                "a response format does not prevent calls"
             );
         })
     });
 }
 
-/// Whatever the schema leaves open, and the model would say.
+/// The schemas permit other types, and the scripted model generates one.
 #[test]
-fn arguments_of_a_call_that_must_be_are_an_object() {
+fn arguments_of_required_call_are_an_object() {
     let dir = TempDir::new();
     let script = Script::new(&[
         (
@@ -530,10 +565,10 @@ fn arguments_of_a_call_that_must_be_are_an_object() {
                 let function = json!({"name": "weather", "parameters": schema});
                 let tools =
                     json!({"tools": [{"type": "function", "function": function}], "tool_choice": "required"});
-                let (said, reason, _) = answer(worker, 0, tools).await;
+                let (message_of_model, reason, _) = chat(worker, 0, tools).await;
                 let bern = json!([call("weather", r#"{"town": "Bern"}"#)]);
                 assert_eq!(
-                    (&said["tool_calls"], reason.as_str()),
+                    (&message_of_model["tool_calls"], reason.as_str()),
                     (&bern, "tool_calls"),
                     "{schema}"
                 );
@@ -542,9 +577,9 @@ fn arguments_of_a_call_that_must_be_are_an_object() {
     });
 }
 
-/// Text goes through, and where a strict function is called, its arguments are as they must be.
+/// The grammar permits any content before a call.
 #[test]
-fn calls_of_strict_functions_fit_their_schemas() {
+fn calls_of_strict_functions_match_their_schemas() {
     let dir = TempDir::new();
     let script = Script::new(&[
         (
@@ -574,35 +609,35 @@ fn calls_of_strict_functions_fit_their_schemas() {
                 (json!(false), r#"{"city": "Bern"}"#),
                 (json!(null), r#"{"city": "Bern"}"#),
             ] {
-                let (said, reason, _) = answer(worker, 0, tools(strict)).await;
+                let (message_of_model, reason, _) = chat(worker, 0, tools(strict)).await;
                 let calls = json!({"tool_calls": [call("weather", arguments)]});
                 assert_eq!(
-                    (said, reason.as_str()),
+                    (message_of_model, reason.as_str()),
                     (message(json!("I look."), calls), "tool_calls")
                 );
             }
-            let (said, reason, _) = answer(worker, 2, tools(json!(true))).await;
+            let (message_of_model, reason, _) = chat(worker, 2, tools(json!(true))).await;
             assert_eq!(
-                (said, reason.as_str()),
+                (message_of_model, reason.as_str()),
                 (message(json!("<tool is no call>"), json!({})), "stop")
             );
-            let refused = worker.chat(tools(json!("yes"))).await;
-            assert_eq!(refused.status, 400, "{}", refused.body);
-            assert_eq!(refused.json()["error"]["param"], "tools[0].function.strict");
+            let rejected = worker.chat(tools(json!("yes"))).await;
+            assert_eq!(rejected.status, 400, "{}", rejected.body);
+            assert_eq!(rejected.json()["error"]["param"], "tools[0].function.strict");
             let mut impossible = tools(json!(true));
             impossible["tools"][0]["function"]["parameters"] =
                 json!({"type": "object", "unevaluatedProperties": 1});
             impossible["messages"] = json!([{"role": "user", "content": "<cue 0>"}]);
-            let refused = worker.chat(impossible).await;
-            assert_eq!(refused.status, 400, "{}", refused.body);
-            assert_eq!(refused.json()["error"]["param"], "tools[0].function.parameters");
+            let rejected = worker.chat(impossible).await;
+            assert_eq!(rejected.status, 400, "{}", rejected.body);
+            assert_eq!(rejected.json()["error"]["param"], "tools[0].function.parameters");
         })
     });
 }
 
-/// On a model that says anything, beside rows that are free: each row's text is what it says alone.
+/// The answers of concurrent requests are equal to the answers of single requests.
 #[test]
-fn rows_with_and_without_a_format_share_a_batch() {
+fn rows_with_and_without_format_share_a_batch() {
     let config = WorkerConfig {
         max_concurrency: 4,
         ..config()
@@ -621,12 +656,12 @@ fn rows_with_and_without_a_format_share_a_batch() {
                 ),
                 json!({"guided_choice": ["alpha", "beta"], "temperature": 1.5, "seed": 4}),
             ];
-            let ask = |format: &Value| worker.chat_text(merged(json!({"max_tokens": 60}), format.clone()));
+            let send = |format: &Value| worker.chat_text(merged(json!({"max_tokens": 60}), format.clone()));
             let mut alone = Vec::new();
             for format in &formats {
-                alone.push(ask(format).await);
+                alone.push(send(format).await);
             }
-            let together = futures::future::join_all(formats.iter().map(ask)).await;
+            let together = futures::future::join_all(formats.iter().map(send)).await;
             assert_eq!(together, alone);
             let list: Vec<Value> = serde_json::from_str(&alone[1]).unwrap();
             assert!((3..=5).contains(&list.len()), "{list:?}");
@@ -646,7 +681,7 @@ fn rows_with_and_without_a_format_share_a_batch() {
 }
 
 #[test]
-fn formats_that_cannot_be_held_to_are_refused() {
+fn rejects_formats_that_no_grammar_can_enforce() {
     with_worker(config(), |worker| {
         Box::pin(async move {
             let schema = "response_format.json_schema.schema";
@@ -670,9 +705,9 @@ fn formats_that_cannot_be_held_to_are_refused() {
                 ),
             ];
             for (extra, param) in cases {
-                let refused = worker.chat(extra.clone()).await;
-                assert_eq!(refused.status, 400, "{extra}: {}", refused.body);
-                assert_eq!(refused.json()["error"]["param"], param, "{extra}");
+                let rejected = worker.chat(extra.clone()).await;
+                assert_eq!(rejected.status, 400, "{extra}: {}", rejected.body);
+                assert_eq!(rejected.json()["error"]["param"], param, "{extra}");
             }
             let unsupported = |strict: Value| {
                 let parameters = json!({"type": "object", "minProperties": 2});
@@ -687,7 +722,7 @@ fn formats_that_cannot_be_held_to_are_refused() {
             assert_eq!(
                 worker.chat(auto).await.status,
                 200,
-                "a call that need not be is not held to"
+                "an optional call is unconstrained"
             );
         })
     });

@@ -1,4 +1,4 @@
-//! Spans of requests, as they leave the worker.
+//! Spans and measurements of requests.
 
 use super::*;
 use rooflet_telemetry::recorder::{Measured, Recorder, SpanData, attribute, count, failed, value};
@@ -12,9 +12,9 @@ fn traced() -> (WorkerConfig, Recorder) {
     (WorkerConfig { tracer, ..config() }, recorder)
 }
 
-/// Posts a request of a sampled trace.
-async fn post(subject: &Subject, path: &str, body: &Value) -> Answer {
-    let mut stream = TcpStream::connect(&subject.address).await.unwrap();
+/// Posts a request that belongs to a sampled trace.
+async fn post(worker: &TestWorker, path: &str, body: &Value) -> Answer {
+    let mut stream = TcpStream::connect(&worker.address).await.unwrap();
     let body = body.to_string();
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: worker\r\ntraceparent: 00-{TRACE}-b7ad6b7169203331-01\r\n\
@@ -38,18 +38,20 @@ async fn spans(recorder: &Recorder) -> Vec<SpanData> {
         }
         spans
     };
-    tokio::time::timeout(DEADLINE, ended).await.expect("in time")
+    tokio::time::timeout(DEADLINE, ended)
+        .await
+        .expect("server span ends before the deadline")
 }
 
 #[test]
 fn request_has_a_span_with_children_for_engine_phases() {
     let (config, recorder) = traced();
-    with_worker(config, move |subject| {
+    with_worker(config, move |worker| {
         Box::pin(async move {
             for stream in [false, true] {
                 let body = json!({"model": "tiny", "messages": [{"role": "user", "content": "Hello ".repeat(60)}],
                                   "max_tokens": 5, "top_p": 0.9, "n": 2, "ignore_eos": true, "stream": stream});
-                assert_eq!(post(subject, "/v1/chat/completions", &body).await.status, 200);
+                assert_eq!(post(worker, "/v1/chat/completions", &body).await.status, 200);
                 let spans = spans(&recorder).await;
                 let names: Vec<&str> = spans.iter().map(|span| span.name.as_ref()).collect();
                 let of_one = ["queue", "prefill", "decode"];
@@ -71,16 +73,16 @@ fn request_has_a_span_with_children_for_engine_phases() {
                 assert_eq!(
                     attribute(root, "gen_ai.request.temperature"),
                     None,
-                    "it named none"
+                    "the request omits it"
                 );
                 assert_eq!(attribute(root, "gen_ai.request.top_p"), Some(value(0.9)));
-                let read = |name| count(root, name).expect("a count");
+                let read = |name| count(root, name).expect("span has the token count");
                 let (cached, prompt) = (
                     read("gen_ai.usage.cache_read.input_tokens"),
                     read("gen_ai.usage.input_tokens"),
                 );
                 assert!(cached <= prompt, "{cached} of {prompt} tokens");
-                // The first request's cache serves the second.
+                // The second request hits the prefix cache.
                 assert_eq!(cached > 0, stream);
                 assert_eq!(
                     attribute(root, "gen_ai.usage.output_tokens"),
@@ -95,26 +97,26 @@ fn request_has_a_span_with_children_for_engine_phases() {
                 assert!(!failed(root));
             }
             let embed = json!({"model": "tiny", "input": "Hello"});
-            assert_eq!(post(subject, "/v1/embeddings", &embed).await.status, 200);
+            assert_eq!(post(worker, "/v1/embeddings", &embed).await.status, 200);
             let embedded = spans(&recorder).await;
             let root = embedded.last().unwrap();
-            for answers in [
+            for name in [
                 "gen_ai.request.max_tokens",
                 "gen_ai.request.temperature",
                 "gen_ai.usage.output_tokens",
                 "gen_ai.response.finish_reasons",
             ] {
-                assert_eq!(attribute(root, answers), None, "{answers}");
+                assert_eq!(attribute(root, name), None, "{name}");
             }
             let wrong = json!({"model": "tiny", "messages": []});
-            assert_eq!(post(subject, "/v1/chat/completions", &wrong).await.status, 400);
+            assert_eq!(post(worker, "/v1/chat/completions", &wrong).await.status, 400);
             let spans = spans(&recorder).await;
-            assert_eq!(spans.len(), 1, "the engine never heard of it");
+            assert_eq!(spans.len(), 1, "the request does not reach the engine");
             assert_eq!(attribute(&spans[0], "error.type"), Some(value("400")));
             assert!(!failed(&spans[0]), "client errors do not fail the span");
 
-            // Without a caller that collects, this sampler takes none.
-            assert_eq!(subject.chat(json!({})).await.status, 200);
+            // The sampler does not record requests without a sampled parent.
+            assert_eq!(worker.chat(json!({})).await.status, 200);
             assert!(recorder.take_spans().is_empty());
         })
     });
@@ -124,14 +126,15 @@ fn request_has_a_span_with_children_for_engine_phases() {
 fn measures_requests_by_the_semantic_conventions() {
     let recorder = Recorder::default();
     let tracer = recorder.measuring_tracer(Clock::System);
-    with_worker(WorkerConfig { tracer, ..config() }, move |subject| {
+    with_worker(WorkerConfig { tracer, ..config() }, move |worker| {
         Box::pin(async move {
             let two = json!({"n": 2, "max_tokens": 5, "temperature": 0, "ignore_eos": true});
-            let answer = subject.chat(two).await;
+            let answer = worker.chat(two).await;
             assert_eq!(answer.status, 200);
-            assert_eq!(subject.chat(json!({"max_tokens": -1})).await.status, 400);
+            assert_eq!(worker.chat(json!({"max_tokens": -1})).await.status, 400);
             let both = async {
-                // A request's span ends with its last completion, which may be after its answer.
+                // A server span may end after the response, because it ends with the last
+                // completion.
                 loop {
                     let durations = recorder.measured("gen_ai.server.request.duration");
                     if durations.len() == 2 {
@@ -140,7 +143,9 @@ fn measures_requests_by_the_semantic_conventions() {
                     tokio::task::yield_now().await;
                 }
             };
-            let durations = tokio::time::timeout(DEADLINE, both).await.expect("in time");
+            let durations = tokio::time::timeout(DEADLINE, both)
+                .await
+                .expect("spans end before the deadline");
             let counts = durations
                 .iter()
                 .map(|measured| (measured.attributes.as_str(), measured.count));
@@ -158,7 +163,7 @@ fn measures_requests_by_the_semantic_conventions() {
                 assert_eq!(
                     (measured.attributes.as_str(), measured.count),
                     ("chat rooflet tiny", 2),
-                    "one for each choice"
+                    "one per choice"
                 );
                 assert!(
                     measured.sum > 0.0 && measured.sum < 2.0 * durations[1].sum,

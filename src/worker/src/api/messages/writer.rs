@@ -1,4 +1,4 @@
-//! From the parts of an answer to the blocks and events of a message.
+//! Conversion of an answer's parts to the content blocks and events of a message.
 
 use uuid::Uuid;
 
@@ -14,15 +14,15 @@ use rooflet_inference_api::openai::response::FinishReason;
 use rooflet_text::answer::{AnswerParser, Part};
 use rooflet_text::tool_calls::CallPart;
 
-/// One message under way.
+/// Builder of one message and its stream events.
 #[derive(Debug)]
 pub(super) struct MessageWriter {
     message: Message,
     parser: AnswerParser,
     calls: usize,
-    /// The last block goes on.
+    /// True while the last block is incomplete.
     open: bool,
-    /// Of the call that is open.
+    /// Arguments of the open tool call.
     arguments: String,
     events: Vec<Event>,
 }
@@ -38,7 +38,7 @@ impl MessageWriter {
                 content: Vec::new(),
                 stop_reason: None,
                 stop_sequence: None,
-                // How many of them are known is seen when the prompt is read.
+                // The number of cached tokens is unknown before prefill.
                 usage: response::Usage::new(prompt_tokens, 0).into(),
             },
             parser,
@@ -62,12 +62,12 @@ impl MessageWriter {
     }
 
     pub(super) fn finish(&mut self, done: Done, usage: response::Usage) -> Vec<Event> {
-        let rest = self.parser.finish();
-        rest.into_iter().for_each(|part| self.part(part));
+        let parts = self.parser.finish();
+        parts.into_iter().for_each(|part| self.part(part));
         self.close();
         let stop_sequence = match done.stopped_by {
             Some(response::StopReason::Text(text)) => Some(text),
-            // No request of this API names tokens.
+            // Requests of this API cannot set stop token IDs.
             Some(response::StopReason::Token(_)) | None => None,
         };
         let stop_reason = match done.reason {
@@ -113,8 +113,8 @@ impl MessageWriter {
                 if !matches!(self.current(), Some(Block::Text { .. })) {
                     self.open(Block::Text { text: String::new() });
                 }
-                if let Some(Block::Text { text: whole }) = self.current() {
-                    whole.push_str(&text);
+                if let Some(Block::Text { text: full_text }) = self.current() {
+                    full_text.push_str(&text);
                 }
                 self.delta(BlockDelta::Text { text });
             }
@@ -134,7 +134,7 @@ impl MessageWriter {
         }
     }
 
-    /// The block that goes on.
+    /// Returns the open block.
     fn current(&mut self) -> Option<&mut Block> {
         let open = self.open;
         self.message.content.last_mut().filter(|_| open)
@@ -164,8 +164,8 @@ impl MessageWriter {
         if let Some(Block::ToolUse { input, .. }) = self.current() {
             *input = match parsed_arguments(&arguments) {
                 object @ Json::Object(_) => object,
-                // Cut off, or no object at all: told in the stream as it is, here in the only way
-                // there is.
+                // Truncated arguments, or arguments that are not an object. The stream carries them
+                // unchanged, but `input` must be an object.
                 Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_) => {
                     Json::Object(Members::default())
                 }

@@ -1,54 +1,57 @@
-//! Which tokens an item's text was made of: what a model says is more than its items show, markers
-//! and the line breaks around them, and some of it is held back for a while.
+//! Assignment of generated tokens to the text of output items.
+//!
+//! Items do not contain everything that a model generates: the parser removes markers and the line
+//! breaks around them. The parser also holds text back while that may be the start of a marker.
 
 use std::collections::VecDeque;
 
 use rooflet_inference_api::openai::response::logprobs::ContentLogprob;
 
-/// What has been said and is in no item yet.
+/// Generated text and tokens that no item contains yet.
 #[derive(Debug, Default)]
-pub(super) struct Unshown {
+pub(super) struct PendingTokens {
     text: String,
-    /// Characters before it.
-    before: usize,
-    /// Each with the characters before it.
+    /// Offset of `text` in the answer, in characters.
+    offset: usize,
+    /// Tokens with their offsets in the answer, in characters.
     tokens: VecDeque<(usize, ContentLogprob)>,
-    /// Bytes at its end that may still be a marker's.
-    held: usize,
+    /// Number of bytes at the end of `text` that may belong to a marker.
+    held_bytes: usize,
 }
 
-impl Unshown {
-    /// More was said; tokens come with the place where they begin.
+impl PendingTokens {
+    /// Appends generated text and its tokens with their offsets.
     pub(super) fn push(&mut self, text: &str, tokens: impl Iterator<Item = (usize, ContentLogprob)>) {
         self.text.push_str(text);
         self.tokens.extend(tokens);
     }
 
-    /// Of what was said, so many bytes are held back.
-    pub(super) fn hold_back(&mut self, bytes: usize) {
-        self.held = bytes;
+    /// Sets the number of bytes that the parser holds back.
+    pub(super) fn set_held_bytes(&mut self, bytes: usize) {
+        self.held_bytes = bytes;
     }
 
-    /// This text is shown: the tokens that it is made of. What was said before it never is.
-    pub(super) fn show(&mut self, shown: &str) -> Vec<ContentLogprob> {
-        let said = &self.text[..self.text.len().saturating_sub(self.held)];
-        // From the end, as markers stand before it.
-        let Some(at) = said.rfind(shown) else {
+    /// Removes and returns the tokens that form `item_text`. Discards all text and tokens before
+    /// `item_text`.
+    pub(super) fn take(&mut self, item_text: &str) -> Vec<ContentLogprob> {
+        let released = &self.text[..self.text.len().saturating_sub(self.held_bytes)];
+        // The search starts at the end because removed markers precede the text.
+        let Some(at) = released.rfind(item_text) else {
             return Vec::new();
         };
-        let begin = self.before + self.text[..at].chars().count();
-        let end = begin + shown.chars().count();
-        let mut of_it = Vec::new();
-        while let Some((place, token)) = self.tokens.pop_front_if(|(place, _)| *place < end) {
-            // A token reaches to where the next one begins.
+        let begin = self.offset + self.text[..at].chars().count();
+        let end = begin + item_text.chars().count();
+        let mut tokens = Vec::new();
+        while let Some((offset, token)) = self.tokens.pop_front_if(|(offset, _)| *offset < end) {
+            // A token ends at the offset of the next token.
             let next = self.tokens.front().map(|(next, _)| *next);
-            if place >= begin || next.is_none_or(|next| next > begin) {
-                of_it.push(token);
+            if offset >= begin || next.is_none_or(|next| next > begin) {
+                tokens.push(token);
             }
         }
-        self.text.drain(..at + shown.len());
-        self.before = end;
-        of_it
+        self.text.drain(..at + item_text.len());
+        self.offset = end;
+        tokens
     }
 }
 
@@ -65,8 +68,8 @@ mod tests {
     use rooflet_text::reasoning::ReasoningMarkers;
     use rooflet_text::tool_calls::ToolFormat;
 
-    /// Tokens by their texts, each at its place.
-    fn said(unshown: &mut Unshown, place: &mut usize, texts: &[&str]) {
+    /// Appends one token per text, starting at `offset`.
+    fn push_tokens(pending_tokens: &mut PendingTokens, offset: &mut usize, texts: &[&str]) {
         for text in texts {
             let token = ContentLogprob {
                 token: TokenLogprob {
@@ -76,20 +79,20 @@ mod tests {
                 },
                 top_logprobs: Vec::new(),
             };
-            unshown.push(text, [(*place, token)].into_iter());
-            *place += text.chars().count();
+            pending_tokens.push(text, [(*offset, token)].into_iter());
+            *offset += text.chars().count();
         }
     }
 
-    fn shown(unshown: &mut Unshown, text: &str) -> Vec<String> {
-        let tokens = unshown.show(text).into_iter();
+    fn taken(pending_tokens: &mut PendingTokens, text: &str) -> Vec<String> {
+        let tokens = pending_tokens.take(text).into_iter();
         tokens.map(|token| token.token.token).collect()
     }
 
     proptest! {
-        /// Beginnings of markers, again and again, and no whole one.
+        /// The texts contain many starts of markers, but no complete marker.
         #[test]
-        fn every_token_of_what_is_shown_is_told_once(
+        fn returns_every_token_of_item_text_exactly_once(
             texts in prop::collection::vec(prop::sample::select(vec!["<", "<<", "<t", "[[", "[", "a", ", ", "é", "<th", "ool_", "1"]), 1..30),
             tool_format in prop::sample::select(vec![ToolFormat::Tagged, ToolFormat::Mistral]),
         ) {
@@ -100,53 +103,53 @@ mod tests {
                 tool_format,
                 tools: Some(tools),
             });
-            let (mut unshown, mut place) = (Unshown::default(), 0);
-            let (mut told, mut content) = (String::new(), String::new());
-            let mut show = |unshown: &mut Unshown, parts: Vec<Part>| {
+            let (mut pending_tokens, mut offset) = (PendingTokens::default(), 0);
+            let (mut from_tokens, mut content) = (String::new(), String::new());
+            let mut take_parts = |pending_tokens: &mut PendingTokens, parts: Vec<Part>| {
                 for part in parts {
                     let Part::Content(text) = part else { panic!("{part:?}") };
-                    told.extend(self::shown(unshown, &text));
+                    from_tokens.extend(self::taken(pending_tokens, &text));
                     content.push_str(&text);
                 }
             };
             for text in &texts {
-                said(&mut unshown, &mut place, &[text]);
+                push_tokens(&mut pending_tokens, &mut offset, &[text]);
                 let parts = parser.push(text, 1);
-                unshown.hold_back(parser.held_bytes());
-                show(&mut unshown, parts);
+                pending_tokens.set_held_bytes(parser.held_bytes());
+                take_parts(&mut pending_tokens, parts);
             }
             let parts = parser.finish();
-            unshown.hold_back(0);
-            show(&mut unshown, parts);
+            pending_tokens.set_held_bytes(0);
+            take_parts(&mut pending_tokens, parts);
             prop_assert_eq!(&content, &texts.concat());
-            prop_assert_eq!(told, content);
+            prop_assert_eq!(from_tokens, content);
         }
     }
 
     #[test]
-    fn tokens_come_with_the_text_that_shows_them() {
-        let (mut unshown, mut place) = (Unshown::default(), 0);
-        said(
-            &mut unshown,
-            &mut place,
+    fn assigns_tokens_to_item_texts_between_markers() {
+        let (mut pending_tokens, mut offset) = (PendingTokens::default(), 0);
+        push_tokens(
+            &mut pending_tokens,
+            &mut offset,
             &["<think>", "wé", "ll", "</think>", "\n\nI"],
         );
-        assert_eq!(shown(&mut unshown, "wéll"), ["wé", "ll"]);
-        // The token begins with line breaks that are the template's.
-        assert_eq!(shown(&mut unshown, "I"), ["\n\nI"]);
-        said(&mut unshown, &mut place, &[" se", "e", ".\n", "\n"]);
-        assert_eq!(shown(&mut unshown, " see."), [" se", "e", ".\n"]);
-        // What was held back, and comes after all.
-        said(&mut unshown, &mut place, &["More"]);
-        assert_eq!(shown(&mut unshown, "\n\nMore"), ["\n", "More"]);
-        said(
-            &mut unshown,
-            &mut place,
+        assert_eq!(taken(&mut pending_tokens, "wéll"), ["wé", "ll"]);
+        // The token starts with line breaks that the parser removes.
+        assert_eq!(taken(&mut pending_tokens, "I"), ["\n\nI"]);
+        push_tokens(&mut pending_tokens, &mut offset, &[" se", "e", ".\n", "\n"]);
+        assert_eq!(taken(&mut pending_tokens, " see."), [" se", "e", ".\n"]);
+        // The parser releases the line break that it held back.
+        push_tokens(&mut pending_tokens, &mut offset, &["More"]);
+        assert_eq!(taken(&mut pending_tokens, "\n\nMore"), ["\n", "More"]);
+        push_tokens(
+            &mut pending_tokens,
+            &mut offset,
             &["<tool_call>", "{}", "</tool_call>", "Done"],
         );
-        assert_eq!(shown(&mut unshown, "Done"), ["Done"]);
-        assert_eq!(shown(&mut unshown, "never said"), [""; 0]);
-        said(&mut unshown, &mut place, &["!"]);
-        assert_eq!(shown(&mut unshown, "!"), ["!"]);
+        assert_eq!(taken(&mut pending_tokens, "Done"), ["Done"]);
+        assert_eq!(taken(&mut pending_tokens, "never generated"), [""; 0]);
+        push_tokens(&mut pending_tokens, &mut offset, &["!"]);
+        assert_eq!(taken(&mut pending_tokens, "!"), ["!"]);
     }
 }

@@ -1,5 +1,5 @@
-//! Responses that are kept for later requests, in memory: as long as the worker runs, and the
-//! oldest give way when they are too many bytes.
+//! In-memory store of responses for later requests. Exceeding the size limit evicts the oldest
+//! responses. A restart of the worker clears the store.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -8,75 +8,82 @@ use axum::body::Bytes;
 
 use rooflet_base::mutex::lock;
 use rooflet_inference_api::openai::json::Json;
-use rooflet_inference_api::openai::responses::Recall;
+use rooflet_inference_api::openai::responses::StoredItems;
 
-/// Thousands of conversations of a few pages.
+/// Maximum total size of stored responses; enough for thousands of conversations of a few pages.
 pub(crate) const MAX_BYTES: usize = 32 << 20;
 
-/// A response and what was said up to its end.
+/// Response with the items of its conversation.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub id: String,
-    /// As it was answered.
+    /// Body of the original response.
     pub body: Bytes,
-    /// Items of the request, of those before it, and of the answer.
+    /// Items of previous responses, of the request and of the answer, in this order.
     pub items: Vec<Json>,
-    /// How many of them come before the answer.
-    pub given: usize,
+    /// Number of items before the answer.
+    pub input_count: usize,
 }
 
-/// See the module.
+/// Thread-safe store of responses; see the module documentation.
 #[derive(Debug, Default)]
-pub(crate) struct ResponseStore(Mutex<Kept>);
+pub(crate) struct ResponseStore(Mutex<Entries>);
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// The oldest first, each with its bytes.
+struct Entries {
+    /// Responses with their sizes in bytes, oldest first.
     responses: VecDeque<(Arc<Stored>, usize)>,
     bytes: usize,
 }
 
 impl ResponseStore {
-    pub(crate) fn keep(&self, stored: Stored) {
+    pub(crate) fn insert(&self, stored: Stored) {
         let items = serde_json::to_vec(&stored.items).map_or(0, |json| json.len());
         let bytes = stored.id.len() + stored.body.len() + items;
-        let mut kept = lock(&self.0);
-        kept.bytes += bytes;
-        kept.responses.push_back((Arc::new(stored), bytes));
-        while kept.bytes > MAX_BYTES
-            && let Some((_, bytes)) = kept.responses.pop_front()
+        let mut entries = lock(&self.0);
+        entries.bytes += bytes;
+        entries.responses.push_back((Arc::new(stored), bytes));
+        while entries.bytes > MAX_BYTES
+            && let Some((_, bytes)) = entries.responses.pop_front()
         {
-            kept.bytes -= bytes;
+            entries.bytes -= bytes;
         }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<Stored>> {
-        let kept = lock(&self.0);
-        let found = kept.responses.iter().find(|(stored, _)| stored.id == id);
+        let entries = lock(&self.0);
+        let found = entries.responses.iter().find(|(stored, _)| stored.id == id);
         found.map(|(stored, _)| Arc::clone(stored))
     }
 
-    /// Whether it was there.
+    /// Removes a response. Returns false if the store does not have the response.
     pub(crate) fn remove(&self, id: &str) -> bool {
-        let mut kept = lock(&self.0);
-        let place = kept.responses.iter().position(|(stored, _)| stored.id == id);
-        let removed = place.and_then(|place| kept.responses.remove(place));
-        kept.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let mut entries = lock(&self.0);
+        let place = entries.responses.iter().position(|(stored, _)| stored.id == id);
+        let removed = place.and_then(|place| entries.responses.remove(place));
+        entries.bytes -= removed.as_ref().map_or(0, |(_, bytes)| *bytes);
         removed.is_some()
     }
 }
 
-impl Recall for ResponseStore {
+impl StoredItems for ResponseStore {
     fn response(&self, id: &str) -> Option<Vec<Json>> {
         Some(self.get(id)?.items.clone())
     }
 
     fn item(&self, id: &str) -> Option<Json> {
-        let is_it = |item: &&Json| item.get("id").and_then(Json::as_str) == Some(id);
-        let kept = lock(&self.0);
-        // Most often it is of the last answer.
-        let mut answers = kept.responses.iter().rev();
-        answers.find_map(|(stored, _)| stored.items.get(stored.given..)?.iter().find(is_it).cloned())
+        let has_id = |item: &&Json| item.get("id").and_then(Json::as_str) == Some(id);
+        let entries = lock(&self.0);
+        // Most references point to the latest answer.
+        let mut answers = entries.responses.iter().rev();
+        answers.find_map(|(stored, _)| {
+            stored
+                .items
+                .get(stored.input_count..)?
+                .iter()
+                .find(has_id)
+                .cloned()
+        })
     }
 }
 
@@ -85,24 +92,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_give_way_to_the_newest() {
+    fn evicts_oldest_responses_beyond_size_limit() {
         let store = ResponseStore::default();
-        let keep = |id: &str, bytes: usize| {
-            store.keep(Stored {
+        let insert = |id: &str, bytes: usize| {
+            store.insert(Stored {
                 id: id.to_owned(),
                 body: vec![b'x'; bytes].into(),
                 items: vec!["hi".into()],
-                given: 1,
+                input_count: 1,
             });
         };
-        keep("a", MAX_BYTES / 2);
-        keep("b", 10);
+        insert("a", MAX_BYTES / 2);
+        insert("b", 10);
         assert!(store.get("a").is_some() && store.get("b").is_some());
-        keep("c", MAX_BYTES / 2);
+        insert("c", MAX_BYTES / 2);
         assert!(store.get("a").is_none() && store.get("b").is_some() && store.get("c").is_some());
         assert!(store.remove("b") && !store.remove("b"));
-        // One that is too large alone leaves nothing behind.
-        keep("d", MAX_BYTES);
+        // A response larger than the limit evicts everything, including itself.
+        insert("d", MAX_BYTES);
         assert!(store.get("d").is_none() && store.get("c").is_none());
         assert_eq!(lock(&store.0).bytes, 0);
     }

@@ -1,15 +1,15 @@
-//! From the parts of an answer to the items and events of a response.
+//! Conversion of an answer's parts to the output items and events of a response.
 
 use uuid::Uuid;
 
-use super::logprobs::Unshown;
+use super::logprobs::PendingTokens;
 use crate::api::answers::{CALL_ID_PREFIX, call_id};
 use crate::batch::event::{Done, Piece};
 use rooflet_api::wire::keeper_of;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::response::logprobs::ContentLogprob;
 use rooflet_inference_api::openai::response::{FinishReason, Usage};
-use rooflet_inference_api::openai::responses::event::{Event, EventKind, EventLogprob, PartPlace};
+use rooflet_inference_api::openai::responses::event::{Event, EventKind, EventLogprob, PartPosition};
 use rooflet_inference_api::openai::responses::item::{
     ContentPart, IncompleteDetails, Item, ItemContent, Response, ResponseError, Status,
 };
@@ -18,19 +18,20 @@ use rooflet_inference_api::openai::responses::request::Settings;
 use rooflet_text::answer::{AnswerParser, Part};
 use rooflet_text::tool_calls::CallPart;
 
-/// One response under way.
+/// Builder of one response and its stream events.
 #[derive(Debug)]
 pub(super) struct ResponseWriter {
     response: Response,
     parser: AnswerParser,
     namespaces: Namespaces,
     calls: usize,
-    /// The last item is not done.
+    /// True while the last item is incomplete.
     open: bool,
     events: Vec<EventKind>,
+    /// Number of returned events.
     sent: usize,
-    /// Where logprobs are told.
-    unshown: Option<Unshown>,
+    /// Tokens without an item yet. `None`: the response has no logprobs.
+    pending_tokens: Option<PendingTokens>,
 }
 
 impl ResponseWriter {
@@ -61,13 +62,13 @@ impl ResponseWriter {
             open: false,
             events: Vec::new(),
             sent: 0,
-            unshown: None,
+            pending_tokens: None,
         }
     }
 
-    /// Texts are to be told with the logprobs of their tokens.
-    pub(super) fn tell_logprobs(&mut self) {
-        self.unshown = Some(Unshown::default());
+    /// Adds logprobs to output texts.
+    pub(super) fn enable_logprobs(&mut self) {
+        self.pending_tokens = Some(PendingTokens::default());
     }
 
     pub(super) fn begin(&mut self) -> Vec<Event> {
@@ -79,14 +80,15 @@ impl ResponseWriter {
         self.numbered()
     }
 
-    /// Tokens come with the characters before them.
+    /// Appends a piece of the answer and returns its events. `tokens` have the offset of each token
+    /// in characters.
     pub(super) fn push(
         &mut self,
         piece: &Piece,
         tokens: impl Iterator<Item = (usize, ContentLogprob)>,
     ) -> Vec<Event> {
-        if let Some(unshown) = &mut self.unshown {
-            unshown.push(&piece.text, tokens);
+        if let Some(pending_tokens) = &mut self.pending_tokens {
+            pending_tokens.push(&piece.text, tokens);
         }
         let parts = self.parser.push(&piece.text, piece.tokens);
         self.parts(parts);
@@ -94,21 +96,21 @@ impl ResponseWriter {
     }
 
     pub(super) fn finish(&mut self, done: &Done, usage: Usage) -> Vec<Event> {
-        let rest = self.parser.finish();
-        self.parts(rest);
-        let cut = match done.reason {
+        let parts = self.parser.finish();
+        self.parts(parts);
+        let truncated = match done.reason {
             FinishReason::Length => true,
             FinishReason::Stop | FinishReason::ToolCalls => false,
         };
         let calling = matches!(self.current(), Some(ItemContent::FunctionCall { .. }));
-        self.close(if cut || (calling && !self.parser.has_whole_calls()) {
+        self.close(if truncated || (calling && !self.parser.has_whole_calls()) {
             Status::Incomplete
         } else {
             Status::Completed
         });
         let usage = usage.with_reasoning_tokens(self.parser.reasoning_tokens());
         self.response.usage = Some(usage.into());
-        if cut {
+        if truncated {
             self.response.status = Status::Incomplete;
             self.response.incomplete_details = Some(IncompleteDetails {
                 reason: "max_output_tokens",
@@ -117,7 +119,7 @@ impl ResponseWriter {
             self.response.status = Status::Completed;
         }
         let response = self.response.clone();
-        self.events.push(match cut {
+        self.events.push(match truncated {
             true => EventKind::Incomplete { response },
             false => EventKind::Completed { response },
         });
@@ -135,7 +137,7 @@ impl ResponseWriter {
         self.numbered()
     }
 
-    /// As far as it has come.
+    /// Returns the response in its current state.
     pub(super) fn response(&self) -> &Response {
         &self.response
     }
@@ -152,8 +154,8 @@ impl ResponseWriter {
     }
 
     fn parts(&mut self, parts: Vec<Part>) {
-        if let Some(unshown) = &mut self.unshown {
-            unshown.hold_back(self.parser.held_bytes());
+        if let Some(pending_tokens) = &mut self.pending_tokens {
+            pending_tokens.set_held_bytes(self.parser.held_bytes());
         }
         parts.into_iter().for_each(|part| self.part(part));
     }
@@ -181,16 +183,17 @@ impl ResponseWriter {
         }
     }
 
-    /// Of the text's tokens.
-    fn logprobs(&mut self, shown: &str) -> Vec<ContentLogprob> {
-        self.unshown
+    /// Returns the logprobs of the tokens that form `text`.
+    fn logprobs(&mut self, text: &str) -> Vec<ContentLogprob> {
+        self.pending_tokens
             .as_mut()
-            .map(|unshown| unshown.show(shown))
+            .map(|pending_tokens| pending_tokens.take(text))
             .unwrap_or_default()
     }
 
     fn reasoning(&mut self, text: String) {
-        // Reasoning has none, and its tokens are none of what follows.
+        // Reasoning items have no logprobs. The call discards the tokens, so that they are not
+        // added to the next item.
         self.logprobs(&text);
         if !matches!(self.current(), Some(ItemContent::Reasoning { .. })) {
             self.close(Status::Completed);
@@ -201,8 +204,8 @@ impl ResponseWriter {
             self.open("rs", item);
             self.add_part(ContentPart::reasoning(String::new()));
         }
-        if let Some(ContentPart::ReasoningText { text: whole }) = self.current_part() {
-            whole.push_str(&text);
+        if let Some(ContentPart::ReasoningText { text: full_text }) = self.current_part() {
+            full_text.push_str(&text);
         }
         let place = self.place();
         self.events.push(EventKind::ReasoningDelta { place, delta: text });
@@ -219,21 +222,21 @@ impl ResponseWriter {
             self.add_part(ContentPart::output(String::new()));
         }
         let logprobs = self.logprobs(&text);
-        let told = EventLogprob::all(&logprobs);
+        let event_logprobs = EventLogprob::all(&logprobs);
         if let Some(ContentPart::OutputText {
-            text: whole,
-            logprobs: all,
+            text: full_text,
+            logprobs: all_logprobs,
             ..
         }) = self.current_part()
         {
-            whole.push_str(&text);
-            all.extend(logprobs);
+            full_text.push_str(&text);
+            all_logprobs.extend(logprobs);
         }
         let place = self.place();
         self.events.push(EventKind::TextDelta {
             place,
             delta: text,
-            logprobs: told,
+            logprobs: event_logprobs,
         });
     }
 
@@ -241,7 +244,7 @@ impl ResponseWriter {
         if let Some(ItemContent::FunctionCall { arguments, .. }) = self.current() {
             arguments.push_str(&json);
         }
-        let PartPlace {
+        let PartPosition {
             item_id,
             output_index,
             ..
@@ -253,7 +256,7 @@ impl ResponseWriter {
         });
     }
 
-    /// The item that is not done.
+    /// Returns the content of the open item.
     fn current(&mut self) -> Option<&mut ItemContent> {
         let open = self.open;
         let last = self.response.output.last_mut().filter(|_| open);
@@ -269,8 +272,8 @@ impl ResponseWriter {
         }
     }
 
-    fn place(&self) -> PartPlace {
-        PartPlace {
+    fn place(&self) -> PartPosition {
+        PartPosition {
             item_id: self
                 .response
                 .output
@@ -281,7 +284,7 @@ impl ResponseWriter {
         }
     }
 
-    /// Tells who keeps it, as the response's own does.
+    /// Returns a new item ID with the same keeper as the response ID.
     fn item_id(&self, prefix: &str) -> String {
         let keeper = keeper_of(&self.response.id).unwrap_or(0);
         format!("{prefix}_{keeper:016x}{}", Uuid::new_v4().simple())
@@ -309,7 +312,7 @@ impl ResponseWriter {
         self.events.push(EventKind::PartAdded { place, part });
     }
 
-    /// Ends the item that is open, where one is.
+    /// Completes the open item, if any.
     fn close(&mut self, status: Status) {
         if !self.open {
             return;

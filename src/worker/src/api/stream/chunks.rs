@@ -1,4 +1,4 @@
-//! Chat completions and completions in chunks: `data: {json}` for each, `data: [DONE]` at the end.
+//! Chunks of chat completions and completions: `data: {json}` events, then `data: [DONE]`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,69 +17,69 @@ use rooflet_inference_api::openai::response::{
 };
 use rooflet_text::answer::AnswerParser;
 
-/// The mark at the end.
+/// Last event of a stream.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// Whose chunks.
+/// API of the chunks.
 #[derive(Debug)]
-pub(crate) enum Chunks {
-    /// Each answer is taken apart.
+pub(crate) enum ChunkKind {
+    /// Chat completions, with the parser for each choice.
     Chat(Box<AnswerParser>),
     Text,
 }
 
-/// What chunks tell of the tokens that were used.
+/// Token usage in chunks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ChunkUsage {
     Never,
-    /// In a chunk of its own; null in the others.
+    /// Usage in a separate last chunk, null in all other chunks.
     AtEnd,
-    /// So much so far, in each.
-    SoFar(Usage),
+    /// Current usage in every chunk.
+    Continuous(Usage),
 }
 
-/// See the module's text.
+/// Frames of chat completions and completions.
 pub(crate) struct ChunkFrames {
-    /// Of a chat, one for each choice.
+    /// Answers of chat choices. `None` for completions.
     answers: Option<Vec<StreamedAnswer>>,
     envelope: Envelope,
     usage: ChunkUsage,
-    /// Spells tokens, where logprobs are asked for.
-    logprobs_by: Option<Arc<Prompter>>,
-    /// Scores of each choice of a chat that no chunk has had yet.
+    /// Prompter with the tokenizer for token texts. `None`: the request has no logprobs.
+    logprobs_prompter: Option<Arc<Prompter>>,
+    /// Scores of each chat choice that are not sent yet.
     scores: Vec<Vec<Score>>,
 }
 
 impl ChunkFrames {
     pub(crate) fn new(
-        chunks: Chunks,
+        kind: ChunkKind,
         choices: usize,
         envelope: Envelope,
         usage: ChunkUsage,
-        logprobs_by: Option<Arc<Prompter>>,
+        logprobs_prompter: Option<Arc<Prompter>>,
     ) -> Self {
-        let answers = match chunks {
-            Chunks::Chat(parser) => Some(
+        let answers = match kind {
+            ChunkKind::Chat(parser) => Some(
                 (0..choices)
                     .map(|_| StreamedAnswer::new(AnswerParser::clone(&parser)))
                     .collect(),
             ),
-            Chunks::Text => None,
+            ChunkKind::Text => None,
         };
         Self {
             answers,
             envelope,
             usage,
-            logprobs_by,
+            logprobs_prompter,
             scores: vec![Vec::new(); choices],
         }
     }
 
-    /// Of the tokens since the choice's last chunk; they may be more than its text, where some of
-    /// that is held back.
+    /// Returns the logprobs of the tokens since the choice's last chunk. If the parser holds text
+    /// back, they include tokens whose text is not sent yet.
     fn chat_logprobs(&mut self, index: usize) -> Option<ChatLogprobs> {
-        let prompter = self.logprobs_by.as_ref()?;
-        let logprobs = scores::of_chat(
+        let prompter = self.logprobs_prompter.as_ref()?;
+        let logprobs = scores::chat_logprobs(
             prompter.tokenizer(),
             self.scores[index].drain(..).as_slice().iter(),
         );
@@ -87,20 +87,20 @@ impl ChunkFrames {
     }
 
     fn text_logprobs(&self, scores: &[Score]) -> Option<TextLogprobs> {
-        let prompter = self.logprobs_by.as_ref()?;
-        Some(scores::of_text(prompter.tokenizer(), scores.iter()))
+        let prompter = self.logprobs_prompter.as_ref()?;
+        Some(scores::text_logprobs(prompter.tokenizer(), scores.iter()))
     }
 
-    /// What a chunk says of it that is not the last.
+    /// Returns the `usage` member of all chunks except the last one.
     fn usage_so_far(&self) -> Option<Option<Usage>> {
         match self.usage {
             ChunkUsage::Never => None,
             ChunkUsage::AtEnd => Some(None),
-            ChunkUsage::SoFar(usage) => Some(Some(usage)),
+            ChunkUsage::Continuous(usage) => Some(Some(usage)),
         }
     }
 
-    /// A chunk for each.
+    /// Appends one chunk per delta.
     fn deltas(&mut self, index: usize, deltas: Vec<Delta>, out: &mut VecDeque<Bytes>) {
         for delta in deltas {
             out.push_back(self.chat_frame(index, delta, None, None));
@@ -153,7 +153,7 @@ impl Frames for ChunkFrames {
     }
 
     fn piece(&mut self, index: usize, piece: Piece, out: &mut VecDeque<Bytes>) {
-        if let ChunkUsage::SoFar(usage) = &mut self.usage {
+        if let ChunkUsage::Continuous(usage) = &mut self.usage {
             *usage = usage.with_more(piece.tokens);
         }
         match &mut self.answers {
@@ -172,12 +172,12 @@ impl Frames for ChunkFrames {
         }
     }
 
-    fn end(&mut self, index: usize, done: Done, ended: Usage, out: &mut VecDeque<Bytes>) {
-        // The token that ends a text is none of its pieces.
-        if let ChunkUsage::SoFar(usage) = &mut self.usage
-            && usage.completion_tokens < ended.completion_tokens
+    fn end(&mut self, index: usize, done: Done, total: Usage, out: &mut VecDeque<Bytes>) {
+        // The end-of-text token is not part of any piece.
+        if let ChunkUsage::Continuous(usage) = &mut self.usage
+            && usage.completion_tokens < total.completion_tokens
         {
-            *usage = ended;
+            *usage = total;
         }
         match &mut self.answers {
             Some(answers) => {
@@ -221,7 +221,7 @@ impl Frames for ChunkFrames {
 
     fn failed(&mut self, err: &ApiError, out: &mut VecDeque<Bytes>) {
         out.push_back(data_frame(&err.body()));
-        // Clients that read on to the mark would wait for it (vLLM sends it here, too).
+        // Some clients read until this event even after an error. vLLM also sends it.
         out.push_back(Bytes::from_static(DONE));
     }
 }

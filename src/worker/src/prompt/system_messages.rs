@@ -1,11 +1,14 @@
-//! Conversations for templates that know one system message, at the beginning.
+//! Merging of system messages, for templates that accept a single one at the beginning.
 
 use rooflet_inference_api::openai::json::Json;
-use rooflet_inference_api::openai::message::{append_line, said, text_of};
+use rooflet_inference_api::openai::message::{append_line, text_of, with_role};
 
-/// The same with all system messages as one, the first; `None` where they are already. Users' texts
-/// that one stood between become one, since such templates have roles alternate, too.
-pub(super) fn one_system(messages: &[Json]) -> Option<Vec<Json>> {
+/// Merges all system messages into one at the beginning. Returns `None` if only the first message
+/// is a system message, or none.
+///
+/// User messages that become adjacent are also merged, because such templates require alternating
+/// roles.
+pub(super) fn merge_system_messages(messages: &[Json]) -> Option<Vec<Json>> {
     let role = |message: &Json| message.get("role").and_then(Json::as_str).map(str::to_owned);
     let is_system = |message: &Json| role(message).as_deref() == Some("system");
     if !messages.iter().skip(1).any(is_system) {
@@ -13,26 +16,26 @@ pub(super) fn one_system(messages: &[Json]) -> Option<Vec<Json>> {
     }
     let mut system = Vec::new();
     let mut others: Vec<Json> = Vec::new();
-    let mut stood_between = false;
+    let mut after_system = false;
     for message in messages {
         if is_system(message) {
             system.push(text_of(message)?);
-            stood_between = true;
+            after_system = true;
             continue;
         }
         let both_users = role(message).as_deref() == Some("user")
             && others.last().and_then(role).as_deref() == Some("user");
         match others.last_mut() {
-            Some(last) if both_users && stood_between => {
+            Some(last) if both_users && after_system => {
                 let mut text = text_of(last)?.to_owned();
                 append_line(&mut text, text_of(message)?);
-                *last = said("user", &text);
+                *last = with_role("user", &text);
             }
             Some(_) | None => others.push(message.clone()),
         }
-        stood_between = false;
+        after_system = false;
     }
-    others.insert(0, said("system", &system.join("\n\n")));
+    others.insert(0, with_role("system", &system.join("\n\n")));
     Some(others)
 }
 
@@ -40,37 +43,37 @@ pub(super) fn one_system(messages: &[Json]) -> Option<Vec<Json>> {
 mod tests {
     use super::*;
 
-    fn read(messages: &str) -> Option<String> {
+    fn merged(messages: &str) -> Option<String> {
         let Json::Array(messages) = serde_json::from_str(messages).unwrap() else {
-            panic!("a list");
+            panic!("not a list");
         };
-        let said = |message: &Json| {
-            let word = |name| message.get(name).and_then(Json::as_str).unwrap_or("-").to_owned();
-            format!("{}: {}", word("role"), word("content"))
+        let line = |message: &Json| {
+            let member = |name| message.get(name).and_then(Json::as_str).unwrap_or("-").to_owned();
+            format!("{}: {}", member("role"), member("content"))
         };
-        let words = |messages: Vec<Json>| messages.iter().map(said).collect::<Vec<_>>().join(" | ");
-        one_system(&messages).map(words)
+        let lines = |messages: Vec<Json>| messages.iter().map(line).collect::<Vec<_>>().join(" | ");
+        one_system(&messages).map(lines)
     }
 
     #[test]
-    fn all_that_the_system_says_is_said_first() {
+    fn merges_system_messages_and_adjacent_user_messages() {
         let messages = r#"[{"role": "system", "content": "a"}, {"role": "system", "content": "b"}, {"role": "user", "content": "c"},
             {"role": "system", "content": "d"}, {"role": "user", "content": "e"}, {"role": "assistant", "content": "f"},
             {"role": "system", "content": "g"}]"#;
         let expected = "system: a\n\nb\n\nd\n\ng | user: c\ne | assistant: f";
-        assert_eq!(read(messages).as_deref(), Some(expected));
+        assert_eq!(merged(messages).as_deref(), Some(expected));
         let late = r#"[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, {"role": "system", "content": "c"}]"#;
-        assert_eq!(read(late).as_deref(), Some("system: c | user: a | user: b"));
+        assert_eq!(merged(late).as_deref(), Some("system: c | user: a | user: b"));
     }
 
     #[test]
-    fn one_that_is_first_already_stays() {
+    fn keeps_conversations_with_single_leading_system_message() {
         for messages in [
             "[]",
             r#"[{"role": "user", "content": "a"}]"#,
             r#"[{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]"#,
         ] {
-            assert_eq!(read(messages), None, "{messages}");
+            assert_eq!(merged(messages), None, "{messages}");
         }
     }
 }
