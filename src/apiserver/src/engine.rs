@@ -189,7 +189,7 @@ impl Engine {
             // The namespace was deleted, or began to terminate, after the check.
             (Err(CommitError::GuardFailed { key }), Some(namespace)) if key == namespace_key(namespace) => {
                 let error = self.check_namespace(target, true).err();
-                Err(PutError::Refused(
+                Err(PutError::Rejected(
                     error.unwrap_or_else(|| no_namespace(namespace)),
                 ))
             }
@@ -215,7 +215,7 @@ impl Engine {
     fn put_error(&self, resource: &Resource, err: CommitError) -> PutError {
         if matches!(err, CommitError::GuardFailed { .. }) {
             self.registry.sync();
-            return PutError::Refused(ApiError::definition_changed(&resource.group_resource()));
+            return PutError::Rejected(ApiError::definition_changed(&resource.group_resource()));
         }
         err.into()
     }
@@ -233,7 +233,7 @@ impl Engine {
         {
             Ok(_) => Ok(true),
             Err(PutError::Conflict) => Ok(false),
-            Err(PutError::Refused(err)) => Err(err),
+            Err(PutError::Rejected(err)) => Err(err),
         }
     }
 
@@ -283,7 +283,7 @@ fn put_change(resource: &Resource, working: Value) -> Change {
 enum PutError {
     /// The key has been changed concurrently.
     Conflict,
-    Refused(ApiError),
+    Rejected(ApiError),
 }
 
 impl From<CommitError> for PutError {
@@ -292,13 +292,13 @@ impl From<CommitError> for PutError {
             CommitError::Conflict { .. } => Self::Conflict,
             CommitError::TooLarge { bytes, limit, .. } => {
                 let message = format!("the object has {bytes} bytes, the limit is {limit}");
-                Self::Refused(ApiError::too_large(&message))
+                Self::Rejected(ApiError::too_large(&message))
             }
             other @ (CommitError::NotJson { .. }
             | CommitError::Encoder { .. }
             | CommitError::GuardFailed { .. }
             | CommitError::Io(_)
-            | CommitError::Closed) => Self::Refused(ApiError::internal(Chain(&other))),
+            | CommitError::Closed) => Self::Rejected(ApiError::internal(Chain(&other))),
         }
     }
 }
@@ -374,7 +374,7 @@ mod tests {
             let working = json!({"metadata": {"name": name, "namespace": "n"}});
             match engine.put_new(&map(name), working).await {
                 Ok(_) => None,
-                Err(PutError::Refused(err)) => Some(err.reason()),
+                Err(PutError::Rejected(err)) => Some(err.reason()),
                 Err(PutError::Conflict) => Some(Reason::Conflict),
             }
         };

@@ -209,12 +209,12 @@ impl TestServer {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let answer = tokio::time::timeout(DEADLINE, request.send())
+        let response = tokio::time::timeout(DEADLINE, request.send())
             .await
             .expect("in time")
             .expect("a response");
-        let (code, headers) = (answer.status().as_u16(), answer.headers().clone());
-        let bytes = answer.bytes().await.expect("a body");
+        let (code, headers) = (response.status().as_u16(), response.headers().clone());
+        let bytes = response.bytes().await.expect("a body");
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()));
         TestResponse { code, body, headers }
@@ -261,10 +261,10 @@ impl TestServer {
             .client
             .get(format!("{}{path}", self.url))
             .bearer_auth(&self.token);
-        let answer = request.header("accept", accept).send().await.expect("a response");
-        assert_eq!(answer.status().as_u16(), 200, "{path}");
+        let response = request.header("accept", accept).send().await.expect("a response");
+        assert_eq!(response.status().as_u16(), 200, "{path}");
         Frames {
-            answer,
+            response,
             buffer: Vec::new(),
         }
     }
@@ -272,7 +272,7 @@ impl TestServer {
 
 /// Frames of a watch.
 pub(super) struct Frames {
-    answer: reqwest::Response,
+    response: reqwest::Response,
     buffer: Vec<u8>,
 }
 
@@ -284,7 +284,7 @@ impl Frames {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).expect("a frame is JSON"));
             }
-            let chunk = tokio::time::timeout(DEADLINE, self.answer.chunk())
+            let chunk = tokio::time::timeout(DEADLINE, self.response.chunk())
                 .await
                 .expect("a frame in time");
             match chunk.expect("no transport error") {

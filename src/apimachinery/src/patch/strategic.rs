@@ -101,11 +101,11 @@ fn merge_object<'p>(
     }
     for (name, change) in patch {
         if let Some(list) = name.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) {
-            let gone = change
+            let deleted = change
                 .as_array()
                 .ok_or_else(|| StrategicMergeError::NotAList(name.clone()))?;
             if let Some(Value::Array(items)) = fields.get_mut(list) {
-                items.retain(|item| !gone.contains(item));
+                items.retain(|item| !deleted.contains(item));
             }
         }
     }
@@ -387,10 +387,10 @@ mod tests {
         fn patching_is_idempotent(
             old in prop::collection::btree_set("[a-d]", 0..4),
             new in prop::collection::btree_set("[a-d]", 0..4),
-            gone in prop::collection::btree_set("[e-h]", 0..3),
+            deleted in prop::collection::btree_set("[e-h]", 0..3),
         ) {
             let mut once = json!({"metadata": {"finalizers": old}});
-            let patch = json!({"metadata": {"finalizers": new, "$deleteFromPrimitiveList/finalizers": gone}});
+            let patch = json!({"metadata": {"finalizers": new, "$deleteFromPrimitiveList/finalizers": deleted}});
             apply(&mut once, &patch).unwrap();
             let mut twice = once.clone();
             apply(&mut twice, &patch).unwrap();

@@ -111,7 +111,7 @@ impl Engine {
                 created: true,
             }),
             Err(PutError::Conflict) => Err(already_exists(false)),
-            Err(PutError::Refused(err)) => Err(err),
+            Err(PutError::Rejected(err)) => Err(err),
         }
     }
 }

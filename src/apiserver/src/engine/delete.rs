@@ -65,7 +65,7 @@ impl Engine {
                 Err(PutError::Conflict) => {
                     return Err(ApiError::stale(&resource.group_resource(), &target.name));
                 }
-                Err(PutError::Refused(err)) => return Err(err),
+                Err(PutError::Rejected(err)) => return Err(err),
             }
         }
     }

@@ -123,7 +123,7 @@ impl Engine {
                 created: false,
             })),
             Err(PutError::Conflict) => Ok(Attempt::Conflicted { requires_version }),
-            Err(PutError::Refused(err)) => Err(err),
+            Err(PutError::Rejected(err)) => Err(err),
         }
     }
 
@@ -161,7 +161,7 @@ impl Engine {
         match self.remove(&target.resource, record).await {
             Ok(_) => Ok(done),
             Err(PutError::Conflict) => Ok(Attempt::Conflicted { requires_version }),
-            Err(PutError::Refused(err)) => Err(err),
+            Err(PutError::Rejected(err)) => Err(err),
         }
     }
 }

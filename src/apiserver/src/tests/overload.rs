@@ -47,9 +47,9 @@ async fn start_request_as(server: &TestServer, method: &str, token: &str) -> Tcp
 
 async fn finish_request(mut stream: TcpStream) -> String {
     stream.write_all(BODY.as_bytes()).await.expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("a response");
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.expect("a response");
+    response
 }
 
 async fn until_busy(

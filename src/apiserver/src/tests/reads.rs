@@ -119,19 +119,19 @@ async fn large_responses_are_compressed_on_request() {
     let fetch = async |path: &str, encoding: &str| {
         let url = format!("{}{path}", server.url);
         let request = reqwest::Client::new().get(url).bearer_auth(&server.token);
-        let answer = request
+        let response = request
             .header("accept-encoding", encoding)
             .send()
             .await
             .expect("a response");
-        let is_gzip = answer
+        let is_gzip = response
             .headers()
             .get("content-encoding")
             .is_some_and(|value| value == "gzip");
         (
             is_gzip,
-            answer.headers().clone(),
-            answer.bytes().await.expect("a body"),
+            response.headers().clone(),
+            response.bytes().await.expect("a body"),
         )
     };
     let mut large = gizmo("large");

@@ -23,14 +23,14 @@ async fn watch_sends_existing_objects_then_every_change_once() {
     for watch in [&mut all, &mut later] {
         assert_eq!(watch.brief().await, "ADDED b");
         assert_eq!(watch.brief().await, "MODIFIED b");
-        let gone = watch.next().await.expect("a frame");
+        let deleted = watch.next().await.expect("a frame");
         assert_eq!(
-            (&gone["type"], &gone["object"]["spec"]["replicas"]),
+            (&deleted["type"], &deleted["object"]["spec"]["replicas"]),
             (&json!("DELETED"), &json!(2))
         );
         let newest = server.get(GIZMOS).await.version();
         assert_eq!(
-            gone["object"]["metadata"]["resourceVersion"], newest,
+            deleted["object"]["metadata"]["resourceVersion"], newest,
             "the deletion has its own resourceVersion"
         );
     }
@@ -49,10 +49,10 @@ async fn removing_the_last_finalizer_sends_a_deletion() {
     server
         .merge(&format!("{GIZMOS}/a"), &json!({"metadata": {"finalizers": null}}))
         .await;
-    let gone = watch.next().await.expect("a frame");
-    assert_eq!(gone["type"], "DELETED");
+    let deleted = watch.next().await.expect("a frame");
+    assert_eq!(deleted["type"], "DELETED");
     assert_eq!(
-        gone["object"]["metadata"]["finalizers"],
+        deleted["object"]["metadata"]["finalizers"],
         json!(["example.com/hold"]),
         "the deletion contains the last stored state"
     );
@@ -83,14 +83,14 @@ async fn leaving_the_selection_sends_a_deletion() {
         .await;
     for watch in [&mut live, &mut replayed] {
         assert_eq!(watch.brief().await, "ADDED a");
-        let gone = watch.next().await.expect("a frame");
-        assert_eq!(gone["type"], "DELETED");
+        let deleted = watch.next().await.expect("a frame");
+        assert_eq!(deleted["type"], "DELETED");
         assert_eq!(
-            gone["object"]["metadata"]["labels"]["on"], "yes",
+            deleted["object"]["metadata"]["labels"]["on"], "yes",
             "the deletion contains the old labels"
         );
         assert_eq!(
-            gone["object"]["metadata"]["resourceVersion"],
+            deleted["object"]["metadata"]["resourceVersion"],
             left.version(),
             "the deletion has the new resourceVersion"
         );

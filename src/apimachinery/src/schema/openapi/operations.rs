@@ -283,7 +283,7 @@ impl Context<'_> {
                 json!({"group": self.group, "version": self.version, "kind": self.resource.kind}),
             ),
         };
-        let answer = match action {
+        let response = match action {
             Action::List => self.names.list.clone(),
             Action::DeleteCollection | Action::Delete => format!("{META}.Status"),
             Action::Create | Action::Get | Action::Replace | Action::Patch => kind.clone(),
@@ -293,7 +293,7 @@ impl Context<'_> {
             "description": self.description(target, action),
             "operationId": self.operation_id(target, action),
             "parameters": action.parameters().into_iter().map(query_parameter).collect::<Vec<_>>(),
-            "responses": responses(action, &answer),
+            "responses": responses(action, &response),
             "x-kubernetes-action": action.marker(),
             "x-kubernetes-group-version-kind": marker,
         });
