@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use rooflet::bench::{MaskTrial, MaskVocabulary};
+use rooflet::bench::{MaskBench, MaskVocabulary};
 
 use crate::stats::{Samples, head, milliseconds, row};
 
@@ -98,7 +98,7 @@ pub(crate) fn run() {
 
 fn measure(case: &Case, size: usize, vocabulary: &MaskVocabulary, known: &HashMap<&[u8], u32>) {
     let began = Instant::now();
-    let mut begun = MaskTrial::new(case.schema, vocabulary).expect("a schema that is supported");
+    let mut begun = MaskBench::new(case.schema, vocabulary).expect("a schema that is supported");
     let grammar = milliseconds(began.elapsed());
     let began = Instant::now();
     begun.mask().expect("a token may come first");
@@ -112,7 +112,7 @@ fn measure(case: &Case, size: usize, vocabulary: &MaskVocabulary, known: &HashMa
                 let began = Instant::now();
                 trial.mask().expect("a token may come next");
                 let took = milliseconds(began.elapsed());
-                trial.take(*token).expect("the answer is one of the schema");
+                trial.accept(*token).expect("the answer is one of the schema");
                 took
             })
             .collect();

@@ -16,7 +16,7 @@ pub use cli::run;
 pub mod bench {
     pub use rooflet_scheduler::bench::{PlacementCount, PlacementTrial};
     #[cfg(feature = "mlx")]
-    pub use rooflet_text::grammar::bench::{MaskTrial, MaskVocabulary};
+    pub use rooflet_text::grammar::bench::{MaskBench, MaskVocabulary};
     #[cfg(feature = "mlx")]
     pub use rooflet_worker::bench::BareEngine;
 }

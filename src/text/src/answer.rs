@@ -1,5 +1,6 @@
-//! What a model said, taken apart: reasoning, content and tool calls. Works on text in pieces of
-//! any size; what is whole is the same for all of them.
+//! Parser of generated text: separates reasoning, content and tool calls.
+//!
+//! The parser works on text in pieces of any size. The pieces do not change the complete result.
 
 use std::sync::Arc;
 
@@ -8,40 +9,39 @@ use serde::de::IgnoredAny;
 use super::harmony::HarmonyParser;
 pub use super::part::Part;
 use super::reasoning::{self, ReasoningMarkers, ReasoningSplitter};
-use super::tool_calls::begun::begun;
+use super::tool_calls::partial::named_function;
 use super::tool_calls::{self, CallPart, Format, ToolCallScanner, ToolFormat, kimi};
 use rooflet_inference_api::openai::tools::{Function, ToolChoice};
 
-/// What may be in an answer beside content.
+/// Parts that an answer may have besides content.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnswerShape {
-    /// And whether the prompt has begun the block.
+    /// Markers of the reasoning block, and whether the prompt has already opened the block.
     pub reasoning: Option<(ReasoningMarkers, bool)>,
     pub tool_format: ToolFormat,
-    /// `None`: calls are not asked for and stay text.
+    /// Functions that the model may call. If `None`, calls are not extracted and stay content.
     pub tools: Option<CallableTools>,
 }
 
-/// What may be called.
+/// Functions of a request, and the limits for calls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallableTools {
     pub functions: Arc<[Function]>,
     pub choice: ToolChoice,
-    /// Only the first call counts otherwise.
+    /// If false, only the first call counts.
     pub parallel: bool,
 }
 
-/// Reads one completion.
+/// Parser of one completion.
 #[derive(Debug, Clone)]
 pub struct AnswerParser {
     kind: Kind,
     tool_format: ToolFormat,
     choice: ToolChoice,
-    /// What may be called.
     functions: Arc<[Function]>,
     parallel: bool,
     calls: usize,
-    /// Of the last call.
+    /// Arguments of the last call.
     arguments: String,
     reasoning_tokens: usize,
 }
@@ -94,7 +94,7 @@ impl AnswerParser {
         }
     }
 
-    /// Takes the next text, which came with so many tokens.
+    /// Accepts the next text, generated from `tokens` tokens, and returns the completed parts.
     pub fn push(&mut self, text: &str, tokens: usize) -> Vec<Part> {
         let before = self.is_reasoning();
         let parts = match &mut self.kind {
@@ -108,16 +108,17 @@ impl AnswerParser {
             } => answered(splitter.push(text), calls),
             Kind::Harmony(parser) => parser.push(text),
         };
-        // The token that closes a block is none of it.
+        // The token that closes the block does not count.
         if before && self.is_reasoning() {
             self.reasoning_tokens += tokens;
         }
         self.counted(parts)
     }
 
-    /// The completion has ended. Of an answer that must be a call, what was held back is the
-    /// beginning of one, and no content: it is told as a call without arguments, where it is known
-    /// of which function.
+    /// Ends the completion and returns the remaining parts.
+    ///
+    /// If the answer must be a call, withheld text is the beginning of a call and is never content.
+    /// If its function is known, it becomes a call without arguments.
     pub fn finish(&mut self) -> Vec<Part> {
         let was_reasoning = self.is_reasoning();
         let mut held = match &self.kind {
@@ -150,28 +151,29 @@ impl AnswerParser {
         let mut parts = self.counted(parts);
         if self.calls == 0
             && !was_reasoning
-            && let Some(name) = self.called_before_arguments(&held)
+            && let Some(name) = self.function_of_partial_call(&held)
         {
             parts.extend(self.counted(vec![Part::Call(CallPart::Begin { name })]));
         }
         parts
     }
 
-    /// Of which function a call must be that has begun with this text.
-    fn called_before_arguments(&self, held: &str) -> Option<String> {
+    /// Returns the function of a call that was cut off after `held`, before its arguments.
+    fn function_of_partial_call(&self, held: &str) -> Option<String> {
         match &self.choice {
             ToolChoice::Auto => None,
             ToolChoice::Function(name) => Some(name.clone()),
             ToolChoice::Required => match &self.functions[..] {
                 [only] => Some(only.name.clone()),
-                functions => begun(held, functions).map(str::to_owned),
+                functions => named_function(held, functions).map(str::to_owned),
             },
         }
     }
 
-    /// A name for the call at this place of the answer, made from letters and digits of which there
-    /// are at least 24. Templates of Mistral's refuse all names but those of nine; Kimi's say which
-    /// function was called.
+    /// Returns the identifier of the call at index `place` of the answer.
+    ///
+    /// `random` holds at least 24 letters and digits. Mistral's templates accept only identifiers
+    /// of nine characters; Kimi's templates expect the function's name in the identifier.
     pub fn call_id(&self, prefix: &str, random: &str, function: &str, place: usize) -> String {
         match self.tool_format {
             ToolFormat::Mistral => random.chars().take(9).collect(),
@@ -187,13 +189,13 @@ impl AnswerParser {
         }
     }
 
-    /// Tokens between the markers.
+    /// Number of tokens inside the reasoning block.
     pub fn reasoning_tokens(&self) -> usize {
         self.reasoning_tokens
     }
 
-    /// Whether there are calls, all of them with their arguments to the end, so that they can be
-    /// answered. The last is not where a stop text or the model's own end came in between.
+    /// Returns true if there are calls and the last one has complete arguments, so that the client
+    /// can execute them. A stop string or an early end of sequence cuts the last call off.
     pub fn has_whole_calls(&self) -> bool {
         let is_cut = || match serde_json::from_str::<IgnoredAny>(&self.arguments) {
             Ok(IgnoredAny) => false,
@@ -202,7 +204,7 @@ impl AnswerParser {
         self.calls > 0 && !is_cut()
     }
 
-    /// How much at the end of the text is in no part yet, since it may be a marker's.
+    /// Length of the withheld end of the text in bytes. It may be the beginning of a marker.
     pub fn held_bytes(&self) -> usize {
         match &self.kind {
             Kind::Marked { reasoning, calls } => {
@@ -263,7 +265,7 @@ fn scanned(piece: tool_calls::Piece) -> Part {
     }
 }
 
-/// Parts with neighbouring texts put together.
+/// Merges adjacent text parts.
 #[cfg(test)]
 pub(super) fn merged(parts: Vec<Part>) -> Vec<Part> {
     let mut whole: Vec<Part> = Vec::new();
@@ -284,10 +286,10 @@ pub(super) fn merged(parts: Vec<Part>) -> Vec<Part> {
 mod tests {
     use super::*;
 
-    /// As OpenAI tells it: a call has its name before its arguments, and keeps it when the answer
-    /// is cut there.
+    /// OpenAI's API reports the name of a call before its arguments, also if the answer is cut off
+    /// there.
     #[test]
-    fn a_call_that_must_be_made_has_its_name_though_it_is_cut_off() {
+    fn required_call_that_is_cut_off_has_its_name() {
         let function = |name: &str| Function {
             strict: false,
             name: name.to_owned(),
@@ -302,7 +304,7 @@ mod tests {
             open: "<think>",
             close: "</think>",
         };
-        for (tool_format, functions, choice, said, expect) in [
+        for (tool_format, functions, choice, output, expect) in [
             (ToolFormat::Tagged, &two, named(), "", Some("time")),
             (ToolFormat::Tagged, &two, ToolChoice::Required, "", None),
             (
@@ -372,17 +374,21 @@ mod tests {
                     parallel: true,
                 }),
             });
-            let mut parts = parser.push(said, 1);
+            let mut parts = parser.push(output, 1);
             parts.extend(parser.finish());
             parts.retain(|part| !matches!(part, Part::Reasoning(_)));
             let begin = |name: &str| {
                 let name = name.to_owned();
                 Part::Call(CallPart::Begin { name })
             };
-            assert_eq!(parts, expect.map(begin).into_iter().collect::<Vec<_>>(), "{said}");
+            assert_eq!(
+                parts,
+                expect.map(begin).into_iter().collect::<Vec<_>>(),
+                "{output}"
+            );
             assert!(!parser.has_whole_calls());
         }
-        // What need not be a call is text.
+        // With tool choice `auto`, the beginning of a call is content.
         let mut parser = AnswerParser::new(&AnswerShape {
             reasoning: None,
             tool_format: ToolFormat::Tagged,
@@ -392,9 +398,9 @@ mod tests {
                 parallel: true,
             }),
         });
-        let said = "<tool_call>{\"name\": \"weather\", ";
-        let mut parts = parser.push(said, 1);
+        let output = "<tool_call>{\"name\": \"weather\", ";
+        let mut parts = parser.push(output, 1);
         parts.extend(parser.finish());
-        assert_eq!(merged(parts), [Part::Content(said.to_owned())]);
+        assert_eq!(merged(parts), [Part::Content(output.to_owned())]);
     }
 }

@@ -1,28 +1,29 @@
-//! Incremental detokenisation: token ids in, text out as soon as it is certain, never part of a
-//! code point.
+//! Incremental detokenisation: token ids in, text out as soon as it is final, never part of a code
+//! point.
 //!
-//! Byte-level tokenizers (GPT-2's alphabet) give each token's bytes, so text comes out at the very
-//! token that completes it. Others (sentencepiece and the like) strip or merge at token edges:
-//! there, a short window of tokens is decoded with and without the new one.
+//! Byte-level tokenizers (GPT-2's alphabet) map each token to bytes. Text is complete with the
+//! token that completes its last character. Other tokenizers (for example sentencepiece) strip or
+//! merge text at token edges. For those, a short window of tokens is decoded with and without the
+//! new token.
 
 use std::sync::Arc;
 
 use super::tokenizer::{DecodeError, Tokenizer};
 
-/// A character has at most four bytes, each possibly a token of its own. Replacement characters
-/// that are still there after as many tokens stand for bytes that are no text.
+/// Maximum number of withheld tokens. A character has at most four bytes, each possibly a separate
+/// token. Replacement characters that remain after four tokens stand for bytes that are not UTF-8.
 const MAX_HELD_TOKENS: usize = 4;
 
-/// Tokens at the end of a prompt among which one is looked for that is text; those behind it are
-/// special ones or parts of a character.
+/// Maximum number of tokens at the end of a prompt that are searched for a decodable suffix.
+/// Special tokens and incomplete characters are not decodable.
 const MAX_SEED_TOKENS: usize = 16;
 
-/// Decodes one completion.
+/// Detokeniser of one completion.
 #[derive(Debug, Clone)]
 pub struct Detokenizer {
     decoder: Decoder,
-    /// Special tokens that are text here, since they are marks in what the model says. Others are
-    /// none.
+    /// Special tokens that are part of the text, because a parser reads them as markers. Other
+    /// special tokens are dropped.
     shown: Arc<[u32]>,
 }
 
@@ -45,17 +46,17 @@ impl Detokenizer {
         }
     }
 
-    /// What comes goes on with the text of `prompt`: its first word keeps the space before it,
-    /// which decoders take for the beginning of a text.
-    pub fn going_on_with(mut self, tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
+    /// Continues the text of `prompt`, so that the first word keeps its leading space. Decoders
+    /// strip the space at the beginning of a text.
+    pub fn after_prompt(mut self, tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
         match &mut self.decoder {
             Decoder::Bytes(_) => {}
-            Decoder::Window(window) => *window = WindowDetokenizer::behind(tokenizer, prompt),
+            Decoder::Window(window) => *window = WindowDetokenizer::seeded(tokenizer, prompt),
         }
         self
     }
 
-    /// Takes the next token and returns the text that became certain.
+    /// Adds the next token and returns the text that became final.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, DecodeError> {
         if self.shown.contains(&token) {
             let mut text = self.flush(tokenizer)?;
@@ -68,7 +69,7 @@ impl Detokenizer {
         }
     }
 
-    /// The completion has ended: bytes that never became a character are shown as U+FFFD.
+    /// Ends the completion. Bytes that never became a character are shown as U+FFFD.
     pub fn flush(&mut self, tokenizer: &Tokenizer) -> Result<String, DecodeError> {
         match &mut self.decoder {
             Decoder::Bytes(bytes) => Ok(bytes.flush()),
@@ -77,11 +78,11 @@ impl Detokenizer {
     }
 }
 
-/// UTF-8 that arrives in pieces; each maximal invalid part becomes one U+FFFD, as
-/// `String::from_utf8_lossy` has it.
+/// UTF-8 decoder for bytes in pieces. Each maximal invalid part becomes one U+FFFD, as with
+/// `String::from_utf8_lossy`.
 #[derive(Debug, Clone, Default)]
 pub struct ByteDetokenizer {
-    /// The beginning of a character, at most three bytes.
+    /// Beginning of a character, at most three bytes.
     held: Vec<u8>,
 }
 
@@ -111,29 +112,29 @@ impl ByteDetokenizer {
     }
 }
 
-/// Whether more bytes could complete a character.
+/// Returns true if more bytes could complete a character.
 fn is_unfinished(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|err| err.valid_up_to() == 0 && err.error_len().is_none())
 }
 
-/// See the module's text.
+/// Detokeniser with a window of tokens; see the module documentation.
 #[derive(Debug, Clone, Default)]
 pub struct WindowDetokenizer {
-    /// Tokens whose text is already out (context for the decoder), then tokens whose text is not.
+    /// Tokens whose text was returned (context for the decoder), then tokens whose text was not.
     window: Vec<u32>,
-    /// How many tokens of the window are context.
+    /// Number of context tokens at the start of the window.
     context: usize,
-    /// Bytes of the window's text that are out.
+    /// Returned bytes of the window's text.
     shown: usize,
-    /// Tokens that stand for one byte each never wait in the window: in a row that is no text,
-    /// decoders take back what they had said of it.
+    /// Decoder of byte tokens. They bypass the window, because decoders revise the text of a run of
+    /// byte tokens that is not UTF-8.
     bytes: ByteDetokenizer,
 }
 
 impl WindowDetokenizer {
-    /// The shortest end of `prompt` that is text by itself is the context. Where there is none, a
-    /// text begins.
-    fn behind(tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
+    /// Starts with the shortest decodable suffix of `prompt` as context, or at the beginning of a
+    /// text if no suffix is decodable.
+    fn seeded(tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
         let most = prompt.len().min(MAX_SEED_TOKENS);
         let mut ends = (1..=most).map(|tokens| &prompt[prompt.len() - tokens..]);
         let seed = |end: &[u32]| {
@@ -150,7 +151,7 @@ impl WindowDetokenizer {
     }
 
     fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> Result<String, DecodeError> {
-        if tokenizer.is_silent(token) {
+        if tokenizer.has_no_text(token) {
             return Ok(String::new());
         }
         match tokenizer.fallback_byte(token) {
@@ -163,14 +164,14 @@ impl WindowDetokenizer {
         }
     }
 
-    /// The token is context for what follows, and nothing else in the window.
+    /// Decodes a byte token. It becomes the only token of the window, as context.
     fn push_byte(&mut self, tokenizer: &Tokenizer, token: u32, byte: u8) -> Result<String, DecodeError> {
         let is_first = self.window.is_empty();
         let mut out = self.rest(tokenizer)?;
         self.window = vec![token];
         self.context = 1;
         self.shown = tokenizer.decode(&self.window)?.len();
-        // Decoders may take away the space that a text begins with.
+        // Decoders may strip the leading space of a text.
         let is_stripped = is_first && self.shown == 0;
         if !is_stripped {
             out.push_str(&self.bytes.push(&[byte]));
@@ -188,7 +189,7 @@ impl WindowDetokenizer {
         if !out.is_empty() && unshown == 0 {
             self.slide(tokenizer, self.context, unshown)?;
         } else if self.window.len() > self.context + 2 * MAX_HELD_TOKENS {
-            // What is not certain yet is of the last tokens.
+            // Text that is not final yet belongs to the last tokens.
             self.slide(tokenizer, self.window.len() - MAX_HELD_TOKENS, unshown)?;
         }
         Ok(out)
@@ -200,24 +201,24 @@ impl WindowDetokenizer {
         Ok(out)
     }
 
-    /// The window's text that is not out.
+    /// Text of the window that was not returned.
     fn rest(&self, tokenizer: &Tokenizer) -> Result<String, DecodeError> {
         let text = tokenizer.decode(&self.window)?;
         Ok(text.get(self.shown..).unwrap_or_default().to_owned())
     }
 
-    /// Bytes of `text` that later tokens cannot change.
+    /// Returns the length of the prefix of `text` that later tokens cannot change, in bytes.
     fn certain(&self, text: &str) -> usize {
         let whole = text.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
         if whole == text.len() || self.window.len() - self.context <= MAX_HELD_TOKENS {
             return whole;
         }
-        // Only the last one can still be the beginning of a character.
+        // Only the last replacement character can still be the beginning of a character.
         text.len() - char::REPLACEMENT_CHARACTER.len_utf8()
     }
 
-    /// Drops the window's first tokens: all others are context, their text is out but for the last
-    /// bytes.
+    /// Drops the first tokens of the window. All others become context; their text was returned
+    /// except for the last `unshown` bytes.
     fn slide(&mut self, tokenizer: &Tokenizer, first: usize, unshown: usize) -> Result<(), DecodeError> {
         self.window.drain(..first);
         self.context = self.window.len();

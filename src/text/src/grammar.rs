@@ -1,14 +1,14 @@
-//! What an answer may be: grammars over bytes, built from JSON Schemas, regular expressions and
-//! literals, and the tokens that keep an answer within one.
+//! Grammars over bytes, built from JSON Schemas, regular expressions and literals, and the logits
+//! masks that restrict an answer to a grammar.
 //!
-//! A grammar is a network of nodes. Nodes that read a byte lead to the next node; rules are called
-//! and return, so that nesting has no bound. [`matcher`] runs it, [`constraint`] asks it which
-//! tokens of a [`vocabulary`] it lets through.
+//! A grammar is a graph of nodes. A byte node leads to the next node. Rules are called and return,
+//! so that the nesting depth has no limit. [`matcher`] runs the grammar, [`constraint`] computes
+//! the permitted tokens of a [`vocabulary`].
 
-mod apart;
+pub mod answer_format;
 pub mod bench;
 pub mod constraint;
-pub mod form;
+mod disjoint;
 mod formats;
 mod json;
 mod json_schema;
@@ -24,30 +24,30 @@ pub mod vocabulary;
 
 use regex_syntax::utf8::Utf8Sequences;
 
-/// Larger grammars would take more memory and time than an answer is worth.
+/// Maximum number of nodes. Larger grammars require too much memory and time.
 const MAX_NODES: usize = 200_000;
 
-/// The byte before the text of a special token: no text has it, so that special tokens are never
-/// text.
+/// Byte before the text of a special token. UTF-8 never contains it, so that text never matches a
+/// special token.
 pub(super) const SPECIAL: u8 = 0xff;
 
-/// A node of a grammar.
+/// Index of a node in a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(u32);
 
-/// The end of a rule; of the grammar, where none was called.
+/// End of a rule, or of the grammar if no rule was called.
 pub(super) const RETURN: NodeId = NodeId(0);
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Node {
     Return,
-    /// One of these bytes.
+    /// One byte of the set, then the next node.
     Bytes(ByteSet, NodeId),
-    /// Any of these ways; no way where there are none.
+    /// Any of the branches. Without branches, nothing matches.
     Split(Vec<NodeId>),
-    /// A rule, then what is behind it.
+    /// A rule, then the next node.
     Call(NodeId, NodeId),
-    /// A rule so often, then what is behind it.
+    /// Repetition of a rule, then the next node.
     Repeat {
         rule: NodeId,
         min: u32,
@@ -56,7 +56,7 @@ pub(super) enum Node {
     },
 }
 
-/// Bytes, one bit for each.
+/// Set of bytes, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct ByteSet([u64; 4]);
 
@@ -83,12 +83,12 @@ impl ByteSet {
         self.0[usize::from(byte >> 6)] &= !(1 << (byte & 63));
     }
 
-    /// What is in both.
+    /// Returns the intersection.
     pub(super) fn and(self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
-    /// What is not in the other.
+    /// Returns the difference.
     pub(super) fn without(self, other: &Self) -> Self {
         Self(std::array::from_fn(|word| self.0[word] & !other.0[word]))
     }
@@ -98,31 +98,31 @@ impl ByteSet {
     }
 }
 
-/// A finished grammar.
+/// Complete grammar.
 #[derive(Debug, PartialEq)]
 pub struct Grammar {
     nodes: Vec<Node>,
     start: NodeId,
 }
 
-/// The grammar is too large.
+/// Error: the grammar has too many nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is too large: its grammar has more than {MAX_NODES} nodes")]
+#[error("the grammar has more than {MAX_NODES} nodes")]
 pub struct TooLarge;
 
-/// Builds a grammar from its end to its start: every part is told what comes behind it.
+/// Builder of a grammar from its end to its start: every part receives its successor.
 #[derive(Debug)]
 pub(super) struct Builder {
     nodes: Vec<Node>,
-    /// That products of rules have been in.
-    places: usize,
+    /// Number of positions in all products of rules so far.
+    product_positions: usize,
 }
 
 impl Builder {
     pub(super) fn new() -> Self {
         Self {
             nodes: vec![Node::Return],
-            places: 0,
+            product_positions: 0,
         }
     }
 
@@ -136,7 +136,7 @@ impl Builder {
         })
     }
 
-    /// To be asked while building what might go on for long.
+    /// Returns an error if the grammar is already too large. For long builds.
     pub(super) fn check_size(&self) -> Result<(), TooLarge> {
         if self.nodes.len() > MAX_NODES {
             Err(TooLarge)
@@ -145,7 +145,7 @@ impl Builder {
         }
     }
 
-    /// What was built is forgotten where it came to nothing.
+    /// Runs `build`, and removes its nodes if it fails.
     pub(super) fn attempt<T, E>(&mut self, build: impl FnOnce(&mut Self) -> Result<T, E>) -> Result<T, E> {
         let length = self.nodes.len();
         let built = build(self);
@@ -157,10 +157,10 @@ impl Builder {
 
     fn add(&mut self, node: Node) -> NodeId {
         self.nodes.push(node);
-        NodeId(u32::try_from(self.nodes.len() - 1).expect("far fewer nodes"))
+        NodeId(u32::try_from(self.nodes.len() - 1).expect("a grammar has fewer than 2^32 nodes"))
     }
 
-    /// A node to be defined later, for what refers to itself.
+    /// Adds a node that is defined later, for rules that refer to themselves.
     pub(super) fn reserve(&mut self) -> NodeId {
         self.add(Node::Split(Vec::new()))
     }
@@ -179,12 +179,12 @@ impl Builder {
             .fold(next, |next, byte| self.bytes(ByteSet::of(&[*byte]), next))
     }
 
-    /// One of these texts. Those that begin alike share the beginning: at each byte there are as
-    /// many ways as bytes, not texts.
+    /// Matches one of these texts. Texts share common prefixes, so that the number of branches is
+    /// limited by the number of bytes.
     pub(super) fn one_of(&mut self, mut texts: Vec<Vec<u8>>, next: NodeId) -> NodeId {
         texts.sort_unstable();
         texts.dedup();
-        // Of the text that was last, at each of its bytes: the ways from there that are finished.
+        // For each byte of the last text: the complete branches from there.
         let mut open: Vec<Vec<NodeId>> = vec![Vec::new()];
         let mut last: &[u8] = &[];
         for text in &texts {
@@ -198,28 +198,27 @@ impl Builder {
         self.any_of(open.remove(0))
     }
 
-    /// Makes ways of what is open beyond so many bytes of a text.
+    /// Closes the open branches of `text` beyond the first `keep` bytes.
     fn close(&mut self, open: &mut Vec<Vec<NodeId>>, text: &[u8], keep: usize) {
         while open.len() > keep + 1
-            && let Some(ways) = open.pop()
+            && let Some(branches) = open.pop()
         {
-            let rest = self.any_of(ways);
+            let rest = self.any_of(branches);
             let at = open.len() - 1;
-            let way = self.bytes(ByteSet::of(&[text[at]]), rest);
-            open[at].push(way);
+            let branch = self.bytes(ByteSet::of(&[text[at]]), rest);
+            open[at].push(branch);
         }
     }
 
-    pub(super) fn any_of(&mut self, ways: Vec<NodeId>) -> NodeId {
-        match ways[..] {
+    pub(super) fn any_of(&mut self, branches: Vec<NodeId>) -> NodeId {
+        match branches[..] {
             [only] => only,
-            _ => self.add(Node::Split(ways)),
+            _ => self.add(Node::Split(branches)),
         }
     }
 
-    /// This or nothing.
-    pub(super) fn optional(&mut self, way: NodeId, next: NodeId) -> NodeId {
-        self.any_of(vec![way, next])
+    pub(super) fn optional(&mut self, branch: NodeId, next: NodeId) -> NodeId {
+        self.any_of(vec![branch, next])
     }
 
     pub(super) fn call(&mut self, rule: NodeId, next: NodeId) -> NodeId {
@@ -237,10 +236,10 @@ impl Builder {
         }
     }
 
-    /// One character from these ranges, as UTF-8.
+    /// Matches one character of these ranges, encoded as UTF-8.
     pub(super) fn characters(&mut self, ranges: &[(char, char)], next: NodeId) -> NodeId {
         let mut single = ByteSet::default();
-        let mut ways = Vec::new();
+        let mut branches = Vec::new();
         for (first, last) in ranges {
             for sequence in Utf8Sequences::new(*first, *last) {
                 match sequence.as_slice() {
@@ -249,31 +248,31 @@ impl Builder {
                         let chain = several.iter().rev().fold(next, |next, range| {
                             self.bytes(ByteSet::range(range.start, range.end), next)
                         });
-                        ways.push(chain);
+                        branches.push(chain);
                     }
                 }
             }
         }
         if single != ByteSet::default() {
-            ways.push(self.bytes(single, next));
+            branches.push(self.bytes(single, next));
         }
-        self.any_of(ways)
+        self.any_of(branches)
     }
 
-    /// Any text up to the first `end`, and that. Special tokens are no text; `end` may hold one.
+    /// Matches any text up to and including the first `end`. Only `end` may contain special tokens.
     pub(super) fn until(&mut self, end: &[u8], next: NodeId) -> NodeId {
         self.search(end, Some(next), None)
     }
 
-    /// Any text that `mark` is no part of, then what is next.
+    /// Matches any text that does not contain `mark`, then `next`.
     pub(super) fn without(&mut self, mark: &[u8], next: NodeId) -> NodeId {
         self.search(mark, None, Some(next))
     }
 
-    /// Any text in which `mark` is looked for: what is behind it, where it may be there, and what
-    /// may follow at any time before.
-    fn search(&mut self, mark: &[u8], behind: Option<NodeId>, anywhere: Option<NodeId>) -> NodeId {
-        // States of Knuth, Morris and Pratt: how much of `mark` has just been read.
+    /// Builds a search for `mark` in any text. `after` follows the mark, if the mark is permitted.
+    /// `anywhere` may follow at any position before the mark.
+    fn search(&mut self, mark: &[u8], after: Option<NodeId>, anywhere: Option<NodeId>) -> NodeId {
+        // States of the Knuth-Morris-Pratt algorithm: the length of the matched prefix of `mark`.
         let states: Vec<NodeId> = mark.iter().map(|_| self.reserve()).collect();
         let follows = |read: usize, byte: u8| {
             let mut text = mark[..read].to_vec();
@@ -287,18 +286,18 @@ impl Builder {
             let mut sets = vec![ByteSet::default(); mark.len() + 1];
             let others = (0..=u8::MAX).filter(|byte| *byte != SPECIAL || mark[read] == SPECIAL);
             others.for_each(|byte| sets[follows(read, byte)].insert(byte));
-            let ways = sets
+            let branches = sets
                 .into_iter()
                 .enumerate()
                 .filter(|(_, set)| *set != ByteSet::default())
-                .filter_map(|(length, set)| Some((set, states.get(length).copied().or(behind)?)))
+                .filter_map(|(length, set)| Some((set, states.get(length).copied().or(after)?)))
                 .map(|(set, to)| self.bytes(set, to))
                 .chain(anywhere)
                 .collect();
-            let ways = self.any_of(ways);
-            self.define(*state, ways);
+            let branches = self.any_of(branches);
+            self.define(*state, branches);
         }
-        states.first().copied().or(behind).unwrap_or(RETURN)
+        states.first().copied().or(after).unwrap_or(RETURN)
     }
 }
 

@@ -1,5 +1,6 @@
-//! The harmony format (gpt-oss): an answer is a row of messages, each on a channel. `analysis` is
-//! reasoning, `final` the answer, and a message `to=functions.NAME` a tool call.
+//! Parser of the harmony format (gpt-oss). An answer is a sequence of messages, each on a channel:
+//! `analysis` is reasoning, `final` is the answer, and a message `to=functions.NAME` is a tool
+//! call.
 
 pub(super) mod markers;
 
@@ -10,10 +11,10 @@ use super::tool_calls::CallPart;
 
 const ENDS: [&str; 4] = [END, CALL, RETURN, START];
 
-/// Reads one completion, which begins behind `<|start|>assistant`.
+/// Parser of one completion, which starts after `<|start|>assistant`.
 #[derive(Debug, Clone)]
 pub(super) struct HarmonyParser {
-    /// Calls are taken as such.
+    /// Extract tool calls.
     tools: bool,
     state: State,
     held: String,
@@ -21,19 +22,19 @@ pub(super) struct HarmonyParser {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
-    /// Before a message; its channel and recipient come.
+    /// Before a message: channel and recipient follow.
     Header,
     Body(Body),
-    /// Text without any message around it.
+    /// Text outside of messages.
     Bare,
 }
 
-/// Whose text a message is.
+/// Destination of a message's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Body {
     Reasoning,
     Answer,
-    /// To this function, before its first text.
+    /// Call of this function, before its first argument text.
     Call(String),
     Arguments,
 }
@@ -55,7 +56,7 @@ impl HarmonyParser {
         self.held.len()
     }
 
-    /// What has been read and is in no part, as far as it may be the beginning of a call.
+    /// Withheld text that may be the beginning of a call.
     pub(super) fn held(&self) -> String {
         match &self.state {
             State::Header => self.held.clone(),
@@ -92,25 +93,25 @@ impl HarmonyParser {
         }
     }
 
-    /// Headers are markup: one that is cut off says nothing.
+    /// Parses a header. Headers are markup: an incomplete header is dropped.
     fn header(&mut self, last: bool) {
         let text = self.held.trim_start();
         let begins = |marker: &str| text.starts_with(marker) || marker.starts_with(text);
         if ![START, CHANNEL, "to="].into_iter().any(begins) {
             self.state = State::Bare;
-        } else if let Some((header, behind)) = self.held.split_once(MESSAGE) {
+        } else if let Some((header, after)) = self.held.split_once(MESSAGE) {
             self.state = State::Body(self.body_of(header));
-            self.held = behind.to_owned();
+            self.held = after.to_owned();
         } else if last {
             self.held.clear();
         }
     }
 
-    /// `<|channel|>commentary to=functions.NAME <|constrain|>json`, in this order or with the
-    /// recipient first.
+    /// Parses `<|channel|>commentary to=functions.NAME <|constrain|>json`. The recipient may also
+    /// precede the channel.
     fn body_of(&self, header: &str) -> Body {
-        let word = |behind: &str| {
-            let (_, rest) = header.split_once(behind)?;
+        let word = |after: &str| {
+            let (_, rest) = header.split_once(after)?;
             let end = rest
                 .find(|c: char| c.is_whitespace() || c == '<')
                 .unwrap_or(rest.len());
@@ -148,9 +149,9 @@ impl HarmonyParser {
             .filter_map(|marker| Some((self.held.find(marker)?, marker)))
             .min();
         if let Some((at, marker)) = end {
-            let behind = self.held.split_off(at);
-            let text = std::mem::replace(&mut self.held, behind);
-            // What stands between the end of one message and the header of the next is its author.
+            let after = self.held.split_off(at);
+            let text = std::mem::replace(&mut self.held, after);
+            // Text between the end of a message and the next header is the author.
             let skipped = if marker == START { 0 } else { marker.len() };
             self.held.drain(..skipped);
             return part(&body, text);
@@ -191,9 +192,9 @@ mod tests {
         merged(parts)
     }
 
-    /// The shapes of OpenAI's description of the format.
+    /// Examples of OpenAI's description of the format.
     #[test]
-    fn channels_are_reasoning_answer_and_calls() {
+    fn separates_reasoning_answer_and_calls_by_channel() {
         let reasoning = || Part::Reasoning("Need weather.".to_owned());
         let begin = |name: &str| {
             Part::Call(CallPart::Begin {
@@ -251,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_say_what_the_whole_says(
+        fn result_does_not_depend_on_pieces(
             parts in proptest::collection::vec(
                 prop_oneof![
                     Just("<|channel|>analysis<|message|>"), Just("<|channel|>final<|message|>"), Just("<|end|>"),

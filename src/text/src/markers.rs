@@ -1,8 +1,8 @@
-//! Markers in text that comes in pieces: what may still turn out to be the beginning of one is held
-//! back.
+//! Detection of markers in text that arrives in pieces. The end of the text is withheld while it
+//! may be the beginning of a marker.
 
-/// Where the longest end of `text` begins that is also the beginning of a marker, and not a whole
-/// one; the length of `text` where there is none.
+/// Returns the start of the longest suffix of `text` that is an incomplete marker, or the length of
+/// `text` if there is none.
 pub(super) fn held_from<'a>(text: &str, markers: impl IntoIterator<Item = &'a str> + Clone) -> usize {
     let longest = markers.clone().into_iter().map(str::len).max().unwrap_or(0);
     let earliest = (text.len() + 1).saturating_sub(longest);
@@ -19,8 +19,8 @@ pub(super) fn held_from<'a>(text: &str, markers: impl IntoIterator<Item = &'a st
         .unwrap_or(text.len())
 }
 
-/// Takes what may be shown out of `held`: what cannot be the beginning of a marker, nor line breaks
-/// before one.
+/// Removes the final text from `held` and returns it: everything but the possible beginning of a
+/// marker and line breaks before it.
 pub(super) fn take_certain<'a>(
     held: &mut String,
     markers: impl IntoIterator<Item = &'a str> + Clone,
@@ -32,7 +32,7 @@ pub(super) fn take_certain<'a>(
     (!shown.is_empty()).then_some(shown)
 }
 
-/// `text` cut into pieces of so many characters; the last one takes what is left.
+/// Splits `text` into pieces of the given sizes in characters. The last piece is the remainder.
 #[cfg(test)]
 pub(super) fn pieces<'a>(text: &'a str, sizes: &[usize]) -> Vec<&'a str> {
     let mut rest = text;
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_beginning_of_a_marker_is_held() {
+    fn withholds_longest_incomplete_marker() {
         fn held(text: &str) -> &str {
             &text[held_from(text, ["<think>", "<é>"])..]
         }
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(held("<é"), "<é");
         assert_eq!(held("<<"), "<");
         assert_eq!(held("a <thing"), "");
-        assert_eq!(held("a <think>"), "", "a whole one is no beginning");
+        assert_eq!(held("a <think>"), "", "a complete marker is not withheld");
         assert_eq!(held(""), "");
     }
 }

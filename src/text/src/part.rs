@@ -1,8 +1,8 @@
-//! Part of an answer.
+//! Parts of an answer.
 
 use super::tool_calls::CallPart;
 
-/// A piece of an answer; texts are not empty.
+/// Part of an answer. Texts are never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     Reasoning(String),

@@ -1,18 +1,17 @@
-//! Reasoning: what a model says to itself before its answer, between two markers. Which markers a
-//! model uses is read from its chat template and its vocabulary; a model that has none is left
-//! alone.
+//! Reasoning: text that a model generates before its answer, between two markers. The chat template
+//! and the vocabulary determine the markers of a model.
 
 use super::markers::take_certain;
 use super::tokenizer::Tokenizer;
 
-/// The two ends of a block.
+/// Markers around a reasoning block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningMarkers {
     pub open: &'static str,
     pub close: &'static str,
 }
 
-/// DeepSeek R1, Qwen3, GLM and most others; Mistral's Magistral; ByteDance's Seed.
+/// Known markers: DeepSeek R1, Qwen3, GLM and most others; Mistral's Magistral; ByteDance's Seed.
 const KNOWN: &[ReasoningMarkers] = &[
     ReasoningMarkers {
         open: "<think>",
@@ -29,8 +28,8 @@ const KNOWN: &[ReasoningMarkers] = &[
 ];
 
 impl ReasoningMarkers {
-    /// Those that the template writes or cuts out of earlier turns, or that are tokens of their
-    /// own.
+    /// Detects the markers of a model: the template contains the closing marker, or both markers
+    /// are tokens.
     pub fn of(template: &str, tokenizer: &Tokenizer) -> Option<Self> {
         let known = |markers: &&Self| {
             template.contains(markers.close)
@@ -40,31 +39,31 @@ impl ReasoningMarkers {
         KNOWN.iter().find(known).copied()
     }
 
-    /// Whether a prompt ends inside a block, so that the answer begins there.
+    /// Returns true if the prompt ends inside a block, so that the answer starts with reasoning.
     pub fn opened_by(&self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.open)
     }
 
-    /// Whether a message begins with a block and ends inside it.
+    /// Returns true if a message starts with a block and ends inside it.
     pub fn left_open_in(&self, message: &str) -> bool {
         message.trim_start().starts_with(self.open) && !message.contains(self.close)
     }
 
-    /// Whether a prompt ends with a block of its own, so that none is to come.
+    /// Returns true if the prompt ends with a complete block, so that the answer has no reasoning.
     pub fn closed_by(&self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.close)
     }
 }
 
-/// A piece of what was said.
+/// Piece of a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
     Reasoning(String),
     Answer(String),
 }
 
-/// Takes one completion apart. A block can only stand at its beginning; line breaks around and
-/// inside its markers are the template's and belong to neither side.
+/// Splits one completion into reasoning and answer. A block is only possible at the beginning. Line
+/// breaks next to the markers belong to the template and are dropped.
 #[derive(Debug, Clone)]
 pub(super) struct ReasoningSplitter {
     markers: ReasoningMarkers,
@@ -74,20 +73,20 @@ pub(super) struct ReasoningSplitter {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// A block may begin.
+    /// A block may start.
     Start,
-    /// The prompt has begun it. Some models repeat the marker that the prompt ended with.
+    /// The prompt has opened the block. Some models repeat the opening marker.
     Opened,
-    /// Inside, before its first text.
+    /// Inside the block, before its first text.
     Begun,
     Inside,
-    /// Behind the block, before the answer's first text.
+    /// After the block, before the answer's first text.
     Closed,
     Answer,
 }
 
 impl ReasoningSplitter {
-    /// `opened`: the prompt has begun the block.
+    /// `opened`: the prompt has opened the block.
     pub(super) fn new(markers: ReasoningMarkers, opened: bool) -> Self {
         Self {
             markers,
@@ -96,7 +95,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Whether what comes next may still be reasoning.
+    /// Returns true if the next text may be reasoning.
     pub(super) fn is_reasoning(&self) -> bool {
         matches!(self.state, State::Opened | State::Begun | State::Inside)
     }
@@ -110,7 +109,7 @@ impl ReasoningSplitter {
         self.advance(false)
     }
 
-    /// The completion has ended: what was held back is text after all.
+    /// Ends the completion and returns the withheld text.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         self.advance(true)
     }
@@ -136,7 +135,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// Takes the opening marker; where another text comes, it is `otherwise`.
+    /// Consumes the opening marker, or enters `otherwise` if other text follows.
     fn begin(&mut self, otherwise: State, last: bool) {
         let text = self.held.trim_start();
         if let Some(rest) = text.strip_prefix(self.markers.open) {
@@ -175,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Reasoning and answer of a text that came in these pieces.
+    /// Returns reasoning and answer of a text in pieces.
     fn split<'a>(opened: bool, pieces: impl IntoIterator<Item = &'a str>) -> (String, String) {
         let mut splitter = ReasoningSplitter::new(KNOWN[0], opened);
         let mut all: Vec<Piece> = pieces
@@ -187,7 +186,7 @@ mod tests {
         for piece in all {
             match piece {
                 Piece::Reasoning(text) => {
-                    assert!(answer.is_empty(), "the answer comes last");
+                    assert!(answer.is_empty(), "the answer follows the reasoning");
                     reasoning.push_str(&text);
                 }
                 Piece::Answer(text) => answer.push_str(&text),
@@ -197,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_taken_out_with_the_line_breaks_around_it() {
+    fn removes_block_with_adjacent_line_breaks() {
         let cases = [
             (
                 false,
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_shown_as_soon_as_it_is_certain() {
+    fn returns_text_as_soon_as_it_is_final() {
         let mut splitter = ReasoningSplitter::new(KNOWN[0], true);
         let reasoning = |text: &str| vec![Piece::Reasoning(text.to_owned())];
         assert_eq!(splitter.push("first"), reasoning("first"));
@@ -236,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_say_what_the_whole_says(
+        fn result_does_not_depend_on_pieces(
             parts in proptest::collection::vec(
                 prop_oneof!["[a\n é]{0,3}", Just("<think>".to_owned()), Just("</think>".to_owned()), Just("</th".to_owned())],
                 0..8,

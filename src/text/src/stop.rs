@@ -1,9 +1,9 @@
-//! Stop strings, matched on text across token boundaries. Text that may still turn out to be the
-//! beginning of a stop string is held back, and handed out when the completion ends without one.
+//! Stop strings, matched on text across token boundaries. Text that may be the beginning of a stop
+//! string is withheld. It is returned at the end of the completion if no stop string matched.
 
 use super::markers::held_from;
 
-/// Watches one completion's text.
+/// Matcher of stop strings in one completion.
 #[derive(Debug, Clone, Default)]
 pub struct StopMatcher {
     stops: Vec<String>,
@@ -12,7 +12,7 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// `stops` holds no empty string.
+    /// `stops` must not contain an empty string.
     pub fn new(stops: Vec<String>) -> Self {
         Self {
             stops,
@@ -21,8 +21,8 @@ impl StopMatcher {
         }
     }
 
-    /// Takes the next piece of text and returns what can be shown now. After the first stop string,
-    /// nothing more comes out.
+    /// Accepts the next piece of text and returns the text that is final. Returns nothing after the
+    /// first stop string.
     pub fn push(&mut self, text: &str) -> String {
         if self.found.is_some() {
             return String::new();
@@ -41,18 +41,18 @@ impl StopMatcher {
         std::mem::replace(&mut self.held, kept)
     }
 
-    /// The stop string that has been seen.
+    /// Returns the matched stop string.
     pub fn found(&self) -> Option<&str> {
         self.found.map(|stop| self.stops[stop].as_str())
     }
 
-    /// The completion has ended: what was held back is text after all.
+    /// Ends the completion and returns the withheld text.
     pub fn flush(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// Start of the stop string that is complete first, and its place; the longest where several
-    /// end together. The same whatever pieces the text came in.
+    /// Returns start and index of the stop string that is complete first, the longest if several
+    /// end at the same position. The result does not depend on the pieces.
     fn first_match(&self) -> Option<(usize, usize)> {
         self.stops
             .iter()
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_string_across_pieces_is_cut_out() {
+    fn removes_stop_string_that_spans_pieces() {
         let (shown, stopped, rest) = run(&["END"], &["one E", "N", "D two", "three"]);
         assert_eq!(shown, ["one ", "", "", ""]);
         assert!(stopped);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looked_like_a_stop_string_is_shown() {
+    fn returns_withheld_text_without_stop_string() {
         let (shown, stopped, rest) = run(&["END"], &["E", "NE", "N"]);
         assert_eq!(shown, ["", "EN", ""]);
         assert!(!stopped);
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn without_stop_strings_nothing_is_held() {
+    fn withholds_nothing_without_stop_strings() {
         assert_eq!(
             run(&[], &["a", "b"]),
             (vec!["a".to_owned(), "b".to_owned()], false, String::new())
         );
     }
 
-    /// The definition: cut where the stop string begins that is complete first.
+    /// Reference: cuts the text where the first complete stop string starts.
     fn cut(text: &str, stops: &[String]) -> String {
         for end in 0..=text.len() {
             let starts = stops
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn streamed_text_is_the_whole_text_cut_at_the_first_stop(
+        fn streamed_text_ends_before_first_stop_string(
             text in "[abé]{0,24}",
             stops in proptest::collection::vec("[abé]{1,4}", 0..4),
             sizes in proptest::collection::vec(1_usize..4, 24),

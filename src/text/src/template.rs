@@ -1,6 +1,6 @@
-//! Chat templates: Jinja as the reference implementation (transformers) runs it, so that the text
-//! is the same byte for byte. Inputs: template source, messages and the time; output: the prompt's
-//! text.
+//! Chat templates: Jinja as the reference implementation (transformers) runs it, with
+//! byte-identical output. Inputs are the template source, messages and the time. The output is the
+//! prompt text.
 
 mod json;
 mod python;
@@ -16,12 +16,12 @@ use minijinja::{Environment, Error, ErrorKind};
 use self::json::{Style, dumps, tojson};
 use rooflet_inference_api::openai::json::{Json, Members};
 
-/// Work that one rendering may do, in template instructions: a template is code from a download.
+/// Limit of template instructions per rendering. Templates are downloaded code.
 const MAX_RENDER_INSTRUCTIONS: u64 = 50_000_000;
 
 const NAME: &str = "chat_template";
 
-/// A compiled chat template.
+/// Compiled chat template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
@@ -33,7 +33,7 @@ impl fmt::Debug for ChatTemplate {
     }
 }
 
-/// The template's source cannot be read.
+/// Error in the source of a template.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     #[error("{file}: chat template: {problem}")]
@@ -52,36 +52,36 @@ impl TemplateError {
     }
 }
 
-/// The template refused these messages or failed on them.
+/// Error of a rendering: the template rejected the messages or failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}")]
 pub struct RenderError {
     problem: String,
 }
 
-/// Everything a template sees besides its functions.
+/// Variables of a template, besides its functions.
 #[derive(Debug, Clone, Copy)]
 pub struct RenderInput<'a> {
     pub messages: &'a [Json],
-    /// Others that the request names.
+    /// Additional variables of the request.
     pub variables: &'a Members,
     pub tools: Option<&'a [Json]>,
     pub add_generation_prompt: bool,
-    /// Such as `bos_token`.
+    /// Special tokens by name, such as `bos_token`.
     pub special_tokens: &'a BTreeMap<String, String>,
     pub now: &'a Zoned,
 }
 
-/// A model's chat templates before they are compiled.
+/// Sources of a model's chat templates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
     pub default: String,
-    /// For conversations with tools, where these have one of their own.
+    /// Template for conversations with tools, if the model has a separate one.
     pub tool_use: Option<String>,
 }
 
-/// The templates in a value of `tokenizer_config.json` or `chat_template.json`: one, or several by
-/// name. `None` where the file has none.
+/// Returns the templates in `tokenizer_config.json` or `chat_template.json`: one template, or
+/// several by name. `None` if the file has no template.
 pub fn sources_in(file: &'static str, config: &serde_json::Value) -> Result<Option<Sources>, TemplateError> {
     use serde_json::Value;
     let sources = |default: &str, tool_use: Option<&str>| {
@@ -107,7 +107,7 @@ pub fn sources_in(file: &'static str, config: &serde_json::Value) -> Result<Opti
 }
 
 impl ChatTemplate {
-    /// `file` is where the source comes from, for messages.
+    /// `file` is the origin of the source, for error messages.
     pub fn compile(file: &'static str, source: &str) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder()
@@ -137,16 +137,19 @@ impl ChatTemplate {
         })
     }
 
-    /// What was compiled.
+    /// Source of the compiled template.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Messages and tools are shown to the template in the first of these ways that it takes: with
-    /// messages' reasoning under all names that templates read, as transformers has it; as they
-    /// are, for gpt-oss's refuses reasoning and content beside a call; with the arguments of
-    /// earlier calls as the texts that they were, as DeepSeek's want them; and in these ways again
-    /// with an empty description of each function that has none, which gpt-oss's reads in any case.
+    /// Renders the prompt with the first representation of messages and tools that the template
+    /// accepts:
+    ///
+    /// 1. Reasoning under all names that templates read, as in transformers.
+    /// 2. Unchanged messages. gpt-oss rejects reasoning and content next to a call.
+    /// 3. Arguments of earlier calls as strings, for DeepSeek.
+    /// 4. All of these again, with an empty description for functions without description.
+    ///    gpt-oss requires a description.
     pub fn render(&self, input: RenderInput<'_>) -> Result<String, RenderError> {
         let aliased = with_reasoning_aliases(input.messages);
         let shown = aliased.as_deref().unwrap_or(input.messages);
@@ -162,13 +165,13 @@ impl ChatTemplate {
             as_texts.as_deref(),
         ];
         let tools = [Some(input.tools), described.as_deref().map(Some)];
-        let ways = tools.into_iter().flatten().flat_map(|tools| {
+        let attempts = tools.into_iter().flatten().flat_map(|tools| {
             messages
                 .into_iter()
                 .flatten()
                 .map(move |messages| (messages, tools))
         });
-        let other = ways
+        let other = attempts
             .skip(1)
             .find_map(|(messages, tools)| self.render_once(messages, RenderInput { tools, ..input }).ok());
         other.map_or(rendered, Ok)
@@ -183,7 +186,7 @@ impl ChatTemplate {
             jiff::fmt::strtime::format(&format, &now)
                 .map_err(|err| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {err}")))
         });
-        // Absent tokens stay undefined, which prints as nothing.
+        // Absent tokens stay undefined, which renders as an empty string.
         let special_tokens = input.special_tokens.iter();
         let mut context: Vec<(&str, Value)> = special_tokens
             .map(|(name, token)| (name.as_str(), Value::from(token.as_str())))
@@ -207,10 +210,10 @@ impl ChatTemplate {
     }
 }
 
-/// Names under which a message's reasoning is passed, as transformers 5 looks for it.
+/// Names of the reasoning field of a message, as in transformers 5.
 const REASONING: &[&str] = &["reasoning_content", "thinking", "reasoning"];
 
-/// `None` where no message has any.
+/// Returns `None` if no message has reasoning.
 fn with_reasoning_aliases(messages: &[Json]) -> Option<Vec<Json>> {
     let reasoning = |message: &Json| {
         let mut named = REASONING.iter().filter_map(|name| message.get(name));
@@ -230,7 +233,7 @@ fn with_reasoning_aliases(messages: &[Json]) -> Option<Vec<Json>> {
     any.then(|| messages.iter().map(aliased).collect())
 }
 
-/// `None` where no arguments are objects.
+/// Returns `None` if no call has an object as arguments.
 fn with_text_arguments(messages: &[Json]) -> Option<Vec<Json>> {
     let mut changed = false;
     let mut messages = messages.to_vec();
@@ -241,7 +244,7 @@ fn with_text_arguments(messages: &[Json]) -> Option<Vec<Json>> {
         let functions = calls.iter_mut().filter_map(|call| call.get_mut("function"));
         for arguments in functions.filter_map(|function| function.get_mut("arguments")) {
             if arguments.as_object().is_some() {
-                *arguments = Json::String(dumps(arguments, Style::default()).expect("names are strings"));
+                *arguments = Json::String(dumps(arguments, Style::default()).expect("JSON values serialize"));
                 changed = true;
             }
         }
@@ -249,7 +252,7 @@ fn with_text_arguments(messages: &[Json]) -> Option<Vec<Json>> {
     changed.then_some(messages)
 }
 
-/// `None` where all functions have one.
+/// Returns `None` if all functions have a description.
 fn with_descriptions(tools: &[Json]) -> Option<Vec<Json>> {
     let mut changed = false;
     let mut tools = tools.to_vec();
@@ -264,7 +267,7 @@ fn with_descriptions(tools: &[Json]) -> Option<Vec<Json>> {
     changed.then_some(tools)
 }
 
-/// What `raise_exception` said, or what went wrong.
+/// Message of `raise_exception`, or description of the failure.
 fn problem_of(err: &Error) -> String {
     match (err.kind(), err.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
@@ -272,15 +275,15 @@ fn problem_of(err: &Error) -> String {
     }
 }
 
-/// `{% generation %}` marks the assistant's text for training and prints nothing itself. A block
-/// that is always taken strips white space in the same way.
+/// Replaces `{% generation %}`, which marks the assistant's text for training and renders nothing.
+/// `{% if true %}` has the same effect on white space.
 fn without_generation_marks(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        // Not of `{%}`, which opens a tag and does not close it.
+        // `{%}` opens a tag and does not close it: search after the first two characters.
         let Some(end) = tag[2..].find("%}") else {
             rest = tag;
             break;
@@ -302,12 +305,12 @@ fn without_generation_marks(source: &str) -> String {
     out
 }
 
-/// As in Python, where None cannot be gone through; minijinja takes it for an empty list.
+/// Python's `iterable` test: None is not iterable. minijinja treats it as an empty list.
 fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
 
-/// As in Python, where whatever has a length and can be indexed is one, texts and mappings too.
+/// Python's `sequence` test: everything with a length and an index, including strings and mappings.
 fn is_sequence(value: &Value) -> bool {
     is_iterable(value) && (value.len().is_some() || value.is_undefined())
 }

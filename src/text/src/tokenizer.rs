@@ -1,5 +1,5 @@
-//! Text to token ids and back, as the model's `tokenizer.json` says, with the facts of
-//! `tokenizer_config.json` that belong to it.
+//! Tokenizer: text to token ids and back, from the model's `tokenizer.json` and
+//! `tokenizer_config.json`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -9,29 +9,28 @@ use serde_json::Value;
 
 use rooflet_model::fields::token_ids;
 
-/// Tokens that were added behind a model's vocabulary and that it has no embeddings for: pads and
-/// marks of images, as published models have one or two of. Of another model's tokenizer there are
-/// hundreds.
+/// Maximum number of added tokens without an embedding in the model. Published models have one or
+/// two of them, for padding and images. A tokenizer of another model has hundreds.
 const MAX_ADDED_BEYOND: usize = 64;
 
-/// What is tokenised at once where tokens are only counted.
+/// Size of the pieces in which tokens are counted, in bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Stands for a space at the beginning of a word.
+/// Sentencepiece's space at the beginning of a word.
 const METASPACE: char = '\u{2581}';
 
-/// A model's tokenizer. Immutable: one is shared by all requests.
+/// Tokenizer of a model. Immutable and shared by all requests.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// By the names under which templates know them.
+    /// Special tokens by their name in templates.
     named_tokens: BTreeMap<String, String>,
     eos_token_ids: Vec<u32>,
     special_ids: HashSet<u32>,
-    /// Bytes of GPT-2's alphabet, where the decoder uses it.
+    /// Byte of each character in GPT-2's alphabet, if the decoder uses that alphabet.
     byte_of: Option<HashMap<char, u8>>,
-    /// The decoder writes U+2581 as a space.
+    /// The decoder replaces U+2581 by a space.
     has_metaspace: bool,
-    /// The decoder writes tokens like `<0x0A>` as bytes.
+    /// The decoder replaces tokens such as `<0x0A>` by bytes.
     has_byte_fallback: bool,
 }
 
@@ -43,7 +42,7 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-/// Why a tokenizer cannot be built.
+/// Error in the tokenizer's files.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     #[error("tokenizer.json: {problem}")]
@@ -55,7 +54,7 @@ pub enum TokenizerError {
         expected: &'static str,
     },
     #[error(
-        "tokenizer.json has {tokens} tokens, config.json a vocab_size of {vocab_size}: the files belong to different models"
+        "tokenizer.json has {tokens} tokens but config.json has vocab_size {vocab_size}: the files belong to different models"
     )]
     LargerThanModel { tokens: usize, vocab_size: u32 },
 }
@@ -70,14 +69,14 @@ impl TokenizerError {
     }
 }
 
-/// The tokenizer could not read a text.
+/// Error of the tokenizer for a text.
 #[derive(Debug, thiserror::Error)]
 #[error("tokenizing: {problem}")]
 pub struct EncodeError {
     problem: String,
 }
 
-/// The tokenizer could not print tokens.
+/// Error of the decoder for tokens.
 #[derive(Debug, thiserror::Error)]
 #[error("decoding tokens: {problem}")]
 pub struct DecodeError {
@@ -85,8 +84,8 @@ pub struct DecodeError {
 }
 
 impl Tokenizer {
-    /// `tokenizer_config` is the text of `tokenizer_config.json`, `generation_config` of
-    /// `generation_config.json`, each where there is one; `config_eos` comes from `config.json`.
+    /// Builds a tokenizer from the files `tokenizer.json`, `tokenizer_config.json` and
+    /// `generation_config.json`. `config_eos` are the end-of-sequence tokens of `config.json`.
     pub fn new(
         tokenizer_json: &[u8],
         tokenizer_config: Option<&Value>,
@@ -98,7 +97,7 @@ impl Tokenizer {
                 problem: err.to_string(),
             }
         })?;
-        // Training settings left in the file would cut or pad prompts behind our back.
+        // Training settings in the file would truncate or pad prompts.
         inner
             .with_truncation(None)
             .map_err(|err| TokenizerError::InvalidTokenizer {
@@ -107,8 +106,7 @@ impl Tokenizer {
         inner.with_padding(None);
 
         let named_tokens = named_tokens(tokenizer_config)?;
-        // Every id that any of the files calls an end is one: files of one model often name
-        // different ones.
+        // The end-of-sequence tokens of all files apply: files of one model often differ.
         let mut eos_token_ids = token_ids(generation_config.and_then(|config| config.get("eos_token_id")))
             .ok_or(TokenizerError::InvalidField {
                 file: "generation_config.json",
@@ -130,7 +128,7 @@ impl Tokenizer {
             Some(tokenizers::DecoderWrapper::ByteLevel(_))
         )
         .then(byte_alphabet);
-        // Decoders are nested in many ways.
+        // Decoders are nested in many ways, so search their JSON.
         let decoder = serde_json::to_string(&inner.get_decoder()).unwrap_or_default();
         Ok(Self {
             has_metaspace: decoder.contains(METASPACE),
@@ -143,12 +141,12 @@ impl Tokenizer {
         })
     }
 
-    /// Whether text is the concatenation of [`Self::token_bytes`].
+    /// Returns true if the text is the concatenation of [`Self::token_bytes`].
     pub(crate) fn is_byte_level(&self) -> bool {
         self.byte_of.is_some()
     }
 
-    /// What a token of a byte-level tokenizer stands for; nothing for a special token.
+    /// Returns the bytes of a token of a byte-level tokenizer; empty for a special token.
     pub(crate) fn token_bytes(&self, token: u32) -> Vec<u8> {
         let Some(byte_of) = &self.byte_of else {
             return Vec::new();
@@ -159,16 +157,16 @@ impl Tokenizer {
         let Some(text) = self.inner.id_to_token(token) else {
             return Vec::new();
         };
-        // A token added as plain text need not be in the alphabet: then it stands for itself.
+        // A token added as plain text may contain other characters than the alphabet.
         text.chars()
             .map(|c| byte_of.get(&c).copied())
             .collect::<Option<Vec<u8>>>()
             .unwrap_or(text.into_bytes())
     }
 
-    /// What a token by itself stands for, special ones spelled out; nothing for one that the
-    /// tokenizer does not know.
-    pub fn spelled(&self, token: u32) -> Vec<u8> {
+    /// Returns the bytes of a single token, with special tokens as text; empty for an unknown
+    /// token.
+    pub fn standalone_bytes(&self, token: u32) -> Vec<u8> {
         let Some(text) = self.inner.id_to_token(token) else {
             return Vec::new();
         };
@@ -187,9 +185,11 @@ impl Tokenizer {
         text.into_bytes()
     }
 
-    /// The first of few added tokens that the model has no embedding for, where there are any:
-    /// requests must not have them. More of them, or others, are of another model.
-    pub fn check_fits(&self, vocab_size: u32) -> Result<Option<u32>, TokenizerError> {
+    /// Checks that the tokenizer fits the model's vocabulary size.
+    ///
+    /// A few added tokens may lack an embedding. Returns the first of them: requests must not
+    /// contain such tokens. Returns an error if more tokens or other tokens lack an embedding.
+    pub fn check_vocab_size(&self, vocab_size: u32) -> Result<Option<u32>, TokenizerError> {
         let added = self.inner.get_added_tokens_decoder();
         let ids = self.inner.get_vocab(true).into_values();
         let beyond: BTreeSet<u32> = ids.filter(|id| *id >= vocab_size).collect();
@@ -202,21 +202,21 @@ impl Tokenizer {
         })
     }
 
-    /// Tokens of a rendered chat: the template has written all special tokens itself.
+    /// Tokenizes a rendered chat. The template has already written all special tokens.
     pub fn encode_chat(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         self.encode(text, false)
     }
 
-    /// Tokens of a bare prompt: begins as the tokenizer says texts begin, unless the prompt already
-    /// does.
+    /// Tokenizes a raw prompt. Adds the tokenizer's initial tokens unless the prompt starts with
+    /// the `bos_token`.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
-        let begins = self.begins(text);
+        let begins = self.starts_with_bos(text);
         self.encode(text, !begins)
     }
 
-    /// Also where in the text each token begins, in characters.
+    /// Also returns the start of each token in the text, in characters.
     pub fn encode_prompt_with_offsets(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>), EncodeError> {
-        let begins = self.begins(text);
+        let begins = self.starts_with_bos(text);
         let encoding = self
             .inner
             .encode_char_offsets(text, !begins)
@@ -227,15 +227,16 @@ impl Tokenizer {
         Ok((encoding.get_ids().to_vec(), offsets.collect()))
     }
 
-    /// How many tokens a text has, but for those that lie across the ends of pieces; counting ends
-    /// with more than `most`. Takes memory for one piece, where reading the whole takes hundreds of
-    /// bytes for each byte of the text.
+    /// Counts the tokens of a text in pieces and stops above `most` tokens.
+    ///
+    /// The count ignores that tokens may span pieces. Memory use is limited to one piece;
+    /// tokenizing a whole text requires hundreds of bytes per byte.
     pub fn count_in_pieces(&self, text: &str, most: usize) -> Result<usize, EncodeError> {
         let (mut count, mut rest) = (0, text);
         while !rest.is_empty() && count <= most {
-            let (piece, behind) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
             count += self.encode(piece, false)?.len();
-            rest = behind;
+            rest = after;
         }
         Ok(count)
     }
@@ -249,7 +250,7 @@ impl Tokenizer {
             })
     }
 
-    /// Text of tokens, special ones left out.
+    /// Returns the text of tokens without special tokens.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, DecodeError> {
         self.inner.decode(tokens, true).map_err(|err| DecodeError {
             problem: err.to_string(),
@@ -260,13 +261,12 @@ impl Tokenizer {
         &self.eos_token_ids
     }
 
-    /// Whether it is in no text of [`Self::decode`]: a special one, or one that the tokenizer does
-    /// not know.
-    pub fn is_silent(&self, token: u32) -> bool {
+    /// Returns true if [`Self::decode`] drops the token: it is special or unknown.
+    pub fn has_no_text(&self, token: u32) -> bool {
         self.is_special(token) || self.inner.id_to_token(token).is_none()
     }
 
-    /// The byte that a token is written for, where the decoder puts bytes together to characters.
+    /// Returns the byte of a token such as `<0x0A>`, if the decoder has a byte fallback.
     pub(crate) fn fallback_byte(&self, token: u32) -> Option<u8> {
         let text = self.has_byte_fallback.then(|| self.inner.id_to_token(token))?;
         fallback_byte(&text?)
@@ -276,28 +276,28 @@ impl Tokenizer {
         self.special_ids.contains(&token)
     }
 
-    /// Whether [`Self::spelled`] is what a token adds to a text.
-    pub(crate) fn spells_text(&self) -> bool {
+    /// Returns true if a text is the concatenation of [`Self::standalone_bytes`].
+    pub(crate) fn decodes_by_concatenation(&self) -> bool {
         self.is_byte_level() || self.has_metaspace || self.has_byte_fallback
     }
 
-    /// How the vocabulary writes a token.
+    /// Returns the token as written in the vocabulary.
     pub fn token_text(&self, token: u32) -> Option<String> {
         self.inner.id_to_token(token)
     }
 
-    /// Of these texts, those that are special tokens.
+    /// Returns the special tokens among these texts.
     pub fn special_tokens(&self, texts: &[&str]) -> Arc<[u32]> {
         let ids = texts.iter().filter_map(|text| self.token_id(text));
         ids.filter(|id| self.special_ids.contains(id)).collect()
     }
 
-    /// The token that stands for exactly this text, where there is one.
+    /// Returns the token with exactly this text.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         self.inner.token_to_id(text)
     }
 
-    /// Text of tokens, special ones spelled out.
+    /// Returns the text of tokens with special tokens.
     pub fn decode_with_special(&self, tokens: &[u32]) -> Result<String, DecodeError> {
         self.inner.decode(tokens, false).map_err(|err| DecodeError {
             problem: err.to_string(),
@@ -308,26 +308,26 @@ impl Tokenizer {
         self.eos_token_ids.contains(&token)
     }
 
-    /// Special tokens by name, such as `bos_token`, as chat templates print them.
+    /// Special tokens by name, such as `bos_token`, for chat templates.
     pub fn named_tokens(&self) -> &BTreeMap<String, String> {
         &self.named_tokens
     }
 
-    /// Whether a text begins as texts do.
-    fn begins(&self, text: &str) -> bool {
+    /// Returns true if a text starts with the `bos_token`.
+    fn starts_with_bos(&self, text: &str) -> bool {
         let bos = self.named_tokens.get("bos_token");
         bos.is_some_and(|bos| text.starts_with(bos.as_str()))
     }
 }
 
-/// The byte that sentencepiece writes as `<0x0A>`.
+/// Returns the byte of a token that sentencepiece writes as `<0x0A>`.
 fn fallback_byte(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-/// GPT-2's alphabet: a printable Latin-1 byte is its own character, the others follow from U+0100
-/// on.
+/// Returns GPT-2's alphabet. A printable Latin-1 byte maps to its own character, all others to
+/// U+0100 and following.
 fn byte_alphabet() -> HashMap<char, u8> {
     let is_plain = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let plain = (0..=u8::MAX)
@@ -337,7 +337,7 @@ fn byte_alphabet() -> HashMap<char, u8> {
     plain.chain(('\u{100}'..).zip(others)).collect()
 }
 
-/// The special tokens of `tokenizer_config.json`: its own, and those that a model has beside.
+/// Returns the special tokens of `tokenizer_config.json`, including `extra_special_tokens`.
 fn named_tokens(config: Option<&Value>) -> Result<BTreeMap<String, String>, TokenizerError> {
     let Some(config) = config.and_then(Value::as_object) else {
         return Ok(BTreeMap::new());
@@ -360,7 +360,7 @@ fn named_tokens(config: Option<&Value>) -> Result<BTreeMap<String, String>, Toke
         .collect())
 }
 
-/// A token as these files write it: text, or an object that holds it.
+/// Returns the text of a token in these files: a string, or an object with `content`.
 pub fn token_text(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }

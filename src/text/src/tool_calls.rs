@@ -1,76 +1,77 @@
-//! Tool calls in what a model says: each family of models writes them in a way of its own. What is
-//! no well-formed call stays text.
+//! Tool call parsers. Each model family has its own format. Text that is not a well-formed call
+//! stays content.
 
-pub(super) mod begun;
 pub(super) mod deepseek;
 pub mod glm;
 mod json;
 pub(super) mod kimi;
 pub(super) mod llama;
 pub(super) mod mistral;
-pub mod offer;
+pub(super) mod partial;
 pub(super) mod tagged;
+pub mod tool_prompt;
 mod value;
 
 use std::sync::Arc;
 
 use self::json::JsonScan;
-use self::tagged::{TagArguments, Told};
+use self::tagged::{ParsedArguments, TagArguments};
 use super::markers::take_certain;
 use super::tokenizer::Tokenizer;
 use rooflet_inference_api::openai::tools::Function;
 
-/// A call that was read as a whole.
+/// Complete call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ToolCall {
     name: String,
-    /// The text of a JSON object.
+    /// JSON object as text.
     arguments: String,
 }
 
-/// A part of a call, which begins with its name.
+/// Part of a call. The first part is the name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallPart {
     Begin {
         name: String,
     },
-    /// More of the arguments' text: a JSON object, unless the model wrote none or was cut off.
+    /// More text of the arguments. All parts form a JSON object, unless the model wrote none or was
+    /// cut off.
     Arguments(String),
 }
 
-/// How a model writes its calls.
+/// Format of a model's tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolFormat {
     /// `<tool_call>…</tool_call>` around JSON (Hermes, Qwen), XML (Qwen3-Coder) or pairs of tags
     /// (GLM).
     Tagged,
-    /// `{"name": …, "parameters": …}` as the whole answer, or behind `<|python_tag|>`.
+    /// `{"name": …, "parameters": …}` as the complete answer, or after `<|python_tag|>`.
     Llama,
-    /// `[TOOL_CALLS]` before a list of calls, or before each of them.
+    /// `[TOOL_CALLS]` before a list of calls, or before each call.
     Mistral,
-    /// A section of marked calls, their arguments in a block of code where they are `fenced` (V3,
-    /// R1; not V3.1).
+    /// Section of marked calls. The arguments are in a code block if `fenced` (V3 and R1, but not
+    /// V3.1).
     DeepSeek { fenced: bool },
-    /// A section of marked calls with names of their own (Kimi K2).
+    /// Section of marked calls with identifiers (Kimi K2).
     Kimi,
-    /// A function's name, a line break and its arguments as the whole answer (GLM-4 0414).
+    /// Function name, line break and arguments as the complete answer (GLM-4 0414).
     Glm,
-    /// Messages to functions on a channel of their own (gpt-oss).
+    /// Messages to functions on a separate channel (gpt-oss).
     Harmony,
 }
 
 impl ToolFormat {
-    /// As the template writes earlier calls; where it says nothing, as the vocabulary suggests.
-    /// `Tagged` is what most models have seen, and how those are asked to write them whose template
-    /// knows no tools.
+    /// Detects the format in which the template writes earlier calls, or else from the vocabulary.
+    /// `Tagged` is the default, because most models were trained with it. The prompt asks models
+    /// whose template does not support tools for this format.
     pub fn of(template: &str, tokenizer: &Tokenizer) -> Self {
         let written = |marker: &str| template.contains(marker);
         let token = |marker: &str| tokenizer.token_id(marker).is_some();
         if written("<|channel|>") && written("<|start|>") {
             Self::Harmony
-        } else if !offer::knows_tools(template) {
+        } else if !tool_prompt::supports_tools(template) {
             Self::Tagged
-        } else if glm::is_of(template) {
+        } else if glm::matches_template(template) {
             Self::Glm
         } else if written(deepseek::CALL) {
             Self::DeepSeek {
@@ -91,8 +92,7 @@ impl ToolFormat {
         }
     }
 
-    /// Texts that this format is read by. Where they are special tokens they must be shown to the
-    /// parser.
+    /// Markers of this format. If they are special tokens, the parser needs them in the text.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
             Self::Tagged => tagged::MARKERS,
@@ -106,15 +106,15 @@ impl ToolFormat {
     }
 }
 
-/// A piece of what was said.
+/// Piece of a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Piece {
     Text(String),
     Call(CallPart),
 }
 
-/// Finds the calls in one completion. Text is shown as soon as it is certain, a call as soon as its
-/// name is known and its arguments begin; from then on it is one, whatever comes.
+/// Extracts the calls of one completion. Text is returned as soon as it is final, a call as soon as
+/// its name is complete and its arguments start. From there on it stays a call.
 #[derive(Debug, Clone)]
 pub(super) struct ToolCallScanner {
     format: Format,
@@ -123,7 +123,7 @@ pub(super) struct ToolCallScanner {
     held: String,
 }
 
-/// The formats that are read by markers in one text.
+/// Formats with markers in plain text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Tagged,
@@ -135,7 +135,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// What a call, or a section of calls, begins with.
+    /// Markers that open a call or a section of calls.
     fn opens(self) -> &'static [&'static str] {
         match self {
             Self::Tagged => &[tagged::OPEN],
@@ -147,7 +147,7 @@ impl Format {
         }
     }
 
-    /// What stands behind a call's arguments and says nothing more.
+    /// Markers that follow a call's arguments.
     fn closes(self) -> &'static [&'static str] {
         match self {
             Self::Tagged => &[tagged::CLOSE],
@@ -159,9 +159,9 @@ impl Format {
         }
     }
 
-    /// Whether another call may follow without a mark that opens it; `closed`: one has closed the
-    /// last.
-    fn goes_on(self, closed: bool) -> bool {
+    /// Returns true if another call may follow without an opening marker. `closed`: a marker has
+    /// closed the last call.
+    fn allows_unmarked_call(self, closed: bool) -> bool {
         match self {
             Self::Llama | Self::Mistral => true,
             Self::Tagged => !closed,
@@ -175,33 +175,33 @@ enum State {
     /// Before the first text.
     Start,
     Text,
-    /// Behind a marker. What was taken away before the call comes back if it is none.
+    /// After an opening marker. `taken` becomes text if no call follows.
     Head {
         taken: String,
     },
     Arguments(Arguments),
-    /// Behind the arguments, inside the object around them.
+    /// After the arguments, inside the enclosing object.
     Rest(JsonScan),
-    /// Behind a call. Marks and white space up to the next one say nothing.
+    /// After a call. Markers and white space before the next call are dropped.
     Called {
-        /// By a mark.
+        /// A marker has closed the call.
         closed: bool,
     },
 }
 
-/// Arguments under way.
+/// Arguments that are not complete.
 #[derive(Debug, Clone, PartialEq)]
 enum Arguments {
     Json {
         scan: JsonScan,
-        /// They are a member of an object.
+        /// The arguments are a member of an object.
         enclosed: bool,
     },
     Tags(TagArguments),
 }
 
 impl Arguments {
-    /// An object in another one.
+    /// Arguments inside another object.
     fn enclosed() -> Self {
         Self::Json {
             scan: JsonScan::default(),
@@ -209,7 +209,7 @@ impl Arguments {
         }
     }
 
-    /// An object of its own.
+    /// Arguments without an enclosing object.
     fn bare() -> Self {
         Self::Json {
             scan: JsonScan::default(),
@@ -218,33 +218,33 @@ impl Arguments {
     }
 }
 
-/// What stands behind a marker.
+/// Result of parsing the text after a marker.
 enum Head {
-    /// A call whose arguments begin behind so many bytes.
+    /// A call. Its arguments start after `used` bytes.
     Begins {
         name: String,
         arguments: Arguments,
         used: usize,
     },
-    /// Calls that could only be read as a whole, and their bytes.
+    /// Complete calls, and their length in bytes.
     Whole {
         calls: Vec<ToolCall>,
         used: usize,
     },
-    /// It may be a call with more text.
+    /// Undecided: more text is needed.
     Unfinished,
     NoCall,
 }
 
-/// Whether a text is a call.
+/// Result of parsing a text as one call.
 enum Reading {
     Call(ToolCall),
-    /// It may be with more text.
+    /// Undecided: more text is needed.
     Unfinished,
     Malformed,
 }
 
-/// As functions may be called.
+/// Returns true if the name is a valid function name.
 fn is_name(name: &str) -> bool {
     let usual = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     !name.is_empty() && name.chars().all(usual)
@@ -269,7 +269,7 @@ impl ToolCallScanner {
         self.held.len()
     }
 
-    /// The completion has ended: what was held back is a call or text after all.
+    /// Ends the completion. Withheld text becomes a call or text.
     pub(super) fn finish(&mut self) -> Vec<Piece> {
         self.advance(true)
     }
@@ -301,8 +301,8 @@ impl ToolCallScanner {
         }
     }
 
-    /// A Llama's answer that begins as JSON, or GLM's that begins as a function's name, is a call
-    /// until it turns out to be none.
+    /// Decides at the beginning of the answer. For Llama, an answer that starts as JSON may be a
+    /// call. For GLM, an answer that starts as a function's name may be a call.
     fn start(&mut self, last: bool) {
         let text = self.held.trim_start();
         let begins = match self.format {
@@ -370,7 +370,7 @@ impl ToolCallScanner {
                 self.state = State::Called { closed: false };
             }
             Head::Unfinished if !last => self.state = State::Head { taken },
-            // The state is that of text.
+            // The state is already that of text.
             Head::Unfinished | Head::NoCall => {
                 pieces.extend((!taken.is_empty()).then_some(Piece::Text(taken)));
             }
@@ -378,7 +378,7 @@ impl ToolCallScanner {
     }
 
     fn arguments(&mut self, mut arguments: Arguments, last: bool) -> Option<Piece> {
-        let told = match &mut arguments {
+        let parsed = match &mut arguments {
             Arguments::Json { scan, enclosed } => {
                 let end = scan.end_in(&self.held);
                 if end.is_some() {
@@ -387,18 +387,18 @@ impl ToolCallScanner {
                         false => State::Called { closed: false },
                     };
                 }
-                let behind = self.held.split_off(end.unwrap_or(self.held.len()));
-                let json = std::mem::replace(&mut self.held, behind);
+                let after = self.held.split_off(end.unwrap_or(self.held.len()));
+                let json = std::mem::replace(&mut self.held, after);
                 (json, end.is_some())
             }
             Arguments::Tags(tags) => {
-                let Told { json, used, ended } = tags.read(&self.held, last);
+                let ParsedArguments { json, used, ended } = tags.read(&self.held, last);
                 self.held.drain(..used);
                 self.state = State::Called { closed: false };
                 (json, ended)
             }
         };
-        let (json, ended) = told;
+        let (json, ended) = parsed;
         if !ended {
             self.state = State::Arguments(arguments);
         }
@@ -417,7 +417,7 @@ impl ToolCallScanner {
             self.state = State::Head {
                 taken: mark.to_owned(),
             };
-        } else if self.format.goes_on(closed) && held.starts_with('{') {
+        } else if self.format.allows_unmarked_call(closed) && held.starts_with('{') {
             self.held.drain(..skipped);
             self.state = State::Head { taken: String::new() };
         } else {
@@ -425,7 +425,7 @@ impl ToolCallScanner {
             let may_be_one = marks.iter().any(|mark| mark.starts_with(held));
             self.held.drain(..skipped);
             if may_be_one && last {
-                // A mark that was cut off.
+                // Incomplete closing marker.
                 self.held.clear();
             }
             if self.held.is_empty() || may_be_one {

@@ -1,4 +1,4 @@
-//! Masks by themselves, for benchmarks: a vocabulary, a JSON Schema, and a text that is held to it.
+//! Logits masks for benchmarks: a vocabulary, a JSON Schema, and an answer within its grammar.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,34 +8,34 @@ use super::json_schema::schema_rule;
 use super::vocabulary::Vocabulary;
 use super::{Builder, Grammar};
 
-/// A vocabulary, ready to be masked.
+/// Vocabulary, prepared for masks.
 #[derive(Debug)]
 pub struct MaskVocabulary(Arc<Vocabulary>);
 
 impl MaskVocabulary {
-    /// From the bytes that each token adds to a text, in order of the tokens' ids; none where no
-    /// text has it.
+    /// Creates a vocabulary from the bytes of each token, in order of the token ids. Tokens that
+    /// never occur in text have no bytes.
     #[must_use]
     pub fn new(tokens: Vec<Vec<u8>>) -> Self {
         Self(Arc::new(Vocabulary::of(tokens, Vec::new())))
     }
 }
 
-/// One answer that is held to a schema.
+/// One answer that follows a schema.
 #[derive(Clone)]
-pub struct MaskTrial(Constraint);
+pub struct MaskBench(Constraint);
 
-impl fmt::Debug for MaskTrial {
+impl fmt::Debug for MaskBench {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MaskTrial").finish_non_exhaustive()
+        f.debug_tuple("MaskBench").finish_non_exhaustive()
     }
 }
 
-impl MaskTrial {
-    /// Makes a grammar of a JSON Schema, given as JSON.
+impl MaskBench {
+    /// Builds the grammar of a JSON Schema.
     ///
     /// # Errors
-    /// What is wrong with the JSON, or what the schema asks for and cannot be held to, in words.
+    /// Returns a description of the invalid JSON or the unsupported schema.
     pub fn new(schema: &str, vocabulary: &MaskVocabulary) -> Result<Self, String> {
         let schema = serde_json::from_str(schema).map_err(|err| err.to_string())?;
         let mut builder = Builder::new();
@@ -45,10 +45,10 @@ impl MaskTrial {
         constraint.map(Self).map_err(|err| err.to_string())
     }
 
-    /// Finds which tokens may come next; returns how many of the vocabulary's.
+    /// Computes the logits mask of the next position and returns the number of permitted tokens.
     ///
     /// # Errors
-    /// Why there is none, or why that is not found out, in words.
+    /// Returns a description of the failure if no token is permitted or the mask is too expensive.
     pub fn mask(&mut self) -> Result<u32, String> {
         self.0
             .mask()
@@ -56,11 +56,11 @@ impl MaskTrial {
             .map_err(|err| err.to_string())
     }
 
-    /// Takes a token, by its id.
+    /// Appends a token to the answer.
     ///
     /// # Errors
-    /// Why it is none that may come next, in words.
-    pub fn take(&mut self, token: u32) -> Result<(), String> {
-        self.0.take(token).map_err(|err| err.to_string())
+    /// Returns a description of the failure if the token is not permitted.
+    pub fn accept(&mut self, token: u32) -> Result<(), String> {
+        self.0.accept(token).map_err(|err| err.to_string())
     }
 }

@@ -1,58 +1,58 @@
-//! Keeps an answer within a grammar: at each place, the tokens that may come next. What has been
-//! found out about a grammar is shared by all answers that are held to it.
+//! Constraint of an answer to a grammar: the permitted tokens at each position. All answers with
+//! the same grammar share the computed states and masks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::Grammar;
 use super::mask::Mask;
-use super::matcher::{Automaton, DEAD, Places, StateId, TooAmbiguous};
+use super::matcher::{Automaton, DEAD, Positions, StateId, TooAmbiguous};
 use super::vocabulary::Vocabulary;
 use rooflet_base::mutex::lock;
 use rooflet_base::units::Bytes;
 
-/// Masks that are kept for one grammar: 20 KB each where the vocabulary has 150,000 tokens.
+/// Maximum number of cached masks per grammar. A mask of 150,000 tokens has 20 KB.
 const MAX_MASKS: usize = 128;
-/// Places that may be looked at for one mask: some hundredths of a second, in which nobody else
-/// gets a token.
+/// Maximum number of positions visited for one mask: some hundredths of a second, in which no other
+/// sequence gets a token.
 const MAX_WORK: usize = 1_000_000;
-/// Of them, to find out how much plain text may follow. What that saves is not worth more.
+/// Share of [`MAX_WORK`] for the search of plain text. More work would cost more than it saves.
 const MAX_PLAIN_WORK: usize = 200_000;
 
-/// Why an answer cannot go on.
+/// Error of a constrained answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     #[error(transparent)]
     TooAmbiguous(#[from] TooAmbiguous),
-    #[error("no token of the model's vocabulary goes on with what its answer has to be")]
+    #[error("no token of the model's vocabulary continues the answer within its grammar")]
     NoToken,
-    #[error("token {0} was chosen, which the answer must not have here")]
+    #[error("the grammar does not permit token {0} at this position")]
     NotAllowed(u32),
 }
 
-/// One answer's place in a grammar.
+/// Grammar state of one answer.
 #[derive(Debug, Clone)]
 pub struct Constraint {
     vocabulary: Arc<Vocabulary>,
-    /// Complete after every step, whoever held it before.
-    known: Arc<Mutex<Known>>,
-    here: Arc<Places>,
-    /// Its number, and since when.
-    state: (StateId, Age),
+    /// Consistent after every step, so that a poisoned lock is safe to use.
+    shared: Arc<Mutex<SharedState>>,
+    here: Arc<Positions>,
+    /// Number of the current state, valid in this generation of the automaton.
+    state: (StateId, Generation),
 }
 
-/// How often states have been forgotten.
+/// Number of times that the states were discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Age(u64);
+struct Generation(u64);
 
-/// What has been found out about a grammar.
+/// Computed part of a grammar's automaton, with its masks.
 #[derive(Debug)]
-struct Known {
+struct SharedState {
     automaton: Automaton,
-    /// Each with when it was last asked for.
+    /// Masks, each with the number of its last request.
     masks: HashMap<StateId, (Arc<Mask>, u64)>,
-    asked: u64,
-    age: Age,
+    requests: u64,
+    generation: Generation,
 }
 
 impl Constraint {
@@ -61,78 +61,77 @@ impl Constraint {
         let start = automaton.start();
         Ok(Self {
             vocabulary,
-            here: Arc::clone(automaton.places(start)),
-            state: (start, Age(0)),
-            known: Arc::new(Mutex::new(Known {
+            here: Arc::clone(automaton.positions(start)),
+            state: (start, Generation(0)),
+            shared: Arc::new(Mutex::new(SharedState {
                 automaton,
                 masks: HashMap::new(),
-                asked: 0,
-                age: Age(0),
+                requests: 0,
+                generation: Generation(0),
             })),
         })
     }
 
-    /// Other answers had better begin with nothing known.
-    pub fn is_worn(&self) -> bool {
-        lock(&self.known).automaton.is_worn()
+    /// Returns true if the shared state is so large that other answers should start with a new one.
+    pub fn needs_rebuild(&self) -> bool {
+        lock(&self.shared).automaton.needs_rebuild()
     }
 
-    /// About what is kept for all answers that are held to it; `None` while one of them asks for
-    /// more.
+    /// Approximate memory of the shared state. `None` while another answer computes a mask.
     pub fn bytes(&self) -> Option<Bytes> {
-        let known = self.known.try_lock().ok()?;
-        let masks: usize = known.masks.values().map(|(mask, _)| mask.bytes()).sum();
-        Some(Bytes((known.automaton.bytes() + masks) as u64))
+        let shared = self.shared.try_lock().ok()?;
+        let masks: usize = shared.masks.values().map(|(mask, _)| mask.bytes()).sum();
+        Some(Bytes((shared.automaton.bytes() + masks) as u64))
     }
 
-    /// The tokens that may come next: at least one.
+    /// Returns the tokens that are permitted next: at least one.
     pub fn mask(&mut self) -> Result<Arc<Mask>, ConstraintError> {
-        let mut known = lock(&self.known);
-        known.tidy();
-        self.state = known.find(&self.here, self.state);
+        let mut shared = lock(&self.shared);
+        shared.tidy();
+        self.state = shared.find(&self.here, self.state);
         let (state, _) = self.state;
-        known.asked += 1;
-        let asked = known.asked;
-        if let Some((mask, last)) = known.masks.get_mut(&state) {
-            *last = asked;
+        shared.requests += 1;
+        let request = shared.requests;
+        if let Some((mask, last)) = shared.masks.get_mut(&state) {
+            *last = request;
             return Ok(Arc::clone(mask));
         }
-        let mask = walk(&self.vocabulary, &mut known.automaton, state)?;
+        let mask = walk(&self.vocabulary, &mut shared.automaton, state)?;
         if mask.is_empty() {
             return Err(ConstraintError::NoToken);
         }
         let mask = Arc::new(mask);
-        known.masks.insert(state, (Arc::clone(&mask), asked));
+        shared.masks.insert(state, (Arc::clone(&mask), request));
         Ok(mask)
     }
 
-    /// Takes the token that was chosen; not one that ends the text.
-    pub fn take(&mut self, token: u32) -> Result<(), ConstraintError> {
+    /// Appends the selected token, which must not be an end-of-sequence token.
+    pub fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         let not_allowed = ConstraintError::NotAllowed(token);
         let bytes = self.vocabulary.bytes(token).ok_or(not_allowed)?;
-        let mut known = lock(&self.known);
-        let (from, age) = known.find(&self.here, self.state);
-        let to = known.automaton.read(from, bytes)?;
+        let mut shared = lock(&self.shared);
+        let (from, generation) = shared.find(&self.here, self.state);
+        let to = shared.automaton.read(from, bytes)?;
         if to == DEAD {
             return Err(not_allowed);
         }
-        self.here = Arc::clone(known.automaton.places(to));
-        self.state = (to, age);
+        self.here = Arc::clone(shared.automaton.positions(to));
+        self.state = (to, generation);
         Ok(())
     }
 
-    /// The answer is whole, and nothing can follow.
+    /// Returns true if the answer is complete and nothing can follow.
     pub fn is_complete(&self) -> bool {
         self.here.is_accepting() && self.here.is_at_end()
     }
 }
 
-impl Known {
-    /// Keeps what is known within bounds.
+impl SharedState {
+    /// Discards states or masks above the limits.
     fn tidy(&mut self) {
         if self.automaton.is_large() {
             self.automaton.forget_states();
-            self.age.0 += 1;
+            self.generation.0 += 1;
             self.masks.clear();
         }
         if self.masks.len() >= MAX_MASKS
@@ -142,11 +141,15 @@ impl Known {
         }
     }
 
-    /// The number that these places have now.
-    fn find(&mut self, places: &Arc<Places>, (state, age): (StateId, Age)) -> (StateId, Age) {
-        match age == self.age {
-            true => (state, age),
-            false => (self.automaton.state_of(places), self.age),
+    /// Returns the number of the state in the current generation.
+    fn find(
+        &mut self,
+        positions: &Arc<Positions>,
+        (state, generation): (StateId, Generation),
+    ) -> (StateId, Generation) {
+        match generation == self.generation {
+            true => (state, generation),
+            false => (self.automaton.state_of(positions), self.generation),
         }
     }
 }
@@ -156,23 +159,23 @@ fn walk(vocabulary: &Vocabulary, automaton: &mut Automaton, state: StateId) -> R
     let plain = automaton.plain_characters(state, Vocabulary::most_plain_characters(), MAX_PLAIN_WORK)?;
     let slice = vocabulary.slice(plain);
     let mut mask = slice.fitting.clone();
-    if automaton.places(state).is_accepting() {
+    if automaton.positions(state).is_accepting() {
         vocabulary
             .end_tokens()
             .iter()
             .for_each(|token| mask.allow(*token));
     }
-    // States on the way down, each with where its nodes end.
-    let mut way: Vec<(StateId, u32)> = Vec::new();
+    // States from the root to the current node, each with the end of its subtree.
+    let mut path: Vec<(StateId, u32)> = Vec::new();
     let mut place = 0_u32;
     while let Some(node) = slice.others.get(place as usize) {
         if automaton.work() - begin > MAX_WORK {
             return Err(TooAmbiguous);
         }
-        while way.last().is_some_and(|(_, end)| *end <= place) {
-            way.pop();
+        while path.last().is_some_and(|(_, end)| *end <= place) {
+            path.pop();
         }
-        let from = way.last().map_or(state, |(state, _)| *state);
+        let from = path.last().map_or(state, |(state, _)| *state);
         let to = automaton.step(from, node.byte)?;
         if to == DEAD {
             place = node.end;
@@ -180,9 +183,12 @@ fn walk(vocabulary: &Vocabulary, automaton: &mut Automaton, state: StateId) -> R
         }
         if let Some(token) = node.token() {
             mask.allow(token);
-            vocabulary.same(token).iter().for_each(|same| mask.allow(*same));
+            vocabulary
+                .duplicates(token)
+                .iter()
+                .for_each(|same| mask.allow(*same));
         }
-        way.push((to, node.end));
+        path.push((to, node.end));
         place += 1;
     }
     Ok(mask)
@@ -196,7 +202,7 @@ mod tests {
     use super::{Constraint, ConstraintError, MAX_WORK, TooAmbiguous, Vocabulary, lock};
 
     #[test]
-    fn answers_go_on_where_states_were_forgotten() {
+    fn answers_continue_after_states_were_discarded() {
         let digits = grammar(|builder| {
             let digit = builder.literal(b"7", super::super::RETURN);
             builder.repeat(digit, 3, Some(3), super::super::RETURN)
@@ -209,25 +215,25 @@ mod tests {
                 .mask()
                 .map(|mask| [0, 1].map(|token| mask.allows(token)))
         };
-        one.take(0).unwrap();
+        one.accept(0).unwrap();
         assert_eq!(allows(&mut one), Ok([true, true]));
         {
-            let mut known = lock(&one.known);
-            known.automaton.forget_states();
-            known.age.0 += 1;
-            known.masks.clear();
+            let mut shared = lock(&one.shared);
+            shared.automaton.forget_states();
+            shared.generation.0 += 1;
+            shared.masks.clear();
         }
-        other.take(1).unwrap();
+        other.accept(1).unwrap();
         assert_eq!(allows(&mut other), Ok([true, false]));
-        one.take(0).unwrap();
+        one.accept(0).unwrap();
         assert_eq!(allows(&mut one), Ok([true, false]));
-        one.take(0).unwrap();
+        one.accept(0).unwrap();
         assert!(one.is_complete() && !other.is_complete());
     }
-    /// Every character may be the one that ends a part, so that what follows twenty of them is one
-    /// of a million states.
+    /// In these patterns every character may end a part: twenty characters lead to one of a million
+    /// states.
     #[test]
-    fn patterns_that_are_unsure_of_their_place_take_little_all_the_same() {
+    fn masks_of_ambiguous_patterns_are_cheap() {
         let tokenizer = guide();
         let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 1024).unwrap());
         for pattern in [
@@ -239,26 +245,26 @@ mod tests {
         ] {
             let mut constraint = Constraint::new(matching(pattern), Arc::clone(&vocabulary)).unwrap();
             for token in tokenizer.encode_chat("to: all; of us: @ you").unwrap() {
-                let before = lock(&constraint.known).automaton.work();
+                let before = lock(&constraint.shared).automaton.work();
                 let allows = constraint.mask().unwrap().allows(token);
-                let work = lock(&constraint.known).automaton.work() - before;
+                let work = lock(&constraint.shared).automaton.work() - before;
                 assert!(work < MAX_WORK / 2, "{pattern}: {work}");
                 if allows {
-                    constraint.take(token).unwrap();
+                    constraint.accept(token).unwrap();
                 }
             }
         }
     }
 
     #[test]
-    fn a_mask_that_takes_too_long_is_given_up() {
+    fn rejects_mask_that_exceeds_its_work_limit() {
         let token = |number: u32| (0..17).map(|bit| b"cx"[(number >> bit & 1) as usize]).collect();
         let vocabulary = Arc::new(Vocabulary::of(
             (0..1 << 17).map(token).collect::<Vec<Vec<u8>>>(),
             vec![],
         ));
         let mut constraint = Constraint::new(matching("^[cx]*c[cx]{17}$"), vocabulary).unwrap();
-        let given_up = constraint.mask().err();
-        assert_eq!(given_up, Some(ConstraintError::TooAmbiguous(TooAmbiguous)));
+        let err = constraint.mask().err();
+        assert_eq!(err, Some(ConstraintError::TooAmbiguous(TooAmbiguous)));
     }
 }

@@ -1,16 +1,17 @@
-//! Formats of JSON Schema whose texts can be told by a regular expression: RFC 3339, 4122, 4291,
-//! 4648, 2673 and, simplified, 1123, 3986, 5321 and 7515.
+//! Formats of JSON Schema strings as regular expressions: RFC 3339, 4122, 4291, 4648, 2673 and,
+//! simplified, 1123, 3986, 5321 and 7515.
 
-/// A day of the Gregorian calendar.
+/// Date of the Gregorian calendar.
 const DATE: &str = "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))\
     |([0-9]{2}([2468][048]|[13579][26]|0[48])|([02468][048]|[13579][26])00)-02-29)";
 const TIME: &str =
     r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
-/// Longer limits are held to by the expression of a URI itself: counting its characters would take
-/// too many states.
+/// Maximum length limit of a URI, in characters, that the automaton counts. Longer limits are part
+/// of the URI's expression, because counting would require too many states.
 const COUNTED: u32 = 500;
 
-/// `None` for a format that is not known. `most`: how many characters a text may have.
+/// Returns the expression of a format, or `None` for an unknown format. `most`: maximum length of
+/// the text in characters.
 pub(super) fn format_pattern(format: &str, most: Option<u32>) -> Option<String> {
     let pattern = match format {
         "date" => DATE.to_owned(),
@@ -18,14 +19,14 @@ pub(super) fn format_pattern(format: &str, most: Option<u32>) -> Option<String> 
         "date-time" => format!("{DATE}T{TIME}"),
         "duration" => duration(),
         "uuid" => uuid("[0-9a-fA-F]", "[0-9a-fA-F]"),
-        // As pydantic calls those of one version.
+        // Names of pydantic for UUIDs of one version.
         "uuid1" | "uuid3" | "uuid4" | "uuid5" | "uuid6" | "uuid7" | "uuid8" => uuid(&format[4..], "[89abAB]"),
         "ipv4" => {
             let number = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
             format!(r"({number}\.){{3}}{number}")
         }
         "ipv6" => ipv6(),
-        // Never longer than the 253 characters that a name may have.
+        // Total length at most 253 characters.
         "hostname" => hostname("{0,28}", "{0,7}"),
         "email" => {
             let word = "[A-Za-z0-9_+-]+";
@@ -41,23 +42,23 @@ pub(super) fn format_pattern(format: &str, most: Option<u32>) -> Option<String> 
     Some(format!("^({pattern})$"))
 }
 
-/// What zod says of host names. As an automaton, 253 characters of labels of 63 are too many
-/// states.
+/// Zod's expression for host names. 253 characters in labels of 63 require too many states in an
+/// automaton.
 const ZOD_HOSTNAME: &str = r"^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\.?$";
 
-/// Whether all texts of a format are known to fit an expression, which then asks for nothing more.
+/// Returns true if all texts of a format match the expression, so that the expression is redundant.
 pub(super) fn fits(format: &str, pattern: &str) -> bool {
     format == "hostname" && pattern == ZOD_HOSTNAME
 }
 
-/// Formats that tell how a text is used, and not what it is.
+/// Returns true for formats that describe the use of a text and not its syntax.
 pub(super) fn is_any_text(format: &str) -> bool {
     ["binary", "password", "path"].contains(&format)
 }
 
-/// Formats of which no text has two, by their own grammars and by looser readings of them. A host's
-/// name may be a date, a URI an address of IPv6.
-const APART: &[&str] = &[
+/// Pairwise disjoint formats, also with less strict definitions. Host names include dates, and URIs
+/// include IPv6 addresses.
+const DISJOINT: &[&str] = &[
     "date",
     "time",
     "date-time",
@@ -68,9 +69,9 @@ const APART: &[&str] = &[
     "email",
 ];
 
-/// Whether no text has both formats; where that is not known, no.
-pub(super) fn are_apart(one: &str, other: &str) -> bool {
-    one != other && APART.contains(&one) && APART.contains(&other)
+/// Returns true if it is certain that no text has both formats.
+pub(super) fn are_disjoint(one: &str, other: &str) -> bool {
+    one != other && DISJOINT.contains(&one) && DISJOINT.contains(&other)
 }
 
 fn uuid(version: &str, variant: &str) -> String {
@@ -92,22 +93,22 @@ fn duration() -> String {
     format!("P(({day}|{month}|{year})({time})?|{time}|{week})")
 }
 
-/// Without an IPv4 address at the end.
+/// Expression of IPv6 addresses without an IPv4 suffix.
 fn ipv6() -> String {
     let group = "[0-9a-fA-F]{1,4}";
-    let mut ways = vec![
+    let mut branches = vec![
         format!("({group}:){{7}}{group}"),
         format!("({group}:){{1,7}}:"),
         format!(":(:{group}){{1,7}}"),
         "::".to_owned(),
     ];
-    // As many groups before the gap, and at most so many behind it.
-    ways.extend((1..7).map(|before| format!("({group}:){{{before}}}(:{group}){{1,{}}}", 7 - before)));
-    ways.join("|")
+    // Groups before the gap, and the maximum number after it.
+    branches.extend((1..7).map(|before| format!("({group}:){{{before}}}(:{group}){{1,{}}}", 7 - before)));
+    branches.join("|")
 }
 
-/// Without a user's name. Of no more than so many characters, which are more than a few, nor than
-/// the 2083 that browsers take.
+/// Expression of URIs without user information, with at most `most` characters, and never more than
+/// the 2083 characters that browsers accept. `most` is above [`COUNTED`].
 fn uri(most: Option<u32>) -> String {
     let plain = "-A-Za-z0-9._~!$&'()*+,;=:@";
     let coded = "%[0-9A-Fa-f]{2}";
@@ -115,7 +116,7 @@ fn uri(most: Option<u32>) -> String {
         None => ("[A-Za-z0-9+.-]*", hostname("*", "*")),
         Some(_) => ("[A-Za-z0-9+.-]{0,30}", hostname("{0,28}", "{0,3}")),
     };
-    // What scheme, host, port and signs leave, of which each may be three characters.
+    // Rest for path, query and fragment, each character possibly encoded as three.
     let left = most.map(|most| (most.min(2083) - 170) / 3);
     let some = |share: u32| left.map_or("*".to_owned(), |left| format!("{{0,{}}}", left / share));
     let (path, query, fragment) = (some(2), some(3), some(6));
@@ -126,7 +127,7 @@ fn uri(most: Option<u32>) -> String {
     )
 }
 
-/// With so many characters in a label, and so many labels behind the first.
+/// Expression of host names with quantifiers for the characters of a label and for further labels.
 fn hostname(characters: &str, labels: &str) -> String {
     let label = format!("[A-Za-z0-9]([A-Za-z0-9-]{characters}[A-Za-z0-9])?");
     format!(r"{label}(\.{label}){labels}")
@@ -136,9 +137,9 @@ fn base64(digit: &str) -> String {
     format!("({digit}{{4}})*({digit}{{2}}==|{digit}{{3}}=)?")
 }
 
-/// Two objects and a signature, which may be missing (RFC 7515, compact), in base64 without
-/// padding: no text of it has a single digit beyond whole groups of four. Objects begin with a
-/// brace, and behind it a quote, white space, or its end.
+/// Expression of a JWT: two objects and an optional signature (RFC 7515, compact) in base64 without
+/// padding. No base64 text has a single digit after complete groups of four. An object starts with
+/// a brace, followed by a quote, white space or its end.
 fn jwt() -> String {
     let digit = "[A-Za-z0-9_-]";
     let rest = format!("{digit}{{2}}({digit}{{4}})*({digit}{{2,3}})?");

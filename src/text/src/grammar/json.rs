@@ -1,12 +1,13 @@
-//! JSON itself (RFC 8259) as rules of a grammar, with white space as models write it: compact, with
-//! single spaces, or in indented lines. What may be repeated without end would be by some models.
+//! JSON (RFC 8259) as rules of a grammar, with white space as models write it: compact, with single
+//! spaces, or in indented lines. White space is limited, because some models would repeat it
+//! forever.
 
 use super::{Builder, ByteSet, NodeId, RETURN};
 
-/// Of one line.
+/// Maximum indentation of a line in spaces.
 const MAX_INDENT: u32 = 32;
 
-/// Characters that stand for themselves in a string.
+/// Characters without an escape in a string.
 const PLAIN: &[(char, char)] = &[
     ('\u{20}', '\u{21}'),
     ('\u{23}', '\u{5b}'),
@@ -14,14 +15,14 @@ const PLAIN: &[(char, char)] = &[
     ('\u{e000}', '\u{10ffff}'),
 ];
 
-/// Rules for any JSON.
+/// Rules of JSON.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
-    /// Between the parts of an object or a list.
+    /// White space between the parts of an object or a list.
     pub(super) space: NodeId,
-    /// One character of a string, as itself or escaped.
+    /// One character of a string, plain or escaped.
     pub(super) character: NodeId,
-    /// One character of a string, as itself.
+    /// One plain character of a string.
     pub(super) plain_character: NodeId,
     pub(super) integer: NodeId,
     pub(super) number: NodeId,
@@ -42,9 +43,9 @@ impl Rules {
         let member = member(builder, space, string, value);
         let object = list(builder, space, (b'{', b'}'), member);
         let words = ["true", "false", "null"].map(|word| builder.literal(word.as_bytes(), RETURN));
-        let mut ways = vec![string, number, object, array];
-        ways.extend(words);
-        let any = builder.any_of(ways);
+        let mut branches = vec![string, number, object, array];
+        branches.extend(words);
+        let any = builder.any_of(branches);
         builder.define(value, any);
         Self {
             space,
@@ -74,7 +75,7 @@ fn character(builder: &mut Builder, plain: NodeId) -> NodeId {
     let last = builder.bytes(hex(), RETURN);
     let last_two = builder.bytes(hex(), last);
     let last_three = builder.bytes(hex(), last_two);
-    // Surrogates are no characters, and half a pair would be no text.
+    // Surrogates are no characters, and half a pair is invalid.
     let mut first = hex();
     first.remove(b'd');
     first.remove(b'D');
@@ -101,7 +102,7 @@ fn integer(builder: &mut Builder) -> NodeId {
     builder.any_of(vec![natural, negative])
 }
 
-/// Digits without a superfluous zero.
+/// Digits without leading zeros.
 fn natural(builder: &mut Builder, next: NodeId) -> NodeId {
     let digit = builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
     let more = builder.repeat(digit, 0, None, next);
@@ -125,7 +126,7 @@ fn number(builder: &mut Builder) -> NodeId {
     builder.any_of(vec![natural, negative])
 }
 
-/// `"name": value`.
+/// Member of an object: `"name": value`.
 pub(super) fn member(builder: &mut Builder, space: NodeId, name: NodeId, value: NodeId) -> NodeId {
     let value = builder.call(space, value);
     let colon = builder.literal(b":", value);

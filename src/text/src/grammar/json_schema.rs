@@ -1,22 +1,24 @@
-//! Grammars of JSON values, from JSON Schema. Every text of such a grammar is a value that the
-//! schema accepts. Not all that it accepts is in the grammar: members come in the schema's order,
-//! and where a schema names members and does not speak of others, there are no others.
+//! Grammars of JSON values, from JSON Schema.
+//!
+//! Every text of such a grammar is a value that the schema accepts. The grammar does not contain
+//! all accepted values: properties are in the order of the schema. If a schema names properties
+//! without `additionalProperties`, others are not generated.
 
 use std::collections::HashMap;
 
 use super::json::Rules;
 use super::normal::normal;
 pub(super) use super::schema::SchemaError;
-use super::schema::{Kind, NUMBER, STRING, Schema, ValueSet, check_parts, followed, resolved};
+use super::schema::{Kind, NUMBER, STRING, Schema, ValueSet, check_parts, dereferenced, resolved};
 use super::{Builder, NodeId, RETURN};
 use rooflet_inference_api::openai::json::Json;
 
-/// Schemas inside schemas, references followed.
+/// Maximum depth of nested schemas, including references.
 const MAX_DEPTH: usize = 100;
-/// Values of which each may come once: a grammar has a state for each choice of them.
+/// Maximum number of listed values with `uniqueItems`. The grammar has a state for each subset.
 const MAX_DIFFERENT: usize = 10;
 
-/// The rule of a schema's values.
+/// Builds the rule of a schema's values.
 pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId, SchemaError> {
     check_parts(schema)?;
     let schema = &normal(schema)?;
@@ -36,9 +38,9 @@ struct Compiler<'a, 'b> {
     builder: &'b mut Builder,
     rules: Rules,
     root: &'a Json,
-    /// Rules of what was referred to, also of what is being built.
+    /// Rules of reference targets, including those under construction.
     references: HashMap<&'a str, NodeId>,
-    /// Rules of strings and numbers, by what is demanded of them: schemas repeat themselves.
+    /// Rules of strings and numbers by their constraints, because schemas repeat them.
     scalars: HashMap<String, NodeId>,
     depth: usize,
 }
@@ -48,7 +50,7 @@ impl<'a> Compiler<'a, '_> {
         if self.depth >= MAX_DEPTH {
             return Err(SchemaError::Unsupported {
                 at,
-                keyword: "such deep nesting".to_owned(),
+                keyword: format!("nesting deeper than {MAX_DEPTH} levels"),
             });
         }
         self.depth += 1;
@@ -69,7 +71,7 @@ impl<'a> Compiler<'a, '_> {
 
     fn object_schema(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
         if let Some(target) = schema.text("$ref")? {
-            alone(schema, "$ref")?;
+            require_alone(schema, "$ref")?;
             return self.reference(schema, target);
         }
         if schema.get("const").is_some() || schema.get("enum").is_some() {
@@ -84,11 +86,11 @@ impl<'a> Compiler<'a, '_> {
         let Some(kinds) = schema.kinds()? else {
             return Ok(self.rules.value);
         };
-        let mut ways = Vec::new();
+        let mut branches = Vec::new();
         for kind in kinds {
-            ways.push(self.kind(schema, kind)?);
+            branches.push(self.kind(schema, kind)?);
         }
-        Ok(self.builder.any_of(ways))
+        Ok(self.builder.any_of(branches))
     }
 
     fn reference(&mut self, schema: &Schema<'a>, target: &'a str) -> Result<NodeId, SchemaError> {
@@ -109,27 +111,27 @@ impl<'a> Compiler<'a, '_> {
         Ok(reserved)
     }
 
-    /// Of `oneOf`, no value fits two: the normal form has seen to that.
+    /// Builds `anyOf` and `oneOf` alike: the normal form has made the schemas of `oneOf` disjoint.
     fn combination(
         &mut self,
         schema: &Schema<'a>,
         keyword: &'static str,
         schemas: &'a [Json],
     ) -> Result<NodeId, SchemaError> {
-        alone(schema, keyword)?;
+        require_alone(schema, keyword)?;
         if schemas.is_empty() {
-            return Err(schema.invalid(keyword, "a list with at least one schema"));
+            return Err(schema.invalid(keyword, "a list of at least one schema"));
         }
         let at = |index: usize| schema.below(&format!("{keyword}/{index}"));
-        let mut ways = Vec::new();
+        let mut branches = Vec::new();
         for (index, one) in schemas.iter().enumerate() {
             if *one != Json::Bool(false) {
-                ways.push(self.rule(one, at(index))?);
+                branches.push(self.rule(one, at(index))?);
             }
         }
-        match ways.is_empty() {
+        match branches.is_empty() {
             true => Err(schema.empty()),
-            false => Ok(self.builder.any_of(ways)),
+            false => Ok(self.builder.any_of(branches)),
         }
     }
 
@@ -148,8 +150,8 @@ impl<'a> Compiler<'a, '_> {
 
     fn scalar(&mut self, schema: &Schema<'a>, kind: Kind) -> Result<NodeId, SchemaError> {
         let keywords = if kind == Kind::String { STRING } else { NUMBER };
-        let demands: Vec<Option<&Json>> = keywords.iter().map(|keyword| schema.get(keyword)).collect();
-        let key = format!("{kind:?} {demands:?}");
+        let constraints: Vec<Option<&Json>> = keywords.iter().map(|keyword| schema.get(keyword)).collect();
+        let key = format!("{kind:?} {constraints:?}");
         if let Some(rule) = self.scalars.get(&key) {
             return Ok(*rule);
         }
@@ -193,15 +195,15 @@ impl<'a> Compiler<'a, '_> {
         first.truncate(most.map_or(usize::MAX, |most| most as usize));
         let named = count(first.len());
         let close = self.closed(b"]");
-        // From the end: what may come behind so many items.
-        let mut behind = close;
+        // From the last item to the first: the rest of the list after each item.
+        let mut after = close;
         if let Some(item) = others {
             let rest = most.map(|most| most - named);
             if named == 0 {
-                behind = self.items(item, min, rest, close);
+                after = self.items(item, min, rest, close);
             } else {
                 let another = self.after_comma(item);
-                behind = self
+                after = self
                     .builder
                     .repeat(another, min.saturating_sub(named), rest, close);
             }
@@ -209,29 +211,32 @@ impl<'a> Compiler<'a, '_> {
         for (index, item) in first.into_iter().enumerate().rev() {
             let this = match index {
                 0 => {
-                    let item = self.builder.call(item, behind);
+                    let item = self.builder.call(item, after);
                     self.spaced(item)
                 }
                 _ => {
                     let another = self.after_comma(item);
-                    self.builder.call(another, behind)
+                    self.builder.call(another, after)
                 }
             };
-            behind = match count(index) < min {
+            after = match count(index) < min {
                 true => this,
                 false => self.builder.any_of(vec![this, close]),
             };
         }
-        Ok(self.builder.literal(b"[", behind))
+        Ok(self.builder.literal(b"[", after))
     }
 
-    /// A list of values of which none comes twice: a state for each choice of those that have come.
+    /// Builds a list of unique values, with a state for each subset of the values.
     fn different(
         &mut self,
         schema: &Schema<'a>,
         (min, max): (u32, Option<u32>),
     ) -> Result<NodeId, SchemaError> {
-        let values = match schema.get("items").and_then(|items| followed(self.root, items)) {
+        let values = match schema
+            .get("items")
+            .and_then(|items| dereferenced(self.root, items))
+        {
             Some(Json::Object(items)) if schema.get("prefixItems").is_none() => {
                 listed(&Schema::new(items, schema.below("items"))?)?
             }
@@ -240,7 +245,7 @@ impl<'a> Compiler<'a, '_> {
         let Some(mut values) = values else {
             return Err(SchemaError::Unsupported {
                 at: schema.at.clone(),
-                keyword: "uniqueItems of anything but listed values".to_owned(),
+                keyword: "uniqueItems without a list of permitted values".to_owned(),
             });
         };
         let mut known = ValueSet::default();
@@ -248,33 +253,33 @@ impl<'a> Compiler<'a, '_> {
         if values.len() > MAX_DIFFERENT {
             return Err(SchemaError::Unsupported {
                 at: schema.at.clone(),
-                keyword: format!("uniqueItems of more than {MAX_DIFFERENT} values"),
+                keyword: format!("uniqueItems with more than {MAX_DIFFERENT} values"),
             });
         }
-        let values: Vec<NodeId> = values.iter().map(|value| self.written(value)).collect();
+        let values: Vec<NodeId> = values.iter().map(|value| self.value_literal(value)).collect();
         let close = self.closed(b"]");
-        let mut behind: Vec<Option<NodeId>> = vec![None; 1 << values.len()];
-        for come in (0..behind.len()).rev() {
-            let count = come.count_ones();
-            let mut ways: Vec<NodeId> = (count >= min).then_some(close).into_iter().collect();
+        let mut after: Vec<Option<NodeId>> = vec![None; 1 << values.len()];
+        for used in (0..after.len()).rev() {
+            let count = used.count_ones();
+            let mut branches: Vec<NodeId> = (count >= min).then_some(close).into_iter().collect();
             for (index, value) in values.iter().enumerate() {
-                let then = behind[come | 1 << index].filter(|_| come & 1 << index == 0);
+                let then = after[used | 1 << index].filter(|_| used & 1 << index == 0);
                 if let Some(then) = then.filter(|_| max.is_none_or(|max| count < max)) {
                     let value = self.builder.call(*value, then);
                     let value = self.spaced(value);
-                    ways.push(match count {
+                    branches.push(match count {
                         0 => value,
                         _ => self.builder.literal(b",", value),
                     });
                 }
             }
-            behind[come] = (!ways.is_empty()).then(|| self.builder.any_of(ways));
+            after[used] = (!branches.is_empty()).then(|| self.builder.any_of(branches));
         }
-        let first = behind[0].ok_or_else(|| schema.empty())?;
+        let first = after[0].ok_or_else(|| schema.empty())?;
         Ok(self.builder.literal(b"[", first))
     }
 
-    /// Items of one kind from the start of a list.
+    /// Builds items of the same rule, from the start of a list.
     fn items(&mut self, item: NodeId, min: u32, max: Option<u32>, close: NodeId) -> NodeId {
         if max == Some(0) {
             return close;
@@ -290,7 +295,7 @@ impl<'a> Compiler<'a, '_> {
         }
     }
 
-    fn written(&mut self, value: &Json) -> NodeId {
+    fn value_literal(&mut self, value: &Json) -> NodeId {
         self.builder.literal(&text(value), RETURN)
     }
 
@@ -304,20 +309,20 @@ impl<'a> Compiler<'a, '_> {
         self.spaced(close)
     }
 
-    /// A rule for an item that is not the first.
+    /// Rule of an item that is not the first.
     fn after_comma(&mut self, item: NodeId) -> NodeId {
         let item = self.spaced(item);
         self.builder.literal(b",", item)
     }
 }
 
-/// How a value is written.
+/// Compact JSON of a value.
 fn text(value: &Json) -> Vec<u8> {
-    serde_json::to_vec(value).expect("names are strings and memory does not fail")
+    serde_json::to_vec(value).expect("JSON values serialize")
 }
 
-/// The values that a schema lists, as far as they are of its types; both of a boolean's. `None`: it
-/// lists none.
+/// Returns the values that a schema lists, limited to its types, or both values of a boolean.
+/// `None` if it lists none.
 fn listed(schema: &Schema<'_>) -> Result<Option<Vec<Json>>, SchemaError> {
     let (keyword, values) = match (schema.get("const"), schema.list("enum")?) {
         (Some(value), _) => ("const", std::slice::from_ref(value)),
@@ -327,13 +332,13 @@ fn listed(schema: &Schema<'_>) -> Result<Option<Vec<Json>>, SchemaError> {
             return Ok(boolean.then(|| vec![Json::Bool(true), Json::Bool(false)]));
         }
     };
-    if schema.demands_more_than(&[keyword, "type"]) {
-        return Err(together(schema, keyword));
+    if schema.constrains_beyond(&[keyword, "type"]) {
+        return Err(unsupported_combination(schema, keyword));
     }
     if values.iter().any(is_rounded) {
         return Err(SchemaError::Unsupported {
             at: schema.at.clone(),
-            keyword: format!("{keyword} of a whole number beyond 64 bits"),
+            keyword: format!("{keyword} with an integer beyond 64 bits"),
         });
     }
     let kinds = match schema.get("type") {
@@ -351,24 +356,24 @@ fn listed(schema: &Schema<'_>) -> Result<Option<Vec<Json>>, SchemaError> {
     }
 }
 
-/// Whether it was a whole number that was rounded when it was read.
+/// Returns true if the value was an integer that was rounded when it was parsed.
 fn is_rounded(value: &Json) -> bool {
     matches!(value, Json::Number(number) if number.is_rounded_whole())
 }
 
-/// Refuses a combination of `keyword` with others that demand something.
-fn alone(schema: &Schema<'_>, keyword: &'static str) -> Result<(), SchemaError> {
-    if schema.demands_more_than(&[keyword]) {
-        return Err(together(schema, keyword));
+/// Rejects `keyword` next to other constraining keywords.
+fn require_alone(schema: &Schema<'_>, keyword: &'static str) -> Result<(), SchemaError> {
+    if schema.constrains_beyond(&[keyword]) {
+        return Err(unsupported_combination(schema, keyword));
     }
     Ok(())
 }
 
-fn together(schema: &Schema<'_>, keyword: &'static str) -> SchemaError {
-    SchemaError::Together {
+fn unsupported_combination(schema: &Schema<'_>, keyword: &'static str) -> SchemaError {
+    SchemaError::UnsupportedCombination {
         at: schema.at.clone(),
         keyword,
-        others: "others",
+        others: "other keywords",
     }
 }
 

@@ -1,6 +1,6 @@
-//! Which tokens of a vocabulary may come next.
+//! Logits masks.
 
-/// One bit for each token, in words of the machine. As long as the model's vocabulary.
+/// Permitted tokens: one bit per token of the model's vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
     words: Box<[u64]>,
@@ -15,14 +15,14 @@ impl Mask {
         }
     }
 
-    /// One token.
+    /// Permits one token.
     pub fn only(size: usize, token: u32) -> Self {
         let mut mask = Self::none(size);
         mask.allow(token);
         mask
     }
 
-    /// All of a vocabulary but these.
+    /// Permits all tokens except these.
     pub fn without(size: usize, tokens: &[u32]) -> Self {
         let mut mask = Self::none(size);
         mask.words.fill(u64::MAX);
@@ -37,12 +37,12 @@ impl Mask {
         mask
     }
 
-    /// That it takes.
+    /// Size in memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.words)
     }
 
-    /// Tokens that the model does not have are left out.
+    /// Permits a token. Tokens beyond the model's vocabulary are ignored.
     pub(super) fn allow(&mut self, token: u32) {
         if (token as usize) < self.size {
             self.words[token as usize / 64] |= 1 << (token % 64);
@@ -53,7 +53,7 @@ impl Mask {
         (token as usize) < self.size && self.words[token as usize / 64] >> (token % 64) & 1 == 1
     }
 
-    /// What both allow; `None` where that is nothing.
+    /// Returns the intersection, or `None` if it is empty.
     pub fn and(&self, other: &Self) -> Option<Self> {
         let both = self
             .words
@@ -71,12 +71,12 @@ impl Mask {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// How many may come next.
+    /// Number of permitted tokens.
     pub(super) fn count(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Adds a value for each token.
+    /// Appends one value per token.
     pub fn append_to(&self, allowed: &mut Vec<bool>) {
         let mut left = self.size;
         for word in &self.words {
@@ -92,7 +92,7 @@ mod tests {
     use super::Mask;
 
     #[test]
-    fn a_mask_has_a_value_for_each_token_and_no_more() {
+    fn mask_has_exactly_one_value_per_token() {
         for size in [1, 63, 64, 65, 130] {
             let mut mask = Mask::without(size, &[0, 64, 9999]);
             let mut values = vec![true; 3];

@@ -1,6 +1,7 @@
-//! Runs a grammar: from a state and a byte to the next state. States are sets of places in the
-//! grammar with what is to be returned to; they and their transitions are computed once and kept,
-//! so that reading a vocabulary is fast.
+//! Automaton of a grammar: from a state and a byte to the next state.
+//!
+//! A state is a set of positions in the grammar, each with a stack of return addresses. States and
+//! transitions are computed on demand and cached, so that matching a vocabulary is fast.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -8,22 +9,23 @@ use std::sync::Arc;
 
 use super::{ByteSet, Grammar, Node, NodeId};
 
-/// Places of one state. A grammar that is in more at once is not worth its time.
-const MAX_PLACES: usize = 20_000;
-/// What is kept of states, in bytes: some thousands, or fewer that are many places each.
+/// Maximum number of positions in a state. Grammars with more are too expensive.
+const MAX_POSITIONS: usize = 20_000;
+/// Maximum memory of the cached states in bytes: some thousand states, or fewer with many
+/// positions.
 const MAX_BYTES: usize = 32 << 20;
-/// States that are looked at to find out how much plain text may follow: beyond, tokens are looked
-/// at one by one, which are fewer than what a pattern that is unsure of its place
-/// (`.{1,40}: .{1,80}`) has of them.
+/// Maximum number of states in the search for plain text. Beyond it, tokens are matched one by one,
+/// which is cheaper for ambiguous patterns such as `.{1,40}: .{1,80}`.
 const MAX_PLAIN_STATES: usize = 128;
-/// Frames that are kept. They are never forgotten: who finds more begins anew where it can.
+/// Maximum number of cached stack frames. They are never discarded: above it, the caller should
+/// create a new automaton.
 const MAX_STACKS: usize = 200_000;
 
-/// Bytes of the plain characters: those that stand for themselves in a JSON string and are no
-/// control characters, nor the ends of lines and paragraphs, which are not among any characters of
-/// a pattern.
+/// ASCII range of the plain characters. Plain characters have no escape in a JSON string and
+/// exclude control characters and the separators of lines and paragraphs, which `.` in a pattern
+/// excludes.
 pub(super) const PLAIN_ASCII: [RangeInclusive<u8>; 3] = [0x20..=0x21, 0x23..=0x5b, 0x5d..=0x7e];
-/// All others, as UTF-8 (RFC 3629, section 4).
+/// Plain characters beyond ASCII, as UTF-8 (RFC 3629, section 4).
 const PLAIN_SEQUENCES: [&[RangeInclusive<u8>]; 12] = [
     &[0xc2..=0xdf, 0x80..=0xbf],
     &[0xe0..=0xe0, 0xa0..=0xbf, 0x80..=0xbf],
@@ -42,11 +44,11 @@ const PLAIN_SEQUENCES: [&[RangeInclusive<u8>]; 12] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct StateId(u32);
 
-/// Nothing can follow, and what was read is no answer.
+/// State without successors that does not accept.
 pub(super) const DEAD: StateId = StateId(0);
 const UNKNOWN: StateId = StateId(u32::MAX);
 
-/// What is to be returned to: a frame on top of others. 0 is none.
+/// Stack of return addresses: a frame on top of another stack. 0 is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct StackId(u32);
 
@@ -54,35 +56,35 @@ const EMPTY: StackId = StackId(0);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Frame {
-    /// Behind a call.
+    /// Return to this node after a call.
     Next(NodeId),
-    /// A repetition that has been done so often.
-    Again(NodeId, u32),
+    /// Return to this repetition, with the number of completed rounds.
+    Repeat(NodeId, u32),
 }
 
-/// Before a node that reads a byte.
-type Place = (NodeId, StackId);
+/// Position before a byte node, with its stack.
+type Position = (NodeId, StackId);
 
-/// What a state is, whatever its number.
+/// Set of positions that defines a state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Places {
-    /// In order.
-    reading: Vec<Place>,
+pub(super) struct Positions {
+    /// Sorted.
+    reading: Vec<Position>,
     accepting: bool,
 }
 
-impl Places {
-    /// How many there are that read a byte.
+impl Positions {
+    /// Number of positions before a byte node.
     pub(super) fn count(&self) -> usize {
         self.reading.len()
     }
 
-    /// What was read is an answer.
+    /// Returns true if the text so far is a complete answer.
     pub(super) fn is_accepting(&self) -> bool {
         self.accepting
     }
 
-    /// Nothing can follow.
+    /// Returns true if nothing can follow.
     pub(super) fn is_at_end(&self) -> bool {
         self.reading.is_empty()
     }
@@ -90,39 +92,39 @@ impl Places {
 
 #[derive(Debug, Clone)]
 struct State {
-    places: Arc<Places>,
+    positions: Arc<Positions>,
     next: Option<Box<[StateId; 256]>>,
-    behind_plain: Option<BehindPlain>,
+    after_plain: Option<AfterPlain>,
 }
 
-/// Where one plain character leads.
+/// Result of matching one plain character in a state.
 #[derive(Debug, Clone)]
-enum BehindPlain {
-    /// There is one that does not fit.
+enum AfterPlain {
+    /// At least one plain character is not permitted.
     NotAll,
-    /// To one of these.
+    /// All plain characters are permitted, and lead to these states.
     States(Arc<[StateId]>),
 }
 
-/// A state of the grammar has more places than are worth their time.
+/// Error: a state of the grammar has too many positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "it is too ambiguous: there are too many ways to read the same text; shorten lengths such as {{1,80}}, or say what ends each part"
+    "it is too ambiguous: too many alternatives match the same text; shorten repetitions such as {{1,80}}, or put a delimiter after each part"
 )]
 pub struct TooAmbiguous;
 
-/// See the module's text.
+/// Automaton of a grammar; see the module documentation.
 #[derive(Debug, Clone)]
 pub(super) struct Automaton {
     grammar: Arc<Grammar>,
     stacks: Vec<(Frame, StackId)>,
     stack_ids: HashMap<(Frame, StackId), StackId>,
     states: Vec<State>,
-    state_ids: HashMap<Arc<Places>, StateId>,
+    state_ids: HashMap<Arc<Positions>, StateId>,
     start: StateId,
-    /// Places that were looked at so far.
+    /// Number of positions visited so far.
     work: usize,
-    /// About so much is kept of states, in bytes.
+    /// Approximate memory of the states in bytes.
     bytes: usize,
 }
 
@@ -131,7 +133,7 @@ impl Automaton {
         let start = grammar.start;
         let mut automaton = Self {
             grammar,
-            // The place of the empty stack, which has no frame.
+            // Placeholder for the empty stack, which has no frame.
             stacks: vec![(Frame::Next(start), EMPTY)],
             stack_ids: HashMap::new(),
             states: Vec::new(),
@@ -140,27 +142,27 @@ impl Automaton {
             work: 0,
             bytes: 0,
         };
-        automaton.intern(Places::default());
+        automaton.intern(Positions::default());
         automaton.start = automaton.start_of(start)?;
         Ok(automaton)
     }
 
-    /// Where a text of this rule alone begins.
+    /// Returns the start state of a single rule.
     pub(super) fn start_of(&mut self, rule: NodeId) -> Result<StateId, TooAmbiguous> {
-        let places = self.reached([(rule, EMPTY)])?;
-        Ok(self.intern(places))
+        let positions = self.reached([(rule, EMPTY)])?;
+        Ok(self.intern(positions))
     }
 
-    /// Where an answer begins. Only until states are forgotten.
+    /// Start state of the grammar. Invalid after the states were discarded.
     pub(super) fn start(&self) -> StateId {
         self.start
     }
 
-    pub(super) fn places(&self, state: StateId) -> &Arc<Places> {
-        &self.state(state).places
+    pub(super) fn positions(&self, state: StateId) -> &Arc<Positions> {
+        &self.state(state).positions
     }
 
-    /// Where these bytes lead.
+    /// Returns the state after these bytes.
     pub(super) fn read(&mut self, from: StateId, bytes: &[u8]) -> Result<StateId, TooAmbiguous> {
         let mut state = from;
         for byte in bytes {
@@ -172,40 +174,40 @@ impl Automaton {
         Ok(state)
     }
 
-    /// More is kept than is worth its memory.
+    /// Returns true if the cached states exceed their memory limit.
     pub(super) fn is_large(&self) -> bool {
         self.bytes > MAX_BYTES
     }
 
-    /// About what is kept, in bytes.
+    /// Approximate memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.stacks.len() * 2 * size_of::<(Frame, StackId)>()
     }
 
-    /// Places that were looked at so far: what it took.
+    /// Number of positions visited so far, as a measure of cost.
     pub(super) fn work(&self) -> usize {
         self.work
     }
 
-    /// Too much is kept that cannot be forgotten.
-    pub(super) fn is_worn(&self) -> bool {
+    /// Returns true if the stack frames, which are never discarded, exceed their limit.
+    pub(super) fn needs_rebuild(&self) -> bool {
         self.stacks.len() > MAX_STACKS
     }
 
-    /// Forgets all states: those that others have kept mean nothing any more.
+    /// Discards all states. All state numbers become invalid.
     pub(super) fn forget_states(&mut self) {
         self.states.clear();
         self.state_ids.clear();
         self.bytes = 0;
-        self.intern(Places::default());
+        self.intern(Positions::default());
         self.start = DEAD;
     }
 
-    /// The state that is these places.
-    pub(super) fn state_of(&mut self, places: &Arc<Places>) -> StateId {
-        match self.state_ids.get(places) {
+    /// Returns the state of these positions.
+    pub(super) fn state_of(&mut self, positions: &Arc<Positions>) -> StateId {
+        match self.state_ids.get(positions) {
             Some(id) => *id,
-            None => self.intern(Places::clone(places)),
+            None => self.intern(Positions::clone(positions)),
         }
     }
 
@@ -217,26 +219,26 @@ impl Automaton {
         if known != UNKNOWN {
             return Ok(known);
         }
-        let places = Arc::clone(&self.state(from).places);
+        let positions = Arc::clone(&self.state(from).positions);
         let grammar = Arc::clone(&self.grammar);
-        self.work += 1 + places.count();
-        // Bytes that every place treats alike lead to the same state.
-        let mut alike = ByteSet::ALL;
-        let mut behind = Vec::new();
-        for (node, stack) in &places.reading {
+        self.work += 1 + positions.count();
+        // Bytes that all positions treat equally lead to the same state.
+        let mut equivalent = ByteSet::ALL;
+        let mut after = Vec::new();
+        for (node, stack) in &positions.reading {
             if let Node::Bytes(set, next) = grammar.node(*node) {
                 if set.contains(byte) {
-                    alike = alike.and(set);
-                    behind.push((*next, *stack));
+                    equivalent = equivalent.and(set);
+                    after.push((*next, *stack));
                 } else {
-                    alike = alike.without(set);
+                    equivalent = equivalent.without(set);
                 }
             }
         }
-        let to = match behind[..] {
+        let to = match after[..] {
             [] => DEAD,
             _ => {
-                let reached = self.reached(behind)?;
+                let reached = self.reached(after)?;
                 self.intern(reached)
             }
         };
@@ -246,15 +248,16 @@ impl Automaton {
             Box::new([UNKNOWN; 256])
         });
         for (byte, next) in (0..=u8::MAX).zip(next.iter_mut()) {
-            if alike.contains(byte) {
+            if equivalent.contains(byte) {
                 *next = to;
             }
         }
         Ok(to)
     }
 
-    /// How many characters may follow whichever plain ones they are: `most` or fewer, or more than
-    /// any number. Fewer than may where that takes many states to say, or more than `most_work`.
+    /// Returns the length of arbitrary plain text that is permitted next, in characters: at most
+    /// `most`, or `usize::MAX` if unlimited. Returns a lower bound if the search exceeds its
+    /// limits.
     pub(super) fn plain_characters(
         &mut self,
         from: StateId,
@@ -267,9 +270,9 @@ impl Automaton {
         for count in 0..most {
             let mut next = Vec::new();
             for state in reached {
-                match self.behind_plain(state, until)? {
-                    None | Some(BehindPlain::NotAll) => return Ok(count),
-                    Some(BehindPlain::States(states)) => {
+                match self.after_plain(state, until)? {
+                    None | Some(AfterPlain::NotAll) => return Ok(count),
+                    Some(AfterPlain::States(states)) => {
                         next.extend(states.iter().copied().filter(|state| seen.insert(*state)));
                     }
                 }
@@ -285,14 +288,14 @@ impl Automaton {
         Ok(most)
     }
 
-    /// `None`: it takes too long to say.
-    fn behind_plain(&mut self, from: StateId, until: usize) -> Result<Option<BehindPlain>, TooAmbiguous> {
-        if let Some(known) = &self.state(from).behind_plain {
+    /// Returns `None` if the search exceeds the work limit.
+    fn after_plain(&mut self, from: StateId, until: usize) -> Result<Option<AfterPlain>, TooAmbiguous> {
+        if let Some(known) = &self.state(from).after_plain {
             return Ok(Some(known.clone()));
         }
         let ascii = PLAIN_ASCII.map(|range| [range]);
         let sequences = ascii.iter().map(|range| &range[..]).chain(PLAIN_SEQUENCES);
-        let mut behind = Vec::new();
+        let mut after = Vec::new();
         let mut found = None;
         'sequences: for sequence in sequences {
             let mut states = vec![from];
@@ -309,17 +312,17 @@ impl Automaton {
                 next.sort_unstable();
                 next.dedup();
                 if next.first() == Some(&DEAD) {
-                    found = Some(BehindPlain::NotAll);
+                    found = Some(AfterPlain::NotAll);
                     break 'sequences;
                 }
                 states = next;
             }
-            behind.extend(states);
+            after.extend(states);
         }
-        behind.sort_unstable();
-        behind.dedup();
-        let found = found.unwrap_or_else(|| BehindPlain::States(behind.into()));
-        self.states[from.0 as usize].behind_plain = Some(found.clone());
+        after.sort_unstable();
+        after.dedup();
+        let found = found.unwrap_or_else(|| AfterPlain::States(after.into()));
+        self.states[from.0 as usize].after_plain = Some(found.clone());
         Ok(Some(found))
     }
 
@@ -327,19 +330,19 @@ impl Automaton {
         &self.states[id.0 as usize]
     }
 
-    fn intern(&mut self, places: Places) -> StateId {
-        if let Some(id) = self.state_ids.get(&places) {
+    fn intern(&mut self, positions: Positions) -> StateId {
+        if let Some(id) = self.state_ids.get(&positions) {
             return *id;
         }
-        let id = StateId(u32::try_from(self.states.len()).expect("bounded"));
-        self.bytes += 2 * size_of::<State>() + places.count() * size_of::<Place>();
-        let places = Arc::new(places);
+        let id = StateId(u32::try_from(self.states.len()).expect("the cached states are limited"));
+        self.bytes += 2 * size_of::<State>() + positions.count() * size_of::<Position>();
+        let positions = Arc::new(positions);
         self.states.push(State {
-            places: Arc::clone(&places),
+            positions: Arc::clone(&positions),
             next: None,
-            behind_plain: None,
+            after_plain: None,
         });
-        self.state_ids.insert(places, id);
+        self.state_ids.insert(positions, id);
         id
     }
 
@@ -347,52 +350,52 @@ impl Automaton {
         let stacks = &mut self.stacks;
         *self.stack_ids.entry((frame, below)).or_insert_with(|| {
             stacks.push((frame, below));
-            StackId(u32::try_from(stacks.len() - 1).expect("a stack grows by tokens"))
+            StackId(u32::try_from(stacks.len() - 1).expect("stack frames are limited"))
         })
     }
 
-    /// All places that read a byte, from these on without reading one.
-    fn reached(&mut self, from: impl IntoIterator<Item = Place>) -> Result<Places, TooAmbiguous> {
+    /// Returns all positions before a byte node that are reachable without reading a byte.
+    fn reached(&mut self, from: impl IntoIterator<Item = Position>) -> Result<Positions, TooAmbiguous> {
         let grammar = Arc::clone(&self.grammar);
-        let mut places = Places::default();
-        let mut seen: HashSet<Place> = HashSet::new();
-        let mut open: Vec<Place> = from.into_iter().collect();
-        while let Some(place) = open.pop() {
-            if !seen.insert(place) {
+        let mut positions = Positions::default();
+        let mut seen: HashSet<Position> = HashSet::new();
+        let mut open: Vec<Position> = from.into_iter().collect();
+        while let Some(position) = open.pop() {
+            if !seen.insert(position) {
                 continue;
             }
-            if seen.len() > MAX_PLACES {
+            if seen.len() > MAX_POSITIONS {
                 return Err(TooAmbiguous);
             }
-            let (node, stack) = place;
+            let (node, stack) = position;
             match grammar.node(node) {
-                Node::Bytes(..) => places.reading.push(place),
-                Node::Split(ways) => open.extend(ways.iter().map(|way| (*way, stack))),
+                Node::Bytes(..) => positions.reading.push(position),
+                Node::Split(branches) => open.extend(branches.iter().map(|branch| (*branch, stack))),
                 Node::Call(rule, next) => open.push((*rule, self.push(Frame::Next(*next), stack))),
                 Node::Repeat { .. } => self.repeat(node, 0, stack, &mut open),
-                Node::Return if stack == EMPTY => places.accepting = true,
+                Node::Return if stack == EMPTY => positions.accepting = true,
                 Node::Return => match self.stacks[stack.0 as usize] {
                     (Frame::Next(next), below) => open.push((next, below)),
-                    (Frame::Again(node, done), below) => self.repeat(node, done + 1, below, &mut open),
+                    (Frame::Repeat(node, done), below) => self.repeat(node, done + 1, below, &mut open),
                 },
             }
         }
         self.work += seen.len();
-        places.reading.sort_unstable();
-        Ok(places)
+        positions.reading.sort_unstable();
+        Ok(positions)
     }
 
-    fn repeat(&mut self, node: NodeId, done: u32, stack: StackId, open: &mut Vec<Place>) {
+    fn repeat(&mut self, node: NodeId, done: u32, stack: StackId, open: &mut Vec<Position>) {
         let Node::Repeat { rule, min, max, next } = *self.grammar.node(node) else {
             return;
         };
-        // Without an upper bound, nothing depends on how much more than enough it was.
+        // Without a maximum, the number of rounds beyond the minimum has no effect.
         let done = if max.is_none() { done.min(min) } else { done };
         if done >= min {
             open.push((next, stack));
         }
         if max.is_none_or(|max| done < max) {
-            open.push((rule, self.push(Frame::Again(node, done), stack)));
+            open.push((rule, self.push(Frame::Repeat(node, done), stack)));
         }
     }
 }

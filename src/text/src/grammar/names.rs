@@ -1,29 +1,29 @@
-//! Names of members that are none of some others.
+//! Property names that differ from given names.
 
 use std::collections::BTreeSet;
 
 use super::{Builder, NodeId};
 
-/// The rest of a name of characters that are each `any`, `names` being the rests of those it must
-/// not be; then `close`.
-pub(super) fn name_apart_from(builder: &mut Builder, any: NodeId, names: &[&str], close: NodeId) -> NodeId {
+/// Builds the rest of a name with characters `any` that differs from all rests in `names`, then
+/// `close`.
+pub(super) fn name_except(builder: &mut Builder, any: NodeId, names: &[&str], close: NodeId) -> NodeId {
     if names.is_empty() {
         return builder.repeat(any, 0, None, close);
     }
     let mut firsts: Vec<char> = names.iter().filter_map(|name| name.chars().next()).collect();
     firsts.sort_unstable();
     firsts.dedup();
-    let mut ways = Vec::new();
+    let mut branches = Vec::new();
     if !names.contains(&"") {
-        ways.push(close);
+        branches.push(close);
     }
     for first in &firsts {
         let rests: Vec<&str> = names
             .iter()
             .filter_map(|name| name.strip_prefix(*first))
             .collect();
-        let rest = name_apart_from(builder, any, &rests, close);
-        ways.push(builder.characters(&[(*first, *first)], rest));
+        let rest = name_except(builder, any, &rests, close);
+        branches.push(builder.characters(&[(*first, *first)], rest));
     }
     let anything = builder.repeat(any, 0, None, close);
     let mut from = ' ';
@@ -40,6 +40,6 @@ pub(super) fn name_apart_from(builder: &mut Builder, any: NodeId, names: &[&str]
         from = ((taken..=char::MAX).nth(1)).unwrap_or(char::MAX);
     }
     ranges.push((from, char::MAX));
-    ways.push(builder.characters(&ranges, anything));
-    builder.any_of(ways)
+    branches.push(builder.characters(&ranges, anything));
+    builder.any_of(branches)
 }

@@ -1,29 +1,27 @@
-//! Schemas in normal form: what `allOf`, `not`, references and choices say together with other
-//! keywords is said by one schema, as far as that can be. What is left is for the grammar to hold
-//! to, one keyword beside the other.
+//! Normal form of schemas: `allOf`, `not`, references and choices next to other keywords are merged
+//! into one schema, as far as possible. The grammar enforces the remaining keywords one by one.
 
 mod exclusion;
 mod intersection;
 
 use self::exclusion::exclude;
-use self::intersection::together;
-use super::apart::told_apart;
-use super::schema::{SchemaError, demands, followed, listed_values, resolved};
+use self::intersection::intersection;
+use super::disjoint::disjoint_schemas;
+use super::schema::{SchemaError, constrains, dereferenced, listed_values, resolved};
 use rooflet_inference_api::openai::json::{Json, Members};
 
-/// Schemas that are put together in all. Choices multiply: without a limit, a small schema could
-/// become a huge one.
+/// Maximum number of merged schemas. Choices multiply: a small schema could expand to a huge one.
 const MAX_MERGES: u32 = 2_000;
-/// Schemas inside schemas.
+/// Maximum depth of nested schemas.
 const MAX_DEPTH: usize = 100;
 
-/// Keywords that bring other schemas.
+/// Keywords that combine schemas.
 const COMBINING: &[&str] = &["$ref", "allOf", "anyOf", "oneOf", "not"];
 
-/// Keywords that hold schemas to be referred to.
+/// Keywords with definitions for references.
 const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 
-/// Accepts what `schema` accepts, or less.
+/// Returns a schema in normal form that accepts the values of `schema`, or fewer.
 pub(super) fn normal(schema: &Json) -> Result<Json, SchemaError> {
     let mut normalizer = Normalizer {
         root: schema,
@@ -39,10 +37,10 @@ struct Normalizer<'a> {
     depth: usize,
 }
 
-/// A schema's keywords, and what they were brought together with.
+/// Keywords of combined schemas.
 #[derive(Default)]
 struct Gathered {
-    /// Without combinations.
+    /// Keywords other than combinations.
     own: Members,
     choices: Vec<Vec<Json>>,
     excluded: Vec<Json>,
@@ -64,7 +62,7 @@ impl Normalizer<'_> {
             });
         }
         if self.depth >= MAX_DEPTH {
-            return Err(unsupported(at, "such deep nesting"));
+            return Err(too_deep(at));
         }
         self.depth += 1;
         let flat = self.flat(&with_prefix_items(members.clone()), at);
@@ -73,20 +71,20 @@ impl Normalizer<'_> {
         whole
     }
 
-    /// One schema without `allOf` and `not`, and with a choice or a reference only where that is
-    /// all.
+    /// Merges a schema into one without `allOf` and `not`. A choice or a reference remains only if
+    /// it is the only keyword.
     fn flat(&mut self, members: &Members, at: &str) -> Result<Members, SchemaError> {
-        let mut asked = members.clone();
-        asked.retain(demands);
-        let simple = |name: &str| asked.iter().all(|(own, _)| own == name);
-        let combines = COMBINING.iter().any(|name| asked.get(name).is_some());
+        let mut constraining = members.clone();
+        constraining.retain(constrains);
+        let simple = |name: &str| constraining.iter().all(|(own, _)| own == name);
+        let combines = COMBINING.iter().any(|name| constraining.get(name).is_some());
         if !combines || ["$ref", "anyOf", "oneOf"].into_iter().any(simple) {
-            asked = members.clone();
-            asked.retain(|name, value| demands(name, value) || DEFINITIONS.contains(&name));
+            constraining = members.clone();
+            constraining.retain(|name, value| constrains(name, value) || DEFINITIONS.contains(&name));
             if let Some(schemas) = members.get("oneOf") {
-                asked.insert("oneOf", Json::Array(self.told_apart(schemas, members, at)?));
+                constraining.insert("oneOf", Json::Array(self.disjoint_schemas(schemas, members, at)?));
             }
-            return Ok(asked);
+            return Ok(constraining);
         }
         let mut gathered = Gathered::default();
         self.gather(members, at, &mut gathered)?;
@@ -101,7 +99,7 @@ impl Normalizer<'_> {
         let bare = own.is_empty();
         let mut flat = match choices.pop() {
             None => own,
-            // Nothing beside it.
+            // The choice has no other keywords next to it.
             Some(choice) if bare && choices.is_empty() => Members::new([("anyOf", Json::Array(choice))]),
             Some(choice) => {
                 let mut rest = vec![Json::Object(own)];
@@ -118,15 +116,16 @@ impl Normalizer<'_> {
         Ok(flat)
     }
 
-    /// Says what names there may be by members of those names, or of those of a pattern.
+    /// Replaces `propertyNames` by `properties` or `patternProperties`.
     fn with_names(&self, mut schema: Members) -> Members {
         let names = schema.get("propertyNames");
-        let Some(names) = names.and_then(|names| followed(self.root, names)).cloned() else {
+        let Some(names) = names.and_then(|names| dereferenced(self.root, names)).cloned() else {
             return schema;
         };
         let is_only = |keywords: &[&str]| {
             let mut members = names.as_object().into_iter().flat_map(Members::iter);
-            members.all(|(name, value)| name == "type" || keywords.contains(&name) || !demands(name, value))
+            members
+                .all(|(name, value)| name == "type" || keywords.contains(&name) || !constrains(name, value))
         };
         let others = schema
             .get("additionalProperties")
@@ -160,39 +159,39 @@ impl Normalizer<'_> {
         schema
     }
 
-    /// Each of the choices together with all else.
+    /// Merges the other schemas into each branch of the choice.
     fn distribute(&mut self, choice: Vec<Json>, rest: &[Json], at: &str) -> Result<Members, SchemaError> {
-        let mut ways = Vec::new();
-        for way in choice {
-            let parts = [std::slice::from_ref(&way), rest].concat();
+        let mut branches = Vec::new();
+        for branch in choice {
+            let parts = [std::slice::from_ref(&branch), rest].concat();
             let together = Members::new([("allOf", Json::Array(parts))]);
             self.depth += 1;
             if self.depth >= MAX_DEPTH {
-                return Err(unsupported(at, "such deep nesting"));
+                return Err(too_deep(at));
             }
             let merged = self.flat(&together, at);
             self.depth -= 1;
             match merged {
-                Ok(way) => ways.push(Json::Object(way)),
-                // No value is both, which the other ways may be.
+                Ok(branch) => branches.push(Json::Object(branch)),
+                // An unsatisfiable branch is dropped.
                 Err(SchemaError::Empty { .. }) => {}
                 Err(err) => return Err(err),
             }
         }
-        match ways.len() {
+        match branches.len() {
             0 => Err(empty(at)),
-            _ => Ok(Members::new([("anyOf", Json::Array(ways))])),
+            _ => Ok(Members::new([("anyOf", Json::Array(branches))])),
         }
     }
 
     fn gather(&mut self, members: &Members, at: &str, into: &mut Gathered) -> Result<(), SchemaError> {
         self.merges += 1;
         if self.merges > MAX_MERGES {
-            return Err(unsupported(at, "so many combinations"));
+            return Err(unsupported(at, &format!("more than {MAX_MERGES} merged schemas")));
         }
         let mut own = members.clone();
-        own.retain(|name, value| demands(name, value) && !COMBINING.contains(&name));
-        into.own = together(&into.own, &own, at)?;
+        own.retain(|name, value| constrains(name, value) && !COMBINING.contains(&name));
+        into.own = intersection(&into.own, &own, at)?;
         for (keyword, value) in members.iter() {
             match keyword {
                 "$ref" => {
@@ -213,7 +212,7 @@ impl Normalizer<'_> {
                     }
                 }
                 "anyOf" => into.choices.push(listed("anyOf", value, at)?.to_vec()),
-                "oneOf" => into.choices.push(self.told_apart(value, members, at)?),
+                "oneOf" => into.choices.push(self.disjoint_schemas(value, members, at)?),
                 "not" => into.excluded.push(value.clone()),
                 _ => {}
             }
@@ -221,11 +220,11 @@ impl Normalizer<'_> {
         Ok(())
     }
 
-    /// Held against each other as they came: a value of what is left of one in normal form may fit
-    /// all of another.
-    fn told_apart(&self, schemas: &Json, beside: &Members, at: &str) -> Result<Vec<Json>, SchemaError> {
+    /// Compares the original schemas: their normal forms may accept fewer values, and so hide an
+    /// overlap.
+    fn disjoint_schemas(&self, schemas: &Json, beside: &Members, at: &str) -> Result<Vec<Json>, SchemaError> {
         let schemas = listed("oneOf", schemas, at)?;
-        told_apart(self.root, schemas, beside.get("discriminator"), at)
+        disjoint_schemas(self.root, schemas, beside.get("discriminator"), at)
     }
 
     fn gather_schema(&mut self, schema: &Json, at: &str, into: &mut Gathered) -> Result<(), SchemaError> {
@@ -235,7 +234,7 @@ impl Normalizer<'_> {
             Json::Object(members) => {
                 self.depth += 1;
                 if self.depth >= MAX_DEPTH {
-                    return Err(unsupported(at, "such a recursion"));
+                    return Err(unsupported(at, "recursion through combined schemas"));
                 }
                 let gathered = self.gather(members, at, into);
                 self.depth -= 1;
@@ -249,7 +248,7 @@ impl Normalizer<'_> {
         }
     }
 
-    /// The schemas inside one that is flat.
+    /// Normalizes the schemas inside a merged schema.
     fn children(&mut self, mut flat: Members, at: &str) -> Result<Json, SchemaError> {
         for keyword in ["items", "additionalProperties"] {
             if let Some(inner) = flat.get(keyword).cloned() {
@@ -261,7 +260,7 @@ impl Normalizer<'_> {
             if let Some(Json::Array(inner)) = flat.get(keyword).cloned() {
                 let place = |index: usize| format!("{at}/{keyword}/{index}");
                 let schema = |(index, schema)| match self.schema(schema, &place(index)) {
-                    // No way at all.
+                    // The branch is unsatisfiable.
                     Err(SchemaError::Empty { .. }) if keyword != "prefixItems" => Ok(Json::Bool(false)),
                     schema => schema,
                 };
@@ -277,9 +276,9 @@ impl Normalizer<'_> {
             let mut normal = Members::default();
             for (name, schema) in inner.iter() {
                 let schema = match self.schema(schema, &format!("{at}/{keyword}/{name}")) {
-                    // Nobody asks for it.
+                    // The definition is not used.
                     Err(_) if DEFINITIONS.contains(&keyword) && !refers_to(self.root, name) => continue,
-                    // It can only be missing, or is refused where it is referred to.
+                    // The property must be absent, or the reference to it is rejected.
                     Err(SchemaError::Empty { .. }) if keyword != "patternProperties" => Json::Bool(false),
                     schema => schema?,
                 };
@@ -291,7 +290,7 @@ impl Normalizer<'_> {
     }
 }
 
-/// Whether there may be a reference to a definition of this name, or to a part of it.
+/// Returns true if a reference to this definition, or to a part of it, may exist.
 fn refers_to(schema: &Json, name: &str) -> bool {
     match schema {
         Json::Array(items) => items.iter().any(|item| refers_to(item, name)),
@@ -303,7 +302,7 @@ fn refers_to(schema: &Json, name: &str) -> bool {
     }
 }
 
-/// Lists as drafts before 2020-12 wrote them, and zod still does for OpenAI's client.
+/// Converts list schemas of drafts before 2020-12, which zod generates for OpenAI's client.
 fn with_prefix_items(mut schema: Members) -> Members {
     if let Some(first @ Json::Array(_)) = schema.get("items").cloned() {
         schema.insert("prefixItems", first);
@@ -315,7 +314,7 @@ fn with_prefix_items(mut schema: Members) -> Members {
     schema
 }
 
-/// The pattern of texts of a schema's lengths.
+/// Returns an expression with the length limits of a schema.
 fn lengths(schema: &Json) -> Option<String> {
     let length = |keyword: &str| match schema.get(keyword) {
         None => Some(String::new()),
@@ -327,6 +326,10 @@ fn lengths(schema: &Json) -> Option<String> {
         (least, most) if least.is_empty() => Some(format!(r"^[\s\S]{{0,{most}}}$")),
         (least, most) => Some(format!(r"^[\s\S]{{{least},{most}}}$")),
     }
+}
+
+fn too_deep(at: &str) -> SchemaError {
+    unsupported(at, &format!("nesting deeper than {MAX_DEPTH} levels"))
 }
 
 fn unsupported(at: &str, keyword: &str) -> SchemaError {
@@ -347,7 +350,7 @@ fn listed<'a>(keyword: &'static str, value: &'a Json, at: &str) -> Result<&'a [J
             Err(SchemaError::Invalid {
                 at: at.to_owned(),
                 keyword,
-                expected: "a list with at least one schema",
+                expected: "a list of at least one schema",
             })
         }
     }

@@ -1,31 +1,31 @@
-//! Numbers between bounds, digit by digit, written without exponents.
+//! Number ranges and multiples, digit by digit, without exponents.
 
 use std::cmp::Ordering;
 
 use super::{Builder, ByteSet, NodeId, RETURN};
 use rooflet_inference_api::openai::json::Number;
 
-/// Of a bound, before the point and behind it: a grammar has states for each. The largest double
-/// has 309, the smallest 324.
+/// Maximum number of digits of a bound, before and after the point: a grammar has states for each.
+/// The largest double has 309 digits before the point, the smallest 324 after it.
 const MAX_DIGITS: usize = 400;
 
-/// A decimal without a sign, exact.
+/// Exact decimal without a sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Decimal {
-    /// Without superfluous zeros; `0` where there is none.
+    /// Digits before the point, without leading zeros; at least `0`.
     whole: Vec<u8>,
-    /// Without zeros at the end.
+    /// Digits after the point, without trailing zeros.
     fraction: Vec<u8>,
 }
 
-/// A bound on numbers without their sign.
+/// Absolute value of a bound.
 #[derive(Debug, Clone)]
 struct Edge {
     decimal: Decimal,
     exclusive: bool,
 }
 
-/// One end of a range.
+/// Minimum or maximum of a range.
 #[derive(Debug, Clone)]
 pub(super) struct Bound {
     negative: bool,
@@ -40,7 +40,7 @@ impl Decimal {
         }
     }
 
-    /// The digits of a number, all that were written; `None` where they are too many.
+    /// Returns all digits of a number, or `None` if there are too many.
     fn new(value: &Number) -> Option<Self> {
         let text = value.decimal();
         let text = text.trim_start_matches('-');
@@ -48,15 +48,15 @@ impl Decimal {
         let exponent: i32 = exponent.parse().ok()?;
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         let length = |digits: &str| i32::try_from(digits.len()).ok();
-        // Where the point stands among all the digits.
+        // Position of the point within all digits.
         let point = length(whole)?.checked_add(exponent)?;
         let all = [whole, fraction].concat();
-        let [before, behind] = [point.checked_neg()?, point.checked_sub(length(&all)?)?]
+        let [before, after] = [point.checked_neg()?, point.checked_sub(length(&all)?)?]
             .map(|missing| usize::try_from(missing).unwrap_or(0));
-        if all.len() + before + behind > MAX_DIGITS {
+        if all.len() + before + after > MAX_DIGITS {
             return None;
         }
-        let all = [vec![b'0'; before], all.into_bytes(), vec![b'0'; behind]].concat();
+        let all = [vec![b'0'; before], all.into_bytes(), vec![b'0'; after]].concat();
         let (whole, fraction) = all.split_at(usize::try_from(point).unwrap_or(0));
         let zeros = whole.iter().take_while(|digit| **digit == b'0').count();
         let last = fraction.iter().rposition(|digit| *digit != b'0');
@@ -71,7 +71,7 @@ impl Decimal {
 }
 
 impl Edge {
-    /// The first whole number that is not below.
+    /// Smallest permitted integer, if this is a minimum.
     fn first_whole(&self) -> Vec<u8> {
         match self.exclusive || !self.decimal.fraction.is_empty() {
             true => incremented(&self.decimal.whole),
@@ -79,7 +79,7 @@ impl Edge {
         }
     }
 
-    /// The last whole number that is not above.
+    /// Largest permitted integer, if this is a maximum.
     fn last_whole(&self) -> Option<Vec<u8>> {
         let Decimal { whole, fraction } = &self.decimal;
         match self.exclusive && fraction.is_empty() {
@@ -90,7 +90,7 @@ impl Edge {
 }
 
 impl Bound {
-    /// `exclusive`: the value itself is outside. `None` for a number of too many digits.
+    /// `exclusive`: the value itself is not permitted. Returns `None` for too many digits.
     pub(super) fn new(value: &Number, exclusive: bool) -> Option<Self> {
         let decimal = Decimal::new(value)?;
         Some(Self {
@@ -99,7 +99,7 @@ impl Bound {
         })
     }
 
-    /// Whether no number is within this one, as the most, and within another as the least.
+    /// Returns true if this maximum is below the minimum `least`, so that no number satisfies both.
     pub(super) fn is_below(&self, least: &Self) -> bool {
         match self.order(least) {
             Ordering::Less => true,
@@ -108,7 +108,7 @@ impl Bound {
         }
     }
 
-    /// Of the values alone.
+    /// Compares the values, regardless of exclusivity.
     pub(super) fn order(&self, other: &Self) -> Ordering {
         let magnitude = |bound: &Self| {
             let Decimal { whole, fraction } = bound.edge.decimal.clone();
@@ -122,8 +122,8 @@ impl Bound {
     }
 }
 
-/// The same text for numbers that are equal: without an exponent and superfluous zeros, but where
-/// there are too many digits.
+/// Returns the same text for equal numbers: without an exponent and superfluous zeros. Numbers with
+/// too many digits are returned as written.
 pub(super) fn plain(value: &Number) -> String {
     let Some(Bound { negative, edge }) = Bound::new(value, false) else {
         return value.decimal();
@@ -137,7 +137,7 @@ pub(super) fn plain(value: &Number) -> String {
     }
 }
 
-/// Integers in a range; `None` where there are none.
+/// Builds a rule of the integers in a range; `None` if the range is empty.
 pub(super) fn integers(builder: &mut Builder, min: Option<&Bound>, max: Option<&Bound>) -> Option<NodeId> {
     signed(builder, (min, max), |builder, low, high| {
         let last = match high {
@@ -148,12 +148,12 @@ pub(super) fn integers(builder: &mut Builder, min: Option<&Bound>, max: Option<&
     })
 }
 
-/// Numbers in a range; `None` where there are none.
+/// Builds a rule of the numbers in a range; `None` if the range is empty.
 pub(super) fn numbers(builder: &mut Builder, min: Option<&Bound>, max: Option<&Bound>) -> Option<NodeId> {
     signed(builder, (min, max), unsigned)
 }
 
-/// What `unsigned` makes of the part of a range above zero and of the one below it.
+/// Builds the positive and the negative part of a range with `unsigned`.
 fn signed(
     builder: &mut Builder,
     (min, max): (Option<&Bound>, Option<&Bound>),
@@ -163,22 +163,22 @@ fn signed(
         decimal: Decimal::zero(),
         exclusive,
     };
-    let mut ways = Vec::new();
+    let mut branches = Vec::new();
     if max.is_none_or(|max| !max.negative) {
         let low = min.filter(|min| !min.negative);
         let low = low.map_or_else(|| zero(false), |min| min.edge.clone());
-        ways.extend(unsigned(builder, &low, max.map(|max| &max.edge)));
+        branches.extend(unsigned(builder, &low, max.map(|max| &max.edge)));
     }
     if min.is_none_or(|min| min.negative) {
         let low = max.filter(|max| max.negative);
         let low = low.map_or_else(|| zero(true), |max| max.edge.clone());
-        let way = unsigned(builder, &low, min.map(|min| &min.edge));
-        ways.extend(way.map(|way| builder.literal(b"-", way)));
+        let branch = unsigned(builder, &low, min.map(|min| &min.edge));
+        branches.extend(branch.map(|branch| builder.literal(b"-", branch)));
     }
-    (!ways.is_empty()).then(|| builder.any_of(ways))
+    (!branches.is_empty()).then(|| builder.any_of(branches))
 }
 
-/// A number above zero that others are multiples of: `units` of the last of its `places` decimals.
+/// Step of `multipleOf`: `units` of the last of `places` decimals.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Step {
     pub(super) units: u32,
@@ -186,8 +186,8 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Of a number's shortest decimal, since most decimals are not exact in binary. `None` where
-    /// that is too long.
+    /// Creates a step from the shortest decimal of a number, because most decimals are not exact in
+    /// binary. `None` if it has too many digits.
     pub(super) fn new(step: f64) -> Option<Self> {
         let text = step.to_string();
         let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
@@ -197,13 +197,13 @@ impl Step {
         })
     }
 
-    /// Whether a number is a multiple of it whose digits have this remainder by `units` so far and
-    /// whose next `places` are zeros.
+    /// Returns true if a number is a multiple of the step, given the remainder of its digits so far
+    /// by `units` and the number of decimals that are missing and zero.
     fn has_multiple(self, remainder: u32, places: u32) -> bool {
         (u64::from(remainder) * 10_u64.pow(places)).is_multiple_of(self.units.into())
     }
 
-    /// The step of those multiples that are integers.
+    /// Step of the multiples that are integers.
     pub(super) fn of_integers(self) -> Self {
         let (mut units, mut one) = (self.units, 10_u32.pow(self.places));
         while one != 0 {
@@ -216,23 +216,23 @@ impl Step {
     }
 }
 
-/// Multiples of a step: a state for each remainder of the digits that were read, for each count of
-/// decimals.
+/// Builds a rule of all multiples of a step. It has a state for each remainder of the digits so far
+/// and each number of decimals.
 pub(super) fn multiples(builder: &mut Builder, step: Step) -> NodeId {
-    // From the last decimal on: what may follow it, by remainder; nothing where no digit leads to a
-    // multiple.
+    // From the last decimal to the first: the rest of the number by remainder, or `None` if no
+    // digit leads to a multiple.
     let mut decimals: Vec<Option<NodeId>> = Vec::new();
     for place in (0..step.places).rev() {
-        let behind: Vec<Option<NodeId>> = (0..step.units)
+        let after: Vec<Option<NodeId>> = (0..step.units)
             .map(|remainder| {
                 let ends = step.has_multiple(remainder, step.places - place - 1);
                 let more = decimals.get(remainder as usize).copied().flatten();
-                let ways: Vec<NodeId> = ends.then_some(RETURN).into_iter().chain(more).collect();
-                (!ways.is_empty()).then(|| builder.any_of(ways))
+                let branches: Vec<NodeId> = ends.then_some(RETURN).into_iter().chain(more).collect();
+                (!branches.is_empty()).then(|| builder.any_of(branches))
             })
             .collect();
         decimals = (0..step.units)
-            .map(|remainder| remainder_digits(builder, (step.units, remainder), b'0', &behind))
+            .map(|remainder| remainder_digits(builder, (step.units, remainder), b'0', &after))
             .collect();
     }
     let states: Vec<NodeId> = (0..step.units).map(|_| builder.reserve()).collect();
@@ -246,9 +246,9 @@ pub(super) fn multiples(builder: &mut Builder, step: Step) -> NodeId {
     let whole: Vec<Option<NodeId>> = states.iter().copied().map(Some).collect();
     for (remainder, (stop, fraction)) in (0..step.units).zip(&ends) {
         let digits = remainder_digits(builder, (step.units, remainder), b'0', &whole);
-        let ways = [digits, *stop, *fraction].into_iter().flatten().collect();
-        let ways = builder.any_of(ways);
-        builder.define(states[remainder as usize], ways);
+        let branches = [digits, *stop, *fraction].into_iter().flatten().collect();
+        let branches = builder.any_of(branches);
+        builder.define(states[remainder as usize], branches);
     }
     let (_, fraction) = ends[0];
     let below_one = fraction.map(|fraction| builder.literal(b"0", fraction));
@@ -260,35 +260,35 @@ pub(super) fn multiples(builder: &mut Builder, step: Step) -> NodeId {
     builder.any_of(vec![zero, unsigned, negative])
 }
 
-/// One more digit, from `first` on, of a number with this remainder by `units`, and what is behind
-/// it by its own.
+/// Builds one more digit, at least `first`, of a number with this remainder by `units`. `after` is
+/// the rest of the number by new remainder.
 fn remainder_digits(
     builder: &mut Builder,
     (units, remainder): (u32, u32),
     first: u8,
-    behind: &[Option<NodeId>],
+    after: &[Option<NodeId>],
 ) -> Option<NodeId> {
     let mut sets: Vec<(NodeId, ByteSet)> = Vec::new();
     for digit in first..=b'9' {
         let next = (remainder * 10 + u32::from(digit - b'0')) % units;
-        if let Some(next) = behind[next as usize] {
+        if let Some(next) = after[next as usize] {
             match sets.iter_mut().find(|(to, _)| *to == next) {
                 Some((_, set)) => set.insert(digit),
                 None => sets.push((next, ByteSet::of(&[digit]))),
             }
         }
     }
-    let ways: Vec<NodeId> = sets.into_iter().map(|(to, set)| builder.bytes(set, to)).collect();
-    (!ways.is_empty()).then(|| builder.any_of(ways))
+    let branches: Vec<NodeId> = sets.into_iter().map(|(to, set)| builder.bytes(set, to)).collect();
+    (!branches.is_empty()).then(|| builder.any_of(branches))
 }
 
 fn digits(builder: &mut Builder, min: usize, max: Option<usize>, next: NodeId) -> NodeId {
     let digit = builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
-    let count = |count: usize| u32::try_from(count).expect("a number has few digits");
+    let count = |count: usize| u32::try_from(count).expect("a number has fewer than 2^32 digits");
     builder.repeat(digit, count(min), max.map(count), next)
 }
 
-/// Whole numbers from `min` to `max`, given by their digits; `None` where there are none.
+/// Builds the integers from `min` to `max`, given as digits; `None` if the range is empty.
 fn naturals(builder: &mut Builder, min: &[u8], max: Option<&[u8]>, next: NodeId) -> Option<NodeId> {
     let length = min.len();
     if max.is_some_and(|max| (max.len(), max) < (length, min)) {
@@ -297,22 +297,22 @@ fn naturals(builder: &mut Builder, min: &[u8], max: Option<&[u8]>, next: NodeId)
     if let Some(max) = max.filter(|max| max.len() == length) {
         return Some(between(builder, min, max, next));
     }
-    let mut ways = vec![between(builder, min, &vec![b'9'; length], next)];
-    // Of what is neither as short as the one nor as long as the other, any digits will do.
+    let mut branches = vec![between(builder, min, &vec![b'9'; length], next)];
+    // Numbers with a length strictly between both bounds may have any digits.
     let most = max.map(|max| max.len() - 2);
     if most.is_none_or(|most| most >= length) {
         let more = digits(builder, length, most, next);
-        ways.push(builder.bytes(ByteSet::range(b'1', b'9'), more));
+        branches.push(builder.bytes(ByteSet::range(b'1', b'9'), more));
     }
     if let Some(max) = max {
         let mut least = vec![b'0'; max.len()];
         least[0] = b'1';
-        ways.push(between(builder, &least, max, next));
+        branches.push(between(builder, &least, max, next));
     }
-    Some(builder.any_of(ways))
+    Some(builder.any_of(branches))
 }
 
-/// Numbers of as many digits as both bounds have.
+/// Builds the numbers of a range whose bounds have the same number of digits.
 fn between(builder: &mut Builder, low: &[u8], high: &[u8], next: NodeId) -> NodeId {
     let all = |digits: &[u8], digit: u8| digits.iter().all(|own| *own == digit);
     let length = low.len();
@@ -327,18 +327,18 @@ fn between(builder: &mut Builder, low: &[u8], high: &[u8], next: NodeId) -> Node
     let (zeros, nines) = (vec![b'0'; length - 1], vec![b'9'; length - 1]);
     let lowest = between(builder, &low[1..], &nines, next);
     let highest = between(builder, &zeros, &high[1..], next);
-    let mut ways = vec![
+    let mut branches = vec![
         builder.literal(&[first], lowest),
         builder.literal(&[last], highest),
     ];
     if first + 1 < last {
         let any = digits(builder, length - 1, Some(length - 1), next);
-        ways.push(builder.bytes(ByteSet::range(first + 1, last - 1), any));
+        branches.push(builder.bytes(ByteSet::range(first + 1, last - 1), any));
     }
-    builder.any_of(ways)
+    builder.any_of(branches)
 }
 
-/// Numbers without a sign.
+/// Builds the numbers without a sign between two bounds.
 fn unsigned(builder: &mut Builder, low: &Edge, high: Option<&Edge>) -> Option<NodeId> {
     if let Some(high) = high
         && high.decimal.whole == low.decimal.whole
@@ -350,14 +350,14 @@ fn unsigned(builder: &mut Builder, low: &Edge, high: Option<&Edge>) -> Option<No
     if high.is_some_and(|high| order(high) < order(low)) {
         return None;
     }
-    let mut ways = Vec::new();
+    let mut branches = Vec::new();
     if let Some(rest) = fraction(builder, Some(low), None) {
-        ways.push(builder.literal(&low.decimal.whole, rest));
+        branches.push(builder.literal(&low.decimal.whole, rest));
     }
     if let Some(high) = high
         && let Some(rest) = fraction(builder, None, Some(high))
     {
-        ways.push(builder.literal(&high.decimal.whole, rest));
+        branches.push(builder.literal(&high.decimal.whole, rest));
     }
     let any_fraction = {
         let some = digits(builder, 1, None, RETURN);
@@ -366,8 +366,8 @@ fn unsigned(builder: &mut Builder, low: &Edge, high: Option<&Edge>) -> Option<No
     };
     let above = incremented(&low.decimal.whole);
     let below = high.map(|high| decremented(&high.decimal.whole));
-    ways.extend(naturals(builder, &above, below.as_deref(), any_fraction));
-    (!ways.is_empty()).then(|| builder.any_of(ways))
+    branches.extend(naturals(builder, &above, below.as_deref(), any_fraction));
+    (!branches.is_empty()).then(|| builder.any_of(branches))
 }
 
 fn incremented(whole: &[u8]) -> Vec<u8> {
@@ -381,7 +381,7 @@ fn incremented(whole: &[u8]) -> Vec<u8> {
     next
 }
 
-/// Of a number above zero.
+/// Decrements a positive number.
 fn decremented(whole: &[u8]) -> Vec<u8> {
     let zeros = whole.iter().rev().take_while(|digit| **digit == b'0').count();
     let (head, _) = whole.split_at(whole.len() - zeros);
@@ -396,7 +396,7 @@ fn decremented(whole: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What may stand behind the whole part that is an edge's own: nothing, or a point and digits.
+/// Builds the text after the integer digits of a bound: nothing, or a point and decimals.
 fn fraction(builder: &mut Builder, low: Option<&Edge>, high: Option<&Edge>) -> Option<NodeId> {
     let length = [low, high]
         .into_iter()
@@ -414,20 +414,20 @@ fn fraction(builder: &mut Builder, low: Option<&Edge>, high: Option<&Edge>) -> O
             .map(|(digits, exclusive)| (digits.clone(), *exclusive))
     };
     let digits = after_point(builder, side(&low), side(&high));
-    let mut ways: Vec<NodeId> = digits
+    let mut branches: Vec<NodeId> = digits
         .map(|digits| builder.literal(b".", digits))
         .into_iter()
         .collect();
     if may_stop(&low, &high) {
-        ways.push(RETURN);
+        branches.push(RETURN);
     }
-    (!ways.is_empty()).then(|| builder.any_of(ways))
+    (!branches.is_empty()).then(|| builder.any_of(branches))
 }
 
-/// Digits of a bound that are still to come, and whether it is exclusive.
+/// Remaining digits of a bound, and whether it is exclusive.
 type Rest = Option<(Vec<u8>, bool)>;
 
-/// Whether a number that has been equal to the bounds so far is inside as it is.
+/// Returns true if a number that equals the bounds so far may end.
 fn may_stop(low: &Rest, high: &Rest) -> bool {
     let above = low
         .as_ref()
@@ -438,7 +438,7 @@ fn may_stop(low: &Rest, high: &Rest) -> bool {
     above && below
 }
 
-/// At least one more digit of a number that has been equal to the bounds so far.
+/// Builds at least one more digit of a number that equals the bounds so far.
 fn after_point(builder: &mut Builder, low: Rest, high: Rest) -> Option<NodeId> {
     let is_used_up = |(digits, _): &(Vec<u8>, bool)| digits.is_empty();
     if low.as_ref().or(high.as_ref()).is_none_or(is_used_up) {
@@ -450,7 +450,7 @@ fn after_point(builder: &mut Builder, low: Rest, high: Rest) -> Option<NodeId> {
             .map(|(digits, exclusive)| (digits[1..].to_vec(), *exclusive))
     };
     let (least, most) = (first(&low), first(&high));
-    let mut ways = Vec::new();
+    let mut branches = Vec::new();
     let edges = [least, most.filter(|_| most != least)];
     if least.zip(most).is_some_and(|(least, most)| least > most) {
         return None;
@@ -458,14 +458,14 @@ fn after_point(builder: &mut Builder, low: Rest, high: Rest) -> Option<NodeId> {
     for digit in edges.into_iter().flatten() {
         let low = shorter(&low).filter(|_| least == Some(digit));
         let high = shorter(&high).filter(|_| most == Some(digit));
-        let mut behind: Vec<NodeId> = Vec::new();
+        let mut after: Vec<NodeId> = Vec::new();
         if may_stop(&low, &high) {
-            behind.push(RETURN);
+            after.push(RETURN);
         }
-        behind.extend(after_point(builder, low, high));
-        if !behind.is_empty() {
-            let behind = builder.any_of(behind);
-            ways.push(builder.bytes(ByteSet::range(digit, digit), behind));
+        after.extend(after_point(builder, low, high));
+        if !after.is_empty() {
+            let after = builder.any_of(after);
+            branches.push(builder.bytes(ByteSet::range(digit, digit), after));
         }
     }
     let (from, to) = (
@@ -474,21 +474,21 @@ fn after_point(builder: &mut Builder, low: Rest, high: Rest) -> Option<NodeId> {
     );
     if from <= to {
         let rest = digits(builder, 0, None, RETURN);
-        ways.push(builder.bytes(ByteSet::range(from, to), rest));
+        branches.push(builder.bytes(ByteSet::range(from, to), rest));
     }
-    (!ways.is_empty()).then(|| builder.any_of(ways))
+    (!branches.is_empty()).then(|| builder.any_of(branches))
 }
 
-/// More digits where the bounds have none left.
+/// Builds more digits after the last digit of the bounds.
 fn beyond(builder: &mut Builder, low: &Rest, high: &Rest) -> Option<NodeId> {
     let zero = builder.literal(b"0", RETURN);
     match (low, high) {
-        // Only zeros do not go above.
+        // Only zeros do not exceed the maximum.
         (_, Some((_, false))) if low.as_ref().is_none_or(|(_, exclusive)| !exclusive) => {
             Some(builder.repeat(zero, 1, None, RETURN))
         }
         (_, Some(_)) => None,
-        // Anything but zeros goes above.
+        // Anything but zeros exceeds the minimum.
         (Some((_, true)), None) => {
             let rest = digits(builder, 0, None, RETURN);
             let positive = builder.bytes(ByteSet::range(b'1', b'9'), rest);

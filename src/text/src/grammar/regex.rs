@@ -1,24 +1,24 @@
-//! Regular expressions as rules of a grammar: of a whole text, or of what a JSON string says. `\d`,
-//! `\w` and `\s` are those of ECMA-262, as JSON Schema has it.
+//! Regular expressions as rules of a grammar, for a complete text or the content of a JSON string.
+//! `\d`, `\w` and `\s` are those of ECMA-262, as JSON Schema requires.
 
 use regex_syntax::hir::{Capture, Class, Hir, HirKind, Look};
 
-use super::product::{TooManyStates, Wanted, combined};
+use super::product::{SetOperation, TooManyStates, combined};
 use super::{Builder, NodeId, RETURN, TooLarge};
 
-/// Longer ones would take more time to read than an answer is worth.
+/// Maximum length of an expression. Longer ones take too long to parse.
 const MAX_PATTERN_BYTES: usize = 10_000;
-/// Of one part.
+/// Maximum number of repetitions of one part.
 const MAX_REPETITIONS: u32 = 100_000;
 
-/// An expression that cannot be used.
+/// Error in an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegexError {
-    #[error("it cannot be read: {0}")]
+    #[error("the expression is invalid: {0}")]
     Invalid(String),
-    #[error("it uses {0}, which is not supported")]
+    #[error("the expression uses {0}, which is not supported")]
     Unsupported(&'static str),
-    #[error("no text fits it")]
+    #[error("no text matches the expression")]
     Empty,
     #[error(transparent)]
     TooManyStates(#[from] TooManyStates),
@@ -26,19 +26,19 @@ pub enum RegexError {
     TooLarge(#[from] TooLarge),
 }
 
-/// How groups are named that say what follows, and what does not: the parser knows no look-ahead.
+/// Names of groups that stand for look-aheads, which the regex parser does not support.
 const AHEAD: &str = "rooflet_ahead_";
 const NOT_AHEAD: &str = "rooflet_not_ahead_";
 
-/// How characters are written.
+/// Encoding of characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Writing {
+pub(super) enum Encoding {
     Plain,
     /// Inside a JSON string.
     Json,
 }
 
-/// Each way of what is returned fits some text, what it says of the text ahead aside.
+/// Parses an expression and drops its unsatisfiable branches, regardless of look-aheads.
 pub(super) fn parsed(pattern: &str) -> Result<Hir, RegexError> {
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(RegexError::Unsupported("too many characters"));
@@ -51,16 +51,16 @@ pub(super) fn parsed(pattern: &str) -> Result<Hir, RegexError> {
     possible(&all).ok_or(RegexError::Empty)
 }
 
-/// To ask whether a text fits.
+/// Compiles an expression to match property names.
 pub(super) fn compiled(pattern: &str) -> Result<regex::Regex, RegexError> {
     if looks_ahead(&parsed(pattern)?) {
-        return Err(RegexError::Unsupported("a look-ahead among names"));
+        return Err(RegexError::Unsupported("a look-ahead for property names"));
     }
     regex::Regex::new(&as_rust(pattern)).map_err(|err| RegexError::Invalid(err.to_string()))
 }
 
-/// An expression of ECMA-262 as the parser knows it. Classes inside classes are fine, so that each
-/// is replaced wherever it stands.
+/// Translates an expression of ECMA-262 to the syntax of the regex parser. Escapes become classes,
+/// also inside classes, because the parser supports nested classes.
 fn as_rust(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -83,7 +83,7 @@ fn as_rust(pattern: &str) -> String {
     out
 }
 
-/// Writes what is behind a backslash, and returns what is behind that.
+/// Writes the escape after a backslash, and returns the rest of the expression.
 fn escape<'p>(rest: &'p str, out: &mut String) -> &'p str {
     let Some(escaped) = rest.chars().next() else {
         out.push('\\');
@@ -97,30 +97,30 @@ fn escape<'p>(rest: &'p str, out: &mut String) -> &'p str {
         's' => out.push_str("[\\t\\n\\x0b\\f\\r\\u{20}\\u{a0}\\u{feff}\\p{Zs}\\u{2028}\\u{2029}]"),
         'S' => out.push_str("[^\\t\\n\\x0b\\f\\r\\u{20}\\u{a0}\\u{feff}\\p{Zs}\\u{2028}\\u{2029}]"),
         'p' | 'P' => {
-            let (name, behind) = rest.split_at(rest.find('}').map_or(1, |end| end + 1));
+            let (name, after) = rest.split_at(rest.find('}').map_or(1, |end| end + 1));
             out.extend(["\\", name]);
-            return behind;
+            return after;
         }
         other => out.extend(['\\', other]),
     }
     &rest[escaped.len_utf8()..]
 }
 
-/// Writes what is behind a class's bracket, and returns what is behind the class. The parser knows
-/// classes inside classes, and operators on them; here `^` and the `-` of a range are all there is.
+/// Writes a class after its opening bracket, and returns the rest of the expression. The parser
+/// supports nested classes and set operators. In ECMA-262, only `^` and `-` are operators.
 fn class<'p>(rest: &'p str, out: &mut String) -> &'p str {
     let others = rest.strip_prefix('^');
     out.push_str(if others.is_some() { "[^" } else { "[" });
     let mut rest = others.unwrap_or(rest);
     if rest.starts_with(']') {
-        // Nothing is both.
+        // Empty class: an intersection without members.
         out.push_str("a&&b");
     }
     let is_set = |rest: &str| {
         let escaped = rest.strip_prefix('\\');
         escaped.is_some_and(|escaped| escaped.starts_with(['d', 'D', 'w', 'W', 's', 'S', 'p', 'P']))
     };
-    // Whether a range may begin with what was before, and whether it has.
+    // A range may start with the last item; the last item was a `-` inside a range.
     let (mut may_begin, mut has_begun) = (false, false);
     while let Some(c) = rest.chars().next() {
         if is_set(rest) {
@@ -148,7 +148,7 @@ fn class<'p>(rest: &'p str, out: &mut String) -> &'p str {
     rest
 }
 
-/// An expression without the ways that no text fits; `None`: there are no others.
+/// Removes unsatisfiable branches; `None` if there are no others.
 fn possible(hir: &Hir) -> Option<Hir> {
     match hir.kind() {
         HirKind::Empty | HirKind::Literal(_) | HirKind::Look(_) => Some(hir.clone()),
@@ -162,17 +162,17 @@ fn possible(hir: &Hir) -> Option<Hir> {
                 sub: Box::new(sub),
                 ..capture.clone()
             })),
-            None => (ahead(capture) == Some(Wanted::OnlyTheFirst)).then(Hir::empty),
+            None => (ahead(capture) == Some(SetOperation::Difference)).then(Hir::empty),
         },
         HirKind::Concat(parts) => Some(Hir::concat(parts.iter().map(possible).collect::<Option<_>>()?)),
-        HirKind::Alternation(ways) => {
-            let ways: Vec<Hir> = ways.iter().filter_map(possible).collect();
-            (!ways.is_empty()).then(|| Hir::alternation(ways))
+        HirKind::Alternation(branches) => {
+            let branches: Vec<Hir> = branches.iter().filter_map(possible).collect();
+            (!branches.is_empty()).then(|| Hir::alternation(branches))
         }
     }
 }
 
-/// Whether some of an expression is about what follows it.
+/// Returns true if the expression contains a look-ahead.
 fn looks_ahead(hir: &Hir) -> bool {
     match hir.kind() {
         HirKind::Capture(capture) => ahead(capture).is_some() || looks_ahead(&capture.sub),
@@ -182,19 +182,19 @@ fn looks_ahead(hir: &Hir) -> bool {
     }
 }
 
-/// What a group wants of the text that follows.
-fn ahead(capture: &Capture) -> Option<Wanted> {
+/// Returns the operation of a look-ahead group.
+fn ahead(capture: &Capture) -> Option<SetOperation> {
     let name = capture.name.as_deref()?;
     match (name.starts_with(AHEAD), name.starts_with(NOT_AHEAD)) {
-        (true, _) => Some(Wanted::Both),
-        (_, true) => Some(Wanted::OnlyTheFirst),
+        (true, _) => Some(SetOperation::Intersection),
+        (_, true) => Some(SetOperation::Difference),
         (false, false) => None,
     }
 }
 
-/// Whether all texts of an expression have so many characters, whatever is read of them.
-pub(super) fn is_as_long(hir: &Hir, min: u32, max: Option<u32>) -> bool {
-    // Of bytes; a character has four at most.
+/// Returns true if it is certain that all texts of an expression have a length in this range.
+pub(super) fn implies_length(hir: &Hir, min: u32, max: Option<u32>) -> bool {
+    // Lengths are in bytes; a character has at most four.
     let shortest = hir.properties().minimum_len().unwrap_or(0).div_ceil(4);
     let longest = hir.properties().maximum_len();
     let is_whole = anchored(hir)
@@ -206,26 +206,26 @@ pub(super) fn is_as_long(hir: &Hir, min: u32, max: Option<u32>) -> bool {
     is_long_enough && is_short_enough
 }
 
-/// Builds the rules of one expression.
+/// Builder for the rules of one expression.
 pub(super) struct RegexRules<'a> {
     pub(super) builder: &'a mut Builder,
-    pub(super) writing: Writing,
+    pub(super) encoding: Encoding,
 }
 
 impl RegexRules<'_> {
-    /// From the text's beginning to its end, whether or not the expression says so.
+    /// Builds a rule for the complete text, with or without anchors in the expression.
     pub(super) fn whole(&mut self, hir: &Hir) -> Result<NodeId, RegexError> {
-        let mut ways = Vec::new();
+        let mut branches = Vec::new();
         for (part, _, _) in anchored(hir) {
-            ways.push(self.rule(&part, RETURN)?);
+            branches.push(self.rule(&part, RETURN)?);
         }
-        let all = self.builder.any_of(ways);
+        let all = self.builder.any_of(branches);
         self.without_dead_ends(hir, all)
     }
 
-    /// Anywhere in a text of such characters, unless the expression says otherwise.
+    /// Builds a rule for a text that contains a match, unless the expression has anchors.
     pub(super) fn somewhere(&mut self, hir: &Hir, character: NodeId) -> Result<NodeId, RegexError> {
-        // Other spellings of a character would not be known where something is not to follow.
+        // A negative look-ahead would not match escaped variants of a character.
         let character = match looks_ahead(hir) {
             true => self.any_character(),
             false => character,
@@ -238,30 +238,30 @@ impl RegexRules<'_> {
         self.characters(&[('\0', char::MAX)], RETURN)
     }
 
-    /// What looks ahead may rule out all that follows.
+    /// Removes branches that a look-ahead makes unsatisfiable.
     fn without_dead_ends(&mut self, hir: &Hir, all: NodeId) -> Result<NodeId, RegexError> {
         if !looks_ahead(hir) {
             return Ok(all);
         }
-        combined(self.builder, (all, all), Wanted::Both)?.ok_or(RegexError::Empty)
+        combined(self.builder, (all, all), SetOperation::Intersection)?.ok_or(RegexError::Empty)
     }
 
-    /// A text of such characters that begins as the expression says, or has it `anywhere`.
+    /// Builds a text that starts with a match, or contains one if `anywhere`.
     fn beginning(&mut self, hir: &Hir, character: NodeId, anywhere: bool) -> Result<NodeId, RegexError> {
-        let mut ways = Vec::new();
+        let mut branches = Vec::new();
         for (hir, from_start, to_end) in anchored(hir) {
             let from_start = from_start || !anywhere;
-            let behind = match to_end {
+            let after = match to_end {
                 true => RETURN,
                 false => self.builder.repeat(character, 0, None, RETURN),
             };
-            let way = self.rule(&hir, behind)?;
-            ways.push(match from_start {
-                true => way,
-                false => self.builder.repeat(character, 0, None, way),
+            let branch = self.rule(&hir, after)?;
+            branches.push(match from_start {
+                true => branch,
+                false => self.builder.repeat(character, 0, None, branch),
             });
         }
-        Ok(self.builder.any_of(ways))
+        Ok(self.builder.any_of(branches))
     }
 
     fn rule(&mut self, hir: &Hir, next: NodeId) -> Result<NodeId, RegexError> {
@@ -270,7 +270,7 @@ impl RegexRules<'_> {
             HirKind::Empty => Ok(next),
             HirKind::Literal(literal) => {
                 let text = std::str::from_utf8(&literal.0)
-                    .map_err(|_| RegexError::Unsupported("bytes that are no text"))?;
+                    .map_err(|_| RegexError::Unsupported("bytes that are not UTF-8"))?;
                 Ok(text
                     .chars()
                     .rev()
@@ -288,15 +288,15 @@ impl RegexRules<'_> {
                     .collect();
                 Ok(self.characters(&ranges, next))
             }
-            HirKind::Look(_) => Err(RegexError::Unsupported("a condition inside the text")),
+            HirKind::Look(_) => Err(RegexError::Unsupported("an inner anchor or a word boundary")),
             HirKind::Repetition(repetition) => {
                 let (min, max) = (repetition.min, repetition.max);
                 if (min, max) == (0, Some(1)) {
-                    let way = self.rule(&repetition.sub, next)?;
-                    return Ok(self.builder.optional(way, next));
+                    let branch = self.rule(&repetition.sub, next)?;
+                    return Ok(self.builder.optional(branch, next));
                 }
                 if looks_ahead(&repetition.sub) {
-                    return Err(RegexError::Unsupported("a look-ahead that is repeated"));
+                    return Err(RegexError::Unsupported("a repeated look-ahead"));
                 }
                 if max.unwrap_or(min) > MAX_REPETITIONS {
                     return Err(RegexError::Unsupported("too many repetitions"));
@@ -305,16 +305,16 @@ impl RegexRules<'_> {
                 if rule == RETURN {
                     return Ok(next);
                 }
-                // What may be empty is repeated often enough at once.
+                // The minimum is irrelevant if the repeated part may be empty.
                 let min = if nullable(&repetition.sub) { 0 } else { min };
                 Ok(self.builder.repeat(rule, min, max, next))
             }
             HirKind::Capture(capture) => match ahead(capture) {
                 None => self.rule(&capture.sub, next),
-                Some(wanted) => {
+                Some(operation) => {
                     let character = self.any_character();
                     let ahead = self.beginning(&capture.sub, character, false)?;
-                    let rule = combined(self.builder, (next, ahead), wanted)?;
+                    let rule = combined(self.builder, (next, ahead), operation)?;
                     Ok(rule.unwrap_or_else(|| self.builder.any_of(Vec::new())))
                 }
             },
@@ -322,26 +322,26 @@ impl RegexRules<'_> {
                 .iter()
                 .rev()
                 .try_fold(next, |next, part| self.rule(part, next)),
-            HirKind::Alternation(ways) => {
-                let ways = ways
+            HirKind::Alternation(branches) => {
+                let branches = branches
                     .iter()
-                    .map(|way| self.rule(way, next))
+                    .map(|branch| self.rule(branch, next))
                     .collect::<Result<_, _>>()?;
-                Ok(self.builder.any_of(ways))
+                Ok(self.builder.any_of(branches))
             }
         }
     }
 
     fn characters(&mut self, ranges: &[(char, char)], next: NodeId) -> NodeId {
-        if self.writing == Writing::Plain {
+        if self.encoding == Encoding::Plain {
             return self.builder.characters(ranges, next);
         }
-        let mut ways = Vec::new();
+        let mut branches = Vec::new();
         let mut plain = Vec::new();
         for (first, last) in ranges {
             for c in ('\0'..'\u{20}').chain(['"', '\\']) {
                 if (*first..=*last).contains(&c) {
-                    ways.push(self.builder.literal(&escaped(c), next));
+                    branches.push(self.builder.literal(&escaped(c), next));
                 }
             }
             for (from, to) in [(' ', '!'), ('#', '['), (']', char::MAX)] {
@@ -352,9 +352,9 @@ impl RegexRules<'_> {
             }
         }
         if !plain.is_empty() {
-            ways.push(self.builder.characters(&plain, next));
+            branches.push(self.builder.characters(&plain, next));
         }
-        self.builder.any_of(ways)
+        self.builder.any_of(branches)
     }
 }
 
@@ -362,17 +362,17 @@ fn nullable(hir: &Hir) -> bool {
     hir.properties().minimum_len() == Some(0)
 }
 
-/// As JSON writes a character that cannot stand for itself.
+/// Returns the JSON escape of a character.
 fn escaped(c: char) -> Vec<u8> {
     let text = serde_json::to_string(&c).expect("a character is JSON");
     text.as_bytes()[1..text.len() - 1].to_vec()
 }
 
-/// The ways of an expression without the anchors around them, and whether there were any at the
-/// start and the end.
+/// Returns the branches of an expression without their anchors. The flags are set for an anchor at
+/// the start and at the end.
 fn anchored(hir: &Hir) -> Vec<(Hir, bool, bool)> {
     match hir.kind() {
-        HirKind::Alternation(ways) => ways.iter().flat_map(anchored).collect(),
+        HirKind::Alternation(branches) => branches.iter().flat_map(anchored).collect(),
         HirKind::Capture(capture) if ahead(capture).is_none() => anchored(&capture.sub),
         HirKind::Look(Look::Start) => vec![(Hir::empty(), true, false)],
         HirKind::Look(Look::End) => vec![(Hir::empty(), false, true)],
@@ -385,7 +385,7 @@ fn anchored(hir: &Hir) -> Vec<(Hir, bool, bool)> {
             if !from_start && !to_end {
                 return vec![(inner, false, false)];
             }
-            // Ways that begin alike may have been made one, and each have an end of its own.
+            // The parser may merge branches with a common prefix, each with a separate end anchor.
             let outer = |(hir, start, end): (Hir, bool, bool)| (hir, start || from_start, end || to_end);
             anchored(&inner).into_iter().map(outer).collect()
         }

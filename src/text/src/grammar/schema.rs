@@ -1,6 +1,5 @@
-//! JSON Schema as far as it can be held to: which keywords there are, and what they say. A keyword
-//! that demands something and cannot be held to is refused by name. All others are annotations
-//! (JSON Schema Core, section 6.5).
+//! Supported part of JSON Schema. A keyword that constrains values but is not supported is rejected
+//! by name. All unknown keywords are annotations (JSON Schema Core, section 6.5).
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -8,7 +7,7 @@ use std::collections::HashSet;
 use percent_encoding::percent_decode_str;
 
 use super::TooLarge;
-use super::apart::MAX_ONE_OF;
+use super::disjoint::MAX_ONE_OF;
 use super::numbers::{self, Bound};
 use super::regex::RegexError;
 use rooflet_inference_api::openai::json::{Json, Members, Number};
@@ -31,7 +30,7 @@ pub(super) const NUMBER: &[&str] = &[
     "multipleOf",
 ];
 const COMBINATIONS: &[&str] = &["type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf", "not"];
-/// They demand something that cannot be held to.
+/// Constraining keywords that are not supported.
 const UNSUPPORTED: &[&str] = &[
     "$dynamicRef",
     "$recursiveRef",
@@ -48,27 +47,27 @@ const UNSUPPORTED: &[&str] = &[
     "unevaluatedProperties",
 ];
 
-/// What is left of `propertyNames` in normal form.
-const OTHER_NAMES: &str =
-    "propertyNames of anything but listed names or, where no others are named, one pattern or lengths";
+/// Description of the cases of `propertyNames` that normalization does not remove.
+const UNSUPPORTED_NAMES: &str =
+    "propertyNames other than listed names or, without named properties, one pattern or length limits";
 
-/// Whether a keyword with this value rules out any value.
-pub(super) fn demands(keyword: &str, value: &Json) -> bool {
+/// Returns true if a keyword with this value rejects any value.
+pub(super) fn constrains(keyword: &str, value: &Json) -> bool {
     let all = [OBJECT, ARRAY, STRING, NUMBER, COMBINATIONS, UNSUPPORTED];
     all.iter().any(|keywords| keywords.contains(&keyword)) && !is_always_met(keyword, value)
 }
 
-/// What clients write out though every value is so.
+/// Returns true for keywords that clients generate although every value satisfies them.
 fn is_always_met(keyword: &str, value: &Json) -> bool {
     match keyword {
         "uniqueItems" => *value == Json::Bool(false),
         "minProperties" => matches!(value, Json::Number(number) if number.as_u64() == Some(0)),
         "additionalItems" | "unevaluatedItems" | "unevaluatedProperties" => *value == Json::Bool(true),
-        // Names are texts.
+        // Property names are strings.
         "propertyNames" => match value {
             Json::Bool(all) => *all,
             Json::Object(schema) => schema.iter().all(|(keyword, value)| {
-                !demands(keyword, value) || (keyword == "type" && value.as_str() == Some("string"))
+                !constrains(keyword, value) || (keyword == "type" && value.as_str() == Some("string"))
             }),
             Json::Null | Json::Number(_) | Json::String(_) | Json::Array(_) => false,
         },
@@ -76,7 +75,7 @@ fn is_always_met(keyword: &str, value: &Json) -> bool {
     }
 }
 
-/// Why a schema cannot be held to.
+/// Error: a schema is invalid or not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
     #[error("{at}: '{keyword}' is not supported")]
@@ -88,36 +87,33 @@ pub enum SchemaError {
         expected: &'static str,
     },
     #[error("{at}: '{keyword}' together with {others} is not supported")]
-    Together {
+    UnsupportedCombination {
         at: String,
         keyword: &'static str,
         others: &'static str,
     },
-    #[error("{at}: nothing can be both of what it asks for")]
+    #[error("{at}: no value satisfies all constraints")]
     Empty { at: String },
-    #[error("{at}: '$ref' is '{target}', which is not in this schema")]
+    #[error("{at}: '$ref' refers to '{target}', which is not part of this schema")]
     Unresolved { at: String, target: String },
     #[error("{at}: 'pattern': {err}")]
     Pattern { at: String, err: RegexError },
-    #[error("{at}: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'")]
+    #[error("{at}: two schemas of 'oneOf' may accept the same value; use 'anyOf' instead")]
     Overlapping { at: String },
     #[error(
-        "{at}: 'oneOf' has {schemas} schemas, of which each is held against every other: up to {MAX_ONE_OF} are taken; use 'anyOf'"
+        "{at}: 'oneOf' has {schemas} schemas, but at most {MAX_ONE_OF} are supported; use 'anyOf' instead"
     )]
     TooManyBranches { at: String, schemas: usize },
-    #[error(
-        "the schema has more than {MAX_PARTS} values and members in all, which is the most that is taken"
-    )]
+    #[error("the schema has more than {MAX_PARTS} values and members in total, which is the maximum")]
     TooManyParts,
     #[error("{0}")]
     TooLarge(#[from] TooLarge),
 }
 
-/// Values, members and keywords of a whole schema. Much of what is done with them takes the square
-/// of the time.
+/// Maximum number of values, members and keywords in a schema. Many steps take quadratic time.
 const MAX_PARTS: usize = 20_000;
 
-/// Refuses a schema that takes long to understand.
+/// Rejects a schema with too many parts.
 pub(super) fn check_parts(schema: &Json) -> Result<(), SchemaError> {
     let mut parts = 0;
     let mut open = vec![schema];
@@ -141,7 +137,7 @@ pub(super) fn check_parts(schema: &Json) -> Result<(), SchemaError> {
     Ok(())
 }
 
-/// Values, in which many others are looked up.
+/// Set of values for fast lookup.
 #[derive(Debug, Default)]
 pub(super) struct ValueSet(HashSet<String>);
 
@@ -154,17 +150,17 @@ impl ValueSet {
         self.0.contains(&meaning(value))
     }
 
-    /// Whether it was not there.
+    /// Returns true if the value was not in the set.
     pub(super) fn insert(&mut self, value: &Json) -> bool {
         self.0.insert(meaning(value))
     }
 }
 
-/// The same text for values that are one: numbers by what they mean, members in any order.
+/// Returns the same text for equal values: numbers by value, members in any order.
 fn meaning(value: &Json) -> String {
     match value {
         Json::Number(number) => match number.as_f64() {
-            // As whole numbers are.
+            // The format of integers.
             Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 2f64.powi(63) => {
                 (float as i64).to_string()
             }
@@ -184,11 +180,11 @@ fn meaning(value: &Json) -> String {
 }
 
 impl SchemaError {
-    /// The schema may be right, and is not what can be held to.
+    /// Returns true if the schema may be valid but is not supported.
     pub(super) fn is_unsupported(&self) -> bool {
         match self {
             Self::Unsupported { .. }
-            | Self::Together { .. }
+            | Self::UnsupportedCombination { .. }
             | Self::Unresolved { .. }
             | Self::Pattern { .. }
             | Self::Overlapping { .. }
@@ -200,7 +196,7 @@ impl SchemaError {
     }
 }
 
-/// JSON's kinds of values; integers are numbers, too.
+/// Kinds of JSON values. Integers are also numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Null,
@@ -251,14 +247,14 @@ impl Kind {
         }
     }
 
-    /// No value is of both kinds.
-    pub(super) fn is_apart_from(self, other: Self) -> bool {
+    /// Returns true if no value is of both kinds.
+    pub(super) fn is_disjoint_from(self, other: Self) -> bool {
         let general = |kind| if kind == Self::Integer { Self::Number } else { kind };
         general(self) != general(other)
     }
 }
 
-/// A schema that is an object, and where it stands.
+/// Schema that is an object, with its path.
 #[derive(Debug, Clone)]
 pub(super) struct Schema<'a> {
     pub(super) members: &'a Members,
@@ -266,16 +262,16 @@ pub(super) struct Schema<'a> {
 }
 
 impl<'a> Schema<'a> {
-    /// Refuses keywords that cannot be held to.
+    /// Rejects keywords that are not supported.
     pub(super) fn new(members: &'a Members, at: String) -> Result<Self, SchemaError> {
         let refused = members
             .iter()
-            .find(|(name, value)| UNSUPPORTED.contains(name) && demands(name, value));
+            .find(|(name, value)| UNSUPPORTED.contains(name) && constrains(name, value));
         match refused {
             Some((keyword, _)) => Err(SchemaError::Unsupported {
                 at,
                 keyword: match keyword {
-                    "propertyNames" => OTHER_NAMES.to_owned(),
+                    "propertyNames" => UNSUPPORTED_NAMES.to_owned(),
                     _ => keyword.to_owned(),
                 },
             }),
@@ -299,22 +295,22 @@ impl<'a> Schema<'a> {
         SchemaError::Empty { at: self.at.clone() }
     }
 
-    /// Where a part of it stands.
+    /// Path of a part of the schema.
     pub(super) fn below(&self, part: &str) -> String {
         format!("{}/{part}", self.at)
     }
 
-    /// Whether it demands something besides these keywords.
-    pub(super) fn demands_more_than(&self, keywords: &[&str]) -> bool {
+    /// Returns true if other keywords than these constrain values.
+    pub(super) fn constrains_beyond(&self, keywords: &[&str]) -> bool {
         self.members
             .iter()
-            .any(|(name, value)| !keywords.contains(&name) && demands(name, value))
+            .any(|(name, value)| !keywords.contains(&name) && constrains(name, value))
     }
 
-    /// The kinds of values it is for: those of `type`; without one, what its other keywords are
-    /// about. `None`: any.
+    /// Returns the kinds of values that the schema accepts: those of `type`, or else those that its
+    /// other keywords constrain. `None`: any.
     pub(super) fn kinds(&self) -> Result<Option<Vec<Kind>>, SchemaError> {
-        let expected = "a JSON type's name, or a list of them";
+        let expected = "a JSON type name or a list of JSON type names";
         let invalid = || self.invalid("type", expected);
         let kind = |word: &Json| word.as_str().and_then(Kind::of_word).ok_or_else(invalid);
         match self.get("type") {
@@ -347,7 +343,7 @@ impl<'a> Schema<'a> {
                     Json::Number(number) => number.as_u64().and_then(|count| u32::try_from(count).ok()),
                     Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => None,
                 };
-                count.ok_or_else(|| self.invalid(keyword, "a whole number, and not too large"))
+                count.ok_or_else(|| self.invalid(keyword, "an integer from 0 to 4294967295"))
             })
             .transpose()
     }
@@ -363,14 +359,14 @@ impl<'a> Schema<'a> {
             .transpose()
     }
 
-    /// The least and the most that a number can be.
+    /// Returns minimum and maximum of a number.
     pub(super) fn bounds(&self) -> Result<(Option<Bound>, Option<Bound>), SchemaError> {
         let bound = |keyword, exclusive_keyword, tighter| {
             let bound = |keyword: &'static str, exclusive| {
                 let held = |value: &Number| {
                     Bound::new(value, exclusive).ok_or_else(|| SchemaError::Unsupported {
                         at: self.at.clone(),
-                        keyword: format!("{keyword} of so many digits"),
+                        keyword: format!("{keyword} with too many digits"),
                     })
                 };
                 self.number(keyword)?.map(held).transpose()
@@ -405,7 +401,7 @@ impl<'a> Schema<'a> {
     }
 }
 
-/// The schema that a local reference (`#`, `#/$defs/name`) stands for.
+/// Returns the target of a local reference (`#`, `#/$defs/name`).
 pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
     let pointer = target.strip_prefix('#')?;
     if pointer.is_empty() {
@@ -415,7 +411,7 @@ pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
         .strip_prefix('/')?
         .split('/')
         .try_fold(root, |value, part| {
-            // A pointer in a URI is percent-encoded (RFC 6901, section 6).
+            // JSON pointers in a URI are percent-encoded (RFC 6901, section 6).
             let part = percent_decode_str(part).decode_utf8().ok()?;
             let part = part.replace("~1", "/").replace("~0", "~");
             match value {
@@ -427,8 +423,8 @@ pub(super) fn resolved<'a>(root: &'a Json, target: &str) -> Option<&'a Json> {
         })
 }
 
-/// A schema, or what it refers to.
-pub(crate) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
+/// Follows the references of a schema, at most 16.
+pub(crate) fn dereferenced<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a Json> {
     for _ in 0..16 {
         match schema.get("$ref").and_then(Json::as_str) {
             Some(target) => schema = resolved(root, target)?,
@@ -438,12 +434,12 @@ pub(crate) fn followed<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&'a J
     None
 }
 
-/// Whether two values are one.
+/// Returns true if two values are equal.
 pub(super) fn are_equal(one: &Json, other: &Json) -> bool {
     meaning(one) == meaning(other)
 }
 
-/// The values that a schema lists.
+/// Returns the values that a schema lists.
 pub(crate) fn listed_values(schema: &Json) -> Option<Vec<Json>> {
     match (schema.get("const"), schema.get("enum")) {
         (Some(value), _) => Some(vec![value.clone()]),

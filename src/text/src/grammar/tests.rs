@@ -6,7 +6,7 @@ use serde_json::Number;
 use super::constraint::Constraint;
 use super::matcher::{Automaton, DEAD, StateId};
 use super::numbers::{Bound, integers, numbers};
-use super::regex::{RegexRules, Writing, parsed};
+use super::regex::{Encoding, RegexRules, parsed};
 use super::vocabulary::Vocabulary;
 use super::*;
 use crate::tokenizer::Tokenizer;
@@ -20,15 +20,16 @@ pub(super) fn grammar(build: impl FnOnce(&mut Builder) -> NodeId) -> Arc<Grammar
 pub(super) fn accepts(grammar: &Arc<Grammar>, text: &str) -> bool {
     let mut automaton = Automaton::new(Arc::clone(grammar)).unwrap();
     let end = automaton.read(automaton.start(), text.as_bytes()).unwrap();
-    automaton.places(end).is_accepting()
+    automaton.positions(end).is_accepting()
 }
 
-/// Whether these bytes may follow.
+/// Returns true if these bytes are permitted next.
 fn fits(automaton: &mut Automaton, state: StateId, bytes: &[u8]) -> bool {
     automaton.read(state, bytes).unwrap() != DEAD
 }
 
-/// A text of the grammar, byte by byte as `seed` has it; it ends where it can more and more.
+/// Generates a text of the grammar, determined by `seed`. The text ends early with some
+/// probability.
 pub(super) fn walk(grammar: &Arc<Grammar>, seed: u64) -> String {
     let mut automaton = Automaton::new(Arc::clone(grammar)).unwrap();
     let mut state = automaton.start();
@@ -43,10 +44,10 @@ pub(super) fn walk(grammar: &Arc<Grammar>, seed: u64) -> String {
         let bytes: Vec<u8> = (0..=u8::MAX)
             .filter(|byte| fits(&mut automaton, state, &[*byte]))
             .collect();
-        if automaton.places(state).is_accepting() && (bytes.is_empty() || next(4) == 0) {
+        if automaton.positions(state).is_accepting() && (bytes.is_empty() || next(4) == 0) {
             return String::from_utf8(text).unwrap();
         }
-        // Quotes and brackets end what would else go on for long.
+        // Quotes and brackets end repetitions.
         let ends: Vec<u8> = bytes
             .iter()
             .copied()
@@ -62,7 +63,7 @@ pub(super) fn walk(grammar: &Arc<Grammar>, seed: u64) -> String {
 }
 
 #[test]
-fn repetitions_are_counted_without_copies() {
+fn repetitions_share_their_nodes() {
     let grammar = grammar(|builder| {
         let a = builder.literal(b"a", RETURN);
         builder.repeat(a, 3, Some(50_000), RETURN)
@@ -74,7 +75,7 @@ fn repetitions_are_counted_without_copies() {
 }
 
 #[test]
-fn a_text_ends_at_its_first_mark() {
+fn until_ends_at_first_marker() {
     let until = grammar(|builder| {
         let end = builder.literal(b"!", RETURN);
         builder.until(b"<<a>", end)
@@ -89,12 +90,12 @@ fn a_text_ends_at_its_first_mark() {
     let start = automaton.start();
     assert!(
         !fits(&mut automaton, start, &[SPECIAL, b'x']),
-        "a special token is no text"
+        "text does not match a special token"
     );
 }
 
 #[test]
-fn a_text_without_a_mark_may_end_anywhere() {
+fn text_without_marker_ends_at_any_position() {
     let without = grammar(|builder| {
         let end = builder.literal(b"<a>!", RETURN);
         let end = builder.optional(end, RETURN);
@@ -109,7 +110,7 @@ fn a_text_without_a_mark_may_end_anywhere() {
 }
 
 #[test]
-fn a_grammar_that_is_everywhere_at_once_is_given_up() {
+fn rejects_grammar_with_too_many_positions() {
     let grammar = grammar(|builder| {
         let a = builder.literal(b"a", RETURN);
         let some = builder.repeat(a, 0, Some(90_000), RETURN);
@@ -125,14 +126,14 @@ pub(super) fn matching(pattern: &str) -> Arc<Grammar> {
     grammar(|builder| {
         let mut rules = RegexRules {
             builder,
-            writing: Writing::Plain,
+            encoding: Encoding::Plain,
         };
         rules.whole(&hir).unwrap()
     })
 }
 
 #[test]
-fn classes_are_those_of_ecma_262() {
+fn character_classes_follow_ecma_262() {
     let word = matching("\\w\\d?[^\\D]");
     assert!(accepts(&word, "a12") && accepts(&word, "_3"));
     assert!(!accepts(&word, "é1") && !accepts(&word, "a٣"));
@@ -140,7 +141,7 @@ fn classes_are_those_of_ecma_262() {
 }
 
 #[test]
-fn a_class_has_no_operators_but_its_ranges() {
+fn class_operators_are_only_negation_and_ranges() {
     let each = |class: &str, good: &str, bad: &str| {
         let grammar = matching(class);
         let all = |text: &str, fits| {
@@ -169,7 +170,7 @@ fn a_class_has_no_operators_but_its_ranges() {
 }
 
 #[test]
-fn ways_that_no_text_fits_are_none() {
+fn drops_unsatisfiable_branches() {
     for pattern in ["a[^\\s\\S]", "[]", "(a[]|[])b", "([]){2}", "(?=[])a"] {
         assert_eq!(
             parsed(pattern).unwrap_err(),
@@ -177,7 +178,7 @@ fn ways_that_no_text_fits_are_none() {
             "{pattern}"
         );
     }
-    let ways = matching("(a[]|b?){2,3}(c[])?(?![])d[]*");
+    let branches = matching("(a[]|b?){2,3}(c[])?(?![])d[]*");
     for (text, fits) in [
         ("d", true),
         ("bbbd", true),
@@ -185,12 +186,12 @@ fn ways_that_no_text_fits_are_none() {
         ("bcd", false),
         ("bbbbd", false),
     ] {
-        assert_eq!(accepts(&ways, text), fits, "{text}");
+        assert_eq!(accepts(&branches, text), fits, "{text}");
     }
 }
 
 #[test]
-fn small_ranges_have_each_of_their_integers() {
+fn small_integer_ranges_are_complete() {
     let edges = [-111, -100, -99, -10, -9, -1, 0, 1, 5, 9, 10, 11, 99, 100, 105];
     for (min, max) in edges
         .iter()
@@ -206,14 +207,14 @@ fn small_ranges_have_each_of_their_integers() {
             let end = automaton
                 .read(automaton.start(), value.to_string().as_bytes())
                 .unwrap();
-            let accepted = automaton.places(end).is_accepting();
+            let accepted = automaton.positions(end).is_accepting();
             assert_eq!(accepted, (min..=max).contains(&value), "{value} in {min}..={max}");
         }
     }
 }
 
 #[test]
-fn bounds_as_wide_as_a_double_are_small_and_exact() {
+fn ranges_of_all_doubles_are_small_and_exact() {
     for (largest, less) in [
         (f64::from(f32::MAX), f64::from(f32::MAX) / 2.0),
         (f64::MAX, 1e-300),
@@ -240,9 +241,8 @@ pub(super) fn guide() -> Tokenizer {
     Tokenizer::new(&std::fs::read(file).unwrap(), None, None, &[1]).unwrap()
 }
 
-/// The mask says of each token what reading it says.
 #[test]
-fn masks_are_what_each_token_would_do() {
+fn masks_agree_with_automaton() {
     let tokenizer = guide();
     let vocabulary = Arc::new(Vocabulary::new(&tokenizer, 1024).unwrap());
     let json = grammar(|builder| super::json::Rules::new(builder).object);
@@ -252,23 +252,23 @@ fn masks_are_what_each_token_would_do() {
     for token in tokenizer.encode_chat("{\"a\": [1, \"the \\u00e9\"]}").unwrap() {
         let mask = constraint.mask().unwrap();
         for other in 0..1024 {
-            let bytes = tokenizer.spelled(other);
+            let bytes = tokenizer.standalone_bytes(other);
             let fits =
                 !bytes.is_empty() && !tokenizer.is_special(other) && fits(&mut automaton, state, &bytes);
             assert_eq!(mask.allows(other), fits, "token {other}");
         }
         assert!(mask.allows(token));
-        constraint.take(token).unwrap();
-        state = automaton.read(state, &tokenizer.spelled(token)).unwrap();
+        constraint.accept(token).unwrap();
+        state = automaton.read(state, &tokenizer.standalone_bytes(token)).unwrap();
     }
     assert!(constraint.is_complete());
     let mask = constraint.mask().unwrap();
     let allowed: Vec<u32> = (0..1024).filter(|token| mask.allows(*token)).collect();
-    assert_eq!(allowed, [1], "only the end is left");
-    assert!(constraint.take(5).is_err());
+    assert_eq!(allowed, [1], "only the end-of-sequence token is permitted");
+    assert!(constraint.accept(5).is_err());
 }
 
-/// Grammars that plain text has no, some or all places in.
+/// Grammars in which plain text is permitted at no, some or all positions.
 fn with_plain_text(which: usize) -> Arc<Grammar> {
     match which {
         0 => grammar(|builder| super::json::Rules::new(builder).value),
@@ -281,7 +281,7 @@ fn with_plain_text(which: usize) -> Arc<Grammar> {
 }
 
 #[test]
-fn plain_text_is_as_long_as_it_may_be() {
+fn plain_text_respects_length_limit() {
     let tokens: Vec<Vec<u8>> = (1..=40).map(|length| "é".repeat(length).into_bytes()).collect();
     let vocabulary = Arc::new(Vocabulary::of(tokens, vec![]));
     for most in 1..=40 {
@@ -296,9 +296,9 @@ fn plain_text_is_as_long_as_it_may_be() {
 }
 
 proptest! {
-    /// Also where tokens are known to fit without a walk, and of tokens that are written alike.
+    /// Includes plain tokens, which are not walked, and tokens with the same bytes.
     #[test]
-    fn masks_of_any_vocabulary_are_what_each_token_would_do(
+    fn masks_of_any_vocabulary_agree_with_automaton(
         which in 0_usize..6,
         tokens in proptest::collection::vec(
             prop_oneof![
@@ -331,13 +331,13 @@ proptest! {
                 break;
             }
             let token = *choice.get(&allowed);
-            constraint.take(u32::try_from(token).unwrap()).unwrap();
+            constraint.accept(u32::try_from(token).unwrap()).unwrap();
             state = automaton.read(state, &tokens[token]).unwrap();
         }
     }
 
     #[test]
-    fn expressions_match_what_they_match(
+    fn expressions_agree_with_regex_crate(
         pattern in prop_oneof![
             Just("a*b?"), Just("(a|bc){2,3}"), Just("^[^a]+$"), Just("a.c|b"), Just("(ab?)*c"),
             Just("é+|(a|b){0,2}$"), Just("(a?){2}b"), Just("[a-cé]{1,}"),
@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn integers_are_those_in_the_range(
+    fn integer_rule_matches_its_range(
         min in proptest::option::of((-1200_i32..1200, any::<bool>())),
         max in proptest::option::of((-1200_i32..1200, any::<bool>())),
         near in -3_i32..4, of_min: bool, other in -2000_i32..2000,
@@ -371,7 +371,7 @@ proptest! {
     }
 
     #[test]
-    fn wide_ranges_have_their_integers_and_no_others(
+    fn wide_integer_ranges_are_exact(
         one: i64, other: i64, shift in 0_u32..63, near in -3_i128..4, of_min: bool, exclusive: bool, value: i64,
     ) {
         let (min, max) = (one.min(other) >> shift, one.max(other));
@@ -389,13 +389,13 @@ proptest! {
     }
 
     #[test]
-    fn numbers_are_those_in_the_range(
+    fn number_rule_matches_its_range(
         min in proptest::option::of((-1500_i32..1500, any::<bool>())),
         max in proptest::option::of((-1500_i32..1500, any::<bool>())),
         scale in prop_oneof![Just(1), Just(10), Just(100), Just(1000)],
         near in -12_i32..13, of_min: bool, other in -20_000_i32..20_000, zeros in 0_usize..3,
     ) {
-        // In units of a ten-thousandth, so that all is exact.
+        // Units of a ten-thousandth keep all values exact.
         let unit = 10_000 / scale;
         let bound = |(value, exclusive): (i32, bool)| {
             let value = Number::from_f64(f64::from(value) / f64::from(scale)).unwrap();
@@ -425,7 +425,7 @@ proptest! {
     }
 
     #[test]
-    fn all_json_is_json(value in any_json(), pretty: bool) {
+    fn json_rule_accepts_all_json(value in any_json(), pretty: bool) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
         let json = grammar(|builder| super::json::Rules::new(builder).value);
         prop_assert!(accepts(&json, &text), "{}", text);

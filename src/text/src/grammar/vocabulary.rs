@@ -1,6 +1,6 @@
-//! A tokenizer's vocabulary as a grammar sees it: each token's bytes, in a trie, so that one walk
-//! finds all tokens that fit. Where any plain text may follow, the tokens that are plain text need
-//! no walk: those are most of a vocabulary.
+//! Vocabulary of a tokenizer for grammars: the bytes of each token, in a trie, so that one walk
+//! finds all permitted tokens. Where any plain text may follow, plain tokens are permitted without
+//! a walk. Plain tokens are the majority of a vocabulary.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,45 +11,46 @@ use super::mask::Mask;
 use super::matcher::PLAIN_ASCII;
 use crate::tokenizer::Tokenizer;
 
-/// Longer ones, where there are any, are left out of masks: the trie is built by recursion.
+/// Maximum length of a token in bytes. Longer tokens are never permitted, because the trie is built
+/// by recursion.
 const MAX_TOKEN_BYTES: usize = 1024;
 
-/// Plain tokens of so many characters or fewer are kept apart from all others. Few tokens are
-/// longer than the last.
+/// Length limits in characters of the plain tokens of each slice. Few tokens are longer than the
+/// last.
 const PLAIN_CHARACTERS: [usize; 3] = [6, 16, 32];
 
 const NO_TOKEN: u32 = u32::MAX;
 
-/// See the module's text.
+/// Vocabulary of a tokenizer; see the module documentation.
 pub struct Vocabulary {
     bytes: Vec<u8>,
-    /// Each token's own, by token; empty for those that no text has.
-    spellings: Vec<Range<u32>>,
-    /// Tokens with the same bytes as another one, which stands in the tries.
-    same: HashMap<u32, Vec<u32>>,
+    /// Byte range of each token in `bytes`; empty for tokens that never occur in text.
+    ranges: Vec<Range<u32>>,
+    /// Further tokens with the same bytes as a token in the tries.
+    duplicates: HashMap<u32, Vec<u32>>,
     end_tokens: Vec<u32>,
     all: Slice,
-    /// In the order of [`PLAIN_CHARACTERS`].
+    /// Slices in the order of [`PLAIN_CHARACTERS`].
     slices: [Slice; PLAIN_CHARACTERS.len()],
 }
 
-/// A vocabulary, where some plain tokens are known to fit.
+/// Vocabulary, split into plain tokens that are permitted and all others.
 pub(super) struct Slice {
     pub(super) fitting: Mask,
-    /// All others, in the order of a walk: children follow their parent.
+    /// Trie of all other tokens in depth-first order: children follow their parent.
     pub(super) others: Vec<TrieNode>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrieNode {
     pub(super) byte: u8,
-    /// One past the last node below this one.
+    /// Index after the last node of this subtree.
     pub(super) end: u32,
     token: u32,
 }
 
 impl TrieNode {
-    /// The token that ends here.
+    /// Returns the token that ends at this node.
     pub(super) fn token(&self) -> Option<u32> {
         (self.token != NO_TOKEN).then_some(self.token)
     }
@@ -63,92 +64,93 @@ impl fmt::Debug for Vocabulary {
     }
 }
 
-/// What a token adds to a text, and the token.
-type Spelled = (Box<[u8]>, u32);
+/// Bytes of a token, and the token.
+type Spelling = (Box<[u8]>, u32);
 
 impl Vocabulary {
-    /// `size` is the model's, which may have more tokens than the tokenizer. `None` where the
-    /// tokenizer does not say what bytes its tokens stand for.
+    /// Creates the vocabulary of a tokenizer. `size` is the model's vocabulary size, which may
+    /// exceed the tokenizer's. `None` if the bytes of the tokens are unknown.
     pub fn new(tokenizer: &Tokenizer, size: usize) -> Option<Self> {
-        if !tokenizer.spells_text() {
+        if !tokenizer.decodes_by_concatenation() {
             return None;
         }
-        let spelled = |token: u32| {
+        let spelling = |token: u32| {
             if tokenizer.is_eos(token) {
                 return Vec::new();
             }
-            let spelled = tokenizer.spelled(token);
+            let spelling = tokenizer.standalone_bytes(token);
             if tokenizer.is_special(token) {
-                std::iter::once(SPECIAL).chain(spelled).collect()
-            } else if spelled.contains(&SPECIAL) {
-                // No part of any text.
+                std::iter::once(SPECIAL).chain(spelling).collect()
+            } else if spelling.contains(&SPECIAL) {
+                // No UTF-8 text contains this byte.
                 Vec::new()
             } else {
-                spelled
+                spelling
             }
         };
-        let tokens = (0..u32::try_from(size).ok()?).map(spelled);
+        let tokens = (0..u32::try_from(size).ok()?).map(spelling);
         Some(Self::of(tokens, tokenizer.eos_token_ids().to_vec()))
     }
 
-    /// From what each token adds to a text: nothing, where no text has it.
+    /// Creates a vocabulary from the bytes of each token; empty for tokens that never occur in
+    /// text.
     pub(super) fn of(tokens: impl IntoIterator<Item = Vec<u8>>, end_tokens: Vec<u32>) -> Self {
-        let (mut bytes, mut spellings, mut sorted) = (Vec::new(), Vec::new(), Vec::new());
-        for (token, spelled) in (0_u32..).zip(tokens) {
+        let (mut bytes, mut ranges, mut sorted) = (Vec::new(), Vec::new(), Vec::new());
+        for (token, spelling) in (0_u32..).zip(tokens) {
             let begin = bytes.len() as u32;
-            if (1..=MAX_TOKEN_BYTES).contains(&spelled.len()) {
-                bytes.extend_from_slice(&spelled);
-                sorted.push((spelled.into(), token));
+            if (1..=MAX_TOKEN_BYTES).contains(&spelling.len()) {
+                bytes.extend_from_slice(&spelling);
+                sorted.push((spelling.into(), token));
             }
-            spellings.push(begin..bytes.len() as u32);
+            ranges.push(begin..bytes.len() as u32);
         }
         sorted.sort_unstable();
-        let mut same: HashMap<u32, Vec<u32>> = HashMap::new();
-        sorted.dedup_by(|(later, token), (kept, first): &mut Spelled| {
+        let mut duplicates: HashMap<u32, Vec<u32>> = HashMap::new();
+        sorted.dedup_by(|(later, token), (kept, first): &mut Spelling| {
             let is_same = later == kept;
             if is_same {
-                same.entry(*first).or_default().push(*token);
+                duplicates.entry(*first).or_default().push(*token);
             }
             is_same
         });
-        let slice = |fits: &dyn Fn(&[u8]) -> bool| Slice::new(&sorted, &same, spellings.len(), fits);
+        let slice = |fits: &dyn Fn(&[u8]) -> bool| Slice::new(&sorted, &duplicates, ranges.len(), fits);
         Self {
             all: slice(&|_| false),
             slices: PLAIN_CHARACTERS.map(|most| {
                 slice(&|bytes| plain_characters(bytes).is_some_and(|characters| characters <= most))
             }),
             bytes,
-            spellings,
-            same,
+            ranges,
+            duplicates,
             end_tokens,
         }
     }
 
     pub(super) fn size(&self) -> usize {
-        self.spellings.len()
+        self.ranges.len()
     }
 
     pub(super) fn end_tokens(&self) -> &[u32] {
         &self.end_tokens
     }
 
-    /// What a token adds to a text; `None` for one that no text has.
+    /// Returns the bytes of a token; `None` if the token never occurs in text.
     pub(super) fn bytes(&self, token: u32) -> Option<&[u8]> {
-        let Range { start, end } = self.spellings.get(token as usize)?.clone();
+        let Range { start, end } = self.ranges.get(token as usize)?.clone();
         (start < end).then(|| &self.bytes[start as usize..end as usize])
     }
 
-    /// Tokens that are written like this one, itself left out.
-    pub(super) fn same(&self, token: u32) -> &[u32] {
-        self.same.get(&token).map_or(&[], Vec::as_slice)
+    /// Returns the other tokens with the same bytes.
+    pub(super) fn duplicates(&self, token: u32) -> &[u32] {
+        self.duplicates.get(&token).map_or(&[], Vec::as_slice)
     }
 
-    /// The most plain characters that it is worth to know of.
+    /// Largest number of plain characters that a slice distinguishes.
     pub(super) fn most_plain_characters() -> usize {
         PLAIN_CHARACTERS[PLAIN_CHARACTERS.len() - 1]
     }
 
-    /// What to begin with where so many plain characters may follow, whichever they are.
+    /// Returns the slice for a position where this number of arbitrary plain characters may follow.
     pub(super) fn slice(&self, plain_characters: usize) -> &Slice {
         let enough = PLAIN_CHARACTERS
             .iter()
@@ -159,8 +161,8 @@ impl Vocabulary {
 
 impl Slice {
     fn new(
-        tokens: &[Spelled],
-        same: &HashMap<u32, Vec<u32>>,
+        tokens: &[Spelling],
+        duplicates: &HashMap<u32, Vec<u32>>,
         size: usize,
         fits: &dyn Fn(&[u8]) -> bool,
     ) -> Self {
@@ -172,8 +174,8 @@ impl Slice {
         for (bytes, token) in tokens {
             if fits(bytes) {
                 slice.fitting.allow(*token);
-                for same in same.get(token).into_iter().flatten() {
-                    slice.fitting.allow(*same);
+                for duplicate in duplicates.get(token).into_iter().flatten() {
+                    slice.fitting.allow(*duplicate);
                 }
             } else {
                 others.push((bytes, *token));
@@ -183,7 +185,7 @@ impl Slice {
         slice
     }
 
-    /// Adds sorted tokens that agree in their first `depth` bytes and have more.
+    /// Adds sorted tokens with the same first `depth` bytes and at least one more.
     fn grow(&mut self, mut tokens: &[(&[u8], u32)], depth: usize) {
         while let Some((first, _)) = tokens.first() {
             let byte = first[depth];
@@ -198,13 +200,13 @@ impl Slice {
             });
             self.grow(&group[usize::from(whole.is_some())..], depth + 1);
             self.others[place].end =
-                u32::try_from(self.others.len()).expect("fewer than 2^32 bytes of tokens");
+                u32::try_from(self.others.len()).expect("a vocabulary has fewer than 2^32 bytes");
             tokens = others;
         }
     }
 }
 
-/// How many characters these bytes are, where all are plain; see [`PLAIN_ASCII`].
+/// Number of characters, if all are plain; see [`PLAIN_ASCII`].
 fn plain_characters(bytes: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(bytes).ok()?;
     let plain = |c: char| match u8::try_from(c).ok().filter(u8::is_ascii) {

@@ -7,5 +7,6 @@ pub(crate) const MESSAGE: &str = "<|message|>";
 pub(crate) const END: &str = "<|end|>";
 pub(crate) const CALL: &str = "<|call|>";
 pub(crate) const RETURN: &str = "<|return|>";
-/// `<|call|>` and `<|return|>` end the text and are not seen where the model's files say so.
+/// All markers. `<|call|>` and `<|return|>` are missing in the text if the model's files declare
+/// them as end-of-sequence tokens.
 pub(crate) const MARKERS: &[&str] = &[START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN];

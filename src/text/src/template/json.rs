@@ -1,4 +1,4 @@
-//! The filter `tojson`: Python's `json.dumps`, as transformers gives it to templates.
+//! Filter `tojson`: Python's `json.dumps`, as transformers provides it to templates.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
-/// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, where
-/// nothing else is said.
+/// Serializes with the defaults of transformers:
+/// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let ensure_ascii: Option<bool> = kwargs.get("ensure_ascii")?;
     let indent: Option<usize> = kwargs.get("indent")?;
@@ -24,10 +24,10 @@ pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     if let Some(separators) = separators {
         style.separators = <[String; 2]>::try_from(separators)
             .map(Some)
-            .map_err(|_| failed("separators must be two texts".to_owned()))?;
+            .map_err(|_| failed("separators must be two strings".to_owned()))?;
     }
     let text = if sort_keys == Some(true) {
-        // serde_json's own map is sorted.
+        // serde_json's map is sorted.
         serde_json::to_value(value).and_then(|sorted| dumps(&sorted, style))
     } else {
         dumps(value, style)
@@ -35,12 +35,12 @@ pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     text.map_err(|err| failed(err.to_string()))
 }
 
-/// The arguments of `json.dumps`.
+/// Arguments of `json.dumps`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Style {
     ensure_ascii: bool,
     indent: Option<usize>,
-    /// Between items, and between a name and its value.
+    /// Separators between items, and between a name and its value.
     separators: Option<[String; 2]>,
 }
 
@@ -68,7 +68,7 @@ struct PythonFormatter {
     item: String,
     name: String,
     depth: usize,
-    /// Of the innermost list or object.
+    /// The innermost list or object is empty so far.
     is_empty: bool,
 }
 
@@ -151,7 +151,7 @@ impl Formatter for PythonFormatter {
     }
 }
 
-/// The shortest digits that are this number, as Python writes them.
+/// Formats a number with the fewest digits that represent it, as Python does.
 fn float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

@@ -1,5 +1,4 @@
-//! Methods of Python's texts and lists that templates call, beside those that minijinja's
-//! contributors have.
+//! Methods of Python's strings and lists for templates, in addition to those of minijinja-contrib.
 
 use minijinja::value::{Kwargs, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
@@ -26,7 +25,7 @@ pub(super) fn call_method(
             let separator = separator.or(named.get("sep")?);
             let most = most.or(named.get("maxsplit")?);
             named.assert_all_used()?;
-            // Below 0, as many as there are.
+            // A negative limit means no limit.
             let most = most.and_then(|most| usize::try_from(most).ok());
             Ok(rsplit(text, separator, most)?.into_iter().collect())
         }
@@ -38,7 +37,7 @@ pub(super) fn call_method(
         (None, "index") if value.kind() == ValueKind::Seq => {
             let (item,): (Value,) = from_args(args)?;
             let at = value.try_iter()?.position(|own| own == item);
-            Ok(at.ok_or_else(|| invalid("the list has no such item"))?.into())
+            Ok(at.ok_or_else(|| invalid("the item is not in the list"))?.into())
         }
         (_, _) => unknown_method_callback(state, value, method, args),
     }
@@ -48,7 +47,7 @@ fn invalid(problem: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
 }
 
-/// Split at most so many times, from the end; without separator, at white space.
+/// Splits from the end, at most `most` times. Without a separator, splits at white space.
 fn rsplit<'a>(text: &'a str, separator: Option<&str>, most: Option<usize>) -> Result<Vec<&'a str>, Error> {
     let most = most.unwrap_or(usize::MAX);
     let mut parts: Vec<&str> = match separator {

@@ -10,10 +10,10 @@ fn now() -> Zoned {
 
 fn special_tokens(bos: Option<&str>, eos: Option<&str>) -> BTreeMap<String, String> {
     let named = [("bos_token", bos), ("eos_token", eos)];
-    let given = named
+    let present = named
         .into_iter()
         .filter_map(|(name, token)| Some((name.to_owned(), token?.to_owned())));
-    given.collect()
+    present.collect()
 }
 
 fn in_order(messages: &Value) -> Vec<Json> {
@@ -35,7 +35,7 @@ fn render(source: &str, messages: &Value) -> Result<String, RenderError> {
 }
 
 #[test]
-fn chats_of_the_reference() {
+fn chat_prompts_match_reference() {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let read =
         |path: &str| -> Value { serde_json::from_slice(&std::fs::read(root.join(path)).unwrap()).unwrap() };
@@ -59,7 +59,7 @@ fn chats_of_the_reference() {
     }
 }
 
-/// What was recorded from transformers.
+/// Fixtures recorded from transformers.
 #[derive(serde::Deserialize)]
 struct Recorded {
     snippet_messages: Vec<Json>,
@@ -73,7 +73,7 @@ struct Snippet {
     text: String,
 }
 
-/// A published template.
+/// Published template.
 #[derive(serde::Deserialize)]
 struct Published {
     template: String,
@@ -101,7 +101,7 @@ fn recorded() -> Recorded {
 }
 
 #[test]
-fn published_templates_as_the_reference_renders_them() {
+fn published_templates_match_reference() {
     let now = now();
     for model in recorded().published {
         let file = fixtures().join(format!("templates/{}.jinja", model.template));
@@ -131,9 +131,9 @@ fn published_templates_as_the_reference_renders_them() {
     }
 }
 
-/// Clients' texts have become objects before a template sees them.
+/// The template receives the arguments of calls as objects, although clients send strings.
 #[test]
-fn arguments_are_texts_for_templates_that_want_them_so() {
+fn renders_arguments_as_strings_if_the_template_requires_it() {
     let now = now();
     let mut calls = 0;
     for model in recorded().published {
@@ -168,9 +168,9 @@ fn arguments_are_texts_for_templates_that_want_them_so() {
     assert!(calls > 10);
 }
 
-/// gpt-oss's template refuses reasoning beside content where there is a call.
+/// The template of gpt-oss rejects reasoning and content next to a call.
 #[test]
-fn a_turn_that_the_template_refuses_with_its_reasoning_goes_without() {
+fn omits_reasoning_that_the_template_rejects() {
     let file = fixtures().join("templates/gptoss.jinja");
     let template =
         ChatTemplate::compile("chat_template.jinja", &std::fs::read_to_string(file).unwrap()).unwrap();
@@ -198,7 +198,7 @@ fn a_turn_that_the_template_refuses_with_its_reasoning_goes_without() {
 }
 
 #[test]
-fn what_templates_use_one_by_one() {
+fn template_snippets_match_reference() {
     let recorded = recorded();
     let now = now();
     for Snippet { source, text } in recorded.snippets {
@@ -216,14 +216,14 @@ fn what_templates_use_one_by_one() {
 }
 
 #[test]
-fn what_python_refuses_is_refused() {
+fn rejects_what_python_rejects() {
     for (source, problem) in [
         ("{{ 'a'.index('b') }}", "substring not found"),
-        ("{{ ['a'].index('b') }}", "the list has no such item"),
+        ("{{ ['a'].index('b') }}", "the item is not in the list"),
         ("{{ 'a'.rsplit('') }}", "empty separator"),
         (
             "{{ [] | tojson(separators=[',']) }}",
-            "tojson: separators must be two texts",
+            "tojson: separators must be two strings",
         ),
     ] {
         let err = render(source, &json!([])).unwrap_err();
@@ -232,20 +232,20 @@ fn what_python_refuses_is_refused() {
 }
 
 #[test]
-fn a_template_may_refuse() {
+fn raise_exception_becomes_the_error() {
     let err = render("{{ raise_exception('roles must alternate') }}", &json!([])).unwrap_err();
     assert_eq!(err.to_string(), "roles must alternate");
 }
 
 #[test]
-fn a_template_that_never_ends_is_cut_off() {
+fn limits_instructions_of_a_template() {
     let source = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
     let err = render(source, &json!([])).unwrap_err();
     assert!(err.to_string().contains("fuel"), "{err}");
 }
 
 #[test]
-fn a_broken_template_names_its_file() {
+fn compile_error_names_the_file() {
     let err = ChatTemplate::compile("chat_template.jinja", "{% if %}").unwrap_err();
     assert!(
         err.to_string()
@@ -255,7 +255,7 @@ fn a_broken_template_names_its_file() {
 }
 
 #[test]
-fn templates_by_name() {
+fn finds_templates_by_name() {
     let several = json!({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]});
     let sources = |default: &str, tool_use: Option<&str>| {
         Some(Sources {
@@ -280,7 +280,7 @@ fn templates_by_name() {
 }
 
 #[test]
-fn requests_may_name_variables() {
+fn renders_variables_of_the_request() {
     let template = ChatTemplate::compile(
         "x",
         "{{ effort }}{% if enable_thinking is false %}, quick{% endif %}",
@@ -300,9 +300,9 @@ fn requests_may_name_variables() {
     assert_eq!(rendered, "low, quick");
 }
 
-/// Downloads bring templates: one must not end the worker.
+/// Templates are downloaded: an invalid one must not crash the worker.
 #[test]
-fn an_unclosed_mark_is_an_error_of_the_template() {
+fn rejects_template_with_unclosed_tag() {
     for source in ["{%}", "{% generation %}{%}", "{%-}", "a {%"] {
         assert!(
             ChatTemplate::compile("chat_template.jinja", source).is_err(),
@@ -311,9 +311,9 @@ fn an_unclosed_mark_is_an_error_of_the_template() {
     }
 }
 
-/// As gpt-oss's has it.
+/// The template of gpt-oss requires a description.
 #[test]
-fn a_tool_without_a_description_has_an_empty_one() {
+fn adds_empty_description_to_tools_without_one() {
     let source =
         "{% for tool in tools %}{{ '// ' + tool.function.description + tool.function.name }}{% endfor %}";
     let template = ChatTemplate::compile("chat_template.jinja", source).unwrap();

@@ -22,8 +22,8 @@ fn guide() -> Tokenizer {
     Tokenizer::new(&bytes, config.as_ref(), generation.as_ref(), &[2, 0]).unwrap()
 }
 
-/// A sentencepiece-style tokenizer as Llama 2 has it: `▁` for spaces, one token per byte for
-/// everything unknown.
+/// Sentencepiece-style tokenizer like that of Llama 2: `▁` for spaces, one token per byte for
+/// unknown characters.
 fn sentencepiece() -> Tokenizer {
     let mut vocab = json!({"<unk>": 0, "<s>": 1, "</s>": 2});
     for byte in 0..=255_u32 {
@@ -62,7 +62,7 @@ fn stream(tokenizer: &Tokenizer, tokens: &[u32]) -> (Vec<String>, String) {
 }
 
 #[test]
-fn decodings_of_the_reference() {
+fn decoding_matches_reference() {
     let fixture = json(&root().join("e2e/fixtures/chat.json")).unwrap();
     let tokenizer = guide();
     for case in fixture["decode"].as_array().unwrap() {
@@ -77,7 +77,7 @@ fn decodings_of_the_reference() {
 }
 
 #[test]
-fn prompts_of_the_reference() {
+fn encoding_matches_reference() {
     let fixture = json(&root().join("e2e/fixtures/chat.json")).unwrap();
     let tokenizer = guide();
     for case in fixture["chat"].as_array().unwrap() {
@@ -87,7 +87,7 @@ fn prompts_of_the_reference() {
 }
 
 #[test]
-fn every_file_may_name_an_end() {
+fn merges_eos_tokens_of_all_files() {
     assert_eq!(guide().eos_token_ids, [0, 2]);
     let generation = json!({"eos_token_id": 7});
     let bytes = std::fs::read(root().join("examples/models/guide/tokenizer.json")).unwrap();
@@ -97,7 +97,7 @@ fn every_file_may_name_an_end() {
 }
 
 #[test]
-fn unusable_files_are_named() {
+fn error_names_the_invalid_file() {
     let message = |tokenizer: &[u8], config: Value| {
         Tokenizer::new(tokenizer, Some(&config), None, &[])
             .unwrap_err()
@@ -112,7 +112,7 @@ fn unusable_files_are_named() {
 }
 
 #[test]
-fn tokens_have_the_names_that_templates_know() {
+fn special_tokens_have_their_template_names() {
     let config = json!({
         "bos_token": {"content": "<s>"}, "pad_token": null, "unk_token": "<unk>", "add_bos_token": true,
         "extra_special_tokens": {"image": "<image>"}
@@ -131,7 +131,7 @@ fn tokens_have_the_names_that_templates_know() {
 }
 
 #[test]
-fn few_added_tokens_may_be_beyond_the_model() {
+fn permits_few_added_tokens_without_embedding() {
     let with_added = |count: u32| {
         let bytes = std::fs::read(root().join("examples/models/guide/tokenizer.json")).unwrap();
         let mut file: Value = serde_json::from_slice(&bytes).unwrap();
@@ -142,25 +142,25 @@ fn few_added_tokens_may_be_beyond_the_model() {
         file["added_tokens"].as_array_mut().unwrap().extend(added);
         Tokenizer::new(file.to_string().as_bytes(), None, None, &[]).unwrap()
     };
-    assert_eq!(guide().check_fits(1024).unwrap(), None);
-    assert_eq!(with_added(2).check_fits(1026).unwrap(), None);
-    assert_eq!(with_added(2).check_fits(1024).unwrap(), Some(1024));
-    assert_eq!(with_added(2).check_fits(1025).unwrap(), Some(1025));
+    assert_eq!(guide().check_vocab_size(1024).unwrap(), None);
+    assert_eq!(with_added(2).check_vocab_size(1026).unwrap(), None);
+    assert_eq!(with_added(2).check_vocab_size(1024).unwrap(), Some(1024));
+    assert_eq!(with_added(2).check_vocab_size(1025).unwrap(), Some(1025));
     for (tokenizer, vocab_size, tokens) in [(guide(), 1000, 1024), (with_added(100), 1024, 1124)] {
         assert_eq!(
-            tokenizer.check_fits(vocab_size).unwrap_err().to_string(),
+            tokenizer.check_vocab_size(vocab_size).unwrap_err().to_string(),
             format!(
-                "tokenizer.json has {tokens} tokens, config.json a vocab_size of {vocab_size}: the files belong to different models"
+                "tokenizer.json has {tokens} tokens but config.json has vocab_size {vocab_size}: the files belong to different models"
             )
         );
     }
 }
 
 #[test]
-fn bytes_that_are_no_text_take_nothing_else_away() {
+fn invalid_bytes_do_not_affect_other_text() {
     let tokenizer = sentencepiece();
     let byte = |byte: u32| byte + 3;
-    // A new line, the beginning of a character, and a word.
+    // A line break, the beginning of a character, and a word.
     let (pieces, rest) = stream(&tokenizer, &[byte(0x0a), byte(0xc3), 262]);
     assert_eq!(
         (pieces.as_slice(), rest.as_str()),
@@ -169,15 +169,15 @@ fn bytes_that_are_no_text_take_nothing_else_away() {
 }
 
 #[test]
-fn what_is_held_does_not_grow_with_the_answer() {
+fn withheld_state_does_not_grow() {
     let bytes = std::fs::read(root().join("examples/models/guide/tokenizer.json")).unwrap();
     let mut file: Value = serde_json::from_slice(&bytes).unwrap();
     file["decoder"] = json!({"type": "Sequence", "decoders": [file["decoder"]]});
     let nested = Tokenizer::new(file.to_string().as_bytes(), None, None, &[]).unwrap();
     let stray = nested.token_id("\u{ff}").unwrap();
     let replaced = "\u{fffd}".repeat(300);
-    // Special tokens, ones that the tokenizer does not know, and bytes that are no text.
-    for (tokenizer, token, said) in [
+    // Special tokens, unknown tokens, and bytes that are not UTF-8.
+    for (tokenizer, token, expected) in [
         (&sentencepiece(), 2, ""),
         (&sentencepiece(), 9999, ""),
         (&sentencepiece(), 0xff + 3, replaced.as_str()),
@@ -189,43 +189,43 @@ fn what_is_held_does_not_grow_with_the_answer() {
             text.push_str(&detokenizer.push(tokenizer, token).unwrap());
         }
         assert!(format!("{detokenizer:?}").len() < 400, "{detokenizer:?}");
-        assert_eq!(text + &detokenizer.flush(tokenizer).unwrap(), said, "{token}");
+        assert_eq!(text + &detokenizer.flush(tokenizer).unwrap(), expected, "{token}");
     }
 }
 
 #[test]
-fn bytes_spread_over_tokens_come_out_whole() {
+fn decodes_characters_that_span_tokens() {
     let tokenizer = sentencepiece();
     let ids = tokenizer.encode_prompt("a €b").unwrap();
     let (pieces, rest) = stream(&tokenizer, &ids);
     assert_eq!((pieces.concat().as_str(), rest.as_str()), ("a €b", ""));
-    // Three bytes of the sign, shown with the last.
+    // The character has three bytes and is returned with the last.
     assert_eq!(pieces.iter().filter(|piece| piece.is_empty()).count(), 2);
 }
 
 #[test]
-fn a_text_that_begins_begins_without_a_space() {
+fn text_starts_without_a_space_unless_it_continues_a_prompt() {
     let tokenizer = sentencepiece();
     let ids = tokenizer.encode_prompt("a").unwrap();
-    // No prompt, one without text, and one that ends within a character.
+    // No prompt, one without text, and one that ends inside a character.
     for prompt in [&[][..], &[1], &[0xe2 + 3, 0x82 + 3]] {
         let detokenizer = Detokenizer::new(&tokenizer, &[].into());
         let piece = detokenizer
-            .going_on_with(&tokenizer, prompt)
+            .after_prompt(&tokenizer, prompt)
             .push(&tokenizer, ids[0]);
         assert_eq!(piece.unwrap(), "a", "{prompt:?}");
     }
     let detokenizer = Detokenizer::new(&tokenizer, &[].into());
-    let behind = [ids[0], 1, 2];
+    let after = [ids[0], 1, 2];
     let piece = detokenizer
-        .going_on_with(&tokenizer, &behind)
+        .after_prompt(&tokenizer, &after)
         .push(&tokenizer, ids[0]);
-    assert_eq!(piece.unwrap(), " a", "special tokens are no text");
+    assert_eq!(piece.unwrap(), " a", "special tokens are ignored");
 }
 
 proptest! {
     #[test]
-    fn pieces_make_up_the_text(text in "[ab é€👋\n]{0,12}") {
+    fn pieces_form_the_text(text in "[ab é€👋\n]{0,12}") {
         for tokenizer in [guide(), sentencepiece()] {
             let ids = tokenizer.encode_prompt(&text).unwrap();
             let (pieces, rest) = stream(&tokenizer, &ids);
@@ -233,31 +233,30 @@ proptest! {
         }
     }
 
-    /// However a text is cut between two characters, the parts make it up again: no space is lost
-    /// at the cut.
+    /// A text that is split between two characters is preserved, including spaces at the split.
     #[test]
-    fn an_answer_goes_on_with_its_prompt(text in "[ab é€👋]{2,12}", cut in 1_usize..24) {
+    fn answer_continues_its_prompt(text in "[ab é€👋]{2,12}", cut in 1_usize..24) {
         let tokenizer = sentencepiece();
         let ids = tokenizer.encode_prompt(&text).unwrap();
         let (prompt, answer) = ids.split_at(cut.min(ids.len()));
-        let said = tokenizer.decode(prompt).unwrap();
-        prop_assume!(!said.is_empty() && text.starts_with(&said));
-        let mut detokenizer = Detokenizer::new(&tokenizer, &[].into()).going_on_with(&tokenizer, prompt);
+        let start = tokenizer.decode(prompt).unwrap();
+        prop_assume!(!start.is_empty() && text.starts_with(&start));
+        let mut detokenizer = Detokenizer::new(&tokenizer, &[].into()).after_prompt(&tokenizer, prompt);
         let pieces: String = answer.iter().map(|token| detokenizer.push(&tokenizer, *token).unwrap()).collect();
-        prop_assert_eq!(said + &pieces + &detokenizer.flush(&tokenizer).unwrap(), text);
+        prop_assert_eq!(start + &pieces + &detokenizer.flush(&tokenizer).unwrap(), text);
     }
 
     #[test]
-    fn any_tokens_make_text_without_partial_characters(ids in proptest::collection::vec(0_u32..1024, 0..24)) {
+    fn decodes_any_tokens_without_partial_characters(ids in proptest::collection::vec(0_u32..1024, 0..24)) {
         let tokenizer = guide();
         let (pieces, rest) = stream(&tokenizer, &ids);
         prop_assert_eq!(pieces.concat() + &rest, tokenizer.decode(&ids).unwrap());
     }
 
-    /// Of bytes in a row that are no text, decoders say nothing but U+FFFD, whatever else is among
-    /// them; here, each part that is none is one.
+    /// For a run of byte tokens that is not UTF-8, the decoder of the library returns only U+FFFD.
+    /// The detokeniser returns one U+FFFD per invalid part.
     #[test]
-    fn pieces_of_any_bytes_make_up_the_text(ids in proptest::collection::vec(0_u32..270, 0..40)) {
+    fn pieces_of_any_bytes_form_the_text(ids in proptest::collection::vec(0_u32..270, 0..40)) {
         let tokenizer = sentencepiece();
         let mut valid: Vec<u32> = Vec::new();
         let known: Vec<u32> = ids.iter().copied().filter(|id| (3..265).contains(id)).collect();

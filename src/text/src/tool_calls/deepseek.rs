@@ -1,6 +1,5 @@
-//! DeepSeek's calls: a section of calls, each between marks of its own. V3 and R1 write a kind
-//! before the name and put the arguments into a block of code; V3.1 writes name and arguments
-//! alone.
+//! Tool call format of DeepSeek: a section of marked calls. V3 and R1 write the type before the
+//! name and put the arguments into a code block. V3.1 writes only name and arguments.
 
 use super::{Arguments, Head, is_name};
 
@@ -9,7 +8,7 @@ pub(crate) const SECTION_END: &str = "<｜tool▁calls▁end｜>";
 pub(crate) const CALL: &str = "<｜tool▁call▁begin｜>";
 pub(crate) const CALL_END: &str = "<｜tool▁call▁end｜>";
 pub(crate) const SEPARATOR: &str = "<｜tool▁sep｜>";
-/// Around V3's arguments.
+/// Code fence around the arguments of V3.
 pub(crate) const FENCE: (&str, &str) = ("```json\n", "\n```");
 pub(super) const MARKERS: &[&str] = &[SECTION, SECTION_END, CALL, CALL_END, SEPARATOR];
 

@@ -1,17 +1,19 @@
-//! Calls of GLM-4 (0414): an answer that is a function's name, a line break and the arguments. Its
-//! template knows neither `tool_calls` nor the role of results: a call is a message of the
-//! assistant whose `metadata` is the name.
+//! Tool call format of GLM-4 (0414): the answer is a function's name, a line break and the
+//! arguments.
+//!
+//! The template supports neither `tool_calls` nor the role `tool`: a call is an assistant message
+//! with the name in `metadata`.
 
 use super::{Arguments, Head};
 use rooflet_inference_api::openai::json::{Json, Members};
 use rooflet_inference_api::openai::tools::Function;
 
-/// Whether a template writes calls so.
-pub(super) fn is_of(template: &str) -> bool {
+/// Returns true if a template has this format.
+pub(super) fn matches_template(template: &str) -> bool {
     template.contains("<|observation|>") && template.contains("metadata") && !template.contains("tool_calls")
 }
 
-/// Plain answers begin with a line break, as the template writes them.
+/// Parses the beginning of an answer. Answers without a call start with a line break.
 pub(super) fn head(text: &str, functions: &[Function]) -> Head {
     let mut may_be_one = false;
     for function in functions {
@@ -38,7 +40,7 @@ pub(super) fn head(text: &str, functions: &[Function]) -> Head {
     }
 }
 
-/// The conversation as such a template reads it.
+/// Converts a conversation to the messages of such a template.
 pub fn turns(messages: &[Json]) -> Vec<Json> {
     let mut turns = Vec::with_capacity(messages.len());
     for message in messages {
@@ -65,8 +67,7 @@ pub fn turns(messages: &[Json]) -> Vec<Json> {
 fn called(call: &Json) -> Json {
     let call = call.get("function").unwrap_or(call);
     let member = |name: &str| call.get(name).cloned().unwrap_or(Json::Null);
-    let arguments =
-        serde_json::to_string(&member("arguments")).expect("names are strings and memory does not fail");
+    let arguments = serde_json::to_string(&member("arguments")).expect("JSON values serialize");
     Json::Object(Members::new([
         ("role", "assistant".into()),
         ("metadata", member("name")),
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_and_results_are_messages_of_their_own() {
+    fn calls_and_results_become_separate_messages() {
         let messages: Vec<Json> = serde_json::from_str(
             r#"[{"role": "user", "content": "Now?"},
                 {"role": "assistant", "content": "", "tool_calls": [

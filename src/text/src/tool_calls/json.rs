@@ -1,4 +1,4 @@
-//! Calls written as JSON objects. Their arguments are kept as the model wrote them.
+//! Tool calls as JSON objects. Arguments are kept as the model wrote them.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{Reading, ToolCall};
 
-/// `{"name": …, "arguments": {…}}`; `parameters` is Llama's word for them.
+/// Call `{"name": …, "arguments": {…}}`. Llama names the arguments `parameters`.
 #[derive(Deserialize)]
 pub(super) struct JsonCall<'a> {
     name: String,
@@ -15,7 +15,7 @@ pub(super) struct JsonCall<'a> {
 }
 
 impl JsonCall<'_> {
-    /// `None` where the arguments are no object.
+    /// Returns `None` if the arguments are not an object.
     pub(super) fn into_call(self) -> Option<ToolCall> {
         if self.name.is_empty() {
             return None;
@@ -34,13 +34,12 @@ impl JsonCall<'_> {
         })
     }
 
-    /// Whether the arguments are there at all.
     pub(super) fn has_arguments(&self) -> bool {
         self.arguments.is_some()
     }
 }
 
-/// A text that is one call.
+/// Parses a text as one call.
 pub(super) fn read(text: &str) -> Reading {
     match serde_json::from_str::<JsonCall<'_>>(text) {
         Ok(call) => call.into_call().map_or(Reading::Malformed, Reading::Call),
@@ -49,30 +48,30 @@ pub(super) fn read(text: &str) -> Reading {
     }
 }
 
-/// Bytes of the value that a text begins with, if that is whole.
+/// Returns the length of the JSON value at the start of a text, if it is complete.
 pub(super) fn end(text: &str) -> Option<usize> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     values.next()?.ok()?;
     Some(values.byte_offset())
 }
 
-/// Whether a text is a JSON object.
+/// Returns true if a text is a JSON object.
 fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
-/// How a call begins.
+/// Result of parsing the beginning of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JsonHead {
-    /// A name, and that many bytes up to the brace of its arguments.
+    /// Name, and the length up to the opening brace of the arguments.
     Name(String, usize),
-    /// It may be one with more text.
+    /// Undecided: more text is needed.
     Unfinished,
-    /// In another way; it can only be read as a whole.
+    /// Another form, which requires the complete text.
     Other,
 }
 
-/// Reads `{"name": "…", "arguments": {`, up to the last brace.
+/// Parses `{"name": "…", "arguments": {`, up to the last brace.
 pub(super) fn head(text: &str) -> JsonHead {
     let mut cursor = Cursor { text, at: 0 };
     match cursor.head() {
@@ -135,17 +134,17 @@ impl Cursor<'_> {
     }
 }
 
-/// Finds the end of an object in text that comes in pieces.
+/// Finds the end of an object in text that arrives in pieces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct JsonScan {
-    /// Objects and lists that are open.
+    /// Number of open objects and lists.
     depth: u32,
     in_string: bool,
     escaped: bool,
 }
 
 impl JsonScan {
-    /// Inside an object.
+    /// Starts inside an object.
     pub(super) fn inside() -> Self {
         Self {
             depth: 1,
@@ -153,8 +152,8 @@ impl JsonScan {
         }
     }
 
-    /// Reads on; where the object ends in this text, the length up to there. No JSON has a `<`
-    /// outside its strings: such a one begins a mark, and ends what was never closed.
+    /// Continues with `text`, and returns the length up to the end of the object. In JSON, `<` only
+    /// occurs in strings. Elsewhere it starts a marker and ends an unclosed object.
     pub(super) fn end_in(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             match byte {

@@ -1,5 +1,5 @@
-//! Kimi K2's calls: a section of calls, each with a name of its own, `functions.NAME:INDEX`, which
-//! answers to it repeat.
+//! Tool call format of Kimi K2: a section of calls, each with an identifier `functions.NAME:INDEX`
+//! that the results repeat.
 
 use super::{Arguments, Head, is_name};
 
@@ -31,7 +31,7 @@ pub(super) fn head(text: &str) -> Head {
     }
 }
 
-/// What the template repeats of the call at this place of an answer.
+/// Returns the identifier of the call at index `place` of the answer, as the template expects it.
 pub(crate) fn call_id(name: &str, place: usize) -> String {
     format!("functions.{name}:{place}")
 }

@@ -1,13 +1,14 @@
-//! Llama 3's calls: JSON objects as the whole answer, several of them separated by `;`.
+//! Tool call format of Llama 3: JSON objects as the complete answer, separated by `;`.
 
 use super::json::{self, JsonCall, JsonHead};
 use super::{Arguments, Head, ToolCall};
 use rooflet_inference_api::openai::tools::Function;
 
-/// Before calls of built-in tools, and of others in some models.
+/// Marker before calls of built-in tools, and in some models before all calls.
 pub(crate) const MARKER: &str = "<|python_tag|>";
 
-/// Other JSON may be an answer in its own right: a call has a known name, and arguments.
+/// Parses the beginning of a call. Other JSON may be content: a call has a known name and
+/// arguments.
 pub(super) fn head(text: &str, functions: &[Function], last: bool) -> Head {
     let known = |name: &str| functions.iter().any(|function| function.name == name);
     match json::head(text) {

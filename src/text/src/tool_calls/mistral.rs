@@ -1,4 +1,4 @@
-//! Mistral's calls: `[TOOL_CALLS]` and a list of JSON objects, or, in newer models,
+//! Tool call format of Mistral: `[TOOL_CALLS]` and a list of JSON objects. Newer models write
 //! `[TOOL_CALLS]NAME[ARGS]{…}` for each call.
 
 use super::json::{self, JsonCall, JsonHead};

@@ -1,5 +1,5 @@
-//! What stands between `<tool_call>` and `</tool_call>`: JSON (Hermes, Qwen), `<function=…>` with
-//! its parameters (Qwen3-Coder), or a name with pairs of keys and values (GLM).
+//! Tool calls between `<tool_call>` and `</tool_call>`: JSON (Hermes, Qwen), `<function=…>` with
+//! parameters (Qwen3-Coder), or a name with pairs of keys and values (GLM).
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(super) fn head(text: &str, functions: &Arc<[Function]>, last: bool) -> Head 
     if FUNCTION.starts_with(trimmed) {
         return Head::Unfinished;
     }
-    // Any text would be a name.
+    // Only known functions count, because any text could be a name.
     let known = |name: &str| functions.iter().any(|function| function.name == name);
     match trimmed.find(['\n', '<']) {
         Some(end) if known(trimmed[..end].trim()) => {
@@ -59,21 +59,20 @@ pub(super) fn head(text: &str, functions: &Arc<[Function]>, last: bool) -> Head 
     }
 }
 
-/// JSON whose members come in an unusual order.
+/// Parses JSON with its members in an unusual order.
 fn whole(text: &str, last: bool) -> Head {
-    // A closing marker may be part of an argument.
+    // An argument may contain the closing marker.
     let Some(end) = json::end(text) else {
         return match json::read(text) {
             Reading::Unfinished if !last => Head::Unfinished,
             Reading::Call(_) | Reading::Unfinished | Reading::Malformed => Head::NoCall,
         };
     };
-    let behind = text[end..].trim_start();
-    // Many models end their answer where the closing marker should be, and some write another call
-    // there.
-    let closed = behind.starts_with(CLOSE) || behind.starts_with('{') || (last && behind.is_empty());
+    let after = text[end..].trim_start();
+    // Many models end their answer without the closing marker, or write another call instead.
+    let closed = after.starts_with(CLOSE) || after.starts_with('{') || (last && after.is_empty());
     if !closed {
-        return match !last && CLOSE.starts_with(behind) {
+        return match !last && CLOSE.starts_with(after) {
             true => Head::Unfinished,
             false => Head::NoCall,
         };
@@ -81,7 +80,7 @@ fn whole(text: &str, last: bool) -> Head {
     match json::read(&text[..end]) {
         Reading::Call(call) => Head::Whole {
             calls: vec![call],
-            used: text.len() - behind.len(),
+            used: text.len() - after.len(),
         },
         Reading::Unfinished | Reading::Malformed => Head::NoCall,
     }
@@ -95,25 +94,25 @@ enum Style {
     Pairs,
 }
 
-/// Arguments that come as text; what kind of values they are is for the function's schema to say.
-/// They are told as a JSON object, member by member.
+/// Arguments as text between tags. The function's schema determines the type of each value. The
+/// result is a JSON object, member by member.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TagArguments {
     functions: Arc<[Function]>,
-    /// Of the function, where it is known.
+    /// Index of the function, if it is known.
     place: Option<usize>,
     style: Style,
-    /// Names of members that have been told.
-    told: Vec<String>,
+    /// Names of the members in the result so far.
+    written: Vec<String>,
     /// The text ended inside a member.
     cut: bool,
 }
 
-/// What a step made of the text.
-pub(super) struct Told {
-    /// Of the arguments' JSON.
+/// Result of one parse step.
+pub(super) struct ParsedArguments {
+    /// Next part of the arguments as JSON.
     pub(super) json: String,
-    /// Bytes of the text.
+    /// Consumed bytes of the text.
     pub(super) used: usize,
     pub(super) ended: bool,
 }
@@ -124,13 +123,13 @@ impl TagArguments {
             place: functions.iter().position(|function| function.name == name),
             functions,
             style,
-            told: Vec::new(),
+            written: Vec::new(),
             cut: false,
         }
     }
 
-    /// Reads as many members as there are. One that is cut off at the end is not told.
-    pub(super) fn read(&mut self, text: &str, last: bool) -> Told {
+    /// Parses all complete members. A member that is cut off at the end of the text is dropped.
+    pub(super) fn read(&mut self, text: &str, last: bool) -> ParsedArguments {
         let mut json = String::new();
         let mut rest = text;
         let ended = loop {
@@ -139,28 +138,28 @@ impl TagArguments {
                 break false;
             }
             if self.style == Style::Parameters
-                && let Some(behind) = rest.strip_prefix(FUNCTION_END)
+                && let Some(after) = rest.strip_prefix(FUNCTION_END)
             {
-                rest = behind;
+                rest = after;
                 break true;
             }
             if rest.starts_with(CLOSE) || (rest.is_empty() && last) {
                 break true;
             }
             match self.member(rest, last) {
-                Member::Whole { key, value, behind } => {
-                    json.push_str(&self.told_as_json(key, value));
-                    rest = behind;
+                Member::Whole { key, value, after } => {
+                    json.push_str(&self.member_json(key, value));
+                    rest = after;
                 }
                 Member::Unfinished if last => {
                     rest = "";
                     self.cut = true;
-                    // Not an object yet, so that nobody takes it for one without members.
-                    json.push_str(if self.told.is_empty() { "{" } else { "" });
+                    // An incomplete object, so that it is not mistaken for one without members.
+                    json.push_str(if self.written.is_empty() { "{" } else { "" });
                     break false;
                 }
                 Member::Unfinished => break false,
-                // No member and no end: not part of the call.
+                // Neither a member nor the end: drop the text up to the next tag.
                 Member::None => {
                     let mut others = rest.char_indices().skip(1).skip_while(|(_, c)| *c != '<');
                     rest = others.next().map_or("", |(at, _)| &rest[at..]);
@@ -168,9 +167,9 @@ impl TagArguments {
             }
         };
         if ended {
-            json.push_str(if self.told.is_empty() { "{}" } else { "}" });
+            json.push_str(if self.written.is_empty() { "{}" } else { "}" });
         }
-        Told {
+        ParsedArguments {
             json,
             used: text.len() - rest.len(),
             ended,
@@ -191,41 +190,40 @@ impl TagArguments {
         };
         let parts = match self.style {
             Style::Parameters => rest.split_once('>').and_then(|(key, rest)| {
-                let (value, behind) = self.split_value(rest, last)?;
-                // The line breaks beside the tags are the format's.
+                let (value, after) = self.split_value(rest, last)?;
+                // The format adds a line break next to each tag.
                 let value = value.strip_prefix('\n').unwrap_or(value);
-                Some((key, value.strip_suffix('\n').unwrap_or(value), behind))
+                Some((key, value.strip_suffix('\n').unwrap_or(value), after))
             }),
             Style::Pairs => rest.split_once(KEY.1).and_then(|(key, rest)| {
                 let (_, rest) = rest.split_once(VALUE.0)?;
-                let (value, behind) = self.split_value(rest, last)?;
-                Some((key, value, behind))
+                let (value, after) = self.split_value(rest, last)?;
+                Some((key, value, after))
             }),
         };
         match parts {
-            Some((key, value, behind)) => Member::Whole {
+            Some((key, value, after)) => Member::Whole {
                 key: key.trim(),
                 value,
-                behind,
+                after,
             },
             None => Member::Unfinished,
         }
     }
 
-    /// A value, which may hold any of the tags itself, and what is behind it. `None`: its end is
-    /// not certain.
+    /// Splits off a value, which may contain any of the tags. `None`: its end is undecided.
     fn split_value<'t>(&self, text: &'t str, last: bool) -> Option<(&'t str, &'t str)> {
-        let (close, behind): (&str, &[&str]) = match self.style {
+        let (close, after): (&str, &[&str]) = match self.style {
             Style::Parameters => (PARAMETER.1, &[PARAMETER.0, FUNCTION_END, CLOSE]),
             Style::Pairs => (VALUE.1, &[KEY.0, CLOSE]),
         };
         for (at, _) in text.match_indices('<') {
             let tag = &text[at..];
             let (end, follows) = if let Some(rest) = tag.strip_prefix(close) {
-                (at + close.len(), follows(rest, behind, last))
+                (at + close.len(), follows(rest, after, last))
             } else if self.style == Style::Pairs {
                 continue;
-            // A closing tag was left out.
+            // The model omitted the closing tag.
             } else if let Some(rest) = tag.strip_prefix(FUNCTION_END) {
                 (at, follows(rest, &[CLOSE], last))
             } else if let Some(rest) = tag.strip_prefix(PARAMETER.0) {
@@ -242,8 +240,8 @@ impl TagArguments {
         None
     }
 
-    /// Whether a text begins with a member's name and the end of its tag; `None`: it may with more
-    /// text.
+    /// Returns true if a text starts with a known parameter's name and the end of its tag; `None`
+    /// if undecided.
     fn begins_with_key(&self, text: &str, last: bool) -> Option<bool> {
         match text.split_once('>') {
             Some((key, _)) => Some(
@@ -262,14 +260,14 @@ impl TagArguments {
         self.parameters()?.get("properties")
     }
 
-    fn told_as_json(&mut self, key: &str, text: &str) -> String {
-        // Members cannot be taken back: of several with one name the first counts.
-        if self.told.iter().any(|told| told == key) {
+    fn member_json(&mut self, key: &str, text: &str) -> String {
+        // Written members are final: if a name repeats, the first value counts.
+        if self.written.iter().any(|written| written == key) {
             return String::new();
         }
-        let before = if self.told.is_empty() { "{" } else { "," };
-        self.told.push(key.to_owned());
-        let json = |value: &Json| serde_json::to_string(value).expect("memory does not fail");
+        let before = if self.written.is_empty() { "{" } else { "," };
+        self.written.push(key.to_owned());
+        let json = |value: &Json| serde_json::to_string(value).expect("JSON values serialize");
         let key_text = json(&Json::String(key.to_owned()));
         format!("{before}{key_text}:{}", json(&self.value(key, text)))
     }
@@ -287,19 +285,19 @@ enum Member<'a> {
     Whole {
         key: &'a str,
         value: &'a str,
-        behind: &'a str,
+        after: &'a str,
     },
     Unfinished,
     None,
 }
 
-/// Whether a text begins with one of these, white space aside; `None`: it may with more text.
+/// Returns true if a text starts with one of these, after white space; `None` if undecided.
 fn follows(text: &str, any: &[&str], last: bool) -> Option<bool> {
     let text = text.trim_start();
     if any.iter().any(|mark| text.starts_with(mark)) {
         return Some(true);
     }
-    // At the end, it is the beginning of one that was cut off.
+    // At the end of the text, a prefix of a tag is a tag that was cut off.
     let may_be_one = any.iter().any(|mark| mark.starts_with(text));
     match may_be_one && !last {
         true => None,

@@ -56,14 +56,14 @@ fn call(name: &str, arguments: &str) -> Vec<Piece> {
     ]
 }
 
-fn check(format: Format, said: &str, expected: &[Vec<Piece>]) {
-    assert_eq!(scan(format, [said]), expected.concat(), "{said}");
+fn check(format: Format, output: &str, expected: &[Vec<Piece>]) {
+    assert_eq!(scan(format, [output]), expected.concat(), "{output}");
 }
 
 #[test]
-fn calls_in_tags_as_json() {
+fn parses_tagged_json_calls() {
     let bern = r#"{"town": "Bern", "days":2}"#;
-    let tagged = |said: &str, expected: &[Vec<Piece>]| check(Format::Tagged, said, expected);
+    let tagged = |output: &str, expected: &[Vec<Piece>]| check(Format::Tagged, output, expected);
     let one = format!("<tool_call>\n{{\"name\": \"weather\", \"arguments\": {bern}}}\n</tool_call>");
     tagged(&one, &[call("weather", bern)]);
     tagged(
@@ -71,7 +71,7 @@ fn calls_in_tags_as_json() {
         &[text("I look."), call("weather", bern), call("weather", bern)],
     );
     tagged(&format!("{one}\nDone."), &[call("weather", bern), text("Done.")]);
-    // Without arguments, without the closing tag, with them as a string, with a tag inside.
+    // Without arguments; without the closing tag; with arguments as a string; with a tag inside.
     tagged(r#"<tool_call>{"name": "now"}"#, &[call("now", "{}")]);
     tagged(
         r#"<tool_call>{"name": "now", "arguments": "{\"a\":1}"}</tool_call>"#,
@@ -84,8 +84,8 @@ fn calls_in_tags_as_json() {
 }
 
 #[test]
-fn what_is_no_call_stays_text() {
-    for said in [
+fn malformed_calls_stay_text() {
+    for output in [
         "text only\n",
         "<tool_call>",
         "a\n<tool_call>\nnot a call\n</tool_call> b",
@@ -94,29 +94,29 @@ fn what_is_no_call_stays_text() {
         r#"<tool_call>{"name": "now", "argum"#,
         "<tool_call><function=weather",
     ] {
-        check(Format::Tagged, said, &[text(said)]);
+        check(Format::Tagged, output, &[text(output)]);
     }
-    for said in [
+    for output in [
         r#"{"name": "Bob", "age": 3}"#,
         r#"{"name": "other", "parameters": {}}"#,
         "{",
         "[TOOL_CALLS]",
     ] {
-        check(Format::Llama, said, &[text(said)]);
+        check(Format::Llama, output, &[text(output)]);
     }
-    for said in [
+    for output in [
         "[TOOL_CALLS][",
         "[TOOL_CALLS]now[ARGS]",
         "a [TOOL",
         "[TOOL_CALLS]{}",
     ] {
-        check(Format::Mistral, said, &[text(said)]);
+        check(Format::Mistral, output, &[text(output)]);
     }
 }
 
-/// From where the name is known and the arguments begin, it is a call.
+/// With a complete name and the start of the arguments, a text is a call.
 #[test]
-fn calls_that_were_cut_off() {
+fn parses_calls_that_were_cut_off() {
     check(
         Format::Tagged,
         r#"<tool_call>{"name": "now", "arguments": {"a": "b"#,
@@ -132,14 +132,14 @@ fn calls_that_were_cut_off() {
         "<tool_call><function=weather><parameter=town>Bern",
         &[call("weather", "{")],
     );
-    // Never closed, but another one begins.
+    // Not closed before the next call.
     check(
         Format::Tagged,
         r#"<tool_call>{"name": "now", "arguments": {"a": 1<tool_call>{"name": "now", "arguments": {}}"#,
         &[call("now", r#"{"a": 1"#), call("now", "{}")],
     );
     check(Format::Mistral, "[TOOL_CALLS]now[ARGS]{", &[call("now", "{")]);
-    // In the mark behind it.
+    // Cut off in the closing marker.
     for cut in ["\n", "\n<", "</tool_cal", "</tool_call>\n<tool"] {
         let text = format!(r#"<tool_call>{{"name": "now", "arguments": {{}}}}{cut}"#);
         check(Format::Tagged, &text, &[call("now", "{}")]);
@@ -147,7 +147,7 @@ fn calls_that_were_cut_off() {
 }
 
 #[test]
-fn a_call_comes_as_it_is_written() {
+fn streams_arguments_of_a_call() {
     let mut scanner = ToolCallScanner::new(Format::Tagged, functions());
     let begin = Piece::Call(CallPart::Begin {
         name: "weather".to_owned(),
@@ -171,9 +171,9 @@ fn a_call_comes_as_it_is_written() {
     );
 }
 
-/// The shapes are those of the models' own templates and descriptions.
+/// The formats are those of the models' templates and documentation.
 #[test]
-fn calls_of_deepseek_and_kimi() {
+fn parses_deepseek_and_kimi_calls() {
     let bern = || call("weather", r#"{"town": "Bern"}"#);
     let fenced = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{\"town\": \"Bern\"}\n```<｜tool▁call▁end｜>";
     let bare = "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"town\": \"Bern\"}<｜tool▁call▁end｜>";
@@ -206,15 +206,15 @@ fn calls_of_deepseek_and_kimi() {
 }
 
 #[test]
-fn calls_of_glm_4() {
+fn parses_glm_4_calls() {
     let bern = || call("weather", r#"{"town": "Bern"}"#);
-    for said in [
+    for output in [
         "weather\n{\"town\": \"Bern\"}",
         "weather \n{\"town\": \"Bern\"}\n",
     ] {
-        check(Format::Glm, said, &[bern()]);
+        check(Format::Glm, output, &[bern()]);
     }
-    for said in [
+    for output in [
         "\nweather\n{}",
         "weather",
         "weather\n",
@@ -224,13 +224,13 @@ fn calls_of_glm_4() {
         "unknown\n{}",
         "The weather\n{}",
     ] {
-        check(Format::Glm, said, &[text(said)]);
+        check(Format::Glm, output, &[text(output)]);
     }
 }
 
-/// Values are what the function's schema says; the shapes are those of the models' own templates.
+/// The schema determines the types of values. The formats are those of the models' templates.
 #[test]
-fn calls_in_tags_as_xml_and_as_pairs() {
+fn parses_tagged_xml_and_pairs() {
     let arguments = r#"{"town":"5","days":2,"units":"C","at":"12","where":{"x":[1]},"other":"7"}"#;
     let xml = "<tool_call>\n<function=weather>\n<parameter=town>\n5\n</parameter>\n<parameter=days>\n2\n</parameter>\n\
                <parameter=units>\nC\n</parameter>\n<parameter=at>\n12\n</parameter>\n\
@@ -260,8 +260,8 @@ fn calls_in_tags_as_xml_and_as_pairs() {
 }
 
 #[test]
-fn values_are_what_the_schema_wants() {
-    for (key, said, value) in [
+fn values_have_the_type_of_the_schema() {
+    for (key, output, value) in [
         ("flag", "True", "true"),
         ("flag", "false", "false"),
         ("count", "None", "null"),
@@ -290,11 +290,11 @@ fn values_are_what_the_schema_wants() {
     ] {
         let arguments = format!("{{\"{key}\":{value}}}");
         let xml = format!(
-            "<tool_call><function=edit>\n<parameter={key}>\n{said}\n</parameter>\n</function></tool_call>"
+            "<tool_call><function=edit>\n<parameter={key}>\n{output}\n</parameter>\n</function></tool_call>"
         );
         check(Format::Tagged, &xml, &[call("edit", &arguments)]);
         let pairs =
-            format!("<tool_call>edit\n<arg_key>{key}</arg_key><arg_value>{said}</arg_value></tool_call>");
+            format!("<tool_call>edit\n<arg_key>{key}</arg_key><arg_value>{output}</arg_value></tool_call>");
         check(Format::Tagged, &pairs, &[call("edit", &arguments)]);
     }
     let deep = "[".repeat(100_000);
@@ -306,9 +306,9 @@ fn values_are_what_the_schema_wants() {
     );
 }
 
-/// Each way leads back twice: there are as many paths as there are numbers of that many bits.
+/// The number of paths grows exponentially, because each path refers back twice.
 #[test]
-fn a_schema_that_refers_to_itself_is_looked_at_for_a_while_only() {
+fn limits_work_on_recursive_schemas() {
     let again = json!({"$ref": "#/$defs/again"});
     let schema = json!({
         "type": "object", "properties": {"x": again},
@@ -318,43 +318,43 @@ fn a_schema_that_refers_to_itself_is_looked_at_for_a_while_only() {
     let properties = schema
         .get("properties")
         .and_then(|properties| properties.get("x"));
-    let said = value::value(&schema, properties.unwrap(), "5");
-    assert_eq!(serde_json::to_string(&said).unwrap(), "5");
+    let output = value::value(&schema, properties.unwrap(), "5");
+    assert_eq!(serde_json::to_string(&output).unwrap(), "5");
 }
 
 #[test]
-fn a_value_may_hold_the_tags_around_it() {
+fn values_may_contain_tags() {
     let edit =
         |parameters: &str| format!("<tool_call>\n<function=edit>\n{parameters}</function>\n</tool_call>");
     let file = "<a>\n</parameter>\n</a>\n<parameter=other>x\n</function>y\n</parameter>";
-    let said = edit(&format!(
+    let output = edit(&format!(
         "<parameter=text>\n{file}\n</parameter>\n<parameter=flag>\ntrue\n</parameter>\n"
     ));
     let text_json = serde_json::to_string(file).unwrap();
     let arguments = format!("{{\"text\":{text_json},\"flag\":true}}");
-    check(Format::Tagged, &said, &[call("edit", &arguments)]);
+    check(Format::Tagged, &output, &[call("edit", &arguments)]);
     for size in 1..9 {
-        let pieces = crate::markers::pieces(&said, &[size; 80]);
+        let pieces = crate::markers::pieces(&output, &[size; 80]);
         assert_eq!(scan(Format::Tagged, pieces), call("edit", &arguments), "{size}");
     }
-    // Tags that are not closed.
+    // Unclosed tags.
     let both = call("edit", r#"{"text":"a","flag":true}"#);
-    for said in [
+    for output in [
         edit("<parameter=text>\na\n<parameter=flag>\ntrue\n"),
         edit("<parameter=text>\na\n<parameter=flag>\ntrue\n</parameter>\n"),
         "<tool_call><function=edit><parameter=text>a</parameter><parameter=flag>true</function>".to_owned(),
         "<tool_call><function=edit><parameter=text>a</parameter><parameter=flag>true</parameter>".to_owned(),
     ] {
-        check(Format::Tagged, &said, std::slice::from_ref(&both));
+        check(Format::Tagged, &output, std::slice::from_ref(&both));
     }
 }
 
 #[test]
-fn calls_may_share_a_tag() {
+fn parses_several_calls_in_one_tag() {
     let now = r#"{"name": "now", "arguments": {}}"#;
     let turned = r#"{"arguments": {"town": "Bern"}, "name": "weather"}"#;
     let weather = || call("weather", r#"{"town": "Bern"}"#);
-    let tagged = |said: &str, expected: &[Vec<Piece>]| check(Format::Tagged, said, expected);
+    let tagged = |output: &str, expected: &[Vec<Piece>]| check(Format::Tagged, output, expected);
     tagged(
         &format!("<tool_call>\n{now}\n{turned}\n{now}\n</tool_call>\nDone."),
         &[call("now", "{}"), weather(), call("now", "{}"), text("Done.")],
@@ -366,7 +366,7 @@ fn calls_may_share_a_tag() {
 }
 
 #[test]
-fn calls_of_llama() {
+fn parses_llama_calls() {
     let weather = r#"{"name": "weather", "parameters": {"town": "Bern"}}"#;
     let bern = || call("weather", r#"{"town": "Bern"}"#);
     check(Format::Llama, weather, &[bern()]);
@@ -384,7 +384,7 @@ fn calls_of_llama() {
 }
 
 #[test]
-fn calls_of_mistral() {
+fn parses_mistral_calls() {
     let weather = || call("weather", r#"{"town": "Bern"}"#);
     check(
         Format::Mistral,
@@ -400,7 +400,7 @@ fn calls_of_mistral() {
 
 proptest! {
     #[test]
-    fn pieces_say_what_the_whole_says(
+    fn result_does_not_depend_on_pieces(
         parts in proptest::collection::vec(
             prop_oneof![
                 Just("<tool_call>"), Just("</tool_call>"), Just("\n"), Just("a "), Just("é"), Just("<tool"), Just("[TOOL_CALLS]"),
@@ -419,8 +419,8 @@ proptest! {
         ],
         sizes in proptest::collection::vec(1_usize..7, 0..50),
     ) {
-        let said = parts.concat();
-        let pieces = crate::markers::pieces(&said, &sizes);
-        prop_assert_eq!(scan(format, pieces), scan(format, [said.as_str()]));
+        let output = parts.concat();
+        let pieces = crate::markers::pieces(&output, &sizes);
+        prop_assert_eq!(scan(format, pieces), scan(format, [output.as_str()]));
     }
 }

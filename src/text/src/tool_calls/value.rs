@@ -1,31 +1,29 @@
-//! Arguments that models write as bare text: what values they are is for the function's schema to
-//! say.
+//! Types of arguments that models write as plain text. The function's schema determines them.
 
-use crate::grammar::schema::{Kind, followed, listed_values};
+use crate::grammar::schema::{Kind, dereferenced, listed_values};
 use rooflet_inference_api::openai::json::{Json, Members};
 
-/// Lists inside lists.
+/// Maximum depth of nested lists.
 const MAX_DEPTH: usize = 100;
 
-/// Schemas that are looked at for one value: references may lead to the same ones again and again.
+/// Maximum number of schemas visited for one value. References may repeat the same schemas.
 const MAX_SCHEMAS: usize = 1000;
 
-/// The value that a text is where `schema` asks for one; `root` is what its references are in.
+/// Converts a text to a value that satisfies `schema`. `root` contains the targets of references.
 pub(super) fn value(root: &Json, schema: &Json, text: &str) -> Json {
     let string = Json::String(text.to_owned());
-    let wanted = |value: &Json| wants(root, schema, value, &mut { MAX_SCHEMAS });
-    // A string's text is not to be read as anything else, but that there is none.
+    let permitted = |value: &Json| permits(root, schema, value, &mut { MAX_SCHEMAS });
+    // If a string is permitted, the text is a string, except for null.
     match serde_json::from_str(text.trim()).ok().or_else(|| python(text)) {
-        Some(Json::Null) if wanted(&Json::Null) => Json::Null,
-        Some(value) if !wanted(&string) => value,
+        Some(Json::Null) if permitted(&Json::Null) => Json::Null,
+        Some(value) if !permitted(&string) => value,
         Some(_) | None => string,
     }
 }
 
-/// Whether a schema names such a value, or its kind; as far as is seen from as many schemas as are
-/// `left`.
-fn wants(root: &Json, schema: &Json, value: &Json, left: &mut usize) -> bool {
-    let Some(schema) = followed(root, schema) else {
+/// Returns true if a schema lists the value or permits its type. Visits at most `left` schemas.
+fn permits(root: &Json, schema: &Json, value: &Json, left: &mut usize) -> bool {
+    let Some(schema) = dereferenced(root, schema) else {
         return false;
     };
     let Some(fewer) = left.checked_sub(1) else {
@@ -41,7 +39,7 @@ fn wants(root: &Json, schema: &Json, value: &Json, left: &mut usize) -> bool {
         kind.is_some_and(|kind| kind.fits(value))
     };
     let mut any = |keyword: &str| match schema.get(keyword) {
-        Some(Json::Array(schemas)) => schemas.iter().any(|schema| wants(root, schema, value, left)),
+        Some(Json::Array(schemas)) => schemas.iter().any(|schema| permits(root, schema, value, left)),
         Some(_) | None => false,
     };
     match schema.get("type") {
@@ -51,7 +49,7 @@ fn wants(root: &Json, schema: &Json, value: &Json, left: &mut usize) -> bool {
     }
 }
 
-/// What Python prints and reads: templates show models the arguments of earlier calls so.
+/// Parses a Python literal. Templates show models the arguments of earlier calls in this syntax.
 fn python(text: &str) -> Option<Json> {
     let mut literal = Literal { rest: text, depth: 0 };
     let value = literal.value()?;
@@ -71,7 +69,7 @@ impl Literal<'_> {
                 let members = self.items('}', |literal| {
                     let quote = literal.next()?;
                     let name = literal.string(quote)?;
-                    let value = literal.takes(':').then(|| literal.value())??;
+                    let value = literal.skip(':').then(|| literal.value())??;
                     Some((name, value))
                 })?;
                 let mut object = Members::default();
@@ -85,7 +83,7 @@ impl Literal<'_> {
         }
     }
 
-    /// The next character that is no space.
+    /// Returns the next character after white space.
     fn next(&mut self) -> Option<char> {
         let rest = self.rest.trim_start();
         let next = rest.chars().next()?;
@@ -93,22 +91,22 @@ impl Literal<'_> {
         Some(next)
     }
 
-    fn takes(&mut self, expected: char) -> bool {
-        let behind = self.rest.trim_start().strip_prefix(expected);
-        self.rest = behind.unwrap_or(self.rest);
-        behind.is_some()
+    fn skip(&mut self, expected: char) -> bool {
+        let after = self.rest.trim_start().strip_prefix(expected);
+        self.rest = after.unwrap_or(self.rest);
+        after.is_some()
     }
 
-    /// Behind the opening bracket. A comma may stand behind the last one.
+    /// Parses the items after an opening bracket, with an optional trailing comma.
     fn items<T>(&mut self, close: char, item: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return None;
         }
         let mut items = Vec::new();
-        while !self.takes(close) {
+        while !self.skip(close) {
             items.push(item(self)?);
-            if !self.takes(',') && !self.rest.trim_start().starts_with(close) {
+            if !self.skip(',') && !self.rest.trim_start().starts_with(close) {
                 return None;
             }
         }
@@ -116,7 +114,7 @@ impl Literal<'_> {
         Some(items)
     }
 
-    /// Behind the opening quote.
+    /// Parses a string after its opening quote.
     fn string(&mut self, quote: char) -> Option<String> {
         let mut text = String::new();
         let mut chars = self.rest.chars();
@@ -157,7 +155,7 @@ impl Literal<'_> {
     }
 }
 
-/// A character by so many digits of its number.
+/// Parses the code point of an escape with this number of hexadecimal digits.
 fn code(chars: &mut std::str::Chars<'_>, digits: usize) -> Option<char> {
     let digits: String = chars.by_ref().take(digits).collect();
     char::from_u32(u32::from_str_radix(&digits, 16).ok()?)

@@ -48,7 +48,8 @@ impl ConstraintCache {
     }
 }
 
-/// Evicts the least recently used constraints beyond the limits. Always keeps the latest one.
+/// Evicts the least recently used constraints beyond the limits. Always keeps the most recently
+/// used one.
 fn evict(entries: &mut VecDeque<([u8; 32], Constraint)>) {
     let mut bytes = Bytes(0);
     let fits = |(index, (_, constraint)): &(usize, &([u8; 32], Constraint))| {
@@ -98,7 +99,8 @@ impl Prompter {
                 .map(|function| (tools.index_of(&function.name).unwrap_or(0), function))
                 .collect(),
             parallel: tools.parallel,
-            // In this case, the grammar only constrains the arguments of strict functions.
+            // Without a format or a required call, the grammar constrains only the arguments of
+            // strict functions.
             optional: format.is_none() && !must_call,
         });
         let answer_format = AnswerFormat {

@@ -52,7 +52,7 @@ mod tests {
             format!("{}: {}", member("role"), member("content"))
         };
         let lines = |messages: Vec<Json>| messages.iter().map(line).collect::<Vec<_>>().join(" | ");
-        one_system(&messages).map(lines)
+        merge_system_messages(&messages).map(lines)
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Numbers: bounds and steps.
+//! Numbers: ranges and `multipleOf`.
 
 use super::{Compiler, SchemaError};
 use crate::grammar::NodeId;
 use crate::grammar::numbers::{Bound, Step, integers, multiples, numbers};
-use crate::grammar::product::{TooManyStates, Wanted, combined};
+use crate::grammar::product::{SetOperation, TooManyStates, combined};
 use crate::grammar::schema::Schema;
 
-/// Of `multipleOf`, in units of its last decimal: a grammar has a state for each remainder.
+/// Maximum `multipleOf`, in units of its last decimal: a grammar has a state for each remainder.
 const MAX_STEP: u32 = 1_000;
 
 impl<'a> Compiler<'a, '_> {
@@ -31,7 +31,7 @@ impl<'a> Compiler<'a, '_> {
         }
     }
 
-    /// Told digit by digit.
+    /// Builds the multiples of a step, digit by digit.
     fn multiple(
         &mut self,
         schema: &Schema<'a>,
@@ -46,7 +46,7 @@ impl<'a> Compiler<'a, '_> {
             return Err(schema.invalid("multipleOf", "a number above 0"));
         }
         let Some(step) = Step::new(step).filter(|step| step.units <= MAX_STEP) else {
-            return Err(unsupported("multipleOf of such a number"));
+            return Err(unsupported("multipleOf of this value"));
         };
         let step = if whole { step.of_integers() } else { step };
         let multiples = multiples(self.builder, step);
@@ -55,8 +55,8 @@ impl<'a> Compiler<'a, '_> {
         }
         let range = self.range((step.places == 0, min, max));
         let range = range.ok_or_else(|| schema.empty())?;
-        let both = combined(self.builder, (range, multiples), Wanted::Both);
-        let both = both.map_err(|TooManyStates| unsupported("multipleOf with such bounds"))?;
+        let both = combined(self.builder, (range, multiples), SetOperation::Intersection);
+        let both = both.map_err(|TooManyStates| unsupported("multipleOf with these bounds"))?;
         both.ok_or_else(|| schema.empty())
     }
 }

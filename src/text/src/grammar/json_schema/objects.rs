@@ -1,26 +1,26 @@
-//! Objects: which members, in which order, and how many.
+//! Objects: properties, their order and number.
 
 use super::{Compiler, SchemaError};
 use crate::grammar::json::member;
-use crate::grammar::names::name_apart_from;
+use crate::grammar::names::name_except;
 use crate::grammar::regex;
 use crate::grammar::schema::Schema;
 use crate::grammar::{NodeId, RETURN};
 use rooflet_inference_api::openai::json::Json;
 
-/// Longer ones are nobody's, where other names are to be told from them.
+/// Maximum length of a property name next to additional properties, in bytes.
 pub(super) const MAX_NAME_BYTES: usize = 256;
 
-/// A member that an object may have.
+/// Named property of an object.
 struct Property {
-    /// Name, colon and value.
+    /// Rule of name, colon and value.
     rule: NodeId,
     required: bool,
 }
 
-/// Members with names of a kind.
+/// Properties whose names match a pattern.
 struct Patterned {
-    /// Name, colon and value of one.
+    /// Rule of name, colon and value.
     rule: NodeId,
     fits: ::regex::Regex,
 }
@@ -46,7 +46,7 @@ impl<'a> Compiler<'a, '_> {
         }
         let patterned = self.patterned(schema)?;
         let others = match schema.get("additionalProperties") {
-            // Names that no pattern fits cannot be told from those that one does.
+            // Additional names that do not match the pattern are not supported.
             _ if patterned.is_some() => None,
             Some(Json::Bool(false)) => None,
             Some(others) => Some(self.rule(others, schema.below("additionalProperties"))?),
@@ -70,10 +70,10 @@ impl<'a> Compiler<'a, '_> {
         if let Some(Patterned { rule, fits }) = patterned {
             let named = names.iter().chain(&required);
             if named.clone().any(|name| fits.is_match(name)) {
-                return Err(SchemaError::Together {
+                return Err(SchemaError::UnsupportedCombination {
                     at: schema.at.clone(),
                     keyword: "patternProperties",
-                    others: "names that it fits",
+                    others: "named properties that match it",
                 });
             }
             if let Some(missing) = required.iter().find(|name| !names.contains(name)) {
@@ -84,7 +84,7 @@ impl<'a> Compiler<'a, '_> {
         }
         for name in required {
             if !names.contains(&name) {
-                // Without a word on other members, one that must be there can be anything.
+                // Without `additionalProperties`, a required property may have any value.
                 let value = match schema.get("additionalProperties") {
                     None => self.rules.value,
                     Some(_) => others.ok_or_else(|| schema.empty())?,
@@ -96,14 +96,14 @@ impl<'a> Compiler<'a, '_> {
         if others.is_some() && names.iter().any(|name| name.len() > MAX_NAME_BYTES) {
             return Err(SchemaError::Unsupported {
                 at: schema.at.clone(),
-                keyword: "additionalProperties beside such long names".to_owned(),
+                keyword: format!("additionalProperties next to names longer than {MAX_NAME_BYTES} bytes"),
             });
         }
         let others = others.map(|value| self.other_member(&names, value));
         self.members(schema, members, others)
     }
 
-    /// Members whose names fit the one pattern there is.
+    /// Builds the properties of `patternProperties`, of which only one pattern is supported.
     fn patterned(&mut self, schema: &Schema<'a>) -> Result<Option<Patterned>, SchemaError> {
         let patterns = match schema.get("patternProperties") {
             None => return Ok(None),
@@ -116,11 +116,11 @@ impl<'a> Compiler<'a, '_> {
         let (pattern, value) = match (all.next(), all.next()) {
             (None, _) => return Ok(None),
             (Some(only), None) => only,
-            // A name may fit both.
+            // A name may match several patterns.
             (Some(_), Some(_)) => {
                 return Err(SchemaError::Unsupported {
                     at: schema.at.clone(),
-                    keyword: "patternProperties of several patterns".to_owned(),
+                    keyword: "patternProperties with several patterns".to_owned(),
                 });
             }
         };
@@ -144,7 +144,7 @@ impl<'a> Compiler<'a, '_> {
         }
     }
 
-    /// Members in their order, then others, as many as there may be.
+    /// Builds the named properties in their order, then others, within the limits of their number.
     fn members(
         &mut self,
         schema: &Schema<'a>,
@@ -155,9 +155,9 @@ impl<'a> Compiler<'a, '_> {
             schema.count("minProperties")?.unwrap_or(0),
             schema.count("maxProperties")?,
         );
-        // What may come next, by how many members have come; beyond so many, all is alike.
-        let alike = most.unwrap_or(least.max(1));
-        let counts = |index: usize| 0..=u32::try_from(index).map_or(alike, |index| index.min(alike));
+        // The rest of the object by number of properties so far; all larger numbers are equivalent.
+        let last = most.unwrap_or(least.max(1));
+        let counts = |index: usize| 0..=u32::try_from(index).map_or(last, |index| index.min(last));
         let required = members.iter().filter(|member| member.required).count() as u64;
         let close = self.closed(b"}");
         let mut next = Vec::new();
@@ -172,7 +172,7 @@ impl<'a> Compiler<'a, '_> {
                     let another = self.after_comma(other);
                     Some(self.builder.repeat(another, missing, room, close))
                 }
-                // Two of them may have one name, and be one.
+                // Two additional properties may have the same name and count as one.
                 Some(_) => None,
             });
         }
@@ -189,25 +189,26 @@ impl<'a> Compiler<'a, '_> {
                     let with = match count {
                         _ if most == Some(count) => None,
                         0 => with[1],
-                        _ => with[alike.min(count + 1) as usize].map(|with| self.builder.literal(b",", with)),
+                        _ => with[last.min(count + 1) as usize].map(|with| self.builder.literal(b",", with)),
                     };
                     let without = next[count as usize].filter(|_| !required);
-                    let ways: Vec<NodeId> = with.into_iter().chain(without).collect();
-                    (!ways.is_empty()).then(|| self.builder.any_of(ways))
+                    let branches: Vec<NodeId> = with.into_iter().chain(without).collect();
+                    (!branches.is_empty()).then(|| self.builder.any_of(branches))
                 })
                 .collect();
             self.builder.check_size()?;
         }
         let Some(first) = next[0] else {
-            // Members that are not spoken of might be there, but are left out beside those that
-            // are.
-            let unsaid = others.is_some() || schema.get("additionalProperties").is_none();
-            let possible = unsaid && most.is_none_or(|most| least <= most && required <= u64::from(most));
+            // Further properties might satisfy the limits, but without `additionalProperties` none
+            // are generated next to named ones.
+            let unconstrained = others.is_some() || schema.get("additionalProperties").is_none();
+            let possible =
+                unconstrained && most.is_none_or(|most| least <= most && required <= u64::from(most));
             return Err(match possible {
-                true => SchemaError::Together {
+                true => SchemaError::UnsupportedCombination {
                     at: schema.at.clone(),
                     keyword: "minProperties",
-                    others: "so few named members",
+                    others: "fewer named properties",
                 },
                 false => schema.empty(),
             });
@@ -215,8 +216,8 @@ impl<'a> Compiler<'a, '_> {
         Ok(self.builder.literal(b"{", first))
     }
 
-    /// A member with a name that is none of these. It has no escapes, by which it could be one of
-    /// them after all.
+    /// Builds a property with another name than these. The name contains no escapes, because an
+    /// escaped name could equal one of them.
     fn other_member(&mut self, names: &[&str], value: NodeId) -> NodeId {
         let names: Vec<&str> = names
             .iter()
@@ -225,7 +226,7 @@ impl<'a> Compiler<'a, '_> {
             .collect();
         let close = self.builder.literal(b"\"", RETURN);
         let any = self.rules.plain_character;
-        let rest = name_apart_from(self.builder, any, &names, close);
+        let rest = name_except(self.builder, any, &names, close);
         let name = self.builder.literal(b"\"", rest);
         member(self.builder, self.rules.space, name, value)
     }

@@ -1,12 +1,12 @@
-//! Texts: patterns, formats and lengths, alone and together.
+//! Strings: patterns, formats and lengths, and their combinations.
 
 use regex_syntax::hir::Hir;
 
 use super::{Compiler, SchemaError};
 use crate::grammar::formats::{fits, format_pattern, is_any_text};
-use crate::grammar::product::{Wanted, combined};
+use crate::grammar::product::{SetOperation, combined};
 use crate::grammar::regex;
-use crate::grammar::regex::{RegexError, RegexRules, Writing};
+use crate::grammar::regex::{Encoding, RegexError, RegexRules};
 use crate::grammar::schema::Schema;
 use crate::grammar::{NodeId, RETURN};
 use rooflet_inference_api::openai::json::Json;
@@ -21,7 +21,7 @@ impl<'a> Compiler<'a, '_> {
         let format = schema.text("format")?;
         let mut patterns: Vec<&str> = match schema.get("pattern") {
             None => Vec::new(),
-            // As they are put together in normal form.
+            // The normal form has a list of merged patterns.
             Some(Json::Array(patterns)) => patterns.iter().filter_map(Json::as_str).collect(),
             Some(_) => schema.text("pattern")?.into_iter().collect(),
         };
@@ -48,7 +48,7 @@ impl<'a> Compiler<'a, '_> {
         if let Some(expression) = &spelt {
             let rule = self.matching(schema, expression)?;
             content = match self.both(schema, content, rule) {
-                // Its own words say what the client means by the format.
+                // The pattern takes precedence: it defines the format as the client intends it.
                 Err(SchemaError::Pattern {
                     err: RegexError::TooManyStates(_),
                     ..
@@ -61,15 +61,15 @@ impl<'a> Compiler<'a, '_> {
             expressions => expressions.iter(),
         };
         let bounded = min > 0 || max.is_some() || (expressions.is_empty() && spelt.is_none());
-        if bounded && !decisive.any(|expression| regex::is_as_long(expression, min, max)) {
+        if bounded && !decisive.any(|expression| regex::implies_length(expression, min, max)) {
             let rule = self.builder.repeat(self.rules.character, min, max, RETURN);
             let counted = self.both(schema, content, rule);
             content = Some(
                 counted.map_err(|err| match expressions.is_empty() && err.is_unsupported() {
-                    true => SchemaError::Together {
+                    true => SchemaError::UnsupportedCombination {
                         at: schema.at.clone(),
                         keyword: "format",
-                        others: "such lengths",
+                        others: "these length limits",
                     },
                     false => err,
                 })?,
@@ -78,7 +78,7 @@ impl<'a> Compiler<'a, '_> {
         Ok(self.quoted(content.unwrap_or(RETURN)))
     }
 
-    /// Texts of a rule that are those of another, where there is another.
+    /// Intersects two rules, or returns the second if there is no first.
     fn both(
         &mut self,
         schema: &Schema<'a>,
@@ -86,7 +86,7 @@ impl<'a> Compiler<'a, '_> {
         other: NodeId,
     ) -> Result<NodeId, SchemaError> {
         let Some(one) = one else { return Ok(other) };
-        let both = combined(self.builder, (one, other), Wanted::Both);
+        let both = combined(self.builder, (one, other), SetOperation::Intersection);
         let both = both.map_err(|err| pattern_error(schema, err.into()))?;
         both.ok_or_else(|| schema.empty())
     }
@@ -101,7 +101,7 @@ impl<'a> Compiler<'a, '_> {
         let character = self.rules.character;
         let mut rules = RegexRules {
             builder: self.builder,
-            writing: Writing::Json,
+            encoding: Encoding::Json,
         };
         rules
             .somewhere(hir, character)

@@ -17,29 +17,29 @@ fn schema(schema: &Value) -> Json {
     serde_json::from_str(&schema.to_string()).unwrap()
 }
 
-/// Texts that a schema's grammar takes, and others that it does not.
-fn check(asked: Value, good: &[&str], bad: &[&str]) {
-    check_schema(schema(&asked), good, bad);
+/// Checks texts that a schema's grammar accepts, and others that it rejects.
+fn check(input: Value, good: &[&str], bad: &[&str]) {
+    check_schema(schema(&input), good, bad);
 }
 
-fn check_schema(asked: Json, good: &[&str], bad: &[&str]) {
-    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+fn check_schema(input: Json, good: &[&str], bad: &[&str]) {
+    let grammar = grammar(|builder| schema_rule(builder, &input).unwrap());
     for text in good {
-        assert!(accepts(&grammar, text), "{asked:?} must take {text}");
+        assert!(accepts(&grammar, text), "{input:?} must accept {text}");
         serde_json::from_str::<Value>(text).unwrap();
     }
     for text in bad {
-        assert!(!accepts(&grammar, text), "{asked:?} must not take {text}");
+        assert!(!accepts(&grammar, text), "{input:?} must reject {text}");
     }
 }
 
-fn refusal(asked: Value) -> String {
-    let asked = schema(&asked);
-    schema_rule(&mut Builder::new(), &asked).unwrap_err().to_string()
+fn refusal(input: Value) -> String {
+    let input = schema(&input);
+    schema_rule(&mut Builder::new(), &input).unwrap_err().to_string()
 }
 
 #[test]
-fn lists_have_their_lengths() {
+fn lists_respect_item_limits() {
     let numbers = |extra: Value| {
         let mut all = json!({"type": "array", "items": {"type": "integer"}});
         for (name, value) in extra.as_object().unwrap() {
@@ -79,7 +79,7 @@ fn lists_have_their_lengths() {
 }
 
 #[test]
-fn values_come_once_in_a_list_of_different_ones() {
+fn unique_items_do_not_repeat() {
     let colours = |extra: Value| {
         let mut all = json!({"$defs": {"c": {"enum": ["red", "blue", 3, "red"]}}, "type": "array", "items": {"$ref": "#/$defs/c"}, "uniqueItems": true});
         for (name, value) in extra.as_object().unwrap() {
@@ -110,7 +110,7 @@ fn values_come_once_in_a_list_of_different_ones() {
 }
 
 #[test]
-fn numbers_are_equal_by_what_they_mean() {
+fn equal_numbers_compare_by_value() {
     let items = json!({"enum": [1, 1.0, 2, {"a": 1, "b": 0}, {"b": -0.0, "a": 1.0}]});
     check(
         json!({"type": "array", "uniqueItems": true, "items": items}),
@@ -121,7 +121,7 @@ fn numbers_are_equal_by_what_they_mean() {
         json!({"allOf": [{"enum": [1, 2, 9007199254740993_u64]}, {"enum": [1.0, 9007199254740992_u64]}]});
     check(both, &["1"], &["2", "9007199254740993"]);
     check(json!({"enum": [1, 2], "not": {"const": 2.0}}), &["1"], &["2"]);
-    // However many digits they are written with, and with an exponent or without.
+    // Regardless of the number of digits and of exponents.
     let both = r#"{"allOf": [{"enum": [0.1000000000000000, -1.50000000000000000, 3.141592653589793238]},
         {"enum": [0.1, -15e-1, 3.141592653589793239]}]}"#;
     check_schema(
@@ -132,7 +132,7 @@ fn numbers_are_equal_by_what_they_mean() {
 }
 
 #[test]
-fn ways_that_nothing_fits_are_none() {
+fn drops_unsatisfiable_branches() {
     for keyword in ["anyOf", "oneOf"] {
         check(json!({keyword: [{"type": "string"}, false]}), &["\"\""], &["1"]);
     }
@@ -142,7 +142,7 @@ fn ways_that_nothing_fits_are_none() {
 }
 
 #[test]
-fn strings_and_numbers_are_bounded() {
+fn strings_and_numbers_respect_limits() {
     check(
         json!({"type": "string", "minLength": 1, "maxLength": 3}),
         &[r#""a""#, r#""äöü""#, r#""\n\"\u00e9""#, "\"👋👋👋\""],
@@ -176,7 +176,7 @@ fn strings_and_numbers_are_bounded() {
 }
 
 #[test]
-fn annotations_and_what_is_always_met_demand_nothing() {
+fn annotations_and_trivial_keywords_constrain_nothing() {
     check(
         json!({"type": "object", "$anchor": "a", "x-order": ["a"], "nullable": true, "minProperties": 0, "propertyNames": {"type": "string"},
                "contentSchema": {}, "properties": {"a": {"type": "integer", "x-hint": {"minimum": 5}}}, "additionalProperties": {"type": "null"}}),
@@ -196,7 +196,7 @@ fn annotations_and_what_is_always_met_demand_nothing() {
 }
 
 #[test]
-fn schemas_are_combined_and_referred_to() {
+fn resolves_combinations_and_references() {
     check(
         json!({"enum": ["a", 1, null, {"x": [1.5]}]}),
         &[r#""a""#, "1", "null", r#"{"x":[1.5]}"#],
@@ -233,7 +233,7 @@ fn schemas_are_combined_and_referred_to() {
 }
 
 #[test]
-fn schemas_are_put_together() {
+fn merges_combined_schemas() {
     let base = json!({"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "additionalProperties": false});
     let mut either = base.clone();
     either["anyOf"] = json!([{"required": ["a"]}, {"required": ["b"]}]);
@@ -260,17 +260,16 @@ fn schemas_are_put_together() {
     );
 }
 
-/// Whatever is chosen, the value is one.
 #[test]
-fn every_walk_is_a_value() {
-    let asked = schema(&json!({
+fn every_generated_text_is_a_valid_value() {
+    let input = schema(&json!({
         "type": "object",
         "properties": {"n": {"type": "number", "minimum": -3.25, "maximum": 12.5}, "s": {"type": "string", "maxLength": 5},
                        "l": {"type": "array", "items": {"enum": ["a", {"b": 1}]}, "minItems": 1, "maxItems": 3},
                        "d": {"type": "string", "format": "date"}},
         "required": ["n", "l"], "additionalProperties": {"type": "integer", "minimum": 5, "maximum": 25}
     }));
-    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    let grammar = grammar(|builder| schema_rule(builder, &input).unwrap());
     for seed in 0..60 {
         let text = walk(&grammar, seed);
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|err| panic!("{err}: {text}"));
@@ -292,19 +291,19 @@ fn every_walk_is_a_value() {
     }
 }
 
-/// There are as many places to go on from as bytes may come next.
+/// The number of positions is limited by the number of possible next bytes.
 #[test]
-fn long_lists_of_values_share_what_they_begin_with() {
+fn long_enums_share_prefixes() {
     let id = |number: u64| format!("{:06x}", number.wrapping_mul(0x9e37_79b9) & 0xff_ffff);
     let ids: Vec<String> = (0..15_000).map(id).collect();
-    let asked = schema(&json!({"enum": ids}));
-    let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    let input = schema(&json!({"enum": ids}));
+    let grammar = grammar(|builder| schema_rule(builder, &input).unwrap());
     assert!(accepts(&grammar, &format!("\"{}\"", ids[7])));
     assert!(!accepts(&grammar, "\"12345\""));
     let mut automaton = Automaton::new(Arc::clone(&grammar)).unwrap();
     let start = automaton.start();
     let state = automaton.read(start, b"\"").unwrap();
-    assert!(automaton.places(state).count() <= 256);
+    assert!(automaton.positions(state).count() <= 256);
     check(
         json!({"enum": ["", "a", "ab", "abc", "b", 1, 12, null]}),
         &["\"\"", "\"a\"", "\"ab\"", "\"abc\"", "\"b\"", "1", "12", "null"],

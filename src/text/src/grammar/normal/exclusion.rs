@@ -1,12 +1,12 @@
-//! A schema without what `not` excludes.
+//! Exclusion of the values that `not` accepts.
 
 use super::{empty, unsupported};
-use crate::grammar::schema::{Kind, Schema, SchemaError, ValueSet, demands};
+use crate::grammar::schema::{Kind, Schema, SchemaError, ValueSet, constrains};
 use rooflet_inference_api::openai::json::{Json, Members};
 
-/// Takes out of a schema what another one accepts, where that is plain to see.
+/// Removes the values that `excluded` accepts from a schema, in the supported cases.
 pub(super) fn exclude(own: &mut Members, excluded: &Json, at: &str) -> Result<(), SchemaError> {
-    let unclear = || unsupported(at, "not of such a schema");
+    let unclear = || unsupported(at, "not of anything but one type, const, enum or required name");
     let Json::Object(members) = excluded else {
         return match excluded {
             Json::Bool(false) => Ok(()),
@@ -18,11 +18,11 @@ pub(super) fn exclude(own: &mut Members, excluded: &Json, at: &str) -> Result<()
             | Json::Object(_) => Err(empty(at)),
         };
     };
-    let asked: Vec<(&str, &Json)> = members
+    let constraining: Vec<(&str, &Json)> = members
         .iter()
-        .filter(|(name, value)| demands(name, value))
+        .filter(|(name, value)| constrains(name, value))
         .collect();
-    let (keyword, value) = match asked[..] {
+    let (keyword, value) = match constraining[..] {
         [] => return Err(empty(at)),
         [only] => only,
         [..] => return Err(unclear()),
@@ -42,7 +42,8 @@ pub(super) fn exclude(own: &mut Members, excluded: &Json, at: &str) -> Result<()
     }
 }
 
-/// `number` has the integers, and what is left of it without them has no name.
+/// Excludes kinds of values. Excluding integers from `number` is not supported, because no keyword
+/// describes the rest.
 fn exclude_kinds(own: &mut Members, kinds: &[Kind], at: &str) -> Result<(), SchemaError> {
     let all = ["null", "boolean", "number", "string", "array", "object"].map(|word| word.into());
     let words = match own.get("type") {
@@ -52,7 +53,7 @@ fn exclude_kinds(own: &mut Members, kinds: &[Kind], at: &str) -> Result<(), Sche
     };
     let stays = |word: &Json| {
         let kind = word.as_str().and_then(Kind::of_word);
-        kind.is_some_and(|kind| kinds.iter().all(|excluded| kind.is_apart_from(*excluded)))
+        kind.is_some_and(|kind| kinds.iter().all(|excluded| kind.is_disjoint_from(*excluded)))
     };
     let left: Vec<Json> = words.into_iter().filter(stays).collect();
     if left.is_empty() {
@@ -66,9 +67,9 @@ fn exclude_values(own: &mut Members, values: &[Json], at: &str) -> Result<(), Sc
     let allowed = match (own.remove("const"), own.get("enum")) {
         (_, Some(Json::Array(allowed))) => allowed.clone(),
         (Some(value), _) => vec![value],
-        // All values of a kind that has but one.
+        // `null` is the only value of its kind.
         _ if values == [Json::Null] => return exclude_kinds(own, &[Kind::Null], at),
-        _ => return Err(unsupported(at, "not of values beside anything but an enum")),
+        _ => return Err(unsupported(at, "not of values without an enum or const")),
     };
     let values = ValueSet::of(values);
     let left: Vec<Json> = allowed
@@ -94,6 +95,9 @@ fn exclude_member(own: &mut Members, name: &str, at: &str) -> Result<(), SchemaE
             properties.remove(name);
             Ok(())
         }
-        _ => Err(unsupported(at, "not of a member beside unnamed ones")),
+        _ => Err(unsupported(
+            at,
+            "not of a required name with additional properties",
+        )),
     }
 }

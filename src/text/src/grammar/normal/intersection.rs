@@ -1,4 +1,4 @@
-//! What two schemas accept both, as one schema.
+//! Intersection of two schemas.
 
 use std::cmp::Ordering;
 
@@ -19,8 +19,8 @@ fn all_of(one: &Json, other: &Json) -> Json {
     }
 }
 
-/// What both ask for. Neither brings other schemas that stand beside it.
-pub(super) fn together(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaError> {
+/// Intersects two schemas without combining keywords.
+pub(super) fn intersection(one: &Members, other: &Members, at: &str) -> Result<Members, SchemaError> {
     if one.is_empty() {
         return Ok(other.clone());
     }
@@ -40,15 +40,15 @@ pub(super) fn together(one: &Members, other: &Members, at: &str) -> Result<Membe
             "pattern" => Some(patterns_of_both(own, value)),
             "uniqueItems" => Some(Json::Bool(true)),
             "minimum" | "exclusiveMinimum" | "minLength" | "minItems" | "minProperties" => {
-                farther(own, value, true)
+                tighter(own, value, true)
             }
             "maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" | "maxProperties" => {
-                farther(own, value, false)
+                tighter(own, value, false)
             }
             "items" if one.get("prefixItems").is_none() && other.get("prefixItems").is_none() => {
                 Some(all_of(own, value))
             }
-            // Below.
+            // Merged after the loop.
             "properties" | "additionalProperties" => continue,
             _ => None,
         };
@@ -60,7 +60,7 @@ pub(super) fn together(one: &Members, other: &Members, at: &str) -> Result<Membe
         both.insert("enum", merged.ok_or_else(|| conflict("enum", at))?);
         both.remove("const");
     }
-    if lists_in_vain(&both) {
+    if has_unsatisfiable_list(&both) {
         return Err(empty(at));
     }
     let objects = |schema: &Members| OBJECT.iter().any(|name| schema.get(name).is_some());
@@ -78,8 +78,8 @@ pub(super) fn together(one: &Members, other: &Members, at: &str) -> Result<Membe
     Ok(both)
 }
 
-/// Whether no value that a schema lists is of its types.
-fn lists_in_vain(schema: &Members) -> bool {
+/// Returns true if none of the listed values is of the permitted types.
+fn has_unsatisfiable_list(schema: &Members) -> bool {
     let words = match schema.get("type") {
         Some(Json::Array(words)) => words.as_slice(),
         Some(word) => std::slice::from_ref(word),
@@ -100,10 +100,10 @@ fn lists_in_vain(schema: &Members) -> bool {
 const OBJECT: &[&str] = &["properties", "additionalProperties", "patternProperties"];
 
 fn conflict(keyword: &str, at: &str) -> SchemaError {
-    unsupported(at, &format!("two different {keyword} at once"))
+    unsupported(at, &format!("two different values of {keyword}"))
 }
 
-/// Names of one schema are what the other one calls additional.
+/// Merges properties. Named properties of one schema are additional properties of the other.
 fn members_of_both(one: &Members, other: &Members, both: &mut Members) {
     let properties = |schema: &Members| match schema.get("properties") {
         Some(Json::Object(properties)) => properties.clone(),
@@ -128,7 +128,7 @@ fn members_of_both(one: &Members, other: &Members, both: &mut Members) {
                 .map_or_else(|| schema.clone(), |there| all_of(schema, there)),
         );
     }
-    // A member that nothing can be is one that must not be there.
+    // An unsatisfiable property must be absent.
     merged.retain(|_, schema| *schema != Json::Bool(false));
     let others = match (own_others, their_others) {
         (Some(own), Some(theirs)) => Some(all_of(&own, &theirs)),
@@ -196,7 +196,7 @@ fn union(one: &Json, other: &Json) -> Option<Json> {
     Some(Json::Array(one.iter().chain(more).cloned().collect()))
 }
 
-/// A list of what a text has to fit.
+/// Returns the list of patterns that a string must match.
 fn patterns_of_both(one: &Json, other: &Json) -> Json {
     let listed = |value: &Json| match value {
         Json::Array(patterns) => patterns.clone(),
@@ -207,7 +207,7 @@ fn patterns_of_both(one: &Json, other: &Json) -> Json {
     Json::Array([listed(one), listed(other)].concat())
 }
 
-fn farther(one: &Json, other: &Json, larger: bool) -> Option<Json> {
+fn tighter(one: &Json, other: &Json, larger: bool) -> Option<Json> {
     let (Json::Number(left), Json::Number(right)) = (one, other) else {
         return None;
     };

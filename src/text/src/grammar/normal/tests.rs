@@ -12,7 +12,7 @@ fn check(schema: &str, expected: &str) {
 }
 
 #[test]
-fn several_schemas_become_one() {
+fn merges_several_schemas() {
     check(r#"{"type": "string"}"#, r#"{"type": "string"}"#);
     check(
         r#"{"allOf": [{"type": ["number", "null"], "minimum": 1}, {"type": "integer", "minimum": 3, "maximum": 9}]}"#,
@@ -24,7 +24,7 @@ fn several_schemas_become_one() {
         r#"{"properties": {"a": {"type": "string"}, "b": {}}, "required": ["a", "b"],
             "$defs": {"p": {"properties": {"a": {"type": "string"}}, "required": ["a"]}}}"#,
     );
-    // What one calls additional is a name of the other's.
+    // An additional property of one schema is a named property of the other.
     check(
         r#"{"allOf": [{"properties": {"a": {"type": "integer"}}, "additionalProperties": false},
                       {"properties": {"a": {"minimum": 1}, "b": {}}}]}"#,
@@ -65,18 +65,22 @@ fn several_schemas_become_one() {
 }
 
 #[test]
-fn what_nothing_fits_counts_only_where_it_is_asked_for() {
-    let vain = r#"{"allOf": [{"type": "string"}, {"type": "null"}]}"#;
+fn ignores_unused_unsatisfiable_schemas() {
+    let unsatisfiable = r#"{"allOf": [{"type": "string"}, {"type": "null"}]}"#;
     check(
-        &format!(r#"{{"type": "boolean", "$defs": {{"D": {vain}, "E": {{"not": {{"pattern": "a"}}}}}}}}"#),
+        &format!(
+            r#"{{"type": "boolean", "$defs": {{"D": {unsatisfiable}, "E": {{"not": {{"pattern": "a"}}}}}}}}"#
+        ),
         r#"{"type": "boolean", "$defs": {}}"#,
     );
     check(
-        &format!(r##"{{"properties": {{"a": {{"$ref": "#/$defs/D"}}}}, "$defs": {{"D": {vain}}}}}"##),
+        &format!(
+            r##"{{"properties": {{"a": {{"$ref": "#/$defs/D"}}}}, "$defs": {{"D": {unsatisfiable}}}}}"##
+        ),
         r##"{"properties": {"a": {"$ref": "#/$defs/D"}}, "$defs": {"D": false}}"##,
     );
     check(
-        &format!(r#"{{"anyOf": [{vain}, {{"type": "null"}}]}}"#),
+        &format!(r#"{{"anyOf": [{unsatisfiable}, {{"type": "null"}}]}}"#),
         r#"{"anyOf": [false, {"type": "null"}]}"#,
     );
     check(
@@ -94,28 +98,28 @@ fn what_nothing_fits_counts_only_where_it_is_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_put_together_is_refused() {
+fn rejects_schemas_that_cannot_be_merged() {
     for (schema, problem) in [
         (
             r#"{"allOf": [{"type": "string"}, {"type": "null"}]}"#,
-            "#: nothing can be both of what it asks for",
+            "#: no value satisfies all constraints",
         ),
         (
             r#"{"allOf": [{"format": "date"}, {"format": "time"}]}"#,
-            "#: 'two different format at once' is not supported",
+            "#: 'two different values of format' is not supported",
         ),
         (
             r##"{"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}, {}]}}}"##,
-            "#/properties/a: 'such a recursion' is not supported",
+            "#/properties/a: 'recursion through combined schemas' is not supported",
         ),
-        (r#"{"not": {}}"#, "#: nothing can be both of what it asks for"),
+        (r#"{"not": {}}"#, "#: no value satisfies all constraints"),
         (
             r#"{"type": "string", "not": {"pattern": "a"}}"#,
-            "#: 'not of such a schema' is not supported",
+            "#: 'not of anything but one type, const, enum or required name' is not supported",
         ),
         (
             r#"{"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}"#,
-            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+            "#: two schemas of 'oneOf' may accept the same value; use 'anyOf' instead",
         ),
     ] {
         check(schema, &format!("!{problem}"));

@@ -1,8 +1,8 @@
-//! `oneOf`: which schemas are known to exclude each other, and what is taken of them.
+//! `oneOf`: detection of disjoint schemas.
 
 use super::*;
 
-/// As pydantic writes models whose tag has a default, so that it is not required.
+/// Schema that pydantic generates for models with a default tag, which is not required.
 fn pets(cat: Value, dog: Value, discriminator: Option<&str>) -> Value {
     let pet = |tag: Value, name: &str, kind: &str| json!({"type": "object", "properties": {"kind": tag, name: {"type": kind}}, "required": [name]});
     let mut union = json!({"oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]});
@@ -19,18 +19,18 @@ fn tag(value: &str) -> Value {
 }
 
 #[test]
-fn a_tag_tells_objects_apart_where_it_must_be_there() {
+fn tag_becomes_required_to_separate_objects() {
     let word = json!({"$ref": "#/$defs/Word", "default": "dog"});
     let mut referred = pets(tag("cat"), word, None);
     referred["$defs"]["Word"] = json!({"enum": ["dog", "wolf"]});
-    for asked in [
+    for input in [
         pets(tag("cat"), tag("dog"), Some("kind")),
         pets(tag("cat"), tag("dog"), None),
         pets(tag("cat"), json!({"enum": ["dog", "wolf"]}), Some("kind")),
         referred,
     ] {
         check(
-            asked,
+            input,
             &[
                 r#"{"pet":{"kind":"cat","lives":9}}"#,
                 r#"{"pet":{"good":true,"kind":"dog"}}"#,
@@ -44,7 +44,7 @@ fn a_tag_tells_objects_apart_where_it_must_be_there() {
             ],
         );
     }
-    // Who reads by the tag needs it, though the members tell the objects apart, too.
+    // A discriminator becomes required, although other properties separate the objects.
     let closed = |kind: &str, name: &str| json!({"type": "object", "properties": {"kind": tag(kind), name: {"type": "null"}}, "required": [name], "additionalProperties": false});
     let mut either = json!({"oneOf": [closed("a", "x"), closed("b", "y")]});
     let (bare, whole) = (r#"{"x":null}"#, r#"{"kind":"a","x":null}"#);
@@ -53,9 +53,9 @@ fn a_tag_tells_objects_apart_where_it_must_be_there() {
     check(either, &[whole], &[bare]);
 }
 
-/// As pydantic writes a union of unions, and a tree of tagged nodes.
+/// Schemas that pydantic generates for a union of unions and for a tree of tagged nodes.
 #[test]
-fn choices_are_apart_where_each_of_their_ways_is() {
+fn choices_are_disjoint_if_all_branches_are() {
     let leaf = |kind: &str, colour: &str| json!({"type": "object", "properties": {"kind": tag(kind), "colour": tag(colour)}, "required": []});
     let cats = json!({"oneOf": [leaf("cat", "black"), leaf("cat", "white")], "discriminator": {"propertyName": "colour"}});
     check(
@@ -83,7 +83,7 @@ fn choices_are_apart_where_each_of_their_ways_is() {
 }
 
 #[test]
-fn what_excludes_each_other_is_taken() {
+fn accepts_disjoint_schemas() {
     let closed = |name: &str| json!({"type": "object", "properties": {name: {"type": "boolean"}}, "required": [name], "additionalProperties": false});
     let one_of = |one: Value, other: Value| json!({"oneOf": [one, other]});
     for (one, other, good, bad) in [
@@ -93,7 +93,7 @@ fn what_excludes_each_other_is_taken() {
             &[r#"{"a":true}"#, r#"{"b":false}"#][..],
             &["{}", r#"{"a":true,"b":true}"#][..],
         ),
-        // One that forbids is enough.
+        // One schema that forbids the property is enough.
         (
             json!({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}),
             json!({"type": "object", "properties": {"a": false, "b": {"type": "null"}}}),
@@ -149,25 +149,25 @@ fn what_excludes_each_other_is_taken() {
 }
 
 #[test]
-fn what_may_fit_both_is_refused() {
+fn rejects_overlapping_schemas() {
     let object = |name: &str, value: Value| json!({"type": "object", "properties": {name: value}});
     let requiring =
         |name: &str, value: Value| json!({"type": "object", "properties": {name: value}, "required": [name]});
     let leaf = |name: &str, kind: &str| json!({"type": "object", "properties": {"kind": tag(kind)}, "required": [name]});
     for (one, other) in [
-        // Without a word on other members, each may have the other's.
+        // Without `additionalProperties`, each object may have the other's property.
         (requiring("a", json!({})), requiring("b", json!({}))),
         (object("a", tag("x")), object("a", json!({"type": "string"}))),
         (
             object("a", json!({"enum": ["x", "y"]})),
             object("a", json!({"enum": ["y", "z"]})),
         ),
-        // Null has no members.
+        // Null has no properties.
         (
             json!({"type": ["object", "null"], "properties": {"a": {"const": 1}}}),
             json!({"type": ["object", "null"], "properties": {"a": {"const": 2}}}),
         ),
-        // A name that the other's pattern may fit.
+        // The other's pattern may match the name.
         (
             requiring("a", json!({})),
             json!({"type": "object", "patternProperties": {"a": {}}, "additionalProperties": false}),
@@ -185,7 +185,7 @@ fn what_may_fit_both_is_refused() {
             json!({"type": "string", "maxLength": 3}),
             json!({"type": "string", "minLength": 3}),
         ),
-        // A date is a host's name.
+        // A date is also a host name.
         (
             json!({"type": "string", "format": "date"}),
             json!({"type": "string", "format": "hostname"}),
@@ -198,7 +198,7 @@ fn what_may_fit_both_is_refused() {
             json!({"anyOf": [{"type": "string"}, {"type": "null"}]}),
             json!({"type": ["integer", "null"]}),
         ),
-        // What the tag of an inner choice rules out is a value of the original all the same.
+        // A value that the inner tag excludes still satisfies the original schema.
         (
             json!({"oneOf": [leaf("x", "one"), leaf("y", "two")]}),
             json!({"type": "object", "properties": {"kind": false}}),
@@ -208,41 +208,41 @@ fn what_may_fit_both_is_refused() {
             json!({"type": "null"}),
         ),
     ] {
-        for asked in [json!({"oneOf": [one, other]}), json!({"oneOf": [other, one]})] {
-            let problem = refusal(asked.clone());
+        for input in [json!({"oneOf": [one, other]}), json!({"oneOf": [other, one]})] {
+            let problem = refusal(input.clone());
             assert!(
-                problem.contains("two of the schemas of 'oneOf' may fit the same value"),
-                "{asked}: {problem}"
+                problem.contains("two schemas of 'oneOf' may accept the same value"),
+                "{input}: {problem}"
             );
         }
     }
 }
 
-/// A second is far more than these take.
+/// A quadratic algorithm would take much longer than a second.
 #[test]
-fn large_choices_are_understood_soon() {
+fn large_choices_are_processed_quickly() {
     let numbers = || 0..256;
     let name = |number: usize| format!("T{number}");
     let union: Vec<Value> = numbers()
         .map(|at| json!({"$ref": format!("#/$defs/{}", name(at))}))
         .collect();
-    let mut asked = json!({"oneOf": union, "discriminator": {"propertyName": "kind"}, "$defs": {}});
+    let mut input = json!({"oneOf": union, "discriminator": {"propertyName": "kind"}, "$defs": {}});
     for at in numbers() {
-        asked["$defs"][name(at)] = json!({"properties": {"kind": tag(&name(at)), "a": {}, "b": {}}});
+        input["$defs"][name(at)] = json!({"properties": {"kind": tag(&name(at)), "a": {}, "b": {}}});
     }
-    check(asked.clone(), &[r#"{"b":1,"kind":"T255"}"#], &[r#"{"b":1}"#]);
-    // Ways by the thousand are not looked into, and so not known to be apart.
+    check(input.clone(), &[r#"{"b":1,"kind":"T255"}"#], &[r#"{"b":1}"#]);
+    // Thousands of branches are not expanded, and so are not known to be disjoint.
     let choices: Vec<Value> = (0..6)
         .map(|_| json!({"anyOf": vec![json!({"type": ["string", "null"]}); 100]}))
         .collect();
     let problem = refusal(json!({"oneOf": [{"allOf": choices}, {"type": "string"}]}));
-    assert!(problem.contains("may fit the same value"), "{problem}");
-    let mut asked =
+    assert!(problem.contains("may accept the same value"), "{problem}");
+    let mut input =
         json!({"oneOf": [{"$ref": "#/$defs/0"}, {"type": "string"}], "$defs": {"20": {"type": "null"}}});
     for at in 0..20 {
         let next = json!({"$ref": format!("#/$defs/{}", at + 1)});
-        asked["$defs"][at.to_string()] = json!({"anyOf": vec![next; 50]});
+        input["$defs"][at.to_string()] = json!({"anyOf": vec![next; 50]});
     }
-    let problem = refusal(asked);
-    assert!(problem.contains("may fit the same value"), "{problem}");
+    let problem = refusal(input);
+    assert!(problem.contains("may accept the same value"), "{problem}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn multiples_are_told_digit_by_digit() {
+fn multiples_are_exact() {
     check(
         json!({"type": "integer", "multipleOf": 7}),
         &["0", "7", "14", "-21", "7000", "1001"],
@@ -66,9 +66,8 @@ fn multiples_are_told_digit_by_digit() {
     );
 }
 
-/// No digit is let through that nothing can follow.
 #[test]
-fn a_multiple_that_was_begun_can_be_ended() {
+fn every_multiple_can_be_completed() {
     for (step, units, places) in [
         (0.25, 25, 2),
         (0.3, 3, 1),
@@ -76,8 +75,8 @@ fn a_multiple_that_was_begun_can_be_ended() {
         (12.5, 125, 1),
         (0.999, 999, 3),
     ] {
-        let asked = schema(&json!({"type": "number", "multipleOf": step}));
-        let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+        let input = schema(&json!({"type": "number", "multipleOf": step}));
+        let grammar = grammar(|builder| schema_rule(builder, &input).unwrap());
         for seed in 0..100 {
             let text = walk(&grammar, seed);
             let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
@@ -90,9 +89,9 @@ fn a_multiple_that_was_begun_can_be_ended() {
     }
 }
 
-/// As zod writes any integer; a real schema has many.
+/// Zod generates these bounds for each integer; schemas have many of them.
 #[test]
-fn many_members_have_wide_bounds() {
+fn supports_many_properties_with_wide_bounds() {
     let member = |at: i64| json!({"type": "integer", "minimum": -9_007_199_254_740_991_i64 + at / 2, "maximum": 9_007_199_254_740_991_i64});
     let properties: serde_json::Map<String, Value> =
         (0..120).map(|at| (format!("p{at:03}"), member(at))).collect();
@@ -117,7 +116,7 @@ fn many_members_have_wide_bounds() {
     );
 }
 
-/// More digits than a double has: held to as they are written.
+/// The bounds have more digits than a double.
 #[test]
 fn bounds_beyond_64_bits_are_exact() {
     let read = |text: &str| Json::parse(text).unwrap();
@@ -146,7 +145,7 @@ fn bounds_beyond_64_bits_are_exact() {
         &["0.12345678901234567891", "1234567890123456789.15"],
         &["0.12345678901234567890", "1234567890123456789.16"],
     );
-    // Of two demands the tighter, told apart beyond a double's digits.
+    // The tighter bound applies, compared beyond the digits of a double.
     check_schema(
         read(
             r#"{"type": "integer", "allOf": [{"maximum": 36893488147419103233}, {"maximum": 36893488147419103232}],
@@ -158,7 +157,7 @@ fn bounds_beyond_64_bits_are_exact() {
     let listed = read(r#"{"enum": [1, 18446744073709551616]}"#);
     assert_eq!(
         schema_rule(&mut Builder::new(), &listed).unwrap_err().to_string(),
-        "#: 'enum of a whole number beyond 64 bits' is not supported"
+        "#: 'enum with an integer beyond 64 bits' is not supported"
     );
     for (schema, keyword) in [
         (
@@ -175,7 +174,7 @@ fn bounds_beyond_64_bits_are_exact() {
         ),
     ] {
         let built = schema_rule(&mut Builder::new(), &read(&schema)).map(drop);
-        let refused = keyword.map(|keyword| format!("#: '{keyword} of so many digits' is not supported"));
+        let refused = keyword.map(|keyword| format!("#: '{keyword} with too many digits' is not supported"));
         assert_eq!(built.err().map(|err| err.to_string()), refused, "{schema}");
     }
 }

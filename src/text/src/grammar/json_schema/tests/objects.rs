@@ -1,9 +1,9 @@
-//! Members of objects: their order, their names and all others.
+//! Properties of objects: order, names and additional ones.
 
 use super::*;
 
 #[test]
-fn objects_have_their_members_in_order() {
+fn properties_follow_schema_order() {
     let person = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Person", "type": "object",
         "properties": {"a name": {"type": "string"}, "b": {"type": "integer", "description": "…"}, "c": {"type": ["boolean", "null"]}},
@@ -36,7 +36,7 @@ fn objects_have_their_members_in_order() {
 }
 
 #[test]
-fn other_members_are_as_the_schema_says() {
+fn additional_properties_follow_their_schema() {
     check(
         json!({"type": "object", "properties": {"ab": {"type": "integer"}}, "required": ["ab"], "additionalProperties": {"type": "boolean"}}),
         &[
@@ -64,7 +64,7 @@ fn other_members_are_as_the_schema_says() {
 }
 
 #[test]
-fn names_may_be_listed_or_of_a_pattern() {
+fn property_names_may_be_listed_or_match_a_pattern() {
     check(
         json!({"type": "object", "propertyNames": {"$ref": "#/$defs/E"}, "additionalProperties": {"type": "integer"},
                "required": ["b"], "$defs": {"E": {"type": "string", "title": "E", "enum": ["a", "b"]}}}),
@@ -79,7 +79,7 @@ fn names_may_be_listed_or_of_a_pattern() {
 }
 
 #[test]
-fn members_have_names_of_a_pattern() {
+fn pattern_properties_match_their_names() {
     check(
         json!({"properties": {"id": {"type": "integer"}}, "required": ["id"],
                "patternProperties": {"^x-[a-z]+$": {"type": "string"}}}),
@@ -99,7 +99,7 @@ fn members_have_names_of_a_pattern() {
 }
 
 #[test]
-fn members_are_counted() {
+fn property_count_is_limited() {
     check(
         json!({"properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 1, "maxProperties": 2}),
         &[
@@ -138,7 +138,7 @@ fn members_are_counted() {
 }
 
 #[test]
-fn names_may_have_lengths() {
+fn property_names_have_length_limits() {
     check(
         json!({"type": "object", "propertyNames": {"type": "string", "minLength": 1}, "additionalProperties": {"type": "null"}, "minProperties": 1}),
         &[r#"{"x":null}"#, r#"{"é\n":null,"long":null}"#],

@@ -1,62 +1,62 @@
-//! What cannot be held to.
+//! Rejected schemas.
 
 use super::super::objects::MAX_NAME_BYTES;
 use super::*;
 
 #[test]
-fn what_cannot_be_held_to_is_refused_by_name() {
+fn rejects_unsupported_schemas_by_keyword() {
     let cases = [
         (
             json!({"type": "object", "propertyNames": {"minLength": 2, "pattern": "a"}}),
-            "#: 'propertyNames of anything but listed names or, where no others are named, one pattern or lengths' is not supported",
+            "#: 'propertyNames other than listed names or, without named properties, one pattern or length limits' is not supported",
         ),
         (
             json!({"type": "object", "propertyNames": {"format": "uuid"}, "additionalProperties": {}}),
-            "#: 'propertyNames of anything but listed names or, where no others are named, one pattern or lengths' is not supported",
+            "#: 'propertyNames other than listed names or, without named properties, one pattern or length limits' is not supported",
         ),
         (
             json!({"type": "object", "minProperties": 2}),
-            "#: 'minProperties' together with so few named members is not supported",
+            "#: 'minProperties' together with fewer named properties is not supported",
         ),
         (
             json!({"type": "object", "minProperties": 2, "maxProperties": 1}),
-            "#: nothing can be both of what it asks for",
+            "#: no value satisfies all constraints",
         ),
         (
             json!({"properties": {"a": {}}, "minProperties": 2}),
-            "#: 'minProperties' together with so few named members is not supported",
+            "#: 'minProperties' together with fewer named properties is not supported",
         ),
         (
             json!({"properties": {"a": {}}, "additionalProperties": false, "minProperties": 2}),
-            "#: nothing can be both of what it asks for",
+            "#: no value satisfies all constraints",
         ),
         (
             json!({"properties": {"a": {}, "b": {}}, "required": ["a", "b"], "maxProperties": 1}),
-            "#: nothing can be both of what it asks for",
+            "#: no value satisfies all constraints",
         ),
         (
             json!({"type": "string", "pattern": "^a", "maxLength": 0}),
-            "#: nothing can be both of what it asks for",
+            "#: no value satisfies all constraints",
         ),
         (
             json!({"type": "string", "pattern": "a(?!.*)"}),
-            "#: 'pattern': no text fits it",
+            "#: 'pattern': no text matches the expression",
         ),
         (
             json!({"type": "string", "pattern": "(a(?=b))*"}),
-            "#: 'pattern': it uses a look-ahead that is repeated, which is not supported",
+            "#: 'pattern': the expression uses a repeated look-ahead, which is not supported",
         ),
         (
             json!({"type": "string", "pattern": "^(?=.*a.{25}$).*$"}),
-            "#: 'pattern': it takes too many states to hold to together with what else is asked; shorter lengths may help",
+            "#: 'pattern': its combination with the other constraints has too many states; use shorter lengths",
         ),
         (
             json!({"type": "string", "format": "hostname", "maxLength": 200}),
-            "#: 'format' together with such lengths is not supported",
+            "#: 'format' together with these length limits is not supported",
         ),
         (
             json!({"patternProperties": {"^(?=a)": {}}}),
-            "#/patternProperties: 'pattern': it uses a look-ahead among names, which is not supported",
+            "#/patternProperties: 'pattern': the expression uses a look-ahead for property names, which is not supported",
         ),
         (
             json!({"type": "string", "pattern": ["a"]}),
@@ -64,27 +64,27 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         ),
         (
             json!({"type": "object", "patternProperties": {"^a": {}, "b$": {}}}),
-            "#: 'patternProperties of several patterns' is not supported",
+            "#: 'patternProperties with several patterns' is not supported",
         ),
         (
             json!({"properties": {"ab": {}}, "patternProperties": {"^a": {}}}),
-            "#: 'patternProperties' together with names that it fits is not supported",
+            "#: 'patternProperties' together with named properties that match it is not supported",
         ),
         (
             json!({"properties": {"a": {"not": {}}}, "required": ["a"]}),
-            "#/properties/a: nothing can be both of what it asks for",
+            "#/properties/a: no value satisfies all constraints",
         ),
         (
             json!({"items": {"uniqueItems": true}}),
-            "#/items: 'uniqueItems of anything but listed values' is not supported",
+            "#/items: 'uniqueItems without a list of permitted values' is not supported",
         ),
         (
             json!({"items": {"enum": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]}, "uniqueItems": true}),
-            "#: 'uniqueItems of more than 10 values' is not supported",
+            "#: 'uniqueItems with more than 10 values' is not supported",
         ),
         (
             json!({"items": {"enum": [1, 2, 2]}, "uniqueItems": true, "minItems": 3}),
-            "#: nothing can be both of what it asks for",
+            "#: no value satisfies all constraints",
         ),
         (
             json!({"items": {}, "uniqueItems": "yes"}),
@@ -92,7 +92,7 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         ),
         (
             json!({"type": "text"}),
-            "#: 'type' must be a JSON type's name, or a list of them",
+            "#: 'type' must be a JSON type name or a list of JSON type names",
         ),
         (
             json!({"type": "string", "format": "iri"}),
@@ -100,85 +100,86 @@ fn what_cannot_be_held_to_is_refused_by_name() {
         ),
         (
             json!({"$ref": "#/$defs/x"}),
-            "#: '$ref' is '#/$defs/x', which is not in this schema",
+            "#: '$ref' refers to '#/$defs/x', which is not part of this schema",
         ),
-        (json!({"$ref": "#"}), "#: nothing can be both of what it asks for"),
+        (json!({"$ref": "#"}), "#: no value satisfies all constraints"),
         (
             json!({"oneOf": [{"minLength": 3}, {"type": "number"}]}),
-            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+            "#: two schemas of 'oneOf' may accept the same value; use 'anyOf' instead",
         ),
         (
             json!({"oneOf": [{"enum": [[1], "a"]}, {"const": [1.0]}]}),
-            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+            "#: two schemas of 'oneOf' may accept the same value; use 'anyOf' instead",
         ),
         (
             json!({"anyOf": [false, false]}),
-            "#: nothing can be both of what it asks for",
+            "#: no value satisfies all constraints",
         ),
         (
             json!({"type": "string", "pattern": "^a[^\\s\\S]$"}),
-            "#: 'pattern': no text fits it",
+            "#: 'pattern': no text matches the expression",
         ),
         (
             json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
-            "#: two of the schemas of 'oneOf' may fit the same value; use 'anyOf'",
+            "#: two schemas of 'oneOf' may accept the same value; use 'anyOf' instead",
         ),
         (
             json!({"type": "integer", "minimum": 2, "maximum": 1}),
-            "#: nothing can be both of what it asks for",
+            "#: no value satisfies all constraints",
         ),
         (
             json!({"type": "number", "multipleOf": 0.3333}),
-            "#: 'multipleOf of such a number' is not supported",
+            "#: 'multipleOf of this value' is not supported",
         ),
         (
             json!({"type": "integer", "multipleOf": 997, "minimum": -9_000_000_000_000_000_i64}),
-            "#: 'multipleOf with such bounds' is not supported",
+            "#: 'multipleOf with these bounds' is not supported",
         ),
         (
             json!({"type": "string", "pattern": "("}),
-            "#: 'pattern': it cannot be read: unclosed group",
+            "#: 'pattern': the expression is invalid: unclosed group",
         ),
         (
             json!({"type": "string", "pattern": "(?<=a)"}),
-            "#: 'pattern': it cannot be read: look-around, including look-ahead and look-behind, is not supported",
+            "#: 'pattern': the expression is invalid: look-around, including look-ahead and look-behind, is not supported",
         ),
         (
             json!({"type": "string", "pattern": "a\\b"}),
-            "#: 'pattern': it uses a condition inside the text, which is not supported",
+            "#: 'pattern': the expression uses an inner anchor or a word boundary, which is not supported",
         ),
         (
             json!({"type": "array", "minItems": -1}),
-            "#: 'minItems' must be a whole number, and not too large",
+            "#: 'minItems' must be an integer from 0 to 4294967295",
         ),
         (json!({"required": "a"}), "#: 'required' must be a list"),
         (
             json!({"properties": {"a": false}, "required": ["a"]}),
-            "#/properties/a: nothing can be both of what it asks for",
+            "#/properties/a: no value satisfies all constraints",
         ),
         (json!(5), "#: 'schema' must be an object"),
     ];
-    for (asked, expected) in cases {
-        assert_eq!(refusal(asked.clone()), expected, "{asked}");
+    for (input, expected) in cases {
+        assert_eq!(refusal(input.clone()), expected, "{input}");
     }
     let mut deep = json!({});
     for _ in 0..MAX_DEPTH {
         deep = json!({"items": deep});
     }
-    assert!(refusal(deep).contains("such deep nesting"));
+    assert!(refusal(deep).contains("nesting deeper than 100 levels"));
     let name = "x".repeat(MAX_NAME_BYTES + 1);
     assert!(
-        refusal(json!({"properties": {name: {}}, "additionalProperties": true})).contains("such long names")
+        refusal(json!({"properties": {name: {}}, "additionalProperties": true}))
+            .contains("names longer than 256 bytes")
     );
     let many: Vec<String> = (0..15_000)
         .map(|at| format!("{at} {name}", name = "x".repeat(40)))
         .collect();
-    assert!(refusal(json!({"enum": many})).contains("too large"));
+    assert!(refusal(json!({"enum": many})).contains("more than 200000 nodes"));
 }
 
-/// A second is far more than these take; by the square of their sizes they take minutes and hours.
+/// The limit is a second. Quadratic algorithms would take minutes or hours.
 #[test]
-fn large_schemas_are_understood_soon_or_refused() {
+fn large_schemas_are_processed_quickly_or_rejected() {
     let words = |prefix: &str, count: usize| (0..count).map(|at| format!("{prefix}{at}")).collect::<Vec<_>>();
     let (one, other) = (words("a", 9_000), words("b", 9_000));
     check(
@@ -188,7 +189,7 @@ fn large_schemas_are_understood_soon_or_refused() {
     );
     assert_eq!(
         refusal(json!({"enum": words("a", 20_000), "not": {"enum": ["a0"]}})),
-        "the schema has more than 20000 values and members in all, which is the most that is taken"
+        "the schema has more than 20000 values and members in total, which is the maximum"
     );
     let branches = |count: usize| (0..count).map(|at| json!({"const": at})).collect::<Vec<_>>();
     check(json!({"oneOf": branches(256)}), &["255"], &["256"]);
@@ -198,7 +199,7 @@ fn large_schemas_are_understood_soon_or_refused() {
     ] {
         assert_eq!(
             refusal(schema),
-            "#: 'oneOf' has 257 schemas, of which each is held against every other: up to 256 are taken; use 'anyOf'"
+            "#: 'oneOf' has 257 schemas, but at most 256 are supported; use 'anyOf' instead"
         );
     }
 }

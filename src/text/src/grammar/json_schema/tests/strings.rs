@@ -1,9 +1,9 @@
-//! Formats of strings, and what is demanded of a text together.
+//! Formats of strings, and combinations with patterns and lengths.
 
 use super::*;
 
 #[test]
-fn formats_are_held_to() {
+fn strings_match_their_format() {
     let format = |name: &str| json!({"type": "string", "format": name});
     check(
         format("date"),
@@ -124,7 +124,7 @@ fn formats_are_held_to() {
 }
 
 #[test]
-fn a_text_fits_all_that_is_demanded_of_it() {
+fn strings_satisfy_all_constraints() {
     check(
         json!({"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3}),
         &[r#""ab""#, r#""abc""#],
@@ -145,14 +145,14 @@ fn a_text_fits_all_that_is_demanded_of_it() {
         &[r#""2028-02-29""#],
         &[r#""2028-03-01""#, r#""2028-02-30""#, r#""2028-02""#],
     );
-    // As zod writes it.
+    // Zod's expression.
     let labels = "^(?=.{1,253}\\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,61}[0-9a-zA-Z])?)*\\.?$";
     check(
         json!({"type": "string", "format": "hostname", "pattern": labels}),
         &[r#""localhost""#, r#""a-1.example.org""#],
         &[r#""""#, r#""-a""#, r#""a-.b""#, r#""a..b""#, r#""a b""#],
     );
-    // The expression says what the client means by a format that nobody else knows.
+    // The expression defines a format that is unknown.
     check(
         json!({"type": "string", "format": "nanoid", "pattern": "^[a-zA-Z0-9_-]{21}$"}),
         &[r#""V1StGXR8_Z5jdHi6B-myT""#],
@@ -203,19 +203,19 @@ fn a_text_fits_all_that_is_demanded_of_it() {
     );
 }
 
-/// What is begun can be ended, however the demands bear on each other.
+/// Every prefix can be completed, also with several constraints.
 #[test]
-fn no_text_is_begun_in_vain() {
-    let demands = [
+fn every_text_can_be_completed() {
+    let constraints = [
         json!({"pattern": "^[ab]*c[0-9]{3}$", "maxLength": 6}),
         json!({"format": "email", "maxLength": 12}),
         json!({"pattern": "^a?(?=[bc]{2,3}$)(?!bb)[a-z]*$"}),
     ];
-    for demand in demands {
-        let asked = schema(&demand);
-        let grammar = grammar(|builder| schema_rule(builder, &asked).unwrap());
+    for constraint in constraints {
+        let input = schema(&constraint);
+        let grammar = grammar(|builder| schema_rule(builder, &input).unwrap());
         for seed in 0..40 {
-            // It fails where nothing can follow.
+            // `walk` panics if nothing can follow.
             let text = walk(&grammar, seed);
             assert!(text.chars().count() <= 14, "{text}");
         }

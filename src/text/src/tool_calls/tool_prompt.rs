@@ -1,26 +1,28 @@
-//! Tools for models whose chat template knows none: the system message describes them, or the
-//! user's first where there is no other; and where the template has no earlier calls either, these
-//! and their results become text, in the tags that most models have seen.
+//! Tools for models whose chat template does not support them.
+//!
+//! The system message describes the tools, or the first user message if the template rejects system
+//! messages. If the template does not render earlier calls, these and their results become text, in
+//! the tags that most models were trained with.
 
 use super::tagged;
 use rooflet_inference_api::openai::json::{Json, Members};
 
-/// Whether a template says which tools there are.
-pub fn knows_tools(template: &str) -> bool {
+/// Returns true if a template renders the available tools.
+pub fn supports_tools(template: &str) -> bool {
     template.contains("tools")
 }
 
-/// Whose message describes the tools.
+/// Role of the message that describes the tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Speaker {
+pub enum PromptRole {
     System,
-    /// For templates that refuse messages of the system.
+    /// For templates that reject system messages.
     User,
 }
 
-/// The conversation for a template that does not: what is known of `tools` stands in a message of
-/// this speaker.
-pub fn offered(template: &str, messages: &[Json], tools: &[Json], speaker: Speaker) -> Vec<Json> {
+/// Converts a conversation for a template that does not support tools. A message of `in_role`
+/// describes the tools.
+pub fn with_tool_prompt(template: &str, messages: &[Json], tools: &[Json], in_role: PromptRole) -> Vec<Json> {
     let mut plain = match template.contains("tool_calls") {
         true => messages.iter().map(without_empty_content).collect(),
         false => as_text(messages),
@@ -30,24 +32,24 @@ pub fn offered(template: &str, messages: &[Json], tools: &[Json], speaker: Speak
     }
     let description = described(tools);
     match (
-        speaker,
+        in_role,
         plain.iter_mut().find(|message| role(message) != "system"),
     ) {
-        (Speaker::User, Some(first)) if role(first) == "user" => {
+        (PromptRole::User, Some(first)) if role(first) == "user" => {
             if let Some(Json::String(content)) = first.get_mut("content") {
                 content.insert_str(0, &format!("{description}\n\n"));
             }
         }
-        (Speaker::User, _) => plain.insert(0, said("user", &description)),
-        (Speaker::System, _) => match plain.first_mut() {
+        (PromptRole::User, _) => plain.insert(0, new_message("user", &description)),
+        (PromptRole::System, _) => match plain.first_mut() {
             Some(first) if role(first) == "system" => append(first, &format!("\n{description}")),
-            Some(_) | None => plain.insert(0, said("system", &description)),
+            Some(_) | None => plain.insert(0, new_message("system", &description)),
         },
     }
     plain
 }
 
-/// Such templates of DeepSeek's write calls only where the content is null.
+/// Some DeepSeek templates render calls only if the content is null.
 fn without_empty_content(message: &Json) -> Json {
     let mut message = message.clone();
     let is_empty = content(&message).is_empty() && message.get("tool_calls").is_some();
@@ -57,7 +59,7 @@ fn without_empty_content(message: &Json) -> Json {
     message
 }
 
-/// The conversation in roles and texts alone.
+/// Converts calls and results to text.
 fn as_text(messages: &[Json]) -> Vec<Json> {
     let mut plain: Vec<Json> = Vec::with_capacity(messages.len() + 1);
     let mut results_open = false;
@@ -66,9 +68,9 @@ fn as_text(messages: &[Json]) -> Vec<Json> {
         if is_result {
             let result = format!("<tool_response>\n{}\n</tool_response>", content(message));
             match plain.last_mut() {
-                // One turn of the user, however many calls were answered.
+                // All results of a turn form one user message.
                 Some(turn) if results_open => append(turn, &result),
-                Some(_) | None => plain.push(said("user", &result)),
+                Some(_) | None => plain.push(new_message("user", &result)),
             }
         } else {
             let mut turn = message.clone();
@@ -92,7 +94,7 @@ fn content(message: &Json) -> &str {
     message.get("content").and_then(Json::as_str).unwrap_or_default()
 }
 
-fn said(role: &str, content: &str) -> Json {
+fn new_message(role: &str, content: &str) -> Json {
     Json::Object(Members::new([
         ("role", Json::String(role.to_owned())),
         ("content", Json::String(content.to_owned())),
@@ -131,7 +133,7 @@ fn described(tools: &[Json]) -> String {
 }
 
 fn json(value: &Json) -> String {
-    serde_json::to_string(value).expect("names are strings and memory does not fail")
+    serde_json::to_string(value).expect("JSON values serialize")
 }
 
 #[cfg(test)]
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_that_writes_earlier_calls_gets_them() {
+    fn keeps_calls_for_templates_that_render_them() {
         let messages: Vec<Json> = serde_json::from_str(
             r#"[{"role": "user", "content": ""},
                 {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
@@ -149,13 +151,13 @@ mod tests {
         let mut expected = messages.clone();
         *expected[1].get_mut("content").unwrap() = Json::Null;
         assert_eq!(
-            offered("{{ message.tool_calls }}", &messages, &[], Speaker::System),
+            with_tool_prompt("{{ message.tool_calls }}", &messages, &[], PromptRole::System),
             expected
         );
     }
 
     #[test]
-    fn a_conversation_with_tools_as_text() {
+    fn converts_calls_and_tools_to_text() {
         let messages: Vec<Json> = serde_json::from_str(
             r#"[{"role": "user", "content": "Hi"},
                 {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"z": 1, "a": 2}}}]},
@@ -163,7 +165,7 @@ mod tests {
         )
         .unwrap();
         let tools: Vec<Json> = serde_json::from_str(r#"[{"type": "function"}]"#).unwrap();
-        let plain = offered("", &messages, &tools, Speaker::System);
+        let plain = with_tool_prompt("", &messages, &tools, PromptRole::System);
         let roles: Vec<&str> = plain.iter().map(role).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user", "user"]);
         assert!(content(&plain[0]).contains("<tools>\n{\"type\":\"function\"}\n</tools>"));
@@ -175,18 +177,19 @@ mod tests {
             content(&plain[3]),
             "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
         );
-        let terse = [said("system", "Be terse."), said("user", "Hi")];
+        let terse = [new_message("system", "Be terse."), new_message("user", "Hi")];
         assert!(
-            content(&offered("", &terse, &tools, Speaker::System)[0]).starts_with("Be terse.\n\nYou may")
+            content(&with_tool_prompt("", &terse, &tools, PromptRole::System)[0])
+                .starts_with("Be terse.\n\nYou may")
         );
         let named: Vec<Json> = serde_json::from_str(
             r#"[{"role": "user", "name": "Ada", "content": "Hi", "reasoning_content": "x"}]"#,
         )
         .unwrap();
         assert_eq!(
-            offered("", &named, &[], Speaker::System),
+            with_tool_prompt("", &named, &[], PromptRole::System),
             named,
-            "what has nothing to do with tools stays"
+            "messages without calls are unchanged"
         );
     }
 }

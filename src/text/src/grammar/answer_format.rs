@@ -1,12 +1,11 @@
-//! Grammars of whole answers: what is asked for, behind the reasoning that may come before it, in
-//! the way a model writes it.
+//! Grammars of complete answers in a model's own syntax: reasoning, then content or tool calls.
 
 use std::sync::Arc;
 
 use super::json::Rules;
 use super::json_schema::{SchemaError, schema_rule};
 use super::matcher::Automaton;
-use super::regex::{RegexError, RegexRules, Writing, parsed};
+use super::regex::{Encoding, RegexError, RegexRules, parsed};
 use super::{Builder, ByteSet, Grammar, NodeId, RETURN, SPECIAL, TooLarge};
 use crate::reasoning::ReasoningMarkers;
 use crate::tokenizer::Tokenizer;
@@ -15,38 +14,38 @@ use rooflet_inference_api::openai::json::Json;
 use rooflet_inference_api::openai::response_format::ContentFormat;
 use rooflet_inference_api::openai::tools::Function;
 
-/// What an answer has to be: one of what is asked for.
+/// Requested answer: content, tool calls, or either of them.
 #[derive(Debug, Clone)]
-pub struct Form<'a> {
+pub struct AnswerFormat<'a> {
     pub content: Option<&'a ContentFormat>,
-    pub calls: Option<Calls<'a>>,
+    pub calls: Option<PermittedCalls<'a>>,
 }
 
-/// Calls of these functions.
+/// Permitted tool calls.
 #[derive(Debug, Clone)]
-pub struct Calls<'a> {
-    /// By their places in the request. The arguments of those that are not strict are any JSON
-    /// where their schema cannot be held to.
+pub struct PermittedCalls<'a> {
+    /// Functions with their index in the request. If the schema of a function that is not strict is
+    /// unsupported, its arguments may be any JSON.
     pub functions: Vec<(usize, &'a Function)>,
-    /// More than one.
+    /// More than one call is permitted.
     pub parallel: bool,
-    /// Text may come before them, or instead; of the functions, only the strict ones are held to
-    /// their schemas.
+    /// Text may precede or replace the calls. Only strict functions are constrained to their
+    /// schemas.
     pub optional: bool,
 }
 
-/// The model's own ways.
+/// Syntax of a model.
 #[derive(Debug, Clone, Copy)]
-pub struct Manner<'a> {
+pub struct ModelSyntax<'a> {
     pub tokenizer: &'a Tokenizer,
-    /// And whether the prompt has begun the block.
+    /// Markers of the reasoning block, and whether the prompt has already opened it.
     pub reasoning: Option<(ReasoningMarkers, bool)>,
     pub tool_format: ToolFormat,
 }
 
-/// Why there is no grammar for a form.
+/// Error of a requested answer format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FormError {
+pub enum AnswerFormatError {
     #[error(transparent)]
     Schema(#[from] SchemaError),
     #[error(transparent)]
@@ -55,38 +54,38 @@ pub enum FormError {
     Parameters { function: usize, err: SchemaError },
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    #[error("no answer can be what it asks for")]
+    #[error("no answer satisfies it")]
     Empty,
 }
 
-impl Form<'_> {
-    /// The answers of this form, as such a model gives them.
-    pub fn grammar(&self, manner: &Manner<'_>) -> Result<Arc<Grammar>, FormError> {
+impl AnswerFormat<'_> {
+    /// Builds the grammar of the answers in the syntax of a model.
+    pub fn grammar(&self, syntax: &ModelSyntax<'_>) -> Result<Arc<Grammar>, AnswerFormatError> {
         let mut builder = Builder::new();
         let writer = Writer {
             builder: &mut builder,
-            manner,
+            syntax,
         };
         let start = writer.answer(self)?;
         let grammar = Arc::new(builder.finish(start)?);
         let can_begin = Automaton::new(Arc::clone(&grammar))
-            .is_ok_and(|automaton| !automaton.places(automaton.start()).is_at_end());
-        can_begin.then_some(grammar).ok_or(FormError::Empty)
+            .is_ok_and(|automaton| !automaton.positions(automaton.start()).is_at_end());
+        can_begin.then_some(grammar).ok_or(AnswerFormatError::Empty)
     }
 }
 
 struct Writer<'a, 'b> {
     builder: &'b mut Builder,
-    manner: &'a Manner<'a>,
+    syntax: &'a ModelSyntax<'a>,
 }
 
 impl Writer<'_, '_> {
-    fn answer(mut self, form: &Form<'_>) -> Result<NodeId, FormError> {
-        let harmony = self.manner.tool_format == ToolFormat::Harmony;
-        let mut ways = Vec::new();
-        if let Some(content) = form.content {
+    fn answer(mut self, format: &AnswerFormat<'_>) -> Result<NodeId, AnswerFormatError> {
+        let harmony = self.syntax.tool_format == ToolFormat::Harmony;
+        let mut branches = Vec::new();
+        if let Some(content) = format.content {
             let content = self.content(content)?;
-            ways.push(match harmony {
+            branches.push(match harmony {
                 true => {
                     let head = self.marks(&["<|channel|>", "final", "<|message|>"]);
                     self.builder.literal(&head, content)
@@ -94,21 +93,21 @@ impl Writer<'_, '_> {
                 false => content,
             });
         }
-        if let Some(calls) = &form.calls {
+        if let Some(calls) = &format.calls {
             let written = self.calls(calls)?;
-            ways.push(match calls.optional {
+            branches.push(match calls.optional {
                 true => self.text_or(written),
                 false => written,
             });
         }
-        let answer = self.builder.any_of(ways);
+        let answer = self.builder.any_of(branches);
         Ok(match harmony {
-            true => self.behind_analysis(answer),
-            false => self.behind_reasoning(answer),
+            true => self.after_analysis(answer),
+            false => self.after_reasoning(answer),
         })
     }
 
-    fn content(&mut self, format: &ContentFormat) -> Result<NodeId, FormError> {
+    fn content(&mut self, format: &ContentFormat) -> Result<NodeId, AnswerFormatError> {
         Ok(match format {
             ContentFormat::Object => Rules::new(self.builder).object,
             ContentFormat::Schema(schema) => schema_rule(self.builder, schema)?,
@@ -116,7 +115,7 @@ impl Writer<'_, '_> {
                 let hir = parsed(pattern)?;
                 let mut rules = RegexRules {
                     builder: self.builder,
-                    writing: Writing::Plain,
+                    encoding: Encoding::Plain,
                 };
                 rules.whole(&hir)?
             }
@@ -127,17 +126,17 @@ impl Writer<'_, '_> {
         })
     }
 
-    /// Marks may be special tokens, other text is not.
+    /// Encodes text that may contain special tokens. Other text never matches special tokens.
     fn marks(&self, texts: &[&str]) -> Vec<u8> {
-        let special = |text: &str| !self.manner.tokenizer.special_tokens(&[text]).is_empty();
+        let special = |text: &str| !self.syntax.tokenizer.special_tokens(&[text]).is_empty();
         texts
             .iter()
             .flat_map(|text| special(text).then_some(SPECIAL).into_iter().chain(text.bytes()))
             .collect()
     }
 
-    fn behind_reasoning(&mut self, content: NodeId) -> NodeId {
-        let Some((markers, opened)) = self.manner.reasoning else {
+    fn after_reasoning(&mut self, content: NodeId) -> NodeId {
+        let Some((markers, opened)) = self.syntax.reasoning else {
             return content;
         };
         let line = self.builder.literal(b"\n", RETURN);
@@ -152,8 +151,8 @@ impl Writer<'_, '_> {
         self.builder.any_of(vec![block, content])
     }
 
-    /// Where the model writes on channels.
-    fn behind_analysis(&mut self, message: NodeId) -> NodeId {
+    /// Permits a message on the analysis channel before `message`.
+    fn after_analysis(&mut self, message: NodeId) -> NodeId {
         let again = self.marks(&["<|start|>", "assistant"]);
         let again = self.builder.literal(&again, message);
         let end = self.marks(&["<|end|>"]);
@@ -163,15 +162,15 @@ impl Writer<'_, '_> {
         self.builder.any_of(vec![analysis, message])
     }
 
-    /// Text that holds no call, and then these calls or nothing.
+    /// Permits text without a call, then these calls or the end.
     fn text_or(&mut self, calls: NodeId) -> NodeId {
         let calls_or_end = self.builder.optional(calls, RETURN);
-        match self.manner.tool_format {
+        match self.syntax.tool_format {
             ToolFormat::Tagged => self.text_up_to(tagged::OPEN, calls_or_end),
             ToolFormat::Mistral => self.text_up_to(mistral::MARKER, calls_or_end),
             ToolFormat::DeepSeek { .. } => self.text_up_to(deepseek::SECTION, calls_or_end),
             ToolFormat::Kimi => self.text_up_to(kimi::SECTION, calls_or_end),
-            // What begins with a brace is a call.
+            // Text that starts with a brace is a call.
             ToolFormat::Llama => {
                 let marker = self.marks(&[llama::MARKER]);
                 let rest = self.builder.without(&marker, RETURN);
@@ -185,7 +184,7 @@ impl Writer<'_, '_> {
                 let text = self.builder.repeat(space, 0, None, text);
                 self.builder.any_of(vec![calls, text])
             }
-            // What has a brace at the beginning of its second line is a call.
+            // An answer with a brace at the beginning of its second line is a call.
             ToolFormat::Glm => {
                 let rest = self.builder.without(&[SPECIAL], RETURN);
                 let mut first = ByteSet::ALL;
@@ -198,8 +197,8 @@ impl Writer<'_, '_> {
                 line.remove(b'\n');
                 line.remove(SPECIAL);
                 let line = self.builder.bytes(line, RETURN);
-                let behind = self.builder.any_of(vec![second_line, RETURN]);
-                let text = self.builder.repeat(line, 0, None, behind);
+                let after = self.builder.any_of(vec![second_line, RETURN]);
+                let text = self.builder.repeat(line, 0, None, after);
                 self.builder.any_of(vec![calls, text])
             }
             ToolFormat::Harmony => {
@@ -216,8 +215,8 @@ impl Writer<'_, '_> {
         self.builder.without(&mark, next)
     }
 
-    fn calls(&mut self, calls: &Calls<'_>) -> Result<NodeId, FormError> {
-        let mut ways = Vec::new();
+    fn calls(&mut self, calls: &PermittedCalls<'_>) -> Result<NodeId, AnswerFormatError> {
+        let mut branches = Vec::new();
         for (place, function) in &calls.functions {
             let held = function.strict || !calls.optional;
             let parameters = function.parameters.as_ref().filter(|_| held);
@@ -228,23 +227,23 @@ impl Writer<'_, '_> {
             let arguments = match fitting {
                 Some(Ok(rule)) => rule,
                 Some(Err(err)) if function.strict || !err.is_unsupported() => {
-                    return Err(FormError::Parameters {
+                    return Err(AnswerFormatError::Parameters {
                         function: *place,
                         err,
                     });
                 }
                 Some(Err(_)) | None => Rules::new(self.builder).object,
             };
-            ways.push(self.call(&function.name, arguments));
+            branches.push(self.call(&function.name, arguments));
         }
-        let call = self.builder.any_of(ways);
+        let call = self.builder.any_of(branches);
         let several = |builder: &mut Builder, between: &[u8], end: NodeId| {
             let another = builder.literal(between, call);
             let max = if calls.parallel { None } else { Some(0) };
             let more = builder.repeat(another, 0, max, end);
             builder.call(call, more)
         };
-        Ok(match self.manner.tool_format {
+        Ok(match self.syntax.tool_format {
             ToolFormat::Tagged => several(self.builder, b"\n", RETURN),
             ToolFormat::Mistral => {
                 let close = self.builder.bytes(ByteSet::of(b"]"), RETURN);
@@ -257,12 +256,12 @@ impl Writer<'_, '_> {
                 self.section((deepseek::SECTION, b"\n", deepseek::SECTION_END), several)
             }
             ToolFormat::Kimi => self.section((kimi::SECTION, b"", kimi::SECTION_END), several),
-            // One message, or one answer, is one call.
+            // A message, or an answer, contains a single call.
             ToolFormat::Llama | ToolFormat::Glm | ToolFormat::Harmony => call,
         })
     }
 
-    /// Calls between two marks, and what stands between the calls.
+    /// Calls between two markers, with a separator.
     fn section(
         &mut self,
         (open, between, close): (&str, &[u8], &str),
@@ -277,14 +276,14 @@ impl Writer<'_, '_> {
 
     fn call(&mut self, name: &str, arguments: NodeId) -> NodeId {
         let named = |word: &str| format!("{{\"name\": \"{name}\", \"{word}\": ").into_bytes();
-        let (before, behind) = match self.manner.tool_format {
+        let (before, after) = match self.syntax.tool_format {
             ToolFormat::Tagged => {
                 let mut before = self.marks(&["<tool_call>"]);
                 before.push(b'\n');
                 before.extend(named("arguments"));
-                let mut behind = b"}\n".to_vec();
-                behind.extend(self.marks(&["</tool_call>"]));
-                (before, behind)
+                let mut after = b"}\n".to_vec();
+                after.extend(self.marks(&["</tool_call>"]));
+                (before, after)
             }
             ToolFormat::Mistral => (named("arguments"), b"}".to_vec()),
             ToolFormat::Llama => (named("parameters"), b"}".to_vec()),
@@ -293,9 +292,9 @@ impl Writer<'_, '_> {
                 let (open, close) = deepseek::FENCE;
                 let mut before = self.marks(&[deepseek::CALL, "function", deepseek::SEPARATOR]);
                 before.extend(format!("{name}\n{open}").bytes());
-                let mut behind = close.as_bytes().to_vec();
-                behind.extend(self.marks(&[deepseek::CALL_END]));
-                (before, behind)
+                let mut after = close.as_bytes().to_vec();
+                after.extend(self.marks(&[deepseek::CALL_END]));
+                (before, after)
             }
             ToolFormat::DeepSeek { fenced: false } => {
                 let before = self.marks(&[deepseek::CALL, name, deepseek::SEPARATOR]);
@@ -308,12 +307,12 @@ impl Writer<'_, '_> {
                 (before, Vec::new())
             }
         };
-        let behind = self.builder.literal(&behind, RETURN);
-        let arguments = self.builder.call(arguments, behind);
+        let after = self.builder.literal(&after, RETURN);
+        let arguments = self.builder.call(arguments, after);
         self.builder.literal(&before, arguments)
     }
 
-    /// Its name ends with the call's place among the answer's, which is not counted here.
+    /// The identifier of a Kimi call ends with its index in the answer. Any index is permitted.
     fn kimi_call(&mut self, name: &str, arguments: NodeId) -> NodeId {
         let end = self.marks(&[kimi::CALL_END]);
         let end = self.builder.literal(&end, RETURN);
@@ -327,7 +326,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Arguments are always an object, whether or not their schema says so.
+/// Restricts a schema to objects: arguments are always an object.
 fn of_object(schema: &Json) -> Json {
     let mut schema = schema.clone();
     if let Json::Object(members) = &mut schema {

@@ -1,41 +1,41 @@
-//! Whether no value fits two schemas, which `oneOf` asks of each two of its own: where that is
-//! plain to see, or where a member that tells them apart is made to be there.
+//! Proof that the schemas of a `oneOf` are pairwise disjoint, so that each value matches one of
+//! them. If only a property separates two schemas, that property becomes required.
 
 use std::collections::{HashMap, HashSet};
 
 use super::formats;
 use super::numbers::Bound;
-use super::schema::{Kind, Schema, SchemaError, ValueSet, followed, listed_values, resolved};
+use super::schema::{Kind, Schema, SchemaError, ValueSet, dereferenced, listed_values, resolved};
 use rooflet_inference_api::openai::json::{Json, Members};
 
-/// Schemas of a `oneOf`: each is held against every other.
+/// Maximum number of schemas in a `oneOf`. Each is compared with every other.
 pub(super) const MAX_ONE_OF: usize = 256;
-/// References and choices, one inside the other.
+/// Maximum depth of nested references and choices.
 const MAX_DEPTH: usize = 16;
-/// What the ways of all the schemas may weigh, each having its share; choices beyond are not looked
-/// into.
+/// Maximum weight of the branches of all schemas, in equal shares. Choices beyond are not expanded.
 const MAX_WEIGHT: usize = 80_000;
-/// Of a part, besides its names: each way is held against many.
+/// Weight of a part, in addition to its names. Each branch is compared with many others.
 const PART_WEIGHT: usize = 64;
 
-/// One way to fit a schema, its choices made.
-struct Way<'a> {
-    /// All that a value has to fit.
+/// Branch of a schema: one selection for each of its choices.
+struct Branch<'a> {
+    /// Schemas that a value must all satisfy.
     parts: Vec<&'a Json>,
-    /// `None`: any.
+    /// Permitted kinds of values. `None`: all kinds.
     kinds: Option<Vec<Kind>>,
-    /// Other kinds do not fit.
+    /// Values of other kinds are rejected.
     typed: bool,
     required: HashSet<&'a str>,
     members: HashMap<&'a str, Vec<&'a Json>>,
-    /// Names of the parts that take no others.
+    /// Property names of the parts that reject additional properties.
     closed: Vec<HashSet<&'a str>>,
 }
 
-/// The schemas of a `oneOf`, of which no value fits two: those that only a member's values tell
-/// apart, or that their discriminator does, with that member required. Who reads by a discriminator
-/// needs it.
-pub(super) fn told_apart(
+/// Returns the schemas of a `oneOf` in a form in which no value matches two of them.
+///
+/// If two schemas differ only in the values of a property, or have a discriminator, that property
+/// becomes required. Clients that read a discriminator need it in any case.
+pub(super) fn disjoint_schemas(
     root: &Json,
     schemas: &[Json],
     discriminator: Option<&Json>,
@@ -46,11 +46,14 @@ pub(super) fn told_apart(
         let schemas = schemas.len();
         return Err(SchemaError::TooManyBranches { at, schemas });
     }
-    let all: Vec<Vec<Way<'_>>> = schemas
+    let all: Vec<Vec<Branch<'_>>> = schemas
         .iter()
         .map(|schema| {
-            let ways = ways(root, schema, 0, &mut (MAX_WEIGHT / schemas.len()));
-            ways.into_iter().map(|parts| Way::new(root, parts)).collect()
+            let branches = branches(root, schema, 0, &mut (MAX_WEIGHT / schemas.len()));
+            branches
+                .into_iter()
+                .map(|parts| Branch::new(root, parts))
+                .collect()
         })
         .collect();
     let discriminator = discriminator
@@ -59,15 +62,15 @@ pub(super) fn told_apart(
     let mut tags: Vec<Vec<&str>> = vec![Vec::new(); schemas.len()];
     for (index, one) in all.iter().enumerate() {
         for (other_index, other) in all[..index].iter().enumerate() {
-            let told = discriminator.filter(|name| tells_apart(one, other, name));
-            if told.is_none() && pairs(one, other).all(|(one, other)| one.is_apart_from(other)) {
+            let separator = discriminator.filter(|name| separates(one, other, name));
+            if separator.is_none() && pairs(one, other).all(|(one, other)| one.is_disjoint_from(other)) {
                 continue;
             }
-            let Some(tag) = told.or_else(|| tag(one, other)) else {
+            let Some(tag) = separator.or_else(|| tag(one, other)) else {
                 return Err(SchemaError::Overlapping { at });
             };
-            for (index, ways) in [(index, one), (other_index, other)] {
-                let required = ways.iter().all(|way| way.required.contains(tag));
+            for (index, branches) in [(index, one), (other_index, other)] {
+                let required = branches.iter().all(|branch| branch.required.contains(tag));
                 if !required && !tags[index].contains(&tag) {
                     tags[index].push(tag);
                 }
@@ -91,23 +94,23 @@ fn pairs<'w, T>(one: &'w [T], other: &'w [T]) -> impl Iterator<Item = (&'w T, &'
         .flat_map(|own| other.iter().map(move |theirs| (own, theirs)))
 }
 
-/// A member whose values tell objects of the two apart, where it is there.
-fn tag<'a>(one: &[Way<'a>], other: &[Way<'a>]) -> Option<&'a str> {
+/// Returns a property whose values separate the objects of both schemas.
+fn tag<'a>(one: &[Branch<'a>], other: &[Branch<'a>]) -> Option<&'a str> {
     let parts = one.first()?.parts.iter();
     let mut names = parts.flat_map(|part| properties(part)).map(|(name, _)| name);
-    names.find(|name| tells_apart(one, other, name))
+    names.find(|name| separates(one, other, name))
 }
 
-fn tells_apart(one: &[Way<'_>], other: &[Way<'_>], name: &str) -> bool {
+fn separates(one: &[Branch<'_>], other: &[Branch<'_>], name: &str) -> bool {
     pairs(one, other).all(|(one, other)| {
-        let objects = |way: &Way<'_>| way.kinds.as_deref() == Some(&[Kind::Object]);
+        let objects = |branch: &Branch<'_>| branch.kinds.as_deref() == Some(&[Kind::Object]);
         objects(one) && objects(other) && one.differs_in(other, name)
     })
 }
 
-/// The ways to fit a schema, each as the parts that a value has to fit. What is not looked into
-/// only leaves out parts.
-fn ways<'a>(root: &'a Json, schema: &'a Json, depth: usize, room: &mut usize) -> Vec<Vec<&'a Json>> {
+/// Returns the branches of a schema, each as the list of schemas that a value must satisfy. Choices
+/// that are not expanded only shorten these lists.
+fn branches<'a>(root: &'a Json, schema: &'a Json, depth: usize, room: &mut usize) -> Vec<Vec<&'a Json>> {
     let mut found = vec![vec![schema]];
     if depth == MAX_DEPTH || *room == 0 {
         return found;
@@ -116,14 +119,14 @@ fn ways<'a>(root: &'a Json, schema: &'a Json, depth: usize, room: &mut usize) ->
     let target = schema.get("$ref").and_then(Json::as_str);
     let target = target.and_then(|target| resolved(root, target));
     for part in target.into_iter().chain(list(schema, "allOf")) {
-        let more = ways(root, part, depth + 1, room);
+        let more = branches(root, part, depth + 1, room);
         found = all_of(found, &more, room);
     }
     for keyword in ["anyOf", "oneOf"] {
         let choice = list(schema, keyword).iter();
         let mut more = Vec::new();
-        for way in choice {
-            more.extend(ways(root, way, depth + 1, room));
+        for branch in choice {
+            more.extend(branches(root, branch, depth + 1, room));
         }
         if !more.is_empty() {
             found = all_of(found, &more, room);
@@ -132,11 +135,10 @@ fn ways<'a>(root: &'a Json, schema: &'a Json, depth: usize, room: &mut usize) ->
     found
 }
 
-/// Each of the one together with each of the other, where there is room for them; the former alone
-/// otherwise.
+/// Returns all combinations of both lists, or the first list if there is no room for them.
 fn all_of<'a>(one: Vec<Vec<&'a Json>>, other: &[Vec<&'a Json>], room: &mut usize) -> Vec<Vec<&'a Json>> {
-    let weight = |ways: &[Vec<&Json>]| -> usize {
-        let parts = ways.iter().flatten();
+    let weight = |branches: &[Vec<&Json>]| -> usize {
+        let parts = branches.iter().flatten();
         parts
             .map(|part| PART_WEIGHT + properties(part).count() + list(part, "required").len())
             .sum()
@@ -163,14 +165,14 @@ fn properties(schema: &Json) -> impl Iterator<Item = (&str, &Json)> {
     properties.into_iter().flat_map(Members::iter)
 }
 
-impl<'a> Way<'a> {
+impl<'a> Branch<'a> {
     fn new(root: &'a Json, parts: Vec<&'a Json>) -> Self {
         let (kinds, typed) = kinds(&parts);
         let mut members: HashMap<&str, Vec<&Json>> = HashMap::new();
         let mut closed = Vec::new();
         for part in &parts {
             for (name, schema) in properties(part) {
-                let schema = followed(root, schema).unwrap_or(schema);
+                let schema = dereferenced(root, schema).unwrap_or(schema);
                 members.entry(name).or_default().push(schema);
             }
             let others = part.get("additionalProperties");
@@ -189,42 +191,42 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Whether no value fits both; where that is not plain to see, no.
-    fn is_apart_from(&self, other: &Self) -> bool {
-        let nothing = |way: &Self| way.parts.contains(&&Json::Bool(false));
-        if nothing(self) || nothing(other) || self.any_part(other, lists_are_apart) {
+    /// Returns true if it is certain that no value matches both branches.
+    fn is_disjoint_from(&self, other: &Self) -> bool {
+        let nothing = |branch: &Self| branch.parts.contains(&&Json::Bool(false));
+        if nothing(self) || nothing(other) || self.any_part(other, lists_are_disjoint) {
             return true;
         }
         let (Some(own), Some(theirs)) = (&self.kinds, &other.kinds) else {
             return false;
         };
-        // Keywords of one kind do not rule out the others.
+        // A keyword of one kind accepts all values of other kinds.
         let typed = self.typed && other.typed;
         pairs(own, theirs).all(|(own, theirs)| {
-            (typed && own.is_apart_from(*theirs)) || self.is_apart_as(other, *own, *theirs)
+            (typed && own.is_disjoint_from(*theirs)) || self.is_disjoint_as(other, *own, *theirs)
         })
     }
 
-    /// Among values of these kinds.
-    fn is_apart_as(&self, other: &Self, own: Kind, theirs: Kind) -> bool {
-        if own.is_apart_from(theirs) {
+    /// Compares two branches for values of these kinds.
+    fn is_disjoint_as(&self, other: &Self, own: Kind, theirs: Kind) -> bool {
+        if own.is_disjoint_from(theirs) {
             return false;
         }
         match own {
             Kind::Null | Kind::Boolean => false,
-            Kind::Integer | Kind::Number => self.any_part(other, ranges_are_apart),
+            Kind::Integer | Kind::Number => self.any_part(other, ranges_are_disjoint),
             Kind::String => self.any_part(other, |one, other| {
                 let format = |part: &'_ Json| part.get("format").and_then(Json::as_str).map(str::to_owned);
                 let formats = format(one).zip(format(other));
-                counts_are_apart(one, other, ("minLength", "maxLength"))
-                    || formats.is_some_and(|(one, other)| formats::are_apart(&one, &other))
+                counts_are_disjoint(one, other, ("minLength", "maxLength"))
+                    || formats.is_some_and(|(one, other)| formats::are_disjoint(&one, &other))
             }),
             Kind::Array => self.any_part(other, |one, other| {
-                counts_are_apart(one, other, ("minItems", "maxItems"))
+                counts_are_disjoint(one, other, ("minItems", "maxItems"))
             }),
             Kind::Object => {
                 let counts = |one: &Json, other: &Json| {
-                    counts_are_apart(one, other, ("minProperties", "maxProperties"))
+                    counts_are_disjoint(one, other, ("minProperties", "maxProperties"))
                 };
                 let required = |name: &&&str| other.required.contains(**name);
                 self.required.iter().any(|name| other.forbids(name))
@@ -239,8 +241,8 @@ impl<'a> Way<'a> {
         }
     }
 
-    fn any_part(&self, other: &Self, are_apart: impl Fn(&Json, &Json) -> bool) -> bool {
-        pairs(&self.parts, &other.parts).any(|(own, theirs)| are_apart(own, theirs))
+    fn any_part(&self, other: &Self, are_disjoint: impl Fn(&Json, &Json) -> bool) -> bool {
+        pairs(&self.parts, &other.parts).any(|(own, theirs)| are_disjoint(own, theirs))
     }
 
     fn forbids(&self, name: &str) -> bool {
@@ -249,17 +251,18 @@ impl<'a> Way<'a> {
             || self.closed.iter().any(|names| !names.contains(name))
     }
 
-    /// Whether no value of this member fits both.
+    /// Returns true if no value of this property matches both branches.
     fn differs_in(&self, other: &Self, name: &str) -> bool {
         let Some((own, theirs)) = self.members.get(name).zip(other.members.get(name)) else {
             return false;
         };
-        pairs(own, theirs).any(|(own, theirs)| lists_are_apart(own, theirs))
+        pairs(own, theirs).any(|(own, theirs)| lists_are_disjoint(own, theirs))
     }
 }
 
-/// What kinds of values fit all parts, and whether other kinds do not. Without a type or listed
-/// values, these are the kinds that the keywords are about, of which the grammar's values are.
+/// Returns the kinds of values that satisfy all parts, and whether other kinds are rejected.
+/// Without `type` or listed values, these are the kinds that the keywords constrain. The grammar
+/// only generates values of these kinds.
 fn kinds(parts: &[&Json]) -> (Option<Vec<Kind>>, bool) {
     let of = |part: &Json| {
         let members = part.as_object()?;
@@ -283,8 +286,8 @@ fn kinds(parts: &[&Json]) -> (Option<Vec<Kind>>, bool) {
     ((!about.is_empty()).then_some(about), false)
 }
 
-/// Whether both list their values, and have none in common.
-fn lists_are_apart(one: &Json, other: &Json) -> bool {
+/// Returns true if both schemas list their values and have none in common.
+fn lists_are_disjoint(one: &Json, other: &Json) -> bool {
     let lists = listed_values(one).zip(listed_values(other));
     lists.is_some_and(|(one, other)| {
         let other = ValueSet::of(&other);
@@ -292,7 +295,7 @@ fn lists_are_apart(one: &Json, other: &Json) -> bool {
     })
 }
 
-fn ranges_are_apart(one: &Json, other: &Json) -> bool {
+fn ranges_are_disjoint(one: &Json, other: &Json) -> bool {
     let bounds = |part: &Json| {
         let members = part.as_object()?;
         let at = String::new();
@@ -308,8 +311,8 @@ fn ranges_are_apart(one: &Json, other: &Json) -> bool {
     is_below(max, other_min) || is_below(other_max, min)
 }
 
-/// By the keywords of the least and the most.
-fn counts_are_apart(one: &Json, other: &Json, (least, most): (&'static str, &'static str)) -> bool {
+/// Compares two count ranges, given the keywords of minimum and maximum.
+fn counts_are_disjoint(one: &Json, other: &Json, (least, most): (&'static str, &'static str)) -> bool {
     let count = |part: &Json, keyword| match part.get(keyword) {
         Some(Json::Number(number)) => number.as_u64(),
         Some(Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_)) | None => None,

@@ -1,18 +1,18 @@
-//! Which function a call is of that was cut off before its arguments.
+//! Function of a call that was cut off before its arguments.
 
 use rooflet_inference_api::openai::tools::Function;
 
-/// The function that is named, whole, in a text that is nothing but the beginning of a call; of
-/// several the last, as what stands before it says that it is one (`functions.NAME`).
-pub(crate) fn begun<'f>(text: &str, functions: &'f [Function]) -> Option<&'f str> {
+/// Returns the function whose complete name occurs in an incomplete call. If there are several, the
+/// last one counts, because the format may precede it (`functions.NAME`).
+pub(crate) fn named_function<'f>(text: &str, functions: &'f [Function]) -> Option<&'f str> {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
     let ends = |name: &str| {
         let whole = |at: &usize| {
-            let (before, behind) = (&text[..*at], &text[at + name.len()..]);
-            // Of JSON, the first member is called `name` itself.
+            let (before, after) = (&text[..*at], &text[at + name.len()..]);
+            // The key `name` of the JSON object is not a function's name.
             let is_key = before.trim_end().ends_with("{\"");
-            // What ends the name has to be there: else another one may be longer.
-            !is_key && !before.ends_with(is_part) && behind.starts_with(|c| !is_part(c) && c != '.')
+            // The name must be terminated, otherwise a longer name is possible.
+            !is_key && !before.ends_with(is_part) && after.starts_with(|c| !is_part(c) && c != '.')
         };
         let places = text.match_indices(name).map(|(at, _)| at);
         places.filter(whole).map(|at| at + name.len()).max()
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_counts_where_it_is_whole() {
+    fn requires_complete_name() {
         let function = |name: &str| Function {
             strict: false,
             name: name.to_owned(),
@@ -62,7 +62,7 @@ mod tests {
             ("<|channel|>commentary to=functions.f.g ", Some("f.g")),
             ("<tool_call>other\n", None),
         ] {
-            assert_eq!(begun(text, &functions), expect, "{text}");
+            assert_eq!(named_function(text, &functions), expect, "{text}");
         }
     }
 }
