@@ -8,7 +8,7 @@ use camino::Utf8PathBuf;
 use crate::models::ServableModel;
 use crate::node::quiet_hours::QuietHours;
 use rooflet_artifact::remote::HubAccess;
-use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_inference_api::openai::origins::AllowedOrigins;
 
 /// Configuration of an agent.
 #[derive(Debug, Clone)]

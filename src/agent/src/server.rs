@@ -40,10 +40,10 @@ use rooflet_inference_api::anthropic;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 use rooflet_inference_api::openai::error::ErrorCode;
-use rooflet_inference_api::openai::kept::{Kept, RESPONSES_PATH};
 use rooflet_inference_api::openai::models::{Model, ModelList};
-use rooflet_inference_api::openai::pages::PageRules;
-use rooflet_inference_api::openai::routes::{BY_MODEL, closed};
+use rooflet_inference_api::openai::origins::OriginRules;
+use rooflet_inference_api::openai::routes::{BY_MODEL, with_fallbacks};
+use rooflet_inference_api::openai::stored_reference::{RESPONSES_PATH, StoredReference};
 use rooflet_inference_api::openai::{headers, openapi};
 use rooflet_process::logs::{From, stream};
 use rooflet_proxy::{BodyRoom, ForwardError, Proxy, peek_model};
@@ -73,7 +73,7 @@ pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &Age
     let advertised = config.endpoint.parse().ok();
     let advertised = advertised.and_then(|url: Uri| Some(url.host()?.to_owned()));
     let names = advertised.into_iter().chain([Host::Native.identity().hostname]);
-    let pages = PageRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
+    let pages = OriginRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
     let router = router(app, pages);
     tasks.spawn("http", move |stop| {
         Box::pin(async move {
@@ -88,7 +88,7 @@ pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &Age
     });
 }
 
-pub(crate) fn router(app: App, pages: Arc<PageRules>) -> Router {
+pub(crate) fn router(app: App, pages: Arc<OriginRules>) -> Router {
     let routes = Router::new()
         .route("/v1/models", get(list_models))
         .route("/v1/models/{*model}", get(show_model))
@@ -97,12 +97,12 @@ pub(crate) fn router(app: App, pages: Arc<PageRules>) -> Router {
         .route("/ready", get(ready))
         .route("/metrics", get(metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(route_by_model));
-    let api = closed(BY_MODEL.into_iter().fold(routes, by_model));
+    let api = with_fallbacks(BY_MODEL.into_iter().fold(routes, by_model));
     Router::new()
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
         .merge(api)
-        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+        .layer(axum::middleware::from_fn_with_state(pages, headers::middleware))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(app)
 }
@@ -204,7 +204,7 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     let requested_path = parts.uri.path();
     let kept = requested_path
         .starts_with(RESPONSES_PATH)
-        .then(|| Kept::of(&peeked.body));
+        .then(|| StoredReference::of(&peeked.body));
     if let Err(not_found) = retain_keeper(&mut serving, kept.flatten().as_ref()) {
         return not_found.into_response();
     }
@@ -235,8 +235,13 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
 }
 
 /// Removes all replicas except the one that stores the response that the request continues.
-fn retain_keeper<E>(serving: &mut Vec<(ReplicaKey, E)>, kept: Option<&Kept>) -> Result<(), ApiError> {
-    let keeper = kept.and_then(Kept::keeper).filter(|keeper| *keeper != 0);
+fn retain_keeper<E>(
+    serving: &mut Vec<(ReplicaKey, E)>,
+    kept: Option<&StoredReference>,
+) -> Result<(), ApiError> {
+    let keeper = kept
+        .and_then(StoredReference::keeper)
+        .filter(|keeper| *keeper != 0);
     let Some((kept, keeper)) = kept.zip(keeper) else {
         return Ok(());
     };
@@ -407,7 +412,7 @@ mod tests {
         let of = |id: String| {
             let body = json!({"previous_response_id": id}).to_string();
             let mut left = serving();
-            let outcome = retain_keeper(&mut left, Kept::of(body.as_bytes()).as_ref());
+            let outcome = retain_keeper(&mut left, StoredReference::of(body.as_bytes()).as_ref());
             outcome.map(|()| left).map_err(|err| err.code)
         };
         assert_eq!(of(id(key("b").id())), Ok(vec![(key("b"), 2)]));

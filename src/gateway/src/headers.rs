@@ -11,7 +11,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use rooflet_api::wire::{KEEPER_HEADER, RUNNING_HEADER};
-use rooflet_inference_api::openai::kept::RESPONSES_PATH;
+use rooflet_inference_api::openai::stored_reference::RESPONSES_PATH;
 use rooflet_telemetry::trace::{TRACEPARENT, TraceContext};
 
 /// Request: identity for fair queueing. The Gateway API inference extension defines the name.

@@ -39,7 +39,7 @@ use rooflet_base::metrics::{Registry, Result};
 use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, Changes, watch};
 use rooflet_host::Host;
-use rooflet_inference_api::openai::pages::{AllowedOrigins, PageRules};
+use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES};
 use rooflet_telemetry::trace::Tracer;
 
@@ -74,7 +74,7 @@ pub fn serve(
         "{hostname}_{}",
         address.map(|address| address.to_string()).unwrap_or_default()
     );
-    let pages = PageRules::new(allowed_origins, address, [hostname]);
+    let pages = OriginRules::new(allowed_origins, address, [hostname]);
     let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
     tasks.spawn_detached(reporter.run(tasks.stop_token()));
     let (dispatcher, stop) = (gateway.dispatcher().clone(), tasks.stop_token());

@@ -37,9 +37,9 @@ use rooflet_base::metrics::{Registry, render};
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 use rooflet_inference_api::openai::error::ErrorCode;
-use rooflet_inference_api::openai::kept::Kept;
 use rooflet_inference_api::openai::models;
 use rooflet_inference_api::openai::routes::operation;
+use rooflet_inference_api::openai::stored_reference::StoredReference;
 use rooflet_proxy::{BodyRoom, ForwardError, PeekError, Proxy, peek_model};
 use rooflet_telemetry::trace;
 use rooflet_telemetry::trace::{OpenSpan, SpanKind, TraceContext, Tracer};
@@ -274,7 +274,7 @@ impl Gateway {
         &self,
         incoming: &Incoming,
         model: &Model,
-        kept: &Kept,
+        kept: &StoredReference,
     ) -> Result<Answered, ModelError> {
         let not_found = || ModelError::from(kept.not_found());
         let owner = kept.keeper().ok_or_else(not_found)?;

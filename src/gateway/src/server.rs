@@ -15,11 +15,11 @@ use super::routes::Gateway;
 use rooflet_base::metrics::TEXT_FORMAT;
 use rooflet_http_server as connection;
 use rooflet_inference_api::anthropic;
-use rooflet_inference_api::openai::pages::PageRules;
-use rooflet_inference_api::openai::routes::{BY_MODEL, closed};
+use rooflet_inference_api::openai::origins::OriginRules;
+use rooflet_inference_api::openai::routes::{BY_MODEL, with_fallbacks};
 use rooflet_inference_api::openai::{ApiError, headers, openapi};
 
-pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<PageRules>) -> Router {
+pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<OriginRules>) -> Router {
     let routes = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
@@ -31,8 +31,8 @@ pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<PageRules>) -> Router {
         .route("/metrics", get(show_metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
     let routes = BY_MODEL.into_iter().fold(routes, by_model);
-    closed(routes)
-        .layer(axum::middleware::from_fn_with_state(pages, headers::complete))
+    with_fallbacks(routes)
+        .layer(axum::middleware::from_fn_with_state(pages, headers::middleware))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(gateway)
 }
@@ -41,7 +41,7 @@ pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<PageRules>) -> Router {
 pub(super) async fn run(
     listener: TcpListener,
     gateway: Arc<Gateway>,
-    pages: Arc<PageRules>,
+    pages: Arc<OriginRules>,
     stop: CancellationToken,
 ) {
     if let Ok(address) = listener.local_addr() {

@@ -25,7 +25,7 @@ use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::meta::REVISION_LABEL;
 use rooflet_api::v1alpha1::*;
 use rooflet_api::wire::KEEPER_HEADER;
-use rooflet_inference_api::openai::pages::{AllowedOrigins, PageRules};
+use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
 use rooflet_telemetry::recorder::Recorder;
 use rooflet_testing::within;
@@ -192,7 +192,7 @@ impl Fixture {
         let gateway = Gateway::new(table_rx, room, Clock::System, metrics, registry);
         let gateway = Arc::new(gateway.with_tracer(tracer));
         tasks.spawn_detached(gateway.dispatcher().clone().follow());
-        let pages = PageRules::new(AllowedOrigins::default(), None, []);
+        let pages = OriginRules::new(AllowedOrigins::default(), None, []);
         let url = serve_router(&tasks, server::router(gateway.clone(), pages)).await;
         Self {
             tasks,

@@ -1,6 +1,5 @@
-//! Anthropic's Messages API: the same inference under other names. A request becomes a chat request
-//! of [`openai`](crate::openai), an answer's parts become blocks and events, errors get another
-//! shape. Data only.
+//! Anthropic's Messages API. A request becomes a chat request of [`openai`](crate::openai), the
+//! parts of an answer become blocks and events, and errors get another body. Data only.
 
 pub mod error;
 mod message;

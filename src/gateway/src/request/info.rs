@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::headers::{CLIENT_TIMEOUTS, FAIRNESS_ID, FIRST_TOKEN_MILLIS, SESSION_ID};
 use crate::routing::affinity::{Prefix, stable_hash};
 use rooflet_inference_api::openai::MAX_COMPLETIONS;
-use rooflet_inference_api::openai::kept::{Kept, RESPONSES_PATH};
+use rooflet_inference_api::openai::stored_reference::{RESPONSES_PATH, StoredReference};
 use rooflet_inference_api::openai::top_level::TopLevel;
 
 /// Upper limit of the queue time of any request.
@@ -56,7 +56,7 @@ pub(crate) struct RequestInfo {
     /// Maximum time to first token from the request's header.
     pub(crate) max_wait: Option<Duration>,
     /// Stored response or item that the request continues; one replica owns it.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<StoredReference>,
     /// Timeout of the client library, from its headers.
     pub(crate) client_timeout: Option<Duration>,
 }
@@ -160,7 +160,7 @@ impl RequestInfo {
             max_wait: figure(FIRST_TOKEN_MILLIS).and_then(|millis| time(millis / 1e3)),
             kept: path
                 .starts_with(RESPONSES_PATH)
-                .then(|| Kept::named_in(&body_fields))
+                .then(|| StoredReference::named_in(&body_fields))
                 .flatten(),
             client_timeout: CLIENT_TIMEOUTS
                 .iter()

@@ -17,7 +17,7 @@ use super::body::Tracked;
 use super::outcome::ModelError;
 use rooflet_inference_api::anthropic;
 use rooflet_inference_api::openai::ApiError;
-use rooflet_inference_api::openai::kept::RESPONSES_PATH;
+use rooflet_inference_api::openai::stored_reference::RESPONSES_PATH;
 
 /// Delay between the head of a replica's stream and its early delivery to the client.
 pub(crate) const HEAD_AFTER: Duration = Duration::from_secs(1);

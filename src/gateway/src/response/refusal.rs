@@ -99,11 +99,11 @@ fn not_ready(model: &Model, wait: Option<ExpectedStart>) -> ApiError {
             EstimateSource::LastStart => format!(". The next replica is expected in about {time} s, based on the duration of the last start."),
             EstimateSource::Reading(basis) => format!(
                 ". The next replica is expected after about {time} s, when its weights are read ({}).",
-                loading::words(basis)
+                loading::disk_basis_text(basis)
             ),
             EstimateSource::Download(basis) => format!(
                 ". The next replica is expected after about {time} s, when its model is downloaded and read ({}).",
-                loading::line_words(basis)
+                loading::link_basis_text(basis)
             ),
         });
         err.retry_after_seconds = Some(time);

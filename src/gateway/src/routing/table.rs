@@ -15,7 +15,7 @@ use rooflet_api::wire::replica_id;
 use rooflet_base::quantity::parse_duration;
 use rooflet_base::units::Bytes;
 use rooflet_proxy::Upstream;
-use rooflet_roofline::loading::{Disk, Download, Link, Reading};
+use rooflet_roofline::loading::{Disk, Download, Link, WeightRead};
 use rooflet_roofline::published;
 
 /// Maximum queue time if the deployment and the request set none.
@@ -241,7 +241,7 @@ impl RoutingTable {
                 let weights = status.admission.map(|admission| admission.memory.weights_bytes);
                 let reading = host
                     .zip(weights)
-                    .map(|(host, bytes)| Reading::new(Bytes(bytes), &host.disk));
+                    .map(|(host, bytes)| WeightRead::new(Bytes(bytes), &host.disk));
                 let download = status.download.as_ref().zip(host).and_then(|(download, host)| {
                     let missing = download.total_bytes.saturating_sub(download.bytes);
                     Download::new(Bytes(missing), &host.link)

@@ -133,7 +133,7 @@ async fn error_reports_expected_start_from_last_start_or_disk() {
         &[("a", "http://127.0.0.1:1")],
     );
     let by_start = "The next replica is expected in about 30 s, based on the duration of the last start.";
-    let by_disk = "The next replica is expected after about 10 s, when its weights are read (as Macs' disks are published to read";
+    let by_disk = "The next replica is expected after about 10 s, when its weights are read (at the published speed of Mac disks";
     for (model, seconds, message) in [("seen", 30, by_start), ("read", 10, by_disk)] {
         let response = fixture.chat(json!({"model": model})).await;
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);

@@ -1,4 +1,4 @@
-//! Errors as Anthropic's clients read them:
+//! Error body of Anthropic's API:
 //! `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 
 use axum::Json;
@@ -12,13 +12,13 @@ use crate::openai::ApiError;
 use crate::openai::headers::REQUEST_ID;
 use rooflet_api::wire::behind_proxy;
 
-/// Where this shape is expected.
+/// Path below which clients expect this error body.
 pub const PATH: &str = "/v1/messages";
 
-/// The parameter by which newer clients have a server remember a conversation.
+/// Parameter with which newer clients request that the server stores the conversation.
 pub(super) const THREAD: &str = "thread";
 
-/// The body of an error, also sent as an event of a stream.
+/// Returns the body of an error, also sent as an event of a stream.
 pub fn body(err: &ApiError) -> Value {
     let kind = match err.status {
         StatusCode::UNAUTHORIZED => "authentication_error",
@@ -31,7 +31,7 @@ pub fn body(err: &ApiError) -> Value {
         _ => "api_error",
     };
     let message = match err.overrun {
-        // Clients look for these words to know that the conversation is to be made shorter.
+        // Clients detect this wording and shorten the conversation.
         Some(overrun) => format!(
             "prompt is too long: {} tokens > {} maximum",
             overrun.prompt_tokens, overrun.context_tokens
@@ -40,23 +40,23 @@ pub fn body(err: &ApiError) -> Value {
     };
     let mut body = json!({"type": "error", "error": {"type": kind, "message": message}});
     if err.param.as_deref() == Some(THREAD) {
-        // What clients that would have the server remember the conversation go on without it for.
+        // With these details, clients continue without a stored conversation.
         body["error"]["details"] =
             json!({"error_code": "thread_unsupported_request", "unsupported": [THREAD]});
     }
     body
 }
 
-/// Gives this server's own errors Anthropic's shape, on Anthropic's paths; status and headers stay.
-/// Around whatever refuses pages and gives answers their id.
+/// Middleware that converts this server's own errors to Anthropic's body, on Anthropic's paths.
+/// Status and headers stay. It must wrap the middleware that rejects origins and adds request ids.
 pub async fn reshape(request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let ours = behind_proxy(path)
+    let is_anthropic = behind_proxy(path)
         .unwrap_or(path)
         .strip_prefix(PATH)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let mut response = next.run(request).await;
-    if ours && let Some(err) = response.extensions_mut().remove::<ApiError>() {
+    if is_anthropic && let Some(err) = response.extensions_mut().remove::<ApiError>() {
         let mut body = body(&err);
         let id = response.headers().get(REQUEST_ID);
         if let Some(id) = id.and_then(|id| id.to_str().ok()) {
@@ -80,20 +80,20 @@ mod tests {
 
     use super::*;
     use crate::openai::error::Overrun;
-    use crate::openai::headers::complete;
-    use crate::openai::pages::{AllowedOrigins, PageRules};
+    use crate::openai::headers::middleware;
+    use crate::openai::origins::{AllowedOrigins, OriginRules};
 
     const OWN: &str = "http://localhost";
 
     async fn answer(path: &str, origin: &str) -> (u16, Option<String>, Value) {
-        let pages = PageRules::new(AllowedOrigins::default(), None, []);
+        let rules = OriginRules::new(AllowedOrigins::default(), None, []);
         let fails = || async { ApiError::rate_limit_exceeded("busy", 7) };
         let app = Router::new()
             .route("/v1/messages", get(fails))
             .route("/v1/messages/count_tokens", get(fails))
             .route("/v1/messagesx", get(fails))
             .route("/replicas/{namespace}/{name}/proxy/{*path}", get(fails))
-            .layer(axum::middleware::from_fn_with_state(pages, complete))
+            .layer(axum::middleware::from_fn_with_state(rules, middleware))
             .layer(axum::middleware::from_fn(reshape));
         let request = Request::builder()
             .uri(path)
@@ -110,10 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_is_too_long_is_told_in_the_words_that_clients_look_for() {
+    fn overlong_prompt_has_the_wording_that_clients_detect() {
         let overrun = Overrun {
             prompt_tokens: 41_317,
-            is_whole: true,
+            is_exact: true,
             context_tokens: 4096,
         };
         let body = body(&ApiError::context_length_exceeded("messages", overrun, true));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_have_the_shape_of_their_path() {
+    async fn path_determines_the_error_body() {
         let seven = || Some("7".to_owned());
         let theirs = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}, "request_id": "req_7"});
         assert_eq!(answer("/v1/messages", OWN).await, (429, seven(), theirs.clone()));
@@ -137,8 +137,8 @@ mod tests {
             (status, &refused["error"]["type"], &refused["request_id"]),
             (403, &json!("permission_error"), &json!("req_7"))
         );
-        let (_, _, behind) = answer("/replicas/default/guide/proxy/v1/messages?beta=true", OWN).await;
-        assert_eq!(behind, theirs);
+        let (_, _, proxied) = answer("/replicas/default/guide/proxy/v1/messages?beta=true", OWN).await;
+        assert_eq!(proxied, theirs);
         for path in [
             "/v1/messagesx",
             "/replicas/default/guide/proxy/v1/completions",

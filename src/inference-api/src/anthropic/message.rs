@@ -1,14 +1,14 @@
-//! `system` and `messages` of a request: from content blocks to the messages of a chat. Texts of
-//! one message are separated by line breaks.
+//! Parameters `system` and `messages`: conversion of content blocks to chat messages. Texts of one
+//! message are joined by line breaks.
 
 use crate::openai::ApiError;
 use crate::openai::json::Json;
 use crate::openai::message;
 use crate::openai::message::calls;
-use crate::openai::message::calls::CallProblem;
+use crate::openai::message::calls::CallError;
 use crate::openai::message::{AssistantTurn, append_line};
 
-/// Anthropic's own limit.
+/// Limit of Anthropic's API.
 const MAX_MESSAGES: usize = 100_000;
 
 pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<Vec<Json>, ApiError> {
@@ -16,7 +16,7 @@ pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<V
     if let Some(system) = system.filter(|system| *system != Json::Null) {
         let text = Place("system".to_owned()).texts(&system)?;
         if !text.is_empty() {
-            turns.push(message::said("system", &text));
+            turns.push(message::with_role("system", &text));
         }
     }
     let listed = match messages {
@@ -34,13 +34,14 @@ pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<V
         let blocks = content.blocks(message.get("content"))?;
         let is_last = index + 1 == listed.len();
         let prefills = is_last && message.get("role").and_then(Json::as_str) == Some("assistant");
-        let says_nothing = match message.get("content").and_then(Json::as_str) {
+        let is_empty = match message.get("content").and_then(Json::as_str) {
             Some(text) => text.is_empty(),
             None => blocks.is_empty(),
         };
-        // Anthropic's rule: only an answer that is to be gone on with may be empty yet.
-        if says_nothing && !prefills {
-            return Err(content.invalid("", "more than nothing"));
+        // Anthropic's rule: only the last assistant message, which the answer continues, may be
+        // empty.
+        if is_empty && !prefills {
+            return Err(content.invalid("", "non-empty"));
         }
         match message.get("role").and_then(Json::as_str) {
             Some("user") => {
@@ -53,11 +54,11 @@ pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<V
                 assistant(&content, &blocks, &mut turn)?;
                 open = Open::Assistant(turn);
             }
-            // Newer clients say between turns what holds from there on.
+            // Newer clients send system messages between turns.
             Some("system") => {
                 let text = content.texts(message.get("content").unwrap_or(&Json::Null))?;
                 std::mem::replace(&mut open, Open::None).close(&mut turns);
-                turns.push(message::said("system", &text));
+                turns.push(message::with_role("system", &text));
             }
             Some(_) | None => return Err(place.invalid(".role", "one of user, assistant and system")),
         }
@@ -67,15 +68,15 @@ pub(super) fn messages(system: Option<Json>, messages: Option<Json>) -> Result<V
     Ok(turns)
 }
 
-/// Anthropic's own rule, in its words.
+/// Checks Anthropic's rule for calls and results, with its wording.
 fn check_calls(turns: &[Json]) -> Result<(), ApiError> {
     let message = match calls::check(turns) {
         Ok(()) => return Ok(()),
-        Err(CallProblem::Unasked { id, .. }) => format!(
-            "'messages' has a `tool_result` for '{id}': there is no `tool_use` block with that id in the message before, \
-             or something stands between them."
+        Err(CallError::UnknownCall { id, .. }) => format!(
+            "'messages' has a `tool_result` for '{id}' without a `tool_use` block with that id in the previous \
+             message."
         ),
-        Err(CallProblem::Unanswered { ids, .. }) => format!(
+        Err(CallError::MissingResult { ids, .. }) => format!(
             "'messages' has `tool_use` blocks without `tool_result` blocks at the beginning of the next message: {}.",
             ids.join(", ")
         ),
@@ -83,7 +84,7 @@ fn check_calls(turns: &[Json]) -> Result<(), ApiError> {
     Err(ApiError::invalid_value("messages", message))
 }
 
-/// The turn to which more may be said: several messages of one role are one turn.
+/// Turn to which further messages of the same role are appended.
 enum Open {
     None,
     User(String),
@@ -129,7 +130,7 @@ fn user(
     for (index, block) in blocks.iter().enumerate() {
         let place = content.below(&format!("[{index}]"));
         match block.kind() {
-            Some("text") => append_line(text, block.some_text(&place)?),
+            Some("text") => append_line(text, block.non_empty_text(&place)?),
             Some("tool_result") => {
                 Open::User(std::mem::take(text)).close(turns);
                 let result = match block.get("content") {
@@ -152,12 +153,12 @@ fn user(
     Ok(())
 }
 
-/// A tool's failure in words: chat templates have no other place for it.
+/// Marks the result of a failed tool, because chat templates have no field for it.
 fn as_error(result: &str) -> String {
     match result {
         "" => "Error".to_owned(),
-        told if told.starts_with("Error") => told.to_owned(),
-        told => format!("Error: {told}"),
+        text if text.starts_with("Error") => text.to_owned(),
+        text => format!("Error: {text}"),
     }
 }
 
@@ -165,14 +166,14 @@ fn assistant(content: &Place, blocks: &[Block<'_>], turn: &mut AssistantTurn) ->
     for (index, block) in blocks.iter().enumerate() {
         let place = content.below(&format!("[{index}]"));
         match block.kind() {
-            Some("text") => turn.say(block.text(&place, "text")?),
-            Some("thinking") => turn.reason(block.text(&place, "thinking")?),
-            // Nobody here could read it.
+            Some("text") => turn.add_text(block.text(&place, "text")?),
+            Some("thinking") => turn.add_reasoning(block.text(&place, "thinking")?),
+            // Redacted reasoning is not readable.
             Some("redacted_thinking") => {}
             Some("tool_use") => {
                 let input = block.get("input").filter(|input| input.as_object().is_some());
                 let input = input.ok_or_else(|| place.invalid(".input", "an object"))?;
-                turn.call(
+                turn.add_call(
                     block.text(&place, "id")?,
                     block.text(&place, "name")?,
                     input.clone(),
@@ -184,9 +185,9 @@ fn assistant(content: &Place, blocks: &[Block<'_>], turn: &mut AssistantTurn) ->
     Ok(())
 }
 
-/// A content block.
+/// Content block.
 enum Block<'a> {
-    /// Content that is nothing but a string.
+    /// Content that is a plain string.
     Text(&'a str),
     Typed(&'a Json),
 }
@@ -206,10 +207,10 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The text of a block; Anthropic refuses empty ones.
-    fn some_text(&self, place: &Place) -> Result<&'a str, ApiError> {
+    /// Returns the text of a block. Empty text is an error, as in Anthropic's API.
+    fn non_empty_text(&self, place: &Place) -> Result<&'a str, ApiError> {
         match self.text(place, "text")? {
-            "" => Err(place.invalid(".text", "more than nothing")),
+            "" => Err(place.invalid(".text", "non-empty")),
             text => Ok(text),
         }
     }
@@ -225,7 +226,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Where something stands in the request.
+/// Path of a value in the request.
 struct Place(String);
 
 impl Place {
@@ -244,11 +245,11 @@ impl Place {
         };
         let param = format!("{}.type", self.0);
         let message =
-            format!("'{param}' is '{kind}', which is not supported here: this server reads text only.");
+            format!("'{param}' is '{kind}', which is not supported: this server supports only text.");
         ApiError::unsupported(&param, message)
     }
 
-    /// A string is one block of text.
+    /// Returns the content blocks. A string is one text block.
     fn blocks<'a>(&self, content: Option<&'a Json>) -> Result<Vec<Block<'a>>, ApiError> {
         match content {
             Some(Json::String(text)) => Ok(vec![Block::Text(text)]),
@@ -259,7 +260,7 @@ impl Place {
         }
     }
 
-    /// Content that can only be text.
+    /// Returns content that consists only of text.
     fn texts(&self, content: &Json) -> Result<String, ApiError> {
         let mut whole = String::new();
         for (index, block) in self.blocks(Some(content))?.into_iter().enumerate() {
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_become_the_messages_of_a_chat() {
+    fn converts_blocks_to_chat_messages() {
         let listed = r#"[
             {"role": "user", "content": "a"},
             {"role": "user", "content": [{"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}]},
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_may_say_more_between_turns() {
+    fn accepts_system_messages_between_turns() {
         let listed = r#"[{"role": "user", "content": "a"}, {"role": "system", "content": [{"type": "text", "text": "b"}]},
             {"role": "user", "content": "c"}]"#;
         assert_eq!(
@@ -328,8 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_tool_says_so_in_the_prompt() {
-        let told = |result: &str| {
+    fn failed_tool_result_starts_with_error() {
+        let result_content = |result: &str| {
             let listed = format!(
                 r#"[{{"role": "assistant", "content": [{{"type": "tool_use", "id": "1", "name": "f", "input": {{}}}}]}},
                     {{"role": "user", "content": [{{"type": "tool_result", "tool_use_id": "1", {result}}}]}}]"#
@@ -337,24 +338,24 @@ mod tests {
             read("null", &listed).map(|messages| messages[1]["content"].clone())
         };
         assert_eq!(
-            told(r#""is_error": true, "content": "no file""#),
+            result_content(r#""is_error": true, "content": "no file""#),
             Ok(json!("Error: no file"))
         );
         assert_eq!(
-            told(r#""is_error": true, "content": "Error: no file""#),
+            result_content(r#""is_error": true, "content": "Error: no file""#),
             Ok(json!("Error: no file"))
         );
-        assert_eq!(told(r#""is_error": true"#), Ok(json!("Error")));
+        assert_eq!(result_content(r#""is_error": true"#), Ok(json!("Error")));
         assert_eq!(
-            told(r#""is_error": false, "content": "no file""#),
+            result_content(r#""is_error": false, "content": "no file""#),
             Ok(json!("no file"))
         );
         let param = "messages[1].content[0].is_error".to_owned();
-        assert_eq!(told(r#""is_error": "yes""#), Err(Some(param)));
+        assert_eq!(result_content(r#""is_error": "yes""#), Err(Some(param)));
     }
 
     #[test]
-    fn refusals_name_the_block() {
+    fn errors_name_the_block() {
         for (listed, param) in [
             ("[]", "messages"),
             ("5", "messages"),

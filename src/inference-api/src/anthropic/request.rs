@@ -1,5 +1,5 @@
-//! `POST /v1/messages` and `/v1/messages/count_tokens`: which parameters there are, and what they
-//! are in a chat.
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: supported parameters and their conversion
+//! to a chat request.
 
 use serde_json::{Value, json};
 
@@ -15,11 +15,11 @@ use crate::openai::response_format::{ContentFormat, ResponseFormat};
 use crate::openai::tools;
 use crate::openai::tools::Tools;
 
-/// Parameters whose members' order counts.
+/// Parameters with objects whose member order is relevant.
 const ORDERED: &[&str] = &["messages", "output_config", "output_format", "system", "tools"];
 
-/// Anthropic's, then ours.
-const SERVED: &[&str] = &[
+/// Supported parameters: Anthropic's, then rooflet's.
+const SUPPORTED: &[&str] = &[
     "max_tokens",
     "model",
     "stop_sequences",
@@ -34,9 +34,9 @@ const SERVED: &[&str] = &[
     "seed",
 ];
 
-/// Accounting and caching hints: they do not change the answer. `context_management` permits to
-/// leave out of the prompt what nobody leaves out here.
-const WITHOUT_EFFECT: &[&str] = &[
+/// Ignored parameters: accounting and caching hints, which do not change the answer.
+/// `context_management` permits to shorten the prompt, which rooflet never does.
+const IGNORED: &[&str] = &[
     "cache_control",
     "context_management",
     "inference_geo",
@@ -44,8 +44,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "service_tier",
 ];
 
-/// Known and not served.
-const UNSERVED: &[&str] = &[
+/// Known parameters that are not supported.
+const UNSUPPORTED: &[&str] = &[
     "container",
     "diagnostics",
     "mcp_servers",
@@ -56,7 +56,7 @@ const UNSERVED: &[&str] = &[
 
 const MAX_STOP_SEQUENCES: usize = 16;
 
-/// What is asked for; both endpoints take it.
+/// Request of both endpoints.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessagesRequest {
     pub chat: ChatRequest,
@@ -71,26 +71,26 @@ impl MessagesRequest {
         }
     }
 
-    /// A request whose tokens are to be counted says nothing of its answer's length.
+    /// Parses a request of `count_tokens`, in which `max_tokens` is optional.
     pub fn parse_countable(body: &[u8]) -> Result<Self, ApiError> {
-        let (mut apart, fields) = Fields::split(body, ORDERED)?;
+        let (mut ordered, fields) = Fields::split(body, ORDERED)?;
         check_parameters(&fields)?;
         let mut options = Options::parse(&fields, 1)?;
         fields.read("stop_sequences", "a list of strings", Value::as_array)?;
         options.stopping.strings = parse_strings(&fields, "stop_sequences", MAX_STOP_SEQUENCES)?;
-        let output = Output::parse(apart.remove("output_config"), apart.remove("output_format"))?;
+        let output = Output::parse(ordered.remove("output_config"), ordered.remove("output_format"))?;
         options.format = output.format;
         let (template_variables, thinking_tokens) = parse_thinking(&fields, output.effort)?;
         options.thinking_tokens = thinking_tokens;
-        let messages = message::messages(apart.remove("system"), apart.remove("messages"))?;
+        let messages = message::messages(ordered.remove("system"), ordered.remove("messages"))?;
         Ok(Self {
             chat: ChatRequest {
                 model: parse_model(&fields)?,
-                // What Anthropic calls prefilling.
+                // Anthropic's prefilling: the answer continues the last message.
                 continues: ends_with_assistant(&messages),
                 messages,
                 template_variables,
-                tools: parse_tools(apart.remove("tools"), &fields)?,
+                tools: parse_tools(ordered.remove("tools"), &fields)?,
                 n: 1,
                 options,
             },
@@ -99,18 +99,18 @@ impl MessagesRequest {
 }
 
 fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
-    for name in WITHOUT_EFFECT {
+    for name in IGNORED {
         match *name {
             "inference_geo" | "service_tier" => drop(fields.text(name)?),
             name => drop(fields.read(name, "an object", Value::as_object)?),
         }
     }
-    fields.check_names(&[SERVED, WITHOUT_EFFECT], UNSERVED, |_, value| {
+    fields.check_names(&[SUPPORTED, IGNORED], UNSUPPORTED, |_, value| {
         value.is_null() || *value == json!([])
     })
 }
 
-/// What an answer has to be, and how much is to be thought before.
+/// Requested format of the answer and reasoning effort.
 #[derive(Default)]
 struct Output {
     format: Option<ResponseFormat>,
@@ -159,7 +159,7 @@ fn parse_format(param: &str, format: Option<&Json>) -> Result<Option<ResponseFor
     }
 }
 
-/// Templates know OpenAI's words.
+/// Converts the effort to OpenAI's values, which templates expect.
 fn parse_effort(value: &Json) -> Result<String, ApiError> {
     match value.as_str() {
         Some(effort @ ("low" | "medium" | "high" | "xhigh")) => Ok(effort.to_owned()),
@@ -171,7 +171,7 @@ fn parse_effort(value: &Json) -> Result<String, ApiError> {
     }
 }
 
-/// Whether and how hard is for the model's template; how long is for the engine.
+/// Parses reasoning parameters into template variables and the maximum number of reasoning tokens.
 fn parse_thinking(fields: &Fields, effort: Option<String>) -> Result<(Members, Option<usize>), ApiError> {
     let thinking = fields.read("thinking", "an object", Value::as_object)?;
     let kind = thinking.and_then(|thinking| thinking.get("type"));
@@ -212,7 +212,8 @@ fn parse_tools(listed: Option<Json>, fields: &Fields) -> Result<Option<Tools>, A
                     None | Some("custom") => {}
                     Some(kind) => {
                         let param = format!("tools[{index}].type");
-                        let message = format!("'{param}' is '{kind}': this server runs no tools of its own.");
+                        let message =
+                            format!("'{param}' is '{kind}': this server does not run server-side tools.");
                         return Err(ApiError::unsupported(&param, message));
                     }
                 }
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_a_chat() {
+    fn converts_request_to_chat_request() {
         let chat = parse(json!({
             "system": "Be terse.", "stop_sequences": ["a", "b"], "temperature": 0.5, "top_k": 3, "stream": true,
             "metadata": {"user_id": "x"}, "thinking": {"type": "enabled", "budget_tokens": 1024},
@@ -313,8 +314,8 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_the_parameters_that_are_read() {
-        let names = [ORDERED, SERVED, WITHOUT_EFFECT].concat();
+    fn openapi_document_lists_all_parameters() {
+        let names = [ORDERED, SUPPORTED, IGNORED].concat();
         assert_eq!(
             properties_of("MessagesRequest"),
             names.into_iter().map(str::to_owned).collect()
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_parameter_as_it_is_here() {
+    fn errors_name_the_parameter_of_this_api() {
         for (extra, param) in [
             (json!({"max_tokens": null}), "max_tokens"),
             (json!({"max_tokens": 0}), "max_tokens"),

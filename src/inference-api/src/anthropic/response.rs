@@ -1,4 +1,4 @@
-//! What `/v1/messages` answers: a message, its content blocks, and the events of a stream.
+//! Responses of `/v1/messages`: a message, its content blocks, and the events of a stream.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::openai::json::Json;
 use crate::openai::response;
 
-/// A whole message, or the beginning of one.
+/// Complete message, or the beginning of one.
 #[derive(Debug, Clone, Serialize)]
 pub struct Message {
     pub id: String,
@@ -16,7 +16,7 @@ pub struct Message {
     pub model: String,
     pub content: Vec<Block>,
     pub stop_reason: Option<StopReason>,
-    /// Which of the request's own.
+    /// Matched stop sequence of the request.
     pub stop_sequence: Option<String>,
     pub usage: Usage,
 }
@@ -30,7 +30,7 @@ pub enum StopReason {
     ToolUse,
 }
 
-/// Tokens of a request; those of the prompt that were known are not among `input_tokens`.
+/// Number of tokens. `input_tokens` excludes cached tokens of the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Usage {
     pub input_tokens: usize,
@@ -56,7 +56,7 @@ impl From<response::Usage> for Usage {
 pub enum Block {
     Thinking {
         thinking: String,
-        /// Empty until the block is done.
+        /// Empty until the block is complete.
         signature: &'static str,
     },
     Text {
@@ -69,10 +69,10 @@ pub enum Block {
     },
 }
 
-/// Of what was thought. Nobody here asks for a proof of it, but clients drop what has none.
+/// Signature of all reasoning blocks. It proves nothing, but clients drop blocks without one.
 pub const SIGNATURE: &str = "unsigned";
 
-/// More of a block.
+/// Increment of a block.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type")]
 pub enum BlockDelta {
@@ -86,7 +86,7 @@ pub enum BlockDelta {
     InputJson { partial_json: String },
 }
 
-/// An event of a stream.
+/// Event of a stream.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
@@ -99,14 +99,14 @@ pub enum Event {
     Ping,
 }
 
-/// How a message ended.
+/// End of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MessageEnd {
     pub stop_reason: Option<StopReason>,
     pub stop_sequence: Option<String>,
 }
 
-/// `POST /v1/messages/count_tokens`.
+/// Response of `POST /v1/messages/count_tokens`.
 pub fn token_count(input_tokens: usize) -> Value {
     json!({"input_tokens": input_tokens})
 }

@@ -1,6 +1,6 @@
-//! Request bodies at every server of the API: encodings that are not read are refused, clients that
-//! stop sending are not waited for, and what a refused client is still sending is taken, so that it
-//! reads the answer instead of a connection that was reset.
+//! Middleware for request bodies, on every server of the API. It rejects unsupported encodings and
+//! stalled bodies. After an error it drains the rest of the body, so that the client reads the
+//! response instead of a connection reset.
 
 use std::io;
 use std::pin::Pin;
@@ -22,27 +22,27 @@ use tokio::time::Sleep;
 
 use super::ApiError;
 
-/// The largest body of a request, in bytes. A context of a million tokens is about 4 MB of text.
+/// Maximum size of a request body in bytes. A context of a million tokens is about 4 MB of text.
 pub const MAX_BODY_BYTES: usize = 16 << 20;
-/// The most that is read only to be thrown away. Who sends more finds the connection closed.
+/// Maximum size of a drained body in bytes. Above it, the connection is closed.
 const MAX_DRAINED_BYTES: usize = 128 << 20;
 const MAX_DRAINING: Duration = Duration::from_secs(10);
-/// Between two pieces of a body, as nginx's `client_body_timeout`.
+/// Maximum time between two pieces of a body, as nginx's `client_body_timeout`.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 
-/// See the module's text.
-pub async fn settle(request: Request, next: Next) -> Response {
-    // Who asks first whether to send has not begun.
-    let waits = request.headers().contains_key(EXPECT);
+/// Middleware function; see the module documentation.
+pub async fn middleware(request: Request, next: Next) -> Response {
+    // A client with `Expect: 100-continue` has not sent the body.
+    let expects_continue = request.headers().contains_key(EXPECT);
     let encoding = encoding(request.headers());
     let (parts, body) = request.into_parts();
-    let (back_tx, mut back_rx) = oneshot::channel();
+    let (reclaimed_tx, mut reclaimed_rx) = oneshot::channel();
     let is_stalled = Arc::new(AtomicBool::new(false));
-    let body = Body::new(Lent {
+    let body = Body::new(ReclaimedBody {
         body,
         silence: None,
         is_stalled: Arc::clone(&is_stalled),
-        back: Some(back_tx),
+        reclaim: Some(reclaimed_tx),
     });
     let request = Request::from_parts(parts, body);
     let response = match encoding {
@@ -60,15 +60,15 @@ pub async fn settle(request: Request, next: Next) -> Response {
     }
     let status = response.status();
     if (status.is_client_error() || status.is_server_error())
-        && !waits
-        && let Ok(rest) = back_rx.try_recv()
+        && !expects_continue
+        && let Ok(rest) = reclaimed_rx.try_recv()
     {
         drop(tokio::time::timeout(MAX_DRAINING, drain(rest)).await);
     }
     response
 }
 
-/// What the body is encoded with, unless it is as it is.
+/// Returns the content encoding, unless it is `identity`.
 fn encoding(headers: &HeaderMap) -> Option<String> {
     let values = headers.get_all(CONTENT_ENCODING).iter();
     let mut names = values.map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -86,24 +86,25 @@ async fn drain(mut body: Body) {
     }
 }
 
-/// A body that comes back from whoever lets go of it, and fails where nothing comes for too long.
-struct Lent {
+/// Body that is sent back through `reclaim` when dropped, and fails if no data arrives for too
+/// long.
+struct ReclaimedBody {
     body: Body,
-    /// Since the last piece.
+    /// Timer since the last piece.
     silence: Option<Pin<Box<Sleep>>>,
     is_stalled: Arc<AtomicBool>,
-    back: Option<oneshot::Sender<Body>>,
+    reclaim: Option<oneshot::Sender<Body>>,
 }
 
-impl Drop for Lent {
+impl Drop for ReclaimedBody {
     fn drop(&mut self) {
-        if let Some(back) = self.back.take() {
-            drop(back.send(std::mem::take(&mut self.body)));
+        if let Some(reclaim) = self.reclaim.take() {
+            drop(reclaim.send(std::mem::take(&mut self.body)));
         }
     }
 }
 
-impl http_body::Body for Lent {
+impl http_body::Body for ReclaimedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -144,16 +145,16 @@ mod tests {
 
     use super::*;
 
-    /// Sends a body of so many zeros to a server that reads none of it, then reads the answer.
+    /// Sends a body of zeros to a server that does not read it, and returns the response.
     async fn answer(headers: &str, bytes: usize) -> std::io::Result<String> {
-        let refuse = |_body: Body| async { ApiError::request_too_large(5) };
+        let reject = |_body: Body| async { ApiError::request_too_large(5) };
         let app = Router::new()
-            .route("/", post(refuse))
-            .layer(axum::middleware::from_fn(settle));
+            .route("/", post(reject))
+            .layer(axum::middleware::from_fn(middleware));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let serving = axum::serve(listener, app);
-        let asking = async {
+        let exchange = async {
             let mut stream = TcpStream::connect(address).await?;
             let head = format!(
                 "POST / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n{headers}content-length: {bytes}\r\n\r\n"
@@ -168,20 +169,20 @@ mod tests {
             Ok(answer)
         };
         tokio::select! {
-            answer = asking => answer,
-            _ = serving => unreachable!("it serves on"),
+            answer = exchange => answer,
+            _ = serving => unreachable!("the server does not stop"),
         }
     }
 
     #[tokio::test]
-    async fn a_client_that_sends_far_too_much_reads_why_it_is_refused() {
+    async fn client_reads_error_despite_oversized_body() {
         let answer = answer("", 64 << 20).await.expect("no reset");
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
         assert!(answer.contains("request_too_large"), "{answer}");
     }
 
     #[tokio::test]
-    async fn encoded_bodies_are_refused_by_name() {
+    async fn rejects_encoded_body() {
         let refused = answer("content-encoding: gzip\r\n", 1 << 20)
             .await
             .expect("no reset");
@@ -196,16 +197,16 @@ mod tests {
         assert!(plain.starts_with("HTTP/1.1 413 "), "{plain}");
     }
 
-    /// Half a minute between two pieces is slow, more than a minute is nothing.
+    /// A pause of 30 seconds is accepted, one of more than 60 seconds is not.
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_stops_sending_is_told_and_a_slow_one_is_not() {
+    async fn times_out_stalled_body_but_not_slow_body() {
         async fn answer(pause: Duration) -> Response {
             let app = Router::new()
                 .route(
                     "/",
                     post(|body: axum::body::Bytes| async move { format!("{} bytes", body.len()) }),
                 )
-                .layer(axum::middleware::from_fn(settle));
+                .layer(axum::middleware::from_fn(middleware));
             let pieces = futures::stream::unfold(0, move |at| async move {
                 tokio::time::sleep(pause).await;
                 (at < 4).then_some((Ok::<_, io::Error>("piece"), at + 1))
@@ -227,10 +228,10 @@ mod tests {
         );
     }
 
-    /// It waits for leave to send: the answer is its leave to stop.
+    /// With `Expect: 100-continue`, the error response ends the request.
     #[tokio::test]
-    async fn a_client_that_asked_first_is_answered_at_once() {
-        let asked = answer("expect: 100-continue\r\n", 5).await.expect("no reset");
-        assert!(asked.starts_with("HTTP/1.1 413 "), "{asked}");
+    async fn does_not_drain_body_of_client_that_expects_continue() {
+        let response = answer("expect: 100-continue\r\n", 5).await.expect("no reset");
+        assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
     }
 }

@@ -1,40 +1,40 @@
-//! The error body of every OpenAI-compatible endpoint, `{"error": {message, type, param, code}}`,
-//! with its HTTP status. Clients branch on status and code; people read the message.
+//! Error body of every OpenAI-compatible endpoint, `{"error": {message, type, param, code}}`, with
+//! its HTTP status. Clients branch on status and code; the message is for people.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
-/// Suggested wait where nothing better is known.
+/// Default of `retry-after` in seconds.
 const DEFAULT_RETRY_AFTER_SECONDS: u32 = 1;
 
-/// Longer than any of our own words.
+/// Maximum length of a message; longer than any message without client input.
 const MAX_MESSAGE_CHARS: usize = 600;
 
-/// Of a host, as long as any is: what helps stands behind it.
+/// Maximum length of a host name in a message, so that the advice after it is not truncated.
 const MAX_NAME_CHARS: usize = 253;
 
-/// One refused or failed request.
+/// Rejected or failed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
     pub status: StatusCode,
     pub message: String,
     pub kind: ErrorType,
-    /// The request's parameter at fault.
+    /// Request parameter that caused the error.
     pub param: Option<String>,
     pub code: Option<ErrorCode>,
     pub retry_after_seconds: Option<u32>,
-    /// Of a prompt that is too long.
+    /// Sizes, if the prompt is too long.
     pub overrun: Option<Overrun>,
 }
 
-/// Tokens of a prompt, and how many there may be.
+/// Token counts of a prompt that is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overrun {
     pub prompt_tokens: usize,
-    /// They were counted to the end; otherwise there are at least so many.
-    pub is_whole: bool,
+    /// `prompt_tokens` is exact; otherwise it is a lower bound.
+    pub is_exact: bool,
     pub context_tokens: usize,
 }
 
@@ -81,7 +81,7 @@ impl ApiError {
     fn new(status: StatusCode, kind: ErrorType, code: ErrorCode, message: String) -> Self {
         Self {
             status,
-            message: clipped(message),
+            message: truncated(message),
             kind,
             param: None,
             code: Some(code),
@@ -92,12 +92,12 @@ impl ApiError {
 
     fn invalid(code: ErrorCode, param: &str, message: String) -> Self {
         Self {
-            param: Some(clipped(param.to_owned())),
+            param: Some(truncated(param.to_owned())),
             ..Self::new(StatusCode::BAD_REQUEST, ErrorType::InvalidRequest, code, message)
         }
     }
 
-    /// A parameter whose value is wrong.
+    /// Error of a parameter with an invalid value.
     pub fn invalid_value(param: &str, message: impl Into<String>) -> Self {
         Self::invalid(ErrorCode::InvalidValue, param, message.into())
     }
@@ -110,7 +110,7 @@ impl ApiError {
         )
     }
 
-    /// A parameter of OpenAI's that this server knows and does not serve.
+    /// Error of a known parameter that is not supported.
     pub fn unsupported(param: &str, message: impl Into<String>) -> Self {
         Self::invalid(ErrorCode::UnsupportedParameter, param, message.into())
     }
@@ -132,14 +132,14 @@ impl ApiError {
         )
     }
 
-    /// `param` is `messages`, `prompt` or `input`.
+    /// Error of a prompt that is too long. `param` is `messages`, `prompt` or `input`.
     pub fn context_length_exceeded(param: &str, overrun: Overrun, completes: bool) -> Self {
         let Overrun {
             prompt_tokens,
-            is_whole,
+            is_exact,
             context_tokens,
         } = overrun;
-        let least = if is_whole { "" } else { "at least " };
+        let least = if is_exact { "" } else { "at least " };
         let room = if completes {
             ", which leaves no room for a completion"
         } else {
@@ -167,25 +167,25 @@ impl ApiError {
         }
     }
 
-    /// In OpenAI's words, and what helps.
+    /// Error with OpenAI's wording and a remedy.
     pub(crate) fn previous_response_not_found(id: &str) -> Self {
         Self::invalid(
             ErrorCode::PreviousResponseNotFound,
             "previous_response_id",
             format!(
-                "Previous response with id '{id}' not found: the replica that kept it has ended or needed the room, or it \
-                 was not to be stored. Please send the earlier items in 'input'."
+                "Previous response with id '{id}' not found: its replica has stopped or evicted it, or it was not stored. \
+                 Please send the earlier items in 'input'."
             ),
         )
     }
 
-    /// `param` names the item that refers to it.
+    /// Error of a reference to an unknown item. `param` is the path of the reference.
     pub(crate) fn item_not_found(param: &str, id: &str) -> Self {
         Self::invalid_value(
             param,
             format!(
-                "Item with id '{id}' not found: the replica that kept it has ended or needed the room, or it was not to be \
-                 stored. Please send the item itself in 'input'."
+                "Item with id '{id}' not found: its replica has stopped or evicted it, or it was not stored. Please send the \
+                 item itself in 'input'."
             ),
         )
     }
@@ -196,8 +196,7 @@ impl ApiError {
             ErrorType::InvalidRequest,
             ErrorCode::ResponseNotFound,
             format!(
-                "Response with id '{id}' not found: the replica that kept it has ended or needed the room, or it was not to \
-                 be stored."
+                "Response with id '{id}' not found: its replica has stopped or evicted it, or it was not stored."
             ),
         )
     }
@@ -220,28 +219,28 @@ impl ApiError {
         )
     }
 
-    /// A page of somebody's that is not to ask.
+    /// Error of a request from a web page of an origin that is not allowed.
     pub(crate) fn origin_not_allowed(origin: &str) -> Self {
         Self::new(
             StatusCode::FORBIDDEN,
             ErrorType::InvalidRequest,
             ErrorCode::OriginNotAllowed,
             format!(
-                "Pages of '{}' may not ask this server. Whoever runs it can name them with --allowed-origins.",
+                "Requests from web pages of '{}' are not allowed. The operator of this server can allow the origin with --allowed-origins.",
                 origin.chars().take(MAX_NAME_CHARS).collect::<String>()
             ),
         )
     }
 
-    /// A name that is not this machine's.
+    /// Error of a host name that does not belong to this machine.
     pub(crate) fn host_not_allowed(host: &str) -> Self {
         Self::new(
             StatusCode::FORBIDDEN,
             ErrorType::InvalidRequest,
             ErrorCode::HostNotAllowed,
             format!(
-                "This server listens for its own machine only and does not know the host name '{}'. Please ask for \
-                 localhost or an address, or let whoever runs it name https://NAME with --allowed-origins.",
+                "The host name '{}' is not allowed, because this server listens on a loopback address only. Please use \
+                 localhost or an address, or ask the operator of this server to add https://NAME to --allowed-origins.",
                 host.chars().take(MAX_NAME_CHARS).collect::<String>()
             ),
         )
@@ -253,7 +252,7 @@ impl ApiError {
             ErrorType::InvalidRequest,
             ErrorCode::RequestTimeout,
             format!(
-                "Nothing more of the request body came for {} seconds.",
+                "No data of the request body arrived for {} seconds.",
                 silent.as_secs()
             ),
         )
@@ -274,13 +273,13 @@ impl ApiError {
             ErrorType::InvalidRequest,
             ErrorCode::UnsupportedContentEncoding,
             format!(
-                "The request body is encoded ('content-encoding: {encoding}'), which this server does not read. Please send \
-                 it without."
+                "'content-encoding: {encoding}' is not supported by this server. Please send the request body without an \
+                 encoding."
             ),
         )
     }
 
-    /// The queue is full.
+    /// Error of a full queue.
     pub fn rate_limit_exceeded(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self {
             retry_after_seconds: Some(retry_after_seconds.max(1)),
@@ -293,7 +292,7 @@ impl ApiError {
         }
     }
 
-    /// Not now, perhaps soon: `code` says why.
+    /// Error of a temporary condition. `code` states the reason.
     pub fn unavailable(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             retry_after_seconds: Some(DEFAULT_RETRY_AFTER_SECONDS),
@@ -313,7 +312,7 @@ impl ApiError {
         )
     }
 
-    /// The engine failed on this request.
+    /// Error of a failed engine.
     pub fn server_error(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -323,17 +322,17 @@ impl ApiError {
         )
     }
 
-    /// The worker ended with the request in hand.
+    /// Error of a worker that exited during the request.
     pub fn worker_failed() -> Self {
         Self::new(
             StatusCode::BAD_GATEWAY,
             ErrorType::Server,
             ErrorCode::WorkerFailed,
-            "The model's worker ended while it had this request.".to_owned(),
+            "The model's worker exited while it processed this request.".to_owned(),
         )
     }
 
-    /// The same refusal in the words of another request: each parameter by the name it has there.
+    /// Replaces parameter names, for an error of another API.
     pub fn renamed(mut self, names: &[(&str, &str)]) -> Self {
         for (own, there) in names {
             self.message = self.message.replace(own, there);
@@ -342,7 +341,7 @@ impl ApiError {
         self
     }
 
-    /// The body, also sent inside a stream that has already begun.
+    /// Returns the body, also sent inside a stream.
     pub fn body(&self) -> serde_json::Value {
         serde_json::json!({
             "error": {
@@ -355,8 +354,8 @@ impl ApiError {
     }
 }
 
-/// Messages repeat what was sent, which may be megabytes.
-fn clipped(mut text: String) -> String {
+/// Truncates a text. Messages repeat client input, which may have megabytes.
+fn truncated(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().nth(MAX_MESSAGE_CHARS) {
         text.truncate(end);
         text.push('…');
@@ -372,7 +371,7 @@ impl IntoResponse for ApiError {
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // For who writes errors in another shape.
+        // For middleware that converts the error body.
         response.extensions_mut().insert(self);
         response
     }
@@ -385,13 +384,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_body_has_all_four_fields() {
+    fn body_has_all_four_fields() {
         assert_eq!(
             ApiError::context_length_exceeded(
                 "messages",
                 Overrun {
                     prompt_tokens: 3000,
-                    is_whole: true,
+                    is_exact: true,
                     context_tokens: 2048
                 },
                 true
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_does_not_send_back_megabytes() {
+    fn error_does_not_repeat_long_input() {
         let long = "é".repeat(1 << 20);
         for err in [
             ApiError::model_not_found(&long),
@@ -421,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_says_when_to_come_back() {
+    fn full_queue_sets_retry_after() {
         let response = ApiError::rate_limit_exceeded("full", 0).into_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "1");

@@ -1,5 +1,5 @@
-//! Headers of every answer: the request's id, by which it is found again, and that the page that
-//! asked may read it (CORS). Pages that may not ask are refused here, before anything else.
+//! Headers of every response: the request id and CORS. Requests of origins that are not allowed are
+//! rejected before any other processing.
 
 use std::sync::Arc;
 
@@ -13,35 +13,35 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use uuid::Uuid;
 
-use super::pages::PageRules;
+use super::origins::OriginRules;
 
-/// OpenAI's; clients may bring their own.
+/// OpenAI's header of the request id. Clients may set it.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Anthropic's name of the same, which its clients read.
+/// Anthropic's header of the request id.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// As long as OpenAI allows.
+/// Limit of OpenAI's API.
 const MAX_ID_BYTES: usize = 512;
 
 const ANY: HeaderValue = HeaderValue::from_static("*");
 
-/// Answers browsers that ask whether they may ask; gives every other request an id, and its answer
-/// the same.
-pub async fn complete(State(rules): State<Arc<PageRules>>, mut request: Request, next: Next) -> Response {
+/// Middleware that answers CORS preflight requests, and sets a request id on every other request
+/// and its response.
+pub async fn middleware(State(rules): State<Arc<OriginRules>>, mut request: Request, next: Next) -> Response {
     let origin = rules.check(&request);
     if let (Ok(origin), &Method::OPTIONS) = (&origin, request.method()) {
-        return readable(permission(&request), origin.as_ref());
+        return readable(preflight_response(&request), origin.as_ref());
     }
-    let brought = request
+    let from_client = request
         .headers()
         .get(REQUEST_ID)
         .filter(|id| is_usable(id))
         .cloned();
-    let id = brought.unwrap_or_else(|| {
+    let id = from_client.unwrap_or_else(|| {
         let id = format!("req_{}", Uuid::new_v4().simple());
-        HeaderValue::from_str(&id).expect("letters and digits")
+        HeaderValue::from_str(&id).expect("the id consists of letters and digits")
     });
-    // Whoever it is forwarded to calls it the same.
+    // The next server uses the same id.
     request.headers_mut().insert(REQUEST_ID, id.clone());
     let mut response = match origin {
         Ok(origin) => readable(next.run(request).await, origin.as_ref()),
@@ -53,7 +53,7 @@ pub async fn complete(State(rules): State<Arc<PageRules>>, mut request: Request,
     response
 }
 
-/// Lets a page of this origin read the answer.
+/// Permits a page of this origin to read the response.
 fn readable(mut response: Response, origin: Option<&HeaderValue>) -> Response {
     if let Some(origin) = origin {
         let headers = response.headers_mut();
@@ -64,22 +64,22 @@ fn readable(mut response: Response, origin: Option<&HeaderValue>) -> Response {
     response
 }
 
-/// It comes back in a header, and may be logged by whoever stands between.
+/// Returns true if the id is safe in headers and logs.
 fn is_usable(id: &HeaderValue) -> bool {
     (1..=MAX_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
 }
 
-fn permission(request: &Request) -> Response {
+fn preflight_response(request: &Request) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
-    // `*` would leave out `Authorization`.
-    let asked = request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS);
+    // `*` would exclude `Authorization`.
+    let requested = request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS);
     let headers = response.headers_mut();
-    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.cloned().unwrap_or(ANY));
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, requested.cloned().unwrap_or(ANY));
     headers.insert(
         ACCESS_CONTROL_ALLOW_METHODS,
         HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
     );
-    // Seconds: a day.
+    // One day in seconds.
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
     response
 }
@@ -92,24 +92,24 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::openai::pages::AllowedOrigins;
+    use crate::openai::origins::AllowedOrigins;
 
     async fn answer(request: http::request::Builder) -> Response {
-        let told = |request: Request| async move {
+        let echo_id = |request: Request| async move {
             let id = request.headers()[REQUEST_ID].to_str().expect("text").to_owned();
             (StatusCode::BAD_REQUEST, id)
         };
-        let rules = PageRules::new(AllowedOrigins::default(), None, []);
+        let rules = OriginRules::new(AllowedOrigins::default(), None, []);
         let app = Router::new()
-            .route("/v1/chat/completions", post(told))
-            .layer(axum::middleware::from_fn_with_state(rules, complete));
+            .route("/v1/chat/completions", post(echo_id))
+            .layer(axum::middleware::from_fn_with_state(rules, middleware));
         let request = request.uri("/v1/chat/completions").body(Body::empty());
         app.oneshot(request.expect("a request")).await.expect("an answer")
     }
 
-    /// The preflight of the Fetch standard, with the headers that OpenAI's client sends.
+    /// Preflight request of the Fetch standard, with the headers of OpenAI's client.
     #[tokio::test]
-    async fn a_page_that_may_ask_may_read() {
+    async fn allowed_origin_may_read_responses() {
         let preflight = |origin| {
             Request::builder()
                 .method("OPTIONS")
@@ -128,15 +128,15 @@ mod tests {
         assert_eq!(names, "authorization,content-type,x-stainless-os");
         let post = |origin| Request::builder().method("POST").header("origin", origin);
         let failed = answer(post(own)).await;
-        assert_eq!(failed.status(), 400, "errors are read, too");
+        assert_eq!(failed.status(), 400, "errors are readable, too");
         assert_eq!(failed.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], own);
         assert_eq!(failed.headers()[VARY], "Origin");
-        for refused in [preflight("https://evil.example"), post("https://evil.example")] {
-            let refused = answer(refused).await;
-            assert_eq!(refused.status(), 403);
-            assert!(refused.headers().contains_key(REQUEST_ID));
-            assert!(!refused.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
-            let body = axum::body::to_bytes(refused.into_body(), 1000)
+        for request in [preflight("https://evil.example"), post("https://evil.example")] {
+            let response = answer(request).await;
+            assert_eq!(response.status(), 403);
+            assert!(response.headers().contains_key(REQUEST_ID));
+            assert!(!response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
+            let body = axum::body::to_bytes(response.into_body(), 1000)
                 .await
                 .expect("a body");
             assert!(
@@ -150,20 +150,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_keeps_its_id() {
-        let id = async |brought: Option<&str>| {
+    async fn keeps_valid_request_id() {
+        let id = async |from_client: Option<&str>| {
             let request = Request::builder().method("POST");
-            let request = brought
+            let request = from_client
                 .into_iter()
                 .fold(request, |request, id| request.header(REQUEST_ID, id));
             let answer = answer(request).await;
-            let told = answer.headers()[REQUEST_ID].to_str().expect("text").to_owned();
-            assert_eq!(answer.headers()[ANTHROPIC_REQUEST_ID], told);
-            let seen = axum::body::to_bytes(answer.into_body(), 1000)
+            let returned = answer.headers()[REQUEST_ID].to_str().expect("text").to_owned();
+            assert_eq!(answer.headers()[ANTHROPIC_REQUEST_ID], returned);
+            let forwarded = axum::body::to_bytes(answer.into_body(), 1000)
                 .await
                 .expect("a body");
-            assert_eq!(seen, told, "what it is forwarded with");
-            told
+            assert_eq!(forwarded, returned);
+            returned
         };
         assert_eq!(id(Some("mine-7")).await, "mine-7");
         let (one, other) = (id(None).await, id(Some(&"x".repeat(600))).await);

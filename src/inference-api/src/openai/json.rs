@@ -1,10 +1,9 @@
-//! JSON whose objects keep the order of their members, as Python's do. Templates print tool calls
-//! into the prompt as they came, and models were trained on texts made so; `serde_json::Value`
-//! would sort them.
+//! JSON whose objects keep the order of their members, as in Python. Templates render tool calls
+//! into the prompt in their original order, and models were trained on such text.
+//! `serde_json::Value` sorts members.
 //!
-//! serde_json can keep the order everywhere, by a feature. It is off on purpose: the API server
-//! writes custom resources with sorted keys, as a real one does, and revisions are named by a hash
-//! of such text.
+//! The `preserve_order` feature of serde_json is disabled on purpose: the API server writes custom
+//! resources with sorted keys, as Kubernetes does, and revision names contain a hash of such text.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,7 +12,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap as _, SerializeSeq as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// See the module.
+/// JSON value; see the module documentation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Json {
     Null,
@@ -24,26 +23,26 @@ pub enum Json {
     Object(Members),
 }
 
-/// A number as JSON's reader has it, and its text where that says more.
+/// Parsed number, and its text if that is more precise.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Number {
     value: serde_json::Number,
     text: Option<Box<str>>,
 }
 
-/// A double says any decimal of no more digits again.
+/// Number of decimal digits that a double represents exactly.
 const DIGITS_OF_DOUBLE: usize = 15;
 
-/// Members of an object as they came. Of several with one name the last counts.
+/// Members of an object in their original order. If a name repeats, the last one counts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Members(Vec<(String, Json)>);
 
 impl Json {
-    /// Of a text, with what its numbers say beyond 64 bits. All else that reads this type rounds
-    /// them.
+    /// Parses a text and keeps the digits of numbers beyond 64 bits. `Deserialize` rounds such
+    /// numbers.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut json: Self = serde_json::from_str(text)?;
-        // Where some of them are doubles they may have been rounded.
+        // Only doubles may have been rounded.
         let mut is_rounded = false;
         json.for_each_number(&mut |number| is_rounded |= number.is_f64());
         if is_rounded {
@@ -63,7 +62,7 @@ impl Json {
         Ok(json)
     }
 
-    /// In the order of the text.
+    /// Visits all numbers in the order of the text.
     fn for_each_number(&mut self, visit: &mut dyn FnMut(&mut Number)) {
         match self {
             Self::Null | Self::Bool(_) | Self::String(_) => {}
@@ -97,7 +96,7 @@ impl Json {
         }
     }
 
-    /// A member of an object; `None` for all else.
+    /// Returns a member of an object; `None` for other values.
     pub fn get(&self, name: &str) -> Option<&Self> {
         self.as_object()?.get(name)
     }
@@ -108,7 +107,7 @@ impl Json {
 }
 
 impl Members {
-    /// As they came.
+    /// Members in their original order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Json)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
@@ -140,7 +139,7 @@ impl Members {
         self.0.retain(|(name, value)| keep(name, value));
     }
 
-    /// Puts a value in the place of the one of that name, or at the end.
+    /// Replaces the value of a member, or appends a new member.
     pub fn insert(&mut self, name: &str, value: Json) {
         match self.get_mut(name) {
             Some(place) => *place = value,
@@ -150,15 +149,15 @@ impl Members {
 }
 
 impl Number {
-    /// Its decimal, with an exponent perhaps: the text, or the shortest of what the reader made of
-    /// it.
+    /// Returns the decimal representation, possibly with an exponent: the original text, or the
+    /// shortest text of the parsed number.
     pub fn decimal(&self) -> String {
         self.text
             .as_deref()
             .map_or_else(|| self.value.to_string(), str::to_owned)
     }
 
-    /// Whether a whole number was read as another one.
+    /// Returns true if an integer was rounded when it was parsed.
     pub fn is_rounded_whole(&self) -> bool {
         let double = self.value.as_f64().filter(|_| self.text.is_some());
         double.is_some_and(|double| double.fract() == 0.0 && double.abs() >= 2_f64.powi(63))
@@ -182,7 +181,7 @@ impl Deref for Number {
     }
 }
 
-/// The numbers in a text that is JSON, as they are written there.
+/// Iterator over the numbers in a JSON text, as written.
 struct NumberTexts<'a> {
     rest: &'a str,
 }
@@ -198,8 +197,8 @@ impl<'a> Iterator for NumberTexts<'a> {
             let (_, rest) = self.rest.split_at(at);
             if let Some(mut string) = rest.strip_prefix('"') {
                 while let Some(at) = string.find(['"', '\\']) {
-                    // What is escaped does not end it; of longer escapes the rest ends nothing
-                    // either.
+                    // An escaped character does not end the string. The rest of a longer escape
+                    // contains no quote.
                     let skipped = if string[at..].starts_with('\\') { 2 } else { 1 };
                     let is_end = skipped == 1;
                     string = string.get(at + skipped..).unwrap_or_default();
@@ -312,14 +311,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_goes_out_in_its_order() {
+    fn keeps_member_order() {
         let text = r#"{"z":[1,-2,2.5,true,null],"a":{"y":"é\n","b":{}},"m":18446744073709551615}"#;
         let json: Json = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&json).unwrap(), text);
     }
 
     #[test]
-    fn of_several_members_the_last_counts_and_keeps_its_place() {
+    fn last_duplicate_member_counts() {
         let mut json: Json = serde_json::from_str(r#"{"a":1,"b":2,"a":3}"#).unwrap();
         assert_eq!(json.get("a"), Some(&Json::Number(3_u64.into())));
         let members = json.as_object_mut().unwrap();
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_say_what_their_text_says() {
+    fn keeps_digits_of_large_numbers() {
         let text = r#"{"a\"-1": "-2 \\", "b": [1, -0.1, {"c": 123456789012345678901234567890}], "b": 1e30, "d":-18446744073709551617,
             "e": 3.4028234663852886e+38, "f": 0.10000000000000000000, "g": "\u00e9 5"}"#;
         let mut json = Json::parse(text).unwrap();
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_has_an_end() {
+    fn rejects_deep_nesting() {
         let deep = "[".repeat(100_000);
         assert!(serde_json::from_str::<Json>(&deep).is_err());
     }

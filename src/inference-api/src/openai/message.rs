@@ -1,30 +1,30 @@
-//! Messages of a conversation: from what clients send to what chat templates read.
+//! Messages of a conversation: conversion from the client's form to that of chat templates.
 
 pub mod calls;
 
-use self::calls::CallProblem;
+use self::calls::CallError;
 use super::error::ApiError;
 use super::json::{Json, Members};
 
-/// A conversation of more turns than this would not fit any context.
+/// Maximum number of messages. Longer conversations exceed any context.
 const MAX_MESSAGES: usize = 100_000;
 
-/// One message of a user.
+/// Creates a user message.
 pub fn user(text: &str) -> Json {
-    said("user", text)
+    with_role("user", text)
 }
 
-/// One message of nothing but text.
-pub fn said(role: &str, text: &str) -> Json {
+/// Creates a message with text content.
+pub fn with_role(role: &str, text: &str) -> Json {
     Json::Object(Members::new([("role", role.into()), ("content", text.into())]))
 }
 
-/// What a message says, where that is a text.
+/// Returns the content of a message, if it is a string.
 pub fn text_of(message: &Json) -> Option<&str> {
     message.get("content").and_then(Json::as_str)
 }
 
-/// The answer to an earlier call.
+/// Creates the result of an earlier call.
 pub(crate) fn call_result(call_id: &str, text: &str) -> Json {
     Json::Object(Members::new([
         ("role", "tool".into()),
@@ -33,7 +33,7 @@ pub(crate) fn call_result(call_id: &str, text: &str) -> Json {
     ]))
 }
 
-/// One turn of the assistant, for APIs that write it in several items.
+/// Assistant turn that consists of several items.
 #[derive(Debug, Default)]
 pub struct AssistantTurn {
     content: String,
@@ -42,16 +42,16 @@ pub struct AssistantTurn {
 }
 
 impl AssistantTurn {
-    /// Texts are separated by line breaks.
-    pub fn say(&mut self, text: &str) {
+    /// Appends text on a new line.
+    pub fn add_text(&mut self, text: &str) {
         append_line(&mut self.content, text);
     }
 
-    pub fn reason(&mut self, text: &str) {
+    pub fn add_reasoning(&mut self, text: &str) {
         append_line(&mut self.reasoning, text);
     }
 
-    pub fn call(&mut self, id: &str, name: &str, arguments: Json) {
+    pub fn add_call(&mut self, id: &str, name: &str, arguments: Json) {
         let function = Members::new([("name", name.into()), ("arguments", arguments)]);
         self.calls.push(Json::Object(Members::new([
             ("id", id.into()),
@@ -60,7 +60,7 @@ impl AssistantTurn {
         ])));
     }
 
-    /// `None` where nothing was said.
+    /// Returns `None` for an empty turn.
     pub fn into_message(self) -> Option<Json> {
         let Self {
             content,
@@ -81,7 +81,7 @@ impl AssistantTurn {
     }
 }
 
-/// Whether the last message is text of the assistant's, which could be gone on with.
+/// Returns true if the last message is text of the assistant, which an answer can continue.
 pub(crate) fn ends_with_assistant(messages: &[Json]) -> bool {
     let text = |message: &Json, name: &str| message.get(name).and_then(Json::as_str).map(str::to_owned);
     messages.last().is_some_and(|message| {
@@ -91,7 +91,7 @@ pub(crate) fn ends_with_assistant(messages: &[Json]) -> bool {
     })
 }
 
-/// Texts of one message, separated by line breaks.
+/// Appends text on a new line.
 pub fn append_line(text: &mut String, more: &str) {
     if !text.is_empty() && !more.is_empty() {
         text.push('\n');
@@ -99,13 +99,13 @@ pub fn append_line(text: &mut String, more: &str) {
     text.push_str(more);
 }
 
-/// Arguments of an earlier call as templates print them.
+/// Parses the arguments of an earlier call to an object, as templates expect them.
 pub fn parsed_arguments(text: &str) -> Json {
     serde_json::from_str(text).unwrap_or_else(|_| text.into())
 }
 
-/// `messages` of a request, as a chat template reads them: `content` is a string, `role` one of
-/// system, user, assistant and tool.
+/// Converts the parameter `messages` for a chat template: `content` becomes a string, and `role` is
+/// one of system, user, assistant and tool.
 pub(super) fn parse(messages: Option<Json>) -> Result<Vec<Json>, ApiError> {
     let messages = match messages {
         None | Some(Json::Null) => return Err(ApiError::missing("messages")),
@@ -115,7 +115,7 @@ pub(super) fn parse(messages: Option<Json>) -> Result<Vec<Json>, ApiError> {
     if messages.is_empty() || messages.len() > MAX_MESSAGES {
         return Err(ApiError::invalid_value(
             "messages",
-            format!("'messages' must hold from 1 to {MAX_MESSAGES} messages."),
+            format!("'messages' must contain 1 to {MAX_MESSAGES} messages."),
         ));
     }
     let messages = messages
@@ -125,17 +125,17 @@ pub(super) fn parse(messages: Option<Json>) -> Result<Vec<Json>, ApiError> {
         .collect::<Result<Vec<Json>, ApiError>>()?;
     match calls::check(&messages) {
         Ok(()) => Ok(messages),
-        Err(CallProblem::Unasked { index, id }) => {
+        Err(CallError::UnknownCall { index, id }) => {
             let param = format!("messages[{index}].tool_call_id");
             let message = format!(
-                "'{param}' of '{id}' is not among the 'tool_calls' of the assistant's message before it."
+                "'{param}' is '{id}', which is not in the 'tool_calls' of the preceding assistant message."
             );
             Err(ApiError::invalid_value(&param, message))
         }
-        Err(CallProblem::Unanswered { index, ids }) => {
+        Err(CallError::MissingResult { index, ids }) => {
             let param = format!("messages[{index}].tool_calls");
             let message = format!(
-                "'{param}' must be followed by one message of role 'tool' for each 'tool_call_id'. There is none for: {}.",
+                "'{param}' must be followed by one message of role 'tool' for each 'tool_call_id'. No message answers: {}.",
                 ids.join(", ")
             );
             Err(ApiError::invalid_value(&param, message))
@@ -143,7 +143,7 @@ pub(super) fn parse(messages: Option<Json>) -> Result<Vec<Json>, ApiError> {
     }
 }
 
-/// A message and its place.
+/// Index of a message, for error paths.
 struct Place {
     index: usize,
 }
@@ -162,7 +162,7 @@ impl Place {
         ApiError::missing(&self.at(field))
     }
 
-    /// What is there must be a text.
+    /// Returns a required string member.
     fn text<'a>(&self, object: &'a Json, field: &str, name: &str) -> Result<&'a str, ApiError> {
         let field = format!("{field}.{name}");
         match object.get(name) {
@@ -179,7 +179,7 @@ fn parse_message(index: usize, whole: Json) -> Result<Json, ApiError> {
     let place = Place { index };
     let role = match whole.get("role").and_then(Json::as_str) {
         Some(role @ ("system" | "user" | "assistant" | "tool")) => role.to_owned(),
-        // OpenAI's later name for the same thing; templates know only the old one.
+        // OpenAI's newer name of the role; templates support only the old one.
         Some("developer") => "system".to_owned(),
         Some(_) => {
             return Err(place.invalid(".role", "one of system, developer, user, assistant and tool"));
@@ -187,11 +187,11 @@ fn parse_message(index: usize, whole: Json) -> Result<Json, ApiError> {
         None if whole.as_object().is_some() => return Err(place.missing(".role")),
         None => return Err(place.invalid("", "an object")),
     };
-    let there = |name: &str| whole.get(name).is_some_and(|value| *value != Json::Null);
-    if there("name") {
+    let has = |name: &str| whole.get(name).is_some_and(|value| *value != Json::Null);
+    if has("name") {
         place.text(&whole, "", "name")?;
     }
-    if there("function_call") {
+    if has("function_call") {
         let param = place.at(".function_call");
         let message = format!("'{param}' is not supported by this server: please use 'tool_calls'.");
         return Err(ApiError::unsupported(&param, message));
@@ -202,14 +202,14 @@ fn parse_message(index: usize, whole: Json) -> Result<Json, ApiError> {
     }
     let content = match whole.get("content").filter(|content| **content != Json::Null) {
         Some(content) => parse_content(&place, &role, content)?,
-        // Where there is no content, there is something else that was said.
+        // Content is optional if the message has a refusal, calls or reasoning.
         None if role == "assistant" => match whole.get("refusal").and_then(Json::as_str) {
             Some(refusal) => refusal.to_owned(),
-            None if calls || there("reasoning_content") || there("reasoning") => String::new(),
+            None if calls || has("reasoning_content") || has("reasoning") => String::new(),
             None => {
                 return Err(place.invalid(
                     ".content",
-                    "a string or a list of text parts where the message has no 'tool_calls'",
+                    "a string or a list of text parts if the message has no 'tool_calls'",
                 ));
             }
         },
@@ -218,8 +218,7 @@ fn parse_message(index: usize, whole: Json) -> Result<Json, ApiError> {
     let Json::Object(mut message) = whole else {
         return Err(place.invalid("", "an object"));
     };
-    // Clients send back all members of what they were sent; templates ask only whether one is
-    // there.
+    // Clients return all members of a response, but templates check only whether a member exists.
     message.retain(|name, value| match value {
         Json::Null => name == "content",
         Json::Array(calls) => name != "tool_calls" || !calls.is_empty(),
@@ -236,7 +235,7 @@ fn parse_message(index: usize, whole: Json) -> Result<Json, ApiError> {
     Ok(Json::Object(message))
 }
 
-/// Text, or parts of it, which are lines for a template that reads text, as in vLLM.
+/// Converts content to text. Parts are joined by line breaks, as in vLLM.
 fn parse_content(place: &Place, role: &str, content: &Json) -> Result<String, ApiError> {
     let parts = match content {
         Json::String(text) => return Ok(text.clone()),
@@ -255,9 +254,8 @@ fn parse_content(place: &Place, role: &str, content: &Json) -> Result<String, Ap
             "refusal" if role == "assistant" => place.text(value, &at, "refusal").map(str::to_owned),
             kind => {
                 let param = place.at(&format!("{at}.type"));
-                let message = format!(
-                    "'{param}' is '{kind}', which is not supported by this server: it reads text only."
-                );
+                let message =
+                    format!("'{param}' is '{kind}', which is not supported: this server supports only text.");
                 Err(ApiError::unsupported(&param, message))
             }
         }
@@ -266,7 +264,7 @@ fn parse_content(place: &Place, role: &str, content: &Json) -> Result<String, Ap
     Ok(texts.join("\n"))
 }
 
-/// Whether the message has calls. Clients send back a list without any, as some servers sent it.
+/// Checks calls and returns true if there are any. Some clients send an empty list.
 fn parse_calls(place: &Place, role: &str, calls: Option<&Json>) -> Result<bool, ApiError> {
     let calls = match calls {
         None | Some(Json::Null) => return Ok(false),
@@ -277,7 +275,7 @@ fn parse_calls(place: &Place, role: &str, calls: Option<&Json>) -> Result<bool, 
     };
     if role != "assistant" && !calls.is_empty() {
         let message = format!(
-            "'{}' belongs to messages of the assistant's.",
+            "'{}' is only allowed in messages of role 'assistant'.",
             place.at(".tool_calls")
         );
         return Err(ApiError::invalid_value(&place.at(".tool_calls"), message));
@@ -292,7 +290,7 @@ fn parse_calls(place: &Place, role: &str, calls: Option<&Json>) -> Result<bool, 
             "function" => {}
             kind => {
                 let param = place.at(&format!("{at}.type"));
-                let message = format!("'{param}' is '{kind}': this server knows only functions.");
+                let message = format!("'{param}' is '{kind}': this server supports only functions.");
                 return Err(ApiError::unsupported(&param, message));
             }
         }
@@ -307,7 +305,7 @@ fn parse_calls(place: &Place, role: &str, calls: Option<&Json>) -> Result<bool, 
     Ok(!calls.is_empty())
 }
 
-/// Earlier tool calls carry their arguments as JSON text; templates print them as objects.
+/// Parses the arguments of earlier calls from JSON text to objects, which templates expect.
 fn parse_tool_arguments(message: &mut Members) {
     let Some(Json::Array(calls)) = message.get_mut("tool_calls") else {
         return;
@@ -330,7 +328,7 @@ mod tests {
 
     use super::*;
 
-    /// A call that was made, and answered.
+    /// Call with its result.
     const CALLED: &str = r#"{"role": "assistant", "tool_calls": [{"id": "1", "type": "function",
         "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "1", "content": ""}"#;
 
@@ -343,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_become_what_templates_read() {
+    fn converts_messages_for_templates() {
         let messages = parsed(
             r#"[
             {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
@@ -361,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_can_be_sent_back_as_it_came() {
+    fn accepts_messages_of_earlier_responses() {
         let messages = parsed(
             r#"[{"role": "assistant", "content": "b", "reasoning": "a", "refusal": null, "tool_calls": null, "audio": null},
                 {"role": "assistant", "content": "b", "reasoning_content": "c", "reasoning": "a", "tool_calls": []}]"#,
@@ -375,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn members_keep_the_order_they_came_in() {
+    fn keeps_member_order() {
         let text = r#"[{"role":"assistant","content":"","tool_calls":[{"type":"function","id":"1","function":{"name":"f","arguments":"{\"z\":1,\"a\":{\"y\":2,\"b\":3}}"}}]},{"role":"tool","tool_call_id":"1","content":"ok"}]"#;
         let messages = parse(Some(serde_json::from_str(text).unwrap())).unwrap();
         let expected = text.replace(
@@ -386,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_in_other_members_is_content_enough() {
+    fn content_is_optional_with_other_members() {
         for message in [
             CALLED,
             r#"{"role": "assistant", "content": null, "reasoning_content": "a"}"#,
@@ -403,9 +401,9 @@ mod tests {
         }
     }
 
-    /// OpenAI refuses all of them, too.
+    /// OpenAI's API rejects all of these messages, too.
     #[test]
-    fn a_malformed_message_is_refused_by_its_place() {
+    fn errors_name_the_path_of_malformed_messages() {
         let call = |call: &str| format!(r#"[{{"role": "assistant", "tool_calls": [{call}]}}]"#);
         for (messages, param) in [
             (r#"["a"]"#.to_owned(), "messages[0]"),

@@ -1,8 +1,8 @@
-//! What `GET /v1/models` answers.
+//! Responses of `GET /v1/models`.
 
 use serde::Serialize;
 
-/// `GET /v1/models`.
+/// Response of `GET /v1/models`.
 #[derive(Debug, Serialize)]
 pub struct ModelList {
     pub object: &'static str,
@@ -15,7 +15,7 @@ impl ModelList {
     }
 }
 
-/// `GET /v1/models/{model}`.
+/// Response of `GET /v1/models/{model}`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Model {
     pub id: String,
@@ -23,7 +23,7 @@ pub struct Model {
     /// Unix time in seconds.
     pub created: i64,
     pub owned_by: &'static str,
-    /// Longest prompt plus completion; the name is the one other servers use.
+    /// Maximum number of tokens of prompt and completion, under the name that other servers use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<usize>,
 }

@@ -1,19 +1,18 @@
-//! The OpenAPI document of the inference API. It is written by hand, since what a client may ask
-//! differs by model and release while these shapes are OpenAI's; a test compares its parameters
-//! with those that are read.
+//! OpenAPI document of the inference API. The document is written by hand. A test compares its
+//! parameters with the supported ones.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header};
 
 const DOCUMENT: &str = include_str!("openapi.json");
 
-/// `GET /openapi.json`.
+/// Handler of `GET /openapi.json`.
 pub async fn show() -> Response {
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], DOCUMENT).into_response()
 }
 
-/// Names of an object schema's properties.
+/// Returns the property names of an object schema.
 #[cfg(test)]
 pub fn properties_of(schema: &str) -> std::collections::BTreeSet<String> {
     let document: serde_json::Value = serde_json::from_str(DOCUMENT).expect("the document is JSON");
@@ -40,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_asked_by_model_is_described() {
+    fn document_describes_all_model_endpoints() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
         for path in crate::openai::routes::BY_MODEL {
             assert!(document["paths"][path]["post"].is_object(), "{path}");
@@ -48,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_somewhere() {
+    fn all_references_resolve() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
         let mut found = Vec::new();
         references(&document, &mut found);

@@ -1,5 +1,5 @@
-//! Requests, parsed from JSON into values that hold only what is served. A parameter this server
-//! does not serve is refused by name, unless its value asks for nothing; nothing that would change
+//! Requests, parsed from JSON into values with only supported parameters. A parameter that is not
+//! supported is rejected by name, unless its value has no effect. No parameter that would change
 //! the answer is ignored.
 
 pub mod embeddings;
@@ -31,41 +31,41 @@ use super::message;
 use super::response_format::{self, ResponseFormat};
 use super::tools::{self, Tools};
 
-/// `POST /v1/chat/completions`.
+/// Request of `POST /v1/chat/completions`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRequest {
     pub model: String,
-    /// As a chat template reads them: `content` is a string, `role` one of system, user, assistant
+    /// Messages for a chat template: `content` is a string, `role` one of system, user, assistant
     /// and tool.
     pub messages: Vec<Json>,
-    /// What else the template is told.
+    /// Additional variables of the template.
     pub template_variables: Members,
-    /// `None`: there is nothing to call.
+    /// Callable functions; `None` if there are none.
     pub tools: Option<Tools>,
-    /// The last message is the assistant's and is gone on with.
+    /// The answer continues the last message, which is of the assistant.
     pub continues: bool,
-    /// Choices; at least 1.
+    /// Number of choices; at least 1.
     pub n: usize,
     pub options: Options,
 }
 
-/// `POST /v1/completions`.
+/// Request of `POST /v1/completions`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TextRequest {
     pub model: String,
     pub prompts: Vec<Prompt>,
-    /// Choices for each prompt; at least 1.
+    /// Number of choices for each prompt; at least 1.
     pub n: usize,
     /// Repeat the prompt before the answer.
     pub echo: bool,
     pub options: Options,
 }
 
-/// Parameters both endpoints serve, besides those of [`Options`] and [`SamplingOptions`].
-const SERVED: &[&str] = &["model", "n"];
+/// Parameters of both endpoints, besides those of [`Options`] and [`SamplingOptions`].
+const SUPPORTED: &[&str] = &["model", "n"];
 
-/// Accounting and caching hints: they do not change the answer.
-pub(crate) const WITHOUT_EFFECT: &[&str] = &[
+/// Ignored parameters: accounting and caching hints, which do not change the answer.
+pub(crate) const IGNORED: &[&str] = &[
     "user",
     "metadata",
     "store",
@@ -75,8 +75,8 @@ pub(crate) const WITHOUT_EFFECT: &[&str] = &[
     "prompt_cache_retention",
 ];
 
-/// Known and not served: OpenAI's, then vLLM's.
-const UNSERVED: &[&str] = &[
+/// Known parameters that are not supported: OpenAI's, then vLLM's.
+const UNSUPPORTED: &[&str] = &[
     "audio",
     "function_call",
     "functions",
@@ -103,7 +103,7 @@ const UNSERVED: &[&str] = &[
 ];
 
 impl ChatRequest {
-    /// Parameters of this endpoint alone.
+    /// Parameters of this endpoint only.
     const NAMES: &[&str] = &[
         "add_generation_prompt",
         "continue_final_message",
@@ -146,7 +146,7 @@ impl ChatRequest {
 }
 
 impl TextRequest {
-    /// Parameters of this endpoint alone.
+    /// Parameters of this endpoint only.
     const NAMES: &[&str] = &["best_of", "echo", "logprobs", "prompt"];
 
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
@@ -169,7 +169,7 @@ impl TextRequest {
         check_parameters(&fields, &[Self::NAMES])?;
         let prompts = Prompt::parse_all(&fields, "prompt", MAX_COMPLETIONS)?;
         let echo = fields.boolean("echo")?.unwrap_or(false);
-        // With none, the prompt comes back with its logprobs and nothing else.
+        // With `max_tokens` of 0, the response has only the prompt and its logprobs.
         let least_tokens = usize::from(!echo);
         let mut options = Options::parse(&fields, least_tokens)?;
         options.logprobs = logprobs::of_text(&fields)?;
@@ -186,15 +186,15 @@ impl TextRequest {
     }
 }
 
-/// A body's parameters. Their order says nothing, except in what becomes a prompt.
+/// Parameters of a body. The order of members is kept where it is relevant for the prompt.
 #[derive(Debug, Default)]
 struct Body {
     messages: Option<Json>,
     template_variables: Option<Json>,
     tools: Option<Json>,
-    /// What answers have to be.
+    /// Response formats.
     formats: Members,
-    /// All others.
+    /// All other parameters.
     fields: Fields,
 }
 
@@ -203,7 +203,7 @@ impl Body {
         serde_json::from_slice(body).map_err(|err| ApiError::invalid_json(&err.to_string()))
     }
 
-    /// The parameters of a request that has none of the others.
+    /// Returns the fields of a request that has no other parameters.
     fn into_fields(self) -> Result<Fields, ApiError> {
         let Self {
             messages,
@@ -255,17 +255,15 @@ impl<'de> Visitor<'de> for BodyVisitor {
     }
 }
 
-/// A member's value with numbers as they are written: bounds in schemas may have more digits than a
-/// double.
+/// Reads a member's value with exact numbers: bounds in schemas may have more digits than a double.
 fn exact<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Json, A::Error> {
     let raw: &RawValue = map.next_value()?;
     Json::parse(raw.get()).map_err(A::Error::custom)
 }
 
-/// What changes nothing has the type that OpenAI gives it all the same: a client that is wrong
-/// should hear so.
+/// Checks the types of ignored parameters, so that mistakes of a client are reported.
 pub(crate) fn check_hints(fields: &Fields) -> Result<(), ApiError> {
-    for name in WITHOUT_EFFECT {
+    for name in IGNORED {
         match *name {
             "store" => drop(fields.boolean(name)?),
             "metadata" => drop(fields.read(name, "an object", Value::as_object)?),
@@ -275,25 +273,25 @@ pub(crate) fn check_hints(fields: &Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// `own` are the lists of parameters that only this endpoint serves.
+/// Checks all parameter names. `own` are the parameters of this endpoint only.
 fn check_parameters(fields: &Fields, own: &[&[&str]]) -> Result<(), ApiError> {
     let served = [
-        SERVED,
+        SUPPORTED,
         Options::NAMES,
         Stopping::NAMES,
         SamplingOptions::NAMES,
-        WITHOUT_EFFECT,
+        IGNORED,
     ];
     check_hints(fields)?;
-    fields.check_names(&[served.as_slice(), own].concat(), UNSERVED, asks_for_nothing)
+    fields.check_names(&[served.as_slice(), own].concat(), UNSUPPORTED, has_no_effect)
 }
 
-/// Clients often send parameters at the value that means "off".
-fn asks_for_nothing(name: &str, value: &Value) -> bool {
+/// Returns true if the value disables the parameter. Clients often send such values.
+fn has_no_effect(name: &str, value: &Value) -> bool {
     match (name, value) {
         (_, Value::Null) => true,
         ("function_call", Value::String(choice)) => choice == "none" || choice == "auto",
-        // What models do that are not told.
+        // Default behaviour of models.
         ("verbosity", Value::String(word)) => word == "medium",
         ("suffix", Value::String(suffix)) => suffix.is_empty(),
         ("functions", Value::Array(list)) => list.is_empty(),
@@ -318,19 +316,19 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
     }
 }
 
-/// What a conversation's text ends with.
+/// End of a rendered conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptEnd {
-    /// Its last message.
+    /// The last message.
     Message,
     /// The beginning of an answer.
     Answer,
-    /// As much of an answer as the last message is.
+    /// The incomplete last message, which the answer continues.
     OpenMessage,
 }
 
 impl PromptEnd {
-    /// vLLM's parameters: either the template begins an answer, or the last message is one.
+    /// Parses vLLM's parameters: the template begins an answer, or the last message is continued.
     fn parse(fields: &Fields, messages: &[Json]) -> Result<Self, ApiError> {
         const NAME: &str = "continue_final_message";
         let continues = fields.boolean(NAME)?.unwrap_or(false);
@@ -342,7 +340,7 @@ impl PromptEnd {
             )),
             (true, false) if !message::ends_with_assistant(messages) => Err(ApiError::invalid_value(
                 NAME,
-                "'continue_final_message' needs a last message of the assistant's, with text and without tool calls.",
+                "'continue_final_message' requires a last message of role 'assistant', with text and without tool calls.",
             )),
             (true, false) => Ok(Self::OpenMessage),
             (false, true) => Ok(Self::Answer),
@@ -351,7 +349,7 @@ impl PromptEnd {
     }
 }
 
-/// Whether the last message is gone on with.
+/// Returns true if the answer continues the last message.
 fn parse_continues(fields: &Fields, messages: &[Json]) -> Result<bool, ApiError> {
     match PromptEnd::parse(fields, messages)? {
         PromptEnd::OpenMessage => Ok(true),
@@ -379,7 +377,7 @@ fn parse_n(fields: &Fields, prompts: usize) -> Result<usize, ApiError> {
     Ok(n)
 }
 
-/// All choices are told: none is made only to be compared.
+/// Checks `best_of`. All completions are returned: none is generated only for comparison.
 fn check_best_of(fields: &Fields, n: usize) -> Result<(), ApiError> {
     match fields.integer("best_of", 1, MAX_COMPLETIONS)? {
         Some(best_of) if best_of < n => Err(ApiError::invalid_value(

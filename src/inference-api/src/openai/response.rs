@@ -1,4 +1,4 @@
-//! Response bodies of chat completions, completions and models, whole and streamed.
+//! Response bodies of chat completions and completions, complete and streamed.
 
 pub mod embeddings;
 pub mod logprobs;
@@ -7,19 +7,19 @@ use serde::Serialize;
 
 use self::logprobs::{ChatLogprobs, TextLogprobs};
 
-/// Why a completion ended.
+/// Reason for the end of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// End-of-text token or stop string.
+    /// End-of-sequence token or stop string.
     Stop,
-    /// `max_tokens` or the context is used up.
+    /// Limit of `max_tokens` or of the context.
     Length,
-    /// It is for the client to answer tool calls.
+    /// The client must execute tool calls.
     ToolCalls,
 }
 
-/// Which of a request's own stops ended an answer; vLLM's extension.
+/// Stop string or token of the request that ended the answer; vLLM's extension.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum StopReason {
@@ -27,7 +27,7 @@ pub enum StopReason {
     Token(u32),
 }
 
-/// Tokens that a request cost.
+/// Number of tokens of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     pub prompt_tokens: usize,
@@ -57,27 +57,27 @@ impl Usage {
         }
     }
 
-    /// More was said.
+    /// Adds completion tokens.
     pub fn with_more(mut self, completion_tokens: usize) -> Self {
         self.completion_tokens += completion_tokens;
         self.total_tokens += completion_tokens;
         self
     }
 
-    /// So many of the prompt's tokens did not have to be computed.
+    /// Sets the number of prompt tokens from the prefix cache.
     pub fn with_cached_tokens(mut self, cached_tokens: usize) -> Self {
         self.prompt_tokens_details.cached_tokens = cached_tokens;
         self
     }
 
-    /// Of the completion's tokens.
+    /// Sets the number of reasoning tokens in the completion.
     pub fn with_reasoning_tokens(mut self, reasoning_tokens: usize) -> Self {
         self.completion_tokens_details.reasoning_tokens = reasoning_tokens;
         self
     }
 }
 
-/// What stays the same in all bodies of one completion.
+/// Common members of all bodies of one completion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Envelope {
     pub id: String,
@@ -88,7 +88,7 @@ pub struct Envelope {
     pub system_fingerprint: String,
 }
 
-/// `POST /v1/chat/completions`, not streamed.
+/// Response of `POST /v1/chat/completions` without streaming.
 #[derive(Debug, Serialize)]
 pub struct ChatCompletion<'a> {
     #[serde(flatten)]
@@ -110,7 +110,7 @@ pub struct ChatChoice {
 #[derive(Debug, Serialize)]
 pub struct AssistantMessage {
     pub role: &'static str,
-    /// Null where there are only tool calls.
+    /// Null if there are only tool calls.
     pub content: Option<String>,
     pub refusal: (),
     #[serde(flatten)]
@@ -131,7 +131,7 @@ impl AssistantMessage {
     }
 }
 
-/// The same text under both names that clients know.
+/// Reasoning under both names that clients read.
 #[derive(Debug, Serialize)]
 pub struct Reasoning {
     reasoning_content: String,
@@ -147,10 +147,10 @@ impl Reasoning {
     }
 }
 
-/// A tool call, or part of one in a stream: `id`, `type` and `name` come with its first part.
+/// Tool call, or a part of one in a stream. The first part has `id`, `type` and `name`.
 #[derive(Debug, Serialize)]
 pub struct CalledTool {
-    /// Only in streams.
+    /// Index of the call, only in streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,7 +169,7 @@ pub struct CalledFunction {
 }
 
 impl CalledTool {
-    /// A call without its arguments yet.
+    /// Creates a call without arguments.
     pub fn begin(id: String, name: String) -> Self {
         Self {
             index: None,
@@ -182,7 +182,7 @@ impl CalledTool {
         }
     }
 
-    /// More of a call's arguments.
+    /// Creates a part with more arguments.
     pub fn more(arguments: String) -> Self {
         Self {
             index: None,
@@ -195,7 +195,7 @@ impl CalledTool {
         }
     }
 
-    /// As a part of a stream, at a call's place in the answer.
+    /// Sets the index of the call, for a stream.
     pub fn at(self, index: usize) -> Self {
         Self {
             index: Some(index),
@@ -222,13 +222,13 @@ impl ChatChoice {
     }
 }
 
-/// One event of a streamed chat completion.
+/// Event of a streamed chat completion.
 #[derive(Debug, Serialize)]
 pub struct ChatChunk<'a> {
     #[serde(flatten)]
     pub envelope: &'a Envelope,
     pub choices: Vec<ChatChunkChoice>,
-    /// Only where the client asked for usage: null in every chunk but the last.
+    /// Absent unless the client requested it; null in every chunk but the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
 }
@@ -255,7 +255,7 @@ pub struct Delta {
     pub tool_calls: Vec<CalledTool>,
 }
 
-/// `POST /v1/completions`, not streamed.
+/// Response of `POST /v1/completions` without streaming.
 #[derive(Debug, Serialize)]
 pub struct TextCompletion<'a> {
     #[serde(flatten)]
@@ -274,7 +274,7 @@ pub struct TextChoice {
     pub stop_reason: Option<StopReason>,
 }
 
-/// One event of a streamed completion.
+/// Event of a streamed completion.
 #[derive(Debug, Serialize)]
 pub struct TextChunk<'a> {
     #[serde(flatten)]
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_completion_reads_as_openai_writes_it() {
+    fn chat_completion_has_openai_format() {
         let envelope = envelope("chat.completion");
         let body = ChatCompletion {
             envelope: &envelope,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_and_calls_stand_beside_the_content() {
+    fn serializes_reasoning_and_calls() {
         let begin = || CalledTool::begin("call_1".to_owned(), "f".to_owned());
         let mut call = begin();
         call.function.arguments.push_str("{}");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_in_a_chunk_is_absent_null_or_given() {
+    fn usage_in_a_chunk_is_absent_null_or_present() {
         let envelope = envelope("chat.completion.chunk");
         let chunk = |usage| {
             let chunk = ChatChunk {

@@ -1,10 +1,10 @@
-//! What an answer's text has to be: `response_format`, and vLLM's `structured_outputs` with its
-//! older spellings.
+//! Format of an answer's text: `response_format`, and vLLM's `structured_outputs` with its older
+//! names.
 
 use super::error::ApiError;
 use super::json::{Json, Members};
 
-/// The parameters that are read here; members of schemas keep their order.
+/// Parameters of this module. Members of schemas keep their order.
 pub(super) const NAMES: &[&str] = &[
     "response_format",
     "structured_outputs",
@@ -13,11 +13,11 @@ pub(super) const NAMES: &[&str] = &[
     "guided_choice",
 ];
 
-/// vLLM's own are as long.
+/// Maximum number of choices, as in vLLM.
 const MAX_CHOICES: usize = 1024;
 const MAX_FORMAT_NAME_CHARS: usize = 64;
 
-/// A format, and the parameter that asks for it.
+/// Format, and the parameter that requests it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponseFormat {
     pub content: ContentFormat,
@@ -26,18 +26,18 @@ pub struct ResponseFormat {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContentFormat {
-    /// A JSON object.
+    /// JSON object.
     Object,
-    /// A JSON value that this schema accepts.
+    /// JSON value that the schema accepts.
     Schema(Json),
-    /// A text that this regular expression matches as a whole.
+    /// Text that the regular expression matches completely.
     Pattern(String),
     /// One of these texts.
     Choice(Vec<String>),
 }
 
 impl ResponseFormat {
-    /// `None`: any text.
+    /// Parses all parameters. `None`: any text.
     pub fn parse(fields: &Members) -> Result<Option<Self>, ApiError> {
         let mut found: Vec<Self> = Vec::new();
         for (name, value) in fields.iter().filter(|(_, value)| **value != Json::Null) {
@@ -53,7 +53,7 @@ impl ResponseFormat {
         }
         if found.len() > 1 {
             let param = found.swap_remove(1).param;
-            let message = format!("'{param}' asks for a second format; an answer has one.");
+            let message = format!("'{param}' requests a second format; only one is supported.");
             return Err(ApiError::invalid_value(&param, message));
         }
         Ok(found.pop())
@@ -112,7 +112,7 @@ fn parse_response_format(value: &Json) -> Result<Option<ResponseFormat>, ApiErro
     }
     let format = match value.get("type").and_then(Json::as_str) {
         Some("text") => return Ok(None),
-        // Llama.cpp's and others' own: a schema beside the type.
+        // Extension of llama.cpp and others: a schema next to the type.
         Some("json_object") => match value.get("schema").filter(|schema| **schema != Json::Null) {
             None => ResponseFormat {
                 content: ContentFormat::Object,
@@ -142,7 +142,7 @@ fn parse_response_format(value: &Json) -> Result<Option<ResponseFormat>, ApiErro
                 }
             }
             match own.get("strict") {
-                // A schema is held to in any case.
+                // Schemas are always enforced.
                 None | Some(Json::Null | Json::Bool(_)) => {}
                 Some(_) => return Err(invalid(&format!("{OWN}.strict"), "true or false")),
             }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_in_all_spellings() {
+    fn parses_all_format_parameters() {
         let schema = || ContentFormat::Schema(serde_json::from_str(r#"{"type":"integer"}"#).unwrap());
         let choice = || ContentFormat::Choice(vec!["a".to_owned(), "b".to_owned()]);
         for (fields, expected) in [
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_parameter() {
+    fn errors_name_the_parameter() {
         for (fields, param) in [
             (r#"{"response_format": "json"}"#, "response_format"),
             (r#"{"response_format": {}}"#, "response_format.type"),

@@ -1,5 +1,5 @@
-//! `/v1/responses`: OpenAI's later API for the same thing. A request becomes a
-//! [`ChatRequest`](super::request::ChatRequest), an answer's parts become items and events.
+//! OpenAI's Responses API (`/v1/responses`). A request becomes a
+//! [`ChatRequest`](super::request::ChatRequest), the parts of an answer become items and events.
 
 pub mod event;
 mod input;
@@ -8,7 +8,7 @@ pub mod item_list;
 pub mod namespace;
 pub mod request;
 
-pub use request::{Recall, ResponsesRequest};
+pub use request::{ResponsesRequest, StoredItems};
 
-/// What ids of responses begin with; the keeper follows, and then what is the response's own.
+/// Prefix of response ids. The replica's identifier and a unique suffix follow.
 pub const ID_PREFIX: &str = "resp_";

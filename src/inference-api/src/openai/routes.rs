@@ -1,5 +1,5 @@
-//! What worker, agent and gateway have in common as servers of the API: the URLs that are asked by
-//! POST, and their answers to requests for none of theirs.
+//! Common parts of the API servers of worker, agent and gateway: the URLs with a model, and
+//! responses for unknown URLs and methods.
 
 use axum::extract::Request;
 use axum::response::IntoResponse as _;
@@ -9,7 +9,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{ApiError, body};
 
-/// What is asked by POST, with the model in the body.
+/// Paths of POST requests with a model in the body.
 pub const BY_MODEL: [&str; 9] = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -22,7 +22,7 @@ pub const BY_MODEL: [&str; 9] = [
     "/tokenize",
 ];
 
-/// What a path asks of a model, in the words of OpenTelemetry's conventions for GenAI.
+/// Returns the operation of a path, as named by OpenTelemetry's conventions for GenAI.
 pub fn operation(path: &str) -> Option<&'static str> {
     match path {
         "/v1/chat/completions" | "/v1/responses" | "/v1/messages" => Some("chat"),
@@ -32,10 +32,9 @@ pub fn operation(path: &str) -> Option<&'static str> {
     }
 }
 
-/// The routes so far are all there are. A known URL with another method is a 405 that names the
-/// right ones (`Allow`); any other URL is a 404, whatever the body; a panic is that request's
-/// error.
-pub fn closed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
+/// Completes the routes of a server: a known URL with another method returns 405 with `Allow`, any
+/// other URL returns 404, and a panic becomes an error of its request.
+pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
     routes
         .route("/version", get(version))
         .fallback(unknown_url)
@@ -45,10 +44,10 @@ pub fn closed<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> 
                 ApiError::server_error("The server failed on this request.").into_response()
             },
         ))
-        .layer(axum::middleware::from_fn(body::settle))
+        .layer(axum::middleware::from_fn(body::middleware))
 }
 
-/// In vLLM's shape.
+/// Handler of `/version`, with vLLM's body.
 async fn version() -> Json<serde_json::Value> {
     Json(serde_json::json!({"version": env!("CARGO_PKG_VERSION")}))
 }
@@ -81,7 +80,7 @@ mod tests {
             .route("/panics", post(panics));
         let request = Request::builder().method(method).uri(path);
         let request = request.body(Body::from("no JSON")).expect("a request");
-        let response = closed(routes).oneshot(request).await.expect("an answer");
+        let response = with_fallbacks(routes).oneshot(request).await.expect("an answer");
         let status = response.status().as_u16();
         let allow = response.headers().get("allow");
         let allow = allow.map(|value| value.to_str().expect("text").to_owned());
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_served_is_told_apart() {
+    async fn distinguishes_unknown_urls_methods_and_panics() {
         let check = async |method, path, status: u16, allow: Option<&str>, code: &str| {
             let expect = (status, allow.map(str::to_owned), Value::from(code));
             assert_eq!(answer(method, path).await, expect, "{method} {path}");

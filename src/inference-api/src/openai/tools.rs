@@ -5,16 +5,16 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::json::{Json, Members};
 
-/// The parameters that are read here, besides `tools`, whose members' order counts.
+/// Parameters of this module, besides `tools`, whose member order is relevant.
 pub(super) const NAMES: &[&str] = &["tool_choice", "parallel_tool_calls"];
 
-/// OpenAI's own limit.
+/// Limit of OpenAI's API.
 const MAX_TOOLS: usize = 128;
-/// Anthropic's; OpenAI's 64 are too few for names that begin with a namespace's.
+/// Limit of Anthropic's API. OpenAI's limit of 64 is too small for names with a namespace.
 const MAX_NAME_CHARS: usize = 128;
 
-/// A tool of an API that writes its function's members beside its type, `schema` being those
-/// arguments' schema, as chat templates and this module know it.
+/// Converts a tool with the function's members next to its type to the form of chat templates, in
+/// which they are in `function`. `schema` is the name of the member with the arguments' schema.
 pub fn nested(tool: &Json, schema: &str) -> Json {
     let mut function = Members::default();
     for (own, there) in [
@@ -36,13 +36,13 @@ pub fn nested(tool: &Json, schema: &str) -> Json {
 /// Functions that a model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// As they came, for the chat template: also those that are not to be called, so that prompts
-    /// begin alike.
+    /// All tools in their original form, for the chat template. Tools that must not be called are
+    /// included, so that prompts share their prefix.
     pub listed: Vec<Json>,
-    /// Those that may be called.
+    /// Functions that may be called.
     pub functions: Vec<Function>,
     pub choice: ToolChoice,
-    /// More than one call in an answer.
+    /// An answer may have more than one call.
     pub parallel: bool,
 }
 
@@ -51,30 +51,30 @@ pub struct Function {
     pub name: String,
     /// JSON Schema of the arguments.
     pub parameters: Option<Json>,
-    /// Arguments of every call fit the schema.
+    /// The arguments of every call must match the schema.
     pub strict: bool,
 }
 
-/// Whether to call.
+/// Choice of the called functions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
     Auto,
-    /// At least one.
+    /// At least one call.
     Required,
-    /// This one, once.
+    /// One call of this function.
     Function(String),
 }
 
-/// What `tool_choice` says.
+/// Parsed `tool_choice`.
 enum Choice {
     None,
     Some(ToolChoice),
-    /// Of these functions only.
+    /// Only these functions.
     Among(Vec<String>, ToolChoice),
 }
 
 impl Tools {
-    /// `None`: there is nothing to call.
+    /// Parses the parameters. `None` if no function may be called.
     pub fn parse(
         tools: Option<Json>,
         choice: Option<&Value>,
@@ -90,7 +90,7 @@ impl Tools {
         if listed.len() > MAX_TOOLS {
             return Err(ApiError::invalid_value(
                 "tools",
-                format!("'tools' must hold at most {MAX_TOOLS} tools."),
+                format!("'tools' must contain at most {MAX_TOOLS} tools."),
             ));
         }
         let mut functions = listed
@@ -122,7 +122,7 @@ impl Tools {
                 ToolChoice::Auto => Ok(None),
                 ToolChoice::Required | ToolChoice::Function(_) => Err(ApiError::invalid_value(
                     "tool_choice",
-                    "'tool_choice' asks for a call, and 'tools' has nothing to call.",
+                    "'tool_choice' requires a call, but 'tools' has no callable function.",
                 )),
             };
         }
@@ -137,8 +137,8 @@ impl Tools {
         }))
     }
 
-    /// Of the function of this name, in the request.
-    pub fn place(&self, name: &str) -> Option<usize> {
+    /// Returns the index of a function in the request.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
         let named = |tool: &Json| {
             let function = tool.get("function");
             function.is_some_and(|function| function.get("name").and_then(Json::as_str) == Some(name))
@@ -146,9 +146,9 @@ impl Tools {
         self.listed.iter().position(named)
     }
 
-    /// Whether an answer is held to calls, or its calls to some of the functions or to their
-    /// schemas.
-    pub fn constrain(&self) -> bool {
+    /// Returns true if an answer must have calls, or if calls are limited to some functions or to
+    /// their schemas.
+    pub fn is_constrained(&self) -> bool {
         self.choice != ToolChoice::Auto
             || self.functions.len() < self.listed.len()
             || self.functions.iter().any(|function| function.strict)
@@ -164,7 +164,7 @@ fn parse_function(index: usize, tool: &Json) -> Result<Function, ApiError> {
         Some("function") => {}
         Some(kind) => {
             let param = format!("tools[{index}].type");
-            let message = format!("'{param}' is '{kind}': this server knows only functions.");
+            let message = format!("'{param}' is '{kind}': this server supports only functions.");
             return Err(ApiError::unsupported(&param, message));
         }
         None => return Err(invalid(".type", "'function'")),
@@ -207,7 +207,7 @@ fn parse_function(index: usize, tool: &Json) -> Result<Function, ApiError> {
     })
 }
 
-/// As far as `type` says it.
+/// Returns true unless `type` excludes objects.
 fn may_be_object(schema: &Json) -> bool {
     match schema.get("type") {
         Some(Json::String(kind)) => kind == "object",
@@ -252,8 +252,8 @@ fn parse_choice(choice: Option<&Value>, functions: &[Function]) -> Result<Choice
     Ok(Choice::Some(ToolChoice::Function(name.to_owned())))
 }
 
-/// `{"type": "allowed_tools", "mode": …, "tools": […]}`; in a chat, all but the type stands in one
-/// more object, as a function's name does.
+/// Parses `{"type": "allowed_tools", "mode": …, "tools": […]}`. In chat requests, `mode` and
+/// `tools` are nested in another object.
 fn parse_allowed(choice: &Value, functions: &[Function]) -> Result<Choice, ApiError> {
     let (at, allowed) = match choice.get("allowed_tools") {
         Some(allowed) => ("tool_choice.allowed_tools", allowed),
@@ -311,9 +311,9 @@ mod tests {
         json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
     }
 
-    /// As OpenAI has it: a function that is named is called once.
+    /// As in OpenAI's API.
     #[test]
-    fn a_function_that_is_named_is_called_once() {
+    fn named_function_is_called_once() {
         for (choice, parallel, several) in [
             (
                 json!({"type": "function", "function": {"name": "y"}}),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_tools_are_those_that_can_be_called() {
+    fn allowed_tools_limit_callable_functions() {
         let flat = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "y"}]});
         for (choice, word, names) in [
             (
@@ -357,18 +357,18 @@ mod tests {
             let tools = parse(choice.clone(), None).unwrap();
             let own: Vec<&str> = tools.functions.iter().map(|function| &*function.name).collect();
             assert_eq!((own, &tools.choice), (names.to_vec(), &word), "{choice}");
-            assert_eq!(tools.listed.len(), 3, "the prompt shows all of them");
-            assert!(tools.constrain(), "{choice}");
-            let places: Vec<Option<usize>> = names.iter().map(|name| tools.place(name)).collect();
+            assert_eq!(tools.listed.len(), 3, "the prompt contains all tools");
+            assert!(tools.is_constrained(), "{choice}");
+            let indices: Vec<Option<usize>> = names.iter().map(|name| tools.index_of(name)).collect();
             assert!(
-                places
+                indices
                     .iter()
                     .zip(names)
-                    .all(|(place, name)| *place == ["x", "y", "z"].iter().position(|own| own == name))
+                    .all(|(index, name)| *index == ["x", "y", "z"].iter().position(|own| own == name))
             );
         }
         let all = parse(allowed(json!("auto"), &["x", "y", "z"]), None).unwrap();
-        assert!(!all.constrain(), "it may call what it likes, or nothing");
+        assert!(!all.is_constrained());
         let other = json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "mcp", "server_label": "y"}]}});
         let flat =
             json!({"type": "allowed_tools", "mode": "any", "tools": [{"type": "function", "name": "y"}]});

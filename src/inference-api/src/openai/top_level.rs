@@ -1,5 +1,4 @@
-//! What stands at the top of a request's JSON, for those who route by it and leave the rest to the
-//! worker.
+//! Top-level members of a request, for routing. The worker parses the rest.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// What somebody routes by. Nothing else is kept: a body may have millions of members.
+/// Members that routing uses. Others are dropped, because a body may have millions of members.
 const NAMES: &[&str] = &[
     "cache_salt",
     "include",
@@ -32,16 +31,15 @@ const NAMES: &[&str] = &[
     "user",
 ];
 
-/// The members of a JSON object that are in [`NAMES`], each as the text it came as. All of the
-/// object is checked for syntax. Of several members with one name the last counts, as for the
-/// worker.
+/// Members in [`NAMES`] of a JSON object, each as raw text. The complete object is checked for
+/// syntax errors. If a name repeats, the last one counts, as in the worker.
 #[derive(Debug, Default)]
 pub struct TopLevel<'a>(BTreeMap<&'static str, &'a RawValue>);
 
 impl<'a> TopLevel<'a> {
-    /// `None`: there is no such member, or it is null.
+    /// Returns `None` if the member is missing or null.
     pub fn get(&self, name: &str) -> Option<&'a RawValue> {
-        debug_assert!(NAMES.contains(&name), "`{name}` is not kept");
+        debug_assert!(NAMES.contains(&name), "`{name}` is not in NAMES");
         self.0.get(name).copied().filter(|raw| raw.get() != "null")
     }
 }
@@ -82,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_members_the_last_counts() {
+    fn last_duplicate_member_counts() {
         let body = r#"{"model": 1, "\u006e": {"model": 3}, "model": [2 ], "user": null, "other": 5}"#;
         let top: TopLevel<'_> = serde_json::from_str(body).expect("an object");
         let texts = ["model", "n", "user", "tools"].map(|name| top.get(name).map(RawValue::get));

@@ -19,7 +19,7 @@ use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
 use rooflet_client::{KubeconfigSource, Renewable, client_certificate, connect};
 use rooflet_host::{FakeHost, Host};
-use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_pki::NodeCertificate;
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};

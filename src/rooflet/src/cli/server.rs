@@ -18,7 +18,7 @@ use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
-use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_simulation::{Scenario, machines};
 
 /// Arguments of `rooflet server`.

@@ -21,7 +21,7 @@ use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
-use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_process::logs::Log;
 
 /// Timeout until the control plane answers.

@@ -13,7 +13,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::quantity;
 use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
-use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_worker as worker;
 use rooflet_worker::{Listen, PrefixFiles, WorkerConfig};
 

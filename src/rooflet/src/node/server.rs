@@ -28,7 +28,7 @@ use rooflet_controller::ControllerConfig;
 use rooflet_gateway as gateway;
 use rooflet_host as host;
 use rooflet_host::Host;
-use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_pki as pki;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{

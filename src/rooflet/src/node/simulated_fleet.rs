@@ -16,7 +16,7 @@ use rooflet_agent::{AgentConfig, SimulatedEngine, SimulatedMachine, StartAgentEr
 use rooflet_base::task::Tasks;
 use rooflet_client::{ConnectError, KubeconfigSource, connect, connect_via};
 use rooflet_host::FakeHost;
-use rooflet_inference_api::openai::pages::AllowedOrigins;
+use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_simulation::{Fault, FaultSpec, Machine, Scenario, ScenarioError, machines};
 
 /// Time for in-flight requests to finish.

@@ -50,7 +50,7 @@ pub(crate) fn router(app: Arc<App>, pages: Arc<OriginRules>) -> Router {
         .route("/status", get(status))
         .route("/metrics", get(metrics_text))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
-    closed(routes)
+    with_fallbacks(routes)
         .layer(axum::middleware::from_fn_with_state(pages, headers::middleware))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn_with_state(

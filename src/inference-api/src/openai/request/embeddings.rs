@@ -3,7 +3,7 @@
 use super::{Body, Prompt, parse_model};
 use crate::openai::ApiError;
 
-/// OpenAI's own limit.
+/// Limit of OpenAI's API.
 const MAX_INPUTS: usize = 2048;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,11 +13,11 @@ pub struct EmbeddingsRequest {
     pub encoding: Encoding,
 }
 
-/// How an embedding is written.
+/// Encoding of embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     Float,
-    /// Of little-endian single-precision floats.
+    /// Base64 of little-endian single-precision floats.
     Base64,
 }
 
@@ -33,7 +33,7 @@ impl EmbeddingsRequest {
             if !value.is_null() {
                 return Err(ApiError::unsupported(
                     name,
-                    "'dimensions' is not supported by this server: embeddings are as long as the model's hidden states.",
+                    "'dimensions' is not supported by this server: embeddings have the size of the model's hidden states.",
                 ));
             }
         }

@@ -1,31 +1,31 @@
-//! A body's parameters by name, read as the types they must have. A parameter that is null is one
-//! that was not sent.
+//! Typed access to the parameters of a body. A parameter that is null counts as absent.
 
 use serde_json::{Map, Value};
 
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 
-/// All parameters of a body but those whose order of members counts.
+/// Parameters of a body, except those whose member order is relevant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// A body's parameters, and apart from them those whose members' order counts.
+    /// Parses a body into the parameters in `ordered`, which keep their member order, and all
+    /// others.
     pub fn split(body: &[u8], ordered: &[&str]) -> Result<(Members, Self), ApiError> {
         let invalid = |reason: String| ApiError::invalid_json(&reason);
         let text = std::str::from_utf8(body).map_err(|err| invalid(err.to_string()))?;
         let body = Json::parse(text).map_err(|err| invalid(err.to_string()))?;
-        let Json::Object(mut apart) = body else {
-            return Err(ApiError::invalid_json("it must be an object."));
+        let Json::Object(mut ordered_members) = body else {
+            return Err(ApiError::invalid_json("the body must be an object."));
         };
         let mut fields = Self::default();
-        for (name, value) in apart.iter().filter(|(name, _)| !ordered.contains(name)) {
-            let value = serde_json::to_value(value).expect("JSON is JSON");
+        for (name, value) in ordered_members.iter().filter(|(name, _)| !ordered.contains(name)) {
+            let value = serde_json::to_value(value).expect("JSON values convert to JSON");
             fields.insert(name.to_owned(), value);
         }
-        apart.retain(|name, _| ordered.contains(&name));
-        Ok((apart, fields))
+        ordered_members.retain(|name, _| ordered.contains(&name));
+        Ok((ordered_members, fields))
     }
 
     pub fn insert(&mut self, name: String, value: Value) {
@@ -36,18 +36,18 @@ impl Fields {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// What was sent, if anything was.
+    /// Returns a parameter that is present and not null.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// Refuses parameters that nobody knows, and what is known and not served unless it is at a
-    /// value that asks for nothing.
+    /// Rejects unknown parameters, and known ones that are not supported unless their value has no
+    /// effect.
     pub(crate) fn check_names(
         &self,
         served: &[&[&str]],
         unserved: &[&str],
-        asks_for_nothing: impl Fn(&str, &Value) -> bool,
+        has_no_effect: impl Fn(&str, &Value) -> bool,
     ) -> Result<(), ApiError> {
         for (name, value) in &self.0 {
             let name = name.as_str();
@@ -57,7 +57,7 @@ impl Fields {
             if !unserved.contains(&name) {
                 return Err(ApiError::unknown_parameter(name));
             }
-            if !asks_for_nothing(name, value) {
+            if !has_no_effect(name, value) {
                 let message = format!("'{name}' is not supported by this server.");
                 return Err(ApiError::unsupported(name, message));
             }
@@ -77,7 +77,7 @@ impl Fields {
         })
     }
 
-    /// From `min` to `max`, where the message names no `max` that nobody would reach.
+    /// Reads an integer from `min` to `max`. `usize::MAX` stands for no maximum.
     pub fn integer(&self, name: &str, min: usize, max: usize) -> Result<Option<usize>, ApiError> {
         let expected = match max {
             usize::MAX => format!("an integer of at least {min}"),
@@ -93,7 +93,7 @@ impl Fields {
         self.read(name, "a string", Value::as_str)
     }
 
-    /// `convert` returns `None` for a value that is not `expected`.
+    /// Reads a parameter. `convert` returns `None` for a value that is not `expected`.
     pub fn read<'a, T>(
         &'a self,
         name: &str,

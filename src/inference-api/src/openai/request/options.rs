@@ -1,4 +1,4 @@
-//! What both endpoints take besides the prompt: how long, how chosen, how sent.
+//! Parameters of both endpoints besides the prompt: length, sampling and streaming.
 
 use serde_json::Value;
 
@@ -8,45 +8,43 @@ use super::stopping::Stopping;
 use crate::openai::ApiError;
 use crate::openai::response_format::ResponseFormat;
 
-/// See the module's text.
+/// Parameters of both endpoints besides the prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Options {
     pub max_tokens: Option<usize>,
-    /// The most that may be thought before the answer; `None`: no bound of its own.
+    /// Maximum number of reasoning tokens; `None`: no separate limit.
     pub thinking_tokens: Option<usize>,
     pub stopping: Stopping,
-    /// `None`: any text.
+    /// Format of the answer; `None`: any text.
     pub format: Option<ResponseFormat>,
     pub sampling: SamplingOptions,
-    /// How many of the most probable tokens are to be told with each token; `None`: no logprobs at
-    /// all.
+    /// Number of most probable tokens to report with each token; `None`: no logprobs.
     pub logprobs: Option<usize>,
-    /// Among requests that wait, lower goes first; vLLM's extension.
+    /// Priority in the waiting queue; lower values run first. vLLM's extension.
     pub priority: i32,
-    /// Requests share what is cached of their prompts only with those that have the same; empty
-    /// where none was sent.
+    /// Requests share cached prefixes only with requests of the same salt. Empty if absent.
     pub cache_salt: String,
     pub stream: bool,
     pub usage: StreamUsage,
-    /// A stream's events are filled up, so that their sizes tell nothing of the tokens in them.
+    /// Pads the events of a stream, so that their sizes do not reveal the length of tokens.
     pub obfuscated: bool,
 }
 
-/// Where a stream tells the tokens that were used.
+/// Chunks of a stream that report usage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StreamUsage {
     #[default]
     Never,
     AtEnd,
-    /// vLLM's: so far, in each chunk.
+    /// In each chunk, for the tokens so far. vLLM's extension.
     Throughout,
 }
 
 impl Options {
-    /// The parameters that are read here.
+    /// Parameters of this module.
     pub const NAMES: &[&str] = &["max_tokens", "priority", "cache_salt", "stream", "stream_options"];
 
-    /// `least_tokens` is the least that `max_tokens` may be.
+    /// `least_tokens` is the minimum of `max_tokens`.
     pub fn parse(fields: &Fields, least_tokens: usize) -> Result<Self, ApiError> {
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let max_tokens = fields.integer("max_tokens", least_tokens, usize::MAX)?;
@@ -59,7 +57,7 @@ impl Options {
             stopping,
             format: None,
             sampling: SamplingOptions::parse(fields)?,
-            // The endpoints write it differently.
+            // The endpoints request logprobs differently.
             logprobs: None,
             priority: parse_priority(fields)?,
             cache_salt: parse_cache_salt(fields)?,
@@ -70,7 +68,7 @@ impl Options {
     }
 }
 
-/// As in vLLM.
+/// Parses the salt, which must not be empty, as in vLLM.
 fn parse_cache_salt(fields: &Fields) -> Result<String, ApiError> {
     match fields.text("cache_salt")? {
         Some("") => Err(ApiError::invalid_value(

@@ -1,4 +1,4 @@
-//! Bare prompts: a text or token ids, one or several.
+//! Raw prompts: a text or token ids, one or several.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// The parameter `name`, which must be there, with at most `max` prompts.
+    /// Parses the required parameter `name` with at most `max` prompts.
     pub(super) fn parse_all(fields: &Fields, name: &str, max: usize) -> Result<Vec<Self>, ApiError> {
         let expected = format!("a string, a list of token ids, or a list of at most {max} of these");
         let prompts = fields.read(name, &expected, |value| match value {

@@ -1,4 +1,4 @@
-//! How tokens are to be chosen, as far as the request says.
+//! Sampling parameters of a request.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,29 @@ use serde_json::Value;
 use super::fields::Fields;
 use crate::openai::ApiError;
 
-/// OpenAI's own limit.
+/// Limit of OpenAI's API.
 const MAX_BIAS: f64 = 100.0;
-/// More than this says no more.
+/// Limit beyond which the penalty has no further effect.
 const MAX_REPETITION_PENALTY: f64 = 100.0;
 
-/// `None` = as the model's own configuration has it.
+/// Sampling parameters. `None`: the default of the model's configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SamplingOptions {
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
-    /// `Some(0)` = no limit.
+    /// `Some(0)`: no limit.
     pub top_k: Option<u32>,
     pub min_p: Option<f32>,
     pub presence_penalty: Option<f32>,
     pub frequency_penalty: Option<f32>,
     pub repetition_penalty: Option<f32>,
-    /// Added to the logits of tokens; empty = nothing is.
+    /// Values that are added to the logits of tokens.
     pub logit_bias: BTreeMap<u32, f32>,
     pub seed: Option<u64>,
 }
 
 impl SamplingOptions {
-    /// The parameters that are read here.
+    /// Parameters of this module.
     pub const NAMES: &[&str] = &[
         "temperature",
         "top_p",
@@ -86,7 +86,7 @@ fn parse_logit_bias(fields: &Fields) -> Result<BTreeMap<u32, f32>, ApiError> {
 fn parse_top_k(fields: &Fields) -> Result<Option<u32>, ApiError> {
     fields.read("top_k", "a positive integer, or 0 for no limit", |value| {
         match value.as_i64()? {
-            // Other servers write "no limit" as -1.
+            // Other servers use -1 for no limit.
             -1 => Some(0),
             top_k => u32::try_from(top_k).ok(),
         }

@@ -1,4 +1,4 @@
-//! Where an answer ends, besides its greatest length: OpenAI's `stop`, and what vLLM has beside it.
+//! Stop conditions besides the maximum length: OpenAI's `stop`, and vLLM's extensions.
 
 use serde_json::Value;
 
@@ -6,24 +6,24 @@ use super::fields::Fields;
 use super::prompt::token_ids;
 use crate::openai::ApiError;
 
-/// OpenAI's own limit.
+/// Limit of OpenAI's API.
 const MAX_STOP_STRINGS: usize = 4;
 const MAX_STOP_BYTES: usize = 1024;
 const MAX_STOP_TOKENS: usize = 64;
 
-/// See the module's text. The tokens or texts that end an answer are no part of it.
+/// Stop conditions. Matched tokens and strings are not part of the answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stopping {
     pub strings: Vec<String>,
     pub token_ids: Vec<u32>,
-    /// The model's own end of text does not end the answer.
+    /// The end-of-sequence token does not end the answer.
     pub ignore_eos: bool,
-    /// So many tokens are chosen before anything ends the answer.
+    /// Minimum number of tokens before a stop condition applies.
     pub min_tokens: usize,
 }
 
 impl Stopping {
-    /// The parameters that are read here.
+    /// Parameters of this module.
     pub const NAMES: &[&str] = &["stop", "stop_token_ids", "ignore_eos", "min_tokens"];
 
     pub(super) fn parse(fields: &Fields) -> Result<Self, ApiError> {
@@ -50,7 +50,7 @@ impl Stopping {
             Some(max) if max < self.min_tokens => Err(ApiError::invalid_value(
                 "min_tokens",
                 format!(
-                    "'min_tokens' of {} is more than the {max} tokens that the answer may have.",
+                    "'min_tokens' is {}, which is more than the maximum of {max} tokens.",
                     self.min_tokens
                 ),
             )),
@@ -59,7 +59,7 @@ impl Stopping {
     }
 }
 
-/// A string or a list of strings.
+/// Parses a string or a list of strings.
 pub(crate) fn parse_strings(fields: &Fields, name: &str, most: usize) -> Result<Vec<String>, ApiError> {
     let expected = format!(
         "a string or a list of at most {most} strings, none empty or longer than {MAX_STOP_BYTES} bytes"

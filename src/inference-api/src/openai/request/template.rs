@@ -1,5 +1,5 @@
-//! What a chat's template is told besides the messages: `chat_template_kwargs`, and the parameters
-//! with which clients ask for more or less reasoning.
+//! Variables of the chat template besides the messages: `chat_template_kwargs`, and the parameters
+//! for reasoning effort.
 
 use serde_json::Value;
 
@@ -7,10 +7,10 @@ use super::fields::Fields;
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 
-/// The parameters that are read here, besides `chat_template_kwargs`, whose order counts.
+/// Parameters of this module, besides `chat_template_kwargs`, whose member order is relevant.
 pub(super) const NAMES: &[&str] = &["enable_thinking", "reasoning", "reasoning_effort"];
 
-/// What the server itself tells the template.
+/// Variables that the server sets.
 const RESERVED: &[&str] = &[
     "add_generation_prompt",
     "bos_token",
@@ -21,10 +21,10 @@ const RESERVED: &[&str] = &[
     "tools",
 ];
 
-/// OpenAI's words; models know some of them.
+/// OpenAI's values; models support some of them.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
 
-/// The template's variables. What `chat_template_kwargs` says goes before the same in other words.
+/// Returns the template's variables. `chat_template_kwargs` takes precedence over other parameters.
 pub(crate) fn parse_variables(kwargs: Option<Json>, fields: &Fields) -> Result<Members, ApiError> {
     let mut variables = match kwargs {
         None | Some(Json::Null) => Members::default(),
@@ -51,7 +51,7 @@ pub(crate) fn parse_variables(kwargs: Option<Json>, fields: &Fields) -> Result<M
         default("enable_thinking", Json::Bool(enable));
     }
     if let Some(effort) = parse_effort(fields)? {
-        // Templates of models that either reason or do not know no efforts.
+        // Templates with only a switch for reasoning ignore the effort.
         if effort == "none" {
             default("enable_thinking", Json::Bool(false));
         }
@@ -60,7 +60,7 @@ pub(crate) fn parse_variables(kwargs: Option<Json>, fields: &Fields) -> Result<M
     Ok(variables)
 }
 
-/// `reasoning_effort`, or `effort` of `reasoning`, which is how it is called elsewhere.
+/// Parses `reasoning_effort`, or else `reasoning.effort`.
 fn parse_effort(fields: &Fields) -> Result<Option<&str>, ApiError> {
     let known = |effort: &&str| EFFORTS.contains(effort);
     let expected = || format!("one of {}", EFFORTS.join(", "));

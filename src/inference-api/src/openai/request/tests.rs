@@ -19,7 +19,7 @@ fn text(prompt: Value) -> Result<Vec<Prompt>, ApiError> {
 }
 
 #[test]
-fn a_full_request() {
+fn parses_all_parameters() {
     let request = chat(json!({
         "max_tokens": 5, "max_completion_tokens": 7, "stop": ["a", "b"], "stop_token_ids": [3], "ignore_eos": true, "min_tokens": 2, "temperature": 0.5, "top_p": 0.9,
         "top_k": -1, "seed": -1, "priority": -2, "cache_salt": "s", "stream": true, "stream_options": {"include_usage": true}, "user": "u",
@@ -62,7 +62,7 @@ fn a_full_request() {
 }
 
 #[test]
-fn refusals_name_the_parameter() {
+fn errors_name_the_parameter() {
     let cases = [
         (
             json!({"tools": [{"type": "function"}]}),
@@ -209,7 +209,7 @@ fn refusals_name_the_parameter() {
 }
 
 #[test]
-fn template_variables_come_from_several_parameters() {
+fn merges_template_variables_of_several_parameters() {
     let variables = |extra: Value| {
         serde_json::to_value(
             chat(extra)
@@ -233,12 +233,12 @@ fn template_variables_come_from_several_parameters() {
         variables(json!({"reasoning_effort": "none"})),
         json!({"reasoning_effort": "none", "enable_thinking": false})
     );
-    let said_twice = json!({"chat_template_kwargs": {"enable_thinking": true}, "enable_thinking": false});
-    assert_eq!(variables(said_twice), json!({"enable_thinking": true}));
+    let conflicting = json!({"chat_template_kwargs": {"enable_thinking": true}, "enable_thinking": false});
+    assert_eq!(variables(conflicting), json!({"enable_thinking": true}));
 }
 
 #[test]
-fn completions_write_logprobs_as_a_number() {
+fn completions_accept_logprobs_as_number() {
     let logprobs = |value: Value| {
         let body = json!({"model": "m", "prompt": "a", "logprobs": value}).to_string();
         TextRequest::parse(body.as_bytes()).map(|request| request.options.logprobs)
@@ -258,14 +258,14 @@ fn completions_write_logprobs_as_a_number() {
 }
 
 #[test]
-fn the_document_has_the_parameters_that_are_read() {
+fn openapi_document_lists_all_parameters() {
     let read = |lists: &[&[&str]]| {
         let shared = [
-            SERVED,
+            SUPPORTED,
             Options::NAMES,
             Stopping::NAMES,
             SamplingOptions::NAMES,
-            WITHOUT_EFFECT,
+            IGNORED,
         ];
         let names = shared.iter().chain(lists).flat_map(|names| names.iter());
         names
@@ -283,7 +283,7 @@ fn the_document_has_the_parameters_that_are_read() {
 }
 
 #[test]
-fn what_belongs_to_chats_is_unknown_elsewhere() {
+fn other_endpoints_reject_chat_parameters() {
     for (name, value) in [
         ("messages", json!([])),
         ("tools", json!([])),
@@ -292,25 +292,25 @@ fn what_belongs_to_chats_is_unknown_elsewhere() {
         let mut body = json!({"model": "m", "input": "a", "tokens": [1]});
         body[name] = value;
         let body = body.to_string();
-        let refusals = [
+        let errors = [
             EmbeddingsRequest::parse(body.as_bytes()).unwrap_err(),
             DetokenizeRequest::parse(body.as_bytes()).unwrap_err(),
         ];
-        for refusal in refusals {
-            assert_eq!(refusal.code, Some(ErrorCode::UnknownParameter), "{refusal:?}");
+        for err in errors {
+            assert_eq!(err.code, Some(ErrorCode::UnknownParameter), "{err:?}");
         }
     }
 }
 
 #[test]
-fn who_asks_for_embeddings_is_told_by_a_text() {
+fn embeddings_require_a_string_as_user() {
     let body = json!({"model": "m", "input": "a", "user": {}}).to_string();
-    let refusal = EmbeddingsRequest::parse(body.as_bytes()).unwrap_err();
-    assert_eq!(refusal.param.as_deref(), Some("user"));
+    let err = EmbeddingsRequest::parse(body.as_bytes()).unwrap_err();
+    assert_eq!(err.param.as_deref(), Some("user"));
 }
 
 #[test]
-fn choices_and_prompts_have_a_common_limit() {
+fn prompts_times_choices_are_limited() {
     let parse = |prompts: usize, n: usize| {
         let body = json!({"model": "m", "prompt": vec!["a"; prompts], "n": n});
         TextRequest::parse(body.to_string().as_bytes()).map(|request| request.n)
@@ -327,7 +327,7 @@ fn empty_stream_options_are_accepted() {
 }
 
 #[test]
-fn streams_tell_their_usage_and_hide_their_lengths_where_asked() {
+fn parses_stream_options() {
     let options = |options: Value| {
         let request = chat(json!({"stream": true, "stream_options": options})).unwrap();
         (request.options.usage, request.options.obfuscated)
@@ -337,7 +337,7 @@ fn streams_tell_their_usage_and_hide_their_lengths_where_asked() {
     let throughout =
         json!({"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": true});
     assert_eq!(options(throughout), (StreamUsage::Throughout, true));
-    // As in vLLM, where there is no usage there is none throughout.
+    // As in vLLM, continuous usage requires `include_usage`.
     let never = json!({"continuous_usage_stats": true});
     assert_eq!(options(never), (StreamUsage::Never, false));
     let wrong = chat(json!({"stream": true, "stream_options": {"include_obfuscation": 1}})).unwrap_err();
@@ -345,14 +345,14 @@ fn streams_tell_their_usage_and_hide_their_lengths_where_asked() {
 }
 
 #[test]
-fn the_usual_verbosity_is_none_of_ours() {
+fn accepts_only_default_verbosity() {
     assert!(chat(json!({"verbosity": "medium"})).is_ok());
-    let refused = chat(json!({"verbosity": "low"})).unwrap_err();
-    assert_eq!(refused.code, Some(ErrorCode::UnsupportedParameter));
+    let err = chat(json!({"verbosity": "low"})).unwrap_err();
+    assert_eq!(err.code, Some(ErrorCode::UnsupportedParameter));
 }
 
 #[test]
-fn prompts_in_all_shapes() {
+fn parses_all_prompt_forms() {
     let words = |texts: &[&str]| {
         texts
             .iter()
@@ -384,7 +384,7 @@ fn prompts_in_all_shapes() {
 }
 
 #[test]
-fn a_body_that_is_no_object() {
+fn rejects_body_that_is_not_an_object() {
     for body in ["", "{", "[]", "\"a\"", "{\"model\": \"\u{0}\"}"] {
         assert_eq!(
             ChatRequest::parse(body.as_bytes()).unwrap_err().code,

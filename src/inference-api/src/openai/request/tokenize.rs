@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, in vLLM's shapes.
+//! `/tokenize` and `/detokenize`, compatible with vLLM.
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use crate::openai::message;
 use crate::openai::tools;
 use crate::openai::tools::Tools;
 
-/// `POST /tokenize`.
+/// Request of `POST /tokenize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenizeRequest {
-    /// `None`: the one that is served here.
+    /// `None`: the served model.
     pub model: Option<String>,
     pub input: TokenizeInput,
-    /// Whether the tokens' texts are wanted, too.
+    /// The response includes the text of each token.
     pub token_texts: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct TokenizeRequest {
 pub enum TokenizeInput {
     Text {
         text: String,
-        /// Begin as the tokenizer says texts begin.
+        /// Add the tokenizer's initial tokens.
         add_special_tokens: bool,
     },
     Chat {
@@ -35,10 +35,10 @@ pub enum TokenizeInput {
     },
 }
 
-/// `POST /detokenize`.
+/// Request of `POST /detokenize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DetokenizeRequest {
-    /// `None`: the one that is served here.
+    /// `None`: the served model.
     pub model: Option<String>,
     pub tokens: Vec<u32>,
 }
@@ -58,7 +58,7 @@ impl TokenizeRequest {
             messages,
             template_variables,
             tools,
-            // They change no prompt.
+            // Formats do not change the prompt.
             formats: _,
             fields,
         } = Body::parse(body)?;
@@ -67,13 +67,13 @@ impl TokenizeRequest {
             if fields.get("prompt").is_some() {
                 return Err(ApiError::invalid_value(
                     "prompt",
-                    "'prompt' and 'messages' cannot be given together.",
+                    "'prompt' and 'messages' cannot be combined.",
                 ));
             }
             if fields.boolean("add_special_tokens")? == Some(true) {
                 return Err(ApiError::unsupported(
                     "add_special_tokens",
-                    "'add_special_tokens' is for 'prompt': a chat template writes all special tokens itself.",
+                    "'add_special_tokens' is for 'prompt': the chat template adds all special tokens.",
                 ));
             }
             let messages = message::parse(messages)?;

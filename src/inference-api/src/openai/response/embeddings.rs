@@ -1,4 +1,4 @@
-//! What `POST /v1/embeddings` answers.
+//! Response of `POST /v1/embeddings`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -69,9 +69,9 @@ impl EncodedEmbedding {
 mod tests {
     use super::*;
 
-    /// `struct.pack("<2f", 1.0, -0.5)` in base64, from Python.
+    /// Reference: `struct.pack("<2f", 1.0, -0.5)` in base64, from Python.
     #[test]
-    fn base64_is_of_little_endian_floats() {
+    fn base64_encodes_little_endian_floats() {
         let encoded = EncodedEmbedding::new(vec![1.0, -0.5], Encoding::Base64);
         assert_eq!(encoded, EncodedEmbedding::Base64("AACAPwAAAL8=".to_owned()));
     }

@@ -1,8 +1,8 @@
-//! Logprobs as the two endpoints write them.
+//! Logprobs in the formats of both endpoints.
 
 use serde::{Serialize, Serializer};
 
-/// Of a chat's choice, or of a piece of one.
+/// Logprobs of a chat's choice, or of a part of one.
 #[derive(Debug, Serialize)]
 pub struct ChatLogprobs {
     pub content: Vec<ContentLogprob>,
@@ -13,30 +13,30 @@ pub struct ChatLogprobs {
 pub struct ContentLogprob {
     #[serde(flatten)]
     pub token: TokenLogprob,
-    /// Falling.
+    /// Most probable tokens, in descending order.
     pub top_logprobs: Vec<TokenLogprob>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenLogprob {
-    /// Bytes that are no text are U+FFFD here.
+    /// Text of the token. Bytes that are not UTF-8 are replaced by U+FFFD.
     pub token: String,
     pub logprob: f32,
     pub bytes: Vec<u8>,
 }
 
-/// Of a completion's choice, or of a piece of one: four lists with an entry for each token.
+/// Logprobs of a completion's choice, or of a part of one: four lists with an entry per token.
 #[derive(Debug, Default, Serialize)]
 pub struct TextLogprobs {
     pub tokens: Vec<String>,
-    /// Null for the first token of a prompt, which follows nothing.
+    /// Null for the first token of a prompt, which has no predecessor.
     pub token_logprobs: Vec<Option<f32>>,
     pub top_logprobs: Vec<Option<LogprobByToken>>,
-    /// Characters before the token.
+    /// Number of characters before the token.
     pub text_offset: Vec<usize>,
 }
 
-/// The most probable tokens and the one that was chosen, falling, none twice.
+/// Most probable tokens and the selected one, in descending order without duplicates.
 #[derive(Debug)]
 pub struct LogprobByToken(pub Vec<(String, f32)>);
 

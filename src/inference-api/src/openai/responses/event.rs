@@ -1,4 +1,4 @@
-//! Events of a streamed response, each numbered.
+//! Events of a streamed response, with sequence numbers.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::openai::response::logprobs::{ContentLogprob, TokenLogprob};
 pub struct Event {
     #[serde(flatten)]
     pub kind: EventKind,
-    /// From 0.
+    /// Starts at 0.
     pub sequence_number: usize,
 }
 
@@ -33,39 +33,39 @@ pub enum EventKind {
     #[serde(rename = "response.content_part.added")]
     PartAdded {
         #[serde(flatten)]
-        place: PartPlace,
+        place: PartPosition,
         part: ContentPart,
     },
     #[serde(rename = "response.content_part.done")]
     PartDone {
         #[serde(flatten)]
-        place: PartPlace,
+        place: PartPosition,
         part: ContentPart,
     },
     #[serde(rename = "response.output_text.delta")]
     TextDelta {
         #[serde(flatten)]
-        place: PartPlace,
+        place: PartPosition,
         delta: String,
         logprobs: Vec<EventLogprob>,
     },
     #[serde(rename = "response.output_text.done")]
     TextDone {
         #[serde(flatten)]
-        place: PartPlace,
+        place: PartPosition,
         text: String,
         logprobs: Vec<EventLogprob>,
     },
     #[serde(rename = "response.reasoning_text.delta")]
     ReasoningDelta {
         #[serde(flatten)]
-        place: PartPlace,
+        place: PartPosition,
         delta: String,
     },
     #[serde(rename = "response.reasoning_text.done")]
     ReasoningDone {
         #[serde(flatten)]
-        place: PartPlace,
+        place: PartPosition,
         text: String,
     },
     #[serde(rename = "response.function_call_arguments.delta")]
@@ -83,21 +83,21 @@ pub enum EventKind {
     },
 }
 
-/// Which part of which item.
+/// Position of a part in the output.
 #[derive(Debug, Clone, Serialize)]
-pub struct PartPlace {
+pub struct PartPosition {
     pub item_id: String,
     pub output_index: usize,
-    /// Items have one part.
+    /// Index of the part; 0, because items have one part.
     pub content_index: usize,
 }
 
-/// A token as events tell it: without its bytes, as OpenAI has it.
+/// Token of an event: without its bytes, as in OpenAI's API.
 #[derive(Debug, Clone, Serialize)]
 pub struct EventLogprob {
     #[serde(flatten)]
     own: TokenProbability,
-    /// Falling.
+    /// Most probable tokens, in descending order.
     top_logprobs: Vec<TokenProbability>,
 }
 

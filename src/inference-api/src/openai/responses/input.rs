@@ -1,26 +1,26 @@
-//! `instructions` and `input` of a request: from items to the messages of a chat.
+//! Parameters `instructions` and `input`: conversion of items to chat messages.
 
 use std::collections::BTreeSet;
 
-use super::namespace::joined;
-use super::request::Recall;
+use super::namespace::qualified_name;
+use super::request::StoredItems;
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::message;
 use crate::openai::message::AssistantTurn;
 
-/// A conversation of more items than this would not fit any context.
+/// Maximum number of items. Longer conversations exceed any context.
 const MAX_ITEMS: usize = 100_000;
 
-/// A request's own items: a text is one of the user's, and one that is named by its id is what an
-/// earlier answer had.
-pub(super) fn items(input: Option<Json>, recall: &impl Recall) -> Result<Vec<Json>, ApiError> {
+/// Returns the request's items. A string is a user message, and a reference is replaced by the
+/// stored item.
+pub(super) fn items(input: Option<Json>, stored: &impl StoredItems) -> Result<Vec<Json>, ApiError> {
     let mut items = listed(input)?;
     for (index, json) in items.iter_mut().enumerate() {
         if json.get("type").and_then(Json::as_str) == Some("item_reference") {
             let item = Item { index, json };
             let id = item.text("id")?;
-            let found = recall.item(id);
+            let found = stored.item(id);
             *json = found.ok_or_else(|| ApiError::item_not_found(&item.at(".id"), id))?;
         }
     }
@@ -31,8 +31,8 @@ fn listed(input: Option<Json>) -> Result<Vec<Json>, ApiError> {
     match input {
         None | Some(Json::Null) => Err(ApiError::missing("input")),
         Some(text @ Json::String(_)) => {
-            let said = Members::new([("role", "user".into()), ("content", text)]);
-            Ok(vec![Json::Object(said)])
+            let message = Members::new([("role", "user".into()), ("content", text)]);
+            Ok(vec![Json::Object(message)])
         }
         Some(Json::Array(items)) if (1..=MAX_ITEMS).contains(&items.len()) => Ok(items),
         Some(Json::Bool(_) | Json::Number(_) | Json::Array(_) | Json::Object(_)) => {
@@ -44,7 +44,7 @@ fn listed(input: Option<Json>) -> Result<Vec<Json>, ApiError> {
     }
 }
 
-/// `earlier` are items of requests and answers before this one.
+/// Converts items to messages. `earlier` are the items of previous requests and responses.
 pub(super) fn messages(
     instructions: Option<&str>,
     earlier: &[Json],
@@ -53,7 +53,7 @@ pub(super) fn messages(
     let mut turns = Turns::default();
     turns
         .messages
-        .extend(instructions.map(|text| message::said("system", text)));
+        .extend(instructions.map(|text| message::with_role("system", text)));
     for items in [earlier, items] {
         for (index, json) in items.iter().enumerate() {
             turns.add(&Item { index, json })?;
@@ -67,9 +67,9 @@ pub(super) fn messages(
 #[derive(Default)]
 struct Turns {
     messages: Vec<Json>,
-    /// What the assistant says in several items.
+    /// Open turn of the assistant, which may consist of several items.
     assistant: AssistantTurn,
-    /// Ids of calls, and of calls that have an output.
+    /// Call ids of calls and of outputs.
     calls: BTreeSet<String>,
     outputs: BTreeSet<String>,
 }
@@ -82,13 +82,13 @@ impl Turns {
                 let text = item.texts("content", &["reasoning_text", "text"])?;
                 let summary = item.texts("summary", &["summary_text"])?;
                 self.assistant
-                    .reason(if text.is_empty() { &summary } else { &text });
+                    .add_reasoning(if text.is_empty() { &summary } else { &text });
                 Ok(())
             }
             Some("function_call") => {
                 let arguments = message::parsed_arguments(item.text("arguments")?);
-                let name = joined(item.optional_text("namespace")?, item.text("name")?);
-                self.assistant.call(item.text("call_id")?, &name, arguments);
+                let name = qualified_name(item.optional_text("namespace")?, item.text("name")?);
+                self.assistant.add_call(item.text("call_id")?, &name, arguments);
                 self.calls.insert(item.text("call_id")?.to_owned());
                 Ok(())
             }
@@ -112,7 +112,7 @@ impl Turns {
         let text = item.texts("content", &["input_text", "output_text", "text", "refusal"])?;
         let role = match item.json.get("role").and_then(Json::as_str) {
             Some("assistant") => {
-                self.assistant.say(&text);
+                self.assistant.add_text(&text);
                 return Ok(());
             }
             Some(role @ ("user" | "system")) => role,
@@ -122,21 +122,21 @@ impl Turns {
             }
         };
         self.end_assistant();
-        self.messages.push(message::said(role, &text));
+        self.messages.push(message::with_role(role, &text));
         Ok(())
     }
 
-    /// Every call has its output, wherever it stands, and every output its call.
+    /// Checks that each call has an output, anywhere in the input, and each output a call.
     fn check_calls(&self) -> Result<(), ApiError> {
-        let refused = |message: String| Err(ApiError::invalid_value("input", message));
+        let invalid = |message: String| Err(ApiError::invalid_value("input", message));
         if let Some(id) = self.outputs.difference(&self.calls).next() {
-            return refused(format!(
-                "'input' has an output of the function call '{id}', and not the call."
+            return invalid(format!(
+                "'input' has an output of the function call '{id}', but not the call."
             ));
         }
         if let Some(id) = self.calls.difference(&self.outputs).next() {
-            return refused(format!(
-                "'input' has the function call '{id}', and no output of it."
+            return invalid(format!(
+                "'input' has the function call '{id}', but no output of it."
             ));
         }
         Ok(())
@@ -148,7 +148,7 @@ impl Turns {
     }
 }
 
-/// An item and its place.
+/// Item with its index, for error paths.
 struct Item<'a> {
     index: usize,
     json: &'a Json,
@@ -176,12 +176,12 @@ impl Item<'_> {
         }
     }
 
-    /// A text, or parts of these kinds.
+    /// Returns a string, or the text of parts of these kinds.
     fn texts(&self, name: &str, kinds: &[&str]) -> Result<String, ApiError> {
         let parts = match self.json.get(name) {
             Some(Json::String(text)) => return Ok(text.clone()),
             Some(Json::Array(parts)) => parts,
-            // Of reasoning, there may be either.
+            // Reasoning may have only a summary or only content.
             None | Some(Json::Null) if self.json.get("type").and_then(Json::as_str) == Some("reasoning") => {
                 return Ok(String::new());
             }
@@ -190,13 +190,13 @@ impl Item<'_> {
             }
         };
         let mut texts = Vec::new();
-        for (place, part) in parts.iter().enumerate() {
-            let at = format!(".{name}[{place}]");
+        for (part_index, part) in parts.iter().enumerate() {
+            let at = format!(".{name}[{part_index}]");
             let kind = part.get("type").and_then(Json::as_str);
             if let Some(other) = kind.filter(|kind| !kinds.contains(kind)) {
                 let param = self.at(&format!("{at}.type"));
                 let message = format!(
-                    "'{param}' is '{other}', which is not supported by this server: it reads text only."
+                    "'{param}' is '{other}', which is not supported: this server supports only text."
                 );
                 return Err(ApiError::unsupported(&param, message));
             }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn items_become_the_messages_of_a_chat() {
+    fn converts_items_to_chat_messages() {
         assert_eq!(
             read(r#""Hi""#),
             Ok(json!([{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Hi"}]))
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_item() {
+    fn errors_name_the_item() {
         for (input, param) in [
             ("[]", "input"),
             ("5", "input"),

@@ -1,4 +1,4 @@
-//! What `/v1/responses` answers: a response, and the items in it.
+//! Responses of `/v1/responses`: a response and its items.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::request::Settings;
 use crate::openai::response::Usage;
 use crate::openai::response::logprobs::ContentLogprob;
 
-/// `POST /v1/responses`, whole, or as far as it has come.
+/// Response of `POST /v1/responses`, complete or in progress.
 #[derive(Debug, Clone, Serialize)]
 pub struct Response {
     pub id: String,
@@ -23,7 +23,7 @@ pub struct Response {
     pub settings: Settings,
 }
 
-/// How far a response or an item has come.
+/// Status of a response or an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
@@ -44,7 +44,7 @@ pub struct IncompleteDetails {
     pub reason: &'static str,
 }
 
-/// [`Usage`] under this endpoint's names.
+/// [`Usage`] under the names of this endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ResponseUsage {
     input_tokens: usize,
@@ -80,7 +80,7 @@ impl From<Usage> for ResponseUsage {
     }
 }
 
-/// A part of an answer.
+/// Item of a response.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Item {
     pub id: String,
@@ -93,7 +93,7 @@ pub struct Item {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ItemContent {
     Reasoning {
-        /// What is reasoned is told as it is.
+        /// Always empty: the content has the complete reasoning.
         summary: [(); 0],
         content: Vec<ContentPart>,
     },
@@ -120,7 +120,7 @@ pub enum ContentPart {
     OutputText {
         text: String,
         annotations: [(); 0],
-        /// Of the tokens that it is made of, where they are asked for.
+        /// Logprobs of the text's tokens, if requested.
         logprobs: Vec<ContentLogprob>,
     },
 }

@@ -1,5 +1,4 @@
-//! `GET /v1/responses/{id}/input_items`: what a response was given to read, item by item, a page at
-//! a time.
+//! `GET /v1/responses/{id}/input_items`: pages of a response's input items.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,10 +7,10 @@ use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 
 const DEFAULT_LIMIT: usize = 20;
-/// OpenAI's own.
+/// Limit of OpenAI's API.
 const MAX_LIMIT: usize = 100;
 
-/// Which page.
+/// Query parameters of a page.
 #[derive(Debug, Default, Deserialize)]
 pub struct ItemQuery {
     after: Option<String>,
@@ -19,7 +18,7 @@ pub struct ItemQuery {
     order: Option<String>,
 }
 
-/// A page.
+/// Page of items.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct ItemList {
     object: &'static str,
@@ -30,7 +29,7 @@ pub struct ItemList {
 }
 
 impl ItemList {
-    /// Of the items of a response, as they were sent.
+    /// Creates a page of the items of a response.
     pub fn new(response_id: &str, items: &[Json], query: &ItemQuery) -> Result<Self, ApiError> {
         let limit = match query.limit.as_deref().map(str::parse) {
             None => DEFAULT_LIMIT,
@@ -41,7 +40,9 @@ impl ItemList {
             }
         };
         let items = items.iter().enumerate();
-        let mut all: Vec<(String, Json)> = items.map(|(at, item)| listed(response_id, at, item)).collect();
+        let mut all: Vec<(String, Json)> = items
+            .map(|(at, item)| complete_item(response_id, at, item))
+            .collect();
         match query.order.as_deref() {
             None | Some("desc") => all.reverse(),
             Some("asc") => {}
@@ -50,12 +51,12 @@ impl ItemList {
         let begin = match &query.after {
             None => 0,
             Some(after) => {
-                let place = all.iter().position(|(id, _)| id == after);
-                let place = place.ok_or_else(|| {
-                    let message = format!("'after' is '{after}', which is no item of this response.");
+                let position = all.iter().position(|(id, _)| id == after);
+                let position = position.ok_or_else(|| {
+                    let message = format!("'after' is '{after}', which is not an item of this response.");
                     ApiError::invalid_value("after", message)
                 })?;
-                place + 1
+                position + 1
             }
         };
         let has_more = all.len() - begin > limit;
@@ -70,9 +71,9 @@ impl ItemList {
     }
 }
 
-/// An item with all that clients look for: its id, its type, and the parts of its text. What was
-/// sent without an id has one that is the same each time.
-fn listed(response_id: &str, at: usize, item: &Json) -> (String, Json) {
+/// Adds missing members that clients expect: id, type, and the parts of the text. Generated ids are
+/// stable.
+fn complete_item(response_id: &str, at: usize, item: &Json) -> (String, Json) {
     let mut members = item.as_object().cloned().unwrap_or_default();
     let kind = members.get("type").and_then(Json::as_str).unwrap_or("message");
     let kind = kind.to_owned();
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_whole_and_paged() {
+    fn items_are_complete_and_paged() {
         let all = page(json!({"order": "asc"})).unwrap();
         let text = json!([{"type": "input_text", "text": "Add."}]);
         assert_eq!(
@@ -144,7 +145,7 @@ mod tests {
         );
 
         let first = page(json!({"limit": "3"})).unwrap();
-        assert_eq!(first["first_id"], "msg_1a0003", "the newest first");
+        assert_eq!(first["first_id"], "msg_1a0003", "the newest item is first");
         assert_eq!(
             (&first["last_id"], &first["has_more"]),
             (&json!("fc_own"), &json!(true))

@@ -1,5 +1,5 @@
-//! Functions in namespaces: the model sees one list, in which a function's name begins with its
-//! namespace's.
+//! Functions in namespaces. The model receives one list, in which the namespace is a prefix of the
+//! function's name.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use crate::openai::tools;
 
 const BETWEEN: &str = "__";
 
-/// The model's name for a function.
-pub(super) fn joined(namespace: Option<&str>, name: &str) -> String {
+/// Returns the model's name for a function.
+pub(super) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
     match namespace {
         Some(namespace) => format!("{namespace}{BETWEEN}{name}"),
         None => name.to_owned(),
     }
 }
 
-/// Which of the names that the model sees are of which namespace.
+/// Namespace and function of each name that the model uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespaces(BTreeMap<String, (String, String)>);
 
 impl Namespaces {
-    /// Of the model's name: the namespace, and the function's own name.
+    /// Returns namespace and function name of the model's name.
     pub fn split(&self, function: &str) -> (Option<String>, String) {
         match self.0.get(function) {
             Some((namespace, name)) => (Some(namespace.clone()), name.clone()),
@@ -31,44 +31,45 @@ impl Namespaces {
     }
 }
 
-/// `tools` of a request as one list of functions, as chat templates know them.
+/// Parameter `tools` as one list of functions, in the form of chat templates.
 #[derive(Debug, Default)]
-pub(super) struct Listed {
+pub(super) struct ToolList {
     pub(super) functions: Vec<Json>,
-    /// Where each stands in the request.
-    pub(super) places: Vec<String>,
+    /// Path of each function in the request.
+    pub(super) paths: Vec<String>,
     pub(super) namespaces: Namespaces,
 }
 
-impl Listed {
+impl ToolList {
     pub(super) fn new(tools: &[Json]) -> Result<Self, ApiError> {
         let mut listed = Self::default();
         for (index, tool) in tools.iter().enumerate() {
-            let place = format!("tools[{index}]");
+            let path = format!("tools[{index}]");
             match tool.get("type").and_then(Json::as_str) {
-                Some("namespace") => listed.add_namespace(tool, &place)?,
-                _ => listed.add(tool, place)?,
+                Some("namespace") => listed.add_namespace(tool, &path)?,
+                _ => listed.add(tool, path)?,
             }
         }
         Ok(listed)
     }
 
-    fn add(&mut self, tool: &Json, place: String) -> Result<(), ApiError> {
+    fn add(&mut self, tool: &Json, path: String) -> Result<(), ApiError> {
         let kind = tool.get("type").and_then(Json::as_str);
         if let Some(kind) = kind.filter(|kind| *kind != "function") {
-            let param = format!("{place}.type");
-            let message =
-                format!("'{param}' is '{kind}': this server knows only functions, and namespaces of them.");
+            let param = format!("{path}.type");
+            let message = format!(
+                "'{param}' is '{kind}': this server supports only functions and namespaces of functions."
+            );
             return Err(ApiError::unsupported(&param, message));
         }
         self.functions.push(tools::nested(tool, "parameters"));
-        self.places.push(place);
+        self.paths.push(path);
         Ok(())
     }
 
-    fn add_namespace(&mut self, tool: &Json, place: &str) -> Result<(), ApiError> {
+    fn add_namespace(&mut self, tool: &Json, path: &str) -> Result<(), ApiError> {
         let invalid = |field: &str, expected: &str| {
-            let param = format!("{place}{field}");
+            let param = format!("{path}{field}");
             ApiError::invalid_value(&param, format!("'{param}' must be {expected}."))
         };
         let namespace = tool
@@ -80,39 +81,39 @@ impl Listed {
             return Err(invalid(".tools", "a list of functions"));
         };
         for (index, function) in functions.iter().enumerate() {
-            let place = format!("{place}.tools[{index}]");
+            let path = format!("{path}.tools[{index}]");
             let (Some(name), Some(members)) =
                 (function.get("name").and_then(Json::as_str), function.as_object())
             else {
-                return Err(ApiError::missing(&format!("{place}.name")));
+                return Err(ApiError::missing(&format!("{path}.name")));
             };
-            let known = joined(Some(namespace), name);
+            let full_name = qualified_name(Some(namespace), name);
             let mut members = members.clone();
-            members.insert("name", known.as_str().into());
-            // What is said of all of them stands once, before what is said of the first.
+            members.insert("name", full_name.as_str().into());
+            // The namespace's description precedes the description of its first function.
             if index == 0
-                && let Some(about) = tool.get("description").and_then(Json::as_str)
+                && let Some(shared) = tool.get("description").and_then(Json::as_str)
             {
                 let own = function.get("description").and_then(Json::as_str);
-                let whole = own.map_or_else(|| about.to_owned(), |own| format!("{about}\n\n{own}"));
+                let whole = own.map_or_else(|| shared.to_owned(), |own| format!("{shared}\n\n{own}"));
                 members.insert("description", whole.as_str().into());
             }
-            self.add(&Json::Object(members), place)?;
+            self.add(&Json::Object(members), path)?;
             let own = (namespace.to_owned(), name.to_owned());
-            self.namespaces.0.insert(known, own);
+            self.namespaces.0.insert(full_name, own);
         }
         Ok(())
     }
 
-    /// The same error with the place in the request, and not that in the list.
-    pub(super) fn placed(&self, err: ApiError) -> ApiError {
-        let at = |(index, place): (usize, &String)| {
+    /// Replaces the path in the list by the path in the request.
+    pub(super) fn with_request_path(&self, err: ApiError) -> ApiError {
+        let at = |(index, path): (usize, &String)| {
             let own = format!("tools[{index}]");
             let is_there = err.param.as_ref().is_some_and(|param| param.starts_with(&own));
-            is_there.then(|| (own, place.clone()))
+            is_there.then(|| (own, path.clone()))
         };
-        match self.places.iter().enumerate().find_map(at) {
-            Some((own, place)) => err.renamed(&[(&own, &place)]),
+        match self.paths.iter().enumerate().find_map(at) {
+            Some((own, path)) => err.renamed(&[(&own, &path)]),
             None => err,
         }
     }

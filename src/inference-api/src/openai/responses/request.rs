@@ -1,32 +1,31 @@
-//! `POST /v1/responses`: which parameters there are, and what they are in a chat.
+//! `POST /v1/responses`: supported parameters and their conversion to a chat request.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::input;
-use super::namespace::{Listed, Namespaces};
+use super::namespace::{Namespaces, ToolList};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::fields::Fields;
 use crate::openai::request::{
-    ChatRequest, Options, SamplingOptions, Stopping, WITHOUT_EFFECT, check_hints, logprobs, parse_model,
-    template,
+    ChatRequest, IGNORED, Options, SamplingOptions, Stopping, check_hints, logprobs, parse_model, template,
 };
 use crate::openai::response_format::ResponseFormat;
 use crate::openai::tools::Tools;
 
-/// A request, and what its answer repeats of it.
+/// Request, with the settings that the response repeats.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResponsesRequest {
     pub chat: ChatRequest,
-    /// What was said before the answer, and can be gone on with: the earlier responses' items, and
-    /// its own.
+    /// Items before the answer: those of the previous responses and of this request. A later
+    /// request can continue them.
     pub items: Vec<Json>,
     pub namespaces: Namespaces,
     pub settings: Settings,
 }
 
-/// Repeated in the answer, with defaults filled in.
+/// Settings that the response repeats, with defaults.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Settings {
     background: bool,
@@ -47,12 +46,12 @@ pub struct Settings {
     user: Option<String>,
 }
 
-/// Parameters whose members' order counts.
+/// Parameters whose member order is relevant.
 const ORDERED: &[&str] = &["chat_template_kwargs", "input", "text", "tools"];
 
-/// Others of this endpoint, besides those of [`Options`], [`Stopping`] and [`SamplingOptions`].
-const SERVED: &[&str] = &[
-    // Accounting: it does not change the answer.
+/// Other supported parameters, besides those of [`Options`], [`Stopping`] and [`SamplingOptions`].
+const SUPPORTED: &[&str] = &[
+    // Accounting, which does not change the answer.
     "client_metadata",
     "enable_thinking",
     "include",
@@ -67,8 +66,8 @@ const SERVED: &[&str] = &[
     "truncation",
 ];
 
-/// Known and not served.
-const UNSERVED: &[&str] = &[
+/// Known parameters that are not supported.
+const UNSUPPORTED: &[&str] = &[
     "background",
     "context_management",
     "conversation",
@@ -78,8 +77,8 @@ const UNSERVED: &[&str] = &[
     "prompt_cache_options",
 ];
 
-/// What else may be in `include`, for nothing: it belongs to tools that are not served, or is told
-/// anyway.
+/// Values of `include` without effect: they concern tools that are not supported, or data that is
+/// always included.
 const INCLUDED: &[&str] = &[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
@@ -90,37 +89,37 @@ const INCLUDED: &[&str] = &[
     "web_search_call.results",
 ];
 
-/// What was kept of earlier answers.
-pub trait Recall {
-    /// The items of a response, and of those before it.
+/// Stored items of earlier responses.
+pub trait StoredItems {
+    /// Returns the items of a response and of those before it.
     fn response(&self, id: &str) -> Option<Vec<Json>>;
-    /// One item of an answer.
+    /// Returns an item of a response.
     fn item(&self, id: &str) -> Option<Json>;
 }
 
 impl ResponsesRequest {
-    pub fn parse(body: &[u8], recall: &impl Recall) -> Result<Self, ApiError> {
-        let (mut apart, fields) = Fields::split(body, ORDERED)?;
+    pub fn parse(body: &[u8], stored: &impl StoredItems) -> Result<Self, ApiError> {
+        let (mut ordered, fields) = Fields::split(body, ORDERED)?;
         check_parameters(&fields)?;
         let max_output_tokens = fields.integer("max_output_tokens", 1, usize::MAX)?;
         let mut options = Options::parse(&fields, 1)?;
         options.stopping.check_length(max_output_tokens)?;
         options.max_tokens = max_output_tokens;
         options.logprobs = logprobs::of_responses(&fields)?;
-        let text = apart.remove("text").filter(|text| !says_nothing(text));
+        let text = ordered.remove("text").filter(|text| !is_empty(text));
         options.format = text.as_ref().map(parse_text).transpose()?.flatten();
-        let listed = apart.remove("tools").unwrap_or(Json::Array(Vec::new()));
+        let listed = ordered.remove("tools").unwrap_or(Json::Array(Vec::new()));
         let choice = fields.get("tool_choice");
         let parallel = fields.boolean("parallel_tool_calls")?;
         let instructions = fields.text("instructions")?;
         let previous = fields.text("previous_response_id")?;
         let mut items = match previous {
             None => Vec::new(),
-            Some(id) => recall
+            Some(id) => stored
                 .response(id)
                 .ok_or_else(|| ApiError::previous_response_not_found(id))?,
         };
-        let own = input::items(apart.remove("input"), recall)?;
+        let own = input::items(ordered.remove("input"), stored)?;
         let messages = input::messages(instructions, &items, &own)?;
         items.extend(own);
         let settings = Settings {
@@ -144,7 +143,7 @@ impl ResponsesRequest {
             truncation: "disabled",
             user: fields.text("user")?.map(str::to_owned),
         };
-        let kwargs = apart.remove("chat_template_kwargs");
+        let kwargs = ordered.remove("chat_template_kwargs");
         let (tools, namespaces) = parse_tools(listed, choice, parallel)?;
         Ok(Self {
             chat: ChatRequest {
@@ -163,7 +162,7 @@ impl ResponsesRequest {
     }
 }
 
-fn says_nothing(text: &Json) -> bool {
+fn is_empty(text: &Json) -> bool {
     match text {
         Json::Null => true,
         Json::Object(members) => members.is_empty(),
@@ -171,7 +170,7 @@ fn says_nothing(text: &Json) -> bool {
     }
 }
 
-/// `text: {"format": {"type": "text"}}`.
+/// Default of `text`: `{"format": {"type": "text"}}`.
 fn plain_text() -> Json {
     let format = Json::Object(Members::new([("type", "text".into())]));
     Json::Object(Members::new([("format", format)]))
@@ -179,21 +178,21 @@ fn plain_text() -> Json {
 
 fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
     let served = [
-        SERVED,
+        SUPPORTED,
         Options::NAMES,
         Stopping::NAMES,
         SamplingOptions::NAMES,
-        WITHOUT_EFFECT,
+        IGNORED,
     ];
     check_hints(fields)?;
     fields.read("client_metadata", "an object", Value::as_object)?;
     if fields.iter().any(|(name, _)| name == "max_tokens") {
-        // It has another name here.
+        // This endpoint uses `max_output_tokens`.
         return Err(ApiError::unknown_parameter("max_tokens"));
     }
-    fields.check_names(&served, UNSERVED, asks_for_nothing)?;
+    fields.check_names(&served, UNSUPPORTED, has_no_effect)?;
     let expected = format!(
-        "a list with nothing but {}, {}",
+        "a list of these values: {}, {}",
         logprobs::INCLUDED,
         INCLUDED.join(", ")
     );
@@ -206,12 +205,12 @@ fn check_parameters(fields: &Fields) -> Result<(), ApiError> {
         None | Some("disabled") => Ok(()),
         Some(_) => Err(ApiError::unsupported(
             "truncation",
-            "'truncation' must be 'disabled': nothing is left out of what the model reads.",
+            "'truncation' must be 'disabled': the input is never truncated.",
         )),
     }
 }
 
-fn asks_for_nothing(name: &str, value: &Value) -> bool {
+fn has_no_effect(name: &str, value: &Value) -> bool {
     match name {
         "background" => value.is_null() || *value == json!(false),
         "max_tool_calls" => value.is_null() || *value == json!(0),
@@ -220,7 +219,7 @@ fn asks_for_nothing(name: &str, value: &Value) -> bool {
     }
 }
 
-/// What is reasoned is told as it is.
+/// Removes the summary options, because responses contain the complete reasoning.
 fn without_summary(fields: &Fields) -> Fields {
     let mut fields = fields.clone();
     if let Some(Value::Object(reasoning)) = fields.get("reasoning").cloned() {
@@ -231,16 +230,16 @@ fn without_summary(fields: &Fields) -> Fields {
     fields
 }
 
-/// `text.format` is `response_format`, with the schema's members beside the type.
+/// Converts `text.format` to `response_format`. The schema's members are next to the type.
 fn parse_text(text: &Json) -> Result<Option<ResponseFormat>, ApiError> {
     let invalid = |param: &str| ApiError::invalid_value(param, format!("'{param}' must be an object."));
     let members = text.as_object().ok_or_else(|| invalid("text"))?;
-    let asks_for_something = |(name, value): &(&str, &Json)| match *name {
+    let has_effect = |(name, value): &(&str, &Json)| match *name {
         "format" => false,
         "verbosity" => **value != Json::Null && value.as_str() != Some("medium"),
         _ => true,
     };
-    let unknown = members.iter().find(asks_for_something);
+    let unknown = members.iter().find(has_effect);
     match unknown {
         Some(("verbosity", _)) => {
             let message = "'text.verbosity' is not supported by this server.";
@@ -295,8 +294,8 @@ fn parse_tools(
             return Err(ApiError::invalid_value("tools", "'tools' must be a list."));
         }
     };
-    let listed = Listed::new(&tools)?;
-    // `{"type": "function", "name": …}`.
+    let listed = ToolList::new(&tools)?;
+    // Form of this API: `{"type": "function", "name": …}`.
     let nested = choice.map(|choice| match choice.get("name") {
         Some(name) => json!({"type": choice["type"], "function": {"name": name}}),
         None => choice.clone(),
@@ -310,7 +309,7 @@ fn parse_tools(
     ];
     let functions = Json::Array(listed.functions.clone());
     let tools = Tools::parse(Some(functions), nested.as_ref(), parallel)
-        .map_err(|err| listed.placed(err).renamed(&names))?;
+        .map_err(|err| listed.with_request_path(err).renamed(&names))?;
     Ok((tools, listed.namespaces))
 }
 
@@ -321,9 +320,9 @@ mod tests {
     use crate::openai::tools::ToolChoice;
 
     fn parse(extra: Value) -> Result<ResponsesRequest, String> {
-        let known = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
-        struct Known(Vec<Json>);
-        impl Recall for Known {
+        let stored = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
+        struct Stored(Vec<Json>);
+        impl StoredItems for Stored {
             fn response(&self, id: &str) -> Option<Vec<Json>> {
                 (id == "resp_0").then(|| self.0.clone())
             }
@@ -331,17 +330,17 @@ mod tests {
                 (id == "msg_0").then(|| self.0[1].clone())
             }
         }
-        let known = Known(serde_json::from_str(known).unwrap());
+        let stored = Stored(serde_json::from_str(stored).unwrap());
         let mut body = json!({"model": "m", "input": "Hi"});
         for (name, value) in extra.as_object().unwrap() {
             body[name] = value.clone();
         }
-        ResponsesRequest::parse(body.to_string().as_bytes(), &known)
+        ResponsesRequest::parse(body.to_string().as_bytes(), &stored)
             .map_err(|err| err.param.unwrap_or_default())
     }
 
     #[test]
-    fn a_request_is_a_chat() {
+    fn converts_request_to_chat_request() {
         let request = parse(json!({
             "instructions": "Be terse.", "max_output_tokens": 7, "temperature": 0.5, "stream": true, "store": true,
             "reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"],
@@ -375,8 +374,8 @@ mod tests {
     }
 
     #[test]
-    fn logprobs_are_asked_for_by_a_name_in_a_list() {
-        let asked = |extra: Value| parse(extra).unwrap();
+    fn include_requests_logprobs() {
+        let parsed = |extra: Value| parse(extra).unwrap();
         let name = "message.output_text.logprobs";
         for (extra, top) in [
             (json!({}), None),
@@ -387,7 +386,7 @@ mod tests {
                 Some(20),
             ),
         ] {
-            let request = asked(extra.clone());
+            let request = parsed(extra.clone());
             assert_eq!(request.chat.options.logprobs, top, "{extra}");
             let settings = serde_json::to_value(&request.settings).unwrap();
             assert_eq!(settings["top_logprobs"], top.unwrap_or(0));
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_comes_first_and_its_instructions_do_not() {
+    fn previous_items_come_first_without_their_instructions() {
         let request =
             parse(json!({"previous_response_id": "resp_0", "instructions": "Be terse.", "store": false}))
                 .unwrap();
@@ -410,22 +409,22 @@ mod tests {
                    {"role": "user", "content": "Hi"}])
         );
         assert!(!request.settings.store);
-        // Places are those of the request's own items.
+        // Paths refer to the request's own items.
         let wrong = json!({"previous_response_id": "resp_0", "input": [{"role": "user"}]});
         assert_eq!(parse(wrong).unwrap_err(), "input[0].content");
     }
 
     #[test]
-    fn an_item_that_is_named_is_the_one_that_was_answered() {
+    fn item_reference_resolves_to_stored_item() {
         let user = |text: &str| json!({"role": "user", "content": text});
         let input = json!([user("a"), {"type": "item_reference", "id": "msg_0"}, user("c")]);
         let request = parse(json!({"input": input})).unwrap();
-        let said = json!([user("a"), {"role": "assistant", "content": "b"}, user("c")]);
-        assert_eq!(serde_json::to_value(&request.chat.messages).unwrap(), said);
+        let resolved = json!([user("a"), {"role": "assistant", "content": "b"}, user("c")]);
+        assert_eq!(serde_json::to_value(&request.chat.messages).unwrap(), resolved);
         assert_eq!(
             serde_json::to_value(&request.items).unwrap(),
-            said,
-            "as it is kept"
+            resolved,
+            "references are stored resolved"
         );
         for id in [json!("msg_1"), json!(null), json!(3)] {
             let input = json!([user("a"), {"type": "item_reference", "id": id}]);
@@ -434,14 +433,14 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_the_parameters_that_are_read() {
+    fn openapi_document_lists_all_parameters() {
         let served = [
             ORDERED,
-            SERVED,
+            SUPPORTED,
             Options::NAMES,
             Stopping::NAMES,
             SamplingOptions::NAMES,
-            WITHOUT_EFFECT,
+            IGNORED,
         ];
         let names = served.concat().into_iter().filter(|name| *name != "max_tokens");
         assert_eq!(
@@ -451,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_a_namespace_are_listed_under_its_name() {
+    fn namespace_functions_have_qualified_names() {
         let tool = |name: &str, about: &str| json!({"type": "function", "name": name, "description": about, "parameters": {"type": "object"}});
         let crm = json!({"type": "namespace", "name": "crm", "description": "Of customers.", "tools": [tool("find", "Finds."), tool("add", "Adds.")]});
         let request = parse(json!({
@@ -464,12 +463,12 @@ mod tests {
         let called = serde_json::to_value(&request.chat.messages[1]).unwrap();
         assert_eq!(called["tool_calls"][0]["function"]["name"], "crm__find");
         let listed = serde_json::to_value(&request.chat.tools.unwrap().listed).unwrap();
-        let told = |index: usize| {
+        let entry = |index: usize| {
             let function = &listed[index]["function"];
             [function["name"].as_str(), function["description"].as_str()].map(Option::unwrap_or_default)
         };
         assert_eq!(
-            [told(0), told(1), told(2)],
+            [entry(0), entry(1), entry(2)],
             [
                 ["find", "Finds files."],
                 ["crm__find", "Of customers.\n\nFinds."],
@@ -483,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_parameter_as_it_is_here() {
+    fn errors_name_the_parameter_of_this_api() {
         for (extra, param) in [
             (json!({"input": null}), "input"),
             (json!({"max_tokens": 5}), "max_tokens"),

@@ -1,7 +1,7 @@
-//! Web pages as clients. A page of any site can have its visitor's browser send requests to this
-//! machine, and read the answers where it is let: what others asked, too, by `cached_tokens`.
-//! Browsers say whose page it is (`Origin`), and which name it believes to ask (`Host`); requests
-//! of other programs have no `Origin` and are no matter of these rules.
+//! Protection against web pages. A page of any site can make its visitor's browser send requests to
+//! this machine, and read the responses if CORS permits it. Responses also reveal requests of other
+//! clients, for example by `cached_tokens`. Browsers send the origin of the page (`Origin`) and the
+//! requested host name (`Host`). Requests of other programs have no `Origin` and pass.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use http::uri::Authority;
 
 use super::ApiError;
 
-/// Of pages that come with a program, which its user has installed.
+/// Schemes of pages that belong to an installed program.
 const APP_SCHEMES: [&str; 9] = [
     "app",
     "capacitor",
@@ -29,21 +29,21 @@ const APP_SCHEMES: [&str; 9] = [
     "vscode-webview",
 ];
 
-/// Names that no public name server answers for, beside those without a dot.
+/// Suffixes of names that public DNS servers do not resolve, in addition to names without a dot.
 const PRIVATE_SUFFIXES: [&str; 3] = [".localhost", ".local", ".internal"];
 
-/// The value of `--allowed-origins`: whose pages may ask, beside those of this machine and of apps.
+/// Value of `--allowed-origins`: allowed origins besides those of this machine and of apps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedOrigins {
     any: bool,
-    /// As browsers write them: in small letters, without a port that is the scheme's.
+    /// Origins in the form of browsers: lower case, without the default port.
     named: BTreeSet<String>,
 }
 
-/// A part of the list that is no origin.
+/// Error: a part of the list is not an origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no origin: name scheme and host (and port) as in https://chat.example.com, without a path, or `*` for all"
+    "`{0}` is not an origin: use scheme, host and optional port, such as https://chat.example.com, without a path, or `*` for all origins"
 )]
 pub struct InvalidOrigin(String);
 
@@ -72,7 +72,7 @@ impl fmt::Display for AllowedOrigins {
     }
 }
 
-/// An origin as browsers write it.
+/// Normalizes an origin to the form of browsers.
 fn origin(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase();
     let (scheme, host) = text.split_once("://")?;
@@ -85,17 +85,17 @@ fn origin(text: &str) -> Option<String> {
     })
 }
 
-/// What one listener asks of requests that a page may have sent.
+/// Origin and host checks of one listener.
 #[derive(Debug)]
-pub struct PageRules {
+pub struct OriginRules {
     allowed: AllowedOrigins,
-    /// Names of this machine, where only it can connect: a page that asks for another one had that
-    /// name's server send its visitor here (DNS rebinding). `None`: any name will do.
+    /// Allowed host names of a loopback listener. A request with another name results from a page
+    /// whose DNS name resolves to this machine (DNS rebinding). `None`: all names are allowed.
     names: Option<Vec<String>>,
 }
 
-impl PageRules {
-    /// `address` is the listener's, where it has one; `names` are under which clients know this
+impl OriginRules {
+    /// `address` is the address of the listener, if it has one. `names` are the known names of this
     /// machine.
     pub fn new(
         allowed: AllowedOrigins,
@@ -110,18 +110,19 @@ impl PageRules {
         Arc::new(Self { allowed, names })
     }
 
-    /// The origin of the page that sent this, if one did; an error where it is not to be answered.
+    /// Returns the origin of the requesting page, if any. Returns an error if the request must be
+    /// rejected.
     pub(super) fn check(&self, request: &Request) -> Result<Option<HeaderValue>, ApiError> {
         let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
         let host = host.or_else(|| Some(request.uri().authority()?.as_str().as_bytes()));
-        if let Some(host) = host.filter(|host| !self.is_known(host)) {
+        if let Some(host) = host.filter(|host| !self.allows_host(host)) {
             let host = String::from_utf8_lossy(host);
             return Err(ApiError::host_not_allowed(&host));
         }
         let Some(origin) = request.headers().get(ORIGIN) else {
             return Ok(None);
         };
-        match self.may_ask(origin) {
+        match self.allows_origin(origin) {
             true => Ok(Some(origin.clone())),
             false => Err(ApiError::origin_not_allowed(&String::from_utf8_lossy(
                 origin.as_bytes(),
@@ -129,7 +130,7 @@ impl PageRules {
         }
     }
 
-    fn may_ask(&self, origin: &HeaderValue) -> bool {
+    fn allows_origin(&self, origin: &HeaderValue) -> bool {
         let Ok(origin) = origin.to_str() else {
             return self.allowed.any;
         };
@@ -137,7 +138,7 @@ impl PageRules {
         self.allowed.any || self.allowed.named.contains(&origin) || is_of_this_machine(&origin)
     }
 
-    fn is_known(&self, host: &[u8]) -> bool {
+    fn allows_host(&self, host: &[u8]) -> bool {
         let Some(names) = &self.names else {
             return true;
         };
@@ -147,14 +148,14 @@ impl PageRules {
         let host = authority.host().to_ascii_lowercase();
         let host = host.strip_suffix('.').unwrap_or(&host);
         address(host).is_some()
-            // No name server of the world answers for one without a dot.
+            // Public DNS servers do not resolve names without a dot.
             || (!host.is_empty() && !host.contains('.'))
             || PRIVATE_SUFFIXES.iter().any(|suffix| host.ends_with(suffix))
             || names.iter().any(|name| name == host)
     }
 }
 
-/// Where an origin's page came from.
+/// Returns host and port of an origin.
 fn authority(origin: &str) -> Option<Authority> {
     origin.split_once("://")?.1.parse().ok()
 }
@@ -184,10 +185,10 @@ mod tests {
 
     use super::*;
 
-    fn ask(listener: &str, allowed: &str, headers: &[(&str, &str)]) -> Result<Option<String>, u16> {
+    fn check(listener: &str, allowed: &str, headers: &[(&str, &str)]) -> Result<Option<String>, u16> {
         let allowed = allowed.parse().expect("origins");
         let address = listener.parse().expect("an address");
-        let rules = PageRules::new(allowed, Some(address), ["Studio.lan".to_owned()]);
+        let rules = OriginRules::new(allowed, Some(address), ["Studio.lan".to_owned()]);
         let request = headers.iter().fold(Request::builder(), |request, (name, value)| {
             request.header(*name, *value)
         });
@@ -202,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_this_machine_and_of_apps_may_ask_and_others_when_they_are_named() {
-        let from = |origin, allowed| ask("0.0.0.0:8080", allowed, &[("origin", origin)]);
+    fn allows_local_and_app_origins_and_listed_ones() {
+        let from = |origin, allowed| check("0.0.0.0:8080", allowed, &[("origin", origin)]);
         for own in [
             "http://localhost:3000",
             "https://LOCALHOST",
@@ -239,13 +240,13 @@ mod tests {
             assert_eq!(from("http://chat.example.com", list), Err(403), "{list}");
             assert_eq!(from("https://chat.example.com:8443", list), Err(403), "{list}");
         }
-        assert_eq!(ask("0.0.0.0:8080", "", &[]), Ok(None), "no page");
+        assert_eq!(check("0.0.0.0:8080", "", &[]), Ok(None), "no page");
     }
 
-    /// A name of the attacker's that leads to 127.0.0.1 makes its page one of the same origin.
+    /// DNS rebinding: a name of the attacker that resolves to 127.0.0.1 makes its page same-origin.
     #[test]
-    fn a_loopback_listener_is_asked_by_its_own_names() {
-        let host = |host, listener, allowed| ask(listener, allowed, &[("host", host)]);
+    fn loopback_listener_requires_known_host() {
+        let host = |host, listener, allowed| check(listener, allowed, &[("host", host)]);
         for own in [
             "127.0.0.1:8080",
             "[::1]:8080",
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_origin_is_refused_by_name() {
+    fn rejects_invalid_origins_by_name() {
         for bad in [
             "example.com",
             "https://",
