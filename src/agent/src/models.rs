@@ -15,7 +15,7 @@ pub(crate) use self::servable::{ASKING_HUB, DownloadProblem, PendingPull};
 pub use self::servable::{ComputeType, ModelProblem, ServableModel};
 use rooflet_api::v1alpha1::{DownloadSpeed, HubModel, ModelSource, NodeModel};
 use rooflet_artifact::hub;
-use rooflet_artifact::hub::Survey;
+use rooflet_artifact::hub::HubSnapshot;
 use rooflet_artifact::model_dir;
 use rooflet_artifact::model_dir::{InspectModelError, ModelDir};
 use rooflet_artifact::{Downloads, Located, ModelDirectory, ResolveModelError};
@@ -35,7 +35,7 @@ pub(crate) struct Models {
     compute: ComputeType,
     inspections: BTreeMap<ModelSource, Inspection>,
     /// Models on the hub that are not downloaded.
-    surveyed: BTreeMap<HubModel, SurveyedModel>,
+    snapshots: BTreeMap<HubModel, InspectedModel>,
     /// `None` if downloads are disabled.
     pub(super) pulls: Option<Pulls>,
     /// Models of a simulated machine by name. They replace the directory.
@@ -51,8 +51,8 @@ struct Inspection {
 }
 
 /// Hub model that is not downloaded, and whether this node can serve it.
-struct SurveyedModel {
-    survey: Arc<Survey>,
+struct InspectedModel {
+    snapshot: Arc<HubSnapshot>,
     outcome: Result<ServableModel, ModelProblem>,
 }
 
@@ -62,7 +62,7 @@ impl Models {
             directory,
             compute,
             inspections: BTreeMap::new(),
-            surveyed: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
             pulls: None,
             simulated: None,
         }
@@ -90,7 +90,7 @@ impl Models {
         if self.compute != compute {
             self.compute = compute;
             self.inspections.clear();
-            self.surveyed.clear();
+            self.snapshots.clear();
         }
     }
 
@@ -127,7 +127,7 @@ impl Models {
             return inspection.outcome.clone();
         }
         let inspected = ModelDir::inspect(&located.path);
-        let is_transient = inspected.as_ref().is_err_and(InspectModelError::may_pass);
+        let is_transient = inspected.as_ref().is_err_and(InspectModelError::is_transient);
         let outcome = servable(inspected, &located, self.compute);
         if is_transient {
             self.inspections.remove(source);
@@ -179,7 +179,7 @@ impl Models {
 
     /// Stops downloads of models that are not in `wanted`.
     pub(crate) fn retain_pulls(&mut self, wanted: &BTreeSet<HubModel>) {
-        self.surveyed.retain(|model, _| wanted.contains(model));
+        self.snapshots.retain(|model, _| wanted.contains(model));
         if let Some(pulls) = &mut self.pulls {
             pulls.retain(wanted);
         }
@@ -223,28 +223,28 @@ impl Models {
                 is_transient,
             }),
             HubLookup::Found {
-                survey,
+                snapshot,
                 done,
                 problem,
             } => {
-                let known = self.surveyed.get(model);
-                let known = known.filter(|known| Arc::ptr_eq(&known.survey, &survey));
+                let known = self.snapshots.get(model);
+                let known = known.filter(|known| Arc::ptr_eq(&known.snapshot, &snapshot));
                 let outcome = match known {
                     Some(known) => known.outcome.clone(),
                     None => {
-                        let outcome = surveyed(&survey, pulls.downloads(), self.compute);
-                        let survey = survey.clone();
-                        let known = SurveyedModel {
-                            survey,
+                        let outcome = inspect_snapshot(&snapshot, pulls.downloads(), self.compute);
+                        let snapshot = snapshot.clone();
+                        let known = InspectedModel {
+                            snapshot,
                             outcome: outcome.clone(),
                         };
-                        self.surveyed.insert(model.clone(), known);
+                        self.snapshots.insert(model.clone(), known);
                         outcome
                     }
                 };
                 let pull = PendingPull {
-                    model: survey.model.clone(),
-                    bytes: survey.bytes(),
+                    model: snapshot.model.clone(),
+                    bytes: snapshot.bytes(),
                     done,
                     problem,
                 };
@@ -327,19 +327,19 @@ fn servable(
 }
 
 /// Returns the model that a download will create.
-fn surveyed(
-    survey: &Survey,
+fn inspect_snapshot(
+    snapshot: &HubSnapshot,
     downloads: &Downloads,
     compute: ComputeType,
 ) -> Result<ServableModel, ModelProblem> {
-    let shape = survey.shape().map_err(|err| {
-        let message = format!("{}: {}", survey.model, Chain(&err));
+    let shape = snapshot.shape().map_err(|err| {
+        let message = format!("{}: {}", snapshot.model, Chain(&err));
         ModelProblem::permanent(err.reason(), message)
     })?;
     Ok(servable_from_shape(
         &shape,
         compute,
-        downloads.path(&survey.model),
+        downloads.path(&snapshot.model),
         0,
     ))
 }

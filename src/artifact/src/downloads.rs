@@ -1,7 +1,10 @@
-//! Models that this node downloaded: `OWNER/NAME/COMMIT/` below one directory, each whole.
-//! `OWNER/NAME/refs/REVISION` says which commit a branch or tag was when it was asked for; what is
-//! on its way is in `.COMMIT.partial/`, and the time of `.COMMIT.used` is when a worker of this
-//! node was last started with the model.
+//! Models that this node has downloaded: complete ones in `OWNER/NAME/COMMIT/` below one directory.
+//!
+//! Further files of a repository:
+//!
+//! - `refs/REVISION`: commit of a branch or tag at the time of the download.
+//! - `.COMMIT.partial/`: incomplete download.
+//! - `.COMMIT.used`: its modification time is the last start of a worker with the model.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,19 +18,20 @@ use rooflet_api::v1alpha1::HubModel;
 use rooflet_base::file::directories;
 use rooflet_base::units::Bytes;
 
-/// Ends the names of what is not whole.
+/// Suffix of incomplete files and directories.
 pub(super) const PARTIAL: &str = ".partial";
 
-/// See the module. Not in the model's directory, whose files say whether it is still the same.
+/// Suffix of the file for the last use. It is next to the model's directory, whose files form the
+/// fingerprint.
 const USED: &str = ".used";
 
-/// Where the commits of branches and tags stand.
+/// Directory of the commits of branches and tags.
 const REFS: &str = "refs";
 
-/// A longer commit is none.
+/// Maximum length of a commit in bytes.
 const MAX_COMMIT_BYTES: u64 = 128;
 
-/// The directory of downloaded models.
+/// Directory of downloaded models.
 #[derive(Debug, Clone)]
 pub struct Downloads {
     root: Utf8PathBuf,
@@ -42,7 +46,7 @@ impl Downloads {
         self.root.join(&model.owner).join(&model.name)
     }
 
-    /// Where the model is once it is whole. `model` has its commit.
+    /// Returns the directory of the complete model. `model` has a commit as revision.
     pub fn path(&self, model: &HubModel) -> Utf8PathBuf {
         self.repository(model)
             .join(model.revision.as_deref().unwrap_or_default())
@@ -59,7 +63,7 @@ impl Downloads {
             .join(revision.replace('/', "%2F"))
     }
 
-    /// The model's directory, if it is here and whole.
+    /// Returns the model's directory, if it is complete.
     pub fn find(&self, model: &HubModel) -> Option<Utf8PathBuf> {
         [model, &self.pinned(model)]
             .into_iter()
@@ -68,7 +72,7 @@ impl Downloads {
             .find(|path| path.is_dir())
     }
 
-    /// The same by the commit that its branch or tag was found to be, if it was asked for before.
+    /// Replaces a branch or tag by its recorded commit, if any.
     pub fn pinned(&self, model: &HubModel) -> HubModel {
         HubModel {
             revision: self.commit(model).or_else(|| model.revision.clone()),
@@ -76,12 +80,12 @@ impl Downloads {
         }
     }
 
-    /// What has come of a model that is not whole.
-    pub fn came(&self, model: &HubModel) -> Bytes {
+    /// Returns the size of an incomplete download.
+    pub fn downloaded_bytes(&self, model: &HubModel) -> Bytes {
         stored(&self.partial(model))
     }
 
-    /// The commit that a branch or tag was found to be.
+    /// Returns the recorded commit of a branch or tag.
     fn commit(&self, model: &HubModel) -> Option<String> {
         let path = self.reference(model);
         let is_short = fs::metadata(&path).ok()?.len() <= MAX_COMMIT_BYTES;
@@ -90,29 +94,29 @@ impl Downloads {
         is_commit.then_some(text)
     }
 
-    /// Remembers which commit a branch or tag is, so that a restart finds the same. A commit stands
-    /// for itself.
-    pub fn remember(&self, asked: &HubModel, pinned: &HubModel) -> io::Result<()> {
-        let Some(commit) = pinned.revision.as_ref().filter(|_| asked != pinned) else {
+    /// Records the commit of a branch or tag, so that a restart finds the same model. Does nothing
+    /// if the revision is a commit.
+    pub fn record_commit(&self, requested: &HubModel, pinned: &HubModel) -> io::Result<()> {
+        let Some(commit) = pinned.revision.as_ref().filter(|_| requested != pinned) else {
             return Ok(());
         };
-        let path = self.reference(asked);
+        let path = self.reference(requested);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
         fs::write(path, commit)
     }
 
-    /// Notes that a model is in use.
+    /// Records that a model is in use.
     pub fn touch(&self, path: &Utf8Path) {
         if path.starts_with(&self.root)
             && let Err(err) = fs::write(hidden(path, USED), "")
         {
-            warn!(%path, error = %err, "the time of a model's last use could not be written");
+            warn!(%path, error = %err, "failed to record the last use of a model");
         }
     }
 
-    /// All that are whole, in order.
+    /// Returns all complete models, sorted.
     pub fn list(&self) -> Vec<(HubModel, Utf8PathBuf)> {
         let mut found = Vec::new();
         for owner in directories(&self.root) {
@@ -135,14 +139,14 @@ impl Downloads {
         found
     }
 
-    /// What has been downloaded of models whose directories are none of `used`: it can be had back.
+    /// Returns the size of all downloads except those in the directories `used`.
     pub fn unused(&self, used: &BTreeSet<Utf8PathBuf>) -> Bytes {
         let unused = self.unused_directories(used);
         unused.iter().map(|path| stored(path)).sum()
     }
 
-    /// Removes what has been downloaded of models whose directories are none of `used`, the one
-    /// first whose last use is longest ago, until `wanted` is free again.
+    /// Removes downloads except those in the directories `used`, the least recently used first,
+    /// until `wanted` bytes are free.
     pub fn remove_unused(&self, used: &BTreeSet<Utf8PathBuf>, mut wanted: Bytes) {
         let mut unused: Vec<_> = self
             .unused_directories(used)
@@ -158,9 +162,9 @@ impl Downloads {
             match remove(&path) {
                 Ok(()) => {
                     wanted = wanted - bytes;
-                    info!(%path, "removed a downloaded model that no replica uses, for another one");
+                    info!(%path, "removed unused model to free disk space");
                 }
-                Err(err) => warn!(%path, error = %err, "a downloaded model could not be removed"),
+                Err(err) => warn!(%path, error = %err, "failed to remove downloaded model"),
             }
         }
     }
@@ -176,17 +180,17 @@ impl Downloads {
     }
 }
 
-/// Beside a model's directory: what is not the model.
+/// Returns the path of a hidden file next to a model's directory.
 fn hidden(path: &Utf8Path, end: &str) -> Utf8PathBuf {
     path.with_file_name(format!(".{}{end}", path.file_name().unwrap_or_default()))
 }
 
-/// Under another name first, so that a half of it never passes for whole.
+/// Removes a directory. It is renamed first, so that an incomplete model never has the final name.
 fn remove(path: &Utf8Path) -> io::Result<()> {
-    let going = hidden(path, ".removed");
-    fs::rename(path, &going)?;
+    let renamed = hidden(path, ".removed");
+    fs::rename(path, &renamed)?;
     drop(fs::remove_file(hidden(path, USED)));
-    fs::remove_dir_all(going)
+    fs::remove_dir_all(renamed)
 }
 
 fn last_used(path: &Utf8Path) -> Option<SystemTime> {

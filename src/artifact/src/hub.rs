@@ -1,9 +1,9 @@
-//! A repository of a hub as it was at one commit: which files a node needs of it, and what its
-//! configuration and headers tell before anything is downloaded.
+//! Repository of a hub at one commit: the files that a node needs, and the configuration and tensor
+//! headers, available before the download.
 
 use serde::Deserialize;
 
-use super::remote::{Checkpoint, HubAccess, Known, ReadRemoteError, Remote, RemoteModel, below};
+use super::remote::{Checkpoint, HubAccess, KnownTensors, ReadRemoteError, Remote, RemoteModel, below};
 use rooflet_api::v1alpha1::{ArtifactSpec, HubModel, NodeModel};
 use rooflet_base::error::Chain;
 use rooflet_base::units::Bytes;
@@ -14,32 +14,33 @@ use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::ModelCost;
 
-/// The list of a repository's files; the largest have some thousand.
+/// Maximum size of a repository's file list. The largest have some thousand files.
 const MAX_LISTING_BYTES: u64 = 16 << 20;
 
-/// What a worker may read besides weights: configuration, tokenizer, chat template.
+/// Extensions of the files that a worker reads besides weights: configuration, tokenizer, chat
+/// template.
 const TEXT_EXTENSIONS: [&str; 4] = [".json", ".jinja", ".txt", ".model"];
 
-/// A model of a hub, before anything of it was downloaded.
+/// Model of a hub before its download.
 #[derive(Debug)]
-pub struct Survey {
-    /// With its commit.
+pub struct HubSnapshot {
+    /// Model with its commit.
     pub model: HubModel,
-    /// What a node needs, in order of name.
+    /// Files that a node needs, sorted by name.
     pub files: Vec<HubFile>,
     checkpoint: Checkpoint,
 }
 
-/// One file of a repository.
+/// File of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HubFile {
     pub name: String,
     pub bytes: u64,
-    /// SHA-256 in hexadecimal digits; the hub says it of large files only.
+    /// SHA-256 in hexadecimal digits. The hub reports it only for large files.
     pub sha256: Option<String>,
 }
 
-/// Why the engine cannot run a model.
+/// Error: the engine does not support the model.
 #[derive(Debug, thiserror::Error)]
 pub enum UnservableError {
     #[error(transparent)]
@@ -60,7 +61,7 @@ impl UnservableError {
     }
 }
 
-/// `GET /api/models/OWNER/NAME/revision/REVISION?blobs=true`
+/// Response of `GET /api/models/OWNER/NAME/revision/REVISION?blobs=true`.
 #[derive(Deserialize)]
 struct Listing {
     sha: String,
@@ -81,9 +82,9 @@ struct Lfs {
     size: u64,
 }
 
-/// Asks the hub which commit the model's revision is now, and reads what tells of its size;
-/// megabytes at most.
-pub async fn survey(model: &HubModel, hub: &HubAccess) -> Result<Survey, ReadRemoteError> {
+/// Resolves the model's revision to a commit and reads configuration and headers, at most some
+/// megabytes.
+pub async fn fetch_snapshot(model: &HubModel, hub: &HubAccess) -> Result<HubSnapshot, ReadRemoteError> {
     let wanted = RemoteModel::Hub(model.clone());
     let revision = model.revision.as_deref().unwrap_or("main");
     let path = ["api", "models", &model.owner, &model.name, "revision", revision];
@@ -98,7 +99,7 @@ pub async fn survey(model: &HubModel, hub: &HubAccess) -> Result<Survey, ReadRem
     if !is_commit(&listing.sha) {
         return Err(ReadRemoteError::InvalidListing {
             url: url.to_string(),
-            problem: format!("`{}` is no commit", listing.sha),
+            problem: format!("`{}` is not a commit", listing.sha),
         });
     }
     let pinned = HubModel {
@@ -112,29 +113,29 @@ pub async fn survey(model: &HubModel, hub: &HubAccess) -> Result<Survey, ReadRem
             url: url.to_string(),
             problem: err.to_string(),
         })?;
-    Ok(Survey {
+    Ok(HubSnapshot {
         model: pinned,
         files,
         checkpoint,
     })
 }
 
-/// A hub lists a file without its size.
+/// Error: the hub lists a file without its size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("it does not say how large {file} is")]
+#[error("the size of {file} is missing")]
 struct UnknownSizeError {
     file: String,
 }
 
-/// What of a repository a worker reads.
-fn needed(siblings: Vec<Sibling>, tensors: &Known) -> Result<Vec<HubFile>, UnknownSizeError> {
+/// Returns the files of a repository that a worker reads.
+fn needed(siblings: Vec<Sibling>, tensors: &KnownTensors) -> Result<Vec<HubFile>, UnknownSizeError> {
     let is_weights = |name: &str| match tensors {
-        Known::Headers(tensors) => tensors.iter().any(|(_, tensor)| tensor.file == name),
-        Known::Index(index) => index.files.contains(name),
-        Known::Nothing => false,
+        KnownTensors::Headers(tensors) => tensors.iter().any(|(_, tensor)| tensor.file == name),
+        KnownTensors::Index(index) => index.files.contains(name),
+        KnownTensors::Unknown => false,
     };
     let is_text = |name: &str| TEXT_EXTENSIONS.iter().any(|end| name.ends_with(end));
-    // Directories hold the same in other forms, but for one.
+    // Subdirectories contain other formats of the same model, with one exception.
     let is_plain = |name: &str| !name.starts_with('.') && !name.contains(['/', '\\']);
     let wanted = |file: &Sibling| {
         let name = file.rfilename.as_str();
@@ -156,22 +157,22 @@ fn needed(siblings: Vec<Sibling>, tensors: &Known) -> Result<Vec<HubFile>, Unkno
     Ok(files)
 }
 
-impl Survey {
-    /// Of all files.
+impl HubSnapshot {
+    /// Size of all files.
     pub fn bytes(&self) -> Bytes {
         self.files.iter().map(|file| Bytes(file.bytes)).sum()
     }
 
-    /// The model as the engine would run it.
+    /// Returns the model in the form that the engine runs.
     pub fn shape(&self) -> Result<ModelShape, UnservableError> {
         let config = ModelConfig::parse(&self.checkpoint.config)?;
         match &self.checkpoint.tensors {
-            Known::Headers(tensors) => Ok(ModelShape::new(config, tensors)?),
-            Known::Index(_) | Known::Nothing => Err(UnservableError::NoWeights),
+            KnownTensors::Headers(tensors) => Ok(ModelShape::new(config, tensors)?),
+            KnownTensors::Index(_) | KnownTensors::Unknown => Err(UnservableError::NoWeights),
         }
     }
 
-    /// What of it a [`ModelRevision`](rooflet_api::v1alpha1::ModelRevision) keeps.
+    /// Returns the part that a [`ModelRevision`](rooflet_api::v1alpha1::ModelRevision) stores.
     pub fn artifact(&self) -> ArtifactSpec {
         let model = match self.shape() {
             Ok(shape) => publish(&shape),
@@ -193,7 +194,7 @@ impl Survey {
     }
 }
 
-/// As Macs compute it: in the type of its files.
+/// Describes a model with computation in the type of its files, as on a Mac.
 fn publish(shape: &ModelShape) -> NodeModel {
     let config = &shape.config;
     let served = ServedModel {
@@ -204,8 +205,7 @@ fn publish(shape: &ModelShape) -> NodeModel {
     served.publish(String::new(), config.architecture.as_str().to_owned(), longest)
 }
 
-/// What is published of a model that cannot be served: what another version, or another machine,
-/// would need to know.
+/// Describes a model that cannot be served here. Another version or another machine may support it.
 pub fn describe(facts: &ModelFacts) -> NodeModel {
     let architecture = facts.model_type.clone();
     let max_context_tokens = facts.max_context_tokens.unwrap_or(0);

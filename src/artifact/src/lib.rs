@@ -1,7 +1,8 @@
-//! Where a model's files are on this node: from a source to a directory, and what lies in the model
-//! directory.
+//! Locations of a model's files on this node: resolution of a source to a directory, and the
+//! contents of the model directory.
 //!
-//! Only finds; whether a directory holds a servable model is `model_dir`'s to say.
+//! The crate only locates models; [`model_dir`] checks whether a directory contains a servable
+//! model.
 
 mod downloads;
 pub mod hub;
@@ -19,41 +20,43 @@ use camino::{Utf8Path, Utf8PathBuf};
 pub use self::downloads::Downloads;
 use rooflet_api::v1alpha1::{HubModel, ModelSource};
 
-/// Directories that are listed; the rest is not shown, but found by name all the same.
+/// Maximum number of listed directories. Others are still found by name.
 pub(crate) const MAX_LISTED_MODELS: usize = 256;
 
-/// Files looked at in one model directory. The largest published models have a few hundred.
+/// Maximum number of files in a model directory. The largest published models have a few hundred.
 const MAX_FILES: usize = 4096;
 
-/// The agent's `--model-dir`, if it has one, and what it downloaded.
+/// Directory of `--model-dir`, if set, and downloaded models of an agent.
 #[derive(Debug, Clone, Default)]
 pub struct ModelDirectory {
     root: Option<Utf8PathBuf>,
     downloads: Option<Downloads>,
 }
 
-/// Why a source leads to no directory.
+/// Error of resolving a source to a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveModelError {
     #[error(
-        "`{model}` is looked for in the agent's --model-dir, and this agent was started without one: start it with --model-dir DIR"
+        "`{model}` requires the agent's --model-dir, which is not set: start the agent with --model-dir DIR"
     )]
     NoModelDir { model: String },
-    #[error("{model} has not been downloaded to this node")]
+    #[error("{model} is not downloaded to this node")]
     NotDownloaded { model: String },
-    #[error("`{path}` does not exist on this node: put the model's files there")]
+    #[error("`{path}` does not exist on this node: copy the model's files there")]
     NotFound { path: Utf8PathBuf },
     #[error(
         "`{path}` is not a directory: a model is a directory with config.json, tokenizer.json and *.safetensors"
     )]
     NotADirectory { path: Utf8PathBuf },
-    #[error("`{path}` leads out of the model directory, to `{target}`: move or copy the files into it")]
+    #[error(
+        "`{path}` links to `{target}`, outside the model directory: move or copy the files into the model directory"
+    )]
     Escapes { path: Utf8PathBuf, target: Utf8PathBuf },
-    #[error("`{path}` leads to a path that is not UTF-8: rename it")]
+    #[error("`{path}` resolves to a path that is not UTF-8: rename it")]
     NotUtf8 { path: Utf8PathBuf },
-    #[error("`{path}` holds more than {MAX_FILES} files; no model has so many")]
+    #[error("`{path}` has more than {MAX_FILES} files, which is the limit for a model")]
     TooManyFiles { path: Utf8PathBuf },
-    #[error("`{path}` cannot be read by the agent: check its permissions")]
+    #[error("the agent cannot read `{path}`: check its permissions")]
     Read {
         path: Utf8PathBuf,
         #[source]
@@ -83,11 +86,11 @@ impl ResolveModelError {
     }
 }
 
-/// A model's directory as it was at one moment.
+/// Model directory with a fingerprint of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
     pub path: Utf8PathBuf,
-    /// Changes when a file is added, removed, replaced or written to.
+    /// Changes if a file is added, removed, replaced or modified.
     pub fingerprint: u64,
 }
 
@@ -99,7 +102,7 @@ impl ModelDirectory {
         }
     }
 
-    /// The same with what was downloaded.
+    /// Adds downloaded models.
     pub fn with_downloads(self, downloads: Downloads) -> Self {
         Self {
             downloads: Some(downloads),
@@ -107,8 +110,8 @@ impl ModelDirectory {
         }
     }
 
-    /// Finds the directory of a source. A directory under the model directory must lie there with
-    /// all its files: a link may not lead out of it.
+    /// Finds the directory of a source. A local model must be in the model directory with all its
+    /// files: links to other places are rejected.
     pub fn locate(&self, source: &ModelSource) -> Result<Located, ResolveModelError> {
         match source {
             ModelSource::Local(name) => {
@@ -133,7 +136,7 @@ impl ModelDirectory {
         }
     }
 
-    /// The models that were downloaded, in order.
+    /// Returns the downloaded models, sorted.
     pub fn downloaded(&self) -> Vec<HubModel> {
         let downloads = self.downloads.iter().flat_map(Downloads::list);
         downloads
@@ -142,7 +145,7 @@ impl ModelDirectory {
             .collect()
     }
 
-    /// Names of the directories in the model directory, sorted. Hidden ones are left out.
+    /// Returns the names of the directories in the model directory, sorted, without hidden ones.
     pub fn names(&self) -> Result<Vec<String>, ResolveModelError> {
         let Some(root) = &self.root else {
             return Ok(Vec::new());
@@ -150,7 +153,7 @@ impl ModelDirectory {
         let failed = |err| ResolveModelError::read(root, err);
         let mut names = Vec::new();
         for entry in root.read_dir_utf8().map_err(failed)? {
-            // A name that is not UTF-8 is no name of a source.
+            // No source has a name that is not UTF-8.
             let Ok(entry) = entry else { continue };
             if !entry.file_name().starts_with('.') && entry.path().is_dir() {
                 names.push(entry.file_name().to_owned());
@@ -233,12 +236,12 @@ mod tests {
     use super::*;
     use rooflet_testing::TempDir;
 
-    struct Scene {
+    struct Fixture {
         directory: TempDir,
         models: ModelDirectory,
     }
 
-    impl Scene {
+    impl Fixture {
         fn new() -> Self {
             let directory = TempDir::new();
             let root = directory.path().join("models");
@@ -264,31 +267,35 @@ mod tests {
     }
 
     #[test]
-    fn a_source_leads_to_its_directory_and_nowhere_else() {
-        let scene = Scene::new();
-        fs::create_dir(scene.path("secret")).unwrap();
-        fs::write(scene.path("secret/key"), "k").unwrap();
-        fs::write(scene.path("models/file"), "x").unwrap();
-        symlink(scene.path("secret"), scene.path("models/out")).unwrap();
-        symlink(scene.path("models/guide"), scene.path("models/alias")).unwrap();
-        fs::create_dir(scene.path("models/half")).unwrap();
-        symlink(scene.path("secret/key"), scene.path("models/half/config.json")).unwrap();
-        scene.check("local://guide", "guide");
-        scene.check("local://alias", "guide");
-        scene.check("local://absent", "ModelNotFound");
-        scene.check("local://file", "InvalidModelFile");
-        scene.check("local://out", "PathEscapes");
-        scene.check("local://half", "PathEscapes");
-        scene.check(&format!("file://{}", scene.path("secret")), "secret");
-        scene.check("file:///no/such/directory", "ModelNotFound");
-        assert_eq!(scene.models.names().unwrap(), ["alias", "guide", "half", "out"]);
+    fn resolves_source_only_to_its_directory() {
+        let fixture = Fixture::new();
+        fs::create_dir(fixture.path("secret")).unwrap();
+        fs::write(fixture.path("secret/key"), "k").unwrap();
+        fs::write(fixture.path("models/file"), "x").unwrap();
+        symlink(fixture.path("secret"), fixture.path("models/out")).unwrap();
+        symlink(fixture.path("models/guide"), fixture.path("models/alias")).unwrap();
+        fs::create_dir(fixture.path("models/half")).unwrap();
+        symlink(
+            fixture.path("secret/key"),
+            fixture.path("models/half/config.json"),
+        )
+        .unwrap();
+        fixture.check("local://guide", "guide");
+        fixture.check("local://alias", "guide");
+        fixture.check("local://absent", "ModelNotFound");
+        fixture.check("local://file", "InvalidModelFile");
+        fixture.check("local://out", "PathEscapes");
+        fixture.check("local://half", "PathEscapes");
+        fixture.check(&format!("file://{}", fixture.path("secret")), "secret");
+        fixture.check("file:///no/such/directory", "ModelNotFound");
+        assert_eq!(fixture.models.names().unwrap(), ["alias", "guide", "half", "out"]);
     }
 
     #[test]
-    fn a_dangling_link_is_named() {
-        let scene = Scene::new();
-        symlink("/no/such/blob", scene.path("models/guide/model.safetensors")).unwrap();
-        let err = scene
+    fn error_names_dangling_link() {
+        let fixture = Fixture::new();
+        symlink("/no/such/blob", fixture.path("models/guide/model.safetensors")).unwrap();
+        let err = fixture
             .models
             .locate(&ModelSource::Local("guide".to_owned()))
             .unwrap_err();
@@ -296,20 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_follows_the_files() {
-        let scene = Scene::new();
+    fn fingerprint_changes_with_the_files() {
+        let fixture = Fixture::new();
         let source = ModelSource::Local("guide".to_owned());
-        let before = scene.models.locate(&source).unwrap();
-        assert_eq!(scene.models.locate(&source).unwrap(), before);
-        fs::write(scene.path("models/guide/model.safetensors"), "w").unwrap();
+        let before = fixture.models.locate(&source).unwrap();
+        assert_eq!(fixture.models.locate(&source).unwrap(), before);
+        fs::write(fixture.path("models/guide/model.safetensors"), "w").unwrap();
         assert_ne!(
-            scene.models.locate(&source).unwrap().fingerprint,
+            fixture.models.locate(&source).unwrap().fingerprint,
             before.fingerprint
         );
     }
 
     #[test]
-    fn without_a_model_directory_the_flag_is_named() {
+    fn error_names_missing_model_dir_flag() {
         let err = ModelDirectory::default()
             .locate(&ModelSource::Local("guide".to_owned()))
             .unwrap_err();

@@ -1,7 +1,7 @@
-//! A model directory on disk, inspected without reading weights: `config.json` and the headers of
-//! its safetensors files, with bounds on all that is read. Inputs: a path; output: a [`ModelDir`]
-//! whose model is complete and supported, or the [`ModelFacts`] of any model, or an error that
-//! names the file.
+//! Inspection of a model directory without reading weights: `config.json` and the headers of the
+//! safetensors files, with limits on everything that is read. The result is a [`ModelDir`] with a
+//! complete and supported model, or the [`ModelFacts`] of any model, or an error that names the
+//! file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,16 +18,16 @@ use rooflet_model::config::{ModelConfig, ModelConfigError};
 use rooflet_model::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
 use rooflet_model::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
 
-/// A directory that holds a complete, supported model.
+/// Directory with a complete, supported model.
 #[derive(Debug, Clone)]
 pub struct ModelDir {
     pub path: Utf8PathBuf,
     pub shape: ModelShape,
-    /// Files that hold weights, sorted by name.
+    /// Weight files, sorted by name.
     pub weight_files: Vec<Utf8PathBuf>,
 }
 
-/// Why a directory cannot be served.
+/// Error of a directory that cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectModelError {
     #[error("model directory `{path}` does not exist")]
@@ -36,9 +36,9 @@ pub enum InspectModelError {
     MissingFile { path: Utf8PathBuf, file: String },
     #[error("`{path}` has no weights: no model*.safetensors file")]
     NoWeights { path: Utf8PathBuf },
-    #[error("`{path}` is larger than {limit} bytes, no real one is")]
+    #[error("`{path}` is larger than the limit of {limit} bytes")]
     TooLarge { path: Utf8PathBuf, limit: u64 },
-    #[error("`{path}` holds more than {MAX_WEIGHT_FILES} files of weights")]
+    #[error("`{path}` has more than {MAX_WEIGHT_FILES} weight files")]
     TooManyFiles { path: Utf8PathBuf },
     #[error("`{path}`: {problem}")]
     InvalidIndex { path: Utf8PathBuf, problem: String },
@@ -83,9 +83,9 @@ impl InspectModelError {
         }
     }
 
-    /// Another look may find another outcome although no file has changed: permissions, too many
-    /// open files, a disk in trouble.
-    pub fn may_pass(&self) -> bool {
+    /// Returns true if the error may disappear although no file changes, for example with
+    /// permissions, too many open files or disk errors.
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Read { .. } => true,
             Self::NoDirectory { .. }
@@ -102,7 +102,8 @@ impl InspectModelError {
 }
 
 impl ModelDir {
-    /// Reads configuration and headers; milliseconds, whatever the size of the weights.
+    /// Reads configuration and headers. This takes milliseconds, regardless of the size of the
+    /// weights.
     pub fn inspect(path: &Utf8Path) -> Result<Self, InspectModelError> {
         if !path.is_dir() {
             return Err(InspectModelError::NoDirectory {
@@ -131,9 +132,9 @@ impl ModelDir {
     }
 }
 
-/// What is known of the model at `path`, a directory or its `config.json`; whether the engine can
-/// run it does not matter. Headers count where every file is there, else the index, else the
-/// configuration alone.
+/// Returns the facts of the model at `path`, a directory or its `config.json`. The engine need not
+/// support the model. The facts derive from the headers if every file is present, else from the
+/// index, else only from the configuration.
 pub fn facts(path: &Utf8Path) -> Result<ModelFacts, InspectModelError> {
     let dir = if path.is_dir() {
         path
@@ -156,7 +157,7 @@ pub fn facts(path: &Utf8Path) -> Result<ModelFacts, InspectModelError> {
             err,
         })
     };
-    // Another file than config.json is not the configuration of the weights that may lie beside it.
+    // A file with another name does not describe the weights in the same directory.
     if config != CONFIG_FILE {
         return of(Tensors::Unknown);
     }
@@ -181,7 +182,7 @@ pub fn facts(path: &Utf8Path) -> Result<ModelFacts, InspectModelError> {
     }
 }
 
-/// Reads a text file of the directory, refusing one that is larger than any real one.
+/// Reads a text file of the directory, and rejects one above the limit.
 pub fn read_bounded(dir: &Utf8Path, name: &str, limit: u64) -> Result<String, InspectModelError> {
     read_optional(dir, name, limit)?.ok_or_else(|| InspectModelError::MissingFile {
         path: dir.to_owned(),
@@ -189,7 +190,7 @@ pub fn read_bounded(dir: &Utf8Path, name: &str, limit: u64) -> Result<String, In
     })
 }
 
-/// Like [`read_bounded`], with `None` for a file that is not there.
+/// Reads a text file like [`read_bounded`], and returns `None` if it does not exist.
 pub fn read_optional(dir: &Utf8Path, name: &str, limit: u64) -> Result<Option<String>, InspectModelError> {
     let path = dir.join(name);
     let failed = |err| InspectModelError::Read {
@@ -207,8 +208,8 @@ pub fn read_optional(dir: &Utf8Path, name: &str, limit: u64) -> Result<Option<St
     Ok(Some(text))
 }
 
-/// The files named by the index, or every `model*.safetensors` where there is none; the one that
-/// holds all where those that the index names are not all there.
+/// Returns the files named by the index, or every `model*.safetensors` without an index. If files
+/// of the index are missing, returns the single weight file.
 fn weight_files(dir: &Utf8Path) -> Result<Vec<Utf8PathBuf>, InspectModelError> {
     let mut names: Vec<String> = match read_optional(dir, INDEX_FILE, MAX_INDEX_BYTES)? {
         Some(text) => {
@@ -241,7 +242,7 @@ fn weight_files(dir: &Utf8Path) -> Result<Vec<Utf8PathBuf>, InspectModelError> {
         return Err(InspectModelError::TooManyFiles { path: dir.to_owned() });
     }
     if let Some(missing) = names.iter().find(|name| !dir.join(name).is_file()) {
-        // An index that was left behind says nothing of a file that holds all.
+        // The index is stale if a single weight file exists.
         let whole = dir.join(SINGLE_FILE);
         if whole.is_file() {
             return Ok(vec![whole]);
@@ -263,7 +264,7 @@ fn add_headers(dir: &Utf8Path, path: &Utf8Path, tensors: &mut TensorTable) -> Re
         path: dir.to_owned(),
         err,
     };
-    let name = path.file_name().expect("a joined file name");
+    let name = path.file_name().expect("the path ends with a file name");
     let mut file = File::open(path).map_err(failed)?;
     let file_bytes = file.metadata().map_err(failed)?.len();
     if file_bytes < HEADER_LENGTH_BYTES {
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_directory_is_said() {
+    fn error_describes_the_invalid_directory() {
         let config = ("config.json", CONFIG.as_bytes());
         assert_eq!(
             message(&[]),
@@ -320,14 +321,14 @@ mod tests {
         );
         assert_eq!(
             message(&[config, ("model.safetensors", b"abc")]),
-            "model directory `DIR`: model.safetensors: not a safetensors file, or cut short: the file has 3 bytes"
+            "model directory `DIR`: model.safetensors: not a safetensors file, or truncated: the file has 3 bytes"
         );
         assert_eq!(
             message(&[
                 config,
                 ("model.safetensors", b"\xff\xff\xff\xff\xff\xff\xff\xff{}")
             ]),
-            "model directory `DIR`: model.safetensors: not a safetensors file, or cut short: header of 18446744073709551615 bytes, the format allows 100000000"
+            "model directory `DIR`: model.safetensors: not a safetensors file, or truncated: header of 18446744073709551615 bytes, the format allows 100000000"
         );
         assert_eq!(
             message(&[
@@ -336,14 +337,14 @@ mod tests {
             ]),
             "`DIR` is not a model directory: it has no model-2.safetensors"
         );
-        // Where the index was left behind, the one file is read.
+        // With a stale index, the single weight file is read.
         assert_eq!(
             message(&[
                 config,
                 ("model.safetensors", b"abc"),
                 (INDEX_FILE, br#"{"weight_map": {"a": "model-2.safetensors"}}"#)
             ]),
-            "model directory `DIR`: model.safetensors: not a safetensors file, or cut short: the file has 3 bytes"
+            "model directory `DIR`: model.safetensors: not a safetensors file, or truncated: the file has 3 bytes"
         );
         assert_eq!(
             message(&[

@@ -1,5 +1,5 @@
-//! Downloads the files of a surveyed model, and goes on where an earlier attempt ended. A file has
-//! its name only once it is whole: as long as the hub says, and of the digest that the hub says.
+//! Download of a model's files, which continues earlier attempts. A file gets its final name when
+//! it is complete: its size and digest must match those that the hub reports.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,21 +14,20 @@ use tokio::fs::{self, File};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 use super::downloads::{Downloads, PARTIAL};
-use super::hub::{HubFile, Survey};
+use super::hub::{HubFile, HubSnapshot};
 use super::remote::{HubAccess, below, client};
 use rooflet_base::units::Bytes;
 
-/// A connection on which nothing comes for so long is given up.
+/// Maximum time without data on a connection.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Files that are downloaded at the same time: one connection alone often gets less than the line
-/// has.
+/// Number of parallel downloads. A single connection often does not use the full bandwidth.
 const CONCURRENT_FILES: usize = 4;
 
-/// Read at once of what an earlier attempt has left.
+/// Size of the pieces in which a partial file is read, in bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Why a download ended before it was whole. What came stays, and the next attempt goes on there.
+/// Error of a download. Downloaded data is kept, and the next attempt continues there.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
     #[error("preparing to connect")]
@@ -45,11 +44,11 @@ pub enum PullError {
         #[source]
         err: reqwest::Error,
     },
-    #[error("{url}: the server answers {status}")]
+    #[error("{url}: the server responded with {status}")]
     Status { url: String, status: StatusCode },
-    #[error("{file}: {got} bytes came, the hub says {wanted}")]
+    #[error("{file}: received {got} bytes, but the hub reports {wanted}")]
     Length { file: String, got: u64, wanted: u64 },
-    #[error("{file}: what came has the SHA-256 {got}, the hub says {wanted}: it is thrown away")]
+    #[error("{file}: the SHA-256 is {got}, but the hub reports {wanted}: the file is discarded")]
     Digest {
         file: String,
         got: String,
@@ -64,7 +63,7 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// A CamelCase word for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Client(_) | Self::Connection { .. } => "HubUnreachable",
@@ -78,7 +77,7 @@ impl PullError {
     }
 }
 
-/// Bytes of a model that are on the disk.
+/// Number of bytes of a model on disk.
 #[derive(Debug, Default)]
 pub struct Progress(AtomicU64);
 
@@ -91,23 +90,23 @@ impl Progress {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn take_back(&self, bytes: u64) {
+    fn subtract(&self, bytes: u64) {
         self.0.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-/// Makes the model's directory whole. `came` is told of every piece that came over the network.
+/// Downloads all missing files. Calls `on_data` with the size of every received piece.
 pub async fn pull(
-    survey: &Survey,
+    snapshot: &HubSnapshot,
     hub: &HubAccess,
     downloads: &Downloads,
     progress: &Progress,
-    came: impl Fn(usize) + Sync,
+    on_data: impl Fn(usize) + Sync,
 ) -> Result<Utf8PathBuf, PullError> {
-    if let Some(path) = downloads.find(&survey.model) {
+    if let Some(path) = downloads.find(&snapshot.model) {
         return Ok(path);
     }
-    let dir = downloads.partial(&survey.model);
+    let dir = downloads.partial(&snapshot.model);
     fs::create_dir_all(&dir).await.map_err(|err| failed(&dir, err))?;
     progress.0.store(0, Ordering::Relaxed);
     let one = Transfer {
@@ -115,19 +114,19 @@ pub async fn pull(
             .read_timeout(SILENCE_LIMIT)
             .build()
             .map_err(PullError::Client)?,
-        survey,
+        snapshot,
         hub,
         dir: &dir,
         progress,
-        came: &came,
+        on_data: &on_data,
     };
-    let files: Vec<_> = survey.files.iter().map(|file| one.file(file)).collect();
+    let files: Vec<_> = snapshot.files.iter().map(|file| one.file(file)).collect();
     stream::iter(files)
         .buffer_unordered(CONCURRENT_FILES)
         .try_collect::<()>()
         .await?;
-    let path = downloads.path(&survey.model);
-    // Directories are synced too, so that after a power cut the name stands for whole files.
+    let path = downloads.path(&snapshot.model);
+    // Sync directories, so that after a power failure the final name stands for complete files.
     sync_dir(&dir).await?;
     fs::rename(&dir, &path).await.map_err(|err| failed(&path, err))?;
     if let Some(parent) = path.parent() {
@@ -150,17 +149,17 @@ fn failed(path: &Utf8Path, err: io::Error) -> PullError {
 
 struct Transfer<'a, F> {
     client: Client,
-    survey: &'a Survey,
+    snapshot: &'a HubSnapshot,
     hub: &'a HubAccess,
     dir: &'a Utf8Path,
     progress: &'a Progress,
-    came: &'a F,
+    on_data: &'a F,
 }
 
 impl<F: Fn(usize) + Sync> Transfer<'_, F> {
     async fn file(&self, file: &HubFile) -> Result<(), PullError> {
         let path = self.dir.join(&file.name);
-        // It was whole when it got its name.
+        // A file with its final name is complete.
         if fs::metadata(&path)
             .await
             .is_ok_and(|known| known.len() == file.bytes)
@@ -201,10 +200,10 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
             })
         };
         match wrong {
-            // What came stays for the next attempt, unless it is wrong.
+            // Keep incomplete data for the next attempt.
             Some(err @ PullError::Length { .. }) if bytes < file.bytes => Err(err),
             Some(err) => {
-                self.progress.take_back(bytes);
+                self.progress.subtract(bytes);
                 fs::remove_file(&part_path)
                     .await
                     .map_err(|err| failed(&part_path, err))?;
@@ -219,26 +218,26 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
         }
     }
 
-    /// What is missing at the end of the file.
+    /// Downloads the missing end of a file.
     async fn fetch(&self, file: &HubFile, part: &mut Part, path: &Utf8Path) -> Result<(), PullError> {
-        let model = &self.survey.model;
+        let model = &self.snapshot.model;
         let commit = model.revision.as_deref().unwrap_or("main");
-        let place = [&model.owner, &model.name, "resolve", commit].into_iter();
-        let url = below(&self.hub.endpoint, place.chain(file.name.split('/')));
+        let path_segments = [&model.owner, &model.name, "resolve", commit].into_iter();
+        let url = below(&self.hub.endpoint, path_segments.chain(file.name.split('/')));
         let mut response = self.get(&url, part.bytes).await?;
-        // A server that says there is nothing there has another file.
+        // The file on the server is shorter than the partial file: it is another file.
         if response.status() == StatusCode::RANGE_NOT_SATISFIABLE {
             self.restart(part, path).await?;
             response = self.get(&url, 0).await?;
         }
-        // One that is busy says nothing about what came before.
+        // On other errors, keep the partial file.
         if !response.status().is_success() {
             return Err(PullError::Status {
                 url: url.to_string(),
                 status: response.status(),
             });
         }
-        // One that knows no ranges sends the whole file.
+        // A server without support of ranges sends the complete file.
         if response.status() != StatusCode::PARTIAL_CONTENT && part.bytes > 0 {
             self.restart(part, path).await?;
         }
@@ -254,18 +253,18 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
             };
             part.append(&chunk).await.map_err(|err| failed(path, err))?;
             self.progress.add(chunk.len());
-            (self.came)(chunk.len());
+            (self.on_data)(chunk.len());
             if part.bytes > file.bytes {
                 break Ok(());
             }
         };
-        // What came before the end is kept, whatever the end was.
+        // Keep the received data after any end.
         part.file.flush().await.map_err(|err| failed(path, err))?;
         ended
     }
 
     async fn restart(&self, part: &mut Part, path: &Utf8Path) -> Result<(), PullError> {
-        self.progress.take_back(part.bytes);
+        self.progress.subtract(part.bytes);
         part.restart().await.map_err(|err| failed(path, err))
     }
 
@@ -281,12 +280,12 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
 fn connection(url: &Url, err: reqwest::Error) -> PullError {
     PullError::Connection {
         url: url.to_string(),
-        // The URL is said already, and where it leads may be signed.
+        // The message already contains the URL, and the redirect target may contain a signature.
         err: err.without_url(),
     }
 }
 
-/// A file as far as it has come.
+/// Partial file with its digest.
 struct Part {
     file: File,
     bytes: u64,
@@ -294,7 +293,7 @@ struct Part {
 }
 
 impl Part {
-    /// What an earlier attempt has left, at most `wanted` bytes.
+    /// Opens a partial file of an earlier attempt, of at most `wanted` bytes.
     async fn open(path: &Utf8Path, wanted: u64) -> io::Result<Self> {
         let file = File::options()
             .read(true)

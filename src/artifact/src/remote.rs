@@ -1,6 +1,5 @@
-//! A model that is somewhere else: its facts by HTTP, without downloading it. What is read are
-//! `config.json`, the index, and of each file of weights the first eight bytes and the header they
-//! announce; not one byte of a tensor.
+//! Facts of a remote model by HTTP, without downloading it. The code reads `config.json`, the
+//! index, and the header of each weight file, but no tensor data.
 
 mod access;
 
@@ -27,30 +26,30 @@ use rooflet_model::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
 
 pub use self::access::HubAccess;
 
-/// To be reached, and to answer in full.
+/// Timeouts of a connection and of a request.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const REQUEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Files of weights read at the same time.
+/// Number of weight files read in parallel.
 const CONCURRENT_FILES: usize = 8;
 
-/// Of one model's files of weights together. A model of a trillion parameters has some ten million.
+/// Maximum size of all headers of a model. A model of a trillion parameters has some 10 MB.
 const MAX_HEADERS_BYTES: u64 = 256 << 20;
 
-/// The hub's own word for what is wrong with a request.
+/// Header with the hub's error code.
 const ERROR_CODE: &str = "x-error-code";
-/// The commit that a revision stood for.
+/// Header with the commit of a revision.
 const COMMIT: &str = "x-repo-commit";
 
-/// Where a remote model is.
+/// Location of a remote model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteModel {
     Hub(HubModel),
-    /// A directory of a web server.
+    /// Directory of a web server.
     Directory(Url),
 }
 
-/// The text is no remote model.
+/// Error: the text is not a remote model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}`: {problem}")]
 pub struct InvalidRemoteModel {
@@ -59,14 +58,14 @@ pub struct InvalidRemoteModel {
 }
 
 impl RemoteModel {
-    /// Whether the text means a remote model at all.
-    pub fn is_meant_by(text: &str) -> bool {
+    /// Returns true if the text has the form of a remote model.
+    pub fn matches(text: &str) -> bool {
         ["hf://", "https://", "http://"]
             .iter()
             .any(|scheme| text.starts_with(scheme))
     }
 
-    /// What to call it.
+    /// Returns the model's name.
     pub fn name(&self) -> &str {
         match self {
             Self::Hub(model) => &model.name,
@@ -95,7 +94,7 @@ impl FromStr for RemoteModel {
         }
         let url = Url::parse(text).map_err(|err| invalid(format!("not a URL: {err}")))?;
         if !matches!(url.scheme(), "https" | "http") || url.cannot_be_a_base() {
-            return Err(invalid("a directory is named by https://HOST/PATH".to_owned()));
+            return Err(invalid("use https://HOST/PATH for a directory".to_owned()));
         }
         Ok(Self::Directory(url))
     }
@@ -110,7 +109,7 @@ impl fmt::Display for RemoteModel {
     }
 }
 
-/// Why a remote model could not be read.
+/// Error of reading a remote model.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadRemoteError {
     #[error("preparing to connect")]
@@ -118,12 +117,12 @@ pub enum ReadRemoteError {
     #[error("{host} cannot be reached; is this machine offline{remedy}")]
     Unreachable {
         host: String,
-        /// The rest of the question.
+        /// Rest of the question.
         remedy: &'static str,
         #[source]
         err: reqwest::Error,
     },
-    #[error("{url}: no complete answer within {} s", REQUEST_LIMIT.as_secs())]
+    #[error("{url}: no complete response within {} s", REQUEST_LIMIT.as_secs())]
     TimedOut { url: String },
     #[error(
         "{model} does not exist, or it is private: check its name, or set HF_TOKEN to a token that may read it"
@@ -135,29 +134,29 @@ pub enum ReadRemoteError {
         "{model} is gated: accept its conditions on {page}, then set HF_TOKEN to a token of that account"
     )]
     Gated { model: String, page: String },
-    #[error("{url} may not be read with this HF_TOKEN")]
+    #[error("HF_TOKEN does not permit access to {url}")]
     Forbidden { url: String },
     #[error("{model} has no {file}")]
     NoFile { model: String, file: String },
-    #[error("{url}: the server answers {status}")]
+    #[error("{url}: the server responded with {status}")]
     Status { url: String, status: StatusCode },
-    #[error("{url}: the server sends whole files only, and a header is read by asking for a range of bytes")]
+    #[error("{url}: the server does not support range requests, which are required to read headers")]
     NoRanges { url: String },
-    #[error("{url} is larger than {limit} bytes, no real one is")]
+    #[error("{url} is larger than the limit of {limit} bytes")]
     TooLarge { url: String, limit: u64 },
     #[error("{url}: not UTF-8 text")]
     NotText { url: String },
-    #[error("{model} has more than {MAX_WEIGHT_FILES} files of weights")]
+    #[error("{model} has more than {MAX_WEIGHT_FILES} weight files")]
     TooManyFiles { model: String },
     #[error(
-        "the headers of {model}'s weights have more than {MAX_HEADERS_BYTES} bytes together, no real ones do"
+        "the headers of {model}'s weights are larger than the limit of {MAX_HEADERS_BYTES} bytes in total"
     )]
     TooManyHeaders { model: String },
     #[error("{url}: {problem}")]
     InvalidIndex { url: String, problem: String },
-    #[error("{url} is no list of a model's files: {problem}")]
+    #[error("{url} is not a file list of a model: {problem}")]
     InvalidListing { url: String, problem: String },
-    #[error("{url}: reading the answer")]
+    #[error("{url}: reading the response")]
     Body {
         url: String,
         #[source]
@@ -178,7 +177,7 @@ pub enum ReadRemoteError {
 }
 
 impl ReadRemoteError {
-    /// A CamelCase word for conditions and events.
+    /// Returns the reason for conditions and events.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Client(_) | Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Body { .. } => {
@@ -200,8 +199,8 @@ impl ReadRemoteError {
         }
     }
 
-    /// The same request may succeed soon, with nothing changed by anybody.
-    pub fn is_passing(&self) -> bool {
+    /// Returns true if the same request may succeed later without any change.
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Client(_) | Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Body { .. } => true,
             Self::Status { status, .. } => {
@@ -225,35 +224,35 @@ impl ReadRemoteError {
     }
 }
 
-/// Configuration and headers of a model, without its weights.
+/// Configuration and tensor headers of a model.
 #[derive(Debug)]
 pub struct Checkpoint {
     pub config: String,
-    pub tensors: Known,
+    pub tensors: KnownTensors,
 }
 
-/// What is known of a model's tensors.
+/// Available information about a model's tensors.
 #[derive(Debug)]
-pub enum Known {
+pub enum KnownTensors {
     Headers(TensorTable),
     Index(WeightIndex),
-    /// Weights in another form, or none at all.
-    Nothing,
+    /// Weights in another format, or none.
+    Unknown,
 }
 
 impl Checkpoint {
-    /// What follows from it, whether or not the engine can run it.
+    /// Returns the facts of the model, which the engine need not support.
     pub fn facts(&self) -> Result<ModelFacts, FactsError> {
         let tensors = match &self.tensors {
-            Known::Headers(tensors) => Tensors::Headers(tensors),
-            Known::Index(index) => Tensors::Index(index),
-            Known::Nothing => Tensors::Unknown,
+            KnownTensors::Headers(tensors) => Tensors::Headers(tensors),
+            KnownTensors::Index(index) => Tensors::Index(index),
+            KnownTensors::Unknown => Tensors::Unknown,
         };
         ModelFacts::new(&self.config, tensors)
     }
 }
 
-/// What is known of the model from its configuration and headers.
+/// Reads configuration and headers, and returns the facts of the model.
 pub async fn facts(model: &RemoteModel, hub: &HubAccess) -> Result<ModelFacts, ReadRemoteError> {
     let mut remote = Remote::new(model, hub)?;
     let checkpoint = remote.checkpoint().await?;
@@ -265,7 +264,7 @@ pub async fn facts(model: &RemoteModel, hub: &HubAccess) -> Result<ModelFacts, R
 
 struct Header {
     json: Vec<u8>,
-    /// Of the file, after the header.
+    /// Size of the tensor data after the header.
     data_bytes: u64,
 }
 
@@ -273,10 +272,10 @@ pub(super) struct Remote<'a> {
     model: &'a RemoteModel,
     hub: &'a HubAccess,
     client: Client,
-    /// Of the hub: what all requests after the first one ask for, so that they see one state of the
-    /// model.
+    /// Revision of the hub. After the first response it is the commit, so that all requests see the
+    /// same state.
     revision: String,
-    /// Of headers that were read, or are.
+    /// Total size of all headers that were requested.
     header_bytes: AtomicU64,
 }
 
@@ -298,7 +297,7 @@ impl<'a> Remote<'a> {
         })
     }
 
-    /// Reads the configuration, and of each file of weights its header.
+    /// Reads the configuration and the header of each weight file.
     pub(super) async fn checkpoint(&mut self) -> Result<Checkpoint, ReadRemoteError> {
         let config = self.text(CONFIG_FILE, MAX_CONFIG_BYTES).await?;
         let config = config.ok_or_else(|| self.no_file(CONFIG_FILE))?;
@@ -306,7 +305,7 @@ impl<'a> Remote<'a> {
         Ok(Checkpoint { config, tensors })
     }
 
-    async fn tensors(&mut self) -> Result<Known, ReadRemoteError> {
+    async fn tensors(&mut self) -> Result<KnownTensors, ReadRemoteError> {
         let index = self.text(INDEX_FILE, MAX_INDEX_BYTES).await?;
         let index = index
             .map(|text| WeightIndex::parse(&text))
@@ -317,7 +316,10 @@ impl<'a> Remote<'a> {
             })?;
         let single = || vec![SINGLE_FILE.to_owned()];
         let Some(index) = index else {
-            return Ok(self.table(single()).await?.map_or(Known::Nothing, Known::Headers));
+            return Ok(self
+                .table(single())
+                .await?
+                .map_or(KnownTensors::Unknown, KnownTensors::Headers));
         };
         if index.files.len() > MAX_WEIGHT_FILES {
             return Err(ReadRemoteError::TooManyFiles {
@@ -326,13 +328,13 @@ impl<'a> Remote<'a> {
         }
         let tensors = match self.table(index.files.iter().cloned().collect()).await? {
             Some(tensors) => Some(tensors),
-            // An index that was left behind says nothing of a file that holds all.
+            // The index is stale if a single weight file exists.
             None => self.table(single()).await?,
         };
-        Ok(tensors.map_or(Known::Index(index), Known::Headers))
+        Ok(tensors.map_or(KnownTensors::Index(index), KnownTensors::Headers))
     }
 
-    /// From the headers of these files; `None` where one of them is not there.
+    /// Reads the headers of these files; `None` if one of them does not exist.
     async fn table(&self, files: Vec<String>) -> Result<Option<TensorTable>, ReadRemoteError> {
         let headers = stream::iter(files.into_iter().map(|file| async move {
             let header = self.header(&file).await?;
@@ -359,7 +361,7 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// A page of the hub itself about the model.
+    /// Reads an API response of the hub about the model.
     pub(super) async fn page(&self, url: &Url, limit: u64) -> Result<String, ReadRemoteError> {
         let not_found = || ReadRemoteError::NotFoundOrPrivate {
             model: self.model.to_string(),
@@ -368,7 +370,7 @@ impl<'a> Remote<'a> {
         read_text(response, url, limit).await
     }
 
-    /// A text file, `None` where there is none. Refuses one that is larger than any real one.
+    /// Reads a text file with a size limit; `None` if it does not exist.
     async fn text(&mut self, file: &str, limit: u64) -> Result<Option<String>, ReadRemoteError> {
         let url = self.url(file);
         let Some(response) = self.get(&url, None).await? else {
@@ -380,7 +382,7 @@ impl<'a> Remote<'a> {
         read_text(response, &url, limit).await.map(Some)
     }
 
-    /// The header of a file of weights, `None` where there is no such file.
+    /// Reads the header of a weight file; `None` if the file does not exist.
     async fn header(&self, file: &str) -> Result<Option<Header>, ReadRemoteError> {
         let url = self.url(file);
         let Some(response) = self.get(&url, Some((0, HEADER_LENGTH_BYTES))).await? else {
@@ -395,7 +397,7 @@ impl<'a> Remote<'a> {
             })
         };
         let (Ok(first), Some(file_bytes)) = (<[u8; 8]>::try_from(first), file_bytes) else {
-            return Err(cut_short("its first eight bytes did not come".to_owned()));
+            return Err(cut_short("the response lacks the first eight bytes".to_owned()));
         };
         let length = checkpoint::header_bytes(file, first, file_bytes).map_err(|err| self.corrupt(err))?;
         if self.header_bytes.fetch_add(length, Ordering::Relaxed) + length > MAX_HEADERS_BYTES {
@@ -411,7 +413,7 @@ impl<'a> Remote<'a> {
         let json = read_body(response, &url, length).await?;
         if json.len() as u64 != length {
             return Err(cut_short(format!(
-                "of its header's {length} bytes came {}",
+                "the response has {} of {length} header bytes",
                 json.len()
             )));
         }
@@ -421,7 +423,8 @@ impl<'a> Remote<'a> {
         }))
     }
 
-    /// `None`: there is no such file. `range` is where to begin and how many bytes.
+    /// Sends a request; `None` if the file does not exist. `range` has the start and the number of
+    /// bytes.
     async fn get(&self, url: &Url, range: Option<(u64, u64)>) -> Result<Option<Response>, ReadRemoteError> {
         let mut request = match self.model {
             RemoteModel::Hub(_) => self.hub.get(&self.client, url),
@@ -439,14 +442,14 @@ impl<'a> Remote<'a> {
             return Ok(Some(response));
         }
         let code = header_text(response.headers(), ERROR_CODE);
-        match self.refusal(url, status, code) {
-            Some(refusal) => Err(refusal),
+        match self.error_of(url, status, code) {
+            Some(err) => Err(err),
             None => Ok(None),
         }
     }
 
-    /// What the answer means; `None`: there is no such file.
-    fn refusal(&self, url: &Url, status: StatusCode, code: Option<&str>) -> Option<ReadRemoteError> {
+    /// Maps an error response; `None` if the file does not exist.
+    fn error_of(&self, url: &Url, status: StatusCode, code: Option<&str>) -> Option<ReadRemoteError> {
         let model = self.model.to_string();
         let url = url.to_string();
         Some(match (self.model, status, code) {
@@ -483,7 +486,7 @@ impl<'a> Remote<'a> {
                 RemoteModel::Hub(_) => "? A mirror can be named in HF_ENDPOINT",
                 RemoteModel::Directory(_) => ", or the host of the URL misspelt?",
             },
-            // The URL is said already.
+            // The message already contains the host.
             err: err.without_url(),
         }
     }
@@ -503,7 +506,7 @@ impl<'a> Remote<'a> {
     }
 }
 
-/// What all requests to a server have in common.
+/// Creates a client with the common settings.
 pub(super) fn client(base: &Url) -> ClientBuilder {
     loopback::client_of(base)
         .connect_timeout(CONNECT_LIMIT)
@@ -513,7 +516,7 @@ pub(super) fn client(base: &Url) -> ClientBuilder {
 pub(super) fn below<'p>(base: &Url, path: impl IntoIterator<Item = &'p str>) -> Url {
     let mut url = base.clone();
     url.path_segments_mut()
-        .expect("URLs that cannot have paths are refused before")
+        .expect("`FromStr` and `HubAccess` reject URLs without paths")
         .pop_if_empty()
         .extend(path);
     url
@@ -523,7 +526,7 @@ fn header_text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Of the whole file, from `Content-Range: bytes 0-7/12345`.
+/// Returns the size of the complete file, from `Content-Range: bytes 0-7/12345`.
 fn file_bytes(response: &Response) -> Option<u64> {
     let range = response.headers().get(CONTENT_RANGE)?.to_str().ok()?;
     range.rsplit_once('/')?.1.parse().ok()
@@ -534,7 +537,7 @@ async fn read_text(response: Response, url: &Url, limit: u64) -> Result<String, 
     String::from_utf8(bytes).map_err(|_| ReadRemoteError::NotText { url: url.to_string() })
 }
 
-/// Reads an answer of at most `limit` bytes, and stops at the first byte more.
+/// Reads a response of at most `limit` bytes, and fails at the first byte beyond.
 async fn read_body(response: Response, url: &Url, limit: u64) -> Result<Vec<u8>, ReadRemoteError> {
     let mut body = response.bytes_stream();
     let mut bytes = BytesMut::new();

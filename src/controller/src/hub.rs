@@ -1,5 +1,5 @@
-//! What hubs say of models that deployments name: which commit a revision is, how large it is and what it needs, before
-//! anybody downloads it. Asked once for a template; the ModelRevision keeps the answer.
+//! Facts about models on a hub: the commit of a revision, the size and the requirements. The hub is
+//! queried once per template, before any download. The ModelRevision stores the answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::deployment::HubAnswer;
 use rooflet_api::v1alpha1::HubModel;
-use rooflet_artifact::hub::survey;
+use rooflet_artifact::hub::fetch_snapshot;
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
@@ -15,53 +15,59 @@ use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
 use rooflet_client::Changes;
 
-/// How long an answer is good: until the revision is made that keeps it. Branches move.
+/// Validity of an answer that becomes a ModelRevision. A branch may move to another commit.
 const FRESH: Duration = Duration::from_secs(5);
-/// Asked again after this time where no answer came, and where nothing can be made of it.
+/// Delay before the next query after a transient error.
 const RETRY: Duration = Duration::from_secs(5);
-const RETRY_REFUSED: Duration = Duration::from_secs(60);
+/// Delay before the next query after a permanent error, or if the template is rejected.
+const RETRY_REJECTED: Duration = Duration::from_secs(60);
 
-/// The hub, and what it answered lately. Clones are the same.
+/// Hub client with a cache of recent answers. Clones share the cache.
 #[derive(Clone)]
 pub(super) struct Hub {
     access: HubAccess,
     tasks: Tasks,
     clock: Clock,
     changes: Changes,
-    known: Arc<Mutex<BTreeMap<HubModel, Known>>>,
+    entries: Arc<Mutex<BTreeMap<HubModel, Entry>>>,
 }
 
 #[derive(Default)]
-struct Known {
+struct Entry {
     answer: Option<HubAnswer>,
-    /// When it came.
+    /// Time of the answer.
     at: Option<Instant>,
-    is_asked: bool,
+    /// True while a query is in progress.
+    is_pending: bool,
 }
 
-impl Known {
-    /// What is to be said, if anything is known; and for how long it need not be asked again.
-    fn told(
+impl Entry {
+    /// Returns the answer, unless it is missing or expired, and the time until the next query is
+    /// due. `is_rejected` returns whether the controller rejects a template with that answer.
+    fn current(
         &self,
         now: Instant,
-        is_refused: impl FnOnce(&HubAnswer) -> bool,
+        is_rejected: impl FnOnce(&HubAnswer) -> bool,
     ) -> (Option<HubAnswer>, Option<Duration>) {
         let Some((answer, at)) = self.answer.as_ref().zip(self.at) else {
             return (None, None);
         };
         let becomes_revision = match answer {
-            HubAnswer::Artifact { .. } => !is_refused(answer),
+            HubAnswer::Artifact { .. } => !is_rejected(answer),
             HubAnswer::Unknown { .. } => false,
         };
-        let stays = match answer {
+        let validity = match answer {
             HubAnswer::Artifact { .. } if becomes_revision => FRESH,
-            HubAnswer::Unknown { is_passing: true, .. } => RETRY,
-            HubAnswer::Artifact { .. } | HubAnswer::Unknown { .. } => RETRY_REFUSED,
+            HubAnswer::Unknown {
+                is_transient: true, ..
+            } => RETRY,
+            HubAnswer::Artifact { .. } | HubAnswer::Unknown { .. } => RETRY_REJECTED,
         };
-        let left = stays.checked_sub(now - at).filter(|left| !left.is_zero());
-        // What was true of a branch then becomes no revision any more. A refusal stands until there is another answer.
-        let is_stale = becomes_revision && left.is_none();
-        ((!is_stale).then(|| answer.clone()), left)
+        let left = validity.checked_sub(now - at).filter(|left| !left.is_zero());
+        // A revision must not be made from an old state of a branch. A rejection remains until the
+        // next answer replaces it.
+        let is_expired = becomes_revision && left.is_none();
+        ((!is_expired).then(|| answer.clone()), left)
     }
 }
 
@@ -72,67 +78,72 @@ impl Hub {
             tasks,
             clock,
             changes,
-            known: Arc::default(),
+            entries: Arc::default(),
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<HubModel, Known>> {
-        lock(&self.known)
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<HubModel, Entry>> {
+        lock(&self.entries)
     }
 
-    /// What is known of the model, which is asked for if need be; and when to ask here again. `is_refused`: whether a
-    /// template is refused with that answer, so that no revision uses it up.
-    pub(super) fn ask(
+    /// Returns the answer for the model and the time until the next query is due. Starts a query if
+    /// none is pending and one is due.
+    ///
+    /// `is_rejected` returns whether the controller rejects a template with that answer. No
+    /// revision stores such an answer, so it stays cached.
+    pub(super) fn resolve(
         &self,
         model: &HubModel,
-        is_refused: impl FnOnce(&HubAnswer) -> bool,
+        is_rejected: impl FnOnce(&HubAnswer) -> bool,
     ) -> (HubAnswer, Option<Duration>) {
         let now = self.clock.instant();
-        let mut all = self.known();
-        // Who is not asked for any more is forgotten.
-        let is_kept = |known: &Known| {
-            let old = known.at.is_some_and(|at| now - at > FRESH.max(RETRY_REFUSED) * 2);
-            known.is_asked || !old
+        let mut entries = self.entries();
+        // Remove the entries of models that no deployment uses any more.
+        let is_kept = |entry: &Entry| {
+            let is_old = entry
+                .at
+                .is_some_and(|at| now - at > FRESH.max(RETRY_REJECTED) * 2);
+            entry.is_pending || !is_old
         };
-        all.retain(|key, known| key == model || is_kept(known));
-        let known = all.entry(model.clone()).or_default();
-        let (answer, left) = known.told(now, is_refused);
-        if left.is_none() && !known.is_asked {
-            known.is_asked = true;
-            self.tasks.spawn_detached(self.clone().survey(model.clone()));
+        entries.retain(|key, entry| key == model || is_kept(entry));
+        let entry = entries.entry(model.clone()).or_default();
+        let (answer, left) = entry.current(now, is_rejected);
+        if left.is_none() && !entry.is_pending {
+            entry.is_pending = true;
+            self.tasks.spawn_detached(self.clone().snapshot(model.clone()));
         }
-        (answer.unwrap_or_else(|| HubAnswer::asking(model)), left)
+        (answer.unwrap_or_else(|| HubAnswer::pending(model)), left)
     }
 
-    /// What was answered is used up.
-    pub(super) fn forget(&self, model: &HubModel) {
-        self.known().remove(model);
+    /// Removes the answer of the model, after a revision stored it.
+    pub(super) fn invalidate(&self, model: &HubModel) {
+        self.entries().remove(model);
     }
 
-    async fn survey(self, model: HubModel) {
+    async fn snapshot(self, model: HubModel) {
         let stop = self.tasks.stop_token();
         let answer = tokio::select! {
             () = stop.cancelled() => return,
-            answer = survey(&model, &self.access) => answer,
+            answer = fetch_snapshot(&model, &self.access) => answer,
         };
         let answer = match answer {
-            Ok(survey) => HubAnswer::Artifact {
-                commit: survey.model.revision.clone(),
-                artifact: Arc::new(survey.artifact()),
+            Ok(snapshot) => HubAnswer::Artifact {
+                commit: snapshot.model.revision.clone(),
+                artifact: Arc::new(snapshot.artifact()),
             },
             Err(err) => HubAnswer::Unknown {
                 reason: err.reason(),
                 message: format!("spec.model.source: {}", Chain(&err)),
-                is_passing: err.is_passing(),
+                is_transient: err.is_transient(),
             },
         };
         {
-            let mut all = self.known();
-            let known = all.entry(model).or_default();
-            *known = Known {
+            let mut entries = self.entries();
+            let entry = entries.entry(model).or_default();
+            *entry = Entry {
                 answer: Some(answer),
                 at: Some(self.clock.instant()),
-                is_asked: false,
+                is_pending: false,
             };
         }
         self.changes.mark();
@@ -151,38 +162,39 @@ mod tests {
         }
     }
 
-    fn unknown(is_passing: bool) -> HubAnswer {
+    fn unknown(is_transient: bool) -> HubAnswer {
         HubAnswer::Unknown {
             reason: "HubUnreachable",
             message: String::new(),
-            is_passing,
+            is_transient,
         }
     }
 
-    /// What is told so many seconds after the answer came, and in how many seconds the hub is asked again.
+    /// Checks the entry `second` seconds after the answer: whether the answer is returned, and the
+    /// seconds until the next query is due.
     #[track_caller]
-    fn check(answer: &HubAnswer, is_refused: bool, second: u64, is_told: bool, left: Option<u64>) {
+    fn check(answer: &HubAnswer, is_rejected: bool, second: u64, is_returned: bool, left: Option<u64>) {
         let at = Clock::System.instant();
-        let known = Known {
+        let entry = Entry {
             answer: Some(answer.clone()),
             at: Some(at),
-            is_asked: false,
+            is_pending: false,
         };
-        let told = known.told(at + Duration::from_secs(second), |_| is_refused);
-        let expect = (is_told.then(|| answer.clone()), left.map(Duration::from_secs));
-        assert_eq!(told, expect, "after {second} s");
+        let current = entry.current(at + Duration::from_secs(second), |_| is_rejected);
+        let expect = (is_returned.then(|| answer.clone()), left.map(Duration::from_secs));
+        assert_eq!(current, expect, "after {second} s");
     }
 
     #[test]
-    fn a_refusal_stands_until_the_hub_says_something_else() {
+    fn rejected_answer_is_kept_until_the_next_answer() {
         assert_eq!(
-            Known::default().told(Clock::System.instant(), |_| true),
+            Entry::default().current(Clock::System.instant(), |_| true),
             (None, None)
         );
-        // What a revision is made of is what the branch is now.
+        // A revision is made from a recent answer only.
         check(&artifact(), false, 4, true, Some(1));
         check(&artifact(), false, 5, false, None);
-        // What no revision can be made of is told while the hub is asked again, which is seldom.
+        // A rejected answer is returned while the next query is pending.
         check(&artifact(), true, 5, true, Some(55));
         check(&artifact(), true, 60, true, None);
         check(&unknown(false), false, 59, true, Some(1));

@@ -15,7 +15,7 @@ use super::DownloadProblem;
 use crate::state::StateDir;
 use rooflet_api::v1alpha1::{DownloadSpeed, HubModel};
 use rooflet_artifact::Downloads;
-use rooflet_artifact::hub::{Survey, survey};
+use rooflet_artifact::hub::{HubSnapshot, fetch_snapshot};
 use rooflet_artifact::pull::{Progress, PullError, pull};
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::Clock;
@@ -50,7 +50,7 @@ pub(crate) enum HubLookup {
     /// The hub has not answered yet.
     Pending,
     Found {
-        survey: Arc<Survey>,
+        snapshot: Arc<HubSnapshot>,
         /// Bytes of the model that are on the disk.
         done: Bytes,
         /// Reason why the download is suspended.
@@ -102,7 +102,7 @@ struct Shared {
 
 #[derive(Default)]
 struct PullStatus {
-    survey: Option<Arc<Survey>>,
+    snapshot: Option<Arc<HubSnapshot>>,
     problem: Option<DownloadProblem>,
     /// True if the download is complete and its result is recorded.
     is_complete: bool,
@@ -151,7 +151,7 @@ impl Pulls {
                     stop: CancellationToken::new(),
                     is_pulling: false,
                 };
-                self.tasks.spawn_detached(request_survey(
+                self.tasks.spawn_detached(request_snapshot(
                     self.downloads.pinned(model),
                     self.hub.clone(),
                     state.shared.clone(),
@@ -162,13 +162,13 @@ impl Pulls {
             }
         };
         let status = state.shared.status();
-        match (&status.survey, &status.problem) {
-            (Some(survey), problem) => HubLookup::Found {
-                survey: survey.clone(),
+        match (&status.snapshot, &status.problem) {
+            (Some(snapshot), problem) => HubLookup::Found {
+                snapshot: snapshot.clone(),
                 done: match state.is_pulling {
                     true => state.shared.progress.bytes(),
                     // Bytes that an earlier agent process downloaded.
-                    false => self.downloads.came(&survey.model),
+                    false => self.downloads.downloaded_bytes(&snapshot.model),
                 },
                 problem: problem.clone(),
             },
@@ -177,18 +177,18 @@ impl Pulls {
         }
     }
 
-    /// Starts the download of a surveyed model, unless it is running. Before that, frees `missing`
-    /// bytes by deleting models whose directories are not in `used`.
+    /// Starts the download of a model with a snapshot, unless it is running. Before that, frees
+    /// `missing` bytes by deleting models whose directories are not in `used`.
     pub(crate) fn start(&mut self, model: &HubModel, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
         let Some(state) = self.pulls.get_mut(model).filter(|state| !state.is_under_way()) else {
             return;
         };
-        let survey = {
+        let snapshot = {
             let mut status = state.shared.status();
             status.is_complete = false;
-            status.survey.clone()
+            status.snapshot.clone()
         };
-        let Some(survey) = survey else {
+        let Some(snapshot) = snapshot else {
             return;
         };
         state.is_pulling = true;
@@ -197,7 +197,7 @@ impl Pulls {
         self.downloads.remove_unused(used, missing);
         let download = Download {
             requested: model.clone(),
-            survey,
+            snapshot,
             hub: self.hub.clone(),
             downloads: self.downloads.clone(),
             shared: state.shared.clone(),
@@ -249,7 +249,7 @@ impl Pulls {
 }
 
 /// Requests a model's metadata from the hub until it answers.
-async fn request_survey(
+async fn request_snapshot(
     model: HubModel,
     hub: HubAccess,
     shared: Arc<Shared>,
@@ -260,19 +260,19 @@ async fn request_survey(
     loop {
         let answer = tokio::select! {
             () = stop.cancelled() => return,
-            answer = survey(&model, &hub) => answer,
+            answer = fetch_snapshot(&model, &hub) => answer,
         };
         let wait = match answer {
-            Ok(survey) => {
+            Ok(snapshot) => {
                 *shared.status() = PullStatus {
-                    survey: Some(Arc::new(survey)),
+                    snapshot: Some(Arc::new(snapshot)),
                     ..PullStatus::default()
                 };
                 changes.mark();
                 return;
             }
             Err(err) => {
-                let is_transient = err.is_passing();
+                let is_transient = err.is_transient();
                 let problem = DownloadProblem {
                     reason: err.reason(),
                     message: Chain(&err).to_string(),
@@ -309,7 +309,7 @@ impl Backoff {
 /// Download of one model.
 struct Download {
     requested: HubModel,
-    survey: Arc<Survey>,
+    snapshot: Arc<HubSnapshot>,
     hub: HubAccess,
     downloads: Downloads,
     shared: Arc<Shared>,
@@ -325,14 +325,17 @@ impl Download {
         let mut backoff = Backoff::default();
         // The commit is stored before the download starts, so that a restarted agent continues with
         // the same commit.
-        if let Err(err) = self.downloads.remember(&self.requested, &self.survey.model) {
+        if let Err(err) = self
+            .downloads
+            .record_commit(&self.requested, &self.snapshot.model)
+        {
             warn!(model = %self.requested, error = %err, "failed to store the model's commit");
         }
         loop {
             let started = self.clock.instant();
             let received = AtomicU64::new(0);
             let outcome = pull(
-                &self.survey,
+                &self.snapshot,
                 &self.hub,
                 &self.downloads,
                 &self.shared.progress,
@@ -348,7 +351,7 @@ impl Download {
             self.record_speed(received, started);
             match outcome {
                 Ok(path) => {
-                    info!(model = %self.survey.model, %path, "model downloaded");
+                    info!(model = %self.snapshot.model, %path, "model downloaded");
                     let mut status = self.shared.status();
                     (status.problem, status.is_complete) = (None, true);
                     self.changes.mark();
@@ -360,7 +363,7 @@ impl Download {
                         message: format!("{}; retrying", Chain(&err)),
                         is_transient: true,
                     };
-                    warn!(model = %self.survey.model, reason = problem.reason, "{}", problem.message);
+                    warn!(model = %self.snapshot.model, reason = problem.reason, "{}", problem.message);
                     self.shared.status().problem = Some(problem);
                     self.changes.mark();
                     // A broken connection resumes where it ended. A wrong digest repeats the whole

@@ -416,7 +416,7 @@ async fn needed_download_is_kept_while_the_hub_is_unreachable() {
     fs::create_dir_all(&partial).unwrap();
     fs::write(partial.join("model.safetensors.partial"), [1; 50]).unwrap();
     let pulls = Pulls::new(
-        HubAccess::nowhere(),
+        HubAccess::unreachable(),
         &state,
         &fixture.tasks,
         Clock::System,

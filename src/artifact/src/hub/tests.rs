@@ -5,7 +5,7 @@ fn listing(text: &str) -> Vec<Sibling> {
 }
 
 #[test]
-fn a_node_needs_what_a_worker_reads_and_nothing_else() {
+fn selects_only_files_that_a_worker_reads() {
     let index = rooflet_model::facts::WeightIndex::parse(
         r#"{"metadata": {}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#,
     )
@@ -27,13 +27,13 @@ fn a_node_needs_what_a_worker_reads_and_nothing_else() {
             {"rfilename": "pytorch_model.bin"}
         ]}"#,
     );
-    let files = needed(siblings, &Known::Index(index)).unwrap();
-    let told: Vec<_> = files
+    let files = needed(siblings, &KnownTensors::Index(index)).unwrap();
+    let selected: Vec<_> = files
         .iter()
         .map(|file| (file.name.as_str(), file.bytes, file.sha256.as_deref()))
         .collect();
     assert_eq!(
-        told,
+        selected,
         [
             ("additional_chat_templates/tool_use.jinja", 3, None),
             ("chat_template.jinja", 1, None),
@@ -44,7 +44,7 @@ fn a_node_needs_what_a_worker_reads_and_nothing_else() {
             ("tokenizer.json", 11, Some("ab")),
         ]
     );
-    let nameless = listing(r#"{"sha": "c0", "siblings": [{"rfilename": "config.json"}]}"#);
-    let unknown = needed(nameless, &Known::Nothing).unwrap_err();
+    let without_size = listing(r#"{"sha": "c0", "siblings": [{"rfilename": "config.json"}]}"#);
+    let unknown = needed(without_size, &KnownTensors::Unknown).unwrap_err();
     assert_eq!(unknown.file, "config.json");
 }

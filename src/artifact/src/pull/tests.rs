@@ -7,27 +7,27 @@ use axum::http::header;
 use axum::response::IntoResponse;
 
 use super::*;
-use crate::hub::survey;
+use crate::hub::fetch_snapshot;
 use rooflet_model::checkpoint::TOOL_USE_FILE;
 use rooflet_testing::TempDir;
 
 const CONFIG: &[u8] = br#"{"model_type": "qwen3"}"#;
 
-/// A hub with one model, and what goes wrong there.
+/// Hub with one model and injected faults.
 #[derive(Clone, Default)]
 struct Server {
     weights: Arc<Vec<u8>>,
-    trouble: Arc<Mutex<Trouble>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    faults: Arc<Mutex<Faults>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 #[derive(Default)]
-struct Trouble {
-    /// The next answers about the weights end after so many bytes, or have another byte there.
+struct Faults {
+    /// Offsets at which the next responses with weights end, or have a wrong byte.
     cut: Vec<usize>,
     corrupt: Vec<usize>,
     ignores_ranges: bool,
-    /// The next requests are refused for now.
+    /// Number of requests that are rejected as temporarily unavailable.
     busy: usize,
 }
 
@@ -51,8 +51,8 @@ async fn answer(State(server): State<Server>, request: Request) -> axum::respons
         .headers()
         .get(header::RANGE)
         .map(|range| range.to_str().unwrap().to_owned());
-    let mut trouble = server.trouble.lock().unwrap();
-    let is_known = |range: &&String| !(trouble.ignores_ranges && range.ends_with('-'));
+    let mut faults = server.faults.lock().unwrap();
+    let is_known = |range: &&String| !(faults.ignores_ranges && range.ends_with('-'));
     let range = text.as_ref().filter(is_known).map(|range| {
         let (begin, end) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
         let end = end.parse().map_or(file.len(), |end: usize| end + 1);
@@ -60,27 +60,27 @@ async fn answer(State(server): State<Server>, request: Request) -> axum::respons
     });
     let (begin, end) = range.unwrap_or((0, file.len()));
     let mut bytes = file[begin..end].to_vec();
-    // Headers are read by ranges with an end.
+    // Headers are read by ranges with an end, downloads without.
     let is_download = text.as_ref().is_none_or(|range| range.ends_with('-')) && file != CONFIG;
     if is_download {
-        server.asked.lock().unwrap().push(text.unwrap_or_default());
-        if trouble.busy > 0 {
-            trouble.busy -= 1;
+        server.requests.lock().unwrap().push(text.unwrap_or_default());
+        if faults.busy > 0 {
+            faults.busy -= 1;
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         }
-        if let Some(at) = trouble.corrupt.pop() {
+        if let Some(at) = faults.corrupt.pop() {
             bytes[at - begin] ^= 1;
         }
-        if let Some(at) = trouble.cut.pop() {
+        if let Some(at) = faults.cut.pop() {
             let whole = bytes.len();
             bytes.truncate(at - begin);
-            let came = stream::iter([io::Result::Ok(bytes)]);
-            // What came before it has left when the connection breaks.
+            let sent = stream::iter([io::Result::Ok(bytes)]);
+            // Send the data before the connection breaks.
             let cut = stream::once(async {
                 tokio::task::yield_now().await;
                 Err(io::Error::other("cut"))
             });
-            let mut response = Body::from_stream(came.chain(cut)).into_response();
+            let mut response = Body::from_stream(sent.chain(cut)).into_response();
             response
                 .headers_mut()
                 .insert(header::CONTENT_LENGTH, whole.into());
@@ -106,13 +106,13 @@ async fn answer(State(server): State<Server>, request: Request) -> axum::respons
     }
 }
 
-struct Scene {
+struct Fixture {
     server: Server,
     downloads: Downloads,
     _directory: TempDir,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let header = br#"{"x": {"dtype": "BF16", "shape": [1000], "data_offsets": [0, 2000]}}"#;
         let mut weights = (header.len() as u64).to_le_bytes().to_vec();
@@ -130,15 +130,15 @@ impl Scene {
         }
     }
 
-    fn trouble(&self, change: impl FnOnce(&mut Trouble)) {
-        change(&mut self.server.trouble.lock().unwrap());
+    fn faults(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.server.faults.lock().unwrap());
     }
 
-    fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut *self.server.asked.lock().unwrap())
+    fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut *self.server.requests.lock().unwrap())
     }
 
-    /// One attempt: what went wrong, and how far it came.
+    /// Runs one attempt, and returns its result and the number of bytes.
     async fn pull(&self) -> (Result<Utf8PathBuf, PullError>, u64) {
         drop(rustls::crypto::ring::default_provider().install_default());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -154,19 +154,21 @@ impl Scene {
         );
         let progress = Progress::default();
         let pulling = async {
-            let found = survey(&"hf://owner/name".parse().unwrap(), &hub).await.unwrap();
+            let found = fetch_snapshot(&"hf://owner/name".parse().unwrap(), &hub)
+                .await
+                .unwrap();
             pull(&found, &hub, &self.downloads, &progress, |_| {}).await
         };
         let outcome = tokio::select! {
             outcome = pulling => outcome,
-            _ = serving.into_future() => unreachable!("it serves for ever"),
+            _ = serving.into_future() => unreachable!("the server does not stop"),
         };
         (outcome, progress.bytes().0)
     }
 
     async fn reason(&self) -> &'static str {
         let (outcome, _) = self.pull().await;
-        assert_eq!(self.downloads.list(), [], "half a model is none");
+        assert_eq!(self.downloads.list(), [], "an incomplete model is not listed");
         outcome.map(drop).unwrap_err().reason()
     }
 
@@ -197,63 +199,63 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_download_goes_on_where_it_was_cut() {
-    let scene = Scene::new();
-    scene.trouble(|trouble| trouble.cut = vec![900, 300]);
-    assert_eq!(scene.reason().await, "DownloadInterrupted");
-    assert_eq!(scene.reason().await, "DownloadInterrupted");
-    scene.is_whole().await;
-    assert_eq!(scene.asked(), ["", "bytes=300-", "bytes=900-"]);
+async fn continues_interrupted_download() {
+    let fixture = Fixture::new();
+    fixture.faults(|faults| faults.cut = vec![900, 300]);
+    assert_eq!(fixture.reason().await, "DownloadInterrupted");
+    assert_eq!(fixture.reason().await, "DownloadInterrupted");
+    fixture.is_whole().await;
+    assert_eq!(fixture.requests(), ["", "bytes=300-", "bytes=900-"]);
 }
 
 #[tokio::test]
-async fn a_busy_server_takes_nothing_away() {
-    let scene = Scene::new();
-    scene.trouble(|trouble| trouble.cut = vec![300]);
-    assert_eq!(scene.reason().await, "DownloadInterrupted");
-    scene.trouble(|trouble| trouble.busy = 1);
-    assert_eq!(scene.reason().await, "HubError");
-    scene.is_whole().await;
-    assert_eq!(scene.asked(), ["", "bytes=300-", "bytes=300-"]);
+async fn keeps_data_if_server_is_unavailable() {
+    let fixture = Fixture::new();
+    fixture.faults(|faults| faults.cut = vec![300]);
+    assert_eq!(fixture.reason().await, "DownloadInterrupted");
+    fixture.faults(|faults| faults.busy = 1);
+    assert_eq!(fixture.reason().await, "HubError");
+    fixture.is_whole().await;
+    assert_eq!(fixture.requests(), ["", "bytes=300-", "bytes=300-"]);
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_thrown_away() {
-    let scene = Scene::new();
-    scene.trouble(|trouble| trouble.corrupt = vec![500]);
-    assert_eq!(scene.reason().await, "DigestMismatch");
-    scene.is_whole().await;
-    assert_eq!(scene.asked(), ["", ""]);
-    // Also where the wrong byte came in an earlier attempt.
-    let scene = Scene::new();
-    scene.trouble(|trouble| {
-        trouble.corrupt = vec![500];
-        trouble.cut = vec![700];
+async fn discards_file_with_wrong_digest() {
+    let fixture = Fixture::new();
+    fixture.faults(|faults| faults.corrupt = vec![500]);
+    assert_eq!(fixture.reason().await, "DigestMismatch");
+    fixture.is_whole().await;
+    assert_eq!(fixture.requests(), ["", ""]);
+    // The wrong byte may be from an earlier attempt.
+    let fixture = Fixture::new();
+    fixture.faults(|faults| {
+        faults.corrupt = vec![500];
+        faults.cut = vec![700];
     });
-    assert_eq!(scene.reason().await, "DownloadInterrupted");
-    assert_eq!(scene.reason().await, "DigestMismatch");
-    scene.is_whole().await;
+    assert_eq!(fixture.reason().await, "DownloadInterrupted");
+    assert_eq!(fixture.reason().await, "DigestMismatch");
+    fixture.is_whole().await;
 }
 
 #[tokio::test]
-async fn a_server_without_ranges_begins_anew() {
-    let scene = Scene::new();
-    scene.trouble(|trouble| trouble.cut = vec![300]);
-    assert_eq!(scene.reason().await, "DownloadInterrupted");
-    scene.trouble(|trouble| trouble.ignores_ranges = true);
-    scene.is_whole().await;
-    assert_eq!(scene.asked(), ["", "bytes=300-"]);
+async fn restarts_file_if_server_ignores_ranges() {
+    let fixture = Fixture::new();
+    fixture.faults(|faults| faults.cut = vec![300]);
+    assert_eq!(fixture.reason().await, "DownloadInterrupted");
+    fixture.faults(|faults| faults.ignores_ranges = true);
+    fixture.is_whole().await;
+    assert_eq!(fixture.requests(), ["", "bytes=300-"]);
 }
 
 #[tokio::test]
-async fn what_is_longer_than_the_file_is_none_of_it() {
-    let scene = Scene::new();
-    scene.trouble(|trouble| trouble.cut = vec![300]);
-    assert_eq!(scene.reason().await, "DownloadInterrupted");
-    let found = scene
+async fn discards_partial_file_that_is_too_long() {
+    let fixture = Fixture::new();
+    fixture.faults(|faults| faults.cut = vec![300]);
+    assert_eq!(fixture.reason().await, "DownloadInterrupted");
+    let found = fixture
         .downloads
         .partial(&"hf://owner/name@c0ffee".parse().unwrap());
     std::fs::write(found.join("model.safetensors.partial"), vec![0; 9000]).unwrap();
-    scene.is_whole().await;
-    assert_eq!(scene.asked(), ["", ""]);
+    fixture.is_whole().await;
+    assert_eq!(fixture.requests(), ["", ""]);
 }

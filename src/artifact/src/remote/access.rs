@@ -1,4 +1,4 @@
-//! Where models are looked for, and in whose name.
+//! Address and credentials of the model hub.
 
 use std::fmt;
 
@@ -6,40 +6,40 @@ use reqwest::{Client, RequestBuilder, Url};
 
 use rooflet_base::environment::variable;
 
-/// Where models are looked for unless `HF_ENDPOINT` says otherwise.
+/// Default of `HF_ENDPOINT`.
 pub(super) const HUB: &str = "https://huggingface.co";
 
-/// The hub, and who asks.
+/// Address and credentials of a hub.
 #[derive(Clone)]
 pub struct HubAccess {
-    /// Without a user: it is in conditions and logs.
+    /// URL without credentials, because it appears in conditions and logs.
     pub endpoint: Url,
-    /// Sent to the endpoint and nowhere else.
+    /// Sent only to the endpoint.
     pub credentials: Option<Credentials>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     Token(String),
-    /// The endpoint with user and password.
+    /// Endpoint with user and password.
     Login(Url),
 }
 
-/// The environment does not say where a hub is, or who asks.
+/// Error in the environment variables of the hub.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHub {
-    /// Without user and password.
-    #[error("HF_ENDPOINT is `{0}`, and must be a URL such as {HUB}")]
+    /// Invalid endpoint, without credentials.
+    #[error("HF_ENDPOINT is `{0}` but must be a URL such as {HUB}")]
     Endpoint(String),
     #[error(
-        "HF_ENDPOINT has a user and HF_TOKEN a token, and a request carries one of the two: set only one of them"
+        "HF_ENDPOINT contains a user and HF_TOKEN is set, but a request has only one of them: remove one"
     )]
     TwoCredentials,
 }
 
 impl HubAccess {
-    /// A hub that nobody reaches.
-    pub fn nowhere() -> Self {
+    /// Returns an endpoint that refuses connections.
+    pub fn unreachable() -> Self {
         Self {
             endpoint: "http://127.0.0.1:9".parse().expect("a URL"),
             credentials: None,
@@ -47,7 +47,7 @@ impl HubAccess {
     }
 }
 
-/// What is no URL may hold a password all the same.
+/// Removes credentials from an invalid URL.
 fn without_user(endpoint: &str) -> String {
     match endpoint.rsplit_once('@') {
         Some((_, rest)) => format!("…@{rest}"),
@@ -56,7 +56,7 @@ fn without_user(endpoint: &str) -> String {
 }
 
 impl HubAccess {
-    /// As `HF_ENDPOINT` and `HF_TOKEN` say; empty ones say nothing.
+    /// Reads `HF_ENDPOINT` and `HF_TOKEN`. Empty variables count as unset.
     pub fn from_environment() -> Result<Self, InvalidHub> {
         let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned());
         Self::new(&endpoint, variable("HF_TOKEN"))
@@ -82,13 +82,13 @@ impl HubAccess {
         })
     }
 
-    /// A request for a URL below the endpoint, in the name of who asks.
+    /// Builds a request for a URL below the endpoint, with credentials.
     pub(crate) fn get(&self, client: &Client, url: &Url) -> RequestBuilder {
         match &self.credentials {
             None => client.get(url.clone()),
             Some(Credentials::Token(token)) => client.get(url.clone()).bearer_auth(token),
             Some(Credentials::Login(endpoint)) => {
-                // The client makes a header of the user.
+                // The client converts the user of the URL to a header.
                 let mut login = endpoint.clone();
                 login.set_path(url.path());
                 login.set_query(url.query());

@@ -13,18 +13,18 @@ use super::*;
 use rooflet_base::error::Chain;
 use rooflet_base::units::Bytes;
 
-/// A web server of a few files, and what it was asked for.
+/// Web server with a few files, which records requests.
 #[derive(Clone, Default)]
 struct Server {
     files: Arc<BTreeMap<String, Vec<u8>>>,
-    asked: Arc<Mutex<Vec<Asked>>>,
-    /// Answers every request with this.
-    refusal: Option<(StatusCode, &'static str)>,
+    requests: Arc<Mutex<Vec<RecordedRequest>>>,
+    /// Response to every request.
+    error: Option<(StatusCode, &'static str)>,
     ignores_ranges: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Asked {
+struct RecordedRequest {
     path: String,
     token: Option<String>,
     /// First and last byte.
@@ -41,12 +41,12 @@ async fn answer(State(server): State<Server>, request: Request) -> axum::respons
         (begin.parse().unwrap(), end.parse().unwrap())
     });
     let path = request.uri().path().to_owned();
-    server.asked.lock().unwrap().push(Asked {
+    server.requests.lock().unwrap().push(RecordedRequest {
         path: path.clone(),
         token: text(header::AUTHORIZATION),
         range,
     });
-    if let Some((status, code)) = server.refusal {
+    if let Some((status, code)) = server.error {
         return (status, [(ERROR_CODE, code)]).into_response();
     }
     let Some(file) = server.files.get(&path) else {
@@ -79,11 +79,11 @@ impl Server {
         }
     }
 
-    fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    fn requests(&self) -> Vec<RecordedRequest> {
+        self.requests.lock().unwrap().clone()
     }
 
-    /// Serves while `model` is read. `HOST` in it stands for the server.
+    /// Serves while `model` is read. `HOST` in its text is replaced by the server's address.
     async fn read(&self, model: &str, token: Option<&str>) -> Result<ModelFacts, String> {
         drop(rustls::crypto::ring::default_provider().install_default());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -96,7 +96,7 @@ impl Server {
         let serving = axum::serve(listener, Router::new().fallback(answer).with_state(self.clone()));
         tokio::select! {
             facts = facts(&model, &hub) => facts.map_err(|err| Chain(&err).to_string().replace(&host, "HOST")),
-            _ = serving.into_future() => unreachable!("it serves for ever"),
+            _ = serving.into_future() => unreachable!("the server does not stop"),
         }
     }
 }
@@ -105,7 +105,8 @@ const CONFIG: &[u8] = br#"{"model_type": "qwen3", "hidden_size": 64, "intermedia
     "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
     "max_position_embeddings": 512, "tie_word_embeddings": true}"#;
 
-/// A file of weights with one tensor of `rows` × 64 halves, and the length of its header.
+/// Creates a weight file with one tensor of `rows` × 64 half-precision values. Returns the length
+/// of its header, too.
 fn weights(tensor: &str, rows: usize) -> (Vec<u8>, usize) {
     let bytes = rows * 128;
     let header =
@@ -119,7 +120,7 @@ fn weights(tensor: &str, rows: usize) -> (Vec<u8>, usize) {
 const BASE: &str = "/owner/name/resolve";
 
 #[tokio::test]
-async fn headers_are_read_and_not_one_byte_of_a_tensor() {
+async fn reads_headers_but_no_tensor_data() {
     let (first, first_header) = weights("model.embed_tokens.weight", 100);
     let (second, second_header) = weights("model.layers.0.self_attn.q_proj.weight", 64);
     let index = json!({"metadata": {"total_size": 20_992}, "weight_map": {
@@ -139,9 +140,9 @@ async fn headers_are_read_and_not_one_byte_of_a_tensor() {
     assert_eq!(facts.weights.resident(), Bytes(128 * 164));
     assert_eq!(facts.parameters, 64 * 164);
 
-    let asked = server.asked();
+    let requests = server.requests();
     assert!(
-        asked
+        requests
             .iter()
             .all(|one| one.token.as_deref() == Some("Bearer secret"))
     );
@@ -149,18 +150,18 @@ async fn headers_are_read_and_not_one_byte_of_a_tensor() {
         ("model-1.safetensors", first_header),
         ("model-2.safetensors", second_header),
     ] {
-        let ranges: Vec<_> = asked
+        let ranges: Vec<_> = requests
             .iter()
             .filter(|one| one.path.ends_with(file))
             .map(|one| one.range)
             .collect();
         assert_eq!(ranges, [Some((0, 7)), Some((8, 7 + header))]);
     }
-    assert_eq!(asked.len(), 6, "{asked:?}");
+    assert_eq!(requests.len(), 6, "{requests:?}");
 }
 
 #[tokio::test]
-async fn an_index_that_was_left_behind_does_not_hide_the_weights() {
+async fn stale_index_does_not_hide_single_weight_file() {
     let (file, _) = weights("model.embed_tokens.weight", 100);
     let index = br#"{"weight_map": {"model.embed_tokens.weight": "model-1.safetensors"}}"#;
     let server = Server::of(&[
@@ -174,7 +175,7 @@ async fn an_index_that_was_left_behind_does_not_hide_the_weights() {
 }
 
 #[tokio::test]
-async fn a_directory_of_a_web_server_gets_no_token() {
+async fn sends_no_token_to_other_web_servers() {
     let (file, _) = weights("model.embed_tokens.weight", 100);
     let server = Server::of(&[
         ("/models/tiny/config.json", CONFIG),
@@ -182,18 +183,18 @@ async fn a_directory_of_a_web_server_gets_no_token() {
     ]);
     let facts = server.read("HOST/models/tiny/", Some("secret")).await.unwrap();
     assert_eq!(facts.weights.resident(), Bytes(12_800));
-    assert!(server.asked().iter().all(|one| one.token.is_none()));
+    assert!(server.requests().iter().all(|one| one.token.is_none()));
 }
 
 #[tokio::test]
-async fn without_weights_the_configuration_is_all() {
+async fn facts_derive_from_configuration_without_weights() {
     let server = Server::of(&[(&format!("{BASE}/main/config.json"), CONFIG)]);
     let facts = server.read("hf://owner/name", None).await.unwrap();
     assert_eq!(facts.source, rooflet_model::facts::WeightsSource::Config);
 }
 
 #[tokio::test]
-async fn refusals_say_what_to_do() {
+async fn errors_contain_a_remedy() {
     for (status, code, expect) in [
         (
             StatusCode::UNAUTHORIZED,
@@ -223,11 +224,11 @@ async fn refusals_say_what_to_do() {
         (
             StatusCode::TOO_MANY_REQUESTS,
             "",
-            "HOST/owner/name/resolve/main/config.json: the server answers 429 Too Many Requests",
+            "HOST/owner/name/resolve/main/config.json: the server responded with 429 Too Many Requests",
         ),
     ] {
         let server = Server {
-            refusal: Some((status, code)),
+            error: Some((status, code)),
             ..Server::default()
         };
         assert_eq!(server.read("hf://owner/name", None).await.unwrap_err(), expect);
@@ -235,7 +236,7 @@ async fn refusals_say_what_to_do() {
 }
 
 #[tokio::test]
-async fn servers_that_misbehave_are_told() {
+async fn errors_describe_invalid_responses() {
     let (file, _) = weights("model.embed_tokens.weight", 100);
     let path = "/m/model.safetensors";
     let server = Server {
@@ -244,14 +245,14 @@ async fn servers_that_misbehave_are_told() {
     };
     let message = server.read("HOST/m", None).await.unwrap_err();
     assert!(
-        message.starts_with("HOST/m/model.safetensors: the server sends whole files only"),
+        message.starts_with("HOST/m/model.safetensors: the server does not support range requests"),
         "{message}"
     );
 
     let cut = Server::of(&[("/m/config.json", CONFIG), (path, &file[..300])]);
     let message = cut.read("HOST/m", None).await.unwrap_err();
     assert!(
-        message.contains("model.safetensors: not a safetensors file, or cut short"),
+        message.contains("model.safetensors: not a safetensors file, or truncated"),
         "{message}"
     );
 
@@ -265,9 +266,9 @@ async fn servers_that_misbehave_are_told() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_so() {
+async fn error_names_unreachable_host() {
     drop(rustls::crypto::ring::default_provider().install_default());
-    // A port that was free a moment ago.
+    // Port that was free before.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -275,24 +276,24 @@ async fn nobody_there_is_said_so() {
         endpoint: endpoint.parse().unwrap(),
         credentials: None,
     };
-    for (model, says) in [
+    for (model, expected) in [
         (
             "hf://owner/name".to_owned(),
             "127.0.0.1 cannot be reached; is this machine offline? A mirror can be named in HF_ENDPOINT",
         ),
-        // Of another server there is no mirror.
+        // Another server has no mirror.
         (
             format!("{endpoint}/m"),
             "127.0.0.1 cannot be reached; is this machine offline, or the host of the URL misspelt?",
         ),
     ] {
         let err = facts(&model.parse().unwrap(), &hub).await.unwrap_err();
-        assert_eq!(err.to_string(), says);
+        assert_eq!(err.to_string(), expected);
     }
 }
 
 #[test]
-fn names_of_remote_models() {
+fn parses_remote_models() {
     let check = |text: &str, expect: &str| {
         let got = match text.parse::<RemoteModel>() {
             Ok(model) => format!("{model} = {}", model.name()),
@@ -313,7 +314,7 @@ fn names_of_remote_models() {
 }
 
 #[test]
-fn a_token_is_not_printed() {
+fn debug_output_hides_token() {
     let hub = HubAccess {
         endpoint: HUB.parse().unwrap(),
         credentials: Some(Credentials::Token("secret".to_owned())),
@@ -322,7 +323,7 @@ fn a_token_is_not_printed() {
 }
 
 #[test]
-fn a_password_of_the_endpoint_is_sent_and_not_told() {
+fn sends_but_never_prints_password_of_endpoint() {
     let hub = HubAccess::new("https://me:p%40ss@mirror:8443/hub", None).unwrap();
     assert_eq!(hub.endpoint.as_str(), "https://mirror:8443/hub");
     assert!(!format!("{hub:?}").contains("ss@"), "{hub:?}");
@@ -337,7 +338,7 @@ fn a_password_of_the_endpoint_is_sent_and_not_told() {
 }
 
 #[tokio::test]
-async fn headers_have_a_bound_together() {
+async fn total_size_of_headers_is_limited() {
     drop(rustls::crypto::ring::default_provider().install_default());
     let (file, _) = weights("model.embed_tokens.weight", 1);
     let server = Server::of(&[("/config.json", CONFIG), ("/model.safetensors", &file)]);
@@ -347,14 +348,14 @@ async fn headers_have_a_bound_together() {
             .parse()
             .unwrap(),
     );
-    let hub = HubAccess::nowhere();
+    let hub = HubAccess::unreachable();
     let mut remote = Remote::new(&model, &hub).unwrap();
-    // Of other files.
+    // Size of headers of other files.
     remote.header_bytes = AtomicU64::new(MAX_HEADERS_BYTES - 10);
     let serving = axum::serve(listener, Router::new().fallback(answer).with_state(server));
     let read = tokio::select! {
         read = remote.checkpoint() => read,
-        _ = serving.into_future() => unreachable!("it serves for ever"),
+        _ = serving.into_future() => unreachable!("the server does not stop"),
     };
     assert!(
         matches!(read, Err(ReadRemoteError::TooManyHeaders { .. })),

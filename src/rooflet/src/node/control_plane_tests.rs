@@ -110,7 +110,7 @@ impl Fixture {
         let config = ControllerConfig {
             identity: identity.to_owned(),
             reserve_node_failures: 0,
-            hub: HubAccess::nowhere(),
+            hub: HubAccess::unreachable(),
         };
         controller::run(
             config,

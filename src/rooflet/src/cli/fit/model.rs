@@ -38,7 +38,7 @@ pub(in crate::cli) fn load(model: &str, quantization: Option<WeightFormat>) -> R
         );
         return Err(Failure::new(ExitStatus::Usage, err));
     }
-    if RemoteModel::is_meant_by(model) {
+    if RemoteModel::matches(model) {
         return block_on(remote_model(model));
     }
     let path = Utf8Path::new(model);
@@ -70,7 +70,9 @@ fn named(name: &str, quantization: Option<WeightFormat>) -> Result<NamedModel, F
             let err = anyhow::Error::new(err).context(format!("file or directory `{name}` does not exist"));
             Failure::new(ExitStatus::Config, err)
         }
-        LibraryError::OtherFormat { .. } => Failure::new(ExitStatus::Usage, anyhow!("--quantization: {err}")),
+        LibraryError::ConflictingFormat { .. } => {
+            Failure::new(ExitStatus::Usage, anyhow!("--quantization: {err}"))
+        }
         LibraryError::UnknownModel { .. } | LibraryError::UnknownFormat { .. } => {
             Failure::new(ExitStatus::Usage, anyhow::Error::new(err))
         }
