@@ -1,4 +1,4 @@
-//! The server's own certificate authorities, each one key, one certificate, one file.
+//! Certificate authorities of the server. Each has one key, one certificate and one file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use time::OffsetDateTime;
 use super::private_file::{self, WriteFileError};
 use rooflet_base::clock::Clock;
 
-/// A new authority means a new kubeconfig for every client, so no moment is right to change it
-/// unasked. To change it, remove its file.
+/// Lifetime of an authority. It is never replaced automatically, because every client would need a
+/// new kubeconfig. To replace it, remove its file.
 const LIFETIME: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-/// Clocks of two machines never agree exactly.
+/// Tolerance for clocks of different machines.
 const BACKDATED: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, thiserror::Error)]
@@ -25,26 +25,26 @@ pub enum OpenAuthorityError {
     #[error("reading `{}`", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "`{}` does not hold a certificate authority ({detail}); restore it from a backup, or remove it \
-         to get a new one, which every client then needs a new kubeconfig for",
+        "`{}` is not a certificate authority ({detail}); restore it from a backup, or remove it to create a \
+         new one, after which every client needs a new kubeconfig",
         path.display()
     )]
     Invalid { path: PathBuf, detail: String },
-    #[error("making a certificate authority")]
+    #[error("creating a certificate authority")]
     Generate(#[source] rcgen::Error),
     #[error("saving the certificate authority")]
     Write(#[source] WriteFileError),
 }
 
-/// Whom an authority vouches for. Each has one of its own, so that what may sign users or nodes
-/// cannot pretend to be the server.
+/// Purpose of an authority. Each has a separate key, so that a signer of user or node certificates
+/// cannot impersonate the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthorityKind {
-    /// The server, to its clients.
+    /// Signs serving certificates of the server.
     Serving,
-    /// Clients, to the server.
+    /// Signs client certificates of users and nodes.
     Client,
-    /// Nodes, to who connects to their agents.
+    /// Signs serving certificates of agents.
     Node,
 }
 
@@ -66,7 +66,7 @@ impl AuthorityKind {
     }
 }
 
-/// Signs certificates.
+/// Certificate authority with its key.
 pub struct Authority {
     certificate: CertificateDer<'static>,
     certificate_pem: String,
@@ -74,14 +74,14 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// The authority kept in `directory`, made on first use.
+    /// Reads the authority in `directory`, or creates it.
     pub fn open(directory: &Path, kind: AuthorityKind, clock: &Clock) -> Result<Self, OpenAuthorityError> {
         let path = directory.join(kind.file());
-        let kept = private_file::read(&path).map_err(|source| OpenAuthorityError::Read {
+        let stored = private_file::read(&path).map_err(|source| OpenAuthorityError::Read {
             path: path.clone(),
             source,
         })?;
-        if let Some(pem) = kept {
+        if let Some(pem) = stored {
             return Self::parse(&pem).map_err(|detail| OpenAuthorityError::Invalid { path, detail });
         }
         let (pem, authority) = Self::generate(kind, clock.now()).map_err(OpenAuthorityError::Generate)?;
@@ -89,7 +89,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// What the other side trusts.
+    /// Certificate for the trust store of clients.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
@@ -106,7 +106,8 @@ impl Authority {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
-        // Its own name each time: a client that trusts another one says so, not "bad signature".
+        // A unique name, so that clients of another authority report an unknown issuer instead of a
+        // bad signature.
         params
             .distinguished_name
             .push(DnType::CommonName, format!("{}@{}", kind.name(), now.as_second()));
@@ -141,7 +142,7 @@ impl Authority {
         let issuer =
             Issuer::from_ca_cert_der(&certificate, key).map_err(|err| format!("certificate: {err}"))?;
         if !issuer.key_usages().contains(&KeyUsagePurpose::KeyCertSign) {
-            return Err("certificate: it may not sign others".to_owned());
+            return Err("certificate: its key usage does not include certificate signing".to_owned());
         }
         let (begin, end) = ("-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----");
         let start = pem.find(begin).ok_or("certificate: missing")?;
@@ -155,7 +156,7 @@ impl Authority {
     }
 }
 
-/// From a little before `now`, for `lifetime`.
+/// Validity from shortly before `now`, for `lifetime`.
 pub(super) fn validity(now: Timestamp, lifetime: Duration) -> (OffsetDateTime, OffsetDateTime) {
     let now = OffsetDateTime::from_unix_timestamp(now.as_second()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     (now - BACKDATED, now + lifetime)

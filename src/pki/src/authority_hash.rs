@@ -1,5 +1,5 @@
-//! An authority that is known by its hash alone: how a machine that has nothing but one line of
-//! text recognises the server that the line is from.
+//! Authority pinned by its hash: a joining machine with one line of text verifies the server that
+//! issued the line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,13 +23,13 @@ const BYTES: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AuthorityHash([u8; BYTES]);
 
-/// What is no hash.
+/// Error: the text is not a hash.
 #[derive(Debug, thiserror::Error)]
-#[error("a hash is {PREFIX} and 64 hexadecimal digits; `rooflet token create` prints it")]
+#[error("a hash consists of {PREFIX} and 64 hexadecimal digits; `rooflet token create` prints it")]
 pub struct ParseAuthorityHashError;
 
 impl AuthorityHash {
-    /// Of a certificate in DER; `None`: it is none.
+    /// Hashes a certificate in DER; `None` if it is invalid.
     pub fn of(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         Some(Self(Sha256::digest(certificate.public_key().raw).into()))
@@ -66,8 +66,8 @@ impl fmt::Debug for AuthorityHash {
     }
 }
 
-/// Trusts a server that shows the authority of that hash, and whose own certificate that authority
-/// signed for its name.
+/// Verifier that accepts a server if its chain contains the authority with this hash, and if that
+/// authority signed the server's certificate for its name.
 #[derive(Debug)]
 pub(super) struct Discovery {
     hash: AuthorityHash,
@@ -82,7 +82,7 @@ impl Discovery {
         })
     }
 
-    /// For one handshake.
+    /// Returns the TLS configuration of one handshake.
     pub(super) fn client_config(self: &Arc<Self>) -> Result<ClientConfig, rustls::Error> {
         Ok(ClientConfig::builder_with_provider(super::crypto())
             .with_safe_default_protocol_versions()?
@@ -91,7 +91,7 @@ impl Discovery {
             .with_no_client_auth())
     }
 
-    /// The authority, once a handshake has succeeded.
+    /// Returns the authority after a successful handshake.
     pub(super) fn authority(&self) -> Option<CertificateDer<'static>> {
         lock(&self.found).clone()
     }
@@ -106,9 +106,9 @@ impl ServerCertVerifier for Discovery {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let is_it = |certificate: &&CertificateDer<'_>| AuthorityHash::of(certificate) == Some(self.hash);
-        let authority = rest.iter().find(is_it).ok_or_else(|| {
-            rustls::Error::General("the server's authority is not the one that --ca-hash names".to_owned())
+        let matches = |certificate: &&CertificateDer<'_>| AuthorityHash::of(certificate) == Some(self.hash);
+        let authority = rest.iter().find(matches).ok_or_else(|| {
+            rustls::Error::General("the server's authority does not match --ca-hash".to_owned())
         })?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_is_read_as_it_is_written() {
+    fn parses_its_display_format() {
         let text = format!("sha256:{}", "0a".repeat(32));
         let hash: AuthorityHash = text.parse().expect("a hash");
         assert_eq!(hash.to_string(), text);

@@ -1,5 +1,5 @@
-//! What lets a new node ask for its certificate: Kubernetes' bootstrap tokens, `ID.SECRET`, kept as
-//! Secrets.
+//! Kubernetes bootstrap tokens, `ID.SECRET`, with which a new node requests its certificate. They
+//! are stored as Secrets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,46 +7,46 @@ use std::str::FromStr;
 use rand::TryRngCore as _;
 use rand::rngs::OsRng;
 
-/// Where the Secrets of tokens lie.
+/// Namespace of the token Secrets.
 pub const TOKEN_NAMESPACE: &str = "kube-system";
-/// Their type.
+/// Type of the token Secrets.
 pub const TOKEN_SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
-/// What their names begin with; the token's id follows.
+/// Name prefix of the token Secrets. The token's id follows.
 pub const TOKEN_SECRET_PREFIX: &str = "bootstrap-token-";
 
 const ID_CHARACTERS: usize = 6;
 const SECRET_CHARACTERS: usize = 16;
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
-/// The secret part is never shown but by [`Self::reveal`].
+/// Bootstrap token. Only [`Self::reveal`] and [`Self::secret`] show the secret part.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BootstrapToken {
     id: String,
     secret: String,
 }
 
-/// What is no token.
+/// Error: the text is not a bootstrap token.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "a token is {ID_CHARACTERS} and {SECRET_CHARACTERS} lower-case letters and digits with a dot between; `rooflet token create` prints one"
+    "a token consists of {ID_CHARACTERS} and {SECRET_CHARACTERS} lower-case letters and digits, separated by a dot; `rooflet token create` prints one"
 )]
 pub struct ParseBootstrapTokenError;
 
 impl BootstrapToken {
-    /// A new one, by the operating system's random numbers.
-    pub fn draw() -> Result<Self, rand::rand_core::OsError> {
+    /// Generates a token with the operating system's random numbers.
+    pub fn generate() -> Result<Self, rand::rand_core::OsError> {
         Ok(Self {
-            id: draw(ID_CHARACTERS)?,
-            secret: draw(SECRET_CHARACTERS)?,
+            id: random_text(ID_CHARACTERS)?,
+            secret: random_text(SECRET_CHARACTERS)?,
         })
     }
 
-    /// Public: it names the Secret.
+    /// Public part of the token, which is also part of the Secret's name.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The Secret that makes it good.
+    /// Name of the token's Secret.
     pub fn secret_name(&self) -> String {
         format!("{TOKEN_SECRET_PREFIX}{}", self.id)
     }
@@ -55,21 +55,21 @@ impl BootstrapToken {
         &self.secret
     }
 
-    /// As it is sent.
+    /// Returns the complete token, to be sent.
     pub fn reveal(&self) -> String {
         format!("{}.{}", self.id, self.secret)
     }
 }
 
-/// Characters that are all as likely.
-fn draw(count: usize) -> Result<String, rand::rand_core::OsError> {
-    let fair = (u8::MAX as usize + 1) / ALPHABET.len() * ALPHABET.len();
+/// Generates characters with equal probability.
+fn random_text(count: usize) -> Result<String, rand::rand_core::OsError> {
+    let limit = (u8::MAX as usize + 1) / ALPHABET.len() * ALPHABET.len();
     let mut text = String::with_capacity(count);
     while text.len() < count {
         let mut bytes = [0; SECRET_CHARACTERS];
         OsRng.try_fill_bytes(&mut bytes)?;
-        let drawn = bytes.into_iter().map(usize::from).filter(|byte| *byte < fair);
-        let letters = drawn.map(|byte| char::from(ALPHABET[byte % ALPHABET.len()]));
+        let random = bytes.into_iter().map(usize::from).filter(|byte| *byte < limit);
+        let letters = random.map(|byte| char::from(ALPHABET[byte % ALPHABET.len()]));
         text.extend(letters.take(count - text.len()));
     }
     Ok(text)
@@ -103,12 +103,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_kubernetes_and_never_shown() {
-        let drawn = BootstrapToken::draw().expect("random numbers");
-        let read: BootstrapToken = drawn.reveal().parse().expect("a token");
-        assert_eq!(read, drawn);
-        assert!(!format!("{drawn:?}").contains(drawn.secret()));
-        assert_ne!(drawn, BootstrapToken::draw().expect("random numbers"));
+    fn parses_kubernetes_format_and_hides_secret() {
+        let token = BootstrapToken::generate().expect("random numbers");
+        let read: BootstrapToken = token.reveal().parse().expect("a token");
+        assert_eq!(read, token);
+        assert!(!format!("{token:?}").contains(token.secret()));
+        assert_ne!(token, BootstrapToken::generate().expect("random numbers"));
         for wrong in [
             "",
             "abcdef",

@@ -1,8 +1,7 @@
-//! Requests for certificates (PKCS #10), read and proven to come from the holder of their key, and
-//! the certificates that an authority makes of them.
+//! Certificate signing requests (PKCS #10), with proof of possession of their key, and the
+//! certificates that an authority issues for them.
 //!
-//! Of a request only subject, names and key are taken over: what the certificate may be used for,
-//! and for how long, says who signs it.
+//! Only subject, names and key are taken from a request. The signer determines usages and lifetime.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,71 +22,71 @@ use x509_parser::x509::X509Name;
 
 use super::authority::{Authority, validity};
 
-/// As many as a serial number may have without being read as negative.
+/// Length of a serial number in bytes.
 const SERIAL_BYTES: usize = 16;
 const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 const COMMON_NAME: [u64; 4] = [2, 5, 4, 3];
 
-/// Why bytes are no request that could be signed.
+/// Error of parsing a request.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadRequestError {
     #[error("PEM block type must be CERTIFICATE REQUEST")]
     NotPem,
-    #[error("the certificate request cannot be read: {0}")]
+    #[error("the certificate request is invalid: {0}")]
     Malformed(String),
-    #[error("the signature is not that of the request's key: {0}")]
+    #[error("the signature does not match the request's key: {0}")]
     Signature(String),
 }
 
-/// Why an authority made no certificate of a request.
+/// Error of signing a request.
 #[derive(Debug, thiserror::Error)]
 pub enum SignRequestError {
-    #[error("the subject names {0} more than once; certificates here have each attribute once")]
+    #[error("the subject contains {0} more than once, which is not supported")]
     Repeated(&'static str),
-    #[error("the key is of a kind that is not signed here; use ECDSA (P-256 or P-384), Ed25519 or RSA")]
+    #[error("the type of the key is not supported; use ECDSA (P-256 or P-384), Ed25519 or RSA")]
     Key(#[source] rcgen::Error),
-    #[error("a name cannot stand in a certificate")]
+    #[error("a name is not valid in a certificate")]
     Name(#[source] rcgen::Error),
-    #[error("drawing a serial number")]
+    #[error("generating a serial number")]
     Random(#[source] rand::rand_core::OsError),
     #[error("signing the certificate")]
     Sign(#[source] rcgen::Error),
 }
 
-/// Alternative names that a request asks for.
+/// Subject alternative names of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AlternativeNames {
     pub dns: Vec<String>,
     pub ips: Vec<IpAddr>,
     pub emails: Vec<String>,
     pub uris: Vec<String>,
-    /// Names of any other kind.
+    /// Number of names of other types.
     pub others: usize,
 }
 
-/// A request whose signature is right.
+/// Request with a verified signature.
 #[derive(Debug, Clone)]
 pub struct CertificateRequest {
     pub organizations: Vec<String>,
-    /// Empty where the subject has none; of several the last one, as everywhere here.
+    /// Last common name of the subject; empty if there is none.
     pub common_name: String,
     pub names: AlternativeNames,
     /// All attributes of the subject, in order.
     subject: Vec<(Vec<u64>, String)>,
-    /// The key, as SubjectPublicKeyInfo in DER.
+    /// Public key as SubjectPublicKeyInfo in DER.
     key: Vec<u8>,
 }
 
-/// What a certificate is good for, and until when at most.
+/// Usages and maximum lifetime of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
+pub struct SigningPolicy {
     pub key_usages: Vec<KeyUsagePurpose>,
     pub extended_key_usages: Vec<ExtendedKeyUsagePurpose>,
     pub lifetime: Duration,
 }
 
 impl CertificateRequest {
-    /// Reads the first PEM block.
+    /// Parses the first PEM block.
     pub fn from_pem(pem: &[u8]) -> Result<Self, ReadRequestError> {
         let (kind, der) =
             <(SectionKind, Vec<u8>)>::from_pem_slice(pem).map_err(|_| ReadRequestError::NotPem)?;
@@ -98,18 +97,18 @@ impl CertificateRequest {
         let (rest, request) = X509CertificationRequest::from_der(&der)
             .map_err(|err| ReadRequestError::Malformed(err.to_string()))?;
         if !rest.is_empty() {
-            return Err(malformed("there is something behind it"));
+            return Err(malformed("data follows the request"));
         }
         request
             .verify_signature()
             .map_err(|err| ReadRequestError::Signature(err.to_string()))?;
         let info = &request.certification_request_info;
-        let subject = attributes(&info.subject).ok_or_else(|| malformed("its subject is no text"))?;
+        let subject = attributes(&info.subject).ok_or_else(|| malformed("its subject is not text"))?;
         let mut names = AlternativeNames::default();
         for extension in request.requested_extensions().into_iter().flatten() {
-            // All other extensions are not taken over.
-            if let ParsedExtension::SubjectAlternativeName(asked) = extension {
-                for name in &asked.general_names {
+            // All other extensions are ignored.
+            if let ParsedExtension::SubjectAlternativeName(requested) = extension {
+                for name in &requested.general_names {
                     names.add(name).ok_or_else(|| malformed("an alternative name"))?;
                 }
             } else if let ParsedExtension::ParseError { .. } = extension {
@@ -117,8 +116,8 @@ impl CertificateRequest {
             }
         }
         let all = |oid: [u64; 4]| {
-            let of_it = subject.iter().filter(move |(own, _)| *own == oid);
-            of_it.map(|(_, text)| text.clone())
+            let matching = subject.iter().filter(move |(own, _)| *own == oid);
+            matching.map(|(_, text)| text.clone())
         };
         Ok(Self {
             organizations: all(ORGANIZATION).collect(),
@@ -129,7 +128,7 @@ impl CertificateRequest {
         })
     }
 
-    /// Whether the subject is organizations and a common name alone.
+    /// Returns true if the subject consists of organizations and one common name.
     pub fn subject_is_plain(&self) -> bool {
         self.subject.len() == self.organizations.len() + 1 && !self.common_name.is_empty()
     }
@@ -186,7 +185,7 @@ impl AlternativeNames {
     }
 }
 
-/// `None` where an attribute is no text.
+/// Returns `None` if an attribute is not text.
 fn attributes(name: &X509Name<'_>) -> Option<Vec<(Vec<u64>, String)>> {
     name.iter_attributes()
         .map(|attribute| {
@@ -197,12 +196,12 @@ fn attributes(name: &X509Name<'_>) -> Option<Vec<(Vec<u64>, String)>> {
 }
 
 impl Authority {
-    /// A certificate in PEM, for the request's subject, DNS names, addresses and key. It begins a
-    /// little before `now` and ends with the authority's own at the latest.
+    /// Issues a certificate in PEM for the request's subject, DNS names, addresses and key. It is
+    /// valid from shortly before `now`, and ends with the authority's certificate at the latest.
     pub fn sign(
         &self,
         request: &CertificateRequest,
-        grant: &Grant,
+        policy: &SigningPolicy,
         now: Timestamp,
     ) -> Result<String, SignRequestError> {
         let key = SubjectPublicKeyInfo::from_der(&request.key).map_err(SignRequestError::Key)?;
@@ -216,10 +215,10 @@ impl Authority {
         params.distinguished_name = request.distinguished_name()?;
         params.subject_alt_names = request.names.to_sign()?;
         params.is_ca = IsCa::ExplicitNoCa;
-        params.key_usages.clone_from(&grant.key_usages);
-        params.extended_key_usages.clone_from(&grant.extended_key_usages);
+        params.key_usages.clone_from(&policy.key_usages);
+        params.extended_key_usages.clone_from(&policy.extended_key_usages);
         params.use_authority_key_identifier_extension = true;
-        (params.not_before, params.not_after) = validity(now, grant.lifetime);
+        (params.not_before, params.not_after) = validity(now, policy.lifetime);
         if let Some(end) = end_of(self.certificate())
             .and_then(|end| time::OffsetDateTime::from_unix_timestamp(end.as_second()).ok())
         {
@@ -232,18 +231,18 @@ impl Authority {
     }
 }
 
-/// When a certificate ends.
+/// Returns the end of a certificate's validity.
 fn end_of(certificate: &[u8]) -> Option<Timestamp> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
 }
 
-/// When the first of the certificates ends; `None` if it cannot be read.
+/// Returns the end of the first certificate's validity; `None` if it is invalid.
 pub fn end_of_certificate(pem: &[u8]) -> Option<Timestamp> {
     end_of(&CertificateDer::from_pem_slice(pem).ok()?)
 }
 
-/// Checks that text holds certificates in PEM and no other block. The error says what is wrong.
+/// Checks that a text consists of certificates in PEM. The error describes the problem.
 pub fn check_certificates(pem: &[u8]) -> Result<(), String> {
     let mut has_any = false;
     for block in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
@@ -253,7 +252,7 @@ pub fn check_certificates(pem: &[u8]) -> Result<(), String> {
         }
         let (rest, _) = X509Certificate::from_der(&der).map_err(|err| err.to_string())?;
         if !rest.is_empty() {
-            return Err("there is something behind a certificate".to_owned());
+            return Err("data follows a certificate".to_owned());
         }
         has_any = true;
     }

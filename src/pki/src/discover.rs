@@ -1,5 +1,4 @@
-//! The first contact with a server of which nothing is known but its address and the hash of its
-//! authority.
+//! First connection to a server, of which only the address and the hash of the authority are known.
 
 use std::io;
 use std::sync::Arc;
@@ -12,16 +11,16 @@ use tokio_rustls::TlsConnector;
 
 use super::authority_hash::{AuthorityHash, Discovery};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_PORT: u16 = 443;
 
-/// Why the server is not the one that was meant, or cannot be asked.
+/// Error: the server is unreachable or not authentic.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
-    #[error("`{0}` is no server's URL: write https://HOST:PORT")]
+    #[error("`{0}` is not a server URL: use https://HOST:PORT")]
     Url(String),
     #[error(
-        "nobody answers at {address}; a server listens on loopback unless `--listen` says otherwise, such as 0.0.0.0:7443"
+        "no server responds at {address}; a server listens only on loopback unless started with `--listen`, for example 0.0.0.0:7443"
     )]
     Connect {
         address: String,
@@ -29,7 +28,7 @@ pub enum DiscoverError {
         err: io::Error,
     },
     #[error(
-        "{address} is not to be trusted; the server's own certificate is for the addresses of its machine and what `--tls-san` adds"
+        "the certificate of {address} is not trusted; a server's certificate is valid for the addresses of its machine and for names added with `--tls-san`"
     )]
     Handshake {
         address: String,
@@ -40,17 +39,17 @@ pub enum DiscoverError {
     Tls(#[from] rustls::Error),
 }
 
-/// A server that has shown the right authority.
+/// Authenticated server.
 pub struct Discovered {
-    /// `https://HOST:PORT`
+    /// URL of the form `https://HOST:PORT`.
     pub url: Uri,
-    /// In DER.
+    /// Certificate in DER.
     pub authority: CertificateDer<'static>,
-    /// This machine, as the server's network sees it.
+    /// Address of this machine in the connection.
     pub own_address: std::net::IpAddr,
 }
 
-/// Asks who is there.
+/// Connects to the server and verifies its authority.
 pub async fn discover(server: &str, hash: AuthorityHash) -> Result<Discovered, DiscoverError> {
     let wrong = || DiscoverError::Url(server.to_owned());
     let url: Uri = server.parse().map_err(|_| wrong())?;
@@ -67,25 +66,25 @@ pub async fn discover(server: &str, hash: AuthorityHash) -> Result<Discovered, D
     let late = || {
         io::Error::new(
             io::ErrorKind::TimedOut,
-            format!("no answer in {} s", PATIENCE.as_secs()),
+            format!("no response within {} s", TIMEOUT.as_secs()),
         )
     };
-    let connecting = tokio::time::timeout(PATIENCE, TcpStream::connect((host, port))).await;
+    let connecting = tokio::time::timeout(TIMEOUT, TcpStream::connect((host, port))).await;
     let unreachable = |err| DiscoverError::Connect {
         address: address.clone(),
         err,
     };
     let stream = connecting.unwrap_or_else(|_| Err(late())).map_err(unreachable)?;
     let own_address = stream.local_addr().map_err(unreachable)?.ip();
-    let shaking = tokio::time::timeout(PATIENCE, connector.connect(name, stream)).await;
+    let handshake = tokio::time::timeout(TIMEOUT, connector.connect(name, stream)).await;
     let distrusted = |err| DiscoverError::Handshake {
         address: address.clone(),
         err,
     };
-    drop(shaking.unwrap_or_else(|_| Err(late())).map_err(distrusted)?);
-    let unseen = || distrusted(io::Error::other("it showed no authority"));
+    drop(handshake.unwrap_or_else(|_| Err(late())).map_err(distrusted)?);
+    let missing = || distrusted(io::Error::other("the server sent no authority"));
     Ok(Discovered {
-        authority: discovery.authority().ok_or_else(unseen)?,
+        authority: discovery.authority().ok_or_else(missing)?,
         url: format!("https://{address}").parse().map_err(|_| wrong())?,
         own_address,
     })

@@ -1,5 +1,5 @@
-//! The kubeconfig file: where the server is, whom to trust, what to say. Its own file, with one
-//! context; somebody else's is never touched.
+//! Kubeconfig file with one context: the server, its authority and the user's credentials.
+//! Kubeconfig files of other tools are never modified.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use rooflet_base::file;
 use rooflet_base::yaml;
 use rooflet_base::yaml::YamlError;
 
-/// Of its cluster, its user and its context.
+/// Name of cluster, user and context.
 pub const NAME: &str = "rooflet";
 
 #[derive(Debug, thiserror::Error)]
@@ -23,8 +23,8 @@ pub enum WriteKubeconfigError {
     #[error("reading `{}`", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "`{}` is not a kubeconfig that rooflet wrote ({what}); it was left alone; name a file of its own, \
-         and join them with KUBECONFIG=first:second",
+        "`{}` was not written by rooflet ({what}) and is unchanged; choose another file, \
+         and merge both with KUBECONFIG=first:second",
         path.display()
     )]
     Foreign { path: PathBuf, what: String },
@@ -34,29 +34,29 @@ pub enum WriteKubeconfigError {
     Write(#[source] WriteFileError),
 }
 
-/// What its user shows.
+/// Credentials of the user.
 #[derive(Clone, Copy)]
 pub enum Credentials<'a> {
-    /// The administrator's.
+    /// Token of the administrator.
     Token(&'a Token),
-    /// A certificate and its key, in PEM.
+    /// Certificate and key in PEM.
     Certificate { certificate: &'a str, key: &'a str },
 }
 
-/// Writes the kubeconfig of a user of `server` (an `https://` URL), whose authority's certificate
-/// is in PEM.
+/// Writes the kubeconfig of a user of `server` (an `https://` URL). `authority` is a certificate in
+/// PEM.
 pub fn write(
     path: &Path,
     server: &str,
     authority: &str,
     credentials: Credentials<'_>,
 ) -> Result<(), WriteKubeconfigError> {
-    // Not as a secret of ours: if it is somebody else's, its permissions are too.
-    let kept = file::if_there(fs::read_to_string(path)).map_err(|source| WriteKubeconfigError::Read {
+    // Do not restrict the permissions of a file that another tool wrote.
+    let existing = file::if_there(fs::read_to_string(path)).map_err(|source| WriteKubeconfigError::Read {
         path: path.to_owned(),
         source,
     })?;
-    if let Some(what) = kept.as_deref().and_then(foreign) {
+    if let Some(what) = existing.as_deref().and_then(foreign) {
         return Err(WriteKubeconfigError::Foreign {
             path: path.to_owned(),
             what,
@@ -84,7 +84,7 @@ pub fn write(
     private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
 }
 
-/// What in an existing file is not ours to replace.
+/// Returns the reason why an existing file must not be replaced.
 fn foreign(text: &str) -> Option<String> {
     if text.trim().is_empty() {
         return None;

@@ -6,7 +6,9 @@
 //!
 //! Invariants:
 //! - Files are readable by their owner only, and each is written completely or not at all.
-//! - Serving certificates lie in memory only. They are created at each start and renewed before they expire.
+//! - Serving certificates are only in memory. They are created at each start and renewed before
+//!   they
+//!   expire.
 
 mod authority;
 mod authority_hash;
@@ -24,7 +26,8 @@ pub use authority::{Authority, AuthorityKind, OpenAuthorityError};
 pub use authority_hash::AuthorityHash;
 pub use bootstrap_token::{BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE};
 pub use certificate_request::{
-    AlternativeNames, CertificateRequest, Grant, SignRequestError, check_certificates, end_of_certificate,
+    AlternativeNames, CertificateRequest, SignRequestError, SigningPolicy, check_certificates,
+    end_of_certificate,
 };
 pub use discover::{DiscoverError, discover};
 pub use node::{NODE_USER_PREFIX, NODES_GROUP, NodeCertificate, NodeRequest};
@@ -38,16 +41,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls::crypto::CryptoProvider;
 
-/// Characters in a line, as RFC 7468 has it.
+/// Characters per line (RFC 7468).
 const PEM_LINE: usize = 64;
 
-/// The crypto of all TLS here, named rather than taken from the process: which other library asks
-/// for a default first must not decide it.
+/// Crypto provider of all TLS connections. It is explicit, because another library may set the
+/// default of the process.
 pub fn crypto() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A certificate in DER, as PEM.
+/// Converts a certificate from DER to PEM.
 pub fn certificate_pem(der: &[u8]) -> String {
     let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
     for line in STANDARD.encode(der).as_bytes().chunks(PEM_LINE) {

@@ -1,5 +1,4 @@
-//! A node's credentials: the key that it makes and never gives away, and what it asks the server to
-//! sign.
+//! Credentials of a node: a key that never leaves the node, and a request to sign it.
 
 use jiff::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
@@ -7,20 +6,20 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// Organization of every node's certificate: Kubernetes' group of nodes.
+/// Kubernetes' group of nodes, the organization of every node's certificate.
 pub const NODES_GROUP: &str = "system:nodes";
-/// Before a node's name in its user name, as in Kubernetes.
+/// Prefix of a node's user name, as in Kubernetes.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
-/// A new key, and the request to sign it.
+/// New key with a signing request.
 pub struct NodeRequest {
     pub key_pem: String,
-    /// PKCS #10.
+    /// Request in PKCS #10.
     pub request_pem: String,
 }
 
 impl NodeRequest {
-    /// For the node's name as a client.
+    /// Creates a key and a request for the node's client certificate.
     pub fn new(node: &str) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -39,17 +38,17 @@ impl NodeRequest {
     }
 }
 
-/// When a certificate counts, and for which node.
+/// Node and validity of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCertificate {
-    /// `None`: it is no node's.
+    /// Name of the node; `None` if it is not a node's certificate.
     pub node: Option<String>,
     pub not_before: Timestamp,
     pub not_after: Timestamp,
 }
 
 impl NodeCertificate {
-    /// Of the first certificate of a PEM text; `None`: there is none that can be read.
+    /// Parses the first certificate of a PEM text; `None` if there is no valid one.
     pub fn read(pem: &[u8]) -> Option<Self> {
         let certificate = CertificateDer::from_pem_slice(pem).ok()?;
         let (_, certificate) = X509Certificate::from_der(&certificate).ok()?;
@@ -62,8 +61,7 @@ impl NodeCertificate {
         })
     }
 
-    /// When a new one should be asked for: after two thirds of its time, long before anybody
-    /// refuses it.
+    /// Time of the renewal: after two thirds of the lifetime, long before it expires.
     pub fn renew_at(&self) -> Timestamp {
         let lifetime = self.not_after.as_second() - self.not_before.as_second();
         Timestamp::from_second(self.not_before.as_second() + lifetime * 2 / 3).unwrap_or(self.not_before)

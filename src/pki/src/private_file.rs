@@ -1,4 +1,4 @@
-//! Files that only their owner may read, written whole or not at all.
+//! Files that only their owner can read, written atomically.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rooflet_base::file;
 
-/// The file is whole, as it was or as it was to be.
+/// Error of an atomic write. The file has either its old or its new content.
 #[derive(Debug, thiserror::Error)]
 #[error("writing `{}`", path.display())]
 pub struct WriteFileError {
@@ -15,7 +15,7 @@ pub struct WriteFileError {
     source: io::Error,
 }
 
-/// Replaces `path` in one step that survives a power cut.
+/// Replaces `path` atomically, also in case of a power failure.
 pub(super) fn write(path: &Path, contents: &str) -> Result<(), WriteFileError> {
     file::replace(path, contents.as_bytes()).map_err(|source| WriteFileError {
         path: path.to_owned(),
@@ -23,14 +23,13 @@ pub(super) fn write(path: &Path, contents: &str) -> Result<(), WriteFileError> {
     })
 }
 
-/// The contents, `None` where there is no such file. A file that others could read is closed to
-/// them.
+/// Reads a file; `None` if it does not exist. Revokes permissions of other users.
 pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
     let Some(contents) = file::if_there(fs::read_to_string(path))? else {
         return Ok(None);
     };
     if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
-        tracing::warn!(path = %path.display(), "a secret file was open to other users; closed it to them");
+        tracing::warn!(path = %path.display(), "revoked permissions of other users on a secret file");
         fs::set_permissions(path, Permissions::from_mode(0o600))?;
     }
     Ok(Some(contents))

@@ -1,4 +1,4 @@
-//! The certificate that the API server shows, renewed in place before it expires.
+//! Serving certificate of the API server, which is renewed before it expires.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Long before anybody could be refused for it.
+/// Age at which a certificate is renewed, long before it expires.
 const RENEW_AFTER: Duration = Duration::from_secs(240 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +29,11 @@ pub enum IssueError {
     Sign(#[source] rcgen::Error),
     #[error("setting up TLS")]
     Tls(#[source] rustls::Error),
-    #[error("trusting the authority of users' certificates")]
+    #[error("setting up the verification of client certificates")]
     ClientAuthority(#[source] rustls::server::VerifierBuilderError),
 }
 
-/// Answers each handshake with a certificate that is not about to expire.
+/// Resolver that serves a valid certificate in each handshake.
 pub struct ServingCertificate {
     authority: Arc<Authority>,
     names: Vec<String>,
@@ -48,8 +48,8 @@ struct Issued {
 }
 
 impl ServingCertificate {
-    /// A certificate for the loopback addresses, `localhost` and `names` (IP addresses or DNS
-    /// names).
+    /// Issues a certificate for the loopback addresses, `localhost` and `names` (IP addresses or
+    /// DNS names).
     pub fn issue(
         authority: Arc<Authority>,
         names: impl IntoIterator<Item = String>,
@@ -73,8 +73,8 @@ impl ServingCertificate {
         }))
     }
 
-    /// TLS for HTTP/2 and HTTP/1.1, chosen by ALPN; clients may show a certificate for `users` to
-    /// judge.
+    /// Returns the TLS configuration for HTTP/2 and HTTP/1.1, selected by ALPN. Clients may present
+    /// a certificate, which `users` verifies.
     pub fn server_config(self: &Arc<Self>, users: &UserCertificates) -> Result<ServerConfig, IssueError> {
         let mut config = ServerConfig::builder_with_provider(super::crypto())
             .with_safe_default_protocol_versions()
@@ -86,14 +86,14 @@ impl ServingCertificate {
     }
 
     fn current(&self) -> Arc<CertifiedKey> {
-        // Held while signing, a fraction of a millisecond once in months: nobody signs twice.
+        // Held while signing, which takes less than a millisecond, so that only one thread signs.
         let mut current = lock(&self.current);
         let now = self.clock.now();
         if rooflet_base::clock::since(now, current.at) >= RENEW_AFTER {
             match sign(&self.authority, &self.names, now) {
                 Ok(issued) => *current = issued,
                 Err(err) => {
-                    tracing::warn!(error = %rooflet_base::error::Chain(&err), "serving certificate was not renewed; the old one is used");
+                    tracing::warn!(error = %rooflet_base::error::Chain(&err), "failed to renew the serving certificate");
                 }
             }
         }
@@ -101,7 +101,8 @@ impl ServingCertificate {
     }
 }
 
-/// Letters, digits, hyphens and dots: what certificates may name and clients compare.
+/// Returns true if a name is an IP address, or consists of letters, digits, hyphens, underscores
+/// and dots, as certificates require.
 pub fn is_ip_or_dns_name(name: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -30,8 +30,7 @@ fn clients(directory: &Path, clock: &Clock) -> Authority {
     Authority::open(directory, AuthorityKind::Client, clock).unwrap()
 }
 
-/// A certificate for a key made for it, of the given subject, use and time of issue; valid for a
-/// day.
+/// Issues a user certificate with a new key, valid for a day from `issued`.
 fn user_certificate(
     authority: &Authority,
     subject: &[(rcgen::DnType, &str)],
@@ -51,7 +50,8 @@ fn user_certificate(
     (vec![certificate.der().clone()], key)
 }
 
-/// A whole TLS handshake in memory: what a client that trusts `ca_pem` makes of the server.
+/// Performs a TLS handshake in memory with a client that trusts `ca_pem`, and returns its ALPN
+/// protocol.
 fn handshake(
     ca_pem: &str,
     config: &ServerConfig,
@@ -72,7 +72,7 @@ fn handshake(
     Ok(client.alpn_protocol().map(<[u8]>::to_vec))
 }
 
-/// Both ends of a finished handshake.
+/// Returns both ends after the handshake.
 fn connect(
     client_config: ClientConfig,
     config: &ServerConfig,
@@ -95,7 +95,7 @@ fn connect(
 }
 
 #[test]
-fn clients_trust_the_server_under_each_of_its_names_and_no_other() {
+fn clients_trust_only_the_names_of_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let (authority, config) = serve(dir.path(), &["mini-1.local", "192.0.2.7"], &Clock::System);
     for name in ["localhost", "127.0.0.1", "::1", "mini-1.local", "192.0.2.7"] {
@@ -113,7 +113,7 @@ fn clients_trust_the_server_under_each_of_its_names_and_no_other() {
 }
 
 #[test]
-fn the_authority_and_token_survive_a_restart_and_are_their_owners_alone() {
+fn authority_and_token_persist_with_private_permissions() {
     let dir = tempfile::tempdir().unwrap();
     let (before, _) = serve(dir.path(), &[], &Clock::System);
     let token = Token::open(dir.path()).unwrap();
@@ -124,7 +124,10 @@ fn the_authority_and_token_survive_a_restart_and_are_their_owners_alone() {
     assert!(token.reveal().len() > 40);
     assert_eq!(format!("{token:?}"), "Token");
     let elsewhere = tempfile::tempdir().unwrap();
-    assert!(token != Token::open(elsewhere.path()).unwrap(), "drawn at random");
+    assert!(
+        token != Token::open(elsewhere.path()).unwrap(),
+        "tokens are random"
+    );
     for entry in fs::read_dir(dir.path()).unwrap() {
         let path = entry.unwrap().path();
         assert_eq!(mode(&path), 0o600, "{path:?}");
@@ -132,12 +135,12 @@ fn the_authority_and_token_survive_a_restart_and_are_their_owners_alone() {
     let (_, other) = serve(elsewhere.path(), &[], &Clock::System);
     assert!(
         handshake(before.certificate_pem(), &other, "localhost", &[]).is_err(),
-        "another authority's server"
+        "server of another authority"
     );
 }
 
 #[test]
-fn a_running_server_renews_its_certificate_before_it_expires() {
+fn renews_certificate_while_running() {
     // Handshakes verify against the machine's clock, so the certificate is issued in the past.
     let day = Duration::from_secs(24 * 3600);
     let manual = ManualClock::new(Clock::System.now() - 380 * day);
@@ -147,11 +150,11 @@ fn a_running_server_renews_its_certificate_before_it_expires() {
     assert!(expired.to_string().contains("expired"), "{expired}");
     manual.advance(380 * day);
     handshake(authority.certificate_pem(), &config, "localhost", &[])
-        .expect("renewed by the handshake itself");
+        .expect("the handshake renews the certificate");
 }
 
 #[test]
-fn a_damaged_secret_file_is_named_and_left_alone() {
+fn error_names_damaged_secret_file_and_keeps_it() {
     let dir = tempfile::tempdir().unwrap();
     let open = || Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).map(drop);
     let path = dir.path().join("ca.pem");
@@ -196,7 +199,7 @@ fn a_damaged_secret_file_is_named_and_left_alone() {
     assert_eq!(
         mode(&dir.path().join("token")),
         0o600,
-        "a file written by hand is closed to others"
+        "permissions of other users are revoked"
     );
     let missing = Authority::open(
         &dir.path().join("missing"),
@@ -213,7 +216,7 @@ fn a_damaged_secret_file_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_name_that_no_certificate_can_hold_is_named() {
+fn error_names_invalid_certificate_name() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Arc::new(Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).unwrap());
     for name in ["", "Bob's Mac", "a..b", "-a", "*"] {
@@ -227,7 +230,7 @@ fn a_name_that_no_certificate_can_hold_is_named() {
 }
 
 #[test]
-fn a_kubeconfig_carries_what_a_client_needs() {
+fn kubeconfig_contains_server_authority_and_token() {
     let dir = tempfile::tempdir().unwrap();
     let (authority, config) = serve(dir.path(), &[], &Clock::System);
     let token = Token::open(dir.path()).unwrap();
@@ -254,7 +257,7 @@ fn a_kubeconfig_carries_what_a_client_needs() {
         .decode(cluster.certificate_authority_data.unwrap())
         .unwrap();
     handshake(std::str::from_utf8(&ca).unwrap(), &config, "127.0.0.1", &["h2"]).unwrap();
-    // Written again with another address: ours to replace.
+    // A file written by rooflet is replaced.
     kubeconfig::write(
         &path,
         "https://127.0.0.1:7443",
@@ -271,11 +274,11 @@ fn a_kubeconfig_carries_what_a_client_needs() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
-    assert_eq!(names.len(), 4, "no temporary file is left: {names:?}");
+    assert_eq!(names.len(), 4, "no temporary file remains: {names:?}");
 }
 
 #[test]
-fn somebody_elses_kubeconfig_is_left_alone() {
+fn keeps_kubeconfig_of_other_tools() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).unwrap();
     let token = Token::open(dir.path()).unwrap();
@@ -304,7 +307,7 @@ fn somebody_elses_kubeconfig_is_left_alone() {
         );
     }
     fs::write(&path, "").unwrap();
-    write().expect("an empty file holds nothing to lose");
+    write().expect("an empty file may be replaced");
     let err = kubeconfig::write(
         &dir.path().join("no/config"),
         "https://x",
@@ -316,7 +319,7 @@ fn somebody_elses_kubeconfig_is_left_alone() {
 }
 
 #[test]
-fn a_users_certificate_names_the_user_and_its_groups() {
+fn user_certificate_contains_user_and_groups() {
     use rcgen::DnType::{CommonName, OrganizationName};
     use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -324,7 +327,7 @@ fn a_users_certificate_names_the_user_and_its_groups() {
     let ours = clients(dir.path(), &Clock::System);
     let users = UserCertificates::new(&ours, Clock::System).unwrap();
     let now = Clock::System.now();
-    let judge = |chain_and_key| {
+    let authenticate = |chain_and_key| {
         let (chain, key) = chain_and_key;
         let mut roots = RootCertStore::empty();
         let ca = CertificateDer::from_pem_slice(serving.certificate_pem().as_bytes()).unwrap();
@@ -335,21 +338,25 @@ fn a_users_certificate_names_the_user_and_its_groups() {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)
             .unwrap();
-        let (_, server) = connect(client_config, &config, "localhost").expect("any certificate may connect");
-        users.user(server.peer_certificates().expect("it was asked for"))
+        let (_, server) =
+            connect(client_config, &config, "localhost").expect("the handshake accepts any certificate");
+        users.user(server.peer_certificates().expect("the client sent a certificate"))
     };
     let alice = [(CommonName, "alice"), (OrganizationName, "team-a")];
     assert_eq!(
-        judge(user_certificate(&ours, &alice, ClientAuth, now)).expect("alice"),
+        authenticate(user_certificate(&ours, &alice, ClientAuth, now)).expect("alice"),
         UserName {
             common_name: "alice".to_owned(),
             organizations: vec!["team-a".to_owned()]
         }
     );
-    let nobody = judge(user_certificate(&ours, &[], ClientAuth, now)).expect("nobody");
-    assert_eq!((nobody.common_name.as_str(), nobody.organizations.len()), ("", 0));
+    let unnamed = authenticate(user_certificate(&ours, &[], ClientAuth, now)).expect("unnamed");
+    assert_eq!(
+        (unnamed.common_name.as_str(), unnamed.organizations.len()),
+        ("", 0)
+    );
     let invalid = |chain_and_key| {
-        let err = judge(chain_and_key).expect_err("not valid");
+        let err = authenticate(chain_and_key).expect_err("invalid certificate");
         assert!(matches!(err, UserCertificateError::Invalid(_)), "{err:?}");
         Chain(&err).to_string()
     };
@@ -358,13 +365,13 @@ fn a_users_certificate_names_the_user_and_its_groups() {
     invalid(user_certificate(&serving, &alice, ClientAuth, now));
     invalid(user_certificate(&ours, &alice, ServerAuth, now));
     let old = now - Duration::from_secs(48 * 3600);
-    let said = invalid(user_certificate(&ours, &alice, ClientAuth, old));
-    assert!(said.contains("expired"), "{said}");
+    let err = invalid(user_certificate(&ours, &alice, ClientAuth, old));
+    assert!(err.contains("expired"), "{err}");
     assert!(matches!(users.user(&[]), Err(UserCertificateError::Missing)));
 }
 
 #[test]
-fn a_server_is_known_by_its_authority_s_hash_and_its_name() {
+fn discovery_verifies_authority_hash_and_server_name() {
     let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (authority, config) = serve(here.path(), &["mini-1.local"], &Clock::System);
     let (_, other) = serve(elsewhere.path(), &["mini-1.local"], &Clock::System);
@@ -372,8 +379,8 @@ fn a_server_is_known_by_its_authority_s_hash_and_its_name() {
     let hash = AuthorityHash::of(der).unwrap();
     let found = |config: &ServerConfig, name: &str| {
         let discovery = Discovery::of(hash);
-        let shaken = connect(discovery.client_config().unwrap(), config, name);
-        shaken.map(|_| discovery.authority())
+        let handshake = connect(discovery.client_config().unwrap(), config, name);
+        handshake.map(|_| discovery.authority())
     };
     assert_eq!(found(&config, "mini-1.local"), Ok(Some(der.clone())));
     found(&config, "mini-2.local").expect_err("a certificate for another name");
@@ -383,25 +390,25 @@ fn a_server_is_known_by_its_authority_s_hash_and_its_name() {
 }
 
 #[test]
-fn a_node_asks_for_its_own_name() {
+fn node_request_contains_node_name() {
     let directory = tempfile::tempdir().unwrap();
     let request = NodeRequest::new("mini-1").unwrap();
-    let asked = rcgen::CertificateSigningRequestParams::from_pem(&request.request_pem).unwrap();
+    let parsed = rcgen::CertificateSigningRequestParams::from_pem(&request.request_pem).unwrap();
     let issuer = clients(directory.path(), &Clock::System);
-    let signed = asked.signed_by(issuer.issuer()).unwrap().pem();
+    let signed = parsed.signed_by(issuer.issuer()).unwrap().pem();
     let read = NodeCertificate::read(signed.as_bytes()).unwrap();
     assert_eq!(read.node.as_deref(), Some("mini-1"));
     rcgen::KeyPair::from_pem(&request.key_pem).unwrap();
     assert_eq!(NodeCertificate::read(b"no certificate"), None);
 }
 
-/// What OpenSSL makes of RSA and P-384 keys, the latter with SHA-256, with
-/// `-subj /O=team-a/CN=alice`.
+/// The requests are from OpenSSL with `-subj /O=team-a/CN=alice`, with RSA and P-384 keys, the
+/// latter with SHA-256.
 #[test]
-fn requests_of_openssl_are_read_and_signed() {
+fn parses_and_signs_openssl_requests() {
     let dir = tempfile::tempdir().unwrap();
     let ours = clients(dir.path(), &Clock::System);
-    let grant = Grant {
+    let policy = SigningPolicy {
         key_usages: vec![rcgen::KeyUsagePurpose::DigitalSignature],
         extended_key_usages: vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth],
         lifetime: Duration::from_secs(3600),
@@ -411,7 +418,7 @@ fn requests_of_openssl_are_read_and_signed() {
         let request = CertificateRequest::from_pem(pem.as_bytes()).unwrap();
         assert_eq!(request.common_name, "alice");
         assert_eq!(request.organizations, ["team-a"]);
-        let signed = ours.sign(&request, &grant, Clock::System.now()).unwrap();
+        let signed = ours.sign(&request, &policy, Clock::System.now()).unwrap();
         let der = CertificateDer::from_pem_slice(signed.as_bytes()).unwrap();
         let user = users.user(&[der]).unwrap();
         assert_eq!(
@@ -422,20 +429,20 @@ fn requests_of_openssl_are_read_and_signed() {
 }
 
 #[test]
-fn no_certificate_outlives_its_authority_and_no_two_have_one_number() {
+fn certificates_end_with_authority_and_have_unique_serial_numbers() {
     use x509_parser::prelude::{FromDer as _, X509Certificate};
     let dir = tempfile::tempdir().unwrap();
-    let made = Clock::System.now();
+    let created = Clock::System.now();
     let ours = clients(dir.path(), &Clock::System);
     let request = CertificateRequest::from_pem(P384_REQUEST.as_bytes()).unwrap();
     let year = Duration::from_secs(365 * 24 * 3600);
     let sign = |now| {
-        let grant = Grant {
+        let policy = SigningPolicy {
             key_usages: Vec::new(),
             extended_key_usages: vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth],
             lifetime: year,
         };
-        let pem = ours.sign(&request, &grant, now).unwrap();
+        let pem = ours.sign(&request, &policy, now).unwrap();
         CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
     };
     let facts = |der: &CertificateDer<'_>| {
@@ -446,32 +453,32 @@ fn no_certificate_outlives_its_authority_and_no_two_have_one_number() {
             certificate.raw_serial().to_vec(),
         )
     };
-    let authoritys_end = {
+    let end_of_authority = {
         let (_, own) = X509Certificate::from_der(ours.certificate()).unwrap();
         own.validity().not_after.timestamp()
     };
-    let (first, second) = (facts(&sign(made)), facts(&sign(made)));
-    assert_eq!(first.0, (made + year).as_second());
+    let (first, second) = (facts(&sign(created)), facts(&sign(created)));
+    assert_eq!(first.0, (created + year).as_second());
     assert_ne!(first.1, second.1);
-    let late = facts(&sign(made + 29 * year + year / 2));
-    assert_eq!(late.0, authoritys_end);
+    let late = facts(&sign(created + 29 * year + year / 2));
+    assert_eq!(late.0, end_of_authority);
 }
 
 #[test]
-fn a_subject_that_cannot_be_signed_is_told() {
+fn rejects_subject_with_repeated_attribute() {
     let dir = tempfile::tempdir().unwrap();
     let ours = clients(dir.path(), &Clock::System);
     let request = CertificateRequest::from_pem(TWO_GROUPS_REQUEST.as_bytes()).unwrap();
     assert_eq!(request.organizations, ["a", "b"]);
-    let grant = Grant {
+    let policy = SigningPolicy {
         key_usages: Vec::new(),
         extended_key_usages: Vec::new(),
         lifetime: Duration::from_secs(3600),
     };
-    let err = ours.sign(&request, &grant, Clock::System.now()).unwrap_err();
+    let err = ours.sign(&request, &policy, Clock::System.now()).unwrap_err();
     assert_eq!(
         err.to_string(),
-        "the subject names an organization (O) more than once; certificates here have each attribute once"
+        "the subject contains an organization (O) more than once, which is not supported"
     );
 }
 

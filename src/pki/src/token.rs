@@ -1,4 +1,4 @@
-//! The administrator's bearer token.
+//! Bearer token of the administrator.
 
 use std::fmt;
 use std::io;
@@ -12,10 +12,10 @@ use rand::rngs::OsRng;
 use super::private_file::{self, WriteFileError};
 
 const FILE: &str = "token";
-/// Marks it for secret scanners, and keeps it text in every YAML reader.
+/// Prefix for secret scanners, which also makes every YAML parser treat the token as a string.
 const PREFIX: &str = "rooflet_";
 const RANDOM_BYTES: usize = 32;
-/// What is put into the file by hand must at least not be guessable in an afternoon.
+/// Minimum length of a token that an administrator wrote to the file.
 const LENGTH_MIN: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -23,30 +23,30 @@ pub enum OpenTokenError {
     #[error("reading `{}`", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "`{}` does not hold a token: it must be one word of at least {LENGTH_MIN} visible ASCII characters; \
-         correct it, or remove it to get a new one",
+        "`{}` is not a token of at least {LENGTH_MIN} visible ASCII characters without spaces; \
+         correct it, or remove it to create a new one",
         path.display()
     )]
     Invalid { path: PathBuf },
-    #[error("drawing a random token")]
+    #[error("generating a random token")]
     Random(#[source] rand::rand_core::OsError),
     #[error("saving the token")]
     Write(#[source] WriteFileError),
 }
 
-/// Never shown: it prints as nothing but its kind.
+/// Token. Its debug output hides the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// The token kept in `directory`, drawn on first use.
+    /// Reads the token in `directory`, or generates it.
     pub fn open(directory: &Path) -> Result<Self, OpenTokenError> {
         let path = directory.join(FILE);
-        let kept = private_file::read(&path).map_err(|source| OpenTokenError::Read {
+        let stored = private_file::read(&path).map_err(|source| OpenTokenError::Read {
             path: path.clone(),
             source,
         })?;
-        if let Some(text) = kept {
+        if let Some(text) = stored {
             let text = text.trim_end();
             return match text.len() >= LENGTH_MIN && text.bytes().all(|byte| byte.is_ascii_graphic()) {
                 true => Ok(Self(text.to_owned())),
@@ -60,7 +60,7 @@ impl Token {
         Ok(token)
     }
 
-    /// The secret itself.
+    /// Returns the secret.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,8 +1,9 @@
-//! Certificates of users: the common name is the user, the organizations are its groups.
+//! Client certificates of users: the common name is the user name, the organizations are its
+//! groups.
 //!
-//! As in Kubernetes, a handshake asks for a certificate and lets any pass whose key the client
-//! holds; who signed it and whether it is in time is looked at with each request, so that a bad one
-//! is told so in words (401), and one that expires does so on a connection that is already open.
+//! As in Kubernetes, a handshake accepts any certificate whose key the client has. Issuer and
+//! validity are checked with each request. So an invalid certificate results in a response (401),
+//! and a certificate also expires on an open connection.
 
 use std::sync::Arc;
 
@@ -18,26 +19,26 @@ use super::authority::Authority;
 use super::serving::IssueError;
 use rooflet_base::clock::Clock;
 
-/// Why a certificate names nobody.
+/// Error of authenticating a user by certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum UserCertificateError {
-    #[error("the client showed no certificate")]
+    #[error("the client sent no certificate")]
     Missing,
-    #[error("the client's certificate is not valid here")]
+    #[error("the client's certificate is not valid")]
     Invalid(#[source] rustls::Error),
-    #[error("the client's certificate has a subject that cannot be read")]
+    #[error("the subject of the client's certificate is not valid")]
     Subject,
 }
 
-/// The subject of a valid certificate.
+/// Subject of a valid certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserName {
-    /// Empty where the certificate has no common name.
+    /// Empty if the certificate has no common name.
     pub common_name: String,
     pub organizations: Vec<String>,
 }
 
-/// Judges users' certificates. Clones share one authority.
+/// Verifier of user certificates. Clones share one authority.
 #[derive(Clone)]
 pub struct UserCertificates {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -45,10 +46,10 @@ pub struct UserCertificates {
 }
 
 impl UserCertificates {
-    /// Accepts what `authority` signed.
+    /// Accepts certificates that `authority` signed.
     pub fn new(authority: &Authority, clock: Clock) -> Result<Self, IssueError> {
         let mut roots = RootCertStore::empty();
-        // One that is no trust anchor leaves the store empty, which the builder names.
+        // An invalid trust anchor leaves the store empty, for which the builder returns an error.
         drop(roots.add(authority.certificate().clone()));
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), super::crypto())
             .allow_unauthenticated()
@@ -57,20 +58,20 @@ impl UserCertificates {
         Ok(Self { verifier, clock })
     }
 
-    /// Whom the certificates of a connection name: the user's own first, then those between it and
-    /// the authority.
+    /// Returns the user of a connection's certificate chain: the user's certificate first, then
+    /// intermediate ones.
     pub fn user(&self, chain: &[CertificateDer<'_>]) -> Result<UserName, UserCertificateError> {
-        let (own, between) = chain.split_first().ok_or(UserCertificateError::Missing)?;
+        let (own, intermediates) = chain.split_first().ok_or(UserCertificateError::Missing)?;
         let seconds = u64::try_from(self.clock.now().as_second()).unwrap_or_default();
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
         self.verifier
-            .verify_client_cert(own, between, now)
+            .verify_client_cert(own, intermediates, now)
             .map_err(UserCertificateError::Invalid)?;
         subject(own)
     }
 
     pub(super) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
-        Arc::new(AskOnly(Arc::clone(&self.verifier)))
+        Arc::new(PossessionVerifier(Arc::clone(&self.verifier)))
     }
 }
 
@@ -83,7 +84,7 @@ fn subject(certificate: &CertificateDer<'_>) -> Result<UserName, UserCertificate
     };
     let subject = certificate.subject();
     Ok(UserName {
-        // Of several the last one counts, as in Go's x509.
+        // The last common name counts, as in Go's x509.
         common_name: subject
             .iter_common_name()
             .last()
@@ -94,11 +95,11 @@ fn subject(certificate: &CertificateDer<'_>) -> Result<UserName, UserCertificate
     })
 }
 
-/// Asks for a certificate and takes any, or none: only that the client holds its key is checked.
+/// Verifier that accepts any certificate, or none, and only checks the possession of the key.
 #[derive(Debug)]
-struct AskOnly(Arc<dyn ClientCertVerifier>);
+struct PossessionVerifier(Arc<dyn ClientCertVerifier>);
 
-impl ClientCertVerifier for AskOnly {
+impl ClientCertVerifier for PossessionVerifier {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

@@ -83,7 +83,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                         "the kubeconfig lacks the API server's certificate authority (certificate-authority-data)"
                     )
                 })?;
-            let token = BootstrapToken::draw().context("drawing a random token")?;
+            let token = BootstrapToken::generate().context("drawing a random token")?;
             let params = PostParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PostParams::default()
