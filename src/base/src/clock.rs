@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_only_when_told() {
+    fn manual_clock_changes_only_on_request() {
         let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
         let clock = Clock::Manual(manual.clone());
         let (wall, mono) = (clock.now(), clock.instant());

@@ -27,14 +27,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_variable_is_one_that_is_not_set() {
+    fn empty_variable_counts_as_unset() {
         let text = |value: &str| unless_empty(Some(value.to_owned()));
         assert_eq!((text(""), unless_empty(None)), (None, None));
         assert_eq!(text(" "), Some(" ".to_owned()));
         // Cargo or the shell sets PATH in every process.
         assert!(is_set("PATH") && variable("PATH").is_some());
-        let nobody = "ROOFLET_A_VARIABLE_THAT_NOBODY_SETS";
-        assert!(!is_set(nobody) && variable(nobody).is_none());
-        assert!(!is_empty(nobody) && !is_empty("PATH"));
+        let unset = "ROOFLET_UNSET_VARIABLE";
+        assert!(!is_set(unset) && variable(unset).is_none());
+        assert!(!is_empty(unset) && !is_empty("PATH"));
     }
 }

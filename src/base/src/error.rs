@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chain_prints_every_source_once() {
+    fn chain_prints_every_source_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("reading `a.yaml`")]
         struct Outer(#[source] std::io::Error);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_said_stays_on_the_line() {
+    fn chain_escapes_control_characters() {
         let err = std::io::Error::other("file `a\r\n2026 INFO fine\u{1b}[2Jé\u{9b}`");
         assert_eq!(
             Chain(&err).to_string(),

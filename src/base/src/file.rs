@@ -41,7 +41,7 @@ pub fn replace(path: impl AsRef<Path>, contents: &[u8]) -> io::Result<()> {
 }
 
 fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
-    // Left over from a killed process with the same pid.
+    // The file may remain from a killed process with the same pid.
     if_there(fs::remove_file(path))?;
     let mut file = OpenOptions::new()
         .write(true)
@@ -67,10 +67,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_whole_and_its_owners_alone() {
+    fn replaces_file_with_private_permissions() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        fs::write(&path, "a longer text that everybody may read").unwrap();
+        fs::write(&path, "a longer text with public permissions").unwrap();
         replace(&path, b"new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_replaced_stays_and_leaves_nothing() {
+    fn failed_replacement_leaves_no_temporary_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("directory");
         fs::create_dir_all(path.join("full")).unwrap();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_is_no_error_and_others_are() {
+    fn only_missing_files_are_no_error() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(
             if_there(fs::read_to_string(directory.path().join("missing"))).unwrap(),

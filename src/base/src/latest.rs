@@ -40,11 +40,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_looked_holds_nobody_up() {
+    fn latest_does_not_hold_a_borrow() {
         let (value_tx, mut value_rx) = watch::channel(1);
-        let looked = (value_rx.latest(), value_tx.latest());
+        let values = (value_rx.latest(), value_tx.latest());
         value_tx.send_replace(2);
-        assert_eq!((looked, value_rx.has_changed().unwrap()), ((1, 1), true));
+        assert_eq!((values, value_rx.has_changed().unwrap()), ((1, 1), true));
         assert_eq!(
             (value_rx.see_latest(), value_rx.has_changed().unwrap()),
             (2, false)

@@ -1,8 +1,8 @@
 //! Types and functions that every other crate uses and that belong to no domain: units, quantities,
 //! time, tasks, files, errors, YAML and metrics.
 //!
-//! Invariants: only [`clock`] reads the time, only [`task`] spawns tasks, only [`latest`] looks at
-//! `watch` channels, and only [`yaml`] names the YAML crate.
+//! Invariants: only [`clock`] reads the time, only [`task`] spawns tasks, only [`latest`] borrows
+//! from `watch` channels, and only [`yaml`] names the YAML crate.
 
 pub mod clock;
 pub mod environment;

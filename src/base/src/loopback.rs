@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_known_however_it_is_written() {
+    fn detects_loopback_in_all_forms() {
         for host in ["127.0.0.1", "127.8.9.1", "[::1]", "localhost", "LocalHost"] {
             assert!(is_loopback(host), "{host}");
         }

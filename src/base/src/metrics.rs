@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registered_counter_is_rendered() {
+    fn renders_registered_counter() {
         let registry = Registry::new();
         let counter = IntCounter::new("rooflet_test_total", "A test.").expect("a valid name");
         registry

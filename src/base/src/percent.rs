@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_escapes_of_text_are_decoded() {
+    fn decodes_only_complete_escapes() {
         let check = |text: &str, expect: Option<&str>| assert_eq!(decode(text).as_deref(), expect, "{text}");
         check("", Some(""));
         check("a+b", Some("a+b"));

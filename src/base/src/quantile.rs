@@ -41,9 +41,9 @@ mod tests {
 
     use super::*;
 
-    /// `quantile(x, p, type = 7)` of R.
+    /// Reference: `quantile(x, p, type = 7)` of R.
     #[test]
-    fn quantiles_are_those_of_r() {
+    fn quantiles_match_r() {
         let hours = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0];
         for (values, share, expect) in [
             (&hours[..], 0.0, 0.5),
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_want_no_order() {
+    fn median_does_not_require_sorted_values() {
         for (values, expect) in [
             (&[][..], None),
             (&[7.0], Some(7.0)),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_was_seen() {
+    fn nearest_returns_a_measured_value() {
         for (values, share, expect) in [
             (&[][..], 0.5, None),
             (&[3], 0.9, Some(3)),
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quantiles_are_in_order_and_within_the_values(
+        fn quantiles_are_monotonic_and_within_the_values(
             values in proptest::collection::vec(-1e3_f64..1e3, 1..60),
             a in 0.0..=1.0_f64,
             b in 0.0..=1.0_f64,

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_durations_are_read() {
+    fn parses_go_durations() {
         assert_eq!(parse_duration("1m30s"), Some(Duration::from_secs(90)));
         assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
         assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
@@ -119,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_kubernetes_reads() {
+    fn parses_kubernetes_quantities() {
         let cases = [
             ("24Gi", 24 << 30),
             ("512Mi", 512 << 20),
@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printing_then_reading_gives_the_same_bytes(bytes in 0u64..(1 << 53)) {
+        fn formatted_bytes_parse_to_the_same_value(bytes in 0u64..(1 << 53)) {
             prop_assert_eq!(parse_bytes(&format_bytes(Bytes(bytes))), Ok(Bytes(bytes)));
         }
     }

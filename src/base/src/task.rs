@@ -97,7 +97,7 @@ impl Tasks {
     }
 
     fn fail(&self, why: String) {
-        error!(error = %why, "a task the process depends on failed; stopping");
+        error!(error = %why, "required task failed, stopping");
         lock(&self.failure).get_or_insert(why);
         self.stop.cancel();
     }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_failed_task_stops_the_set() {
+    async fn failed_task_stops_the_set() {
         let tasks = Tasks::new();
         tasks.spawn("waits", |stop| {
             Box::pin(async move {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panicking_task_stops_the_set() {
+    async fn panicking_task_stops_the_set() {
         let tasks = Tasks::new();
         tasks.spawn::<String>("breaks", |_| Box::pin(async { panic!("on purpose") }));
         assert_eq!(
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cancelling_ends_every_task() {
+    async fn cancelling_stops_every_task() {
         let tasks = Tasks::new();
         tasks.spawn("waits", |stop| {
             Box::pin(async move {

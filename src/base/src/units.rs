@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_print_in_binary_units() {
+    fn bytes_display_in_binary_units() {
         let cases = [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_divides_bytes_into_time() {
+    fn bytes_divided_by_bandwidth_is_a_time() {
         // 4 GB at 400 GB/s take 10 ms.
         assert_eq!(
             Bytes(4_000_000_000) / BytesPerSecond(400e9),

@@ -13,7 +13,7 @@ pub const MAX_YAML_BYTES: usize = 3 << 20;
 /// Parse or write error. `Display` includes line and column.
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
-    #[error("the YAML text has {0} bytes; at most {MAX_YAML_BYTES} are read")]
+    #[error("the YAML text has {0} bytes; the limit is {MAX_YAML_BYTES} bytes")]
     TooLarge(usize),
     #[error("{0}")]
     Parse(String),
@@ -70,7 +70,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn reads_a_stream_of_documents() {
+    fn parses_a_stream_of_documents() {
         let got = documents("a: 1\n---\n---\nb: [x, yes]\n").expect("valid YAML");
         assert_eq!(got, [json!({"a": 1}), json!({"b": ["x", true]})]);
     }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_line() {
+    fn error_contains_the_line() {
         let err = documents("a: 1\nb: [1, 2\n")
             .expect_err("unclosed sequence")
             .to_string();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_yaml_parses_to_the_same_value() {
         let value = json!({"a": "012", "b": ["yes", "null", "1.5"], "c": {"d": "x: y\nz"}, "e": ""});
         assert_eq!(
             documents(&to_string(&value).expect("serialises")).expect("valid"),

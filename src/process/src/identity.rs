@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_alive_and_another_start_is_not_it() {
+    fn identity_includes_start_time() {
         let me = ProcessId::of(std::process::id()).unwrap();
         assert!(me.is_alive());
         let impostor = ProcessId {
@@ -111,12 +111,12 @@ mod tests {
         assert_eq!(
             impostor.kill_group(),
             Ok(()),
-            "nothing was signalled: this test still runs"
+            "no signal was sent: this test still runs"
         );
     }
 
     #[test]
-    fn a_group_of_zombies_is_gone_and_anothers_process_is_not() {
+    fn group_of_zombies_counts_as_exited() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let id = ProcessId::of(child.id()).unwrap();
         assert_eq!(id.signal_if_alive(|_| Err(Errno::EPERM)), Err(Errno::EPERM));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn init_and_nobody_are_never_ours() {
+    fn pids_zero_and_one_have_no_identity() {
         assert_eq!(ProcessId::of(1), None);
         assert_eq!(ProcessId::of(0), None);
         assert_eq!(ProcessId::of(u32::MAX), None);
@@ -137,7 +137,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_name_with_brackets_does_not_shift_the_fields() {
+    fn parses_stat_with_brackets_in_the_name() {
         let rest = "1 1 1 0 -1 0 0 0 0 0 1 2 0 0 20 0 1 0 4711 0 0";
         assert_eq!(start_tick(&format!("7 (a) b) R) S {rest}")), Some(4711));
         assert_eq!(

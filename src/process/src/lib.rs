@@ -3,7 +3,7 @@
 //! A child starts in a process group of its own, is recognised after the parent's restart, and is
 //! stopped with SIGTERM, then with SIGKILL to the whole group.
 //!
-//! Invariant: the crate knows nothing of models. The agent decides what runs and when it stops.
+//! Invariant: the crate does not depend on models. The agent decides what runs and when it stops.
 
 mod identity;
 pub mod logs;

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_may_lie_on_both_sides_of_a_rotation() {
+    fn last_lines_may_span_a_rotation() {
         let mut scene = Scene::new();
         scene.write("one\ntwo\nthree\n");
         assert!(scene.log.rotate(4).unwrap());
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_keeps_nobody_from_reading_the_last_lines() {
+    fn last_lines_are_readable_during_a_rotation() {
         let mut scene = Scene::new();
         let text = "a line\n".repeat(100_000);
         std::thread::scope(|scope| {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_not_there_yet_reads_as_empty_and_then_as_it_comes() {
+    fn missing_log_is_empty_until_it_is_created() {
         let directory = TempDir::new();
         let log = Log::new(directory.path().join("worker.log"));
         let mut reader = log.read(From::LastLines(5)).unwrap();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotated_log_stays_bounded() {
+    fn rotated_log_has_limited_size() {
         let mut scene = Scene::new();
         for _ in 0..100 {
             scene.write(&"x".repeat(100));
@@ -381,7 +381,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn a_follower_misses_and_repeats_nothing(steps in proptest::collection::vec((0usize..3, "[a-z\n]{1,30}"), 1..30)) {
+        fn follower_neither_misses_nor_repeats_bytes(steps in proptest::collection::vec((0usize..3, "[a-z\n]{1,30}"), 1..30)) {
             let mut scene = Scene::new();
             let mut reader = scene.log.read(From::Start).unwrap();
             let (mut written, mut seen) = (String::new(), String::new());

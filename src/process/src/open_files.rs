@@ -20,7 +20,7 @@ pub fn raise_limit() {
         }
         match setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) {
             Ok(()) => return,
-            Err(err) => tracing::debug!(wanted, error = %err, "the limit of open files stays"),
+            Err(err) => tracing::debug!(wanted, error = %err, "limit of open files not raised"),
         }
     }
 }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_is_raised_as_far_as_it_goes() {
+    fn raises_limit_as_far_as_permitted() {
         let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
         setrlimit(Resource::RLIMIT_NOFILE, before.min(1024), hard).expect("lowered");
         raise_limit();

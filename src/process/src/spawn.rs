@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_do_not_inherit_the_hubs_token() {
+    fn children_do_not_inherit_the_hub_token() {
         let command = Command {
             program: "true".into(),
             arguments: Vec::new(),

@@ -227,7 +227,7 @@ mod tests {
             };
             tokio::time::timeout(LONG, waiting)
                 .await
-                .unwrap_or_else(|_| panic!("{what} did not come"));
+                .unwrap_or_else(|_| panic!("{what} did not happen"));
         }
 
         fn log(&self) -> String {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_exit_is_told_and_the_log_is_kept() {
+    async fn reports_exit_and_keeps_log() {
         let scene = Scene::new();
         let process = scene.start("echo out; echo err >&2; exit 3");
         assert_eq!(
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_polite_child_ends_on_sigterm() {
+    async fn child_exits_on_sigterm() {
         let scene = Scene::new();
         let process = scene.start("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done");
         scene.until("the child", || scene.log().contains("up")).await;
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stubborn_child_and_its_children_are_killed() {
+    async fn kills_group_of_child_that_ignores_sigterm() {
         let scene = Scene::new();
         let process = scene.start("trap '' TERM; sleep 600 & echo child $!; while :; do sleep 0.05; done");
         scene
@@ -280,12 +280,12 @@ mod tests {
         assert_eq!(
             process.stop(LONG).await.unwrap(),
             Exit::Signal(9),
-            "stopping twice changes nothing"
+            "stopping twice has no effect"
         );
     }
 
     #[tokio::test]
-    async fn a_process_of_an_earlier_life_is_adopted_watched_and_stopped() {
+    async fn adopts_and_stops_process_of_previous_instance() {
         let scene = Scene::new();
         let child = scene.start("echo up; exec sleep 600");
         scene.until("the child", || scene.log().contains("up")).await;
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_without_a_record_is_found_by_its_command_line() {
+    async fn finds_orphan_by_command_line() {
         let scene = Scene::new();
         let mark = scene.path("w.sock");
         std::fs::write(&mark, "").unwrap();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_that_lives_on_holds_nobody_up() {
+    async fn running_child_does_not_delay_shutdown() {
         let scene = Scene::new();
         let process = scene.start("sleep 60");
         scene.tasks.cancel();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_is_not_there_is_named() {
+    async fn error_names_missing_program() {
         let scene = Scene::new();
         let command = Command {
             program: "/no/such/program".into(),

@@ -57,7 +57,7 @@ impl Upstream {
         parts.scheme = Some(scheme);
         parts.authority = Some(authority);
         parts.path_and_query = Some(path.clone());
-        Uri::from_parts(parts).expect("scheme, authority and path are all there")
+        Uri::from_parts(parts).expect("scheme, authority and path are set")
     }
 
     /// Value of the `Host` header.
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base_urls_parse() {
+    fn parses_base_urls() {
         let upstream: Upstream = "http://127.0.0.1:7780".parse().expect("a base URL");
         assert_eq!(upstream.to_string(), "http://127.0.0.1:7780");
         assert_eq!("http://127.0.0.1:7780/".parse(), Ok(upstream));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_path_survives_as_an_authority() {
+    fn socket_path_round_trips_as_authority() {
         let upstream = Upstream::unix("/tmp/a dir/ü@b.sock");
         let uri = upstream.uri(&PathAndQuery::from_static("/v1/models?x=1"));
         assert_eq!(uri.path_and_query().expect("a path").as_str(), "/v1/models?x=1");

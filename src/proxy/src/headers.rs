@@ -49,7 +49,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn a_page_is_judged_by_the_server_that_it_asked() {
+    fn removes_origin() {
         let mut headers = HeaderMap::new();
         headers.insert(ORIGIN, HeaderValue::from_static("https://chat.example.com"));
         remove_origin(&mut headers);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_one_connection_do_not_pass() {
+    fn removes_hop_by_hop_headers() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "close, X-Private"),

@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! - Nothing is buffered beyond the sockets.
-//! - Dropping the response, or the future that waits for it, closes the upstream connection, so a client that disconnects cancels
-//!   its work at the worker.
+//! - Dropping the response, or the future that waits for it, closes the upstream connection. So a
+//!   client that disconnects cancels its work at the worker.
 
 mod connect;
 mod headers;
@@ -73,7 +73,7 @@ impl ForwardError {
         }
     }
 
-    /// Returns whether the upstream certainly received nothing of the request.
+    /// Returns true if it is certain that the upstream received nothing of the request.
     pub fn nothing_was_sent(&self) -> bool {
         matches!(self, Self::Connect { .. })
     }
@@ -125,8 +125,8 @@ impl Proxy {
     /// Sends `request` to `upstream` with the path `path`. Returns the response as soon as its head
     /// has arrived.
     ///
-    /// There is no timeout after the connection is established: the caller knows how long an answer
-    /// may take.
+    /// There is no timeout after the connection is established, because the duration of a response
+    /// depends on the request.
     pub async fn forward(
         &self,
         request: Request,

@@ -78,13 +78,13 @@ impl Peeked {
 pub enum PeekError {
     #[error("the request body is larger than {limit} bytes")]
     TooLarge { limit: usize },
-    #[error("the bodies of other requests take all room that there is for them")]
+    #[error("the memory budget for request bodies is exhausted")]
     NoRoom,
     #[error("the request body is not valid JSON: {0}")]
     Json(String),
     #[error("the request body must be a JSON object")]
     NotAnObject,
-    #[error("the request names no `model`")]
+    #[error("the request has no `model`")]
     NoModel,
     #[error("the `model` of the request is not a string")]
     ModelType,
@@ -99,13 +99,13 @@ impl From<PeekError> for openai::ApiError {
             PeekError::TooLarge { limit } => Self::request_too_large(limit),
             PeekError::NoRoom => Self::unavailable(
                 ErrorCode::ServerOverloaded,
-                "The server keeps as many bytes of other requests as it may. Please try again shortly.",
+                "The server's memory budget for request bodies is exhausted. Please try again shortly.",
             ),
             PeekError::Json(problem) => Self::invalid_json(&problem),
-            PeekError::NotAnObject => Self::invalid_json("it must be a JSON object"),
+            PeekError::NotAnObject => Self::invalid_json("the body must be a JSON object"),
             PeekError::NoModel => Self::missing("model"),
             PeekError::ModelType => Self::invalid_value("model", "'model' must be a string."),
-            PeekError::Read(_) => Self::invalid_json("it ended early"),
+            PeekError::Read(_) => Self::invalid_json("the body is incomplete"),
         }
     }
 }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_found_wherever_it_stands() {
+    fn finds_model_at_any_position() {
         check(r#"{"model":"guide"}"#, "guide");
         check(
             r#" {"messages":[{"model":"not-me","content":"\ud83d\ude00"}],"model":"a/b"} "#,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_without_a_model_is_told_what_is_missing() {
+    fn rejects_body_without_valid_model() {
         check("{}", "MissingParameter");
         check(r#"{"model":null}"#, "MissingParameter");
         check(r#"{"model":""}"#, "MissingParameter");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_model_is_replaced() {
+    async fn for_model_replaces_only_the_model() {
         let body = r#"{ "x" : [1, {"model":"inner"}], "model" : "ns\/guide" , "y":"é" }"#;
         let peeked = peek(body, body.len()).await.expect("a model");
         assert_eq!(peeked.model, "ns/guide");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_over_the_limit_is_refused_and_one_at_it_is_not() {
+    async fn rejects_body_above_the_limit() {
         let body = r#"{"model":"guide"}"#;
         let peeked = peek(body, body.len()).await.expect("just fits");
         assert_eq!(peeked.body, body.as_bytes());
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_that_are_kept_leave_no_room_for_more_than_the_rest() {
+    async fn rejects_body_above_the_remaining_budget() {
         let body = r#"{"model":"guide"}"#;
         let room = BodyRoom::new(2 * body.len());
         let peek = || peek_model(Body::from(body), body.len(), &room);
@@ -222,7 +222,7 @@ mod tests {
         let long = format!(r#"{{"model":"guide","prompt":"{}"}}"#, "x".repeat(body.len()));
         let refused = peek_model(Body::from(long), 1000, &room).await;
         assert!(matches!(refused, Err(PeekError::NoRoom)), "{refused:?}");
-        assert_eq!(room.kept(), body.len(), "a refused one keeps nothing");
+        assert_eq!(room.kept(), body.len(), "a rejected body releases its memory");
         drop((peek().await.expect("room again"), first));
         assert_eq!(room.kept(), 0);
     }

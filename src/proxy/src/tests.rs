@@ -47,7 +47,7 @@ async fn echo(request: Request) -> Response {
     let host = parts.headers[HOST].to_str().expect("ASCII").to_owned();
     let expect = parts.headers.contains_key("expect");
     let body = body.collect().await.expect("a body").to_bytes();
-    let said = format!(
+    let text = format!(
         "{} {} host={host} expect={expect} body={}",
         parts.method,
         parts.uri,
@@ -58,12 +58,12 @@ async fn echo(request: Request) -> Response {
         .header("connection", "x-secret")
         .header("x-secret", "1")
         .header("x-kept", "2")
-        .body(said.into())
+        .body(text.into())
         .expect("valid")
 }
 
 #[tokio::test]
-async fn a_request_arrives_rewritten_and_its_answer_unchanged() {
+async fn rewrites_request_and_keeps_response() {
     let tasks = Tasks::new();
     let upstream = serve(&tasks, Router::new().fallback(any(echo))).await;
     let mut request = request(Body::from("hello"));
@@ -85,7 +85,7 @@ async fn a_request_arrives_rewritten_and_its_answer_unchanged() {
 }
 
 #[tokio::test]
-async fn a_unix_socket_is_reached() {
+async fn forwards_to_unix_socket() {
     let tasks = Tasks::new();
     let directory = TempDir::new();
     let socket = directory.path().join("w.sock");
@@ -120,13 +120,13 @@ fn streaming() -> (Router, mpsc::Sender<Result<Bytes, std::io::Error>>) {
 }
 
 #[tokio::test]
-async fn chunks_pass_as_they_come() {
+async fn forwards_chunks_immediately() {
     let tasks = Tasks::new();
     let (router, chunk_tx) = streaming();
     let upstream = serve(&tasks, router).await;
     let response = within(Proxy::new().forward(request(Body::empty()), &upstream, &path("/stream")))
         .await
-        .expect("the head comes before the first chunk");
+        .expect("the head arrives before the first chunk");
     let mut body = response.into_body().into_data_stream();
     for chunk in ["data: 1\n\n", "data: 2\n\n"] {
         chunk_tx.send(Ok(Bytes::from(chunk))).await.expect("read");
@@ -138,7 +138,7 @@ async fn chunks_pass_as_they_come() {
 }
 
 #[tokio::test]
-async fn dropping_the_answer_cancels_the_upstream() {
+async fn dropping_the_response_cancels_the_upstream() {
     let tasks = Tasks::new();
     let (router, chunk_tx) = streaming();
     let upstream = serve(&tasks, router).await;
@@ -150,8 +150,8 @@ async fn dropping_the_answer_cancels_the_upstream() {
 }
 
 #[tokio::test]
-async fn giving_up_before_the_answer_cancels_the_upstream() {
-    struct Dropped(#[expect(dead_code, reason = "its drop is what counts")] mpsc::Sender<()>);
+async fn dropping_the_future_cancels_the_upstream() {
+    struct Dropped(#[expect(dead_code, reason = "the drop is observed")] mpsc::Sender<()>);
     let tasks = Tasks::new();
     let (begun_tx, mut begun_rx) = mpsc::channel(1);
     let (alive_tx, mut alive_rx) = mpsc::channel(1);
@@ -166,14 +166,14 @@ async fn giving_up_before_the_answer_cancels_the_upstream() {
     let hang = path("/hang");
     let forward = proxy.forward(request(Body::from("{}")), &upstream, &hang);
     tokio::select! {
-        _ = forward => panic!("it never answers"),
+        _ = forward => panic!("the upstream never responds"),
         begun = within(begun_rx.recv()) => assert_eq!(begun, Some(())),
     }
     assert_eq!(within(alive_rx.recv()).await, None, "the handler was dropped");
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_a_server_cancels_through_the_proxy() {
+async fn disconnecting_client_cancels_the_upstream() {
     let tasks = Tasks::new();
     let (router, chunk_tx) = streaming();
     let upstream = serve(&tasks, router).await;
@@ -196,7 +196,7 @@ async fn a_client_that_leaves_a_server_cancels_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn an_answer_cut_short_is_an_error_and_not_an_end() {
+async fn truncated_response_is_an_error() {
     let tasks = Tasks::new();
     let (router, chunk_tx) = streaming();
     let upstream = serve(&tasks, router).await;
@@ -205,14 +205,14 @@ async fn an_answer_cut_short_is_an_error_and_not_an_end() {
         .expect("answered");
     chunk_tx.send(Ok(Bytes::from("half"))).await.expect("read");
     chunk_tx
-        .send(Err(std::io::Error::other("the engine fell over")))
+        .send(Err(std::io::Error::other("the engine failed")))
         .await
         .expect("read");
     assert!(within(response.into_body().collect()).await.is_err());
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_from_no_answer() {
+async fn distinguishes_refused_connection_from_closed_one() {
     let tasks = Tasks::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -220,14 +220,14 @@ async fn nobody_there_is_told_from_no_answer() {
     let gone = Upstream::Tcp(address.to_string().parse().expect("an authority"));
     let err = within(Proxy::new().forward(request(Body::empty()), &gone, &path("/")))
         .await
-        .expect_err("nobody listens");
+        .expect_err("no listener");
     assert!(
         err.nothing_was_sent() && err.reason() == "ConnectFailed",
         "{err:?}"
     );
 
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let hangs_up = format!("http://{}", listener.local_addr().expect("bound"))
+    let closing = format!("http://{}", listener.local_addr().expect("bound"))
         .parse()
         .expect("a base URL");
     tasks.spawn_detached(async move {
@@ -236,7 +236,7 @@ async fn nobody_there_is_told_from_no_answer() {
             .await
             .expect("a request");
     });
-    let err = within(Proxy::new().forward(request(Body::from("x")), &hangs_up, &path("/")))
+    let err = within(Proxy::new().forward(request(Body::from("x")), &closing, &path("/")))
         .await
         .expect_err("it hangs up");
     assert!(
@@ -246,7 +246,7 @@ async fn nobody_there_is_told_from_no_answer() {
 }
 
 #[tokio::test]
-async fn a_clients_broken_body_is_not_the_upstreams_fault() {
+async fn broken_request_body_is_a_client_error() {
     let tasks = Tasks::new();
     let upstream = serve(&tasks, Router::new().fallback(any(echo))).await;
     let broken = Body::from_stream(futures::stream::iter([
@@ -260,7 +260,7 @@ async fn a_clients_broken_body_is_not_the_upstreams_fault() {
 }
 
 #[tokio::test]
-async fn a_host_that_never_accepts_is_given_up() {
+async fn connection_attempt_times_out() {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket
         .bind(SocketAddr::from(([127, 0, 0, 1], 0)))
@@ -278,13 +278,13 @@ async fn a_host_that_never_accepts_is_given_up() {
     let proxy = Proxy::with_connect_timeout(Duration::from_millis(100));
     let err = within(proxy.forward(request(Body::empty()), &upstream, &path("/")))
         .await
-        .expect_err("nobody accepts");
+        .expect_err("no accept");
     assert_eq!(err.reason(), "ConnectTimeout", "{err:?}");
     drop(listener);
 }
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn reuses_connections() {
     let tasks = Tasks::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let url = format!("http://{}", listener.local_addr().expect("bound"));
@@ -310,5 +310,5 @@ async fn connections_are_used_again() {
             .expect("answered");
         peers.insert(text(response).await);
     }
-    assert!(peers.len() < 10, "a connection each: {peers:?}");
+    assert!(peers.len() < 10, "one connection per request: {peers:?}");
 }
