@@ -74,7 +74,7 @@ pub fn serve(
         "{hostname}_{}",
         address.map(|address| address.to_string()).unwrap_or_default()
     );
-    let pages = OriginRules::new(allowed_origins, address, [hostname]);
+    let origin_rules = OriginRules::new(allowed_origins, address, [hostname]);
     let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
     tasks.spawn_detached(reporter.run(tasks.stop_token()));
     let (dispatcher, stop) = (gateway.dispatcher().clone(), tasks.stop_token());
@@ -86,7 +86,7 @@ pub fn serve(
     });
     tasks.spawn("gateway", move |stop| {
         Box::pin(async move {
-            server::run(listener, Arc::new(gateway), pages, stop).await;
+            server::run(listener, Arc::new(gateway), origin_rules, stop).await;
             Ok::<_, Infallible>(())
         })
     });

@@ -19,7 +19,7 @@ use rooflet_inference_api::openai::origins::OriginRules;
 use rooflet_inference_api::openai::routes::{BY_MODEL, with_fallbacks};
 use rooflet_inference_api::openai::{ApiError, headers, openapi};
 
-pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<OriginRules>) -> Router {
+pub(super) fn router(gateway: Arc<Gateway>, origin_rules: Arc<OriginRules>) -> Router {
     let routes = Router::new()
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
@@ -32,7 +32,7 @@ pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<OriginRules>) -> Router {
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
     let routes = BY_MODEL.into_iter().fold(routes, by_model);
     with_fallbacks(routes)
-        .layer(axum::middleware::from_fn_with_state(pages, headers::middleware))
+        .layer(axum::middleware::from_fn_with_state(origin_rules, headers::middleware))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(gateway)
 }
@@ -41,7 +41,7 @@ pub(super) fn router(gateway: Arc<Gateway>, pages: Arc<OriginRules>) -> Router {
 pub(super) async fn run(
     listener: TcpListener,
     gateway: Arc<Gateway>,
-    pages: Arc<OriginRules>,
+    origin_rules: Arc<OriginRules>,
     stop: CancellationToken,
 ) {
     if let Ok(address) = listener.local_addr() {
@@ -50,7 +50,7 @@ pub(super) async fn run(
             warn!(%address, "gateway accepts unauthenticated requests on all interfaces");
         }
     }
-    connection::serve_tcp(listener, router(gateway, pages), stop).await;
+    connection::serve_tcp(listener, router(gateway, origin_rules), stop).await;
 }
 
 async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, ApiError> {
