@@ -73,8 +73,8 @@ pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &Age
     let advertised = config.endpoint.parse().ok();
     let advertised = advertised.and_then(|url: Uri| Some(url.host()?.to_owned()));
     let names = advertised.into_iter().chain([Host::Native.identity().hostname]);
-    let pages = OriginRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
-    let router = router(app, pages);
+    let origin_rules = OriginRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
+    let router = router(app, origin_rules);
     tasks.spawn("http", move |stop| {
         Box::pin(async move {
             // Open connections end with their clients or with the process: a stream must not delay
@@ -88,7 +88,7 @@ pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &Age
     });
 }
 
-pub(crate) fn router(app: App, pages: Arc<OriginRules>) -> Router {
+pub(crate) fn router(app: App, origin_rules: Arc<OriginRules>) -> Router {
     let routes = Router::new()
         .route("/v1/models", get(list_models))
         .route("/v1/models/{*model}", get(show_model))
@@ -102,7 +102,7 @@ pub(crate) fn router(app: App, pages: Arc<OriginRules>) -> Router {
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
         .merge(api)
-        .layer(axum::middleware::from_fn_with_state(pages, headers::middleware))
+        .layer(axum::middleware::from_fn_with_state(origin_rules, headers::middleware))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(app)
 }

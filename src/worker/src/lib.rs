@@ -225,7 +225,7 @@ pub async fn run(config: WorkerConfig, stop: CancellationToken) -> Result<(), Wo
 /// Worker with a bound listener and a loading engine.
 struct Worker {
     listener: Listener,
-    pages: Arc<OriginRules>,
+    origin_rules: Arc<OriginRules>,
     app: Arc<App>,
     engine_ended: oneshot::Receiver<Result<(), EngineError>>,
     grace: Duration,
@@ -314,14 +314,14 @@ impl Worker {
         {
             tracing::warn!("worker accepts requests on all network interfaces without authentication");
         }
-        let pages = OriginRules::new(
+        let origin_rules = OriginRules::new(
             config.allowed_origins,
             listener.tcp_address(),
             [Host::Native.identity().hostname],
         );
         Ok(Self {
             listener,
-            pages,
+            origin_rules,
             app: Arc::new(app),
             engine_ended,
             grace: config.grace,
@@ -331,12 +331,12 @@ impl Worker {
     async fn serve(self, stop: CancellationToken) -> Result<(), WorkerError> {
         let Self {
             listener,
-            pages,
+            origin_rules,
             app,
             mut engine_ended,
             grace,
         } = self;
-        let router = api::server::router(Arc::clone(&app), pages);
+        let router = api::server::router(Arc::clone(&app), origin_rules);
         let closing = CancellationToken::new();
         let mut serving = std::pin::pin!(listener.serve(router, closing.clone()));
         let mut phase = app.engine.state().watch_phase();

@@ -26,7 +26,7 @@ use rooflet_inference_api::openai::openapi;
 use rooflet_inference_api::openai::origins::OriginRules;
 use rooflet_inference_api::openai::routes::with_fallbacks;
 
-pub(crate) fn router(app: Arc<App>, pages: Arc<OriginRules>) -> Router {
+pub(crate) fn router(app: Arc<App>, origin_rules: Arc<OriginRules>) -> Router {
     let routes = Router::new()
         .route("/v1/chat/completions", post(completions::chat))
         .route("/v1/completions", post(completions::text))
@@ -51,7 +51,7 @@ pub(crate) fn router(app: Arc<App>, pages: Arc<OriginRules>) -> Router {
         .route("/metrics", get(metrics_text))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     with_fallbacks(routes)
-        .layer(axum::middleware::from_fn_with_state(pages, headers::middleware))
+        .layer(axum::middleware::from_fn_with_state(origin_rules, headers::middleware))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),
