@@ -143,7 +143,8 @@ impl<F: Frames> Writer<F> {
             // Completions do not request embeddings.
             Event::Embedding(_) => {}
             Event::Done(done) => self.end(index, done),
-            // `new` appends a failure to every event channel. It is expected after a regular end.
+            // `new` appends a failure to every channel, for engines that terminate without a final
+            // event. After a regular end, this failure is ignored.
             Event::Failed(_) if self.finished[index] => {}
             Event::Failed(message) => {
                 self.frames

@@ -50,7 +50,7 @@ pub(crate) async fn begin_chat(
 
 /// Returns true if validation takes long: the body is long, or the request needs a grammar.
 pub(crate) fn needs_blocking_thread(body_bytes: usize, options: &Options, tools: Option<&Tools>) -> bool {
-    body_bytes > MAX_INLINE_BYTES || options.format.is_some() || tools.is_some_and(Tools::constrain)
+    body_bytes > MAX_INLINE_BYTES || options.format.is_some() || tools.is_some_and(Tools::is_constrained)
 }
 
 pub(crate) fn submit_error(app: &App, err: SubmitError) -> ApiError {

@@ -389,7 +389,9 @@ mod tests {
             let mut counts = [0_u32; 4];
             for from in (0..4000).step_by(500) {
                 let sampling = sampling(1.0, top_p, 0, 3);
-                let draws: Vec<Draw<'_>> = (from..from + 500).map(|step| free(&sampling, step)).collect();
+                let draws: Vec<Draw<'_>> = (from..from + 500)
+                    .map(|step| draw_inputs(&sampling, step))
+                    .collect();
                 for token in draw_rows(&vec![&logits[..]; 500], &draws) {
                     counts[token as usize] += 1;
                 }

@@ -139,7 +139,7 @@ fn worker_fails_without_memory_for_one_request() {
     );
     let message = err.termination_message().message;
     assert!(
-        message.contains("too little for the cache of one request"),
+        message.contains("too little memory for the KV cache of one request"),
         "{message}"
     );
 }

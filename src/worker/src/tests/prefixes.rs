@@ -179,7 +179,7 @@ fn conversation_reuses_cache_without_memory_for_copies() {
     });
 }
 
-/// As above, but the client cancels each answer.
+/// The memory has room for 1024 tokens, and the client cancels each answer before its end.
 #[test]
 fn conversation_reuses_cache_of_cancelled_answer() {
     let (_dir, config, cue) = scripted::endless();

@@ -61,7 +61,7 @@ fn chat_logprobs_match_openai() {
                 chat_logprobs(worker, changed).await,
                 (text.clone(), content.clone())
             );
-            // The logprobs do not include tokens of the stop string.
+            // The logprobs exclude the tokens that the stop string removes.
             let stop: String = text.chars().skip(4).take(2).collect();
             let (cut, scores) = chat_logprobs(worker, json!({"stop": stop})).await;
             assert_eq!(cut, text[..text.find(&stop).unwrap()]);
