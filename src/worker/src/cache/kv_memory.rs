@@ -204,8 +204,8 @@ impl KvMemory {
             .sum();
         let room = self.limit() - Bytes(held);
         let (salt, cache) = (sequence.cache_salt(), sequence.cache());
-        let kept = self.prefixes.store(salt, &sequence.tokens(), cache, stage, room);
-        self.recover(kept).is_some()
+        let stored = self.prefixes.store(salt, &sequence.tokens(), cache, stage, room);
+        self.recover(stored).is_some()
     }
 
     /// Stores the cache of a finished request, which is not one of the `active` ones, as far as it
