@@ -1,6 +1,5 @@
-//! A model's tensors, from the JSON headers of its safetensors files: what must be there, in which
-//! shape, and how many bytes it is. Pure: the caller reads the headers (`model_dir.rs`), nothing
-//! here reads weights.
+//! Tensors of a model, from the JSON headers of its safetensors files: required tensors, their
+//! shapes and their bytes. The caller reads the headers; this module reads no files.
 
 mod layout;
 mod survey;
@@ -15,28 +14,28 @@ pub use layout::Step;
 pub use layout::TensorSource;
 use survey::Survey;
 
-/// Says which file holds which tensor, where there are several.
+/// Index of the files' tensors, for models with several weight files.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
-/// The template for conversations with tools, of a model that has another for those without, as
-/// transformers saves it.
+/// Chat template for conversations with tools, if the model has a separate one, as saved by
+/// transformers.
 pub const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 
-/// The file of weights where there is only one.
+/// Weight file of a model with one file.
 pub const SINGLE_FILE: &str = "model.safetensors";
 
-/// One line per tensor.
+/// Maximum size of an index, which has one line per tensor.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
 
-/// The largest published models come in fewer than 200 files.
+/// Maximum number of weight files. The largest published models have fewer than 200.
 pub const MAX_WEIGHT_FILES: usize = 1000;
 
-/// The length of a safetensors header is the file's first eight bytes, little endian.
+/// Size of the header length at the beginning of a safetensors file, little endian.
 pub const HEADER_LENGTH_BYTES: u64 = 8;
 
-/// The format's own limit.
+/// Limit of the safetensors format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Element type of a stored tensor, as far as supported checkpoints use them.
+/// Element type of a stored tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum StoredType {
     F32,
@@ -46,42 +45,47 @@ pub enum StoredType {
     F8,
     /// Packed quantised weights.
     U32,
-    /// Scales of the formats of Microscaling, and weights packed by other tools.
+    /// Scales of Microscaling formats, and weights packed by other tools.
     U8,
     I32,
-    /// Anything else: kept, so that the error can say which tensor has it.
+    /// All other types. An error can then name the tensor.
     #[serde(other)]
     Other,
 }
 
+/// Facts about a stored element type.
+struct StoredTypeFacts {
+    name: &'static str,
+    /// Bytes of an element, if known.
+    bytes: Option<u64>,
+    /// Float type in which the engine can compute.
+    float: Option<FloatType>,
+}
+
 impl StoredType {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::F32 => "float32",
-            Self::F16 => "float16",
-            Self::BF16 => "bfloat16",
-            Self::F8 => "float8",
-            Self::U32 => "packed",
-            Self::U8 => "uint8",
-            Self::I32 => "int32",
-            Self::Other => "other",
-        }
+    fn facts(self) -> StoredTypeFacts {
+        let (name, bytes, float) = match self {
+            Self::F32 => ("float32", Some(4), Some(FloatType::F32)),
+            Self::F16 => ("float16", Some(2), Some(FloatType::F16)),
+            Self::BF16 => ("bfloat16", Some(2), Some(FloatType::BF16)),
+            Self::F8 => ("float8", Some(1), None),
+            Self::U32 => ("packed", Some(4), None),
+            Self::U8 => ("uint8", Some(1), None),
+            Self::I32 => ("int32", Some(4), None),
+            Self::Other => ("other", None, None),
+        };
+        StoredTypeFacts { name, bytes, float }
     }
 
-    fn float(self) -> Option<FloatType> {
-        match self {
-            Self::F32 => Some(FloatType::F32),
-            Self::F16 => Some(FloatType::F16),
-            Self::BF16 => Some(FloatType::BF16),
-            Self::F8 | Self::U32 | Self::U8 | Self::I32 | Self::Other => None,
-        }
+    pub fn as_str(self) -> &'static str {
+        self.facts().name
     }
 }
 
-/// One tensor of a safetensors file.
+/// Tensor of a safetensors file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTensor {
-    /// File name within the model directory.
+    /// File name in the model directory.
     pub file: String,
     pub dtype: StoredType,
     pub shape: Vec<u64>,
@@ -94,10 +98,10 @@ pub struct TensorTable {
     tensors: BTreeMap<String, StoredTensor>,
 }
 
-/// Why a set of safetensors files is not the model its configuration describes.
+/// Reason why the safetensors files do not match the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    #[error("{file}: not a safetensors file, or cut short: {problem}")]
+    #[error("{file}: not a safetensors file, or truncated: {problem}")]
     CorruptHeader { file: String, problem: String },
     #[error("{file}: tensor `{tensor}` is already in {other}")]
     DuplicateTensor {
@@ -106,7 +110,7 @@ pub enum CheckpointError {
         other: String,
     },
     #[error(
-        "tensor `{tensor}` is in none of the safetensors files; {architecture} with this config.json needs it"
+        "tensor `{tensor}` is missing in the safetensors files; {architecture} with this config.json requires it"
     )]
     MissingTensor { tensor: String, architecture: String },
     #[error("{file}: tensor `{tensor}` has shape {found:?}, config.json implies {expected:?}")]
@@ -116,7 +120,7 @@ pub enum CheckpointError {
         found: Vec<u64>,
         expected: Vec<u64>,
     },
-    #[error("{file}: tensor `{tensor}` has an element type that is not supported here, expected {expected}")]
+    #[error("{file}: tensor `{tensor}` has an unsupported element type, expected {expected}")]
     UnsupportedType {
         file: String,
         tensor: String,
@@ -146,7 +150,7 @@ impl CheckpointError {
     }
 }
 
-/// Checks the first eight bytes of a safetensors file and returns the length of the JSON header
+/// Checks the first eight bytes of a safetensors file, and returns the length of the JSON header
 /// after them.
 pub fn header_bytes(file: &str, first: [u8; 8], file_bytes: u64) -> Result<u64, CheckpointError> {
     let length = u64::from_le_bytes(first);
@@ -175,14 +179,15 @@ struct HeaderEntry {
 }
 
 impl TensorTable {
-    /// Adds the tensors of one file. `header` is its JSON header, `data_bytes` what follows it.
+    /// Adds the tensors of one file. `header` is its JSON header; `data_bytes` is the length of the
+    /// data after it.
     pub fn add_file(&mut self, file: &str, header: &[u8], data_bytes: u64) -> Result<(), CheckpointError> {
         let corrupt = |problem| CheckpointError::CorruptHeader {
             file: file.to_owned(),
             problem,
         };
         let entries: BTreeMap<String, serde_json::Value> = serde_json::from_slice(header)
-            .map_err(|err| corrupt(format!("its header is not a JSON object: {err}")))?;
+            .map_err(|err| corrupt(format!("the header is not a JSON object: {err}")))?;
         let mut spans = Vec::with_capacity(entries.len());
         for (name, value) in entries {
             if name == "__metadata__" {
@@ -196,13 +201,13 @@ impl TensorTable {
                 .map_err(|err| corrupt(format!("entry of tensor `{name}`: {err}")))?;
             let bytes = end
                 .checked_sub(begin)
-                .ok_or_else(|| corrupt(format!("tensor `{name}` ends before it begins")))?;
+                .ok_or_else(|| corrupt(format!("tensor `{name}` ends before its start")))?;
             if end > data_bytes {
                 return Err(corrupt(format!(
-                    "tensor `{name}` ends at byte {end} of {data_bytes}; the file was cut short"
+                    "tensor `{name}` ends at byte {end} of {data_bytes}; the file is truncated"
                 )));
             }
-            if let Some(element_bytes) = element_bytes(dtype) {
+            if let Some(element_bytes) = dtype.facts().bytes {
                 let expected = shape
                     .iter()
                     .try_fold(element_bytes, |product, size| product.checked_mul(*size));
@@ -244,50 +249,40 @@ impl TensorTable {
     }
 }
 
-fn element_bytes(dtype: StoredType) -> Option<u64> {
-    match dtype {
-        StoredType::F32 | StoredType::U32 | StoredType::I32 => Some(4),
-        StoredType::F16 | StoredType::BF16 => Some(2),
-        StoredType::F8 | StoredType::U8 => Some(1),
-        StoredType::Other => None,
-    }
-}
-
-/// How one matrix is stored.
+/// Storage of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatrixStorage {
     Float,
     Quantized(QuantizationScheme),
 }
 
-/// A model whose tensors are all there, in the shapes its configuration implies.
+/// Model with all required tensors in the shapes that its configuration implies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
     pub config: ModelConfig,
-    /// Element type of the checkpoint's float tensors, in which the model computes unless told
-    /// otherwise.
+    /// Element type of the checkpoint's float tensors; the default type of computation.
     pub element: FloatType,
-    /// Whether the head is the embedding table.
+    /// The head is the embedding table.
     pub tied: bool,
-    /// Weights, unpacked.
+    /// Number of unpacked parameters.
     pub parameters: u64,
-    /// Bytes of the tensors that are loaded, as stored.
+    /// Bytes of the loaded tensors as stored.
     pub weights_bytes: u64,
     /// Storage of each matrix, by module path.
     pub matrices: BTreeMap<String, MatrixStorage>,
-    /// Tensors that are not stored under their name and in their shape.
+    /// Sources of the tensors that are stored under another name or in another shape.
     pub sources: BTreeMap<String, TensorSource>,
     all: Size,
-    /// Of routed experts.
+    /// Size of the routed experts.
     experts: Size,
 }
 
-/// What tensors come to.
+/// Size of a set of tensors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Size {
-    /// Elements stored in floats, matrices and vectors alike.
+    /// Number of elements stored in floats, in matrices and vectors.
     float_elements: u64,
-    /// Bytes of packed weights and their small scales, which no choice of element type changes.
+    /// Bytes of packed weights and their packed scales, which do not depend on the element type.
     packed_bytes: u64,
 }
 
@@ -305,7 +300,7 @@ impl ModelShape {
         let tied = config.tie_word_embeddings.unwrap_or(!has_head);
         let mut survey = Survey::new(&config, &tensors);
         survey.walk(tied)?;
-        survey.refuse_leftovers(tied)?;
+        survey.reject_unused(tied)?;
         let Survey {
             matrices,
             parameters,
@@ -328,13 +323,13 @@ impl ModelShape {
         })
     }
 
-    /// Bytes of the weights in memory when floats are held as `element` (the CPU back end computes
-    /// in float32, whatever the file holds).
+    /// Returns the bytes of the weights in memory with floats stored as `element`. The CPU back end
+    /// computes in float32, independent of the files.
     pub fn resident_bytes(&self, element: FloatType) -> u64 {
         self.all.resident_bytes(element)
     }
 
-    /// Of them, those of routed experts.
+    /// Returns the bytes of the routed experts.
     pub fn expert_bytes(&self, element: FloatType) -> u64 {
         self.experts.resident_bytes(element)
     }

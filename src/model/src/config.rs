@@ -1,7 +1,9 @@
-//! What a model is, from the text of its `config.json`: its dimensions, and how each layer
-//! computes. A value of [`ModelConfig`] is one this engine can run; everything else is refused
-//! here, by field name, before a byte of weights is read. Dimensions are `facts`' to read; this
-//! module adds what only an engine needs.
+//! Configuration of a model that the engine can run, from the text of its `config.json`:
+//! dimensions, and the computation of each layer.
+//!
+//! A [`ModelConfig`] is always supported. Unsupported files are rejected here with the name of the
+//! field, before any weights are read. [`facts`](crate::facts) reads the dimensions; this module
+//! adds the properties that only an engine needs.
 
 mod architecture;
 mod error;
@@ -34,26 +36,28 @@ pub use rope::{Rope, RopeScaling};
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     pub architecture: &'static Architecture,
-    /// Whether embeddings are tied is the checkpoint's to say, see `checkpoint::ModelShape::tied`.
+    /// The checkpoint decides whether embeddings are tied; see
+    /// [`ModelShape::tied`](crate::checkpoint::ModelShape::tied).
     pub dimensions: ModelDimensions,
     pub layers: Vec<LayerConfig>,
     pub block_norms: BlockNorms,
     pub rms_norm_eps: f32,
-    /// Norms multiply with one plus their weight.
+    /// Norms multiply by one plus their weight.
     pub norm_adds_one: bool,
-    /// Embeddings are multiplied with the root of their width.
+    /// Embeddings are multiplied by the square root of their width.
     pub scales_embeddings: bool,
-    /// Sums in the stream are kept within half precision, where that is computed in.
+    /// The residual stream is clipped to the range of half precision, if computed in half
+    /// precision.
     pub clips_residuals: bool,
-    /// `max_position_embeddings`: prompt plus completion never exceed it.
+    /// `max_position_embeddings`: maximum tokens of prompt and completion.
     pub max_context_tokens: u64,
-    /// `None` when the file does not say: then the checkpoint decides, see
-    /// `checkpoint::ModelShape::tied`.
+    /// `None` if the file omits the field. The checkpoint then decides; see
+    /// [`ModelShape::tied`](crate::checkpoint::ModelShape::tied).
     pub tie_word_embeddings: Option<bool>,
     pub quantization: Option<Quantization>,
     pub eos_token_ids: Vec<u32>,
-    /// The checkpoint is of a model that also sees, of which only the part that makes text is used.
-    pub sees: bool,
+    /// The checkpoint belongs to a multimodal model, of which the engine uses only the text model.
+    pub is_multimodal: bool,
 }
 
 /// Element type of weights, activations and KV cache.
@@ -89,10 +93,12 @@ impl ModelConfig {
             });
         };
         let facts = ConfigFacts::new(&object)?;
-        // Models that also see nest their text model's fields.
+        // Multimodal models nest the fields of their text model.
         let section = root.object("text_config")?;
         let text = section.as_ref().map_or(root, Section::as_fields);
-        let dimensions = facts.dimensions.expect("facts know every architecture");
+        let dimensions = facts
+            .dimensions
+            .expect("every architecture has a row in the table of families");
         let reader = LayerReader {
             architecture,
             defaults: family.defaults,
@@ -104,7 +110,7 @@ impl ModelConfig {
             activation: parse_activation(&text, architecture)?,
         };
         reader.check_heads()?;
-        reader.refuse_changes()?;
+        reader.check_supported()?;
         reader.check_windows()?;
         let layers = dimensions.layers.iter().enumerate();
         Ok(Self {
@@ -130,7 +136,7 @@ impl ModelConfig {
                 ids => ids,
             },
             dimensions,
-            sees: section.is_some(),
+            is_multimodal: section.is_some(),
         })
     }
 }

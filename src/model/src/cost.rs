@@ -1,4 +1,4 @@
-//! What a checkpoint costs to run: its dimensions, and its weights as the engine holds them.
+//! Cost of running a checkpoint: its dimensions and its weights as the engine stores them.
 
 use crate::checkpoint::{MatrixStorage, ModelShape};
 use crate::config::FloatType;
@@ -6,7 +6,7 @@ use crate::dimensions::ModelDimensions;
 use crate::weights::Weights;
 use rooflet_base::units::Bytes;
 
-/// The model, as far as its speed depends on it.
+/// Properties of a model that determine its speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelCost {
     pub dimensions: ModelDimensions,
@@ -14,8 +14,8 @@ pub struct ModelCost {
 }
 
 impl ModelCost {
-    /// With floats held as `element`: the CPU back end computes in 32 bits, whatever the files
-    /// hold.
+    /// Returns the cost of a checkpoint whose floats are stored as `element` in memory. The CPU
+    /// back end computes in 32 bits, independent of the files.
     pub fn of_checkpoint(shape: &ModelShape, element: FloatType) -> Self {
         let config = &shape.config;
         let resident = Bytes(shape.resident_bytes(element));
@@ -41,7 +41,7 @@ impl ModelCost {
     }
 }
 
-/// Of the token embedding as the engine holds it.
+/// Returns the bytes of the token embedding in memory.
 fn embedding_bytes(shape: &ModelShape, element: FloatType) -> Bytes {
     let elements = shape.config.dimensions.head_parameters();
     Bytes(match shape.matrices.get("model.embed_tokens") {

@@ -1,10 +1,10 @@
-//! The dimensions of a transformer, layer by layer, and what follows from them: parameters,
-//! floating-point operations and bytes of KV cache. They describe any model that can be estimated;
-//! what the engine can run is `model`'s matter.
+//! Dimensions of a transformer, layer by layer, and derived figures: parameters, floating-point
+//! operations and bytes of KV cache. Dimensions describe any model that can be estimated, including
+//! models that the engine does not support.
 
 use std::num::Saturating;
 
-/// A whole model, its token embedding and output head included.
+/// Dimensions of a whole model, including token embedding and output head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelDimensions {
     /// Width of the residual stream.
@@ -12,58 +12,60 @@ pub struct ModelDimensions {
     pub vocabulary: u32,
     /// The output head is the embedding table.
     pub tied_embeddings: bool,
-    /// A second table of embeddings that every layer mixes in (the small Gemma 4 models).
+    /// Second embedding table that every layer adds (small Gemma 4 models).
     pub per_layer_inputs: Option<PerLayerInputs>,
     pub layers: Vec<Layer>,
 }
 
-/// A table with one vector per token and layer. Only its rows of the current tokens are read, but
-/// each layer has a projection into and out of its width, and the model one from its own width to
-/// all of them.
+/// Table with one vector per token and layer. A step reads only the rows of the current tokens.
+/// Each layer has one projection into and one out of this width. The model has one projection from
+/// its own width to all layers' vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PerLayerInputs {
     pub vocabulary: u32,
     pub width: u32,
 }
 
-/// One decoder layer.
+/// Decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Layer {
     pub attention: Attention,
     pub feed_forward: FeedForward,
 }
 
-/// How a layer mixes tokens.
+/// Token mixer of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Attention {
-    /// Softmax attention with grouped queries (multi-head where `kv_heads == heads`).
+    /// Softmax attention with grouped queries; multi-head attention if `kv_heads == heads`.
     Grouped {
         heads: u32,
         kv_heads: u32,
         head_dim: u32,
-        /// Only the last so many tokens are attended to and kept.
+        /// Number of the last tokens that a query attends to; the cache keeps no others.
         window: Option<u32>,
-        /// A gate of the queries' size multiplies the output (Qwen3-Next and its heirs).
+        /// A gate of the queries' size multiplies the output (Qwen3-Next and its successors).
         output_gate: bool,
-        /// One projection makes keys and values (Gemma 4's global layers). Both are cached all the
-        /// same: they are normalised differently, and only keys are rotated.
+        /// One projection computes keys and values (global layers of Gemma 4). The cache holds
+        /// both, because their norms differ and only keys are rotated.
         keys_are_values: bool,
-        /// Attends to the keys and values of an earlier layer and has none of its own (the last
+        /// The layer attends to the keys and values of an earlier layer and has no own ones (last
         /// layers of the small Gemma 4 models).
         shares_cache: bool,
     },
-    /// Multi-head latent attention (DeepSeek V2 and V3): one compressed vector per token is cached.
+    /// Multi-head latent attention (DeepSeek V2 and V3), which caches one compressed vector per
+    /// token.
     Latent {
         heads: u32,
-        /// Rank of the compressed queries; `None` where they are not compressed.
+        /// Rank of the compressed queries; `None` if they are not compressed.
         query_rank: Option<u32>,
         kv_rank: u32,
-        /// Of a head's key: the part without position, and the part with.
+        /// Widths of a head's key: part without and part with position.
         nope_dim: u32,
         rope_dim: u32,
         value_dim: u32,
     },
-    /// Gated delta rule: a state of constant size instead of a cache (Qwen3-Next and its heirs).
+    /// Gated delta rule, with a state of constant size and no cache (Qwen3-Next and its
+    /// successors).
     GatedDelta {
         key_heads: u32,
         key_dim: u32,
@@ -72,21 +74,21 @@ pub enum Attention {
     },
 }
 
-/// How a layer transforms each token.
+/// Feed-forward block of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FeedForward {
     Dense {
         intermediate: u32,
-        /// 3 with a gate (SwiGLU, GeGLU), else 2.
+        /// 3 with a gate (SwiGLU, GeGLU), otherwise 2.
         matrices: u32,
     },
-    /// Mixture of experts: each token is routed to `active` of `experts`, and to the shared one
-    /// where there is one.
+    /// Mixture of experts. Each token is routed to `active` of `experts`, and to the shared expert
+    /// if there is one.
     Experts {
         experts: u32,
         active: u32,
         intermediate: u32,
-        /// Of all shared experts together; 0 where there are none.
+        /// Width of all shared experts together; 0 if there are none.
         shared_intermediate: u32,
         matrices: u32,
     },
@@ -95,14 +97,14 @@ pub enum FeedForward {
 /// Width of the short convolution before a gated delta layer, in tokens.
 pub(crate) const CONVOLUTION_WIDTH: u32 = 4;
 
-/// For products: numbers that make no model make one that is too large for everything, and no error
-/// of arithmetic.
+/// Returns a saturating number for products. Invalid dimensions then result in a model that is too
+/// large, and not in an overflow.
 pub(crate) fn wide(size: u32) -> Saturating<u64> {
     Saturating(u64::from(size))
 }
 
 impl Attention {
-    /// Weights of one layer's projections.
+    /// Returns the parameters of the layer's projections.
     pub fn parameters(&self, hidden: u32) -> u64 {
         let d = wide(hidden);
         let parameters = match *self {
@@ -158,8 +160,8 @@ impl Attention {
         parameters.0
     }
 
-    /// Operations that attending costs `tokens` new tokens after `past` ones, projections not
-    /// included: two products of `2·heads·dim` per pair of tokens, over the mean context
+    /// Returns the operations of the attention scores for `tokens` new tokens after `past` tokens,
+    /// without projections: two products of `2·heads·dim` per pair of tokens, over the mean context
     /// `past + tokens/2`.
     pub fn score_flops(&self, tokens: u32, past: u32) -> f64 {
         let n = f64::from(tokens);
@@ -196,7 +198,7 @@ impl Attention {
 }
 
 impl FeedForward {
-    /// Weights that every token uses: the dense block, or router and shared expert.
+    /// Returns the parameters that every token uses: the dense block, or router and shared expert.
     pub(crate) fn shared_parameters(&self, hidden: u32) -> u64 {
         let d = wide(hidden);
         let parameters = match *self {
@@ -214,7 +216,7 @@ impl FeedForward {
         parameters.0
     }
 
-    /// Weights of one routed expert.
+    /// Returns the parameters of one routed expert.
     pub fn expert_parameters(&self, hidden: u32) -> u64 {
         match *self {
             Self::Dense { .. } => 0,
@@ -226,7 +228,7 @@ impl FeedForward {
         }
     }
 
-    /// Routed experts, and how many of them one token uses.
+    /// Returns the numbers of routed experts and of experts per token.
     pub fn routing(&self) -> Option<(u32, u32)> {
         match *self {
             Self::Dense { .. } => None,
@@ -235,8 +237,8 @@ impl FeedForward {
     }
 }
 
-/// Of `experts`, how many `batch` tokens touch on average when each chooses `active` at random:
-/// `E·(1 − (1 − k/E)^B)`.
+/// Returns the expected number of experts that `batch` tokens use if each selects `active` of
+/// `experts` at random: `E·(1 − (1 − k/E)^B)`.
 pub(crate) fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
     let experts_f = f64::from(experts);
     let share = f64::from(active.min(experts)) / experts_f.max(1.0);
@@ -244,8 +246,8 @@ pub(crate) fn touched_experts(experts: u32, active: u32, batch: u32) -> f64 {
 }
 
 impl ModelDimensions {
-    /// Weights that every token reads, head included: attention, dense blocks, routers and shared
-    /// experts.
+    /// Returns the parameters that every token reads, including the head: attention, dense blocks,
+    /// routers and shared experts.
     pub fn core_parameters(&self) -> u64 {
         let layer_count = Saturating(self.layers.len() as u64);
         let width = self.per_layer_inputs.map_or(0, |inputs| inputs.width);
@@ -257,8 +259,8 @@ impl ModelDimensions {
         (layers + projections + Saturating(self.head_parameters())).0
     }
 
-    /// Weights of which a step reads single rows: the token table where it is not the head, and
-    /// that of the layers.
+    /// Returns the parameters of which a step reads single rows: the token table if it is not the
+    /// head, and the per-layer table.
     pub fn table_parameters(&self) -> u64 {
         let tokens = if self.tied_embeddings {
             0
@@ -272,12 +274,12 @@ impl ModelDimensions {
         (Saturating(tokens) + layers).0
     }
 
-    /// Weights of the output head; those of the embedding table where the two are tied.
+    /// Returns the parameters of the output head, which is the embedding table if the two are tied.
     pub fn head_parameters(&self) -> u64 {
         (wide(self.vocabulary) * wide(self.hidden)).0
     }
 
-    /// Weights of all routed experts.
+    /// Returns the parameters of all routed experts.
     pub fn expert_parameters(&self) -> u64 {
         let experts = self.over_layers(|layer| {
             let experts = layer.feed_forward.routing().map_or(0, |(experts, _)| experts);
@@ -286,7 +288,7 @@ impl ModelDimensions {
         experts.0
     }
 
-    /// Weights of the routed experts that one token uses.
+    /// Returns the parameters of the routed experts that one token uses.
     pub fn active_expert_parameters(&self) -> u64 {
         let experts = self.over_layers(|layer| {
             let active = layer.feed_forward.routing().map_or(0, |(_, active)| active);
@@ -295,13 +297,14 @@ impl ModelDimensions {
         experts.0
     }
 
-    /// All weights.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
         let core = Saturating(self.core_parameters());
         (core + Saturating(self.expert_parameters()) + Saturating(self.table_parameters())).0
     }
 
-    /// Weights that one token's pass multiplies with: the embedding table counts only as the head.
+    /// Returns the parameters that one token is multiplied with. The embedding table counts only as
+    /// the head.
     pub fn active_parameters(&self) -> u64 {
         self.core_parameters()
             .saturating_add(self.active_expert_parameters())
@@ -312,7 +315,7 @@ impl ModelDimensions {
         figures.fold(Saturating(0), |sum, figure| sum + figure)
     }
 
-    /// Of the routed experts' weights, the share that a step of `batch` tokens reads.
+    /// Returns the share of the routed experts' parameters that a step of `batch` tokens reads.
     pub(crate) fn touched_expert_share(&self, batch: u32) -> f64 {
         let (mut touched, mut all) = (0.0, 0.0);
         for layer in &self.layers {
@@ -326,8 +329,8 @@ impl ModelDimensions {
         if all > 0.0 { touched / all } else { 0.0 }
     }
 
-    /// Operations of prefilling `tokens` after `past` ones: `(in matrices, in attention scores)`.
-    /// The head runs once, for the last token.
+    /// Returns the operations of a prefill of `tokens` after `past` tokens: `(in matrices, in
+    /// attention scores)`. The head runs once, for the last token.
     pub fn prefill_flops(&self, tokens: u32, past: u32) -> (f64, f64) {
         let per_token =
             (self.core_parameters() - self.head_parameters()) as f64 + self.active_expert_parameters() as f64;
@@ -340,7 +343,7 @@ impl ModelDimensions {
         (matrices, scores)
     }
 
-    /// The same model in an engine that keeps every token in every cache.
+    /// Returns the dimensions for an engine that caches every token in every layer.
     pub fn without_windows(&self) -> Self {
         let mut whole = self.clone();
         for layer in &mut whole.layers {
@@ -369,7 +372,7 @@ mod tests {
     use rooflet_base::units::Bytes;
 
     #[test]
-    fn numbers_that_make_no_model_make_one_that_is_too_large() {
+    fn invalid_dimensions_saturate() {
         let huge = u32::MAX;
         let expert = FeedForward::Experts {
             experts: huge,

@@ -1,8 +1,8 @@
-//! Programs that run models, as far as file formats and predictions differ between them.
+//! Inference engines whose file formats and speed predictions differ.
 
 use std::fmt;
 
-/// Which program runs the model.
+/// Inference engine that runs the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Engine {
     Mlx,

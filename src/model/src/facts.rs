@@ -1,9 +1,11 @@
-//! What a model is and weighs, from its `config.json` and the headers of its safetensors files, for
-//! any published model: those of families that are known here with their dimensions, others with
-//! what their tensors tell. What this program's own engine can run is `model`'s to say.
+//! Dimensions and weights of any published model, from its `config.json` and the headers of its
+//! safetensors files.
 //!
-//! Where the headers are known, bytes are sums over tensors by name. Without them they follow from
-//! dimensions and format, and are said to be an estimate.
+//! For known families the facts include the dimensions. For other families they include only the
+//! sizes of the tensors. [`config`](crate::config) decides which models the engine can run.
+//!
+//! If the headers are available, bytes are sums over tensors by name. Otherwise they are estimated
+//! from dimensions and format, and marked as an estimate.
 
 pub mod census;
 mod config;
@@ -23,64 +25,64 @@ pub use index::WeightIndex;
 use rooflet_base::units::Bytes;
 pub use stored::StoredFormat;
 
-/// What is known of a model's tensors.
+/// Available information about a model's tensors.
 #[derive(Debug, Clone, Copy)]
 pub enum Tensors<'a> {
-    /// Their headers.
+    /// Headers of all safetensors files.
     Headers(&'a TensorTable),
-    /// Only the index of the files.
+    /// Only the index of the safetensors files.
     Index(&'a WeightIndex),
     Unknown,
 }
 
-/// Where the figures on a model's weights come from.
+/// Source of the weight sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WeightsSource {
-    /// Every tensor was counted.
+    /// Sum over all tensors.
     Headers(Census),
-    /// The total is exact, what parts it has is computed.
+    /// Exact total from the index; the parts are computed.
     Index { total: Bytes },
-    /// All computed, from dimensions and formats.
+    /// Computed from dimensions and formats.
     Config,
 }
 
-/// See the module.
+/// Facts about a model; see the module documentation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelFacts {
     pub model_type: String,
-    /// `None`: the model's family is not known here, and neither is what its caches take.
+    /// `None` if the family is unknown. The size of its caches is then unknown too.
     pub dimensions: Option<ModelDimensions>,
     pub max_context_tokens: Option<u32>,
-    /// What an engine that makes text holds in memory.
+    /// Weights that a text engine loads.
     pub weights: Weights,
-    /// Of them, floats of 16 bits, scales and offsets included.
-    halves: Weights,
-    /// Weights that it holds, unpacked.
+    /// Part of `weights` stored in 16-bit floats, including scales and biases.
+    half_floats: Weights,
+    /// Number of loaded parameters, unpacked.
     pub parameters: u64,
-    /// Bytes in the files that it does not load: towers that see and hear, extra prediction layers,
-    /// a second copy of a tied head.
+    /// Bytes in the files that a text engine does not load: vision and audio towers, prediction
+    /// layers, and a second copy of a tied head.
     pub left_out: Bytes,
     pub source: WeightsSource,
     pub format: StoredFormat,
 }
 
-/// Norms and biases are left out of what dimensions say: the logarithm of that.
-const DESCRIBED_WELL: f64 = 0.03;
+/// Maximum logarithm of described over stored parameters. The dimensions omit norms and biases.
+const MAX_PARAMETER_MISMATCH: f64 = 0.03;
 
-/// Why nothing can be said of a model.
+/// Reason why a model's facts are unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
     #[error(transparent)]
     Field(#[from] FieldError),
     #[error(
-        "config.json: model_type `{model_type}` is not known here, and without the headers of its safetensors files \
-         nothing can be said of its size; known: {}",
+        "config.json: unknown model_type `{model_type}`: the size cannot be determined without the headers of the \
+         safetensors files; known: {}",
         families::names()
     )]
     UnknownFamily { model_type: String },
     #[error(
-        "config.json: the sizes of quantization_config.quant_method `{method}` are not known here; the headers of the \
-         safetensors files would tell"
+        "config.json: unknown quantization_config.quant_method `{method}`: the size cannot be determined without the \
+         headers of the safetensors files"
     )]
     UnknownFormat { method: String },
 }
@@ -96,7 +98,7 @@ impl FactsError {
 }
 
 impl ModelFacts {
-    /// From the text of `config.json` and what is known of the tensors.
+    /// Determines the facts from the text of `config.json` and the tensors.
     pub fn new(config: &str, tensors: Tensors<'_>) -> Result<Self, FactsError> {
         let object = parse_object(config)?;
         let mut config = ConfigFacts::new(&object)?;
@@ -109,15 +111,15 @@ impl ModelFacts {
                 if let Some(dimensions) = &mut config.dimensions {
                     dimensions.tied_embeddings = tied;
                 }
-                let left_out = census.sum(|part| !is_held(part, tied)).bytes;
+                let left_out = census.sum(|part| !is_loaded(part, tied)).bytes;
                 let loaded = Loaded {
                     weights: Weights {
                         native_floats: census.bytes(StoredType::F16) + census.bytes(StoredType::F32)
                             > census.bytes(StoredType::BF16),
-                        ..by_reading(tied, |wanted| census.sum(wanted).bytes)
+                        ..weights_by_use(tied, |selects| census.sum(selects).bytes)
                     },
-                    halves: by_reading(tied, |wanted| census.sum(wanted).halves),
-                    parameters: census.sum(|part| is_held(part, tied)).parameters,
+                    half_floats: weights_by_use(tied, |selects| census.sum(selects).half_floats),
+                    parameters: census.sum(|part| is_loaded(part, tied)).parameters,
                 };
                 (loaded, left_out, WeightsSource::Headers(census))
             }
@@ -134,8 +136,7 @@ impl ModelFacts {
                 let mut loaded = estimate(&config, &format)?;
                 let source = match index.total {
                     Some(total) => {
-                        // What cannot be told apart is held, and never read: memory is not promised
-                        // twice.
+                        // Bytes of unknown tensors occupy memory but are not read.
                         loaded.weights.idle += total - loaded.weights.resident();
                         WeightsSource::Index { total }
                     }
@@ -150,7 +151,7 @@ impl ModelFacts {
             dimensions: config.dimensions,
             max_context_tokens: config.max_context_tokens,
             weights: loaded.weights,
-            halves: loaded.halves,
+            half_floats: loaded.half_floats,
             parameters: loaded.parameters,
             left_out,
             source,
@@ -158,7 +159,7 @@ impl ModelFacts {
         })
     }
 
-    /// From dimensions alone, in a format known by its name.
+    /// Returns estimated facts for `dimensions` in a named format.
     pub fn of_shape(name: &str, dimensions: ModelDimensions, format: WeightFormat) -> Self {
         let weights = Weights::estimate(&dimensions, format);
         Self {
@@ -166,7 +167,7 @@ impl ModelFacts {
             parameters: dimensions.parameters(),
             dimensions: Some(dimensions),
             max_context_tokens: None,
-            halves: weights.scaled(format.half_share()),
+            half_floats: weights.scaled(format.half_share()),
             weights,
             left_out: Bytes::ZERO,
             source: WeightsSource::Config,
@@ -174,34 +175,34 @@ impl ModelFacts {
         }
     }
 
-    /// The same model in an engine that computes in 32 bits, as MLX does on a CPU, and holds every
-    /// float so.
+    /// Returns the facts for an engine that computes in 32 bits, as MLX does on a CPU, and stores
+    /// every float in 32 bits.
     pub fn in_float32(&self) -> Self {
         Self {
             weights: Weights {
-                every_step: self.weights.every_step + self.halves.every_step,
-                experts: self.weights.experts + self.halves.experts,
-                idle: self.weights.idle + self.halves.idle,
+                every_step: self.weights.every_step + self.half_floats.every_step,
+                experts: self.weights.experts + self.half_floats.experts,
+                idle: self.weights.idle + self.half_floats.idle,
                 native_floats: true,
                 ..self.weights
             },
-            halves: Weights::default(),
+            half_floats: Weights::default(),
             ..self.clone()
         }
     }
 
-    /// How many parameters config.json describes, where the tensors hold clearly other ones: a file
-    /// is missing, or one of them belongs to another model.
-    pub fn contradiction(&self) -> Option<u64> {
+    /// Returns the number of parameters that config.json describes, if it clearly differs from the
+    /// number in the tensors: a file is missing or belongs to another model.
+    pub fn parameter_mismatch(&self) -> Option<u64> {
         let WeightsSource::Headers(_) = self.source else {
             return None;
         };
         let described = self.dimensions.as_ref()?.parameters();
         let ratio = described as f64 / self.parameters.max(1) as f64;
-        (ratio.ln().abs() > DESCRIBED_WELL).then_some(described)
+        (ratio.ln().abs() > MAX_PARAMETER_MISMATCH).then_some(described)
     }
 
-    /// What the predictor needs; `None` where the family is not known.
+    /// Returns the input of the predictor. `None` if the family is unknown.
     pub fn cost(&self) -> Option<ModelCost> {
         Some(ModelCost {
             dimensions: self.dimensions.clone()?,
@@ -210,10 +211,10 @@ impl ModelFacts {
     }
 }
 
-/// What an engine that makes text loads.
+/// Weights that a text engine loads.
 struct Loaded {
     weights: Weights,
-    halves: Weights,
+    half_floats: Weights,
     parameters: u64,
 }
 
@@ -232,7 +233,7 @@ fn estimate(config: &ConfigFacts, format: &StoredFormat) -> Result<Loaded, Facts
     let wide = estimate::weights(dimensions, &format.in_float32());
     Ok(Loaded {
         weights,
-        halves: Weights {
+        half_floats: Weights {
             every_step: wide.every_step - weights.every_step,
             experts: wide.experts - weights.experts,
             idle: wide.idle - weights.idle,
@@ -242,20 +243,21 @@ fn estimate(config: &ConfigFacts, format: &StoredFormat) -> Result<Loaded, Facts
     })
 }
 
-/// Whether an engine that makes text holds the part. A tied head is the embedding table, and a
-/// second copy is dropped.
-fn is_held(part: Part, tied: bool) -> bool {
+/// Returns whether a text engine loads the part. A tied head is the embedding table; the engine
+/// drops a second copy.
+fn is_loaded(part: Part, tied: bool) -> bool {
     part.is_loaded() && !(tied && part == Part::Head)
 }
 
-/// Sorts what `sum` finds in the parts by when it is read.
-fn by_reading(tied: bool, sum: impl Fn(&dyn Fn(Part) -> bool) -> Bytes) -> Weights {
+/// Groups the bytes of all parts by the time of their use. `sum` returns the bytes of matching
+/// parts.
+fn weights_by_use(tied: bool, sum: impl Fn(&dyn Fn(Part) -> bool) -> Bytes) -> Weights {
     let is_idle = |part: Part| part == Part::PerLayerEmbedding || (part == Part::Embedding && !tied);
     let is_expert = |part: Part| part == Part::RoutedExpert;
     Weights {
-        every_step: sum(&|part| is_held(part, tied) && !is_idle(part) && !is_expert(part)),
+        every_step: sum(&|part| is_loaded(part, tied) && !is_idle(part) && !is_expert(part)),
         experts: sum(&is_expert),
-        idle: sum(&|part| is_held(part, tied) && is_idle(part)),
+        idle: sum(&|part| is_loaded(part, tied) && is_idle(part)),
         ..Weights::default()
     }
 }

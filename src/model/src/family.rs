@@ -1,12 +1,12 @@
-//! Facts about a family of models, as data: how to read its `config.json`, and how the engine
-//! computes it.
+//! Facts about a model family, as data: the format of its `config.json`, and the switches of the
+//! engine's blocks.
 //!
-//! Field names and defaults are those of the published `config.json` files and of the configuration
-//! classes that write them (transformers 4.57 to 5, mlx-lm 0.32).
+//! Field names and defaults follow published `config.json` files and the configuration classes that
+//! write them (transformers 4.57 to 5, mlx-lm 0.32).
 
 use crate::config::Architecture;
 
-/// Models whose `config.json` is read the same way.
+/// Models whose `config.json` has the same format.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FamilyFacts {
     /// Values of `model_type` in `config.json`.
@@ -14,11 +14,11 @@ pub(crate) struct FamilyFacts {
     /// Attention kind, which decides the layout of the KV cache.
     pub(crate) mixing: Mixing,
     pub(crate) blocks: Blocks,
-    /// Whether the output head is the embedding table if `config.json` omits `tie_word_embeddings`.
+    /// Default of `tie_word_embeddings`: the output head is the embedding table.
     pub(crate) tied: bool,
     pub(crate) defaults: Defaults,
-    /// How the engine computes the family. `None`: the engine does not run it, and only its size is
-    /// estimated.
+    /// Switches of the engine's blocks. `None`: the engine does not run the family, and rooflet
+    /// only estimates its size.
     pub(crate) engine: Option<Architecture>,
 }
 
@@ -34,52 +34,53 @@ impl FamilyFacts {
         engine: None,
     };
 
-    /// Whether a full-attention layer gates its output.
+    /// Returns whether full-attention layers gate their output.
     pub(crate) fn output_gate(&self) -> bool {
         self.mixing == Mixing::GatedDelta
     }
 }
 
-/// How the layers of a family mix tokens.
+/// Token mixer of a family's layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mixing {
-    /// Softmax attention in every layer; `layer_types` may give some a window.
+    /// Softmax attention in every layer. `layer_types` may give some layers a window.
     Attention(Windows),
     /// Multi-head latent attention.
     Latent,
-    /// Every `full_attention_interval`-th layer attends, the others are gated delta layers.
+    /// Softmax attention in every `full_attention_interval`-th layer, gated delta layers elsewhere.
     GatedDelta,
 }
 
-/// Which layers of a family have a window where `layer_types` does not say.
+/// Layers with a sliding window, if the file has no `layer_types`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Windows {
-    /// None of them.
+    /// No layer.
     Never,
-    /// All of them, if `sliding_window` is set.
+    /// All layers, if `sliding_window` is set.
     Always,
-    /// Those from `max_window_layers` on, if `use_sliding_window` is true.
+    /// Layers from `max_window_layers` on, if `use_sliding_window` is true.
     Upper,
-    /// All but every so-manieth; `sliding_window_pattern` may say another number.
-    AllBut(u32),
+    /// All layers except every n-th. `sliding_window_pattern` overrides n.
+    ExceptEvery(u32),
 }
 
-/// How the layers of a family transform each token.
+/// Feed-forward blocks of a family's layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocks {
     Dense,
-    /// Every layer routes, with experts of `intermediate_size`.
+    /// Experts of width `intermediate_size` in every layer.
     Routed,
-    /// Layers by `decoder_sparse_step` and `mlp_only_layers` route, none where there are 0 experts,
-    /// with one shared expert where there is a size for it.
+    /// Experts in the layers that `decoder_sparse_step` and `mlp_only_layers` select; no experts if
+    /// their number is 0. One shared expert if the file has its width.
     Sparse,
-    /// Layers from `first_k_dense_replace` on route, with `n_shared_experts` of the experts' size.
+    /// Experts in the layers from `first_k_dense_replace` on, with `n_shared_experts` shared
+    /// experts of the same width.
     AfterDense,
-    /// Every layer has a dense block and, beside it, experts where `enable_moe_block` is true.
-    Beside,
+    /// A dense block in every layer, plus experts if `enable_moe_block` is true.
+    DensePlusExperts,
 }
 
-/// Values of fields that published files of a family leave out.
+/// Default values of fields that published files of a family omit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Defaults {
     pub(crate) heads: Option<u32>,

@@ -1,24 +1,24 @@
-//! Typed reading of a model's `config.json`: fields by name, with errors that name the field and
-//! what was expected. What the fields mean is the business of `model` (what the engine runs) and
-//! `facts` (what can be estimated).
+//! Typed access to the fields of a model's `config.json`. Errors name the field and the expected
+//! value. The meaning of the fields is defined in [`config`](crate::config) and
+//! [`facts`](crate::facts).
 
 use serde_json::{Map, Value};
 
-/// The file that every error of this module names.
+/// File name for error messages.
 pub const CONFIG_FILE: &str = "config.json";
 
-/// Real ones are a few kilobytes, with thousands of quantised modules a few hundred.
+/// Maximum size of `config.json`. Real files have a few kilobytes, or a few hundred with thousands
+/// of quantised modules.
 pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-/// No dimension of a real model comes near this; beyond it the file is damaged and products would
-/// overflow.
+/// Maximum dimension. No real model has a larger one; products of larger dimensions would overflow.
 const MAX_DIMENSION: u64 = 1 << 24;
 
-/// The largest published models have a thousandth of these weights; with more of them sums of
-/// products would overflow.
+/// Maximum number of parameters, a thousand times that of the largest published models. Sums of
+/// more would overflow.
 pub(crate) const MAX_PARAMETERS: f64 = 1e15;
 
-/// Why a field cannot be read.
+/// Reason why a field cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FieldError {
     #[error("{CONFIG_FILE}: not valid JSON")]
@@ -31,7 +31,7 @@ pub enum FieldError {
     #[error("{CONFIG_FILE}: required field `{field}` is missing")]
     Missing { field: String },
     #[error(
-        "{CONFIG_FILE}: its dimensions make {parameters:.0e} weights, and no model has {MAX_PARAMETERS:.0e}: one of them is wrong"
+        "{CONFIG_FILE}: the dimensions result in {parameters:.0e} parameters; the limit is {MAX_PARAMETERS:.0e}, so at least one of them is wrong"
     )]
     TooLarge { parameters: f64 },
     #[error("{CONFIG_FILE}: field `{field}` is {found}, expected {expected}")]
@@ -42,25 +42,24 @@ pub enum FieldError {
     },
 }
 
-/// Parses the text of `config.json` into its top-level object.
+/// Parses the text of `config.json` to its top-level object.
 pub(crate) fn parse_object(text: &str) -> Result<Map<String, Value>, FieldError> {
-    match serde_json::from_str(text).map_err(|err| FieldError::InvalidJson { err })? {
-        Value::Object(map) => Ok(map),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            Err(FieldError::NotAnObject)
-        }
-    }
+    let value = serde_json::from_str(text).map_err(|err| FieldError::InvalidJson { err })?;
+    let Value::Object(map) = value else {
+        return Err(FieldError::NotAnObject);
+    };
+    Ok(map)
 }
 
-/// A JSON object with the path that leads to it, so that errors can name the whole field.
+/// JSON object with its path in the file, for error messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a> {
     pub map: &'a Map<String, Value>,
-    /// Leads to the object; empty at the top.
+    /// Path of the object; empty at the top level.
     pub path: &'a str,
 }
 
-/// An object inside another one.
+/// Nested object.
 #[derive(Debug, Clone)]
 pub struct Section<'a> {
     map: &'a Map<String, Value>,
@@ -77,7 +76,7 @@ impl Section<'_> {
 }
 
 impl<'a> Section<'a> {
-    /// An object inside this one.
+    /// Returns an object inside this object.
     pub fn inner(&self, field: &str) -> Result<Option<Self>, FieldError> {
         let Some(value) = self.map.get(field).filter(|value| !value.is_null()) else {
             return Ok(None);
@@ -126,7 +125,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// `null` counts as absent, as it does where these files are written.
+    /// Returns a field; `null` counts as absent, as in the programs that write these files.
     pub fn present(&self, field: &str) -> Option<&'a Value> {
         self.get(field).filter(|value| !value.is_null())
     }
@@ -213,7 +212,7 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
-    /// A list of numbers above 0.
+    /// Returns a list of numbers above 0.
     pub(crate) fn positive_floats(&self, field: &str) -> Result<Vec<f32>, FieldError> {
         let value = self.present(field).ok_or_else(|| self.missing(field))?;
         let number = |value: &Value| {
@@ -232,8 +231,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Token ids as `config.json` and `generation_config.json` write them: absent, null, one number or
-/// a list. `None` for anything else.
+/// Parses token ids as in `config.json` and `generation_config.json`: absent, null, a number or a
+/// list. Returns `None` for any other value.
 pub fn token_ids(value: Option<&Value>) -> Option<Vec<u32>> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     match value {
@@ -243,7 +242,7 @@ pub fn token_ids(value: Option<&Value>) -> Option<Vec<u32>> {
     }
 }
 
-/// Text of a file in an error message: bounded, whatever the file holds.
+/// Returns the text, shortened for an error message.
 pub fn shortened(text: &str) -> String {
     const MAX_CHARS: usize = 80;
     match text.char_indices().nth(MAX_CHARS) {

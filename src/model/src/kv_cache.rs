@@ -13,7 +13,7 @@ impl KvBits {
     pub const HALF: Self = Self(16.0);
 
     /// Returns the stored bits of an element of `bits`. A quantised element includes a scale and a
-    /// bias of 16 bits per group of 64, so 4 bits take 4.5/16 of half precision.
+    /// bias of 16 bits per group of 64, so a 4-bit element has 4.5 bits.
     pub fn new(bits: u32) -> Self {
         match bits {
             16 | 32 => Self(f64::from(bits)),

@@ -1,5 +1,4 @@
-//! Models known by name: the dimensions of published models, found by a name spelt in any of the
-//! usual ways.
+//! Library of published models: dimensions by name, in all common spellings.
 //!
 //! `models.json` holds the dimensions, from each model's `config.json` on Hugging Face.
 
@@ -10,11 +9,10 @@ use crate::shapes::ShapeFile;
 use crate::weights::WeightFormat;
 
 static MODELS: LazyLock<ShapeFile> = LazyLock::new(|| {
-    ShapeFile::parse(include_str!("models.json"))
-        .expect("models.json is part of this program and a test reads it")
+    ShapeFile::parse(include_str!("models.json")).expect("models.json is built in and a test parses it")
 });
 
-/// Names that mean a model of another name: one family often has the dimensions of its elder.
+/// Names of models with the dimensions of another model in the library.
 const ALIASES: &[(&str, &str)] = &[
     ("llama3.1-8b", "llama3-8b"),
     ("llama3.1-70b", "llama3-70b"),
@@ -74,52 +72,56 @@ const ALIASES: &[(&str, &str)] = &[
     ("phi-3-14b", "phi-3-medium"),
 ];
 
-/// A model of the library in a format.
+/// Model of the library in a weight format.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LibraryModel {
-    /// What the library calls it.
+    /// Name in the library.
     pub key: &'static str,
     pub dimensions: ModelDimensions,
     pub format: WeightFormat,
 }
 
-/// Why a name does not lead to a model.
+/// Reason why a name does not identify a model and format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    #[error("no model is known by the name `{name}`; {near}")]
+    #[error("unknown model `{name}`; {near}")]
     UnknownModel { name: String, near: String },
     #[error(
-        "`{name}` does not say how its weights are stored; say it, as one of {}",
+        "the name `{name}` contains no weight format; specify one of {}",
         WeightFormat::NAMES
     )]
     UnknownFormat { name: String },
     #[error(
-        "`{name}` says by its name that its weights are in {named}, and not in {asked}: leave one of both out"
+        "the name `{name}` contains the weight format {named}, but {requested} is specified: remove one of the two"
     )]
-    OtherFormat {
+    ConflictingFormat {
         name: String,
         named: WeightFormat,
-        asked: WeightFormat,
+        requested: WeightFormat,
     },
 }
 
-/// The model that `name` means, with its weights in `format` or else in the one that the name ends
-/// in.
+/// Finds the model of `name`, with its weights in `format` or else in the format at the end of the
+/// name.
 pub fn find(name: &str, format: Option<WeightFormat>) -> Result<LibraryModel, LibraryError> {
-    let spelt = Spelling::new(name);
-    let found = lookup(&spelt).and_then(|key| Some((key, MODELS.dimensions(key).ok()?)));
+    let spelling = Spelling::new(name);
+    let found = lookup(&spelling).and_then(|key| Some((key, MODELS.dimensions(key).ok()?)));
     let Some((key, dimensions)) = found else {
         return Err(LibraryError::UnknownModel {
             name: name.to_owned(),
-            near: near(&spelt),
+            near: near(&spelling),
         });
     };
-    let named = spelt.weight_format();
-    if let (Some(asked), Some(named)) = (format, named)
-        && !named.admits(asked)
+    let named = spelling.weight_format();
+    if let (Some(requested), Some(named)) = (format, named)
+        && !named.may_be(requested)
     {
         let name = name.to_owned();
-        return Err(LibraryError::OtherFormat { name, named, asked });
+        return Err(LibraryError::ConflictingFormat {
+            name,
+            named,
+            requested,
+        });
     }
     let format = format.or(named).ok_or_else(|| LibraryError::UnknownFormat {
         name: name.to_owned(),
@@ -131,15 +133,15 @@ pub fn find(name: &str, format: Option<WeightFormat>) -> Result<LibraryModel, Li
     })
 }
 
-/// Dimensions alone, and the name they are known by.
-pub fn dimensions(spelt: &Spelling) -> Option<(&'static str, ModelDimensions)> {
-    let key = lookup(spelt)?;
+/// Returns the library name and the dimensions of a model.
+pub fn dimensions(spelling: &Spelling) -> Option<(&'static str, ModelDimensions)> {
+    let key = lookup(spelling)?;
     Some((key, MODELS.dimensions(key).ok()?))
 }
 
-/// Models of the same family, or all.
-fn near(spelt: &Spelling) -> String {
-    let family: String = spelt
+/// Lists models of the same family, or all models.
+fn near(spelling: &Spelling) -> String {
+    let family: String = spelling
         .words
         .first()
         .map(|word| word.chars().take_while(char::is_ascii_alphabetic).collect())
@@ -149,24 +151,24 @@ fn near(spelt: &Spelling) -> String {
         same.collect::<Vec<_>>().join(", ")
     };
     match names(&family) {
-        same if family.is_empty() || same.is_empty() => format!("known are {}", names("")),
-        same => format!("of this family there are {same}"),
+        same if family.is_empty() || same.is_empty() => format!("known models: {}", names("")),
+        same => format!("known models of this family: {same}"),
     }
 }
 
-/// A model's name, taken apart: `mlx-community/gemma-3-12b-it-4bit` is family `gemma3` of 12
-/// billion parameters.
+/// Parsed model name: `mlx-community/gemma-3-12b-it-4bit` is family `gemma3` with 12 billion
+/// parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spelling {
-    /// In order, version numbers joined to the word before them.
+    /// Words in order, with version numbers joined to the word before them.
     words: Vec<String>,
     pub size: Option<f64>,
     pub active: Option<f64>,
-    /// The format of weights, where the name says it.
+    /// Weight format in the name.
     pub format: Option<String>,
 }
 
-/// Words of names that say nothing of the dimensions.
+/// Words without influence on the dimensions.
 const NOISE: &[&str] = &[
     "instruct",
     "it",
@@ -198,7 +200,7 @@ impl Spelling {
             .next()
             .unwrap_or(&lower)
             .trim_end_matches(".gguf");
-        let mut spelt = Self {
+        let mut parsed = Self {
             words: Vec::new(),
             size: None,
             active: None,
@@ -215,35 +217,35 @@ impl Spelling {
             at += 1;
             let rest = &pieces[at - 1..];
             if let Some((format, length)) = format_in(rest) {
-                spelt.format.get_or_insert(format);
+                parsed.format.get_or_insert(format);
                 at += length - 1;
                 joins = false;
             } else if let Some(size) = size(piece) {
-                spelt.size.get_or_insert(size);
+                parsed.size.get_or_insert(size);
                 joins = false;
             } else if let Some(active) = piece.strip_prefix('a').and_then(size) {
-                spelt.active.get_or_insert(active);
+                parsed.active.get_or_insert(active);
                 joins = false;
             } else if piece.starts_with(|c: char| c.is_ascii_digit()) {
-                // `llama-3.1` is `llama3.1`; dates (`2507`) and later numbers are no versions.
+                // `llama-3.1` is `llama3.1`. Dates (`2507`) and later numbers are not versions.
                 let version = piece.trim_end_matches(".0");
                 let is_version = version.len() < 4 && version.chars().all(|c| c.is_ascii_digit() || c == '.');
-                match spelt.words.last_mut().filter(|_| joins && is_version) {
+                match parsed.words.last_mut().filter(|_| joins && is_version) {
                     Some(word) => word.push_str(version),
-                    None if piece.contains('x') => spelt.words.push(piece.to_owned()),
+                    None if piece.contains('x') => parsed.words.push(piece.to_owned()),
                     None => {}
                 }
                 joins = false;
             } else if !NOISE.contains(&piece) && !is_release(piece) {
                 let bare = piece.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
                 joins = bare.len() == piece.len();
-                spelt.words.push(piece.to_owned());
+                parsed.words.push(piece.to_owned());
             }
         }
-        spelt
+        parsed
     }
 
-    /// `4bit` is MLX's usual format of 4 bits; the other names are the formats' own.
+    /// Returns the weight format of the name. `4bit` is MLX's default format of 4 bits.
     fn weight_format(&self) -> Option<WeightFormat> {
         let name = self.format.as_deref()?;
         let affine = name.strip_suffix("bit").map(|bits| format!("mlx{bits}"));
@@ -251,7 +253,7 @@ impl Spelling {
     }
 }
 
-/// `v0.3`, `v1.0` and the like.
+/// Returns whether the word is a release such as `v0.3` or `v1.0`.
 fn is_release(piece: &str) -> bool {
     matches!(
         piece.strip_prefix('v').and_then(|rest| rest.chars().next()),
@@ -259,7 +261,7 @@ fn is_release(piece: &str) -> bool {
     )
 }
 
-/// `12b`, `0.5b`, `270m`, and the `8x7b` of Mixtral as a word of its own.
+/// Parses a number of parameters: `12b`, `0.5b`, `270m`. `8x7b` (Mixtral) stays a word.
 fn size(piece: &str) -> Option<f64> {
     let (number, scale) = match piece.strip_suffix('b') {
         Some(number) => (number, 1e9),
@@ -268,7 +270,7 @@ fn size(piece: &str) -> Option<f64> {
     number.parse::<f64>().ok().filter(|n| *n > 0.0).map(|n| n * scale)
 }
 
-/// `llama-2-7b.Q4_0` is `llama-2-7b` in `Q4_0`.
+/// Splits `llama-2-7b.Q4_0` into `llama-2-7b` and `Q4_0`.
 fn split_format(piece: &str) -> impl Iterator<Item = &str> {
     let is_format = |rest: &str| format_in(&[rest]).is_some();
     let (name, format) = match piece.rsplit_once('.') {
@@ -278,7 +280,7 @@ fn split_format(piece: &str) -> impl Iterator<Item = &str> {
     std::iter::once(name).chain(format)
 }
 
-/// A format of weights at the start of `pieces`, and how many of them it takes.
+/// Returns the weight format at the start of `pieces`, and its number of pieces.
 fn format_in(pieces: &[&str]) -> Option<(String, usize)> {
     let piece = *pieces.first()?;
     if let Some(bits) = piece.strip_suffix("bit").filter(|bits| !bits.is_empty()) {
@@ -309,33 +311,36 @@ fn format_in(pieces: &[&str]) -> Option<(String, usize)> {
     Some((pieces[..=suffix].join("_"), 1 + suffix))
 }
 
-/// The key in `models.json`.
-fn lookup(spelt: &Spelling) -> Option<&'static str> {
+/// Finds the key in `models.json`.
+fn lookup(spelling: &Spelling) -> Option<&'static str> {
     let aliases = ALIASES.iter().map(|(alias, key)| (*alias, *key));
     let keys = MODELS.names().map(|key| (key, key));
     keys.chain(aliases)
-        .filter_map(|(spelling, key)| Some((fits(&Spelling::new(spelling), spelt)?, key)))
+        .filter_map(|(known, key)| Some((match_quality(&Spelling::new(known), spelling)?, key)))
         .max_by(|(a, _), (b, _)| a.cmp(b))
         .map(|(_, key)| key)
 }
 
-/// How well a known spelling fits the one asked for: more common words are better. `None`: not at
-/// all.
-fn fits(known: &Spelling, asked: &Spelling) -> Option<(usize, bool)> {
-    let near = |known: f64, asked: f64| (known / asked - 1.0).abs() < 0.02;
-    let mut words = asked.words.iter();
-    let all_there = known.words.iter().all(|word| words.any(|asked| asked == word));
-    let sized = match (known.size, asked.size) {
-        (Some(known), Some(asked)) => near(known, asked),
-        // Without sizes to tell members of a family apart, no word may be left over.
-        (None, None) => known.words == asked.words,
+/// Returns the quality of a match; more common words are better. `None` if the names do not match.
+fn match_quality(known: &Spelling, queried: &Spelling) -> Option<(usize, bool)> {
+    let near = |known: f64, queried: f64| (known / queried - 1.0).abs() < 0.02;
+    let mut words = queried.words.iter();
+    let has_all_words = known
+        .words
+        .iter()
+        .all(|word| words.any(|queried| queried == word));
+    let sized = match (known.size, queried.size) {
+        (Some(known), Some(queried)) => near(known, queried),
+        // Without sizes, all words must match, because the words alone distinguish the members of a
+        // family.
+        (None, None) => known.words == queried.words,
         (Some(_), None) | (None, Some(_)) => false,
     };
-    let active = match (known.active, asked.active) {
-        (Some(known), Some(asked)) => near(known, asked),
+    let active = match (known.active, queried.active) {
+        (Some(known), Some(queried)) => near(known, queried),
         (None, _) | (_, None) => true,
     };
-    (all_there && !known.words.is_empty() && sized && active)
+    (has_all_words && !known.words.is_empty() && sized && active)
         .then_some((known.words.len(), known.active.is_some()))
 }
 
@@ -344,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_however_they_are_spelt() {
+    fn finds_models_by_common_spellings() {
         let cases = [
             ("gemma-3-12b-it-4bit", "gemma3-12b"),
             ("mlx-community/gemma-3-12b-it-qat-4bit", "gemma3-12b"),
@@ -366,7 +371,7 @@ mod tests {
             ("Qwen3-4B-Instruct-2507", "qwen3-4b"),
             ("gpt-oss-120b MXFP4", "gpt-oss-120b"),
             ("DeepSeek-R1-Distill-Qwen-7B-4bit", "qwen2.5-7b"),
-            // Its head is a matrix of its own, other than the base model's.
+            // The model has an untied head, unlike the base model.
             (
                 "DeepSeek-R1-Distill-Qwen-1.5B-4bit",
                 "deepseek-r1-distill-qwen-1.5b",
@@ -415,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_beside_a_name_that_says_another_is_refused() {
+    fn rejects_format_that_contradicts_the_name() {
         let find = |name: &str, format: &str| find(name, Some(format.parse().unwrap()));
         for (name, format) in [
             ("qwen3-8b-4bit", "mlx4"),
@@ -435,9 +440,9 @@ mod tests {
         }
     }
 
-    /// Parameters as the publishers state them on their model cards.
+    /// Numbers of parameters as published on the model cards.
     #[test]
-    fn dimensions_give_the_published_number_of_parameters() {
+    fn dimensions_match_published_number_of_parameters() {
         let cards = [
             ("codellama-34b", 33.7),
             ("command-r-35b", 35.0),
@@ -470,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_a_format_make_a_model() {
+    fn finds_model_by_name_and_format() {
         let found = |name, format: Option<&str>| {
             find(name, format.map(|format| format.parse().unwrap()))
                 .map(|model| (model.key, model.format.to_string()))
@@ -479,13 +484,13 @@ mod tests {
         assert_eq!(found("qwen3-8b", Some("mlx4")), four);
         assert_eq!(found("mlx-community/Qwen3-8B-4bit", None), four);
         let message = |name| found(name, None).unwrap_err().to_string();
-        assert!(message("qwen3-8b").contains("does not say how its weights are stored"));
+        assert!(message("qwen3-8b").contains("contains no weight format"));
         let unknown = message("qwen99-7b-4bit");
         assert!(
-            unknown.contains("`qwen99-7b-4bit`; of this family there are qwen2")
+            unknown.contains("`qwen99-7b-4bit`; known models of this family: qwen2")
                 && !unknown.contains("gemma"),
             "{unknown}"
         );
-        assert!(message("nobody").contains("known are"));
+        assert!(message("nobody").contains("known models: "));
     }
 }

@@ -1,5 +1,6 @@
-//! Model dimensions in the terse form of published shape tables: one JSON object per model, such as
-//! `{"L": 32, "d": 4096, "ff": 11008, "nh": 32, "nkv": 32, "hd": 128, "V": 32000, "mats": 3, "tied": 0}`.
+//! Model dimensions in the short form of published shape tables: one JSON object per model, such as
+//! `{"L": 32, "d": 4096, "ff": 11008, "nh": 32, "nkv": 32, "hd": 128, "V": 32000, "mats": 3,
+//! "tied": 0}`.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +9,10 @@ use serde_json::Value;
 
 use crate::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
 
-/// No model has more layers; a file that says so has its fields mixed up.
-const MOST_LAYERS: u32 = 4096;
+/// Maximum number of layers. No model has more; a larger number indicates swapped fields.
+const MAX_LAYERS: u32 = 4096;
 
-/// What a shape and its parts may say. The rest is left out, and can be told by
-/// [`ShapeFile::unknown_fields`].
+/// Known fields of a shape. [`ShapeFile::unknown_fields`] lists all others, which are ignored.
 const FIELDS: [&str; 23] = [
     "L",
     "d",
@@ -41,17 +41,17 @@ const FIELDS: [&str; 23] = [
 const LATENT_FIELDS: [&str; 5] = ["kv", "nope", "q", "rope", "v"];
 const LINEAR_FIELDS: [&str; 5] = ["every", "kd", "kh", "vd", "vh"];
 
-/// Shapes by model name. Each is read when it is asked for, so that a bad one costs the others
-/// nothing.
+/// Shapes by model name. Each shape is parsed on use, so an invalid shape does not affect the
+/// others.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(transparent)]
 pub struct ShapeFile(BTreeMap<String, Value>);
 
-/// One model. Field names are the table's.
+/// Shape of one model, with the field names of the tables.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Shape {
-    /// Layers, width, vocabulary, width of the dense block.
+    /// Number of layers, width, vocabulary, width of the dense block.
     #[serde(rename = "L")]
     layers: u32,
     d: u32,
@@ -62,11 +62,11 @@ struct Shape {
     mats: u32,
     #[serde(default)]
     tied: u32,
-    /// Query heads, KV heads, their width.
+    /// Query heads, KV heads, head size.
     nh: u32,
     nkv: u32,
     hd: u32,
-    /// Window of the sliding layers; every `glob`-th layer is global, with `gkv` heads of width
+    /// Window of the sliding layers. Every `glob`-th layer is global, with `gkv` heads of size
     /// `ghd`.
     win: Option<u32>,
     glob: Option<u32>,
@@ -78,8 +78,8 @@ struct Shape {
     qgate: u32,
     mla: Option<Latent>,
     lin: Option<Linear>,
-    /// Experts, active ones, their width, that of the shared ones; leading dense layers and their
-    /// width.
+    /// Number of experts, experts per token, their width, width of the shared experts, number of
+    /// leading dense layers and their width.
     #[serde(rename = "E", default)]
     experts: u32,
     #[serde(default)]
@@ -98,7 +98,7 @@ struct Shape {
 struct Latent {
     kv: u32,
     nope: u32,
-    /// 0: queries are not compressed.
+    /// 0 if queries are not compressed.
     q: u32,
     rope: u32,
     v: u32,
@@ -107,7 +107,7 @@ struct Latent {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Linear {
-    /// Every so-manieth layer has softmax attention, the others are linear.
+    /// Interval of layers with softmax attention; the layers between are linear.
     every: u32,
     kd: u32,
     kh: u32,
@@ -115,7 +115,7 @@ struct Linear {
     vh: u32,
 }
 
-/// Why a shape cannot be used.
+/// Reason why a shape is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ShapeError {
     #[error("not a table of model shapes")]
@@ -123,7 +123,7 @@ pub enum ShapeError {
         #[source]
         err: serde_json::Error,
     },
-    #[error("there is no shape `{name}`; there are: {known}")]
+    #[error("there is no shape `{name}`; known: {known}")]
     Unknown { name: String, known: String },
     #[error("shape `{name}`: {err}")]
     Malformed { name: String, err: serde_json::Error },
@@ -158,22 +158,23 @@ impl ShapeFile {
         Ok(shape.dimensions())
     }
 
-    /// By its name; case, blanks and dashes do not matter where one alone is meant.
+    /// Returns the shape of a name. Case, blanks and dashes are ignored if exactly one shape
+    /// matches.
     fn get(&self, name: &str) -> Option<&Value> {
         let squeezed = |name: &str| -> String {
             let kept = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.');
             kept.map(|c| c.to_ascii_lowercase()).collect()
         };
         let like = || {
-            let asked = squeezed(name);
-            let mut alike = self.0.iter().filter(|(known, _)| squeezed(known) == asked);
+            let queried = squeezed(name);
+            let mut alike = self.0.iter().filter(|(known, _)| squeezed(known) == queried);
             let (_, shape) = alike.next()?;
             alike.next().is_none().then_some(shape)
         };
         self.0.get(name).or_else(like)
     }
 
-    /// Fields of a shape that mean nothing here, such as `mla.extra`.
+    /// Returns the unknown fields of a shape, such as `mla.extra`.
     pub fn unknown_fields(&self, name: &str) -> Vec<String> {
         let names = |value: &Value| -> Vec<String> {
             value
@@ -196,7 +197,7 @@ impl ShapeFile {
     }
 }
 
-/// Only what is known, with counts as whole numbers: `32.0` and `true` are 32 and 1.
+/// Returns the known fields, with counts as integers: `32.0` and `true` become 32 and 1.
 fn plain(value: &Value, known: &[&str]) -> Value {
     let Value::Object(map) = value else {
         return count(value);
@@ -230,7 +231,7 @@ fn count(value: &Value) -> Value {
 
 impl Shape {
     fn check(&self, name: &str) -> Result<(), ShapeError> {
-        let refuse = |field: &'static str, value: u32, expected: &'static str| {
+        let out_of_range = |field: &'static str, value: u32, expected: &'static str| {
             Err(ShapeError::OutOfRange {
                 name: name.to_owned(),
                 field,
@@ -238,8 +239,8 @@ impl Shape {
                 expected,
             })
         };
-        if !(1..=MOST_LAYERS).contains(&self.layers) {
-            return refuse("L", self.layers, "1 to 4096 layers");
+        if !(1..=MAX_LAYERS).contains(&self.layers) {
+            return out_of_range("L", self.layers, "1 to 4096 layers");
         }
         let needed = [
             ("d", self.d),
@@ -250,16 +251,16 @@ impl Shape {
             ("mats", self.mats),
         ];
         if let Some((field, value)) = needed.into_iter().find(|(_, value)| *value == 0) {
-            return refuse(field, value, "a number above 0");
+            return out_of_range(field, value, "a number above 0");
         }
         if self.experts > 0 && !(1..=self.experts).contains(&self.k) {
-            return refuse("k", self.k, "at least 1 and no more than there are experts (`E`)");
+            return out_of_range("k", self.k, "at least 1 and at most the number of experts (`E`)");
         }
         if self.experts > 0 && self.eff == 0 {
-            return refuse("eff", self.eff, "the width of an expert");
+            return out_of_range("eff", self.eff, "the width of an expert");
         }
         if self.experts == 0 && self.ff == 0 {
-            return refuse("ff", self.ff, "the width of the dense block");
+            return out_of_range("ff", self.ff, "the width of the dense block");
         }
         Ok(())
     }
@@ -336,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_shape_names_its_field_and_costs_the_others_nothing() {
+    fn error_of_an_invalid_shape_names_the_field_and_other_shapes_stay_usable() {
         let file = ShapeFile::parse(
             r#"{"good": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2},
                 "no width": {"L": 2, "V": 100, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2},
@@ -352,24 +353,24 @@ mod tests {
         assert_eq!(file.dimensions("typo").unwrap(), file.dimensions("good").unwrap());
         assert_eq!(file.unknown_fields("typo"), ["windw"]);
         assert!(file.unknown_fields("good").is_empty());
-        for (name, said) in [
+        for (name, expected) in [
             ("no width", "missing field `d`"),
             ("text", "invalid type: string \"two\""),
             ("tower", "`L` is 4000000000, expected 1 to 4096 layers"),
             ("flat", "`nkv` is 0, expected a number above 0"),
             ("greedy", "`k` is 9, expected at least 1"),
             ("list", "invalid"),
-            ("none", "there is no shape `none`; there are: flat, good"),
+            ("none", "there is no shape `none`; known: flat, good"),
         ] {
             let err = file.dimensions(name).unwrap_err().to_string();
-            assert!(err.contains(said) && err.contains(name), "{err}");
+            assert!(err.contains(expected) && err.contains(name), "{err}");
         }
     }
 
-    /// As other programs write numbers; a list of fields that lacks one of the struct's fails here,
-    /// as does one too many.
+    /// Number formats of other programs. The test also fails if a field is missing from the lists
+    /// of fields, or if they have one too many.
     #[test]
-    fn counts_are_counts_however_they_are_written() {
+    fn accepts_floats_and_booleans_as_counts() {
         let every = |value: &str| {
             let all = |names: &[&str]| -> String {
                 let fields: Vec<String> = names

@@ -1,41 +1,41 @@
-//! Layouts of checkpoints. The engine's names and shapes are those that `mlx_lm.convert` writes;
-//! what other tools write for the same model is seen as such a checkpoint here, each tensor with
-//! how it is made of those that are stored.
+//! Conversion of checkpoint layouts. The engine uses the names and shapes of `mlx_lm.convert`. This
+//! module maps the layouts of other tools to them: each tensor has a list of stored tensors and
+//! transformations.
 
 use std::collections::BTreeMap;
 
 use super::{CheckpointError, StoredTensor, StoredType, TensorTable};
 use crate::config::{ExpertsConfig, FeedForwardConfig, ModelConfig, text_name};
 
-/// How a tensor is made of stored ones.
+/// Derivation of a tensor from stored tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSource {
-    /// By name; several are stacked along a new first axis.
+    /// Names of the stored tensors. Several tensors are stacked along a new first axis.
     pub stored: Vec<String>,
-    /// What is done then, in order.
+    /// Transformations, in order.
     pub steps: Vec<Step>,
 }
 
-/// One change of a tensor.
+/// Transformation of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The bytes of the last two axes as words of 32 bits in one.
+    /// Joins the bytes of the last two axes to words of 32 bits in one axis.
     PackWords,
-    /// Every second slice along an axis, from the first or the second on.
+    /// Selects every second slice along an axis, starting at the first or second slice.
     EverySecond { axis: usize, from: usize },
-    /// One half of an axis.
+    /// Selects one half of an axis.
     Half { axis: usize, second: bool },
-    /// The last two axes swapped.
+    /// Swaps the last two axes.
     SwapLast,
-    /// One added to all numbers.
+    /// Adds one to every element.
     AddOne,
 }
 
-/// A checkpoint as the engine sees it.
+/// Checkpoint in the engine's layout.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) tensors: TensorTable,
-    /// Of the tensors that are not stored as they are.
+    /// Sources of the tensors that are not stored in this layout.
     pub(super) sources: BTreeMap<String, TensorSource>,
 }
 
@@ -52,7 +52,7 @@ impl Layout {
         let mut stacks: BTreeMap<String, BTreeMap<u32, &str>> = BTreeMap::new();
         let by_transformers = is_by_transformers(stored);
         for (name, tensor) in stored.iter() {
-            let own = if config.sees {
+            let own = if config.is_multimodal {
                 text_name(name)
             } else {
                 name.clone()
@@ -87,7 +87,7 @@ impl Layout {
         self.tensors.tensors.insert(name.to_owned(), tensor);
     }
 
-    /// One tensor of all experts, where each has its own.
+    /// Adds the stack of the experts' separate tensors.
     fn stack(
         &mut self,
         config: &ModelConfig,
@@ -96,8 +96,8 @@ impl Layout {
         experts: u32,
         stored: &TensorTable,
     ) -> Result<(), CheckpointError> {
-        let (_, first) = parts.first_key_value().expect("a stack begins with a part");
-        let like = stored.get(first).expect("it was found there");
+        let (_, first) = parts.first_key_value().expect("a stack has at least one part");
+        let like = stored.get(first).expect("the parts are names of stored tensors");
         let mut names = Vec::with_capacity(parts.len());
         for expert in 0..experts {
             let part = parts.get(&expert).copied();
@@ -134,31 +134,31 @@ impl Layout {
             bytes: like.bytes * u64::from(experts),
             ..like.clone()
         };
-        self.insert_made(name, tensor, names, Vec::new());
+        self.insert_derived(name, tensor, names, Vec::new());
         Ok(())
     }
 
-    fn insert_made(&mut self, name: &str, tensor: StoredTensor, stored: Vec<String>, steps: Vec<Step>) {
+    fn insert_derived(&mut self, name: &str, tensor: StoredTensor, stored: Vec<String>, steps: Vec<Step>) {
         self.insert(name, tensor);
         self.sources
             .insert(name.to_owned(), TensorSource { stored, steps });
     }
 
-    /// `stored` under the name `own`, with changes; as it is where its shape does not allow them:
-    /// the survey says so.
+    /// Adds `stored` under the name `own` after `steps`. If its shape does not permit the steps,
+    /// the tensor is added unchanged and the survey reports it.
     fn insert_changed(&mut self, own: &str, stored: &str, tensor: &StoredTensor, steps: &[Step]) {
-        let made = steps
+        let derived = steps
             .iter()
             .try_fold(tensor.clone(), |tensor, step| step.apply(tensor));
-        match made {
-            Some(made) if !steps.is_empty() || own != stored => {
-                self.insert_made(own, made, vec![stored.to_owned()], steps.to_vec());
+        match derived {
+            Some(derived) if !steps.is_empty() || own != stored => {
+                self.insert_derived(own, derived, vec![stored.to_owned()], steps.to_vec());
             }
             Some(_) | None => self.insert(stored, tensor.clone()),
         }
     }
 
-    /// Transformers 5 holds gate and up of all experts in one tensor.
+    /// Adds the tensors of all experts. Transformers 5 stores gate and up in one tensor.
     fn insert_experts(&mut self, stack: &str, part: &str, stored: &str, tensor: &StoredTensor) {
         let half = |second| [Step::Half { axis: 1, second }];
         match part {
@@ -171,8 +171,8 @@ impl Layout {
         }
     }
 
-    /// As published, experts hold gate and up interleaved; in blocks of bytes with scales, or as
-    /// floats, transposed.
+    /// Adds a tensor in the layout of the original gpt-oss files. Experts have interleaved gate and
+    /// up rows, in blocks of bytes with scales, or as transposed floats.
     fn insert_gpt_oss(&mut self, name: &str, tensor: &StoredTensor) {
         let Some((module, leaf)) = name.rsplit_once('.') else {
             return self.insert(name, tensor.clone());
@@ -188,28 +188,28 @@ impl Layout {
             "down_proj" => ("down_proj", "weight", &[Step::SwapLast]),
             _ => return self.insert(name, tensor.clone()),
         };
-        let made = steps
+        let derived = steps
             .iter()
             .try_fold(tensor.clone(), |tensor, step| step.apply(tensor));
-        let Some(made) = made else {
-            // Of another shape than this layout has: the survey says so.
+        let Some(derived) = derived else {
+            // The shape does not match this layout; the survey reports it.
             return self.insert(name, tensor.clone());
         };
         if projection != "gate_up" {
-            return self.insert_made(
+            return self.insert_derived(
                 &format!("{module}.{projection}.{suffix}"),
-                made,
+                derived,
                 vec![name.to_owned()],
                 steps.to_vec(),
             );
         }
         for (from, part) in ["gate_proj", "up_proj"].into_iter().enumerate() {
             let half = Step::EverySecond { axis: 1, from };
-            let Some(part_tensor) = half.apply(made.clone()) else {
+            let Some(part_tensor) = half.apply(derived.clone()) else {
                 return self.insert(name, tensor.clone());
             };
             let steps = steps.iter().copied().chain([half]).collect();
-            self.insert_made(
+            self.insert_derived(
                 &format!("{module}.{part}.{suffix}"),
                 part_tensor,
                 vec![name.to_owned()],
@@ -220,7 +220,7 @@ impl Layout {
 }
 
 impl Step {
-    /// What becomes of a tensor; `None` where its shape does not allow it.
+    /// Applies the transformation. Returns `None` if the shape does not permit it.
     fn apply(self, mut tensor: StoredTensor) -> Option<StoredTensor> {
         match self {
             Self::PackWords => {
@@ -263,16 +263,16 @@ impl Step {
     }
 }
 
-/// Transformers' convolutions have their axes in another order, which tells a checkpoint of hybrids
-/// that was not converted.
+/// Returns whether transformers wrote the checkpoint of a hybrid model. Its convolutions have
+/// another order of axes than those of converted checkpoints.
 fn is_by_transformers(stored: &TensorTable) -> bool {
     stored
         .iter()
         .any(|(name, tensor)| name.ends_with("conv1d.weight") && tensor.shape.last() != Some(&1))
 }
 
-/// What is changed when a hybrid is converted: convolutions, and norms whose weight is what is
-/// added to one.
+/// Returns the conversion of a hybrid model's tensor: convolutions, and norms whose stored weight
+/// is relative to one.
 fn recurrent_steps(name: &str, by_transformers: bool) -> Option<&'static [Step]> {
     const FROM_ONE: [&str; 5] = [
         "input_layernorm.weight",
@@ -292,7 +292,8 @@ fn recurrent_steps(name: &str, by_transformers: bool) -> Option<&'static [Step]>
     }
 }
 
-/// `….mlp.experts.7.up_proj.weight` is expert 7's part of `….mlp.switch_mlp.up_proj.weight`.
+/// Returns the stack and the expert of a tensor: `….mlp.experts.7.up_proj.weight` is part 7 of
+/// `….mlp.switch_mlp.up_proj.weight`.
 fn one_expert(name: &str, experts: &ExpertsConfig) -> Option<(String, u32)> {
     let (module, rest) = name.split_once(".mlp.experts.")?;
     let (expert, leaf) = rest.split_once('.')?;

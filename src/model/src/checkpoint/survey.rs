@@ -1,5 +1,5 @@
-//! Checks that every tensor which a configuration implies is there, in its shape, and nothing else;
-//! and sums them up.
+//! Check that a checkpoint has exactly the tensors that the configuration implies, in their shapes;
+//! and the sum of their sizes.
 
 use std::collections::BTreeMap;
 
@@ -121,7 +121,7 @@ impl<'a> Survey<'a> {
         self.linear(&at("out_proj"), hidden, values, false)?;
         let width = u64::from(CONVOLUTION_WIDTH);
         self.parameters += channels * width;
-        self.take_float(&at("conv1d.weight"), &[channels, width, 1])?;
+        self.use_float(&at("conv1d.weight"), &[channels, width, 1])?;
         self.vector(&at("dt_bias"), heads)?;
         self.vector(&at("A_log"), heads)?;
         self.vector(&at("norm.weight"), u64::from(config.value_dim))
@@ -168,7 +168,7 @@ impl<'a> Survey<'a> {
             self.matrix(&part, Some(experts), rows, columns)?;
             if config.bias {
                 self.parameters += experts * rows;
-                self.take_float(&format!("{part}.bias"), &[experts, rows])?;
+                self.use_float(&format!("{part}.bias"), &[experts, rows])?;
             }
         }
         self.experts.float_elements += self.all.float_elements - before.float_elements;
@@ -197,8 +197,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Takes one tensor after checking its shape and counts its bytes.
-    fn take(&mut self, name: &str, expected: &[u64]) -> Result<&'a StoredTensor, CheckpointError> {
+    /// Checks the shape of a tensor, marks it as used and adds its bytes.
+    fn use_tensor(&mut self, name: &str, expected: &[u64]) -> Result<&'a StoredTensor, CheckpointError> {
         let tensor = self
             .tensors
             .get(name)
@@ -219,11 +219,12 @@ impl<'a> Survey<'a> {
         Ok(tensor)
     }
 
-    fn take_float(&mut self, name: &str, expected: &[u64]) -> Result<(), CheckpointError> {
-        let tensor = self.take(name, expected)?;
+    fn use_float(&mut self, name: &str, expected: &[u64]) -> Result<(), CheckpointError> {
+        let tensor = self.use_tensor(name, expected)?;
         let element = tensor
             .dtype
-            .float()
+            .facts()
+            .float
             .ok_or_else(|| CheckpointError::UnsupportedType {
                 file: tensor.file.clone(),
                 tensor: name.to_owned(),
@@ -236,10 +237,10 @@ impl<'a> Survey<'a> {
 
     fn vector(&mut self, name: &str, size: u64) -> Result<(), CheckpointError> {
         self.parameters += size;
-        self.take_float(name, &[size])
+        self.use_float(name, &[size])
     }
 
-    /// One matrix, or a stack of them.
+    /// Checks a matrix or a stack of matrices.
     fn matrix(
         &mut self,
         module: &str,
@@ -251,7 +252,7 @@ impl<'a> Survey<'a> {
         let sized = |columns: u64| -> Vec<u64> { stack.into_iter().chain([rows, columns]).collect() };
         let weight = format!("{module}.weight");
         let scales = format!("{module}.scales");
-        // A quantised checkpoint may keep any matrix in floats: the scales tell.
+        // A quantised checkpoint may store any matrix in floats. Quantised matrices have scales.
         let storage = match self.tensors.get(&scales) {
             None => MatrixStorage::Float,
             Some(tensor) => {
@@ -264,19 +265,19 @@ impl<'a> Survey<'a> {
             }
         };
         match storage {
-            MatrixStorage::Float => self.take_float(&weight, &sized(columns))?,
+            MatrixStorage::Float => self.use_float(&weight, &sized(columns))?,
             MatrixStorage::Quantized(QuantizationScheme {
                 mode,
                 group_size,
                 bits,
             }) => {
                 let groups = columns / u64::from(group_size);
-                self.take_packed(&weight, &sized(columns * u64::from(bits) / 32), StoredType::U32)?;
+                self.use_packed(&weight, &sized(columns * u64::from(bits) / 32), StoredType::U32)?;
                 if mode.has_biases() {
-                    self.take_float(&scales, &sized(groups))?;
-                    self.take_float(&format!("{module}.biases"), &sized(groups))?;
+                    self.use_float(&scales, &sized(groups))?;
+                    self.use_float(&format!("{module}.biases"), &sized(groups))?;
                 } else {
-                    self.take_packed(&scales, &sized(groups), StoredType::U8)?;
+                    self.use_packed(&scales, &sized(groups), StoredType::U8)?;
                 }
             }
         }
@@ -284,13 +285,8 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    fn take_packed(
-        &mut self,
-        name: &str,
-        expected: &[u64],
-        dtype: StoredType,
-    ) -> Result<(), CheckpointError> {
-        let packed = self.take(name, expected)?;
+    fn use_packed(&mut self, name: &str, expected: &[u64], dtype: StoredType) -> Result<(), CheckpointError> {
+        let packed = self.use_tensor(name, expected)?;
         if packed.dtype != dtype {
             return Err(CheckpointError::UnsupportedType {
                 file: packed.file.clone(),
@@ -302,18 +298,18 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Weights that this engine would silently leave out change what the model says: refuse them,
-    /// except for those that are known to be redundant.
-    pub(super) fn refuse_leftovers(&self, tied: bool) -> Result<(), CheckpointError> {
+    /// Rejects unused tensors, because ignoring them would change the model's output. Known
+    /// redundant tensors are accepted.
+    pub(super) fn reject_unused(&self, tied: bool) -> Result<(), CheckpointError> {
         let layers = u32::try_from(self.config.layers.len()).ok();
         let architecture = self.config.architecture;
-        let sees = self.config.sees;
+        let is_multimodal = self.config.is_multimodal;
         let redundant = |name: &str| {
             let part = Part::of(name, layers);
             name.ends_with("rotary_emb.inv_freq")
                 || (tied && name.starts_with("lm_head."))
-                || (architecture.predicts && part == Part::Prediction)
-                || (sees && part == Part::Vision)
+                || (architecture.has_prediction_layers && part == Part::Prediction)
+                || (is_multimodal && part == Part::Vision)
         };
         match self
             .tensors

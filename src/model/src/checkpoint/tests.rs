@@ -14,7 +14,7 @@ fn config(quantization: Value) -> ModelConfig {
     ModelConfig::parse(&value.to_string()).unwrap()
 }
 
-/// Tensors of a one-layer Llama: name and shape, all bf16.
+/// Tensors of a Llama with one layer: name and shape, all bf16.
 fn tensors() -> Vec<(&'static str, Vec<u64>)> {
     vec![
         ("model.embed_tokens.weight", vec![32, 64]),
@@ -63,7 +63,7 @@ fn float_table(edit: impl FnOnce(&mut Vec<(&'static str, Vec<u64>, &'static str)
 }
 
 #[test]
-fn a_float_checkpoint_is_summed() {
+fn sums_sizes_of_a_float_checkpoint() {
     let shape = ModelShape::new(config(Value::Null), &float_table(|_| ())).unwrap();
     // 32·64 + 2·64 + 2·64·64 + 2·32·64 + 3·128·64 + 64
     assert_eq!(shape.parameters, 39_104);
@@ -74,7 +74,7 @@ fn a_float_checkpoint_is_summed() {
 }
 
 #[test]
-fn a_quantised_matrix_is_checked_against_its_scheme() {
+fn checks_quantised_matrices_against_their_scheme() {
     let quantise = |bits: u64| {
         float_table(|tensors| {
             let gate = tensors
@@ -119,10 +119,10 @@ fn a_quantised_matrix_is_checked_against_its_scheme() {
     );
 }
 
-/// MLX multiplies by it only where both sides are quantised; without it, every product would be off
-/// by that factor.
+/// MLX multiplies by the scale of a whole matrix only if both operands are quantised. Otherwise
+/// every product would be wrong by this factor.
 #[test]
-fn a_scale_of_a_whole_matrix_is_refused_by_name() {
+fn rejects_scale_of_a_whole_matrix() {
     let quantise = |whole: bool| {
         float_table(|tensors| {
             let gate = tensors.iter_mut().find(|(name, ..)| name.contains("gate_proj"));
@@ -143,24 +143,24 @@ fn a_scale_of_a_whole_matrix_is_refused_by_name() {
 }
 
 #[test]
-fn the_wrong_tensors_are_named() {
-    let refuse = |table: &TensorTable| {
+fn error_names_missing_mismatched_and_unknown_tensors() {
+    let error = |table: &TensorTable| {
         ModelShape::new(config(Value::Null), table)
             .unwrap_err()
             .to_string()
     };
     assert_eq!(
-        refuse(&float_table(
+        error(&float_table(
             |tensors| tensors.retain(|(name, ..)| !name.contains("k_proj"))
         )),
-        "tensor `model.layers.0.self_attn.k_proj.weight` is in none of the safetensors files; llama with this config.json needs it"
+        "tensor `model.layers.0.self_attn.k_proj.weight` is missing in the safetensors files; llama with this config.json requires it"
     );
     assert_eq!(
-        refuse(&float_table(|tensors| tensors[0].1 = vec![33, 64])),
+        error(&float_table(|tensors| tensors[0].1 = vec![33, 64])),
         "model.safetensors: tensor `model.embed_tokens.weight` has shape [33, 64], config.json implies [32, 64]"
     );
     assert_eq!(
-        refuse(&float_table(|tensors| tensors.push((
+        error(&float_table(|tensors| tensors.push((
             "vision.patch.weight",
             vec![3],
             "BF16"
@@ -170,7 +170,7 @@ fn the_wrong_tensors_are_named() {
 }
 
 #[test]
-fn a_redundant_head_of_a_tied_model_is_left_out() {
+fn ignores_redundant_head_of_a_tied_model() {
     let table = float_table(|tensors| tensors.push(("lm_head.weight", vec![32, 64], "BF16")));
     let shape = ModelShape::new(config(Value::Null), &table).unwrap();
     assert_eq!(shape.weights_bytes, 78_208);
@@ -178,7 +178,7 @@ fn a_redundant_head_of_a_tied_model_is_left_out() {
 }
 
 #[test]
-fn a_silent_configuration_lets_the_checkpoint_decide_about_the_head() {
+fn checkpoint_decides_about_tied_head_if_config_omits_it() {
     let mut config = config(Value::Null);
     config.tie_word_embeddings = None;
     let with_head = float_table(|tensors| tensors.push(("lm_head.weight", vec![32, 64], "BF16")));
@@ -187,7 +187,7 @@ fn a_silent_configuration_lets_the_checkpoint_decide_about_the_head() {
 }
 
 #[test]
-fn damaged_headers() {
+fn rejects_damaged_headers() {
     let check = |header: &str, data_bytes: u64, message: &str| {
         let err = TensorTable::default()
             .add_file(FILE, header.as_bytes(), data_bytes)
@@ -195,10 +195,10 @@ fn damaged_headers() {
         assert!(err.to_string().contains(message), "{err}");
         assert!(
             err.to_string()
-                .starts_with("model.safetensors: not a safetensors file, or cut short: ")
+                .starts_with("model.safetensors: not a safetensors file, or truncated: ")
         );
     };
-    check("not json", 0, "its header is not a JSON object");
+    check("not json", 0, "the header is not a JSON object");
     check(
         r#"{"a":{"dtype":"F32"}}"#,
         0,
@@ -207,7 +207,7 @@ fn damaged_headers() {
     check(
         r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#,
         4,
-        "tensor `a` ends at byte 8 of 4; the file was cut short",
+        "tensor `a` ends at byte 8 of 4; the file is truncated",
     );
     check(
         r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#,
@@ -234,8 +234,8 @@ fn damaged_headers() {
     assert_eq!(header_bytes(FILE, 92_u64.to_le_bytes(), 100).unwrap(), 92);
 }
 
-/// A mixture of two experts in one layer, of which each has tensors of its own but for those that
-/// `edit` takes away.
+/// Mixture of two experts in one layer, with separate tensors per expert. `edit` can change the
+/// tensors.
 fn mixture(edit: impl FnOnce(&mut Vec<(String, Vec<u64>)>)) -> Result<ModelShape, CheckpointError> {
     let config = json!({
         "model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 128,
@@ -273,7 +273,7 @@ fn mixture(edit: impl FnOnce(&mut Vec<(String, Vec<u64>)>)) -> Result<ModelShape
 }
 
 #[test]
-fn tensors_of_single_experts_are_stacked() {
+fn stacks_tensors_of_separate_experts() {
     let shape = mixture(|_| ()).unwrap();
     // Two experts of three matrices of 8 by 64, two bytes each.
     assert_eq!(shape.expert_bytes(FloatType::BF16), 2 * 3 * 8 * 64 * 2);
@@ -287,20 +287,20 @@ fn tensors_of_single_experts_are_stacked() {
             steps: vec![]
         }
     );
-    let refused = |edit: fn(&mut Vec<(String, Vec<u64>)>)| mixture(edit).unwrap_err().to_string();
+    let error = |edit: fn(&mut Vec<(String, Vec<u64>)>)| mixture(edit).unwrap_err().to_string();
     assert_eq!(
-        refused(|tensors| tensors.retain(|(name, _)| !name.contains("experts.1.up_proj"))),
-        "tensor `model.layers.0.mlp.experts.1.up_proj.weight` is in none of the safetensors files; qwen3_moe with this config.json needs it"
+        error(|tensors| tensors.retain(|(name, _)| !name.contains("experts.1.up_proj"))),
+        "tensor `model.layers.0.mlp.experts.1.up_proj.weight` is missing in the safetensors files; qwen3_moe with this config.json requires it"
     );
     assert_eq!(
-        refused(|tensors| tensors.push((
+        error(|tensors| tensors.push((
             "model.layers.0.mlp.experts.2.up_proj.weight".to_owned(),
             vec![8, 64]
         ))),
         "model.safetensors: tensor `model.layers.0.mlp.experts.2.up_proj.weight` is not part of qwen3_moe with this config.json"
     );
     assert_eq!(
-        refused(|tensors| {
+        error(|tensors| {
             let part = tensors
                 .iter_mut()
                 .find(|(name, _)| name.contains("experts.1.down_proj"));

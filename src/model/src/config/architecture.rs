@@ -1,19 +1,19 @@
-//! How the engine computes a family of models, as data: the switches of its blocks.
+//! Switches of the engine's blocks for a model family, as data.
 
 use std::fmt;
 
 use super::layer::{Activation, ExpertNames, QueryKeyNorm};
 use super::rope::RopeDefaults;
 
-/// Everything by which the engine's blocks differ between families.
+/// Differences between families in the engine's blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Architecture {
-    /// The `model_type` under which messages list it.
+    /// `model_type` for messages.
     pub(crate) name: &'static str,
-    /// Checkpoints contain layers that predict further tokens, for speculation only.
-    pub(crate) predicts: bool,
+    /// Checkpoints contain multi-token prediction layers. The engine does not load them.
+    pub(crate) has_prediction_layers: bool,
     pub(crate) norms: BlockNorms,
-    /// Value of `rms_norm_eps` if files may omit it.
+    /// Default of `rms_norm_eps`. `None`: the field is required.
     pub(crate) rms_norm_eps: Option<f32>,
     pub(crate) norm_adds_one: bool,
     pub(crate) scales_embeddings: bool,
@@ -22,60 +22,59 @@ pub struct Architecture {
     pub(crate) only_false: &'static [&'static str],
     /// Fields that the engine supports only with the value null.
     pub(crate) only_null: &'static [&'static str],
-    /// Two matrices make all inputs of a gated delta layer, their rows by key head.
+    /// Two matrices compute all inputs of a gated delta layer, with rows ordered by key head.
     pub(crate) delta_inputs_by_head: bool,
     pub(crate) qkv_bias: Bias,
     pub(crate) output_bias: Bias,
-    /// One matrix makes queries, keys and values.
+    /// One matrix computes queries, keys and values.
     pub(crate) fused_attention: bool,
     pub(crate) query_key_norm: QueryKeyNorm,
-    /// Field that switches the norm of queries and keys on.
+    /// Boolean field that enables the norm of queries and keys.
     pub(crate) query_key_norm_field: Option<&'static str>,
-    /// Default of `query_pre_attn_scalar`, for families that scale scores by it instead of the head
-    /// size.
+    /// Default of `query_pre_attn_scalar`, for families that scale scores by this field and not by
+    /// the head size.
     pub(crate) query_scalar: Option<f32>,
-    /// Each head has a score that belongs to no key.
+    /// Each head has an attention sink: a score without a key.
     pub(crate) sinks: bool,
-    /// Default of `no_rope_layer_interval`, for families with layers that do not rotate positions
-    /// in.
+    /// Default of `no_rope_layer_interval`, for families with layers without rotary embedding.
     pub(crate) unrotated_interval: Option<u32>,
     pub(crate) rope: RopeDefaults,
     pub(crate) activation: DefaultActivation,
-    /// One matrix makes gate and up of a dense block.
+    /// One matrix computes gate and up of a dense block.
     pub(crate) fused_feed_forward: bool,
-    /// Biases of dense blocks, stated in `mlp_bias`.
+    /// Biases of dense blocks; the field is `mlp_bias`.
     pub(crate) feed_forward_bias: Bias,
-    /// Router and experts have biases.
+    /// The router and the experts have biases.
     pub(crate) expert_bias: bool,
     pub(crate) router: DefaultRouter,
     pub(crate) expert_names: ExpertNames,
-    /// A gate weighs the shared expert.
+    /// A gate scales the output of the shared expert.
     pub(crate) gates_shared_expert: bool,
-    /// Checkpoints store the experts' gate and up projections in one tensor, row by row in turn
-    /// (gpt-oss).
+    /// Checkpoints store the gate and up projections of the experts in one tensor with alternating
+    /// rows (gpt-oss).
     pub(crate) packs_gate_with_up: bool,
 }
 
-/// Whether projections have biases.
+/// Presence of biases in projections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bias {
-    /// As the field says, and none without it.
+    /// Set by the field of `config.json`; absent by default.
     Stated,
     Always,
     Never,
 }
 
 impl Bias {
-    pub(super) fn resolve(self, stated: bool) -> bool {
+    pub(super) fn resolve(self, configured: bool) -> bool {
         match self {
-            Self::Stated => stated,
+            Self::Stated => configured,
             Self::Always => true,
             Self::Never => false,
         }
     }
 }
 
-/// The one activation that a family uses, and the field that must agree.
+/// Activation of a family, and the `config.json` field that must agree with it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct DefaultActivation {
     pub(crate) field: &'static str,
@@ -91,10 +90,10 @@ impl DefaultActivation {
     };
 }
 
-/// How a family chooses experts, before the fields of `config.json` are read.
+/// Router of a family. Fields of `config.json` complete it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DefaultRouter {
-    ChosenSoftmax,
+    SelectedSoftmax,
     Sigmoid,
     Softmax {
         /// Default of `norm_topk_prob`.
@@ -103,10 +102,10 @@ pub(crate) enum DefaultRouter {
 }
 
 impl Architecture {
-    /// The blocks of Llama, with biases as stated and no default of `rope_theta`.
+    /// Blocks of Llama, with biases set by `config.json` and no default of `rope_theta`.
     pub(crate) const BASE: Self = Self {
         name: "",
-        predicts: false,
+        has_prediction_layers: false,
         norms: BlockNorms::BEFORE,
         rms_norm_eps: None,
         norm_adds_one: false,
@@ -145,8 +144,8 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// Which norms a block has, by the names of their modules: before attention and feed-forward, and
-/// after them, on what is added to the stream.
+/// Norms of a layer, as names of modules: before attention and feed-forward block, and after them
+/// on their output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockNorms {
     pub before_attention: Option<&'static str>,
@@ -156,14 +155,14 @@ pub struct BlockNorms {
 }
 
 impl BlockNorms {
-    /// One norm before attention and one before the feed-forward block.
+    /// Norms before attention and before the feed-forward block.
     pub(crate) const BEFORE: Self = Self {
         before_attention: Some("input_layernorm"),
         after_attention: None,
         before_feed_forward: Some("post_attention_layernorm"),
         after_feed_forward: None,
     };
-    /// Norms before and after both.
+    /// Norms before and after attention and feed-forward block.
     pub(crate) const AROUND: Self = Self {
         before_attention: Some("input_layernorm"),
         after_attention: Some("post_attention_layernorm"),

@@ -1,8 +1,8 @@
-//! Why a `config.json` is rejected.
+//! Errors of reading a `config.json`.
 
 use crate::fields::{CONFIG_FILE, FieldError, Fields};
 
-/// Why a `config.json` cannot be served.
+/// Reason why the engine cannot run a model with this `config.json`.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelConfigError {
     #[error(transparent)]

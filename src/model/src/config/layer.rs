@@ -1,8 +1,8 @@
-//! One decoder layer as the engine computes it: blocks with switches, set by `config.json`.
+//! Decoder layer as computed by the engine: blocks with switches that `config.json` sets.
 
 use super::rope::Rope;
 
-/// One decoder layer.
+/// Decoder layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerConfig {
     pub mixer: MixerConfig,
@@ -10,9 +10,9 @@ pub struct LayerConfig {
 }
 
 impl LayerConfig {
-    /// Of every token something is kept as long as the sequence lasts, so that it can be cut back
+    /// Returns whether the layer keeps state for every token, so that a sequence can be truncated
     /// to any length.
-    pub fn keeps_all(&self) -> bool {
+    pub fn keeps_all_tokens(&self) -> bool {
         match &self.mixer {
             MixerConfig::Attention(attention) => attention.window.is_none(),
             MixerConfig::GatedDelta(_) => false,
@@ -20,21 +20,22 @@ impl LayerConfig {
     }
 }
 
-/// How a layer mixes tokens.
+/// Token mixer of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MixerConfig {
     Attention(AttentionConfig),
     GatedDelta(GatedDeltaConfig),
 }
 
-/// Linear attention by the gated delta rule.
+/// Linear attention with the gated delta rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GatedDeltaConfig {
     pub key_heads: u32,
     pub key_dim: u32,
     pub value_heads: u32,
     pub value_dim: u32,
-    /// Two matrices make all inputs, their rows by key head; else there are four.
+    /// Two matrices compute all inputs, with rows ordered by key head; otherwise there are four
+    /// matrices.
     pub by_head: bool,
 }
 
@@ -44,87 +45,87 @@ pub struct AttentionConfig {
     pub heads: u32,
     pub kv_heads: u32,
     pub head_dim: u32,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     pub scale: f32,
-    /// Only the last so many tokens are attended to, the current one included.
+    /// Number of the last tokens, including the current one, that a query attends to.
     pub window: Option<u32>,
-    /// `None`: positions are not rotated in.
+    /// `None`: no rotary embedding.
     pub rope: Option<Rope>,
-    /// One matrix makes queries, keys and values.
+    /// One matrix computes queries, keys and values.
     pub fused: bool,
     pub qkv_bias: bool,
     pub output_bias: bool,
     pub query_key_norm: QueryKeyNorm,
-    /// Each head has a score that goes to no key.
+    /// Each head has an attention sink: a score without a key.
     pub sinks: bool,
-    /// Queries come with a gate of their size, through which the output goes.
+    /// The query projection includes a gate that multiplies the output.
     pub output_gate: bool,
 }
 
-/// RMS norm of queries and keys before they are rotated.
+/// RMS norm of queries and keys before the rotary embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueryKeyNorm {
     None,
-    /// Each head by itself.
+    /// Per head.
     Head,
-    /// All heads together.
+    /// Over all heads.
     Full,
 }
 
-/// How a layer transforms each token.
+/// Feed-forward block of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FeedForwardConfig {
     Dense(DenseConfig),
     Experts(ExpertsConfig),
 }
 
-/// A dense gated block.
+/// Dense gated block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DenseConfig {
     pub intermediate: u32,
     pub activation: Activation,
-    /// One matrix makes gate and up.
+    /// One matrix computes gate and up.
     pub fused: bool,
     pub bias: bool,
 }
 
-/// A mixture of experts, each a dense gated block.
+/// Mixture of experts, each a dense gated block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertsConfig {
     pub experts: u32,
-    /// So many are used for each token.
+    /// Number of experts per token.
     pub active: u32,
     pub intermediate: u32,
     pub activation: Activation,
-    /// Of router and experts.
+    /// The router and the experts have biases.
     pub bias: bool,
     pub router: Router,
     pub names: ExpertNames,
     pub shared: Option<SharedExpertConfig>,
 }
 
-/// How experts are chosen and weighed.
+/// Selection and weighting of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Router {
-    /// By their share of a softmax over all of them.
+    /// Top experts by softmax over all experts.
     Softmax {
-        /// The shares of the chosen ones are made to add up to one.
+        /// The weights of the selected experts are normalised to a sum of one.
         renormalizes: bool,
     },
-    /// By score, weighed with a softmax over the chosen ones.
-    ChosenSoftmax,
-    /// By the sigmoid of their score plus a correction of their own, weighed without the correction
-    /// (DeepSeek V3).
+    /// Top experts by score, weighted by softmax over the selected experts.
+    SelectedSoftmax,
+    /// Top experts by the sigmoid of their score plus a correction per expert, weighted without the
+    /// correction (DeepSeek V3).
     Sigmoid {
         renormalizes: bool,
         scale: f32,
-        /// Experts come in so many groups, of which only so many are looked at.
+        /// Number of expert groups, and of groups that experts are selected from.
         groups: u32,
         chosen_groups: u32,
     },
 }
 
-/// The names of a block's modules.
+/// Names of a block's modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertNames {
     pub router: &'static str,
@@ -140,28 +141,28 @@ impl ExpertNames {
     };
 }
 
-/// An expert that every token goes through.
+/// Expert that every token uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedExpertConfig {
     pub intermediate: u32,
-    /// It is weighed by a gate of its own.
+    /// A gate scales its output.
     pub gated: bool,
 }
 
-/// What the gate goes through.
+/// Activation function of the gate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     Silu,
-    /// GELU in its tanh approximation.
+    /// GELU with the tanh approximation.
     GeluTanh,
-    /// `gate · σ(1.702·gate) · (up + 1)`, both held to `limit` (gpt-oss).
+    /// `gate · σ(1.702·gate) · (up + 1)`, with gate and up clamped to `limit` (gpt-oss).
     ClampedSilu {
         limit: f32,
     },
 }
 
 impl AttentionConfig {
-    /// Of all queries, and of keys or values.
+    /// Returns the widths of all queries, and of all keys (equal to all values).
     pub fn widths(&self) -> (u64, u64) {
         let head_dim = u64::from(self.head_dim);
         (

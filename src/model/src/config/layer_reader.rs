@@ -1,4 +1,4 @@
-//! What an engine needs to know of each layer beside its dimensions, from the fields of
+//! Reader of each layer's engine configuration, beyond its dimensions, from the fields of
 //! `config.json`.
 
 use serde_json::Value;
@@ -14,7 +14,6 @@ use crate::dimensions;
 use crate::family::Defaults;
 use crate::fields::{FieldError, Fields};
 
-/// See the module.
 pub(super) struct LayerReader<'a> {
     pub(super) architecture: &'static Architecture,
     pub(super) defaults: Defaults,
@@ -24,7 +23,7 @@ pub(super) struct LayerReader<'a> {
 }
 
 impl LayerReader<'_> {
-    /// What dimensions alone do not need.
+    /// Checks head sizes beyond the checks of the dimensions.
     pub(super) fn check_heads(&self) -> Result<(), FieldError> {
         let Some(heads) = self.text.optional_dimension("num_attention_heads")? else {
             return Ok(());
@@ -38,40 +37,39 @@ impl LayerReader<'_> {
         let hidden = self.text.dimension("hidden_size")?;
         let (field, head_dim) = match self.text.optional_dimension("head_dim")? {
             Some(head_dim) => ("head_dim", head_dim),
-            // Files may leave it out and mean another size than what the heads share.
+            // Some families omit `head_dim` and have a default other than `hidden_size / heads`.
             None if self.defaults.head_dim.is_some() => return Ok(()),
             None if hidden % heads != 0 => {
                 let expected =
-                    format!("a multiple of num_attention_heads ({heads}), as head_dim is not given");
+                    format!("a multiple of num_attention_heads ({heads}), because head_dim is not set");
                 return Err(self.text.invalid("hidden_size", expected));
             }
             None => ("hidden_size", hidden / heads),
         };
         if head_dim % 2 != 0 {
-            let expected = format!("one that makes an even head size, not {head_dim}");
+            let expected = format!("a value that results in an even head size, not {head_dim}");
             return Err(self.text.invalid(field, expected));
         }
         Ok(())
     }
 
-    /// Refuses values of fields that would change the answers and that the engine does not
-    /// implement.
-    pub(super) fn refuse_changes(&self) -> Result<(), ModelConfigError> {
+    /// Rejects field values that change the output and that the engine does not implement.
+    pub(super) fn check_supported(&self) -> Result<(), ModelConfigError> {
         for field in self.architecture.only_false {
             if self.flag(field)? {
-                let supported = "only false is, where a model makes text";
+                let supported = "the only supported value is false";
                 return Err(unsupported(&self.text, field, supported));
             }
         }
         for field in self.architecture.only_null {
             if self.text.present(field).is_some() {
-                return Err(unsupported(&self.text, field, "only null is"));
+                return Err(unsupported(&self.text, field, "the only supported value is null"));
             }
         }
         Ok(())
     }
 
-    /// Layers that are said to have a window have one.
+    /// Checks that the file has a window if a layer uses one.
     pub(super) fn check_windows(&self) -> Result<(), FieldError> {
         let types = self.text.present("layer_types").and_then(Value::as_array);
         let sliding = types.is_some_and(|types| types.iter().any(|kind| kind == "sliding_attention"));
@@ -127,7 +125,11 @@ impl LayerReader<'_> {
                     .unwrap_or(4)
                     != 4
                 {
-                    return Err(unsupported(&self.text, "linear_conv_kernel_dim", "only 4 is"));
+                    return Err(unsupported(
+                        &self.text,
+                        "linear_conv_kernel_dim",
+                        "the only supported value is 4",
+                    ));
                 }
                 Ok(MixerConfig::GatedDelta(GatedDeltaConfig {
                     key_heads,
@@ -137,9 +139,11 @@ impl LayerReader<'_> {
                     by_head: self.architecture.delta_inputs_by_head,
                 }))
             }
-            dimensions::Attention::Grouped { .. } | dimensions::Attention::Latent { .. } => {
-                Err(unsupported(&self.text, "layer_types", "only plain attention is"))
-            }
+            dimensions::Attention::Grouped { .. } | dimensions::Attention::Latent { .. } => Err(unsupported(
+                &self.text,
+                "layer_types",
+                "only plain attention is supported",
+            )),
         }
     }
 
@@ -233,7 +237,7 @@ impl LayerReader<'_> {
 
     fn router(&self, experts: u32) -> Result<Router, ModelConfigError> {
         match self.architecture.router {
-            DefaultRouter::ChosenSoftmax => Ok(Router::ChosenSoftmax),
+            DefaultRouter::SelectedSoftmax => Ok(Router::SelectedSoftmax),
             DefaultRouter::Sigmoid => {
                 let groups = self.text.optional_dimension("n_group")?.unwrap_or(1);
                 if !experts.is_multiple_of(groups) {
@@ -261,8 +265,8 @@ impl LayerReader<'_> {
         }
     }
 
-    /// One over the root of the head's size, or of what the file names instead; rounded once, as
-    /// Python's float handed to MLX is.
+    /// Returns one over the square root of the head size, or of the configured scalar. The result
+    /// is rounded once, like a Python float that is passed to MLX.
     fn score_scale(&self, head_dim: u32) -> Result<f32, ModelConfigError> {
         let scalar = match self.architecture.query_scalar {
             Some(default) => {
@@ -274,8 +278,8 @@ impl LayerReader<'_> {
         Ok(scalar.powf(-0.5) as f32)
     }
 
-    /// Some families rotate nothing in every so-manieth layer, or in those whose entry of
-    /// `no_rope_layers` is 0.
+    /// Returns whether the layer has rotary embedding. Some families omit it in every n-th layer,
+    /// or in layers whose entry of `no_rope_layers` is 0.
     fn rotates(&self, index: usize) -> Result<bool, ModelConfigError> {
         let Some(default) = self.architecture.unrotated_interval else {
             return Ok(true);
@@ -312,7 +316,11 @@ pub(super) fn parse_activation(
         Activation::Silu | Activation::GeluTanh => activation,
     };
     match text.optional_text(field)? {
-        Some(name) if name != default => Err(unsupported(text, field, &format!("only {default} is"))),
+        Some(name) if name != default => Err(unsupported(
+            text,
+            field,
+            &format!("the only supported value is {default}"),
+        )),
         Some(_) | None => Ok(activation),
     }
 }

@@ -1,4 +1,4 @@
-//! `quantization` of an MLX checkpoint: the scheme of its matrices, and exceptions by module.
+//! `quantization` of an MLX checkpoint: default scheme and exceptions by module.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::fields::{FieldError, Fields};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantization {
     pub default: QuantizationScheme,
-    /// By module path, such as `model.layers.0.mlp.down_proj`; `None` = that module is kept in
-    /// float.
+    /// Schemes by module path, such as `model.layers.0.mlp.down_proj`. `None`: the module is stored
+    /// in float.
     pub overrides: BTreeMap<String, Option<QuantizationScheme>>,
 }
 
 impl Quantization {
-    /// The scheme of one module, `None` where the file keeps it in float.
+    /// Returns the scheme of a module. `None` if the module is stored in float.
     pub fn scheme(&self, module: &str) -> Option<QuantizationScheme> {
         match self.overrides.get(module) {
             Some(scheme) => *scheme,
@@ -26,7 +26,7 @@ impl Quantization {
     }
 }
 
-/// So many `bits` per weight, and what a group of weights has in common.
+/// Quantisation scheme of a matrix: `bits` per weight, and the groups that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuantizationScheme {
     pub mode: QuantizationMode,
@@ -34,20 +34,20 @@ pub struct QuantizationScheme {
     pub bits: u32,
 }
 
-/// MLX's modes.
+/// Quantisation mode of MLX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuantizationMode {
-    /// Integers with a scale and a bias for each group, both floats.
+    /// Integers with a float scale and a float bias per group.
     Affine,
-    /// The formats of Microscaling: small floats with a scale of 8 bits, a power of two.
+    /// Microscaling formats: small floats with an 8-bit scale that is a power of two.
     Mxfp4,
     Mxfp8,
-    /// The same with a scale that is a small float itself.
+    /// Small floats with a scale that is itself a small float.
     Nvfp4,
 }
 
 impl QuantizationMode {
-    /// Whether groups have a bias beside their scale; both are floats then.
+    /// Returns whether groups have a float bias in addition to their float scale.
     pub fn has_biases(self) -> bool {
         match self {
             Self::Affine => true,
@@ -63,8 +63,8 @@ impl QuantizationScheme {
         bits: 4,
     };
 
-    /// Of a section that states it. MLX has kernels for these sizes of groups and numbers of bits
-    /// alone; what is not stated, or null, is as MLX's own functions have it.
+    /// Parses a section. MLX has kernels only for the accepted group sizes and bits. Absent and
+    /// null fields have the defaults of MLX's functions.
     pub fn parse(fields: &Fields<'_>) -> Result<Self, FieldError> {
         let name = fields.optional_text("mode")?.unwrap_or("affine");
         let (mode, (group_sizes, group_size), (all_bits, bits)): (_, (&[u32], _), (&[u32], _)) = match name {
@@ -78,24 +78,24 @@ impl QuantizationScheme {
             "nvfp4" => (QuantizationMode::Nvfp4, (&[16], 16), (&[4], 4)),
             _ => return Err(fields.invalid("mode", one_of(&["affine", "mxfp4", "mxfp8", "nvfp4"]))),
         };
-        let one_of_these = |field, allowed: &[u32], default| match fields.present(field) {
+        let parse_number = |field, allowed: &[u32], default| match fields.present(field) {
             None => Ok(default),
             Some(value) => {
-                let mut allowed_ones = allowed.iter().copied();
-                let stated = allowed_ones.find(|number| value.as_u64() == Some(u64::from(*number)));
+                let mut candidates = allowed.iter().copied();
+                let stated = candidates.find(|number| value.as_u64() == Some(u64::from(*number)));
                 let expected = || format!("{} with mode {name}", one_of(allowed));
                 stated.ok_or_else(|| fields.invalid(field, expected()))
             }
         };
         Ok(Self {
             mode,
-            group_size: one_of_these("group_size", group_sizes, group_size)?,
-            bits: one_of_these("bits", all_bits, bits)?,
+            group_size: parse_number("group_size", group_sizes, group_size)?,
+            bits: parse_number("bits", all_bits, bits)?,
         })
     }
 }
 
-/// `2, 3 or 4`.
+/// Formats a list as `2, 3 or 4`.
 fn one_of<T: ToString>(allowed: &[T]) -> String {
     let allowed: Vec<String> = allowed.iter().map(T::to_string).collect();
     match allowed.split_last() {
@@ -115,7 +115,7 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
     };
     let fields = section.as_fields();
     if field == "quantization_config" && fields.get("quant_method").is_some() {
-        // As gpt-oss is published.
+        // Original gpt-oss files.
         if fields.optional_text("quant_method")? == Some("mxfp4") {
             return Ok(Some(Quantization {
                 default: QuantizationScheme::MXFP4,
@@ -145,8 +145,8 @@ pub(super) fn parse_quantization(root: &Fields<'_>) -> Result<Option<Quantizatio
     Ok(Some(Quantization { default, overrides }))
 }
 
-/// The name that a tensor or module of the text model has by itself, where it is nested in a model
-/// that also sees.
+/// Returns the name of a tensor or module of the text model, without the prefix of a multimodal
+/// model.
 pub(crate) fn text_name(name: &str) -> String {
     match name.strip_prefix("model.language_model.") {
         Some(rest) => format!("model.{rest}"),

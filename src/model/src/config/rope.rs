@@ -1,4 +1,4 @@
-//! Rotary position embedding: which part of a head is rotated, by which frequencies.
+//! Rotary position embedding: rotated part of a head, and frequencies.
 
 use super::error::{ModelConfigError, unsupported};
 use crate::fields::{Fields, Section};
@@ -6,7 +6,7 @@ use crate::fields::{Fields, Section};
 /// Rotary position embedding of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// Of each head, the first so many elements are rotated.
+    /// Number of rotated elements at the beginning of each head.
     pub dims: u32,
     pub theta: f32,
     /// Rotates neighbouring pairs instead of halves.
@@ -21,35 +21,37 @@ pub enum RopeScaling {
     Linear {
         factor: f32,
     },
-    /// Long wavelengths are stretched, short ones kept, the middle blended.
+    /// Long wavelengths are divided by the factor, short ones are kept, and the range between is
+    /// blended.
     Llama3 {
         factor: f32,
         low_freq_factor: f32,
         high_freq_factor: f32,
         original_context_tokens: f32,
     },
-    /// The same, blended linearly over dimensions (YaRN, arXiv:2309.00071).
+    /// Like Llama 3, but blended linearly over dimensions (YaRN, arXiv:2309.00071).
     Yarn {
         factor: f32,
-        /// First dimension that is not kept, and first that is stretched whole.
+        /// First dimension that is not kept, and first dimension that is divided by the whole
+        /// factor.
         blend: (f32, f32),
-        /// What queries and keys are multiplied with.
+        /// Factor of queries and keys.
         magnitude: f32,
     },
-    /// Each wavelength has a factor of its own (LongRoPE, arXiv:2402.13753).
+    /// One factor per wavelength (LongRoPE, arXiv:2402.13753).
     Long {
         factors: Vec<f32>,
-        /// What queries and keys are multiplied with.
+        /// Factor of queries and keys.
         magnitude: f32,
     },
 }
 
-/// What a family's files leave out of the rotation.
+/// Default values of a family's rotary embedding.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RopeDefaults {
     /// Default of `rope_theta`. `None`: the field is required.
     pub(crate) theta: Option<f32>,
-    /// Default of `rope_local_base_freq`, for families whose windows have a rotation of their own.
+    /// Default of `rope_local_base_freq`, for families with a separate rotation in window layers.
     pub(crate) local_theta: Option<f32>,
     /// Rotates neighbouring pairs instead of halves.
     pub(crate) traditional: bool,
@@ -66,14 +68,14 @@ impl RopeDefaults {
     };
 }
 
-/// Which of a model's two rotations a layer has, where they differ.
+/// Rotation of a layer, for models with separate rotations in window layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
     Full,
     Window,
 }
 
-/// `text` holds the fields of the model that makes text.
+/// Reads the rotation of a layer. `text` holds the fields of the text model.
 pub(super) fn parse_rope(
     text: &Fields<'_>,
     defaults: RopeDefaults,
@@ -99,8 +101,8 @@ pub(super) fn parse_rope(
         theta,
         traditional: traditional.unwrap_or(defaults.traditional),
         scaling: match &sections.scaling {
-            // Windows of old files see positions as they are.
-            Some(scaling) if !local || sections.by_reach => {
+            // In the old format, scaling does not apply to window layers.
+            Some(scaling) if !local || sections.per_layer_kind => {
                 let base = Base {
                     dims,
                     theta,
@@ -113,12 +115,12 @@ pub(super) fn parse_rope(
     })
 }
 
-/// Where a file has its rotation: transformers 5 nests all of it under `rope_parameters`, in one
-/// object or one for each kind of layer; older files have fields of their own and `rope_scaling`.
+/// Location of the rotation's fields. Transformers 5 nests all of them under `rope_parameters`, in
+/// one object or one object per layer kind. Older files have separate fields and `rope_scaling`.
 struct Sections<'a> {
     nested: Option<Section<'a>>,
     scaling: Option<Section<'a>>,
-    by_reach: bool,
+    per_layer_kind: bool,
 }
 
 impl<'a> Sections<'a> {
@@ -132,16 +134,16 @@ impl<'a> Sections<'a> {
             Some(outer) => outer.inner(kind)?,
             None => None,
         };
-        let by_reach = inner.is_some();
+        let per_layer_kind = inner.is_some();
         let nested = inner.or(outer);
         let scaling = match text.object("rope_scaling")? {
-            Some(scaling) if !by_reach => Some(scaling),
+            Some(scaling) if !per_layer_kind => Some(scaling),
             Some(_) | None => nested.clone(),
         };
         Ok(Self {
             nested,
             scaling,
-            by_reach,
+            per_layer_kind,
         })
     }
 
@@ -176,13 +178,13 @@ fn rotated_dims(
     let share = stated.unwrap_or(defaults.share);
     let dims = (f64::from(head_dim) * share) as u32;
     if share > 1.0 || dims == 0 || !dims.is_multiple_of(2) {
-        let expected = format!("a share of {head_dim} elements that makes an even number of them");
+        let expected = format!("a share of {head_dim} elements that results in an even number of elements");
         return Err(text.invalid("partial_rotary_factor", expected).into());
     }
     Ok(dims)
 }
 
-/// What the frequencies are before they are scaled.
+/// Parameters of the unscaled frequencies.
 #[derive(Debug, Clone, Copy)]
 struct Base {
     dims: u32,
@@ -210,7 +212,7 @@ fn parse_scaling(
         _ => Err(unsupported(
             scaling,
             field,
-            "only default, linear, llama3, longrope and yarn are",
+            "the supported values are default, linear, llama3, longrope and yarn",
         )),
     }
 }
@@ -234,9 +236,10 @@ fn parse_llama3(scaling: &Fields<'_>) -> Result<RopeScaling, ModelConfigError> {
     })
 }
 
-/// The defaults are transformers' (`modeling_rope_utils`), and so is the meaning of `truncate`:
-/// whether the blend begins and ends at whole dimensions. Of `mscale` and `mscale_all_dim`, one may
-/// stand alone, as in mlx-lm; transformers reads them only together.
+/// Parses YaRN scaling with the defaults of transformers (`modeling_rope_utils`).
+///
+/// If `truncate` is true, the blend begins and ends at whole dimensions. One of `mscale` and
+/// `mscale_all_dim` may be set alone, as in mlx-lm; transformers reads them only together.
 fn parse_yarn(scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConfigError> {
     let factor = scaling.positive_float("factor")?;
     let original = scaling
@@ -245,7 +248,7 @@ fn parse_yarn(scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConf
     let fast = scaling.optional_positive_float("beta_fast")?.unwrap_or(32.0);
     let slow = scaling.optional_positive_float("beta_slow")?.unwrap_or(1.0);
     let dims = f64::from(base.dims);
-    // The dimension that turns so many times within the original context.
+    // Returns the dimension that makes `turns` turns within the original context.
     let turning = |turns: f32| {
         dims * (original / (f64::from(turns) * 2.0 * std::f64::consts::PI)).ln()
             / (2.0 * f64::from(base.theta).ln())
@@ -280,8 +283,8 @@ fn parse_yarn(scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConf
     })
 }
 
-/// A model that was extended beyond its original context uses the long factors at every length, as
-/// engines do that keep a cache: keys once rotated stay so.
+/// Parses LongRoPE scaling. A model extended beyond its original context uses the long factors at
+/// every length, because cached keys keep their rotation.
 fn parse_long(text: &Fields<'_>, scaling: &Fields<'_>, base: Base) -> Result<RopeScaling, ModelConfigError> {
     let original = match text.optional_positive_float("original_max_position_embeddings")? {
         Some(original) => original,

@@ -4,7 +4,7 @@ use super::*;
 use crate::fields::FieldError;
 use rooflet_base::error::Chain;
 
-/// Llama 3.2 1B, as published.
+/// Published configuration of Llama 3.2 1B.
 fn llama() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 128000,
@@ -17,7 +17,7 @@ fn llama() -> Value {
     })
 }
 
-/// Qwen3 8B, 4 bits, as published.
+/// Published configuration of Qwen3 8B in 4 bits.
 fn qwen3() -> Value {
     json!({
         "attention_bias": false, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
@@ -42,7 +42,7 @@ fn parse(value: &Value) -> Result<ModelConfig, ModelConfigError> {
 }
 
 #[test]
-fn llama_with_scaled_positions() {
+fn parses_llama_with_scaled_rope() {
     let config = parse(&llama()).unwrap();
     assert_eq!(config.architecture.as_str(), "llama");
     let attention = attention(&config.layers[0]);
@@ -67,7 +67,7 @@ fn llama_with_scaled_positions() {
 }
 
 #[test]
-fn qwen3_quantised() {
+fn parses_quantised_qwen3() {
     let config = parse(&qwen3()).unwrap();
     let attention = attention(&config.layers[35]);
     assert!(attention.query_key_norm == QueryKeyNorm::Head && !attention.qkv_bias);
@@ -84,7 +84,7 @@ fn qwen3_quantised() {
 }
 
 #[test]
-fn qwen2_always_has_qkv_bias_and_may_carry_an_unused_window() {
+fn qwen2_always_has_qkv_bias_and_ignores_an_unused_window() {
     let mut value = qwen3();
     value["model_type"] = json!("qwen2");
     value["sliding_window"] = json!(131072);
@@ -97,7 +97,7 @@ fn qwen2_always_has_qkv_bias_and_may_carry_an_unused_window() {
     );
 }
 
-/// Gemma 3 1B, as published.
+/// Published configuration of Gemma 3 1B.
 fn gemma3() -> Value {
     json!({
         "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null,
@@ -111,7 +111,7 @@ fn gemma3() -> Value {
 }
 
 #[test]
-fn gemma3_has_windows_with_a_rotation_of_their_own() {
+fn gemma3_window_layers_have_a_separate_rope() {
     let config = parse(&gemma3()).unwrap();
     let layer = |index: usize| {
         let attention = attention(&config.layers[index]);
@@ -133,15 +133,23 @@ fn gemma3_has_windows_with_a_rotation_of_their_own() {
 }
 
 #[test]
-fn gemma3_is_refused_where_it_would_say_something_else() {
+fn rejects_gemma3_fields_that_change_the_output() {
     for (field, found, supported) in [
         (
             "use_bidirectional_attention",
             json!(true),
-            "only false is, where a model makes text",
+            "the only supported value is false",
         ),
-        ("final_logit_softcapping", json!(30.0), "only null is"),
-        ("attn_logit_softcapping", json!(50.0), "only null is"),
+        (
+            "final_logit_softcapping",
+            json!(30.0),
+            "the only supported value is null",
+        ),
+        (
+            "attn_logit_softcapping",
+            json!(50.0),
+            "the only supported value is null",
+        ),
     ] {
         let mut value = gemma3();
         value[field] = found.clone();
@@ -155,9 +163,9 @@ fn gemma3_is_refused_where_it_would_say_something_else() {
     assert!(parse(&value).is_ok());
 }
 
-/// Phi-3.5 mini, as published, but for the lists of factors.
+/// Published configuration of Phi-3.5 mini, with other lists of factors.
 #[test]
-fn phi3_is_fused_and_has_long_factors() {
+fn parses_fused_phi3_with_long_factors() {
     let mut value = json!({
         "attention_bias": false, "eos_token_id": 32000, "hidden_act": "silu", "hidden_size": 3072,
         "intermediate_size": 8192, "max_position_embeddings": 131072, "model_type": "phi3",
@@ -172,7 +180,7 @@ fn phi3_is_fused_and_has_long_factors() {
     let RopeScaling::Long { factors, magnitude } = &attention.rope.as_ref().unwrap().scaling else {
         panic!("{:?}", attention.rope);
     };
-    // The root of 1 + ln(131072 / 4096) / ln 4096.
+    // The square root of 1 + ln(131072 / 4096) / ln 4096.
     assert_eq!((factors[0], factors.len()), (2.0, 48));
     assert!((magnitude - 1.190_238).abs() < 1e-6, "{magnitude}");
 
@@ -183,7 +191,7 @@ fn phi3_is_fused_and_has_long_factors() {
     );
 }
 
-/// Qwen2.5 with the scaling that its card describes.
+/// Qwen2.5 with the scaling of its model card.
 #[test]
 fn yarn_blends_between_dimensions() {
     let mut value = qwen3();
@@ -192,7 +200,7 @@ fn yarn_blends_between_dimensions() {
         let attention = attention(&parse(value).unwrap().layers[0]).clone();
         attention.rope.unwrap().scaling
     };
-    // 64 · ln(32768 / 2π·32) / ln(10^6) = 23.59…, and with one turn 39.65….
+    // 64 · ln(32768 / 2π·32) / ln(10^6) = 23.59…, and 39.65… for one turn.
     let RopeScaling::Yarn { blend, magnitude, .. } = scaling(&value) else {
         panic!();
     };
@@ -209,7 +217,7 @@ fn yarn_blends_between_dimensions() {
 }
 
 #[test]
-fn smollm3_rotates_three_layers_of_four() {
+fn smollm3_has_rope_in_three_of_four_layers() {
     let mut value = llama();
     value["model_type"] = json!("smollm3");
     value["rope_scaling"] = json!(null);
@@ -228,9 +236,9 @@ fn smollm3_rotates_three_layers_of_four() {
     );
 }
 
-/// gpt-oss 20B, as published.
+/// Published configuration of gpt-oss 20B.
 #[test]
-fn gpt_oss_as_published() {
+fn parses_original_gpt_oss() {
     let layer_types: Vec<&str> = ["sliding_attention", "full_attention"].repeat(12);
     let config = parse(&json!({
         "attention_bias": true, "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
@@ -255,16 +263,15 @@ fn gpt_oss_as_published() {
     };
     assert_eq!(
         (experts.experts, experts.active, experts.router),
-        (32, 4, Router::ChosenSoftmax)
+        (32, 4, Router::SelectedSoftmax)
     );
     assert_eq!(experts.activation, Activation::ClampedSilu { limit: 7.0 });
     let quantization = config.quantization.unwrap();
     assert_eq!(quantization.default.mode, QuantizationMode::Mxfp4);
 }
 
-/// What the fields of a mixture must not say.
 #[test]
-fn contradictions_about_experts_are_told() {
+fn rejects_contradictory_expert_fields() {
     let value = json!({
         "model_type": "glm4_moe", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "head_dim": 16,
         "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "vocab_size": 32,
@@ -299,9 +306,9 @@ fn contradictions_about_experts_are_told() {
     }
 }
 
-/// Qwen3.6 35B A3B, as published, but for what is said of the part that sees.
+/// Published configuration of Qwen3.6 35B A3B, without the fields of its vision tower.
 #[test]
-fn a_hybrid_nested_in_a_model_that_sees() {
+fn parses_hybrid_in_a_multimodal_model() {
     let mut value = json!({
         "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe", "tie_word_embeddings": false,
         "vision_config": {"depth": 27}, "quantization": {
@@ -322,7 +329,7 @@ fn a_hybrid_nested_in_a_model_that_sees() {
         }
     });
     let config = parse(&value).unwrap();
-    assert!(config.sees);
+    assert!(config.is_multimodal);
     assert_eq!(
         (config.architecture.as_str(), config.max_context_tokens),
         ("qwen3_5_moe", 262_144)
@@ -358,7 +365,7 @@ fn a_hybrid_nested_in_a_model_that_sees() {
 }
 
 #[test]
-fn nested_rope_parameters_are_read() {
+fn parses_nested_rope_parameters() {
     let mut value = qwen3();
     value.as_object_mut().unwrap().remove("rope_theta");
     assert_eq!(
@@ -374,7 +381,7 @@ fn nested_rope_parameters_are_read() {
 }
 
 #[test]
-fn quantisation_overrides_by_module() {
+fn parses_quantisation_overrides_by_module() {
     let mut value = qwen3();
     value["quantization"]["lm_head"] = json!({"group_size": 32, "bits": 8});
     value["quantization"]["model.embed_tokens"] = json!(false);
@@ -388,7 +395,7 @@ fn quantisation_overrides_by_module() {
         })
     );
     assert_eq!(quantization.scheme("model.embed_tokens"), None);
-    // As `mlx_lm.convert --quant-predicate mixed_4_6` writes it.
+    // The format of `mlx_lm.convert --quant-predicate mixed_4_6`.
     value["quantization"]["lm_head"] = json!({"group_size": null, "bits": 6, "mode": "affine"});
     let mixed = parse(&value).unwrap().quantization.unwrap();
     let scheme = mixed.scheme("lm_head").unwrap();
@@ -399,9 +406,9 @@ fn quantisation_overrides_by_module() {
     );
 }
 
-/// Each case: a field, what it becomes (null removes it), and the exact message.
+/// Each case is a field, its new value (null removes it), and the exact message.
 #[test]
-fn refusals_name_file_and_field() {
+fn errors_name_file_and_field() {
     let cases = [
         (
             "model_type",
@@ -431,12 +438,12 @@ fn refusals_name_file_and_field() {
         (
             "hidden_act",
             json!("gelu"),
-            "config.json: field `hidden_act` is \"gelu\", which is not supported: only silu is",
+            "config.json: field `hidden_act` is \"gelu\", which is not supported: the only supported value is silu",
         ),
         (
             "rope_scaling",
             json!({"rope_type": "dynamic", "factor": 4}),
-            "config.json: field `rope_scaling.rope_type` is \"dynamic\", which is not supported: only default, linear, llama3, longrope and yarn are",
+            "config.json: field `rope_scaling.rope_type` is \"dynamic\", which is not supported: the supported values are default, linear, llama3, longrope and yarn",
         ),
         (
             "rope_scaling",
@@ -451,7 +458,7 @@ fn refusals_name_file_and_field() {
         (
             "partial_rotary_factor",
             json!(0.01),
-            "config.json: field `partial_rotary_factor` is 0.01, expected a share of 64 elements that makes an even number of them",
+            "config.json: field `partial_rotary_factor` is 0.01, expected a share of 64 elements that results in an even number of elements",
         ),
         (
             "layer_types",
@@ -492,7 +499,7 @@ fn refusals_name_file_and_field() {
 }
 
 #[test]
-fn text_that_is_no_json_object() {
+fn rejects_text_that_is_not_a_json_object() {
     assert_eq!(
         Chain(&ModelConfig::parse("{\"a\":").unwrap_err()).to_string(),
         "config.json: not valid JSON: EOF while parsing a value at line 1 column 5"
@@ -504,7 +511,7 @@ fn text_that_is_no_json_object() {
 }
 
 #[test]
-fn a_huge_value_does_not_flood_the_message() {
+fn shortens_huge_values_in_messages() {
     let mut value = llama();
     value["model_type"] = json!("x".repeat(10_000));
     assert!(parse(&value).unwrap_err().to_string().len() < 400);

@@ -1,5 +1,5 @@
-//! Which part of a model each tensor belongs to, by its name, and what the parts weigh. Names are
-//! those of published MLX and transformers checkpoints.
+//! Size of each part of a model. The names of tensors decide their part; they are the names of
+//! published MLX and transformers checkpoints.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use super::stored::StoredFormat;
 use crate::checkpoint::{StoredTensor, StoredType, TensorTable};
 use rooflet_base::units::Bytes;
 
-/// A part of a model, as far as it matters when its tensors are read.
+/// Part of a model. Parts differ in whether and when the engine reads their tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The token table.
+    /// Token embedding table.
     Embedding,
-    /// A second table, with one vector per token and layer.
+    /// Second embedding table with one vector per token and layer.
     PerLayerEmbedding,
     Head,
-    /// Softmax, latent and linear attention alike.
+    /// Softmax, latent and linear attention.
     Attention,
     /// Dense feed-forward blocks.
     Dense,
@@ -23,13 +23,13 @@ pub enum Part {
     SharedExpert,
     RoutedExpert,
     Norm,
-    /// Towers that see, and what joins them to the model.
+    /// Vision towers and their projections into the model.
     Vision,
-    /// Towers that hear.
+    /// Audio towers.
     Audio,
-    /// Extra layers that predict further tokens.
+    /// Multi-token prediction layers.
     Prediction,
-    /// Nothing above: taken as read by every step.
+    /// All other tensors. They count as read by every step.
     Other,
 }
 
@@ -52,32 +52,20 @@ impl Part {
         }
     }
 
-    /// Whether an engine that only makes text loads it.
+    /// Returns whether a text-only engine loads the part.
     pub fn is_loaded(self) -> bool {
-        match self {
-            Self::Vision | Self::Audio | Self::Prediction => false,
-            Self::Embedding
-            | Self::PerLayerEmbedding
-            | Self::Head
-            | Self::Attention
-            | Self::Dense
-            | Self::Router
-            | Self::SharedExpert
-            | Self::RoutedExpert
-            | Self::Norm
-            | Self::Other => true,
-        }
+        !matches!(self, Self::Vision | Self::Audio | Self::Prediction)
     }
 
-    /// By the tensor's name. `layers` is the number of decoder layers; files that count layers of
-    /// multi-token prediction on have numbers from there on.
+    /// Returns the part of a tensor by its name. `layers` is the number of decoder layers. Files
+    /// that number multi-token prediction layers like decoder layers use indices from `layers` on.
     pub fn of(name: &str, layers: Option<u32>) -> Self {
         let segments: Vec<&str> = name.split('.').collect();
-        let any = |wanted: &[&str]| segments.iter().any(|segment| wanted.contains(segment));
-        let starts = |wanted: &[&str]| {
+        let any = |words: &[&str]| segments.iter().any(|segment| words.contains(segment));
+        let starts = |words: &[&str]| {
             segments
                 .iter()
-                .any(|segment| wanted.iter().any(|start| segment.starts_with(start)))
+                .any(|segment| words.iter().any(|start| segment.starts_with(start)))
         };
         if starts(&[
             "vision",
@@ -92,7 +80,7 @@ impl Part {
         if starts(&["audio", "embed_audio", "speech"]) {
             return Self::Audio;
         }
-        if any(&["mtp", "eh_proj", "enorm", "hnorm", "shared_head"]) || beyond(&segments, layers) {
+        if any(&["mtp", "eh_proj", "enorm", "hnorm", "shared_head"]) || is_after_decoder(&segments, layers) {
             return Self::Prediction;
         }
         if starts(&["embed_tokens_per_layer"]) {
@@ -119,7 +107,7 @@ impl Part {
         if any(&["gate", "router", "shared_expert_gate"]) {
             return Self::Router;
         }
-        // Before the norms: those inside attention are a part of it.
+        // Attention precedes norms, because norms inside attention belong to it.
         if any(&["self_attn", "linear_attn", "attention", "attn"]) {
             return Self::Attention;
         }
@@ -133,8 +121,8 @@ impl Part {
     }
 }
 
-/// Whether the tensor belongs to a layer past the decoder's last one.
-fn beyond(segments: &[&str], layers: Option<u32>) -> bool {
+/// Returns whether the tensor belongs to a layer after the last decoder layer.
+fn is_after_decoder(segments: &[&str], layers: Option<u32>) -> bool {
     let Some(layers) = layers else { return false };
     segments
         .windows(2)
@@ -143,22 +131,22 @@ fn beyond(segments: &[&str], layers: Option<u32>) -> bool {
         .is_some_and(|index| index >= layers)
 }
 
-/// What one part weighs.
+/// Size of one part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Weights, unpacked.
+    /// Number of unpacked parameters.
     pub parameters: u64,
-    /// As stored.
+    /// Bytes as stored.
     pub bytes: Bytes,
-    /// Of them, floats of 16 bits.
-    pub halves: Bytes,
+    /// Part of `bytes` in 16-bit floats.
+    pub half_floats: Bytes,
 }
 
-/// A checkpoint, part by part.
+/// Sizes of a checkpoint's parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Census {
     parts: BTreeMap<Part, Tally>,
-    /// Bytes by element type, as the files name it.
+    /// Bytes per element type.
     pub element_types: BTreeMap<StoredType, Bytes>,
 }
 
@@ -170,7 +158,7 @@ impl Census {
             tally.parameters += parameters(name, tensor, tensors, format);
             tally.bytes += Bytes(tensor.bytes);
             if matches!(tensor.dtype, StoredType::F16 | StoredType::BF16) {
-                tally.halves += Bytes(tensor.bytes);
+                tally.half_floats += Bytes(tensor.bytes);
             }
             *census.element_types.entry(tensor.dtype).or_default() += Bytes(tensor.bytes);
         }
@@ -181,7 +169,7 @@ impl Census {
         self.parts.get(&part).copied().unwrap_or_default()
     }
 
-    /// In tensors of one element type.
+    /// Returns the bytes of tensors of one element type.
     pub(super) fn bytes(&self, dtype: StoredType) -> Bytes {
         self.element_types.get(&dtype).copied().unwrap_or_default()
     }
@@ -190,18 +178,19 @@ impl Census {
         self.parts.iter().map(|(part, tally)| (*part, *tally))
     }
 
-    pub(super) fn sum(&self, wanted: impl Fn(Part) -> bool) -> Tally {
+    pub(super) fn sum(&self, selected: impl Fn(Part) -> bool) -> Tally {
         let mut sum = Tally::default();
-        for (_, tally) in self.iter().filter(|(part, _)| wanted(*part)) {
+        for (_, tally) in self.iter().filter(|(part, _)| selected(*part)) {
             sum.parameters += tally.parameters;
             sum.bytes += tally.bytes;
-            sum.halves += tally.halves;
+            sum.half_floats += tally.half_floats;
         }
         sum
     }
 }
 
-/// Weights that a tensor holds. Scales and offsets of packed ones are none.
+/// Returns the number of parameters in a tensor. Scales and biases of packed matrices are not
+/// parameters.
 fn parameters(name: &str, tensor: &StoredTensor, tensors: &TensorTable, format: &StoredFormat) -> u64 {
     let elements = tensor
         .shape
@@ -212,17 +201,17 @@ fn parameters(name: &str, tensor: &StoredTensor, tensors: &TensorTable, format: 
     let has = |leaf: &str| tensors.get(&format!("{module}.{leaf}")).is_some();
     match leaf {
         "scales" | "biases" if has("weight") => 0,
-        // MLX: weights packed into 32-bit words.
+        // MLX packs weights into 32-bit words.
         "weight" if tensor.dtype == StoredType::U32 && has("scales") => {
             elements.saturating_mul(32) / u64::from(format.of(module).packed_bits())
         }
-        // GPTQ and AWQ.
+        // GPTQ and AWQ pack weights into 32-bit words too.
         "qweight" if has("scales") => {
             elements.saturating_mul(32) / u64::from(format.of(module).packed_bits())
         }
         "qzeros" | "scales" | "g_idx" if has("qweight") => 0,
         "weight_scale_inv" | "weight_scale" | "input_scale" => 0,
-        // gpt-oss as first published: two 4-bit weights a byte, beside scales.
+        // The original gpt-oss files pack two 4-bit weights per byte, with separate scales.
         _ if name.ends_with("_blocks") => elements.saturating_mul(2),
         _ if name.ends_with("_scales") => 0,
         _ => elements,

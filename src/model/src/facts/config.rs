@@ -1,4 +1,4 @@
-//! From the fields of `config.json` to a model's dimensions, layer by layer.
+//! Reader of a model's dimensions, layer by layer, from the fields of `config.json`.
 
 use serde_json::{Map, Value};
 
@@ -8,21 +8,21 @@ use crate::family::{Blocks, FamilyFacts, Mixing, Windows};
 use crate::fields::{FieldError, Fields, MAX_PARAMETERS, Section, shortened};
 use rooflet_api::v1alpha1::MAX_LAYERS;
 
-/// Gate, up and down projection.
+/// Gate, up and down projections.
 const GATED_MATRICES: u32 = 3;
 
-/// What `config.json` says of the part of a model that makes text.
+/// Facts in `config.json` about the text model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigFacts {
-    /// The `model_type`, of the nested text model where there is one.
+    /// `model_type` of the nested text model, or of the whole model.
     pub model_type: String,
-    /// `None`: a `model_type` that is not known here.
+    /// `None` if `model_type` is unknown.
     pub dimensions: Option<ModelDimensions>,
-    /// Decoder layers, where the file has a field for them.
+    /// Number of decoder layers, if the file has a field for it.
     pub layers: Option<u32>,
     /// `max_position_embeddings`.
     pub max_context_tokens: Option<u32>,
-    /// `tie_word_embeddings`, where the file has it.
+    /// `tie_word_embeddings`, if the file has it.
     pub tied: Option<bool>,
 }
 
@@ -31,7 +31,7 @@ impl ConfigFacts {
     pub fn new(object: &Map<String, Value>) -> Result<Self, FieldError> {
         let root = Fields::top(object);
         let outer_type = root.text("model_type")?;
-        // Models that also see or hear nest their text model's fields.
+        // Multimodal models nest the fields of their text model.
         let section = match root.object("text_config")? {
             Some(section) => Some(section),
             None => root.object("llm_config")?,
@@ -128,7 +128,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A dimension that may be 0, absent or null, which are the same.
+    /// Returns a dimension that may be 0; absent and null mean 0.
     fn count(&self, field: &str) -> Result<u32, FieldError> {
         if self
             .text
@@ -157,7 +157,8 @@ impl Reader<'_> {
         let kv_heads = self.or_default("num_key_value_heads", Some(defaults.kv_heads.unwrap_or(heads)))?;
         let is_derived = defaults.head_dim.is_none() && self.text.optional_dimension("head_dim")?.is_none();
         if is_derived && !hidden.is_multiple_of(heads) {
-            let expected = format!("a multiple of num_attention_heads ({heads}) where head_dim is not given");
+            let expected =
+                format!("a multiple of num_attention_heads ({heads}), because head_dim is not set");
             return Err(self.text.invalid("hidden_size", expected));
         }
         let head_dim = self.or_default("head_dim", Some(defaults.head_dim.unwrap_or(hidden / heads)))?;
@@ -207,15 +208,15 @@ impl Reader<'_> {
     }
 
     fn window(&self) -> Result<Option<u32>, FieldError> {
-        // Qwen files carry a window beside `use_sliding_window: false`.
+        // Qwen files have a window together with `use_sliding_window: false`.
         if self.text.optional_bool("use_sliding_window")? == Some(false) {
             return Ok(None);
         }
-        let given = self.text.optional_dimension("sliding_window")?;
-        Ok(given.or(self.family.defaults.window))
+        let stated = self.text.optional_dimension("sliding_window")?;
+        Ok(stated.or(self.family.defaults.window))
     }
 
-    fn kinds(&self, layers: u32, windowed: bool) -> Result<Vec<Kind>, FieldError> {
+    fn kinds(&self, layers: u32, has_window: bool) -> Result<Vec<Kind>, FieldError> {
         if let Some(types) = self.text.present("layer_types") {
             return self.stated_kinds(types, layers);
         }
@@ -237,10 +238,10 @@ impl Reader<'_> {
                 every(interval.unwrap_or(4), Kind::Linear)
             }
             Mixing::Latent | Mixing::Attention(Windows::Never) => all(Kind::Full),
-            Mixing::Attention(_) if !windowed => all(Kind::Full),
+            Mixing::Attention(_) if !has_window => all(Kind::Full),
             Mixing::Attention(Windows::Always) => all(Kind::Sliding),
             Mixing::Attention(Windows::Upper) => {
-                // Without `use_sliding_window` the window is not used.
+                // Without `use_sliding_window`, the model does not use the window.
                 if self.text.optional_bool("use_sliding_window")? != Some(true) {
                     return Ok(all(Kind::Full));
                 }
@@ -249,7 +250,7 @@ impl Reader<'_> {
                     .map(|index| if index < first { Kind::Full } else { Kind::Sliding })
                     .collect()
             }
-            Mixing::Attention(Windows::AllBut(period)) => {
+            Mixing::Attention(Windows::ExceptEvery(period)) => {
                 let stated = match self.text.optional_dimension("sliding_window_pattern")? {
                     Some(stated) => Some(stated),
                     None => self.text.optional_dimension("_sliding_window_pattern")?,
@@ -269,7 +270,7 @@ impl Reader<'_> {
             )
         };
         let types = types.as_array().ok_or_else(expected)?;
-        // Files that count prediction heads as layers list those too.
+        // Files that count prediction heads as layers list them too.
         if types.len() < layers as usize {
             return Err(expected());
         }
@@ -302,7 +303,7 @@ impl Reader<'_> {
             dense: block,
             routed: block,
             routes: Routes::Never,
-            shared_factor: 1,
+            shared_cache_width_factor: 1,
         };
         match self.family.blocks {
             Blocks::Dense => Ok(all(dense(text.dimension("intermediate_size")?))),
@@ -319,9 +320,9 @@ impl Reader<'_> {
                     0,
                 )))
             }
-            Blocks::Beside => {
+            Blocks::DensePlusExperts => {
                 let intermediate = text.dimension("intermediate_size")?;
-                // The layers that share a cache may have twice the width instead.
+                // Layers that share a cache may have twice the width instead.
                 let double = text.optional_bool("use_double_wide_mlp")?.unwrap_or(false);
                 let plan = if text.optional_bool("enable_moe_block")?.unwrap_or(false) {
                     let experts = text.dimension("num_experts")?;
@@ -335,12 +336,12 @@ impl Reader<'_> {
                     all(dense(intermediate))
                 };
                 Ok(BlockPlan {
-                    shared_factor: if double { 2 } else { 1 },
+                    shared_cache_width_factor: if double { 2 } else { 1 },
                     ..plan
                 })
             }
             Blocks::Sparse => {
-                // Transformers 5 writes the second name.
+                // Transformers 5 writes `num_local_experts`.
                 let field = match text.present("num_experts") {
                     None if text.present("num_local_experts").is_some() => "num_local_experts",
                     Some(_) => "num_experts",
@@ -360,7 +361,7 @@ impl Reader<'_> {
                 );
                 let has_dense = step > 1 || !dense_layers.is_empty();
                 Ok(BlockPlan {
-                    // Files of models without dense layers need not name their width.
+                    // Models without dense layers may omit the width of dense layers.
                     dense: if has_dense {
                         dense(text.dimension("intermediate_size")?)
                     } else {
@@ -368,7 +369,7 @@ impl Reader<'_> {
                     },
                     routed,
                     routes: Routes::Step { step, dense_layers },
-                    shared_factor: 1,
+                    shared_cache_width_factor: 1,
                 })
             }
             Blocks::AfterDense => {
@@ -388,13 +389,13 @@ impl Reader<'_> {
                         first: self.count("first_k_dense_replace")?,
                         step: text.optional_dimension("moe_layer_freq")?.unwrap_or(1),
                     },
-                    shared_factor: 1,
+                    shared_cache_width_factor: 1,
                 })
             }
         }
     }
 
-    /// Of so many experts, how many a token goes to.
+    /// Returns the number of experts per token, which is at most `experts`.
     fn active(&self, field: &str, experts: u32) -> Result<u32, FieldError> {
         match self.text.dimension(field)? {
             active if active <= experts => Ok(active),
@@ -453,12 +454,12 @@ struct BlockPlan {
     dense: FeedForward,
     routed: FeedForward,
     routes: Routes,
-    /// How much wider the blocks of layers are that share a cache.
-    shared_factor: u32,
+    /// Factor of the width of blocks whose layers share a cache.
+    shared_cache_width_factor: u32,
 }
 
 enum Routes {
-    /// There is one kind of block.
+    /// All layers have the same block.
     Never,
     Step {
         step: u32,
@@ -485,7 +486,7 @@ impl BlockPlan {
                 intermediate,
                 matrices,
             } if shares_cache => FeedForward::Dense {
-                intermediate: intermediate.saturating_mul(self.shared_factor),
+                intermediate: intermediate.saturating_mul(self.shared_cache_width_factor),
                 matrices,
             },
             FeedForward::Dense { .. } | FeedForward::Experts { .. } => block,

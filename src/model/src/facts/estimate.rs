@@ -1,17 +1,17 @@
-//! What a model's weights weigh where no tensor is known: matrix by matrix, from dimensions and
-//! formats. Norms and biases are left out; they are less than a thousandth.
+//! Estimated size of a model's weights without headers: matrix by matrix, from dimensions and
+//! formats. The estimate omits norms and biases, which are less than a thousandth.
 
 use super::stored::StoredFormat;
 use crate::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
 use crate::weights::Weights;
 use rooflet_base::units::Bytes;
 
-/// When a matrix is read.
+/// Time at which a matrix is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Read {
     EveryStep,
-    /// By the tokens that chose the expert.
-    Chosen,
+    /// Only for tokens that are routed to the expert.
+    RoutedTokens,
     SingleRows,
 }
 
@@ -21,7 +21,7 @@ pub(super) fn weights(dimensions: &ModelDimensions, format: &StoredFormat) -> We
         let bits = parameters as f64 * format.of_text_module(module).bits_per_weight();
         match read {
             Read::EveryStep => every_step += bits,
-            Read::Chosen => experts += bits,
+            Read::RoutedTokens => experts += bits,
             Read::SingleRows => idle += bits,
         }
     };
@@ -59,7 +59,8 @@ pub(super) fn weights(dimensions: &ModelDimensions, format: &StoredFormat) -> We
     }
 }
 
-/// The matrices of one layer, named as MLX checkpoints name them.
+/// Returns the matrices of one layer with their names in MLX checkpoints, their parameters and the
+/// time of reading.
 fn matrices(layer: &Layer, hidden: u32) -> Vec<(&'static str, u64, Read)> {
     let d = u64::from(hidden);
     let mut found = Vec::with_capacity(8);
@@ -136,7 +137,7 @@ fn matrices(layer: &Layer, hidden: u32) -> Vec<(&'static str, u64, Read)> {
             every_step("mlp.gate", router);
             every_step("mlp.shared_expert", block.shared_parameters(hidden) - router);
             let routed = block.expert_parameters(hidden) * u64::from(experts);
-            found.push(("mlp.switch_mlp.experts", routed, Read::Chosen));
+            found.push(("mlp.switch_mlp.experts", routed, Read::RoutedTokens));
         }
     }
     found

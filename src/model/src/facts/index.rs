@@ -1,4 +1,4 @@
-//! `model.safetensors.index.json`: which file holds which tensor, and what all of them weigh.
+//! `model.safetensors.index.json`: the file of each tensor, and the total size of all tensors.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 
 use rooflet_base::units::Bytes;
 
-/// The index of a model that comes in several files.
+/// Index of a model with several weight files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WeightIndex {
-    /// Of all tensors together, where the index says so.
+    /// Size of all tensors, if the index has it.
     pub total: Option<Bytes>,
     pub tensors: BTreeSet<String>,
-    /// File names, all of files beside the index.
+    /// File names, without directories.
     pub files: BTreeSet<String>,
 }
 
@@ -26,13 +26,13 @@ struct Document {
 
 #[derive(Default, Deserialize)]
 struct Metadata {
-    /// Some tools write a float.
+    /// Float, because some tools write one.
     #[serde(default)]
     total_size: Option<f64>,
 }
 
 impl WeightIndex {
-    /// Parses the index; the error says what is wrong with it.
+    /// Parses the index. The error describes the invalid part.
     pub fn parse(text: &str) -> Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|err| format!("not valid JSON: {err}"))?;
         let document = Document::deserialize(&value)
@@ -49,10 +49,10 @@ impl WeightIndex {
             let file = file
                 .as_str()
                 .ok_or(format!("weight_map.{tensor} must be a file name"))?;
-            // The index comes with a download: it must not lead out of the directory.
+            // The index is downloaded, so its paths must not leave the directory.
             if file.contains(['/', '\\']) || file == ".." {
                 return Err(format!(
-                    "weight_map.{tensor} must be a file beside the index, not `{file}`"
+                    "weight_map.{tensor} must be a file in the directory of the index, not `{file}`"
                 ));
             }
             index.files.insert(file.to_owned());

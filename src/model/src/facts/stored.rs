@@ -1,4 +1,4 @@
-//! In which formats a model's matrices are stored, by module: from `quantization` (MLX) or
+//! Storage formats of a model's matrices, by module, from `quantization` (MLX) or
 //! `quantization_config`.
 
 use std::collections::BTreeMap;
@@ -10,19 +10,20 @@ use super::census::Part;
 use crate::config::QuantizationScheme;
 use crate::fields::{FieldError, Fields, Section, shortened};
 
-/// How a matrix is stored.
+/// Storage format of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatrixFormat {
-    /// Floats of so many bits.
+    /// Floats of `bits` bits.
     Float { bits: u32 },
-    /// Integers of so many bits in groups, with `group_bits` of scales and offsets per group.
+    /// Integers of `bits` bits in groups of `group`, with `group_bits` of scales and biases per
+    /// group.
     Grouped { bits: u32, group: u32, group_bits: u32 },
 }
 
 impl MatrixFormat {
     const HALF: Self = Self::Float { bits: 16 };
 
-    /// Bits per weight, those of its group's scale included.
+    /// Returns the bits per weight, including its share of the group's scales.
     pub(super) fn bits_per_weight(self) -> f64 {
         match self {
             Self::Float { bits } => f64::from(bits),
@@ -50,7 +51,7 @@ impl MatrixFormat {
         }
     }
 
-    /// Bits of one weight in the packed matrix.
+    /// Returns the bits of one weight in the packed matrix.
     pub(super) fn packed_bits(self) -> u32 {
         match self {
             Self::Float { bits } | Self::Grouped { bits, .. } => bits,
@@ -58,18 +59,19 @@ impl MatrixFormat {
     }
 }
 
-/// What a model's floats are, scales and offsets included: `mlx_lm.convert` keeps what
-/// `config.json` says.
+/// Float type of a model, including scales and biases. `mlx_lm.convert` keeps the type that
+/// `config.json` states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ElementType {
-    /// Of nearly all models, so of those too that say nothing or something else.
+    /// Type of most models; also the default for files without a known type.
     BFloat16,
     Float16,
     Float32,
 }
 
 impl ElementType {
-    /// `dtype` is what transformers 5 writes, also into the part of a model that makes text.
+    /// Reads the float type. Transformers 5 writes `dtype`, also into the section of the text
+    /// model.
     fn of(root: &Fields<'_>, text: Option<&Fields<'_>>) -> Result<Self, FieldError> {
         for fields in std::iter::once(root).chain(text) {
             for field in ["torch_dtype", "dtype"] {
@@ -81,7 +83,7 @@ impl ElementType {
         Ok(Self::BFloat16)
     }
 
-    /// As PyTorch names it.
+    /// Parses PyTorch's name of the type.
     fn named(name: &str) -> Self {
         match name.strip_prefix("torch.").unwrap_or(name) {
             "float16" | "half" => Self::Float16,
@@ -100,29 +102,28 @@ impl fmt::Display for MatrixFormat {
     }
 }
 
-/// The formats of a model's matrices.
+/// Storage formats of a model's matrices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredFormat {
     pub default: MatrixFormat,
-    /// By module path, such as `model.layers.0.mlp.down_proj`.
+    /// Formats by module path, such as `model.layers.0.mlp.down_proj`.
     overrides: BTreeMap<String, MatrixFormat>,
-    /// Those of the text model, by the end of the path that the names of all families have in
-    /// common.
+    /// Overrides of the text model, by the path suffix that all families share.
     text_overrides: BTreeMap<String, MatrixFormat>,
-    /// Modules that a format of other tools leaves in half precision: parts of their paths.
-    left_in_float: Vec<String>,
-    /// What is quantised at all; `None` is everything.
-    only: Option<&'static str>,
-    /// The format of what is not.
-    unless_quantized: MatrixFormat,
-    /// Floats, those of scales and offsets among them, are of a type that every GPU computes with.
+    /// Parts of paths of modules that other tools keep in half precision.
+    float_modules: Vec<String>,
+    /// Part of the path of quantised modules; `None` if all are quantised.
+    quantized_part: Option<&'static str>,
+    /// Format of modules that are not quantised.
+    float_format: MatrixFormat,
+    /// Every GPU computes natively with the float type, including the type of scales and biases.
     native_floats: bool,
-    /// A format whose sizes are not known here, by the name that the file gives it.
+    /// Quantisation method of unknown sizes, as named in the file.
     pub unknown: Option<String>,
 }
 
 impl StoredFormat {
-    /// From the top-level object of `config.json`.
+    /// Reads the formats from the top-level object of `config.json`.
     pub fn new(root: &Fields<'_>) -> Result<Self, FieldError> {
         let text = root.object("text_config")?;
         let text = text.as_ref().map(Section::as_fields);
@@ -137,7 +138,7 @@ impl StoredFormat {
         })
     }
 
-    /// As it is with floats of 16 bits.
+    /// Reads the formats, with floats of 16 bits.
     fn packed(root: &Fields<'_>, text: Option<&Fields<'_>>) -> Result<Self, FieldError> {
         if let Some(section) = root.object("quantization")? {
             return Self::mlx(&section.as_fields());
@@ -160,12 +161,11 @@ impl StoredFormat {
         Self::uniform(MatrixFormat::HALF)
     }
 
-    /// See the field.
     pub(super) fn has_native_floats(&self) -> bool {
         self.native_floats
     }
 
-    /// The same with every float of 16 bits in 32, those of scales and offsets too.
+    /// Returns the formats with every 16-bit float in 32 bits, including scales and biases.
     pub(super) fn in_float32(&self) -> Self {
         let widen = |formats: &BTreeMap<String, MatrixFormat>| {
             let wide = |(module, format): (&String, &MatrixFormat)| (module.clone(), format.in_float32());
@@ -175,7 +175,7 @@ impl StoredFormat {
             default: self.default.in_float32(),
             overrides: widen(&self.overrides),
             text_overrides: widen(&self.text_overrides),
-            unless_quantized: MatrixFormat::Float { bits: 32 },
+            float_format: MatrixFormat::Float { bits: 32 },
             native_floats: true,
             ..self.clone()
         }
@@ -186,9 +186,9 @@ impl StoredFormat {
             default,
             overrides: BTreeMap::new(),
             text_overrides: BTreeMap::new(),
-            left_in_float: Vec::new(),
-            only: None,
-            unless_quantized: MatrixFormat::HALF,
+            float_modules: Vec::new(),
+            quantized_part: None,
+            float_format: MatrixFormat::HALF,
             native_floats: false,
             unknown: None,
         }
@@ -215,10 +215,10 @@ impl StoredFormat {
         Ok(format)
     }
 
-    /// Formats of other tools, as far as their sizes follow from the file.
+    /// Reads formats of tools other than MLX whose sizes follow from the file.
     fn other(fields: &Fields<'_>, method: &str) -> Result<Self, FieldError> {
         let mut format = Self::uniform(match method {
-            // One scale of 32 bits per block of 128 × 128.
+            // Each block of 128 × 128 weights has one 32-bit scale.
             "fp8" => MatrixFormat::Grouped {
                 bits: 8,
                 group: 128 * 128,
@@ -229,7 +229,7 @@ impl StoredFormat {
                 group: 32,
                 group_bits: 8,
             },
-            // A scale of 16 bits and an offset of the weights' own size per group.
+            // Each group has a 16-bit scale and a zero point with the bits of a weight.
             "gptq" | "awq" => {
                 let bits = fields.dimension("bits")?;
                 MatrixFormat::Grouped {
@@ -244,48 +244,49 @@ impl StoredFormat {
                 return Ok(format);
             }
         });
-        format.left_in_float = vec!["embed".to_owned(), "lm_head".to_owned()];
+        format.float_modules = vec!["embed".to_owned(), "lm_head".to_owned()];
         if method == "mxfp4" {
-            // Published files of this method quantise the experts alone.
-            format.only = Some("experts");
+            // Published files of this method quantise only the experts.
+            format.quantized_part = Some("experts");
         }
         for list in ["modules_to_not_convert", "ignore"] {
             if let Some(Value::Array(modules)) = fields.present(list) {
                 let modules = modules.iter().filter_map(Value::as_str);
                 format
-                    .left_in_float
+                    .float_modules
                     .extend(modules.map(|module| module.trim_matches(['*', '.']).to_owned()));
             }
         }
         Ok(format)
     }
 
-    /// How the matrix of `module` is stored.
+    /// Returns the format of the matrix of `module`.
     pub fn of(&self, module: &str) -> MatrixFormat {
         let stated = self.overrides.get(module).copied();
-        stated.unwrap_or_else(|| self.unless_stated(module))
+        stated.unwrap_or_else(|| self.format_without_override(module))
     }
 
-    /// The same for a matrix of the text model, named from `layers` on or by its last name.
+    /// Returns the format of a matrix of the text model. The name starts at `layers` or is the last
+    /// segment.
     pub(super) fn of_text_module(&self, module: &str) -> MatrixFormat {
         let stated = self.text_overrides.get(module).copied();
-        stated.unwrap_or_else(|| self.unless_stated(module))
+        stated.unwrap_or_else(|| self.format_without_override(module))
     }
 
-    fn unless_stated(&self, module: &str) -> MatrixFormat {
-        let left = self
-            .left_in_float
+    fn format_without_override(&self, module: &str) -> MatrixFormat {
+        let is_float = self
+            .float_modules
             .iter()
             .any(|part| module.contains(part.as_str()));
-        let quantised = self.only.is_none_or(|part| module.contains(part));
-        if left || !quantised {
-            self.unless_quantized
+        let quantised = self.quantized_part.is_none_or(|part| module.contains(part));
+        if is_float || !quantised {
+            self.float_format
         } else {
             self.default
         }
     }
 
-    /// Formats that differ from the default, for people: how many modules have each.
+    /// Returns the number of modules per format that differs from the default, for messages.
     pub fn exceptions(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for format in self.overrides.values().filter(|format| **format != self.default) {
@@ -295,8 +296,8 @@ impl StoredFormat {
     }
 }
 
-/// The path of a module from `layers` on, with one name for what families name differently:
-/// routers, and the three matrices of experts, which come in one format.
+/// Returns the path of a module from `layers` on. Routers and the three matrices of experts, which
+/// share one format, get the same name in all families.
 fn text_module(path: &str) -> String {
     let tail = match path.find("layers.") {
         Some(at) => &path[at..],
@@ -307,26 +308,21 @@ fn text_module(path: &str) -> String {
     else {
         return tail.to_owned();
     };
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "modules of all other parts have the same name in all families"
+    )]
     let module = match Part::of(path, None) {
         Part::Router => "mlp.gate",
         Part::RoutedExpert => "mlp.switch_mlp.experts",
         Part::SharedExpert => "mlp.shared_expert",
-        Part::Embedding
-        | Part::PerLayerEmbedding
-        | Part::Head
-        | Part::Attention
-        | Part::Dense
-        | Part::Norm
-        | Part::Vision
-        | Part::Audio
-        | Part::Prediction
-        | Part::Other => module,
+        _ => module,
     };
     format!("{layers}.{index}.{module}")
 }
 
-/// MLX's schemes. Affine: a scale and a bias of 16 bits per group; the formats of Microscaling: one
-/// scale of 8 bits.
+/// Reads an MLX scheme. An affine group has a scale and a bias of 16 bits. A group of a
+/// Microscaling format has one scale of 8 bits.
 fn mlx_scheme(fields: &Fields<'_>) -> Result<MatrixFormat, FieldError> {
     let scheme = QuantizationScheme::parse(fields)?;
     Ok(MatrixFormat::Grouped {

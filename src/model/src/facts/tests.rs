@@ -1,5 +1,5 @@
-//! Golden facts from outside: totals that publishers state of their files, and figures of public
-//! model cards.
+//! Comparison with external figures: totals that publishers state for their files, and figures of
+//! public model cards.
 
 mod families;
 mod formats;
@@ -12,7 +12,7 @@ use crate::checkpoint::ModelShape;
 use crate::config::{FloatType, ModelConfig};
 use crate::kv_cache::KvBits;
 
-/// The headers of a checkpoint, written tensor by tensor as its publisher did.
+/// Headers of a checkpoint, tensor by tensor as published.
 #[derive(Default)]
 struct Checkpoint {
     header: Map<String, Value>,
@@ -41,7 +41,7 @@ impl Checkpoint {
         self.tensor(name, "BF16", shape)
     }
 
-    /// A matrix in MLX's affine format, groups of 64.
+    /// Adds a matrix in MLX's affine format with groups of 64.
     fn affine(&mut self, module: &str, bits: u64, shape: &[u64]) -> &mut Self {
         let (columns, rows) = shape.split_last().unwrap();
         let with = |last: u64| [rows, &[last]].concat();
@@ -91,16 +91,16 @@ fn llama_70b() -> Value {
 }
 
 #[derive(Clone, Copy)]
-enum As {
+enum Storage {
     Floats,
     Affine(u64),
 }
 
-fn llama_70b_checkpoint(stored: As) -> Checkpoint {
+fn llama_70b_checkpoint(stored: Storage) -> Checkpoint {
     let mut file = Checkpoint::default();
     let matrix = |file: &mut Checkpoint, module: &str, rows: u64, columns: u64| match stored {
-        As::Floats => drop(file.floats(&format!("{module}.weight"), &[rows, columns])),
-        As::Affine(bits) => drop(file.affine(module, bits, &[rows, columns])),
+        Storage::Floats => drop(file.floats(&format!("{module}.weight"), &[rows, columns])),
+        Storage::Affine(bits) => drop(file.affine(module, bits, &[rows, columns])),
     };
     matrix(&mut file, "model.embed_tokens", 128_256, 8192);
     matrix(&mut file, "lm_head", 128_256, 8192);
@@ -124,38 +124,38 @@ fn llama_70b_checkpoint(stored: As) -> Checkpoint {
     file
 }
 
-/// Totals: the model cards of exo (2026-06), which take them from the index of the files:
-/// 39,688,355,840 bytes in 4 bits, 74,964,549,632 in 8, 141,107,412,992 in bfloat16. 70,553,706,496
-/// parameters: the hub's own count.
+/// The totals are from the model cards of exo (2026-06), which copy them from the index of the
+/// files: 39,688,355,840 bytes in 4 bits, 74,964,549,632 in 8 bits, 141,107,412,992 in bfloat16.
+/// The hub counts 70,553,706,496 parameters.
 #[test]
-fn llama_70b_weighs_what_its_index_says() {
+fn llama_70b_matches_size_of_its_index() {
     for (stored, total) in [
-        (As::Affine(4), 39_688_355_840),
-        (As::Affine(8), 74_964_549_632),
-        (As::Floats, 141_107_412_992),
+        (Storage::Affine(4), 39_688_355_840),
+        (Storage::Affine(8), 74_964_549_632),
+        (Storage::Floats, 141_107_412_992),
     ] {
         let mut config = llama_70b();
-        if let As::Affine(bits) = stored {
+        if let Storage::Affine(bits) = stored {
             config["quantization"] = json!({"bits": bits, "group_size": 64});
         }
         let facts = llama_70b_checkpoint(stored).facts(&config);
         assert_eq!(facts.weights.resident(), Bytes(total));
         assert_eq!(facts.parameters, 70_553_706_496);
         assert_eq!(facts.left_out, Bytes::ZERO);
-        let table = facts.weights.idle.0;
+        let embedding = facts.weights.idle.0;
         assert!(
-            within(table, 128_256.0 * 8192.0 / 70.55e9 * total as f64, 0.01),
-            "{table}"
+            within(embedding, 128_256.0 * 8192.0 / 70.55e9 * total as f64, 0.01),
+            "{embedding}"
         );
 
-        let guess = estimated(&config);
-        assert!(within(guess.weights.resident().0, total as f64, 0.001));
+        let estimate = estimated(&config);
+        assert!(within(estimate.weights.resident().0, total as f64, 0.001));
         assert!(within(
-            guess.weights.every_step.0,
+            estimate.weights.every_step.0,
             facts.weights.every_step.0 as f64,
             0.001
         ));
-        assert_eq!(kv(&guess, 1), 2 * 80 * 8 * 128 * 2);
+        assert_eq!(kv(&estimate, 1), 2 * 80 * 8 * 128 * 2);
     }
 }
 
@@ -172,10 +172,10 @@ fn qwen3_coder_next() -> Value {
     })
 }
 
-/// mlx-community/Qwen3-Coder-Next-4bit holds 44,844,060,160 bytes of tensors (exo's test of its
-/// model cards). Its routers and the gates of its shared experts are in 8 bits, told by module.
+/// mlx-community/Qwen3-Coder-Next-4bit has 44,844,060,160 bytes of tensors (test of exo's model
+/// cards). Routers and gates of shared experts are in 8 bits, as overrides by module.
 #[test]
-fn qwen3_coder_next_weighs_what_its_index_says() {
+fn qwen3_coder_next_matches_size_of_its_index() {
     let mut config = qwen3_coder_next();
     let mut quantization = json!({"bits": 4, "group_size": 64});
     let mut file = Checkpoint::default();
@@ -220,7 +220,8 @@ fn qwen3_coder_next_weighs_what_its_index_says() {
     config["quantization"] = quantization;
     let facts = file.facts(&config);
     assert_eq!(facts.weights.resident(), Bytes(44_844_060_160));
-    // "80B-A3B": 79.7 billion parameters, about 3.5 billion of them active with head and table.
+    // "80B-A3B": 79.7 billion parameters, about 3.5 billion of them active, including head and
+    // embedding table.
     assert!(within(facts.parameters, 79.67e9, 0.001), "{}", facts.parameters);
     let dimensions = facts.dimensions.as_ref().unwrap();
     assert!(within(dimensions.parameters(), facts.parameters as f64, 0.001));
@@ -231,17 +232,17 @@ fn qwen3_coder_next_weighs_what_its_index_says() {
         0.001
     ));
 
-    // One of 12 attends: 12 layers x 2 x 2 heads x 256 x 2 bytes; the others keep 32 states of 128
-    // x 128 in 32 bits.
+    // 12 layers have attention: 12 layers x 2 x 2 heads x 256 x 2 bytes. The others have 32 states
+    // of 128 x 128 in 32 bits.
     let growth = kv(&facts, 2) - kv(&facts, 1);
     assert_eq!(growth, 12 * 2 * 2 * 256 * 2);
     assert_eq!(kv(&facts, 0), 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2));
 }
 
-/// openai/gpt-oss-20b as first published: 459 tensors, 13,761,264,768 bytes. Its experts are packed
-/// in blocks of 4-bit weights beside their scales. 20.91 billion parameters: its model card.
+/// Original openai/gpt-oss-20b: 459 tensors, 13,761,264,768 bytes. Its experts are blocks of 4-bit
+/// weights with separate scales. The model card states 20.91 billion parameters.
 #[test]
-fn gpt_oss_20b_weighs_what_its_index_says() {
+fn gpt_oss_20b_matches_size_of_its_index() {
     let config = json!({
         "model_type": "gpt_oss", "num_hidden_layers": 24, "hidden_size": 2880, "intermediate_size": 2880,
         "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
@@ -294,27 +295,27 @@ fn gpt_oss_20b_weighs_what_its_index_says() {
 }
 
 #[test]
-fn a_config_of_another_model_is_told() {
-    let checkpoint = llama_70b_checkpoint(As::Floats);
-    assert_eq!(checkpoint.facts(&llama_70b()).contradiction(), None);
+fn reports_mismatch_between_config_and_tensors() {
+    let checkpoint = llama_70b_checkpoint(Storage::Floats);
+    assert_eq!(checkpoint.facts(&llama_70b()).parameter_mismatch(), None);
     let mut deeper = llama_70b();
     deeper["num_hidden_layers"] = json!(88);
-    let described = checkpoint.facts(&deeper).contradiction();
+    let described = checkpoint.facts(&deeper).parameter_mismatch();
     assert!(
         described.is_some_and(|described| described > 76_000_000_000),
         "{described:?}"
     );
     assert_eq!(
-        estimated(&deeper).contradiction(),
+        estimated(&deeper).parameter_mismatch(),
         None,
-        "there is nothing to contradict it"
+        "an estimate has no tensors to compare with"
     );
 }
 
-/// Qwen/Qwen2.5-7B-Instruct: `total_size` 15,231,233,024, that is 7,615,616,512 parameters; biases
-/// included.
+/// Qwen/Qwen2.5-7B-Instruct has a `total_size` of 15,231,233,024, which is 7,615,616,512 parameters
+/// including biases.
 #[test]
-fn qwen2_5_7b_weighs_what_its_index_says() {
+fn qwen2_5_7b_matches_size_of_its_index() {
     let config = json!({
         "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944,
         "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": false,
@@ -348,7 +349,7 @@ fn qwen2_5_7b_weighs_what_its_index_says() {
     assert_eq!(facts.parameters, 7_615_616_512);
 }
 
-/// google/gemma-3-12b-it: its text configuration names only what differs from the 4B model.
+/// google/gemma-3-12b-it. The text configuration has only the fields that differ from the 4B model.
 fn gemma3_12b() -> Value {
     json!({
         "model_type": "gemma3",
@@ -362,10 +363,10 @@ fn gemma3_12b() -> Value {
     })
 }
 
-/// 2.48 GB at 32K with rotating caches, 12.88 GB (12 GiB) without; 6.62 GB of text weights in 4
-/// bits: an audit of a published benchmark.
+/// An audit of a published benchmark found 2.48 GB at 32K with rotating caches, 12.88 GB (12 GiB)
+/// without, and 6.62 GB of text weights in 4 bits.
 #[test]
-fn gemma3_12b_keeps_a_window_in_most_layers() {
+fn gemma3_12b_has_a_window_in_most_layers() {
     let mut config = gemma3_12b();
     config["quantization"] = json!({"bits": 4, "group_size": 64});
     let facts = estimated(&config);
@@ -382,9 +383,9 @@ fn gemma3_12b_keeps_a_window_in_most_layers() {
     assert_eq!(facts.max_context_tokens, Some(131_072));
 }
 
-/// Towers are counted apart: a program that makes text does not load them.
+/// A text engine does not load vision and audio towers.
 #[test]
-fn towers_and_prediction_layers_are_left_out() {
+fn towers_and_prediction_layers_are_not_loaded() {
     let config = json!({
         "model_type": "glm4_moe", "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
@@ -412,9 +413,9 @@ fn towers_and_prediction_layers_are_left_out() {
     );
 }
 
-/// A file may hold a second copy of a tied head; it is read once, as the head.
+/// A file may contain a second copy of a tied head. It counts once, as the head.
 #[test]
-fn a_tied_head_counts_once() {
+fn tied_head_counts_once() {
     let config = json!({
         "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
@@ -429,9 +430,9 @@ fn a_tied_head_counts_once() {
     assert_eq!((facts.weights, facts.left_out), (once, Bytes(12_800)));
 }
 
-/// The engine's own reader counts the same bytes, as stored and in 32 bits.
+/// The engine's checkpoint reader computes the same bytes, as stored and in 32 bits.
 #[test]
-fn what_the_engine_holds_is_what_is_told() {
+fn sizes_equal_those_of_the_checkpoint_reader() {
     let config = json!({
         "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128, "rms_norm_eps": 1e-6,
@@ -469,13 +470,13 @@ fn what_the_engine_holds_is_what_is_told() {
     for (weights, element) in [(facts.weights, FloatType::BF16), (wide.weights, FloatType::F32)] {
         assert_eq!(weights.resident(), Bytes(shape.resident_bytes(element)));
     }
-    // The estimate leaves out norms: 64 x 3 + 16 x 2 floats.
-    let guess = estimated(&config).in_float32().weights.resident();
-    assert_eq!(wide.weights.resident() - guess, Bytes(4 * (64 * 3 + 16 * 2)));
+    // The estimate omits norms: 64 x 3 + 16 x 2 floats.
+    let estimate = estimated(&config).in_float32().weights.resident();
+    assert_eq!(wide.weights.resident() - estimate, Bytes(4 * (64 * 3 + 16 * 2)));
 }
 
 #[test]
-fn an_unknown_family_keeps_what_its_tensors_say() {
+fn unknown_family_has_sizes_of_its_tensors() {
     let config = json!({"model_type": "mamba9", "num_hidden_layers": 4, "max_position_embeddings": 4096});
     let mut file = Checkpoint::default();
     file.floats("backbone.embeddings.weight", &[100, 64])
@@ -487,14 +488,13 @@ fn an_unknown_family_keeps_what_its_tensors_say() {
     let err = ModelFacts::new(&config.to_string(), Tensors::Unknown).unwrap_err();
     assert!(
         err.to_string()
-            .starts_with("config.json: model_type `mamba9` is not known here"),
+            .starts_with("config.json: unknown model_type `mamba9`"),
         "{err}"
     );
 }
 
-/// Without its files, the index tells the total.
 #[test]
-fn an_index_gives_the_exact_total() {
+fn index_provides_the_exact_total() {
     let index = r#"{"metadata": {"total_size": 150000000000}, "weight_map":
         {"model.embed_tokens.weight": "model-1.safetensors", "lm_head.weight": "model-2.safetensors"}}"#;
     let index = WeightIndex::parse(index).unwrap();
@@ -507,7 +507,7 @@ fn an_index_gives_the_exact_total() {
 
 proptest! {
     #[test]
-    fn caches_grow_with_the_context_and_its_bits(context in 0u32..200_000, more in 0u32..200_000) {
+    fn cache_size_grows_with_context_and_bits(context in 0u32..200_000, more in 0u32..200_000) {
         for config in [llama_70b(), qwen3_coder_next(), gemma3_12b()] {
             let dimensions = estimated(&config).dimensions.unwrap();
             let at = |context, bits| dimensions.kv_bytes(context, KvBits::new(bits));
@@ -518,13 +518,13 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_refused_or_read(text in "\\PC*") {
+    fn never_panics_on_any_text(text in "\\PC*") {
         drop(ModelFacts::new(&text, Tensors::Unknown));
     }
 }
 
 #[test]
-fn no_more_experts_are_active_than_there_are() {
+fn rejects_more_active_experts_than_experts() {
     let config = json!({
         "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "num_local_experts": 8,
@@ -537,10 +537,10 @@ fn no_more_experts_are_active_than_there_are() {
     );
 }
 
-/// Transformers 5 writes the number of experts under another name than before; a file that has
-/// neither is no dense model.
+/// Transformers 5 writes the number of experts under another name than earlier versions. A file
+/// with neither name is not a dense model.
 #[test]
-fn experts_are_counted_under_either_name() {
+fn accepts_both_names_of_the_number_of_experts() {
     let config = |experts: Value| {
         let mut config = json!({
             "model_type": "qwen3_moe", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -558,7 +558,7 @@ fn experts_are_counted_under_either_name() {
     assert_ne!(
         named,
         estimated(&config(json!({"num_experts": 0}))),
-        "which is a dense one"
+        "0 experts make a dense model"
     );
     let err = ModelFacts::new(&config(json!({})).to_string(), Tensors::Unknown).unwrap_err();
     assert_eq!(
@@ -567,9 +567,9 @@ fn experts_are_counted_under_either_name() {
     );
 }
 
-/// Each within the limit of a dimension, and together more than any machine can count.
+/// Every dimension is within its limit, but the product is not.
 #[test]
-fn dimensions_that_make_no_model_are_refused() {
+fn rejects_dimensions_whose_product_is_too_large() {
     let config = |head_dim: u64, experts: u64| {
         json!({
             "model_type": "qwen3_moe", "hidden_size": 1 << 24, "num_hidden_layers": 2, "vocab_size": 100,
@@ -581,7 +581,7 @@ fn dimensions_that_make_no_model_are_refused() {
         let err = ModelFacts::new(&config.to_string(), Tensors::Unknown).unwrap_err();
         assert_eq!(
             err.to_string(),
-            "config.json: its dimensions make 2e19 weights, and no model has 1e15: one of them is wrong"
+            "config.json: the dimensions result in 2e19 parameters; the limit is 1e15, so at least one of them is wrong"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3, and Kimi K2, which has the architecture of DeepSeek V3.
+//! DeepSeek V2 and V3, and Kimi K2 with the architecture of DeepSeek V3.
 
 use crate::family::{Blocks, FamilyFacts, Mixing};
 

@@ -10,7 +10,7 @@ pub(super) const MEMBERS: &[FamilyFacts] = &[
     },
     FamilyFacts {
         model_types: &["gemma2"],
-        mixing: Mixing::Attention(Windows::AllBut(2)),
+        mixing: Mixing::Attention(Windows::ExceptEvery(2)),
         tied: true,
         ..FamilyFacts::BASE
     },

@@ -1,12 +1,12 @@
-//! Gemma 3, whose files may omit every field that equals the default of its configuration class
-//! (the 4B model omits all).
+//! Gemma 3. Files omit fields that equal the default of the configuration class; the 4B model omits
+//! all of them.
 
 use crate::config::{Activation, Architecture, BlockNorms, DefaultActivation, QueryKeyNorm, RopeDefaults};
 use crate::family::{Defaults, FamilyFacts, Mixing, Windows};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["gemma3", "gemma3_text"],
-    mixing: Mixing::Attention(Windows::AllBut(6)),
+    mixing: Mixing::Attention(Windows::ExceptEvery(6)),
     tied: true,
     defaults: Defaults {
         heads: Some(8),

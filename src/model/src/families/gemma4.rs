@@ -4,8 +4,8 @@ use crate::family::{Blocks, Defaults, FamilyFacts, Mixing, Windows};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["gemma4", "gemma4_text"],
-    mixing: Mixing::Attention(Windows::AllBut(6)),
-    blocks: Blocks::Beside,
+    mixing: Mixing::Attention(Windows::ExceptEvery(6)),
+    blocks: Blocks::DensePlusExperts,
     tied: true,
     defaults: Defaults {
         heads: Some(8),

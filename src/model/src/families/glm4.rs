@@ -31,7 +31,7 @@ pub(super) const MEMBERS: &[FamilyFacts] = &[
         blocks: Blocks::AfterDense,
         engine: Some(Architecture {
             name: "glm4_moe",
-            predicts: true,
+            has_prediction_layers: true,
             output_bias: Bias::Never,
             query_key_norm: QueryKeyNorm::Head,
             query_key_norm_field: Some("use_qk_norm"),

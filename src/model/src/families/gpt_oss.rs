@@ -7,16 +7,16 @@ use crate::family::{Blocks, FamilyFacts, Mixing, Windows};
 
 pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     model_types: &["gpt_oss"],
-    mixing: Mixing::Attention(Windows::AllBut(2)),
+    mixing: Mixing::Attention(Windows::ExceptEvery(2)),
     blocks: Blocks::Routed,
     engine: Some(Architecture {
         name: "gpt_oss",
-        // The published files set `attention_bias`, and the configuration class assumes it.
+        // Published files set `attention_bias`; the configuration class assumes it.
         qkv_bias: Bias::Always,
         output_bias: Bias::Always,
         sinks: true,
         expert_bias: true,
-        router: DefaultRouter::ChosenSoftmax,
+        router: DefaultRouter::SelectedSoftmax,
         expert_names: ExpertNames {
             router: "router",
             experts: "experts",

@@ -9,7 +9,7 @@ pub(super) const MEMBERS: &[FamilyFacts] = &[
         mixing: Mixing::Attention(Windows::Upper),
         engine: Some(Architecture {
             name: "qwen2",
-            // Always present; `config.json` has no field for them.
+            // Always present. `config.json` has no field for these biases.
             qkv_bias: Bias::Always,
             output_bias: Bias::Never,
             ..Architecture::BASE

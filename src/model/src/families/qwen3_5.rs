@@ -13,7 +13,7 @@ pub(super) const MEMBERS: &[FamilyFacts] = &[
         },
         engine: Some(Architecture {
             name: "qwen3_5",
-            predicts: true,
+            has_prediction_layers: true,
             query_key_norm: QueryKeyNorm::Head,
             router: DefaultRouter::Softmax { renormalizes: true },
             expert_names: ExpertNames {
@@ -39,7 +39,7 @@ pub(super) const MEMBERS: &[FamilyFacts] = &[
         },
         engine: Some(Architecture {
             name: "qwen3_5_moe",
-            predicts: true,
+            has_prediction_layers: true,
             query_key_norm: QueryKeyNorm::Head,
             router: DefaultRouter::Softmax { renormalizes: true },
             expert_names: ExpertNames {

@@ -13,7 +13,7 @@ pub(super) const MEMBERS: &[FamilyFacts] = &[FamilyFacts {
     },
     engine: Some(Architecture {
         name: "qwen3_next",
-        predicts: true,
+        has_prediction_layers: true,
         delta_inputs_by_head: true,
         query_key_norm: QueryKeyNorm::Head,
         expert_names: ExpertNames {

@@ -1,21 +1,20 @@
-//! Names of weight formats as tables write them: `mlx-4bit`, `UD-Q4_K_XL`, `q4_k`, `int4`,
+//! Parser of weight format names as found in tables: `mlx-4bit`, `UD-Q4_K_XL`, `q4_k`, `int4`,
 //! `iq3_xxs`, `bfloat16`.
 //!
-//! [`WeightFormat`]'s own parser knows each format by its one name and a few others that mean just
-//! the same. Here the words around it are taken off, and a name that says no more than a number of
-//! bits is taken for the likeliest format of so many.
+//! The parser of [`WeightFormat`] accepts one name per format and a few exact synonyms. This module
+//! removes words around the format, and assumes the most likely format if a name has only a number
+//! of bits.
 
 use super::{UnknownWeightFormat, WeightFormat};
 use crate::engine::Engine;
 
-/// Half-widths, as logarithms, of what a guess leaves open; assumed. Mixes of one number of bits,
-/// from `_S` to `_XL`, are that far apart; of kernels that nobody published a rate for, the speed
-/// too is a guess.
-const GUESSED_BITS: f64 = 0.10;
+/// Half-widths of the uncertainty, as logarithms; assumed. The first is the distance between mixes
+/// of the same number of bits, from `_S` to `_XL`. The second is for kernels without a published
+/// speed.
+const AMBIGUOUS_BITS: f64 = 0.10;
 const UNMEASURED_KERNEL: f64 = 0.15;
 
-/// Words beside a format that change nothing of its bits: who made the file, and how it was
-/// trained.
+/// Words without influence on the bits: publisher and training method.
 const NOISE: [&str; 19] = [
     "ud",
     "i1",
@@ -38,13 +37,13 @@ const NOISE: [&str; 19] = [
     "weights",
 ];
 
-/// Of those, ways to quantise: `dwq4` is 4 bits so made, and `awq` alone is 4 bits most often.
+/// Quantisation methods among these words. `dwq4` has 4 bits, and so has a bare `awq` most often.
 const RECIPES: [&str; 4] = ["dwq", "awq", "gptq", "qat"];
 
-/// Weights in a format that an engine cannot run.
+/// Error for a weight format that the engine cannot run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{engine} does not run {format}, a format of {other} alone: write {instead}, or --engine {other}")]
-pub struct ForeignFormat {
+#[error("{engine} does not run {format}, a format of {other}: use {instead}, or --engine {other}")]
+pub struct IncompatibleFormat {
     engine: Engine,
     format: WeightFormat,
     other: Engine,
@@ -52,8 +51,8 @@ pub struct ForeignFormat {
 }
 
 impl WeightFormat {
-    /// Why weights in this format do not run on `engine`; `None` where nothing is known against it.
-    pub fn foreign_to(self, engine: Engine) -> Option<ForeignFormat> {
+    /// Returns why the engine cannot run weights in this format. `None` if no reason is known.
+    pub fn incompatibility_with(self, engine: Engine) -> Option<IncompatibleFormat> {
         let bits = self.bits().body;
         let (other, instead) = match (engine, self) {
             (Engine::LlamaCpp, Self::Affine { bits, .. }) => {
@@ -74,7 +73,7 @@ impl WeightFormat {
             }
             (Engine::LlamaCpp | Engine::Mlx, _) => return None,
         };
-        Some(ForeignFormat {
+        Some(IncompatibleFormat {
             engine,
             format: self,
             other,
@@ -83,54 +82,54 @@ impl WeightFormat {
     }
 }
 
-/// What a name means.
+/// Weight format of a name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NamedFormat {
     pub format: WeightFormat,
-    /// The name leaves open which format it is, or nobody measured it: the half-width that a
-    /// prediction's interval gets beside its own, as a logarithm.
-    pub doubt: Option<f64>,
+    /// Additional half-width of a prediction's interval, as a logarithm, if the name is ambiguous
+    /// or the format has no measured speed.
+    pub uncertainty: Option<f64>,
 }
 
 impl NamedFormat {
-    fn sure(format: WeightFormat) -> Self {
+    fn exact(format: WeightFormat) -> Self {
         let unmeasured = matches!(format, WeightFormat::Gguf { .. });
         Self {
             format,
-            doubt: unmeasured.then_some(UNMEASURED_KERNEL),
+            uncertainty: unmeasured.then_some(UNMEASURED_KERNEL),
         }
     }
 
-    fn guess(format: WeightFormat, doubt: f64) -> Self {
+    fn assumed(format: WeightFormat, uncertainty: f64) -> Self {
         Self {
             format,
-            doubt: Some(doubt),
+            uncertainty: Some(uncertainty),
         }
     }
 
-    /// Whether the name could be that of another format too.
-    pub fn is_guess(&self) -> bool {
+    /// Returns whether the name could mean another format.
+    pub fn is_ambiguous(&self) -> bool {
         let unnamed = matches!(self.format, WeightFormat::Gguf { name: None, .. });
-        unnamed || self.doubt == Some(GUESSED_BITS)
+        unnamed || self.uncertainty == Some(AMBIGUOUS_BITS)
     }
 
-    /// Of weights that run on `engine`, where it is known.
-    pub fn understand(name: &str, engine: Option<Engine>) -> Result<Self, UnknownWeightFormat> {
+    /// Parses the name of a format. `engine` is the engine that runs the weights, if known.
+    pub fn parse(name: &str, engine: Option<Engine>) -> Result<Self, UnknownWeightFormat> {
         let lower = name.trim().to_ascii_lowercase();
         if let Some(format) = exact(&lower, engine) {
-            return Ok(Self::sure(format));
+            return Ok(Self::exact(format));
         }
-        let apart = recipe_apart(&lower);
+        let apart = separate_recipe(&lower);
         let words: Vec<&str> = apart
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '.'))
             .filter(|word| !word.is_empty())
             .map(|word| word.strip_suffix(".gguf").unwrap_or(word))
             .collect();
-        let said_mlx = words.iter().any(|word| matches!(*word, "mlx" | "dwq" | "affine"));
-        let said_gguf = words
+        let names_mlx = words.iter().any(|word| matches!(*word, "mlx" | "dwq" | "affine"));
+        let names_gguf = words
             .iter()
             .any(|word| matches!(*word, "ud" | "gguf" | "ggml" | "i1"));
-        let engine = match (said_mlx, said_gguf) {
+        let engine = match (names_mlx, names_gguf) {
             (true, _) => Some(Engine::Mlx),
             (false, true) => Some(Engine::LlamaCpp),
             (false, false) => engine,
@@ -142,31 +141,31 @@ impl NamedFormat {
             .copied()
             .collect();
         if kept.is_empty() && words.iter().any(|word| RECIPES.contains(word)) {
-            let guessed = guess("int4", engine);
-            return guessed.ok_or_else(|| UnknownWeightFormat {
+            let format = likely_format("int4", engine);
+            return format.ok_or_else(|| UnknownWeightFormat {
                 name: name.to_owned(),
             });
         }
-        // `4 bit`, `4-bit` and `4bit` are one word.
+        // `4 bit`, `4-bit` and `4bit` are equivalent.
         let bare = kept.join("_").replace("_bits", "bit").replace("_bit", "bit");
         let bare = bare
             .strip_suffix("bits")
             .map_or(bare.clone(), |bits| format!("{bits}bit"));
-        let spelt = match (group, bits_word(&bare)) {
+        let normalized = match (group, bits_word(&bare)) {
             (Some(group), Some(bits)) if engine != Some(Engine::LlamaCpp) => format!("mlx{bits}g{group}"),
             _ => bare,
         };
-        if let Some(format) = exact(&spelt, engine) {
-            return Ok(Self::sure(format));
+        if let Some(format) = exact(&normalized, engine) {
+            return Ok(Self::exact(format));
         }
-        guess(&spelt, engine).ok_or_else(|| UnknownWeightFormat {
+        likely_format(&normalized, engine).ok_or_else(|| UnknownWeightFormat {
             name: name.to_owned(),
         })
     }
 }
 
-/// `dwq4` as `dwq-4bit`.
-fn recipe_apart(name: &str) -> String {
+/// Rewrites `dwq4` as `dwq-4bit`.
+fn separate_recipe(name: &str) -> String {
     for recipe in RECIPES {
         if let Some((before, after)) = name.split_once(recipe)
             && matches!(after.as_bytes(), [b'2'..=b'8'] | [b'2'..=b'8', b'-' | b'_', ..])
@@ -178,16 +177,16 @@ fn recipe_apart(name: &str) -> String {
     name.to_owned()
 }
 
-/// A name that stands for one format. `4bit` is MLX's; what llama.cpp runs under that name is one
-/// of its mixes.
+/// Parses the exact name of a format. `4bit` names an MLX format; with llama.cpp it is ambiguous.
 fn exact(name: &str, engine: Option<Engine>) -> Option<WeightFormat> {
     let format = name.parse().ok()?;
     let affine = matches!(format, WeightFormat::Affine { .. });
-    let elsewhere = affine && !name.starts_with("mlx") && engine == Some(Engine::LlamaCpp);
-    (!elsewhere).then_some(format)
+    let is_ambiguous = affine && !name.starts_with("mlx") && engine == Some(Engine::LlamaCpp);
+    (!is_ambiguous).then_some(format)
 }
 
-/// `g32` and `gs32` among other words; inside one (`mlx4g32`) it is the format's own.
+/// Parses `g32` and `gs32` as separate words. Inside a word (`mlx4g32`), the group belongs to the
+/// format's name.
 fn group_word(word: &str) -> Option<u32> {
     let digits = word.strip_prefix("gs").or_else(|| word.strip_prefix('g'))?;
     digits.parse().ok()
@@ -197,7 +196,7 @@ fn group(word: &str) -> Option<u32> {
     group_word(word).filter(|group| group.is_power_of_two())
 }
 
-/// The number in `4bit`, `mlx4`, `4`, `q4` or `int4`.
+/// Parses the number in `4bit`, `mlx4`, `4`, `q4` or `int4`.
 fn bits_word(word: &str) -> Option<u32> {
     let digits = word.strip_suffix("bit").unwrap_or(word);
     let digits = ["mlx", "int", "q"]
@@ -207,8 +206,8 @@ fn bits_word(word: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// A number of bits, and what stands beside it.
-fn guess(name: &str, engine: Option<Engine>) -> Option<NamedFormat> {
+/// Returns the most likely format of a name with a number of bits.
+fn likely_format(name: &str, engine: Option<Engine>) -> Option<NamedFormat> {
     let digits_at = name.find(|c: char| c.is_ascii_digit())?;
     let (head, rest) = name.split_at(digits_at);
     let length = rest
@@ -217,27 +216,28 @@ fn guess(name: &str, engine: Option<Engine>) -> Option<NamedFormat> {
     let (number, tail) = rest.split_at(length);
     let bits: f64 = number.trim_end_matches('.').parse().ok()?;
     let head = head.trim_end_matches('_');
-    let of_gguf = engine == Some(Engine::LlamaCpp);
+    let is_llama_cpp = engine == Some(Engine::LlamaCpp);
     match head {
         "iq" | "tq" => gguf_by_bits(bits + 0.3),
         "q" if tail.starts_with("_k") => k_mix(bits, tail),
-        "fp" | "float" | "f" | "e" => match (bits as u32, of_gguf) {
-            (8, true) => Some(NamedFormat::guess(WeightFormat::Q8_0, GUESSED_BITS)),
-            (8, false) => Some(NamedFormat::guess(WeightFormat::Mxfp8, GUESSED_BITS)),
-            (4, _) => Some(NamedFormat::guess(WeightFormat::Nvfp4, GUESSED_BITS)),
+        "fp" | "float" | "f" | "e" => match (bits as u32, is_llama_cpp) {
+            (8, true) => Some(NamedFormat::assumed(WeightFormat::Q8_0, AMBIGUOUS_BITS)),
+            (8, false) => Some(NamedFormat::assumed(WeightFormat::Mxfp8, AMBIGUOUS_BITS)),
+            (4, _) => Some(NamedFormat::assumed(WeightFormat::Nvfp4, AMBIGUOUS_BITS)),
             _ => None,
         },
         "" | "q" | "int" | "uint" | "w" | "mlx" | "i" | "u" => {
-            // `w4a16` says what activations are, `0.5bpw` and `4.0bit` are bits on average.
+            // In `w4a16` the second number is that of activations. `0.5bpw` and `4.0bit` are
+            // average bits.
             let whole = (bits.fract() == 0.0).then_some(bits as u32);
             let mlx = engine == Some(Engine::Mlx) || head == "mlx";
             match whole {
-                Some(16) => Some(NamedFormat::guess(WeightFormat::BFloat16, GUESSED_BITS)),
-                Some(bits @ 2..=8) if mlx || (engine.is_none() && head != "q") => Some(NamedFormat::guess(
+                Some(16) => Some(NamedFormat::assumed(WeightFormat::BFloat16, AMBIGUOUS_BITS)),
+                Some(bits @ 2..=8) if mlx || (engine.is_none() && head != "q") => Some(NamedFormat::assumed(
                     WeightFormat::Affine { bits, group: 64 },
-                    GUESSED_BITS,
+                    AMBIGUOUS_BITS,
                 )),
-                Some(8) => Some(NamedFormat::guess(WeightFormat::Q8_0, GUESSED_BITS)),
+                Some(8) => Some(NamedFormat::assumed(WeightFormat::Q8_0, AMBIGUOUS_BITS)),
                 Some(_) => k_mix(bits, ""),
                 None => gguf_by_bits(bits),
             }
@@ -246,8 +246,8 @@ fn guess(name: &str, engine: Option<Engine>) -> Option<NamedFormat> {
     }
 }
 
-/// The middle one of the K mixes of so many bits. Those with a word of their own (`_L`, `_XL`) keep
-/// table and head, or more, in 8 bits or more.
+/// Returns the medium K mix with this number of bits. Mixes with a suffix (`_L`, `_XL`) keep at
+/// least the embedding table and the head in 8 bits or more.
 fn k_mix(bits: f64, tail: &str) -> Option<NamedFormat> {
     let format = match (bits as u32, tail) {
         (2, _) => WeightFormat::Q2K,
@@ -259,13 +259,13 @@ fn k_mix(bits: f64, tail: &str) -> Option<NamedFormat> {
         (8, _) => WeightFormat::Q8_0,
         _ => return gguf_by_bits(bits + 0.3),
     };
-    Some(NamedFormat::guess(format, GUESSED_BITS))
+    Some(NamedFormat::assumed(format, AMBIGUOUS_BITS))
 }
 
 fn gguf_by_bits(bits: f64) -> Option<NamedFormat> {
     (1.0..=16.0).contains(&bits).then(|| {
         let hundredths = (bits * 100.0).round() as u32;
-        NamedFormat::sure(WeightFormat::Gguf {
+        NamedFormat::exact(WeightFormat::Gguf {
             hundredths,
             name: None,
         })
@@ -278,13 +278,13 @@ mod tests {
     use super::*;
     use crate::shapes::ShapeFile;
 
-    fn understood(name: &str, engine: Option<Engine>) -> (String, bool) {
-        let named = NamedFormat::understand(name, engine).unwrap();
-        (named.format.to_string(), named.doubt.is_none())
+    fn parsed(name: &str, engine: Option<Engine>) -> (String, bool) {
+        let named = NamedFormat::parse(name, engine).unwrap();
+        (named.format.to_string(), named.uncertainty.is_none())
     }
 
     #[test]
-    fn a_format_is_known_however_it_is_spelt() {
+    fn parses_common_spellings_of_a_format() {
         for (name, format) in [
             ("mlx-4bit", "mlx4"),
             ("MLX 4-bit", "mlx4"),
@@ -310,13 +310,13 @@ mod tests {
             ("i1-Q4_K_S", "q4_k_s"),
             ("Q8_0 (GGUF)", "q8_0"),
         ] {
-            let (found, sure) = understood(name, None);
+            let (found, sure) = parsed(name, None);
             assert!(found == format && sure, "{name}: {found} {sure}");
         }
     }
 
     #[test]
-    fn bits_alone_are_a_guess_that_the_engine_decides() {
+    fn bits_without_format_select_a_likely_format_of_the_engine() {
         let (mlx, llama) = (Some(Engine::Mlx), Some(Engine::LlamaCpp));
         for (name, engine, format) in [
             ("q4", llama, "q4_k_m"),
@@ -336,23 +336,20 @@ mod tests {
             ("ud-q2_k_xl", None, "q2_k"),
             ("q6_k_l", None, "q6_k"),
         ] {
-            assert_eq!(understood(name, engine), (format.to_owned(), false), "{name}");
-            assert!(
-                NamedFormat::understand(name, engine).unwrap().is_guess(),
-                "{name}"
-            );
+            assert_eq!(parsed(name, engine), (format.to_owned(), false), "{name}");
+            assert!(NamedFormat::parse(name, engine).unwrap().is_ambiguous(), "{name}");
         }
         for name in ["iq9_x", "ud-iq1_xxl", "tq3_0", "4.65bpw"] {
-            let bits = NamedFormat::understand(name, None).unwrap();
-            assert_eq!(bits.doubt, Some(UNMEASURED_KERNEL), "{name}");
+            let bits = NamedFormat::parse(name, None).unwrap();
+            assert_eq!(bits.uncertainty, Some(UNMEASURED_KERNEL), "{name}");
         }
         for name in ["excellent", "", "q", "x4", "fp3", "999bit"] {
-            assert!(NamedFormat::understand(name, None).is_err(), "{name}");
+            assert!(NamedFormat::parse(name, None).is_err(), "{name}");
         }
     }
 
     #[test]
-    fn a_format_of_the_other_engine_is_foreign() {
+    fn rejects_formats_of_the_other_engine() {
         for (name, engine, instead) in [
             ("mlx4", Engine::LlamaCpp, Some("q4_k_m")),
             ("mlx8", Engine::LlamaCpp, Some("q8_0")),
@@ -367,16 +364,16 @@ mod tests {
             ("mxfp4", Engine::Mlx, None),
         ] {
             let format: WeightFormat = name.parse().unwrap();
-            let said = format
-                .foreign_to(engine)
+            let found = format
+                .incompatibility_with(engine)
                 .map(|foreign| foreign.instead.to_string());
-            assert_eq!(said.as_deref(), instead, "{name} {engine}");
+            assert_eq!(found.as_deref(), instead, "{name} {engine}");
         }
     }
 
-    /// Sizes in MiB of one person's files of Llama 3.2 3B, as its repository lists them.
+    /// File sizes in MiB of Llama 3.2 3B, as listed in one publisher's repository.
     #[test]
-    fn formats_of_few_bits_weigh_what_published_files_do() {
+    fn estimates_size_of_published_low_bit_files() {
         let shapes = ShapeFile::parse(include_str!("../models.json")).unwrap();
         let dimensions = shapes.dimensions("llama3.2-3b").unwrap();
         for (name, mebibytes) in [
@@ -392,7 +389,7 @@ mod tests {
             ("iq3_s", 1472.0),
             ("iq3_m", 1526.0),
         ] {
-            let format = NamedFormat::understand(name, None).unwrap().format;
+            let format = NamedFormat::parse(name, None).unwrap().format;
             let size = Weights::estimate(&dimensions, format).resident().0 as f64 / f64::from(1 << 20);
             assert!((size / mebibytes - 1.0).abs() < 0.05, "{name}: {size} MiB");
         }

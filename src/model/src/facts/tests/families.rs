@@ -1,11 +1,10 @@
-//! One published configuration per family, with the figures that its publisher or others state of
-//! it.
+//! One published configuration per family, with published figures.
 
 use super::*;
 
-/// `config`, and what is said of it: billions of parameters in all and active per token (with both
-/// embedding and head; `None` where nobody says), and bytes of cache in 16 bits at a context of
-/// 8192 tokens.
+/// Published figures of a configuration: billions of parameters in total and active per token
+/// (including embedding and head; `None` if not published), and bytes of a 16-bit cache at a
+/// context of 8192 tokens.
 struct Published {
     config: Value,
     total: f64,
@@ -34,7 +33,7 @@ fn check(case: &Published) {
     );
 }
 
-/// Layers that repeat `pattern`: `f` full attention, `s` sliding, `l` linear.
+/// Returns layer types that repeat `pattern`: `f` full attention, `s` sliding, `l` linear.
 fn layer_types(pattern: &str, layers: usize) -> Value {
     let kind = |letter: char| match letter {
         'f' => "full_attention",
@@ -44,9 +43,9 @@ fn layer_types(pattern: &str, layers: usize) -> Value {
     pattern.chars().cycle().take(layers).map(kind).collect()
 }
 
-/// Totals of dense models are the hub's own counts of parameters.
+/// Totals of dense models are the parameter counts of the hub.
 #[test]
-fn dense_families() {
+fn dense_families_match_published_figures() {
     let dense = |model_type: &str, sizes: [u32; 6], more: Value| {
         let [layers, hidden, intermediate, heads, kv_heads, vocabulary] = sizes;
         let mut config = json!({
@@ -61,7 +60,7 @@ fn dense_families() {
     };
     let full = |layers: u64, kv_heads: u64, head_dim: u64| 8192 * 2 * layers * kv_heads * head_dim * 2;
     for case in [
-        // Llama-3.2-1B-Instruct: tied, head_dim stated.
+        // Llama-3.2-1B-Instruct: tied, with `head_dim`.
         Published {
             config: dense(
                 "llama",
@@ -128,7 +127,7 @@ fn dense_families() {
             active: None,
             kv_8k: full(13, 4, 256) + full(13, 4, 256) / 2,
         },
-        // Phi-3.5-mini-instruct: its window is longer than its context.
+        // Phi-3.5-mini-instruct: the window is longer than the context.
         Published {
             config: dense(
                 "phi3",
@@ -161,7 +160,7 @@ fn dense_families() {
             active: None,
             kv_8k: full(32, 32, 128),
         },
-        // SmolLM3-3B: tied, as its configuration class is unless told otherwise.
+        // SmolLM3-3B: tied by default of its configuration class.
         Published {
             config: dense(
                 "smollm3",
@@ -177,9 +176,9 @@ fn dense_families() {
     }
 }
 
-/// Totals and active parameters as model cards and papers state them.
+/// Totals and active parameters of model cards and papers.
 #[test]
-fn routed_families() {
+fn expert_families_match_published_figures() {
     for case in [
         // Qwen3-30B-A3B: 30.5 billion, 3.3 active.
         Published {
@@ -204,8 +203,8 @@ fn routed_families() {
             active: Some(12.9),
             kv_8k: 8192 * 2 * 32 * 8 * 128 * 2,
         },
-        // DeepSeek-V3: 671 billion, 37 active with prediction layers; 70,272 bytes of cache a token
-        // (its paper).
+        // DeepSeek-V3: 671 billion, 37 active with prediction layers; 70,272 bytes of cache per
+        // token (paper).
         Published {
             config: json!({
                 "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "intermediate_size": 18_432,
@@ -219,8 +218,7 @@ fn routed_families() {
             active: Some(37.0),
             kv_8k: 8192 * 70_272,
         },
-        // DeepSeek-V2-Lite: 15.7 billion, 2.4 active without embeddings; its queries are not
-        // compressed.
+        // DeepSeek-V2-Lite: 15.7 billion, 2.4 active without embeddings; uncompressed queries.
         Published {
             config: json!({
                 "model_type": "deepseek_v2", "num_hidden_layers": 27, "hidden_size": 2048, "intermediate_size": 10_944,
@@ -246,8 +244,8 @@ fn routed_families() {
             active: None,
             kv_8k: 8192 * 2 * 46 * 8 * 128 * 2,
         },
-        // gpt-oss-120b: 116.83 billion, 5.13 active without the table (its model card); a window of
-        // 128 in every other layer.
+        // gpt-oss-120b: 116.83 billion, 5.13 active without embedding table (model card); a window
+        // of 128 in every other layer.
         Published {
             config: json!({
                 "model_type": "gpt_oss", "num_hidden_layers": 36, "hidden_size": 2880, "intermediate_size": 2880,
@@ -264,10 +262,10 @@ fn routed_families() {
     }
 }
 
-/// Qwen3.6-35B-A3B: 35 billion, 3 active; one layer of four attends, and its vision tower is nested
-/// beside the text model.
+/// Qwen3.6-35B-A3B: 35 billion, 3 active. One layer of four has softmax attention. The file also
+/// has a vision tower.
 #[test]
-fn hybrid_families() {
+fn hybrid_families_match_published_figures() {
     check(&Published {
         config: json!({
             "model_type": "qwen3_5_moe",
@@ -288,12 +286,12 @@ fn hybrid_families() {
     });
 }
 
-/// Gemma 4: heads of another size in global layers, one projection for keys and values, a dense
-/// block beside the experts. Billions of parameters from the model card: 30.7 for 31B, 25.2 and 3.8
-/// active for 26B-A4B; E2B has 2.3 without its per-layer tables, which are 35 × 256 × 262,144
+/// Gemma 4 has another head size in global layers, one projection for keys and values, and a dense
+/// block in addition to experts. Billions of parameters (model card): 30.7 for 31B; 25.2 for
+/// 26B-A4B, 3.8 of them active. E2B has 2.3 without its per-layer tables of 35 × 256 × 262,144
 /// weights.
 #[test]
-fn gemma_4() {
+fn gemma_4_matches_published_figures() {
     let nested =
         |text: Value| json!({"model_type": "gemma4", "tie_word_embeddings": true, "text_config": text});
     let sliding = |layers: u64, kv_heads: u64, window: u64| layers * window * 2 * kv_heads * 256 * 2;
@@ -325,7 +323,7 @@ fn gemma_4() {
             active: Some(3.8),
             kv_8k: sliding(25, 8, 1024) + global(5, 2),
         },
-        // Only the first 15 of its 35 layers have caches, three of them global.
+        // Only the first 15 of 35 layers have caches, three of them global.
         Published {
             config: nested(json!({
                 "model_type": "gemma4_text", "num_hidden_layers": 35, "hidden_size": 1536, "intermediate_size": 6144,
@@ -344,9 +342,9 @@ fn gemma_4() {
     }
 }
 
-/// What a layer that shares a cache reads is not held twice.
+/// A layer that shares a cache reads the cache but does not store it.
 #[test]
-fn a_shared_cache_is_read_and_not_kept() {
+fn shared_cache_is_read_but_not_stored() {
     let layer = |shares_cache| crate::dimensions::Attention::Grouped {
         heads: 8,
         kv_heads: 1,
@@ -366,7 +364,7 @@ fn a_shared_cache_is_read_and_not_kept() {
 }
 
 #[test]
-fn heads_that_do_not_divide_are_refused_by_their_field() {
+fn rejects_numbers_of_heads_that_do_not_divide() {
     let read = |heads: u32, kv_heads: u32, head_dim: Option<u32>| {
         let config = json!({
             "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 2, "vocab_size": 100,
@@ -374,11 +372,11 @@ fn heads_that_do_not_divide_are_refused_by_their_field() {
         });
         ModelFacts::new(&config.to_string(), Tensors::Unknown).map_err(|err| err.to_string())
     };
-    // Heads need not make the hidden size where their own is given: gemma's and qwen3's do not.
+    // If `head_dim` is set, the heads need not divide the hidden size, as in Gemma and Qwen3.
     for (heads, kv_heads, head_dim) in [(32, 8, None), (48, 8, Some(128)), (33, 11, Some(128))] {
         assert!(read(heads, kv_heads, head_dim).is_ok(), "{heads} {kv_heads}");
     }
-    for (heads, kv_heads, head_dim, says) in [
+    for (heads, kv_heads, head_dim, expected) in [
         (
             33,
             8,
@@ -399,6 +397,6 @@ fn heads_that_do_not_divide_are_refused_by_their_field() {
         ),
     ] {
         let message = read(heads, kv_heads, head_dim).unwrap_err();
-        assert!(message.contains(says), "{message}");
+        assert!(message.contains(expected), "{message}");
     }
 }

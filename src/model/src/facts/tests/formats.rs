@@ -1,9 +1,9 @@
-//! How weights are stored: what floats are, and what is quantised how.
+//! Storage of weights: float types and quantisation formats.
 
 use super::*;
 
 #[test]
-fn of_floats_only_bfloat16_is_emulated() {
+fn only_bfloat16_is_not_native() {
     let config = json!({"model_type": "mamba9", "num_hidden_layers": 4, "max_position_embeddings": 4096});
     for (dtype, native) in [("F32", true), ("F16", true), ("BF16", false)] {
         let mut file = Checkpoint::default();
@@ -12,12 +12,12 @@ fn of_floats_only_bfloat16_is_emulated() {
     }
 }
 
-/// `mlx_lm.convert` keeps the type that `config.json` names, in scales and offsets too.
+/// `mlx_lm.convert` keeps the type of `config.json`, also in scales and biases.
 #[test]
-fn without_headers_the_file_says_what_floats_are() {
+fn config_sets_the_float_type_if_headers_are_missing() {
     let quantized = json!({"bits": 4, "group_size": 64});
     let gptq = json!({"quant_method": "gptq", "bits": 4, "group_size": 128});
-    // Bits of a weight in all, and whether every GPU computes with the floats.
+    // Bits per weight, and whether every GPU computes natively with the float type.
     let cases = [
         (json!({}), 16.0, false),
         (
@@ -57,16 +57,16 @@ fn without_headers_the_file_says_what_floats_are() {
     config["torch_dtype"] = json!("float16");
     config["quantization_config"] = gptq;
     assert!(estimated(&config).weights.native_floats);
-    // A model that also sees names it beside the fields of its text model.
+    // A multimodal model has the field in the section of its text model.
     let mut config = gemma3_12b();
     config["torch_dtype"] = Value::Null;
     config["text_config"]["dtype"] = json!("float16");
     assert!(estimated(&config).weights.native_floats);
 }
 
-/// As `mlx_lm.convert --quant-predicate mixed_4_6` writes exceptions.
+/// The format in which `mlx_lm.convert --quant-predicate mixed_4_6` writes exceptions.
 #[test]
-fn groups_are_of_mlx_s_own_size_where_an_exception_has_none() {
+fn exceptions_without_group_size_have_the_default_of_mlx() {
     let mut config = llama_70b();
     let stored = |config: &Value| estimated(config).weights;
     config["quantization"] =
@@ -77,9 +77,10 @@ fn groups_are_of_mlx_s_own_size_where_an_exception_has_none() {
     assert_eq!(stored(&config), stated);
 }
 
-/// Those that MLX's `quantize` takes, and what the engine says of the same file.
+/// The accepted formats are those of MLX's `quantize`. The engine's parser accepts and rejects the
+/// same files.
 #[test]
-fn only_what_mlx_has_kernels_for_is_estimated() {
+fn rejects_quantisation_without_mlx_kernels() {
     let read = |section: Value| {
         let mut config = llama_70b();
         config["rms_norm_eps"] = json!(1e-5);
