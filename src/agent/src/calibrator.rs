@@ -20,7 +20,7 @@ use rooflet_base::error::Chain;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::calibration::{Calibration, PrefillRun, Run, weight_bits};
 use rooflet_roofline::predict::{Basis, Hardware};
-use rooflet_roofline::published::{Load, publish_calibration, speed_under};
+use rooflet_roofline::published::{Load, publish_calibration, speed_under_load};
 
 const FILE: &str = "calibration.json";
 
@@ -191,7 +191,7 @@ fn run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -> Option
         prompt_tokens: measured.prompt_tokens?,
         context_tokens: measured.context_tokens?,
     };
-    let speed = speed_under(load, hardware, model);
+    let speed = speed_under_load(load, hardware, model);
     // The context grows linearly from the prompt length, so its mean is half way to the final
     // length.
     let tokens = 2.0 * (load.context_tokens - load.prompt_tokens).max(0.0) * measured.samples as f64;
@@ -214,7 +214,7 @@ fn prefill_run(status: &WorkerStatus, model: &ServedModel, hardware: Hardware) -
     let load = Load::of_prompt(prefill.prompt_tokens);
     Some(PrefillRun {
         measured: prefill.seconds,
-        predicted: speed_under(load, hardware, model).first_token.p50,
+        predicted: speed_under_load(load, hardware, model).first_token.p50,
         prompt_tokens: prefill.prompt_tokens,
     })
 }
@@ -248,7 +248,7 @@ mod tests {
             prompt_tokens: 100.0,
             context_tokens: 200.0,
         };
-        let predicted = speed_under(load, m4_pro(), &model()).decode.p50;
+        let predicted = speed_under_load(load, m4_pro(), &model()).decode.p50;
         WorkerStatus {
             phase: WorkerPhase::Ready,
             engine: EngineInfo {
@@ -312,7 +312,7 @@ mod tests {
             "for `fit`"
         );
         assert_eq!(stored(path, &worker(0, 1.0, "2").engine, m4_pro()), []);
-        let plain = speed_under(
+        let plain = speed_under_load(
             Load {
                 streams: 1.0,
                 prompt_tokens: 100.0,
@@ -389,7 +389,7 @@ mod tests {
         let directory = TempDir::new();
         let mut calibrator = open(&directory);
         let load = Load::of_prompt(1000.0);
-        let plain = speed_under(load, m4_pro(), &model());
+        let plain = speed_under_load(load, m4_pro(), &model());
         let mut see = |completed, samples, prompt_tokens, expect: usize| {
             let mut status = worker(completed, 0.9, "1");
             status.measured.prefill = Some(MeasuredPrefill {

@@ -386,7 +386,7 @@ impl Workers {
             .map(prefix_files::stored_bytes)
             .sum();
         let (explicit, automatic) = self.reserved_disk();
-        explicit + automatic + wanted + disk::LEFT_FREE - (self.free_disk() + kept)
+        explicit + automatic + wanted + disk::MIN_FREE - (self.free_disk() + kept)
     }
 
     /// Directory and size limit of a worker's cached prefixes. `None` if the worker stores none.

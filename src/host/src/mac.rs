@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rooflet_api::v1alpha1::{Chip, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
-use rooflet_roofline::chip::Nature;
+use rooflet_roofline::chip::MachineKind;
 
 use crate::facts::{Facts, RegistryValue, THERMAL_PRESSURE, VmStatistics, recorded};
 use crate::{Memory, MemoryLevel, Power, Presence};
@@ -32,7 +32,7 @@ pub(crate) fn chip(facts: &dyn Facts) -> Chip {
             .and_then(|cores| u32::try_from(cores).ok())
             .unwrap_or(1),
         machine_model: text(facts, "hw.model"),
-        development: is_emulated || Nature::of_brand(&name) != Nature::AppleSilicon,
+        development: is_emulated || MachineKind::of_brand(&name) != MachineKind::AppleSilicon,
         name,
     }
 }

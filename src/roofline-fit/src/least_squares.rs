@@ -1,38 +1,38 @@
-//! Robust regularised least squares: the most probable constants, given priors and measurements
-//! with heavy tails.
+//! Robust regularised least squares: most probable constants for priors and heavy-tailed
+//! measurements.
 //!
-//! Minimises `Σ (ν+1)·ln(1 + (r/s)²/ν) + Σ ((x−µ)/σ)²`: errors r of scale s follow Student's t with
-//! ν degrees of freedom, so that single wrong rows lose their say; every unknown x has a normal
-//! prior. Levenberg–Marquardt steps on iteratively reweighted rows, with forward differences.
-//! Deterministic.
+//! Minimises `Σ (ν+1)·ln(1 + (r/s)²/ν) + Σ ((x−µ)/σ)²`. Errors r of scale s follow Student's t with
+//! ν degrees of freedom, so single wrong rows have little influence. Every unknown x has a normal
+//! prior. The solver takes Levenberg–Marquardt steps on iteratively reweighted rows, with forward
+//! differences. It is deterministic.
 
-/// Tails between those of a normal and a Cauchy distribution.
+/// Degrees of freedom, with tails between those of a normal and a Cauchy distribution.
 const DEGREES_OF_FREEDOM: f64 = 3.0;
 const MAX_STEPS: usize = 60;
 const DIFFERENCE: f64 = 1e-5;
-/// Less than this gained in one step ends the search.
+/// Minimum improvement of a step; a smaller one ends the search.
 const TOLERANCE: f64 = 1e-2;
 
-/// An unknown: where it is believed to be, and how firmly.
+/// Prior of an unknown: mean and standard deviation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Prior {
     pub mean: f64,
     pub deviation: f64,
 }
 
-/// Finds the unknowns from `start`. `errors` gives the scaled error of every row.
+/// Finds the unknowns, starting at `start`. `errors` returns the scaled error of every row.
 pub(crate) fn solve(priors: &[Prior], start: Vec<f64>, errors: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     let cost = |unknowns: &[f64], errors: &[f64]| {
         let rows: f64 = errors
             .iter()
             .map(|error| (DEGREES_OF_FREEDOM + 1.0) * (error * error / DEGREES_OF_FREEDOM).ln_1p())
             .sum();
-        let beliefs: f64 = priors
+        let prior_cost: f64 = priors
             .iter()
             .zip(unknowns)
             .map(|(prior, x)| ((x - prior.mean) / prior.deviation).powi(2))
             .sum();
-        rows + beliefs
+        rows + prior_cost
     };
 
     let mut unknowns = start;
@@ -66,7 +66,7 @@ pub(crate) fn solve(priors: &[Prior], start: Vec<f64>, errors: impl Fn(&[f64]) -
     unknowns
 }
 
-/// Matrix and right-hand side of one Gauss–Newton step.
+/// Returns the matrix and right-hand side of one Gauss–Newton step.
 fn normal_equations(
     priors: &[Prior],
     unknowns: &[f64],
@@ -75,7 +75,7 @@ fn normal_equations(
 ) -> (Vec<Vec<f64>>, Vec<f64>) {
     let n = unknowns.len();
     let mut moved = unknowns.to_vec();
-    // Per row, the unknowns it depends on: most rows know few of the bins and releases.
+    // Unknowns per row. Most rows depend on few of the bins and releases.
     let mut gradients: Vec<Vec<(usize, f64)>> = vec![Vec::new(); current.len()];
     for index in 0..n {
         moved[index] += DIFFERENCE;
@@ -105,7 +105,7 @@ fn normal_equations(
     (curvature, slope)
 }
 
-/// Solves `a·x = b` for a symmetric positive definite `a`, which priors make it.
+/// Solves `a·x = b` for a symmetric positive definite `a`. The priors make it positive definite.
 fn cholesky_solve(mut a: Vec<Vec<f64>>, b: &[f64]) -> Vec<f64> {
     let n = b.len();
     for i in 0..n {
@@ -135,9 +135,9 @@ fn cholesky_solve(mut a: Vec<Vec<f64>>, b: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// A line through points, one of which is wildly wrong.
+    /// Fits a line through points with one outlier.
     #[test]
-    fn one_wrong_row_does_not_move_the_answer() {
+    fn outlier_has_little_influence() {
         let points: Vec<(f64, f64)> = (0..20)
             .map(|x| (f64::from(x), 3.0 + 2.0 * f64::from(x)))
             .collect();
@@ -155,14 +155,14 @@ mod tests {
             (clean[0] - 3.0).abs() < 1e-2 && (clean[1] - 2.0).abs() < 1e-2,
             "{clean:?}"
         );
-        let mut spoilt = points.clone();
-        spoilt[7].1 += 500.0;
-        let robust = fit(&spoilt);
+        let mut disturbed = points.clone();
+        disturbed[7].1 += 500.0;
+        let robust = fit(&disturbed);
         assert!((robust[1] - 2.0).abs() < 2e-2, "{robust:?}");
     }
 
     #[test]
-    fn without_rows_the_prior_stands() {
+    fn returns_the_prior_without_rows() {
         let prior = Prior {
             mean: 1.5,
             deviation: 0.2,

@@ -1,14 +1,13 @@
-//! How the predictor's constants are found: `cargo xtask fit-roofline` runs this over the
-//! measurements beside this file.
+//! Fit of the predictor's constants. `cargo xtask fit-roofline` runs it on the measurements beside
+//! this file.
 //!
-//! The constants are the most probable ones given `prior.json` and `measurements.csv`. Bins,
-//! releases and programs that were measured have effects of their own, which are pulled towards
-//! none: so a chip with sixty rows does not decide for all, and what many share is told from what
-//! is peculiar to one. So does every bin with every release, which most often is one person's
-//! machine.
+//! The result is the most probable set of constants given `prior.json` and `measurements.csv`.
+//! Measured bins, releases and programs have separate effects with a prior of no effect, so a chip
+//! with sixty rows does not dominate, and shared effects are separated from individual ones. Each
+//! combination of bin and release also has an effect, because it is mostly one person's machine.
 
 mod least_squares;
-mod leaves;
+mod parameter_vector;
 mod plot;
 mod report;
 mod rows;
@@ -18,7 +17,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use self::leaves::Leaves;
+use self::parameter_vector::ParameterVector;
 use self::rows::Measurement;
 use rooflet_model::shapes::ShapeFile;
 use rooflet_roofline::cases::ReportedRate;
@@ -26,25 +25,26 @@ use rooflet_roofline::predict::parameters::{
     DecodeParameters, Machines, Parameters, PrefillParameters, RowCounts, SCHEMA_VERSION,
 };
 
-/// What the fit makes.
+/// Result of the fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fitted {
     /// Text of `parameters.json`.
     pub parameters: String,
-    /// Text of `docs/roofline.md`'s part on errors.
+    /// Text of the section on errors in `docs/roofline.md`.
     pub report: String,
     /// Plots by file name.
     pub plots: Vec<(String, String)>,
 }
 
-/// Fits to a table of measurements and validates by leaving out chips, models and releases.
+/// Fits the constants to a table of measurements, and validates them by holding out chips, models,
+/// releases and tiers.
 pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted, String> {
     let shapes = ShapeFile::parse(shapes).map_err(|err| err.to_string())?;
-    let beliefs: Value = serde_json::from_str(prior).map_err(|err| err.to_string())?;
+    let priors: Value = serde_json::from_str(prior).map_err(|err| err.to_string())?;
     let rows = rows::parse(table, &shapes)?;
     let all: Vec<&Measurement> = rows.iter().collect();
-    let start = constants(&all, &beliefs, None);
-    let validation = validate::Validation::new(&rows, &beliefs, &start);
+    let start = constants(&all, &priors, None);
+    let validation = validate::Validation::new(&rows, &priors, &start);
     let parameters = Parameters {
         schema_version: SCHEMA_VERSION,
         rows: RowCounts {
@@ -62,19 +62,19 @@ pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted, String> {
     })
 }
 
-/// The two sets of constants.
+/// Constants of decode and prefill.
 #[derive(Debug, Clone, PartialEq)]
 struct Constants {
     decode: DecodeParameters,
     prefill: PrefillParameters,
 }
 
-/// Fitted to `rows`, from `start` where a similar fit exists.
-fn constants(rows: &[&Measurement], beliefs: &Value, start: Option<&Constants>) -> Constants {
-    let prefill = fit_prefill(rows, &beliefs["prefill"], start.map(|start| &start.prefill));
+/// Fits the constants to `rows`, starting at a similar fit if there is one.
+fn constants(rows: &[&Measurement], priors: &Value, start: Option<&Constants>) -> Constants {
+    let prefill = fit_prefill(rows, &priors["prefill"], start.map(|start| &start.prefill));
     let decode = fit_decode(
         rows,
-        &beliefs["decode"],
+        &priors["decode"],
         &prefill,
         start.map(|start| &start.decode),
     );
@@ -83,7 +83,7 @@ fn constants(rows: &[&Measurement], beliefs: &Value, start: Option<&Constants>) 
 
 fn fit_prefill(
     rows: &[&Measurement],
-    beliefs: &Value,
+    priors: &Value,
     start: Option<&PrefillParameters>,
 ) -> PrefillParameters {
     let observed: Vec<(&Measurement, f64)> = rows
@@ -92,7 +92,7 @@ fn fit_prefill(
         .collect();
     let mut empty = start
         .cloned()
-        .unwrap_or_else(|| means(beliefs, &["serverMs", "releases", "machines"]));
+        .unwrap_or_else(|| means(priors, &["serverMs", "releases", "machines"]));
     empty.releases = effects(
         observed.iter().map(|(row, _)| *row),
         |row| row.case.build.release(),
@@ -104,9 +104,9 @@ fn fit_prefill(
         |row| Some(row.program.as_str()).filter(|_| row.case.build.is_warm_server()),
         &empty.server_ms,
     );
-    let leaves = Leaves::new(&empty, beliefs);
-    let found = least_squares::solve(&leaves.priors, leaves.logarithms(), |logarithms| {
-        let parameters: PrefillParameters = leaves.with(logarithms);
+    let vector = ParameterVector::new(&empty, priors);
+    let found = least_squares::solve(&vector.priors, vector.logarithms(), |logarithms| {
+        let parameters: PrefillParameters = vector.with(logarithms);
         observed
             .iter()
             .map(|(row, seconds)| {
@@ -115,12 +115,12 @@ fn fit_prefill(
             })
             .collect()
     });
-    leaves.with(&found)
+    vector.with(&found)
 }
 
 fn fit_decode(
     rows: &[&Measurement],
-    beliefs: &Value,
+    priors: &Value,
     prefill: &PrefillParameters,
     start: Option<&DecodeParameters>,
 ) -> DecodeParameters {
@@ -130,11 +130,11 @@ fn fit_decode(
         .collect();
     let mut empty = start
         .cloned()
-        .unwrap_or_else(|| means(beliefs, &["programMs", "chips", "releases", "machines"]));
+        .unwrap_or_else(|| means(priors, &["programMs", "chips", "releases", "machines"]));
     let measured = || observed.iter().map(|(row, _)| *row);
     empty.releases = effects(measured(), |row| row.case.build.release(), &empty.releases);
     empty.machines = machines(measured(), &empty.machines);
-    // Programs that are their kernels' own have nothing to add.
+    // Programs that consist of their kernels have no overhead.
     let wraps = |row: &Measurement| !matches!(row.program.as_str(), "llama.cpp" | "mlx-lm");
     empty.program_ms = effects(
         measured(),
@@ -151,9 +151,9 @@ fn fit_decode(
             .or_default()
             .insert(chip.gpu_cores, known.copied().unwrap_or(1.0));
     }
-    let leaves = Leaves::new(&empty, beliefs);
-    let found = least_squares::solve(&leaves.priors, leaves.logarithms(), |logarithms| {
-        let parameters: DecodeParameters = leaves.with(logarithms);
+    let vector = ParameterVector::new(&empty, priors);
+    let found = least_squares::solve(&vector.priors, vector.logarithms(), |logarithms| {
+        let parameters: DecodeParameters = vector.with(logarithms);
         observed
             .iter()
             .map(|(row, seconds)| {
@@ -161,10 +161,10 @@ fn fit_decode(
             })
             .collect()
     });
-    leaves.with(&found)
+    vector.with(&found)
 }
 
-/// Seconds of one step by what the row's table counts.
+/// Returns the seconds of one step by the definition of the row's rate.
 fn reported_step(row: &Measurement, decode: &DecodeParameters, prefill: &PrefillParameters) -> f64 {
     let step = row.predicted_step(decode, prefill).total;
     match row.case.reported {
@@ -176,30 +176,29 @@ fn reported_step(row: &Measurement, decode: &DecodeParameters, prefill: &Prefill
     }
 }
 
-/// Parameters at the priors' means, with these maps empty.
-fn means<P: serde::de::DeserializeOwned>(beliefs: &Value, maps: &[&str]) -> P {
-    fn mean(belief: &Value) -> Value {
-        if let Some(mean) = belief.get("mean") {
+/// Returns the parameters at the means of the priors, with empty `maps`.
+fn means<P: serde::de::DeserializeOwned>(priors: &Value, maps: &[&str]) -> P {
+    fn mean(prior: &Value) -> Value {
+        if let Some(mean) = prior.get("mean") {
             return mean.clone();
         }
-        match belief {
+        match prior {
             Value::Object(map) => map
                 .iter()
-                .map(|(key, belief)| (key.clone(), mean(belief)))
+                .map(|(key, prior)| (key.clone(), mean(prior)))
                 .collect(),
             Value::Array(list) => list.iter().map(mean).collect(),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => belief.clone(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => prior.clone(),
         }
     }
-    let mut tree = mean(beliefs);
+    let mut tree = mean(priors);
     for map in maps {
         tree[*map] = Value::Object(serde_json::Map::new());
     }
     serde_json::from_value(tree).expect("prior.json has the shape of the parameters")
 }
 
-/// One effect for each name that occurs, from a similar fit where there was one. The prior pulls it
-/// from there.
+/// Returns one effect per name, starting at that of a similar fit if there is one.
 fn effects<'a>(
     rows: impl Iterator<Item = &'a Measurement>,
     name: impl Fn(&'a Measurement) -> Option<&'a str>,
@@ -210,7 +209,7 @@ fn effects<'a>(
         .collect()
 }
 
-/// The same for each bin with each release.
+/// Returns one effect per combination of bin and release.
 fn machines<'a>(rows: impl Iterator<Item = &'a Measurement>, before: &Machines) -> Machines {
     let mut known = Machines::default();
     for row in rows {
@@ -221,7 +220,7 @@ fn machines<'a>(rows: impl Iterator<Item = &'a Measurement>, before: &Machines) 
     known
 }
 
-/// JSON with four significant digits: more is not known.
+/// Formats the parameters as JSON with four significant digits, which is their precision.
 fn rounded(parameters: &Parameters) -> String {
     fn round(value: &mut Value) {
         match value {
@@ -236,7 +235,7 @@ fn rounded(parameters: &Parameters) -> String {
     }
     let mut tree = serde_json::to_value(parameters).expect("parameters are plain data");
     round(&mut tree);
-    let mut text = serde_json::to_string_pretty(&tree).expect("a tree of JSON is JSON");
+    let mut text = serde_json::to_string_pretty(&tree).expect("a JSON value can be serialized");
     text.push('\n');
     text
 }
@@ -245,22 +244,21 @@ fn rounded(parameters: &Parameters) -> String {
 mod tests {
     use super::*;
 
-    /// A change of the predictor, its priors or the measurements asks for
-    /// `cargo xtask fit-roofline`.
+    /// If the predictor, its priors or the measurements change, run `cargo xtask fit-roofline`.
     #[test]
-    fn the_built_in_constants_are_those_of_the_measurements() {
+    fn built_in_constants_match_the_measurements() {
         let shapes = ShapeFile::parse(include_str!("../../model/src/shapes.json")).unwrap();
-        let beliefs: Value = serde_json::from_str(include_str!("prior.json")).unwrap();
+        let priors: Value = serde_json::from_str(include_str!("prior.json")).unwrap();
         let rows = rows::parse(include_str!("measurements.csv"), &shapes).unwrap();
-        let fitted = constants(&rows.iter().collect::<Vec<_>>(), &beliefs, None);
+        let fitted = constants(&rows.iter().collect::<Vec<_>>(), &priors, None);
         let committed = Parameters::built_in().clone();
-        let anew = Parameters {
+        let refitted = Parameters {
             decode: fitted.decode,
             prefill: fitted.prefill,
             ..committed.clone()
         };
         assert_eq!(
-            rounded(&anew),
+            rounded(&refitted),
             rounded(&committed),
             "run cargo xtask fit-roofline"
         );

@@ -1,5 +1,5 @@
-//! `cargo xtask fit-roofline`: fits the constants of the performance model and writes them, and the
-//! report on their errors, into the repository whose root is the only argument.
+//! Program of `cargo xtask fit-roofline`. It fits the constants of the performance model and writes
+//! them and the report on their errors to the repository, whose root is the only argument.
 
 use std::process::ExitCode;
 use std::{env, fs};
@@ -43,7 +43,7 @@ fn run() -> Result<()> {
         .split_once(REPORT_FROM)
         .and_then(|(before, rest)| Some((before, rest.split_once(REPORT_TO)?.1)))
         .map(|(before, after)| format!("{before}{REPORT_FROM}\n\n{}\n{REPORT_TO}{after}", fitted.report))
-        .with_context(|| format!("{page} lacks the marks around its generated tables"))?;
+        .with_context(|| format!("{page} has no markers around its generated tables"))?;
     write(&page, &replaced)?;
     for (name, plot) in &fitted.plots {
         write(&root.join("docs/roofline").join(name), plot)?;
@@ -64,7 +64,10 @@ fn write(path: &Utf8Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-#[expect(clippy::print_stdout, reason = "a developer's tool prints what it wrote")]
+#[expect(
+    clippy::print_stdout,
+    reason = "a developer's tool lists the files that it has written"
+)]
 fn print(line: &str) {
     println!("{line}");
 }

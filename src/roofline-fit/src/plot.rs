@@ -1,22 +1,22 @@
-//! Plots of the errors, as SVG. Every point was predicted with its chip left out.
+//! SVG plots of the errors. Every point is predicted with its chip held out.
 
 use std::fmt::Write;
 
 use super::rows::Measurement;
-use super::validate::{LeftOut, Prediction, Validation};
+use super::validate::{HeldOut, Prediction, Validation};
 use rooflet_base::quantile::median;
 use rooflet_roofline::predict::Engine;
 use rooflet_roofline::predict::spread::{Familiarity, Stratum};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 440.0;
-/// Room for labels around the plot's own area.
+/// Margins for labels around the plot area.
 const LEFT: f64 = 130.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 46.0;
 
-/// Blue and orange of Okabe and Ito's palette, which colour-blind readers tell apart.
+/// Returns blue or orange of Okabe and Ito's palette, which colour-blind readers can distinguish.
 fn colour(engine: Engine) -> &'static str {
     match engine {
         Engine::Mlx => "#0072b2",
@@ -24,13 +24,13 @@ fn colour(engine: Engine) -> &'static str {
     }
 }
 
-/// All plots, by file name.
+/// Returns all plots by file name.
 pub(super) fn all(rows: &[Measurement], validation: &Validation) -> Vec<(String, String)> {
     let chips: Vec<&Prediction> = validation
         .predictions
         .iter()
-        .filter(|one| one.left_out == LeftOut::Chip && one.stratum != Stratum::Batched)
-        .filter(|one| one.decode_error.is_some())
+        .filter(|prediction| prediction.held_out == HeldOut::Chip && prediction.stratum != Stratum::Batched)
+        .filter(|prediction| prediction.decode_error.is_some())
         .collect();
     vec![
         ("predicted.svg".to_owned(), predicted(rows, &chips)),
@@ -39,7 +39,7 @@ pub(super) fn all(rows: &[Measurement], validation: &Validation) -> Vec<(String,
     ]
 }
 
-/// A drawing that grows by elements. Writing to a string cannot fail.
+/// SVG document to which elements are added. Writing to a string cannot fail.
 struct Drawing {
     body: String,
 }
@@ -96,7 +96,7 @@ impl Drawing {
 const GRID: &str = "stroke=\"#ddd\"";
 const AXIS: &str = "stroke=\"#555\"";
 
-/// Linear map of `value` in `from..to` to `start..end`.
+/// Maps `value` linearly from `from..to` to `start..end`.
 fn scale(value: f64, (from, to): (f64, f64), (start, end): (f64, f64)) -> f64 {
     start + (value.clamp(from, to) - from) / (to - from) * (end - start)
 }
@@ -121,9 +121,9 @@ fn predicted(rows: &[Measurement], predictions: &[&Prediction]) -> String {
     drawing.line(place(3.0, 3.0), place(600.0, 600.0), AXIS);
     drawing.text((LEFT + WIDTH) / 2.0, HEIGHT - 10.0, "middle", "measured");
     drawing.text(LEFT - 44.0, HEIGHT / 2.0, "end", "predicted");
-    for one in predictions {
-        let row = &rows[one.row];
-        if let (Some(seconds), Some(error)) = (row.step_seconds(), one.decode_error) {
+    for prediction in predictions {
+        let row = &rows[prediction.row];
+        if let (Some(seconds), Some(error)) = (row.step_seconds(), prediction.decode_error) {
             let measured = seconds.recip();
             drawing.dot(
                 place(measured, measured * error.exp()),
@@ -137,7 +137,10 @@ fn predicted(rows: &[Measurement], predictions: &[&Prediction]) -> String {
 fn by_chip(rows: &[Measurement], predictions: &[&Prediction]) -> String {
     let mut drawing = Drawing::new("Decode: error by chip, that chip held out");
     drawing.engines();
-    let mut chips: Vec<&str> = predictions.iter().map(|one| one.fold.as_str()).collect();
+    let mut chips: Vec<&str> = predictions
+        .iter()
+        .map(|prediction| prediction.fold.as_str())
+        .collect();
     chips.sort_unstable();
     chips.dedup();
     let range = (-0.5, 0.5);
@@ -160,18 +163,24 @@ fn by_chip(rows: &[Measurement], predictions: &[&Prediction]) -> String {
         "predicted / measured − 1",
     );
     for (index, chip) in chips.iter().enumerate() {
-        let of_chip: Vec<_> = predictions.iter().filter(|one| one.fold == *chip).collect();
+        let of_chip: Vec<_> = predictions
+            .iter()
+            .filter(|prediction| prediction.fold == *chip)
+            .collect();
         drawing.text(
             LEFT - 8.0,
             y(index) + 4.0,
             "end",
             &format!("{chip} ({})", of_chip.len()),
         );
-        for one in &of_chip {
-            let error = one.decode_error.map_or(0.0, f64::exp_m1);
-            drawing.dot((x(error), y(index)), colour(rows[one.row].case.build.engine));
+        for prediction in &of_chip {
+            let error = prediction.decode_error.map_or(0.0, f64::exp_m1);
+            drawing.dot(
+                (x(error), y(index)),
+                colour(rows[prediction.row].case.build.engine),
+            );
         }
-        if let Some(median) = median(of_chip.iter().filter_map(|one| one.decode_error)) {
+        if let Some(median) = median(of_chip.iter().filter_map(|prediction| prediction.decode_error)) {
             let at = x(median.exp_m1());
             drawing.line(
                 (at, y(index) - 7.0),

@@ -1,19 +1,19 @@
-//! The errors as a page of Markdown.
+//! Report of the errors in Markdown.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::rows::Measurement;
-use super::validate::{LeftOut, Prediction, Validation};
+use super::validate::{HeldOut, Prediction, Validation};
 use rooflet_base::quantile::{median, quantile, sorted};
 use rooflet_roofline::cases::ReportedRate;
 use rooflet_roofline::predict::spread::{ByFamiliarity, Familiarity, Stratum};
 
-/// Times that the rows are drawn anew for a confidence interval.
+/// Number of bootstrap samples for a confidence interval.
 const RESAMPLES: usize = 400;
-/// What the rule of thumb takes for the share of bandwidth that is reached.
+/// Share of bandwidth in the rule of thumb.
 const THUMB_SHARE: f64 = 0.70;
-/// Contexts in one step of so many tokens are alike.
+/// Contexts within the same step of this many tokens are compared.
 const FLOOR_CONTEXT_TOKENS: u32 = 400;
 
 pub(super) fn write(rows: &[Measurement], validation: &Validation) -> String {
@@ -23,7 +23,7 @@ pub(super) fn write(rows: &[Measurement], validation: &Validation) -> String {
     page
 }
 
-/// A way to predict, and the error it makes on a row.
+/// Prediction method with its error on a row.
 type Method<'a> = (&'a str, Box<dyn Fn(&Prediction) -> Option<f64> + 'a>);
 
 fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> std::fmt::Result {
@@ -32,17 +32,19 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         measured(row).map(|rate| (row.chip().bandwidth.0 * share / bytes / rate).ln())
     };
     let methods: [Method; 3] = [
-        ("this predictor", Box::new(|one| one.decode_error)),
+        ("this predictor", Box::new(|prediction| prediction.decode_error)),
         (
             "0.70 × BW ÷ active bytes",
-            Box::new(move |one| {
-                let row = &rows[one.row];
+            Box::new(move |prediction| {
+                let row = &rows[prediction.row];
                 naive(row, row.step.dense + row.step.experts, THUMB_SHARE)
             }),
         ),
         (
             "BW ÷ file size",
-            Box::new(move |one| naive(&rows[one.row], rows[one.row].prefill.resident, 1.0)),
+            Box::new(move |prediction| {
+                naive(&rows[prediction.row], rows[prediction.row].prefill.resident, 1.0)
+            }),
         ),
     ];
 
@@ -52,7 +54,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         "| held out | subset | method | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
     )?;
     writeln!(page, "|---|---|---|---|---|---|")?;
-    for left_out in LeftOut::ALL {
+    for held_out in HeldOut::ALL {
         for stratum in [
             None,
             Some(Stratum::Dense),
@@ -60,17 +62,17 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
             Some(Stratum::Experts),
         ] {
             for (name, error) in &methods {
-                let wanted = |one: &&Prediction| {
-                    one.left_out == left_out
-                        && one.stratum != Stratum::Batched
-                        && stratum.is_none_or(|stratum| one.stratum == stratum)
+                let is_selected = |prediction: &&Prediction| {
+                    prediction.held_out == held_out
+                        && prediction.stratum != Stratum::Batched
+                        && stratum.is_none_or(|stratum| prediction.stratum == stratum)
                 };
-                let errors = grouped(rows, validation.predictions.iter().filter(wanted), error);
+                let errors = grouped(rows, validation.predictions.iter().filter(is_selected), error);
                 let of = stratum.map_or("all", Stratum::as_str);
                 writeln!(
                     page,
                     "| {} | {of} | {name} | {} |",
-                    left_out.as_str(),
+                    held_out.as_str(),
                     cells(&errors)
                 )?;
             }
@@ -90,11 +92,15 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         let of_class: Vec<&Prediction> = validation
             .predictions
             .iter()
-            .filter(|one| one.left_out == LeftOut::Chip && one.stratum != Stratum::Batched)
-            .filter(|one| class(&rows[one.row]) == wanted)
+            .filter(|prediction| {
+                prediction.held_out == HeldOut::Chip && prediction.stratum != Stratum::Batched
+            })
+            .filter(|prediction| class(&rows[prediction.row]) == wanted)
             .collect();
-        let errors = grouped(rows, of_class.iter().copied(), &|one| one.decode_error);
-        let bias = median(of_class.iter().filter_map(|one| one.decode_error));
+        let errors = grouped(rows, of_class.iter().copied(), &|prediction| {
+            prediction.decode_error
+        });
+        let bias = median(of_class.iter().filter_map(|prediction| prediction.decode_error));
         let (engine, tier) = &wanted;
         let bias = bias.map_or(String::new(), |bias| format!("{:+.1} %", bias.exp_m1() * 100.0));
         writeln!(page, "| {engine} | {tier} | {} | {bias} |", cells(&errors))?;
@@ -106,15 +112,15 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         "| held out | quality | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
     )?;
     writeln!(page, "|---|---|---|---|---|")?;
-    for left_out in LeftOut::ALL {
+    for held_out in HeldOut::ALL {
         for (quality, name) in [("A", "table with method"), ("B", "anecdote")] {
-            let held = validation.predictions.iter().filter(|one| {
-                one.left_out == left_out
-                    && one.stratum != Stratum::Batched
-                    && rows[one.row].quality == quality
+            let held = validation.predictions.iter().filter(|prediction| {
+                prediction.held_out == held_out
+                    && prediction.stratum != Stratum::Batched
+                    && rows[prediction.row].quality == quality
             });
-            let errors = grouped(rows, held, &|one| one.decode_error);
-            writeln!(page, "| {} | {name} | {} |", left_out.as_str(), cells(&errors))?;
+            let errors = grouped(rows, held, &|prediction| prediction.decode_error);
+            writeln!(page, "| {} | {name} | {} |", held_out.as_str(), cells(&errors))?;
         }
     }
 
@@ -124,13 +130,13 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         "| held out | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) |"
     )?;
     writeln!(page, "|---|---|---|---|")?;
-    for left_out in LeftOut::ALL {
+    for held_out in HeldOut::ALL {
         let held = validation
             .predictions
             .iter()
-            .filter(|one| one.left_out == left_out);
-        let errors = grouped(rows, held, &|one| one.prefill_error);
-        writeln!(page, "| {} | {} |", left_out.as_str(), cells(&errors))?;
+            .filter(|prediction| prediction.held_out == held_out);
+        let errors = grouped(rows, held, &|prediction| prediction.prefill_error);
+        writeln!(page, "| {} | {} |", held_out.as_str(), cells(&errors))?;
     }
 
     floor(page, rows)?;
@@ -174,10 +180,10 @@ fn intervals(
     writeln!(page)
 }
 
-/// What two tables say of the same thing: no predictor that does not know who measured can be
-/// nearer than half of it.
+/// Writes the differences between two measurements of the same configuration. A predictor that does
+/// not know the source cannot be closer than half of the difference.
 fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
-    // By machine, kernels, model, weights and kind of figure, then by release; ln of the rates.
+    // Logarithms of rates by machine, kernels, model, weights and context, then by release.
     let mut configurations: BTreeMap<_, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.case.workload.batch == 1) {
         let requests = matches!(row.case.reported, ReportedRate::Requests { .. });
@@ -235,17 +241,16 @@ pub(super) fn class(row: &Measurement) -> (String, String) {
     )
 }
 
-/// Absolute relative errors, by groups of rows that are not independent: one bin, release and
-/// model.
+/// Returns absolute relative errors by groups of dependent rows: one bin, release and model.
 fn grouped<'a>(
     rows: &[Measurement],
     predictions: impl Iterator<Item = &'a Prediction>,
     error: &dyn Fn(&Prediction) -> Option<f64>,
 ) -> Vec<Vec<f64>> {
     let mut groups: BTreeMap<_, Vec<f64>> = BTreeMap::new();
-    for one in predictions {
-        let row = &rows[one.row];
-        if let Some(error) = error(one) {
+    for prediction in predictions {
+        let row = &rows[prediction.row];
+        if let Some(error) = error(prediction) {
             let chip = row.chip();
             let group = (&chip.name, chip.gpu_cores, row.case.build.release(), &row.model);
             groups.entry(group).or_default().push(error.exp_m1().abs());
@@ -254,7 +259,7 @@ fn grouped<'a>(
     groups.into_values().collect()
 }
 
-/// `rows | median (interval) | p90 (interval)`
+/// Formats `rows | median (interval) | p90 (interval)`.
 fn cells(groups: &[Vec<f64>]) -> String {
     let all = sorted(groups.iter().flatten().copied());
     let count = all.len();
@@ -271,7 +276,8 @@ fn cells(groups: &[Vec<f64>]) -> String {
     format!("{count} | {} | {}", cell(0.5), cell(0.9))
 }
 
-/// Bootstrap over whole groups, with a fixed sequence of pseudo-random numbers (xorshift64).
+/// Draws bootstrap samples of whole groups with a fixed sequence of pseudo-random numbers
+/// (xorshift64).
 fn resamples(groups: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let mut state: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! Measurements that the constants are fitted on.
+//! Measurements of the fit.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +10,32 @@ use rooflet_roofline::predict::decode::{StepTime, StepWork};
 use rooflet_roofline::predict::parameters::{DecodeParameters, PrefillParameters};
 use rooflet_roofline::predict::prefill::PrefillWork;
 
-/// Scale of the errors of one row, as a logarithm: of a table with its method, and of a single
-/// remark.
+/// Scale of a row's error, as a logarithm: of a table with its method, and of an anecdote.
 const DEVIATION_A: f64 = 0.03;
 const DEVIATION_B: f64 = 0.08;
-/// First-token times without a prefill rate come through a server's interface.
+/// Scale of first-token times without a prefill rate, which are measured through a server's
+/// interface.
 const DEVIATION_SERVER: f64 = 0.3;
-/// Batches are rarely measured twice alike.
+/// Factor of the scale for batches, whose measurements vary more.
 const BATCH_FACTOR: f64 = 1.5;
 
-/// A row, understood, with its figures.
+/// Parsed row with its figures.
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
     pub model: String,
     pub format: String,
-    /// `A`: a table with its method; `B`: an anecdote.
+    /// `A` for a table with its method, `B` for an anecdote.
     pub quality: String,
     pub program: String,
     pub case: Case,
     pub step: StepWork,
-    /// What a step of one of its sequences does.
+    /// Work of a step with one sequence.
     alone: StepWork,
     pub prefill: PrefillWork,
     pub decode_rate: Option<f64>,
-    /// Seconds of prefill.
+    /// Seconds of the prefill.
     pub prefill_seconds: Option<f64>,
-    /// Of the logarithm's error.
+    /// Scale of the error, as a logarithm.
     pub(super) decode_deviation: f64,
     pub(super) prefill_deviation: f64,
 }
@@ -56,7 +56,7 @@ impl Measurement {
             .map(|rate| f64::from(case.workload.prompt_tokens) / rate)
             .or(first_token.map(|ms| ms / 1e3))
             .filter(|_| prompt);
-        let crowd = if case.workload.batch > 1 {
+        let batch_factor = if case.workload.batch > 1 {
             BATCH_FACTOR
         } else {
             1.0
@@ -77,7 +77,7 @@ impl Measurement {
             prefill: PrefillWork::new(&case.model, case.workload),
             decode_rate,
             prefill_seconds,
-            decode_deviation: deviation * crowd,
+            decode_deviation: deviation * batch_factor,
             prefill_deviation: if rate.is_some() {
                 deviation
             } else {
@@ -91,12 +91,12 @@ impl Measurement {
         self.case.chip
     }
 
-    /// One decode step, as it would be predicted.
+    /// Returns the predicted decode step.
     pub(super) fn predicted_step(&self, decode: &DecodeParameters, prefill: &PrefillParameters) -> StepTime {
         decode.batch_time(prefill, self.chip(), &self.case.build, (&self.step, &self.alone))
     }
 
-    /// Seconds of one decode step; of a wall-clock row, those per token.
+    /// Returns the seconds of one decode step; for a wall-clock row, the seconds per token.
     pub(super) fn step_seconds(&self) -> Option<f64> {
         let together = match self.case.reported {
             ReportedRate::Aggregate | ReportedRate::Requests { .. } => self.step.batch,
@@ -106,8 +106,7 @@ impl Measurement {
     }
 }
 
-/// Reads the table. Rows of builds that are known to be broken are left out: a bug is no
-/// measurement of a chip.
+/// Parses the table. Rows of builds with a known bug are excluded.
 pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>, String> {
     let mut reader = csv::Reader::from_reader(table.as_bytes());
     let columns = reader.headers().map_err(|err| err.to_string())?.clone();
@@ -129,8 +128,8 @@ pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>,
     Ok(rows)
 }
 
-/// Rows of one bin, release and model are not independent: n of them weigh as much as √n, and as
-/// one where they are prompts, which share how the machine was throttled.
+/// Reduces the weight of dependent rows. n rows of one bin, release and model weigh as much as √n
+/// rows, and as one row for prefill, which shares the throttling of the machine.
 fn share_weight(rows: &mut [Measurement]) {
     let key = |row: &Measurement| {
         let chip = row.chip();

@@ -1,5 +1,5 @@
-//! How good the constants are on what they were not fitted on: every chip, every model and every
-//! release is left out once, and its rows are predicted from the others.
+//! Cross-validation: every chip, model, release and tier is held out once, and its rows are
+//! predicted from the others.
 
 use serde_json::Value;
 
@@ -10,24 +10,24 @@ use rooflet_roofline::chip::ChipTier;
 use rooflet_roofline::predict::Engine;
 use rooflet_roofline::predict::spread::{ByFamiliarity, Familiarity, Spreads, Stratum, Unmeasured};
 
-/// Share of rows that an interval is to contain: from the tenth to the ninetieth percentile.
+/// Share of rows inside an interval from the tenth to the ninetieth percentile.
 const INTERVAL_SHARE: f64 = 0.8;
-/// With fewer rows of one familiarity, those of all speak for it.
+/// Minimum rows of one familiarity; with fewer, the rows of all familiarities are used.
 const ENOUGH_ROWS: usize = 10;
-/// Half-width where there is no row at all.
+/// Half-width without any row.
 const WIDEST_GUESS: f64 = 0.4;
 
-/// What was left out when a row was predicted.
+/// Rows that are held out of a fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeftOut {
+pub(super) enum HeldOut {
     Chip,
     Model,
     Release,
-    /// All chips of a tier with one of the engines.
+    /// All chips of a tier with one engine.
     Tier,
 }
 
-impl LeftOut {
+impl HeldOut {
     pub(super) const ALL: [Self; 4] = [Self::Chip, Self::Model, Self::Release, Self::Tier];
 
     pub(super) fn as_str(self) -> &'static str {
@@ -49,16 +49,16 @@ impl LeftOut {
     }
 }
 
-/// One row, predicted from others.
+/// Row that is predicted from others.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Prediction {
-    pub(super) left_out: LeftOut,
-    /// Of the rows.
+    pub(super) held_out: HeldOut,
+    /// Index of the row.
     pub(super) row: usize,
     pub(super) fold: String,
     pub(super) stratum: Stratum,
     pub(super) familiarity: Familiarity,
-    /// ln(predicted / measured): of rates for decoding, of times for prefill.
+    /// ln(predicted / measured), of rates for decode and of times for prefill.
     pub(super) decode_error: Option<f64>,
     pub(super) prefill_error: Option<f64>,
 }
@@ -70,22 +70,22 @@ pub(super) struct Validation {
 }
 
 impl Validation {
-    pub(super) fn new(rows: &[Measurement], beliefs: &Value, all: &Constants) -> Self {
+    pub(super) fn new(rows: &[Measurement], priors: &Value, all: &Constants) -> Self {
         let mut predictions = Vec::new();
-        for left_out in LeftOut::ALL {
-            let mut folds: Vec<String> = rows.iter().map(|row| left_out.key(row)).collect();
+        for held_out in HeldOut::ALL {
+            let mut folds: Vec<String> = rows.iter().map(|row| held_out.key(row)).collect();
             folds.sort();
             folds.dedup();
             for fold in folds {
-                let train: Vec<&Measurement> = rows.iter().filter(|row| left_out.key(row) != fold).collect();
-                let constants = constants(&train, beliefs, Some(all));
+                let train: Vec<&Measurement> = rows.iter().filter(|row| held_out.key(row) != fold).collect();
+                let constants = constants(&train, priors, Some(all));
                 let unmeasured = unmeasured(&train);
                 let tested = rows
                     .iter()
                     .enumerate()
-                    .filter(|(_, row)| left_out.key(row) == fold);
+                    .filter(|(_, row)| held_out.key(row) == fold);
                 predictions.extend(tested.map(|(index, row)| Prediction {
-                    left_out,
+                    held_out,
                     row: index,
                     fold: fold.clone(),
                     stratum: Stratum::of(&row.step),
@@ -102,19 +102,21 @@ impl Validation {
         }
     }
 
-    /// Half-widths that contain [`INTERVAL_SHARE`] of the rows.
+    /// Returns the half-widths that contain [`INTERVAL_SHARE`] of the rows.
     pub(super) fn spreads(&self) -> Spreads {
-        self.spreads_without("")
+        self.spreads_without_fold("")
     }
 
-    /// The same, of all folds but one.
-    fn spreads_without(&self, fold: &str) -> Spreads {
+    /// Returns the half-widths from all folds except prediction.
+    fn spreads_without_fold(&self, fold: &str) -> Spreads {
         let errors = |familiarity: Option<Familiarity>, stratum: Stratum| {
             self.predictions
                 .iter()
-                .filter(|one| one.fold != fold && one.stratum == stratum)
-                .filter(|one| familiarity.is_none_or(|familiarity| speaks_for(one, familiarity)))
-                .filter_map(|one| one.decode_error)
+                .filter(|prediction| prediction.fold != fold && prediction.stratum == stratum)
+                .filter(|prediction| {
+                    familiarity.is_none_or(|familiarity| is_representative(prediction, familiarity))
+                })
+                .filter_map(|prediction| prediction.decode_error)
                 .collect::<Vec<f64>>()
         };
         let stratum = |stratum: Stratum| {
@@ -132,8 +134,8 @@ impl Validation {
             let errors = self
                 .predictions
                 .iter()
-                .filter(|one| one.fold != fold && speaks_for(one, familiarity))
-                .filter_map(|one| one.prefill_error)
+                .filter(|prediction| prediction.fold != fold && is_representative(prediction, familiarity))
+                .filter_map(|prediction| prediction.prefill_error)
                 .collect();
             half_width(errors).unwrap_or(WIDEST_GUESS)
         });
@@ -147,16 +149,20 @@ impl Validation {
         }
     }
 
-    /// Of the rows in question, those inside intervals learnt without their fold, and how many
-    /// there are.
+    /// Returns the number of rows inside intervals of the other folds, and the number of rows.
     pub(super) fn coverage(&self, familiarity: Familiarity, stratum: Stratum) -> (usize, usize) {
-        let error = |one: &Prediction| one.decode_error.filter(|_| one.stratum == stratum);
+        let error =
+            |prediction: &Prediction| prediction.decode_error.filter(|_| prediction.stratum == stratum);
         self.inside(familiarity, error, |spreads| *spreads.stratum(stratum))
     }
 
-    /// The same of first tokens.
+    /// Returns the same numbers for the time to first token.
     pub(super) fn prefill_coverage(&self, familiarity: Familiarity) -> (usize, usize) {
-        self.inside(familiarity, |one| one.prefill_error, |spreads| spreads.prefill)
+        self.inside(
+            familiarity,
+            |prediction| prediction.prefill_error,
+            |spreads| spreads.prefill,
+        )
     }
 
     fn inside(
@@ -167,12 +173,12 @@ impl Validation {
     ) -> (usize, usize) {
         let (mut inside, mut all) = (0, 0);
         let mut known: Option<(&str, Spreads)> = None;
-        for one in &self.predictions {
-            let Some(error) = error(one).filter(|_| speaks_for(one, familiarity)) else {
+        for prediction in &self.predictions {
+            let Some(error) = error(prediction).filter(|_| is_representative(prediction, familiarity)) else {
                 continue;
             };
-            if known.as_ref().is_none_or(|(fold, _)| *fold != one.fold) {
-                known = Some((&one.fold, self.spreads_without(&one.fold)));
+            if known.as_ref().is_none_or(|(fold, _)| *fold != prediction.fold) {
+                known = Some((&prediction.fold, self.spreads_without_fold(&prediction.fold)));
             }
             let width = known
                 .as_ref()
@@ -184,18 +190,20 @@ impl Validation {
     }
 }
 
-/// Which left-out rows tell how far off a prediction of this familiarity is.
-fn speaks_for(one: &Prediction, familiarity: Familiarity) -> bool {
+/// Returns whether the held-out row is representative for predictions of this familiarity.
+fn is_representative(prediction: &Prediction, familiarity: Familiarity) -> bool {
     match familiarity {
-        Familiarity::Both => one.left_out == LeftOut::Model && one.familiarity == Familiarity::Both,
+        Familiarity::Both => {
+            prediction.held_out == HeldOut::Model && prediction.familiarity == Familiarity::Both
+        }
         Familiarity::ReleaseOnly => {
-            one.left_out == LeftOut::Chip && one.familiarity == Familiarity::ReleaseOnly
+            prediction.held_out == HeldOut::Chip && prediction.familiarity == Familiarity::ReleaseOnly
         }
         Familiarity::Neither => {
-            matches!(one.left_out, LeftOut::Chip | LeftOut::Release)
-                && one.familiarity == Familiarity::Neither
+            matches!(prediction.held_out, HeldOut::Chip | HeldOut::Release)
+                && prediction.familiarity == Familiarity::Neither
         }
-        Familiarity::Strange => one.left_out == LeftOut::Tier,
+        Familiarity::UnmeasuredTier => prediction.held_out == HeldOut::Tier,
     }
 }
 
@@ -207,12 +215,12 @@ fn by_familiarity(width: impl Fn(Familiarity) -> f64) -> ByFamiliarity {
         both,
         release_only,
         neither,
-        strange: width(Familiarity::Strange).max(neither),
+        unmeasured_tier: width(Familiarity::UnmeasuredTier).max(neither),
     }
 }
 
-/// With so few rows the next one is farther out than this share of them by one part in their
-/// number.
+/// Returns the half-width. With few rows, the quantile is increased by one part in their number,
+/// because the next row is expected further out.
 fn half_width(errors: Vec<f64>) -> Option<f64> {
     let share = INTERVAL_SHARE * (1.0 + (errors.len().max(1) as f64).recip());
     quantile(&sorted(errors.into_iter().map(f64::abs)), share.min(1.0))

@@ -1,13 +1,15 @@
-//! Whether a node can take one more replica, and what that does to those it has. Pure; the
-//! scheduler places by it, the agent asks it once more with live numbers, `rooflet fit` and
-//! `rooflet plan` answer with it.
+//! Admission of a replica to a node, and its effect on the other replicas. The scheduler places by
+//! it, the agent checks it again with live numbers, and `rooflet fit` and `rooflet plan` use it for
+//! their results.
 //!
-//! Three things are consumed. Memory: every replica reserves the most it can ever hold, see
-//! [`memory`](crate::memory). Disk: what a replica was told it may store, see
-//! [`disk`](crate::disk). Bandwidth: one chip does one thing at a time, so each replica reserves
-//! the share of the chip's time that its objectives need, at the pessimistic end of the prediction
-//! and with all its streams at full context. The shares of a node never sum to more than one. A
-//! replica without objectives keeps a small share and takes what is left over.
+//! A replica uses three resources:
+//!
+//! - Memory: each replica reserves the maximum that it can use; see [`memory`](crate::memory).
+//! - Disk: each replica reserves its configured size; see [`disk`](crate::disk).
+//! - Bandwidth: each replica reserves the share of the chip's time that its objectives need, at the
+//!   pessimistic end of the prediction and with all streams at full context. The shares of a node
+//!   never exceed one in total. A replica without objectives reserves a small share and uses
+//!   unreserved time.
 
 mod refusal;
 mod suggestion;
@@ -26,18 +28,18 @@ use crate::predict::{
 };
 use rooflet_base::units::Bytes;
 
-/// The share of a chip's time kept for a replica without objectives, so that it is slow beside one
-/// with a promise, and never starved.
+/// Share of the chip's time for a replica without objectives, so that it is never starved by
+/// replicas with objectives.
 pub const BEST_EFFORT_SHARE: f64 = 0.05;
 
-/// The prompt for which a bound on the first token holds where none is given, in tokens; less if
-/// the context is.
+/// Prompt length for a first-token objective without a prompt length, in tokens; at most the
+/// context.
 pub const DEFAULT_PROMPT_TOKENS: u32 = 2000;
 
-/// Sums of shares carry rounding errors.
+/// Tolerance for rounding errors in sums of shares.
 const SHARE_TOLERANCE: f64 = 1e-9;
 
-/// Speed that is promised.
+/// Speed objectives of a replica.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Objectives {
     /// Tokens per second of each stream, with all streams at full context.
@@ -45,60 +47,64 @@ pub struct Objectives {
     pub first_token: Option<FirstTokenObjective>,
 }
 
-/// The longest wait for the first token of a prompt that is not cached.
+/// Maximum time to first token of a prompt that is not cached.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FirstTokenObjective {
     pub max_seconds: f64,
     pub prompt_tokens: Option<u32>,
 }
 
-/// A replica that wants to be served.
+/// Request to serve a replica on a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ask<'a> {
+pub struct AdmissionRequest<'a> {
     pub model: &'a ServedModel,
     pub engine: Engine,
     pub demand: Demand,
-    /// What it was told it may store on the node's disk; zero where it takes what is left.
+    /// Disk space that the replica reserves; 0 if it has no configured size.
     pub disk: DiskDemand,
     pub objectives: Objectives,
 }
 
-/// What a replica on a node was promised of the chip's time.
+/// Share of the chip's time that a replica on the node reserves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Commitment {
-    /// For messages: namespace and name of the replica.
+    /// Namespace and name of the replica, for messages.
     pub replica: String,
-    /// Of the chip's time, 0 to 1.
+    /// Share of the chip's time, 0 to 1.
     pub share: f64,
-    /// Its objective for decoding, and what it would get with the chip to itself, both in tokens
-    /// per second.
+    /// Decode objective, and predicted speed on an otherwise idle chip, in tokens per second.
     pub decode: Option<(f64, f64)>,
 }
 
-/// What a node has to give.
+/// Capacity and reservations of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Supply<'a> {
+pub struct NodeCapacity<'a> {
     pub memory: NodeMemory,
-    /// Memory of the replicas it has.
+    /// Memory of its replicas.
     pub held: &'a [Held],
-    /// `None`: nobody has said, and it is not judged.
+    /// `None` if unknown; disk space is then not checked.
     pub disk: Option<NodeDisk>,
-    /// `None`: nobody can tell how fast it is.
+    /// `None` if the speed is unknown.
     pub hardware: Option<Hardware>,
-    /// What runs on it have taught.
+    /// Calibrations by runs on this node.
     pub calibrations: &'a [Calibration],
-    /// Time of the replicas it has.
+    /// Reserved chip time of its replicas.
     pub commitments: &'a [Commitment],
 }
 
-impl Supply<'_> {
-    /// The share of the chip's time that is promised to nobody.
+impl NodeCapacity<'_> {
+    /// Returns the unreserved share of the chip's time.
     pub fn free_share(&self) -> f64 {
-        (1.0 - self.commitments.iter().map(|one| one.share).sum::<f64>()).max(0.0)
+        (1.0 - self
+            .commitments
+            .iter()
+            .map(|commitment| commitment.share)
+            .sum::<f64>())
+        .max(0.0)
     }
 }
 
-/// How fast a replica would be with the chip to itself.
+/// Speed of a replica on an otherwise idle chip.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
     /// Tokens per second of each stream, with all streams at full context.
@@ -110,28 +116,28 @@ pub struct Speed {
     pub basis: Basis,
     pub first_token_basis: Basis,
     pub binding: Constraint,
-    /// The part of its speed that the hot chip keeps, where it was measured: all above is what
-    /// stays.
+    /// Share of the speed that the hot chip sustains, if measured. All other figures then apply to
+    /// the hot chip.
     pub sustained: Option<f64>,
 }
 
 impl Speed {
-    pub fn new(ask: &Ask<'_>, hardware: Hardware, parameters: &Parameters) -> Self {
-        let prompt_tokens = ask
+    pub fn new(request: &AdmissionRequest<'_>, hardware: Hardware, parameters: &Parameters) -> Self {
+        let prompt_tokens = request
             .objectives
             .first_token
             .and_then(|objective| objective.prompt_tokens)
             .unwrap_or(DEFAULT_PROMPT_TOKENS)
-            .clamp(1, ask.demand.context_tokens.max(1));
+            .clamp(1, request.demand.context_tokens.max(1));
         let workload = Workload {
-            batch: ask.demand.max_concurrency.max(1),
-            context_tokens: ask.demand.context_tokens,
+            batch: request.demand.max_concurrency.max(1),
+            context_tokens: request.demand.context_tokens,
             prompt_tokens,
             cached_tokens: 0,
-            kv_bits: ask.model.kv_bits,
+            kv_bits: request.model.kv_bits,
         };
-        let cost = &ask.model.cost;
-        let build = ask.engine.into();
+        let cost = &request.model.cost;
+        let build = request.engine.into();
         let decode = DecodePrediction::new(parameters, hardware, &build, cost, workload);
         let prefill = PrefillPrediction::new(parameters, hardware, &build, cost, workload);
         Self {
@@ -146,12 +152,12 @@ impl Speed {
         }
     }
 
-    /// With what runs on the node have taught about models stored like this one.
+    /// Applies the calibration for models with the same weight bits.
     pub fn calibrated(self, model: &ModelCost, calibrations: &[Calibration]) -> Self {
         let Some(calibration) = Calibration::of(calibrations, model) else {
             return self;
         };
-        let corrected = |basis: Basis, learned: Option<Interval>| match learned {
+        let corrected = |basis: Basis, calibrated: Option<Interval>| match calibrated {
             Some(_) => basis.corrected(),
             None => basis,
         };
@@ -166,8 +172,8 @@ impl Speed {
         }
     }
 
-    /// The share of the chip's time that `objectives` need at the pessimistic end; above 1 they
-    /// cannot be met at all.
+    /// Returns the share of the chip's time that `objectives` need at the pessimistic end of the
+    /// prediction. A share above 1 cannot be met.
     fn share(&self, objectives: Objectives) -> f64 {
         let decode = objectives.decode.map_or(0.0, |rate| rate / self.decode.p10);
         let first_token = objectives
@@ -177,69 +183,69 @@ impl Speed {
     }
 }
 
-/// The judgement on one replica and one node, with its working.
+/// Decision for one replica and one node, with its figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     pub reservation: Reservation,
-    /// What models may use of the node, and what of it is free for this one.
+    /// Memory that models may use on the node, and its free part.
     pub limit: Bytes,
     pub free: Bytes,
-    /// What replicas may store on the node's disk, and what of it is free for this one.
+    /// Disk space for replicas on the node, and its free part.
     pub disk: Option<NodeDisk>,
-    /// `None`: nobody can tell how fast the node is.
+    /// `None` if the speed of the node is unknown.
     pub speed: Option<Speed>,
-    /// The share of the chip's time that it takes, and the share that was free for it.
+    /// Share of the chip's time that the replica needs, and free share.
     pub share: f64,
     pub free_share: f64,
-    /// Empty: it is admitted. The first is the one that binds.
+    /// Empty if the replica is admitted. The first refusal is the binding one.
     pub refusals: Vec<Refusal>,
 }
 
-/// What a replica takes of a machine whatever else runs there: the part of a [`Verdict`] that load
-/// does not change.
+/// Requirements of a replica on a machine, independent of its load.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Appraisal {
+pub struct Requirements {
     pub reservation: Reservation,
-    /// `None`: nobody can tell how fast the machine is.
+    /// `None` if the speed of the machine is unknown.
     pub speed: Option<Speed>,
-    /// The share of the chip's time that it takes.
+    /// Share of the chip's time.
     pub share: f64,
-    /// What it takes of the disk.
+    /// Disk space.
     pub disk: DiskDemand,
     objectives: Objectives,
 }
 
-impl Appraisal {
+impl Requirements {
     pub fn new(
-        ask: &Ask<'_>,
+        request: &AdmissionRequest<'_>,
         hardware: Option<Hardware>,
         calibrations: &[Calibration],
         parameters: &Parameters,
     ) -> Self {
-        let speed = hardware
-            .map(|hardware| Speed::new(ask, hardware, parameters).calibrated(&ask.model.cost, calibrations));
-        let has_objectives = ask.objectives != Objectives::default();
+        let speed = hardware.map(|hardware| {
+            Speed::new(request, hardware, parameters).calibrated(&request.model.cost, calibrations)
+        });
+        let has_objectives = request.objectives != Objectives::default();
         let share = match &speed {
-            Some(speed) => speed.share(ask.objectives),
+            Some(speed) => speed.share(request.objectives),
             None if has_objectives => 1.0,
             None => BEST_EFFORT_SHARE,
         };
         Self {
-            reservation: Reservation::new(ask.model, ask.demand),
+            reservation: Reservation::new(request.model, request.demand),
             speed,
             share,
-            disk: ask.disk,
-            objectives: ask.objectives,
+            disk: request.disk,
+            objectives: request.objectives,
         }
     }
 
-    /// Whether a node promises it more than best effort.
+    /// Returns whether the replica has objectives.
     pub fn has_objectives(&self) -> bool {
         self.objectives != Objectives::default()
     }
 
-    /// Whether a [`Verdict`] would admit it where so much is promised to nobody. No reasons, and no
-    /// cost.
+    /// Returns whether a [`Verdict`] would admit the replica with these unreserved resources. It is
+    /// cheaper, because it collects no reasons.
     pub fn fits(&self, free: Bytes, disk: Option<NodeDisk>, free_share: f64) -> bool {
         self.reservation.total() <= free
             && disk.is_none_or(|disk| self.disk.total() <= disk.free)
@@ -247,24 +253,24 @@ impl Appraisal {
             && self.share <= (free_share + SHARE_TOLERANCE).min(1.0)
     }
 
-    /// Whether a machine with so much memory for models might take it with nothing else there; also
-    /// where nobody knows how fast it is.
-    pub fn could_fit(&self, allocatable: Bytes) -> bool {
+    /// Returns whether the replica fits an empty machine with this memory for models. If the speed
+    /// is unknown, only memory is checked.
+    pub fn fits_empty_node(&self, allocatable: Bytes) -> bool {
         self.reservation.total() <= allocatable && self.share <= 1.0 + SHARE_TOLERANCE
     }
 
-    /// Why what it is told to store cannot be promised on such a disk.
-    pub fn too_large(&self, disk: Option<NodeDisk>) -> Option<Refusal> {
+    /// Returns a refusal if the disk has not enough unreserved space.
+    pub fn disk_refusal(&self, disk: Option<NodeDisk>) -> Option<Refusal> {
         let disk = disk.filter(|disk| self.disk.total() > disk.free)?;
         Some(Refusal::Disk {
-            wanted: self.disk,
+            requested: self.disk,
             disk,
         })
     }
 
-    /// Why its share of the chip's time cannot be had where so much is free. `commitments`: among
-    /// whom to name the one that would be hurt most.
-    pub fn too_slow(&self, free_share: f64, commitments: &[Commitment]) -> Option<Refusal> {
+    /// Returns a refusal if the chip has not enough unreserved time. The refusal names the most
+    /// affected replica among `commitments`.
+    pub fn bandwidth_refusal(&self, free_share: f64, commitments: &[Commitment]) -> Option<Refusal> {
         match &self.speed {
             Some(speed) if self.share > 1.0 => Some(out_of_reach(self.objectives, speed)),
             Some(_) | None if self.share > free_share + SHARE_TOLERANCE => Some(Refusal::Bandwidth {
@@ -276,25 +282,25 @@ impl Appraisal {
         }
     }
 
-    pub fn verdict(&self, supply: &Supply<'_>) -> Verdict {
+    pub fn verdict(&self, capacity: &NodeCapacity<'_>) -> Verdict {
         let mut refusals = Vec::new();
         let memory = admit(
-            supply.memory,
-            supply.held.iter().copied(),
+            capacity.memory,
+            capacity.held.iter().copied(),
             self.reservation.total(),
         );
         refusals.extend(memory.err().map(Refusal::Memory));
-        refusals.extend(self.too_large(supply.disk));
-        let (share, free_share) = (self.share, supply.free_share());
+        refusals.extend(self.disk_refusal(capacity.disk));
+        let (share, free_share) = (self.share, capacity.free_share());
         if self.speed.is_none() && self.has_objectives() {
             refusals.push(Refusal::SpeedUnknown);
         }
-        refusals.extend(self.too_slow(free_share, supply.commitments));
+        refusals.extend(self.bandwidth_refusal(free_share, capacity.commitments));
         Verdict {
-            free: supply.memory.allocatable - supply.held.iter().map(|held| held.reserved).sum(),
-            limit: supply.memory.allocatable,
+            free: capacity.memory.allocatable - capacity.held.iter().map(|held| held.reserved).sum(),
+            limit: capacity.memory.allocatable,
             reservation: self.reservation,
-            disk: supply.disk,
+            disk: capacity.disk,
             speed: self.speed,
             share,
             free_share,
@@ -304,15 +310,15 @@ impl Appraisal {
 }
 
 impl Verdict {
-    pub fn new(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) -> Self {
-        Appraisal::new(ask, supply.hardware, supply.calibrations, parameters).verdict(supply)
+    pub fn new(request: &AdmissionRequest<'_>, capacity: &NodeCapacity<'_>, parameters: &Parameters) -> Self {
+        Requirements::new(request, capacity.hardware, capacity.calibrations, parameters).verdict(capacity)
     }
 
     pub fn admitted(&self) -> bool {
         self.refusals.is_empty()
     }
 
-    /// What rules: the first refusal's constraint, or what the predicted speed is bound by.
+    /// Returns the constraint of the first refusal, or else the bound of the predicted speed.
     pub fn binding(&self) -> Option<Constraint> {
         self.refusals
             .first()
@@ -320,7 +326,7 @@ impl Verdict {
             .or_else(|| self.speed.map(|speed| speed.binding))
     }
 
-    /// What the node promises if it takes the replica.
+    /// Returns the reservation of chip time if the node admits the replica.
     pub fn commitment(&self, replica: String, objectives: Objectives) -> Commitment {
         Commitment {
             replica,
@@ -336,13 +342,13 @@ impl fmt::Display for Verdict {
         if let Some(speed) = &self.speed {
             write!(
                 f,
-                "; predicted {:.1} tokens/s a stream ({:.1} to {:.1}, {}{}, bound by {}), {} of the chip's time",
+                "; predicted {:.1} tokens/s per stream ({:.1} to {:.1}, {}{}, bound by {}), {} of the chip's time",
                 speed.decode.p50,
                 speed.decode.p10,
                 speed.decode.p90,
                 speed.basis.as_str(),
                 speed.sustained.map_or_else(String::new, |kept| format!(
-                    " hot, where {} of its speed stay",
+                    " at {} of the cold speed",
                     percent(kept)
                 )),
                 speed.binding.as_str(),
@@ -372,15 +378,15 @@ fn out_of_reach(objectives: Objectives, speed: &Speed) -> Refusal {
     }
 }
 
-/// Whom `share` more would hurt most, relative to its objective.
+/// Returns the replica that `share` more would affect most, relative to its objective.
 fn victim(commitments: &[Commitment], share: f64) -> Option<(String, f64, f64)> {
-    let promised: f64 = commitments.iter().map(|one| one.share).sum();
+    let reserved: f64 = commitments.iter().map(|commitment| commitment.share).sum();
     commitments
         .iter()
-        .filter_map(|one| {
-            let (objective, alone) = one.decode?;
-            let left = alone * (1.0 - (promised - one.share) - share).max(0.0);
-            (left < objective).then(|| (one.replica.clone(), objective, left))
+        .filter_map(|commitment| {
+            let (objective, alone) = commitment.decode?;
+            let left = alone * (1.0 - (reserved - commitment.share) - share).max(0.0);
+            (left < objective).then(|| (commitment.replica.clone(), objective, left))
         })
         .min_by(|(_, a, left_a), (_, b, left_b)| (left_a / a).total_cmp(&(left_b / b)))
 }

@@ -1,8 +1,8 @@
-//! Measurements as the field publishes them, one CSV row each, and what the predictor says of them.
+//! Published measurements, one CSV row each, and their predictions.
 
 use std::collections::BTreeMap;
 
-use crate::chip::likeness::{Description, Likeness};
+use crate::chip::chip_match::{ChipMatch, Description};
 use crate::chip::{ChipVariant, UnknownChip};
 use crate::predict::{Engine, EngineBuild, Hardware, Interval, ModelCost, Parameters, Prediction, Workload};
 use rooflet_base::units::{Bytes, BytesPerSecond};
@@ -13,7 +13,7 @@ use rooflet_model::library::Spelling;
 use rooflet_model::shapes::{ShapeError, ShapeFile};
 use rooflet_model::weights::{NamedFormat, UnknownWeightFormat, WeightFormat, Weights};
 
-/// Columns that are read, by name; others are kept and ignored.
+/// Names of the columns that are used.
 const CHIP: &str = "chip";
 const GPU_CORES: &str = "gpu_cores";
 const MEMORY: &str = "ram_gb";
@@ -22,8 +22,7 @@ const RELEASE: &str = "engine_version";
 const KIND: &str = "kind";
 const NOTE: &str = "note";
 const MODEL: &str = "model_key";
-/// The model's name as published: what the other two columns of the model leave empty may be read
-/// from it.
+/// Published name of the model. It replaces `model_key` and `quant` if they are empty.
 const PUBLISHED: &str = "model";
 const FORMAT: &str = "quant";
 const PROMPT: &str = "prompt_tokens";
@@ -33,43 +32,43 @@ const BATCH: &str = "batch";
 const BANDWIDTH: &str = "bandwidth_gbs";
 const WEIGHTS: &str = "weights_gb_stated";
 
-/// Size of a file over what its format's name says; beyond, it is that of something else.
+/// Plausible ratio of a file's size to the size that its format implies. Other sizes belong to
+/// another file.
 const PLAUSIBLE_SIZE: std::ops::Range<f64> = 0.8..1.25;
-/// The same where the surplus is not read: towers for images may be as large as the rest of a small
+/// Plausible ratio if the surplus is not read. Vision towers may be as large as the rest of a small
 /// model.
 const PLAUSIBLE_SURPLUS: std::ops::Range<f64> = 1.0..2.0;
 
-/// Half-width, as a logarithm, of what is open where the row does not tell MLX from llama.cpp;
-/// assumed.
-const UNTOLD_ENGINE: f64 = 0.15;
+/// Half-width, as a logarithm, if a row identifies neither MLX nor llama.cpp; assumed.
+const UNKNOWN_ENGINE: f64 = 0.15;
 
-/// Columns without which no row can be predicted.
+/// Columns that every row needs.
 pub const REQUIRED: [&str; 4] = [CHIP, ENGINE, MODEL, FORMAT];
 
-/// One row, understood.
+/// Parsed row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
     pub chip: &'static ChipVariant,
     pub build: EngineBuild,
     pub model: ModelCost,
     pub workload: Workload,
-    /// Whether the row says how long the prompt was.
+    /// The row has the length of the prompt.
     pub prompt_known: bool,
     pub reported: ReportedRate,
-    /// What was assumed because the row leaves it open.
+    /// Assumptions about values that the row omits.
     pub remarks: Vec<String>,
-    /// Half-width, as a logarithm, of the assumptions together.
-    doubt: f64,
+    /// Half-width of all assumptions, as a logarithm.
+    uncertainty: f64,
 }
 
-/// What a table means by a decode rate.
+/// Definition of a table's decode rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ReportedRate {
-    /// What one sequence gets while it decodes.
+    /// Rate of one sequence during decode.
     PerStream,
-    /// What a batch gets together.
+    /// Total rate of a batch.
     Aggregate,
-    /// Tokens of an answer over the whole time it took, prefill included.
+    /// Tokens of an answer over its total time, including prefill.
     WallClock { generated: f64 },
     /// Tokens of a server's answers to a batch of requests, over the time from the first request to
     /// the last answer.
@@ -90,7 +89,7 @@ impl ReportedRate {
     }
 }
 
-/// Why a row cannot be predicted.
+/// Reason why a row has no prediction.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
     #[error("column `{column}` is missing or empty")]
@@ -109,13 +108,13 @@ pub enum CaseError {
     Format(#[from] UnknownWeightFormat),
 }
 
-/// A row's cells by column name.
+/// Cells of a row by column name.
 pub type Row = BTreeMap<String, String>;
 
 impl Case {
     pub fn parse(row: &Row, shapes: &ShapeFile) -> Result<Self, CaseError> {
-        let mut open = Open::default();
-        let chip = chip(row, &mut open)?;
+        let mut assumptions = Assumptions::default();
+        let chip = chip(row, &mut assumptions)?;
         let program = optional(row, ENGINE).unwrap_or_default();
         let release = optional(row, RELEASE).unwrap_or_default();
         let published = optional(row, PUBLISHED);
@@ -124,33 +123,33 @@ impl Case {
             (None, Some(name)) => name,
             (None, None) => return Err(CaseError::Missing { column: MODEL }),
         };
-        let stored = stored(row, published.unwrap_or(model), &mut open)?;
-        let (engine, format) = engine(program, &stored, &mut open)?;
+        let stored = stored(row, published.unwrap_or(model), &mut assumptions)?;
+        let (engine, format) = engine(program, &stored, &mut assumptions)?;
         let build = EngineBuild::named(engine, program, release);
-        let dimensions = dimensions(model, shapes, &mut open)?;
+        let dimensions = dimensions(model, shapes, &mut assumptions)?;
         let ignored = shapes.unknown_fields(model);
         if !ignored.is_empty() {
-            open.remark(format!(
-                "fields of shape `{model}` that mean nothing here: {}",
+            assumptions.remark(format!(
+                "unknown fields of shape `{model}`: {}",
                 ignored.join(", ")
             ));
         }
         let weights = Weights::estimate(&dimensions, format);
-        let weights = match open.decimal(row, WEIGHTS) {
-            Some(gigabytes) => in_file_of(weights, gigabytes * 1e9, format),
+        let weights = match assumptions.decimal(row, WEIGHTS) {
+            Some(gigabytes) => adjusted_to_file(weights, gigabytes * 1e9, format),
             None => weights,
         };
         let weights = Weights {
             native_floats: weights.native_floats
-                || format != WeightFormat::BFloat16 && (build.is_of_float16() || tells_float16(row)),
+                || format != WeightFormat::BFloat16 && (build.stores_float16() || names_float16(row)),
             ..weights
         };
-        // No prompt is empty: a nought says that nobody wrote it down.
-        let prompt_tokens = open.number(row, PROMPT).filter(|tokens| *tokens > 0);
-        let generated = open.number(row, GENERATED).unwrap_or(0);
-        let context_tokens = open.number(row, CONTEXT);
+        // A prompt length of 0 means that the length is unknown.
+        let prompt_tokens = assumptions.number(row, PROMPT).filter(|tokens| *tokens > 0);
+        let generated = assumptions.number(row, GENERATED).unwrap_or(0);
+        let context_tokens = assumptions.number(row, CONTEXT);
         let context_tokens = context_tokens.unwrap_or_else(|| prompt_tokens.unwrap_or(0) + generated / 2);
-        let batch = open.number(row, BATCH).unwrap_or(1).max(1);
+        let batch = assumptions.number(row, BATCH).unwrap_or(1).max(1);
         Ok(Self {
             chip,
             build,
@@ -169,12 +168,12 @@ impl Case {
                 batch,
                 generated,
             ),
-            remarks: open.remarks,
-            doubt: open.doubt,
+            remarks: assumptions.remarks,
+            uncertainty: assumptions.uncertainty,
         })
     }
 
-    /// The decode rate that the row's table would show.
+    /// Returns the predicted decode rate by the definition of the row's table.
     pub fn reported_rate(&self, prediction: &Prediction, parameters: &Parameters) -> Interval {
         let rate = prediction.decode.tokens_per_second;
         let together = prediction.decode.aggregate_tokens_per_second;
@@ -207,14 +206,14 @@ impl Case {
             &mut prefill.tokens_per_second,
             &mut prefill.first_token_seconds,
         ] {
-            *interval = interval.widened(self.doubt);
+            *interval = interval.widened(self.uncertainty);
         }
         prediction
     }
 }
 
-/// Whether the model's name says that its floats are float16.
-fn tells_float16(row: &Row) -> bool {
+/// Returns whether the model's name contains float16.
+fn names_float16(row: &Row) -> bool {
     let name = optional(row, "model").unwrap_or_default().to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
     words.any(|word| matches!(word, "fp16" | "f16" | "float16"))
@@ -225,7 +224,7 @@ fn tells_float16(row: &Row) -> bool {
 /// A mix of formats differs from file to file under one name, so its weights are scaled. Other
 /// formats have the number of bits that their name states. Bytes beyond that belong to image and
 /// audio towers, which text generation does not read.
-fn in_file_of(weights: Weights, bytes: f64, format: WeightFormat) -> Weights {
+fn adjusted_to_file(weights: Weights, bytes: f64, format: WeightFormat) -> Weights {
     let share = bytes / weights.resident().0.max(1) as f64;
     if format.is_mix() && PLAUSIBLE_SIZE.contains(&share) {
         weights.scaled(share)
@@ -240,66 +239,69 @@ fn in_file_of(weights: Weights, bytes: f64, format: WeightFormat) -> Weights {
     }
 }
 
-/// What a row leaves open, as it is read.
+/// Assumptions and remarks collected while a row is parsed.
 #[derive(Debug, Default)]
-struct Open {
+struct Assumptions {
     remarks: Vec<String>,
-    doubt: f64,
+    uncertainty: f64,
 }
 
-impl Open {
+impl Assumptions {
     fn remark(&mut self, remark: String) {
         self.remarks.push(remark);
     }
 
-    fn assume(&mut self, remark: String, doubt: f64) {
+    fn assume(&mut self, remark: String, uncertainty: f64) {
         self.remark(remark);
-        self.doubt = self.doubt.hypot(doubt);
+        self.uncertainty = self.uncertainty.hypot(uncertainty);
     }
 
-    /// A cell that need not be there: what cannot be read is told, and as good as empty.
+    /// Returns an optional cell. An invalid cell adds a remark and counts as empty.
     fn decimal(&mut self, row: &Row, column: &'static str) -> Option<f64> {
         decimal(row, column).unwrap_or_else(|err| {
-            self.remark(format!("{err}; it is taken for unknown"));
+            self.remark(format!("{err}; treated as unknown"));
             None
         })
     }
 
-    /// A count. Published tables write some as fractions (`64.5`), which are rounded.
+    /// Returns an optional count. Published tables contain fractions (`64.5`), which are rounded.
     fn number(&mut self, row: &Row, column: &'static str) -> Option<u32> {
         self.decimal(row, column).map(|number| number.round() as u32)
     }
 }
 
-/// The bin by name, GPU cores and memory; where they leave several, by the bandwidth that the row
-/// gives.
-fn chip(row: &Row, open: &mut Open) -> Result<&'static ChipVariant, CaseError> {
+/// Finds the bin by name, GPU cores and memory, and by the row's bandwidth if several bins match.
+fn chip(row: &Row, assumptions: &mut Assumptions) -> Result<&'static ChipVariant, CaseError> {
     let positive = |number: f64| (number > 0.0).then_some(number);
-    let likeness = Likeness::of(Description {
+    let chip_match = ChipMatch::of(Description {
         name: required(row, CHIP)?,
-        gpu_cores: open.number(row, GPU_CORES).filter(|cores| *cores > 0),
-        memory: open
+        gpu_cores: assumptions.number(row, GPU_CORES).filter(|cores| *cores > 0),
+        memory: assumptions
             .number(row, MEMORY)
             .filter(|gib| *gib > 0)
             .map(|gib| Bytes::gib(u64::from(gib))),
-        bandwidth: open
+        bandwidth: assumptions
             .decimal(row, BANDWIDTH)
             .and_then(positive)
             .map(|gigabytes| BytesPerSecond(gigabytes * 1e9)),
     })?;
-    if let Some(assumed) = likeness.assumed {
-        open.assume(assumed.remark, assumed.doubt);
+    if let Some(assumed) = chip_match.assumed {
+        assumptions.assume(assumed.remark, assumed.uncertainty);
     }
-    Ok(likeness.chip)
+    Ok(chip_match.chip)
 }
 
-/// Of the file, or of a published model that is known by this name.
-fn dimensions(model: &str, shapes: &ShapeFile, open: &mut Open) -> Result<ModelDimensions, CaseError> {
+/// Returns the dimensions from the shape file, or else of the published model with this name.
+fn dimensions(
+    model: &str,
+    shapes: &ShapeFile,
+    assumptions: &mut Assumptions,
+) -> Result<ModelDimensions, CaseError> {
     let found = shapes.dimensions(model);
     match (&found, library::dimensions(&Spelling::new(model))) {
         (Err(ShapeError::Unknown { .. }), Some((key, dimensions))) => {
-            open.remark(format!(
-                "there is no shape `{model}`; that of {key} is taken, as published"
+            assumptions.remark(format!(
+                "there is no shape `{model}`; the published shape of {key} is used"
             ));
             Ok(dimensions)
         }
@@ -307,27 +309,32 @@ fn dimensions(model: &str, shapes: &ShapeFile, open: &mut Open) -> Result<ModelD
     }
 }
 
-/// As its column says, or the name that the model has.
-fn stored(row: &Row, name: &str, open: &mut Open) -> Result<String, CaseError> {
-    if let Some(told) = optional(row, FORMAT) {
-        return Ok(told.to_owned());
+/// Returns the weight format from its column, or else from the name of the model.
+fn stored(row: &Row, name: &str, assumptions: &mut Assumptions) -> Result<String, CaseError> {
+    if let Some(stated) = optional(row, FORMAT) {
+        return Ok(stated.to_owned());
     }
     let format = Spelling::new(name)
         .format
         .ok_or(CaseError::Missing { column: FORMAT })?;
-    open.remark(format!("column `{FORMAT}` is empty; `{name}` says {format}"));
+    assumptions.remark(format!(
+        "column `{FORMAT}` is empty; the name `{name}` contains {format}"
+    ));
     Ok(format)
 }
 
-/// The kernels that a program of this name runs, and what its weights are stored as. Several
-/// programs wrap the same two engines; where a name does not tell which, the format of the weights
-/// does.
-fn engine(program: &str, stored: &str, open: &mut Open) -> Result<(Engine, WeightFormat), CaseError> {
+/// Returns the engine behind a program, and the weight format. Several programs wrap the same two
+/// engines. If the name does not identify the engine, the weight format decides.
+fn engine(
+    program: &str,
+    stored: &str,
+    assumptions: &mut Assumptions,
+) -> Result<(Engine, WeightFormat), CaseError> {
     let named = engine_of_name(program);
-    let understood = NamedFormat::understand(stored, named)?;
-    let format = understood.format;
-    let told = match (format, named) {
-        // Ollama runs both; these formats only with MLX.
+    let named_format = NamedFormat::parse(stored, named)?;
+    let format = named_format.format;
+    let identified = match (format, named) {
+        // Ollama runs both engines, but these formats only with MLX.
         (WeightFormat::Affine { .. } | WeightFormat::Nvfp4 | WeightFormat::Mxfp8, None) => Some(Engine::Mlx),
         (WeightFormat::Affine { .. } | WeightFormat::Nvfp4 | WeightFormat::Mxfp8, Some(_))
             if program.eq_ignore_ascii_case("ollama") =>
@@ -338,22 +345,20 @@ fn engine(program: &str, stored: &str, open: &mut Open) -> Result<(Engine, Weigh
         (format, None) if format.is_gguf() => Some(Engine::LlamaCpp),
         (_, None) => None,
     };
-    if let Some(doubt) = understood.doubt {
-        let remark =
-            format!("`{stored}` names no format whose bits and speed are known; {format} is assumed");
-        open.assume(remark, doubt);
+    if let Some(uncertainty) = named_format.uncertainty {
+        let remark = format!("`{stored}` is not a format with known bits and speed; {format} is assumed");
+        assumptions.assume(remark, uncertainty);
     }
-    let engine = told.unwrap_or_else(|| {
-        // GGUF files in floats are converted to F16 most often, and MLX's are kept in the
-        // publisher's BF16.
+    let engine = identified.unwrap_or_else(|| {
+        // Most GGUF files in floats are converted to F16. MLX files keep the publisher's BF16.
         let likely = if format == WeightFormat::BFloat16 {
             Engine::Mlx
         } else {
             Engine::LlamaCpp
         };
         let remark =
-            format!("neither `{program}` nor `{stored}` tells MLX from llama.cpp; {likely} is assumed");
-        open.assume(remark, UNTOLD_ENGINE);
+            format!("neither `{program}` nor `{stored}` identifies MLX or llama.cpp; {likely} is assumed");
+        assumptions.assume(remark, UNKNOWN_ENGINE);
         likely
     });
     Ok((engine, format))
@@ -383,13 +388,13 @@ fn required<'a>(row: &'a Row, column: &'static str) -> Result<&'a str, CaseError
     optional(row, column).ok_or(CaseError::Missing { column })
 }
 
-/// More than any cell can mean; no count beyond it fits its type.
-const MOST: f64 = 4e9;
+/// Upper limit of a cell; larger counts would not fit their types.
+const MAX_NUMBER: f64 = 4e9;
 
-/// Ways to leave a cell open.
+/// Values that mean unknown.
 const UNKNOWN: [&str; 8] = ["-", "–", "?", "n/a", "na", "nan", "none", "unknown"];
 
-/// A number as people write it: `≈1,024 tokens`, `32 GB`, `4k`.
+/// Parses a number in common notations: `≈1,024 tokens`, `32 GB`, `4k`.
 pub fn decimal(row: &Row, column: &'static str) -> Result<Option<f64>, CaseError> {
     let Some(value) = optional(row, column) else {
         return Ok(None);
@@ -411,7 +416,7 @@ pub fn decimal(row: &Row, column: &'static str) -> Result<Option<f64>, CaseError
         exponent => format!("1{exponent}").parse().unwrap_or(f64::NAN),
     };
     match number.parse::<f64>().map(|number| number * scale) {
-        Ok(number) if (0.0..MOST).contains(&number) => Ok(Some(number)),
+        Ok(number) if (0.0..MAX_NUMBER).contains(&number) => Ok(Some(number)),
         _ => Err(CaseError::Invalid {
             column,
             value: value.to_owned(),

@@ -1,8 +1,7 @@
-//! Apple's chips as their data sheets describe them: `chips.csv` beside this file, one row per bin,
-//! each with its source. A brand string alone does not name a bin: GPU cores and, for some, the
-//! memory size decide.
+//! Apple's chips by their data sheets: `chips.csv` has one row per bin, with its source. Bins of
+//! one brand string differ in GPU cores and, for some, in memory size.
 
-pub(super) mod likeness;
+pub(super) mod chip_match;
 pub mod naming;
 
 use std::borrow::Cow;
@@ -17,29 +16,29 @@ use rooflet_base::units::{Bytes, BytesPerSecond};
 static CATALOGUE: LazyLock<Vec<ChipVariant>> = LazyLock::new(|| {
     csv::Reader::from_reader(include_str!("chips.csv").as_bytes())
         .deserialize::<Row>()
-        .map(|row| ChipVariant::from(row.expect("chips.csv is part of this program and a test reads it")))
+        .map(|row| ChipVariant::from(row.expect("chips.csv is built in and a test parses it")))
         .collect()
 });
 
-/// One bin of one chip. Every figure is nominal: what the maker says, not what was measured.
+/// Bin of a chip. Every figure is nominal: published by the manufacturer, not measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChipVariant {
-    /// The brand string, such as `Apple M4 Pro`.
+    /// Brand string, such as `Apple M4 Pro`.
     pub name: String,
     pub generation: u32,
     pub tier: ChipTier,
     pub gpu_cores: u32,
     pub bandwidth: BytesPerSecond,
-    /// Memory sizes it is known to be sold with.
+    /// Memory sizes that are sold with the bin.
     pub memory: Vec<Bytes>,
-    /// Its GPU cores have matrix units.
+    /// The GPU cores have matrix units.
     pub neural_accelerators: bool,
     pub source: String,
-    /// Where sources disagree, and the like.
+    /// Remarks, such as disagreements of sources.
     pub note: String,
 }
 
-/// The size of a chip within its generation.
+/// Size of a chip within its generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ChipTier {
@@ -81,7 +80,7 @@ impl From<Row> for ChipVariant {
     }
 }
 
-/// `Apple M4 Pro` → (4, Pro).
+/// Parses `Apple M4 Pro` to (4, Pro).
 fn parse_name(name: &str) -> Option<(u32, ChipTier)> {
     let mut words = name.strip_prefix("Apple M")?.split(' ');
     let generation = words.next()?.parse().ok()?;
@@ -105,43 +104,44 @@ impl fmt::Display for ChipVariant {
     }
 }
 
-/// No bin of the catalogue is the one asked for.
+/// Error for a chip that matches no bin of the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownChip {
     #[error("no chip is called `{name}`; there are {near}")]
     Name { name: String, near: String },
-    #[error("{name} is not made with {gpu_cores} GPU cores; there are {near}")]
+    #[error("{name} does not exist with {gpu_cores} GPU cores; there are {near}")]
     GpuCores {
         name: String,
         gpu_cores: u32,
         near: String,
     },
-    #[error("{name} is made with different bandwidths; say which by GPU cores or memory: {near}")]
+    #[error("{name} exists with different bandwidths; specify GPU cores or memory: {near}")]
     Ambiguous { name: String, near: String },
 }
 
-/// All bins.
+/// Returns all bins.
 pub fn catalogue() -> &'static [ChipVariant] {
     &CATALOGUE
 }
 
-/// The bin with this name (`Apple `, blanks and case do not matter), core count and memory size, as
-/// far as they are known. Where they leave several, they must agree on the bandwidth: then the one
-/// with most cores is meant.
+/// Finds the bin of a name, a number of GPU cores and a memory size. `Apple `, blanks and case are
+/// ignored.
+///
+/// If several bins match and have the same bandwidth, the result is the bin with most cores.
 pub fn find(
     name: &str,
     gpu_cores: Option<u32>,
     memory: Option<Bytes>,
 ) -> Result<&'static ChipVariant, UnknownChip> {
-    let wanted = bare(name);
+    let requested = normalized(name);
     let named: Vec<_> = catalogue()
         .iter()
-        .filter(|chip| bare(&chip.name) == wanted)
+        .filter(|chip| normalized(&chip.name) == requested)
         .collect();
     let Some(first) = named.first() else {
         return Err(UnknownChip::Name {
             name: name.to_owned(),
-            near: near_names(&wanted),
+            near: near_names(&requested),
         });
     };
     let full_name = first.name.clone();
@@ -156,8 +156,8 @@ pub fn find(
             });
         }
     }
-    // A size that none is sold with does not decide: it may be a wish, or a virtual machine's
-    // share.
+    // A size without a bin does not exclude bins: it may be hypothetical, or the share of a virtual
+    // machine.
     if let Some(memory) = memory
         && fitting.iter().any(|chip| chip.memory.contains(&memory))
     {
@@ -173,8 +173,8 @@ pub fn find(
     }
 }
 
-/// `Apple M4 Pro`, `M4 Pro` and `m4pro` are one name.
-fn bare(name: &str) -> String {
+/// Normalises a name: `Apple M4 Pro`, `M4 Pro` and `m4pro` are equal.
+fn normalized(name: &str) -> String {
     let lower: String = name
         .chars()
         .filter(|c| !c.is_whitespace() && *c != '-')
@@ -183,8 +183,8 @@ fn bare(name: &str) -> String {
     lower.strip_prefix("apple").unwrap_or(&lower).to_owned()
 }
 
-/// Chips of the same generation, or all where the name has none.
-fn near_names(wanted: &str) -> String {
+/// Lists chips of the same generation, or all chips if the name has none.
+fn near_names(requested: &str) -> String {
     let generation = |name: &str| -> Option<u32> {
         let digits: String = name
             .strip_prefix('m')?
@@ -202,11 +202,11 @@ fn near_names(wanted: &str) -> String {
         names.dedup();
         names.join(", ")
     };
-    let same = names(generation(wanted).or(Some(0)));
+    let same = names(generation(requested).or(Some(0)));
     if same.is_empty() { names(None) } else { same }
 }
 
-/// `32 cores with 36 GiB: 410 GB/s; 40 cores with 48, 64 or 128 GiB: 546 GB/s`.
+/// Formats bins as `32 cores with 36 GiB: 410 GB/s; 40 cores with 48, 64 or 128 GiB: 546 GB/s`.
 fn bins(chips: &[&ChipVariant]) -> String {
     let one = |chip: &&ChipVariant| {
         let gib: Vec<_> = chip
@@ -224,19 +224,19 @@ fn bins(chips: &[&ChipVariant]) -> String {
     chips.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// What a machine is, by its chip's brand string.
+/// Kind of a machine, by the brand string of its chip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nature {
-    /// A Mac with nothing between it and us.
+pub enum MachineKind {
+    /// A Mac without virtualisation.
     AppleSilicon,
     /// `Apple processor`, `Apple M1 (Virtual)`.
     VirtualMachine,
-    /// `VirtualApple @ 2.50GHz`: a program for Intel, translated.
+    /// `VirtualApple @ 2.50GHz`: a translated Intel program.
     Rosetta,
     Other,
 }
 
-impl Nature {
+impl MachineKind {
     pub fn of_brand(brand: &str) -> Self {
         let Some(rest) = brand.strip_prefix("Apple ") else {
             return match brand.starts_with("VirtualApple") {
@@ -259,19 +259,19 @@ impl Nature {
 
     fn phrase(self) -> &'static str {
         match self {
-            // The brand string is a real one, but the system says otherwise.
-            Self::AppleSilicon => "seen from a virtual machine or through Rosetta",
-            Self::VirtualMachine => "a virtual machine's",
-            Self::Rosetta => "what Rosetta shows",
-            Self::Other => "no Apple Silicon",
+            // The brand string is that of a real chip, but the system reports otherwise.
+            Self::AppleSilicon => "is used from a virtual machine or through Rosetta",
+            Self::VirtualMachine => "belongs to a virtual machine",
+            Self::Rosetta => "is emulated by Rosetta",
+            Self::Other => "is not Apple Silicon",
         }
     }
 }
 
-/// Why a machine has no data sheet.
+/// Reason why a machine has no data sheet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoDataSheet {
-    #[error("the chip `{name}` is {}: there is no data sheet to compare with", Nature::of_brand(name).phrase())]
+    #[error("the chip `{name}` {}: there is no data sheet to compare with", MachineKind::of_brand(name).phrase())]
     Development { name: String },
     #[error(transparent)]
     Unknown(#[from] UnknownChip),
@@ -298,8 +298,10 @@ pub fn of_machine(chip: &Chip, memory: Bytes) -> Result<Cow<'static, ChipVariant
 /// Returns the bin with the nearest number of GPU cores, with a note. Of two bins that are equally
 /// near, the slower one.
 fn nearest(name: &str, gpu_cores: u32) -> Option<ChipVariant> {
-    let wanted = bare(name);
-    let named = catalogue().iter().filter(|chip| bare(&chip.name) == wanted);
+    let requested = normalized(name);
+    let named = catalogue()
+        .iter()
+        .filter(|chip| normalized(&chip.name) == requested);
     let nearest = named.min_by_key(|chip| (chip.gpu_cores.abs_diff(gpu_cores), chip.bandwidth.0 as u64))?;
     Some(ChipVariant {
         gpu_cores,
@@ -324,9 +326,9 @@ mod tests {
         }
     }
 
-    /// From the data sheets, not from the file: bins that the name alone does not tell.
+    /// Figures from the data sheets, independent of the file, of bins with the same name.
     #[test]
-    fn bins_that_share_a_name_are_told_apart() {
+    fn distinguishes_bins_of_the_same_name() {
         let cases = [
             ("Apple M3 Max", 30, 36, 300.0),
             ("Apple M3 Max", 40, 128, 400.0),
@@ -343,9 +345,10 @@ mod tests {
         }
     }
 
-    /// From Apple's specification pages: bins of one bandwidth need not come with the same sizes.
+    /// Memory sizes from Apple's specification pages. Bins of the same bandwidth may have different
+    /// sizes.
     #[test]
-    fn memory_sizes_are_those_of_the_bin() {
+    fn memory_sizes_belong_to_the_bin() {
         for (name, cores, gib, expect) in [
             ("M4 Pro", 16, 64, true),
             ("M4 Pro", 20, 64, true),
@@ -364,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_rows_are_one_bin() {
+    fn rows_are_distinct_bins() {
         for (index, chip) in catalogue().iter().enumerate() {
             for other in &catalogue()[index + 1..] {
                 let same = chip.name == other.name
@@ -376,40 +379,40 @@ mod tests {
     }
 
     #[test]
-    fn errors_list_what_is_near() {
-        let said =
+    fn errors_list_similar_bins() {
+        let message =
             |name, cores, gib: Option<u64>| find(name, cores, gib.map(Bytes::gib)).unwrap_err().to_string();
         assert_eq!(
-            said("M4 Ultra", None, None),
+            message("M4 Ultra", None, None),
             "no chip is called `M4 Ultra`; there are Apple M4, Apple M4 Pro, Apple M4 Max"
         );
         assert_eq!(
-            said("M4 Max", Some(38), None),
-            "Apple M4 Max is not made with 38 GPU cores; there are 32 cores with 36 GiB: 410 GB/s; \
+            message("M4 Max", Some(38), None),
+            "Apple M4 Max does not exist with 38 GPU cores; there are 32 cores with 36 GiB: 410 GB/s; \
              40 cores with 48, 64 or 128 GiB: 546 GB/s"
         );
         assert_eq!(
-            said("M6", Some(12), Some(48)),
-            "Apple M6 is made with different bandwidths; say which by GPU cores or memory: \
+            message("M6", Some(12), Some(48)),
+            "Apple M6 exists with different bandwidths; specify GPU cores or memory: \
              12 cores with 16 GiB: 153 GB/s; 12 cores with 24 or 32 GiB: 170 GB/s"
         );
-        assert!(said("Xeon", None, None).contains("Apple M1 Ultra"));
+        assert!(message("Xeon", None, None).contains("Apple M1 Ultra"));
     }
 
     #[test]
-    fn virtual_machines_and_rosetta_are_no_chip() {
+    fn virtual_machines_and_rosetta_have_no_data_sheet() {
         for real in ["Apple M1", "Apple M4 Pro", "Apple M3 Ultra", "Apple A18 Pro"] {
-            assert_eq!(Nature::of_brand(real), Nature::AppleSilicon, "{real}");
+            assert_eq!(MachineKind::of_brand(real), MachineKind::AppleSilicon, "{real}");
         }
         for (other, nature) in [
-            ("Apple processor", Nature::VirtualMachine),
-            ("Apple M1 (Virtual)", Nature::VirtualMachine),
-            ("VirtualApple @ 2.50GHz", Nature::Rosetta),
-            ("Intel(R) Core(TM) i9", Nature::Other),
-            ("Apple M", Nature::Other),
-            ("", Nature::Other),
+            ("Apple processor", MachineKind::VirtualMachine),
+            ("Apple M1 (Virtual)", MachineKind::VirtualMachine),
+            ("VirtualApple @ 2.50GHz", MachineKind::Rosetta),
+            ("Intel(R) Core(TM) i9", MachineKind::Other),
+            ("Apple M", MachineKind::Other),
+            ("", MachineKind::Other),
         ] {
-            assert_eq!(Nature::of_brand(other), nature, "{other}");
+            assert_eq!(MachineKind::of_brand(other), nature, "{other}");
         }
         let virtual_machine = Chip {
             name: "Apple M1 (Virtual)".to_owned(),
@@ -420,7 +423,7 @@ mod tests {
             of_machine(&virtual_machine, Bytes::gib(8))
                 .unwrap_err()
                 .to_string(),
-            "the chip `Apple M1 (Virtual)` is a virtual machine's: there is no data sheet to compare with"
+            "the chip `Apple M1 (Virtual)` belongs to a virtual machine: there is no data sheet to compare with"
         );
     }
 

@@ -1,25 +1,23 @@
-//! What replicas may store on a node's disk. Pure; the scheduler and the agent judge by the same
-//! figures.
+//! Disk space of replicas on a node. The scheduler and the agent use the same figures.
 //!
-//! Promised is the model that a node has to download for a replica, and what the replica was told
-//! it may store: without `kvCache.diskSize` it stores a part of what is left, which no placement
+//! A replica reserves the download of its model and its configured KV cache size
+//! (`kvCache.diskSize`). A replica without this field uses unreserved space, which no placement
 //! depends on.
 
 use rooflet_base::units::Bytes;
 
-/// A worker stores nothing more where less than this would stay free.
-pub const LEFT_FREE: Bytes = Bytes::gib(2);
+/// Minimum free space: a worker stores nothing if less would remain.
+pub const MIN_FREE: Bytes = Bytes::gib(2);
 
-/// What is published of a disk is a multiple of this, so that not every file that somebody writes
-/// is news.
+/// Step of published limits, so that small writes do not change the status.
 const STEP: Bytes = Bytes::gib(1);
 
-/// What a replica takes of its node's disk.
+/// Disk space that a replica reserves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DiskDemand {
-    /// What it was told it may store of its KV cache (`kvCache.diskSize`).
+    /// Configured size of the KV cache on disk (`kvCache.diskSize`).
     pub prefixes: Bytes,
-    /// What is to be downloaded of its model.
+    /// Missing bytes of its model.
     pub download: Bytes,
 }
 
@@ -36,32 +34,31 @@ impl DiskDemand {
     }
 }
 
-/// A node's disk as far as replicas may use it.
+/// Disk space of a node for replicas.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeDisk {
-    /// What all replicas that were told how much may store together; what they have stored is part
-    /// of it.
+    /// Space for all replicas with a configured size, including their stored data.
     pub limit: Bytes,
-    /// Of that, what none was promised.
+    /// Unreserved part of `limit`.
     pub free: Bytes,
 }
 
 impl NodeDisk {
-    pub fn new(limit: Bytes, promised: Bytes) -> Self {
+    pub fn new(limit: Bytes, reserved: Bytes) -> Self {
         Self {
             limit,
-            free: limit - promised,
+            free: limit - reserved,
         }
     }
 }
 
-/// The limit of a disk with so much free, where prefixes have `stored`, and workers that nobody
-/// told how much keep `automatic`.
+/// Returns the limit of a disk with `free` bytes, on which prefixes occupy `stored` bytes and
+/// workers without a configured size occupy `automatic` bytes.
 ///
-/// In whole steps, and never more than there is. It stays as `previous` until that would be too
-/// much, or two steps too little.
+/// The limit is a multiple of the step and at most the available space. It stays at `previous`
+/// until that is too much, or two steps too little.
 pub fn limit(free: Bytes, stored: Bytes, automatic: Bytes, previous: Option<Bytes>) -> Bytes {
-    let exact = free + stored - LEFT_FREE - automatic;
+    let exact = free + stored - MIN_FREE - automatic;
     match previous {
         Some(previous) if previous <= exact && exact - previous < STEP * 2 => previous,
         Some(_) | None => Bytes(exact.0 / STEP.0 * STEP.0),
@@ -73,9 +70,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_changes_with_the_disk_and_not_with_every_file() {
+    fn limit_ignores_small_changes_of_free_space() {
         let limit = |free_mib, previous| {
-            let free = Bytes::mib(free_mib) + LEFT_FREE;
+            let free = Bytes::mib(free_mib) + MIN_FREE;
             super::limit(free, Bytes::gib(3), Bytes::gib(1), previous)
         };
         let first = limit(10_500, None);

@@ -1,30 +1,31 @@
-//! KV caches in few bits: which models can have them, and what they take. The engine's own
-//! arithmetic is in `worker/models`; admission and placement only need to know the size.
+//! Quantised KV caches: supported models and sizes. `worker/models` has the arithmetic; admission
+//! and placement need only the size.
 
 use crate::memory::ServedModel;
 use rooflet_model::config::{MixerConfig, ModelConfig};
 use rooflet_model::dimensions::{Attention, ModelDimensions};
 use rooflet_model::kv_cache::KvBits;
 
-/// Elements of a head that may share a scale and a bias, the best first: larger groups save little,
-/// smaller ones cost a bit per element more. MLX has kernels for these.
+/// Numbers of elements that may share a scale and a bias, in order of preference. Larger groups
+/// save little; smaller ones add a bit per element. MLX has kernels for these sizes.
 const GROUPS: [u32; 2] = [64, 32];
 
-/// What `spec.serving.kvCache.bits` says for a cache as the engine computes, in 16 bits on a Mac.
+/// Value of `spec.serving.kvCache.bits` for a cache in the engine's own type, which has 16 bits on
+/// a Mac.
 pub const UNQUANTISED_BITS: u32 = 16;
 
-/// How keys and values are quantised: groups of each head's elements with a scale and a bias, as
-/// MLX quantises matrices.
+/// Quantisation of keys and values: groups of a head's elements with a scale and a bias, as in
+/// MLX's quantised matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvQuantisation {
     bits: u32,
     group: u32,
 }
 
-/// Why a model's cache cannot be quantised.
+/// Reason why a model's cache cannot be quantised.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KvQuantisationError {
-    #[error("a KV cache of {0} bits is not possible: 4 and 8 are, or none for the model's own type")]
+    #[error("a KV cache of {0} bits is not supported; use 4 or 8 bits, or no value for the model's own type")]
     Bits(u32),
     #[error(
         "the KV cache of this model cannot be quantised: {0} of its layers keep a sliding window of tokens"
@@ -35,35 +36,35 @@ pub enum KvQuantisationError {
     #[error("the KV cache of this model cannot be quantised: {0} of its layers keep latent vectors")]
     Latent(usize),
     #[error(
-        "the KV cache of this model cannot be quantised: its heads have {0} elements, which is no multiple of 32"
+        "the KV cache of this model cannot be quantised: its heads have {0} elements, which is not a multiple of 32"
     )]
     HeadDim(u32),
 }
 
-/// What of a layer with a cache decides.
+/// Properties of a layer with a cache.
 struct Cached {
     head_dim: u32,
-    windowed: bool,
+    has_window: bool,
     sinks: bool,
 }
 
 impl KvQuantisation {
-    /// For a model that this engine can run.
+    /// Selects the quantisation for a model that the engine can run.
     pub fn new(bits: u32, config: &ModelConfig) -> Result<Self, KvQuantisationError> {
         let cached = config.layers.iter().filter_map(|layer| match &layer.mixer {
             MixerConfig::Attention(attention) => Some(Cached {
                 head_dim: attention.head_dim,
-                windowed: attention.window.is_some(),
+                has_window: attention.window.is_some(),
                 sinks: attention.sinks,
             }),
-            // Its state stays as it is.
+            // The recurrent state is not quantised.
             MixerConfig::GatedDelta(_) => None,
         });
         Self::of_layers(bits, &cached.collect::<Vec<_>>())
     }
 
-    /// For a model of which only the dimensions are known, sinks not among them: whoever loads it
-    /// looks again.
+    /// Selects the quantisation for a model of which only the dimensions are known. They exclude
+    /// attention sinks, so the worker checks again when it loads the model.
     pub fn of_dimensions(bits: u32, dimensions: &ModelDimensions) -> Result<Self, KvQuantisationError> {
         let mut latent = 0;
         let mut cached = Vec::new();
@@ -71,7 +72,7 @@ impl KvQuantisation {
             match layer.attention {
                 Attention::Grouped { head_dim, window, .. } => cached.push(Cached {
                     head_dim,
-                    windowed: window.is_some(),
+                    has_window: window.is_some(),
                     sinks: false,
                 }),
                 Attention::Latent { .. } => latent += 1,
@@ -89,7 +90,7 @@ impl KvQuantisation {
             return Err(KvQuantisationError::Bits(bits));
         }
         let count = |is: fn(&&Cached) -> bool| layers.iter().filter(is).count();
-        let (sinks, windows) = (count(|layer| layer.sinks), count(|layer| layer.windowed));
+        let (sinks, windows) = (count(|layer| layer.sinks), count(|layer| layer.has_window));
         if sinks > 0 {
             return Err(KvQuantisationError::Sinks(sinks));
         }
@@ -107,33 +108,34 @@ impl KvQuantisation {
         ))
     }
 
-    /// Of an element, without its part of scale and bias.
+    /// Bits of an element, without its share of scale and bias.
     pub fn bits(self) -> u32 {
         self.bits
     }
 
-    /// Elements that share a scale and a bias.
+    /// Number of elements that share a scale and a bias.
     pub fn group(self) -> u32 {
         self.group
     }
 
-    /// Of an element, with its part of a scale and a bias of `element_bits` each.
+    /// Returns the bits of an element including its share of a scale and a bias of `element_bits`
+    /// each.
     pub fn stored_bits(self, element_bits: f64) -> KvBits {
         KvBits(f64::from(self.bits) + 2.0 * element_bits / f64::from(self.group))
     }
 }
 
 impl ServedModel {
-    /// The same with a KV cache of so many bits, where it has one as the engine computes and can
-    /// have such a one.
+    /// Returns the model with a quantised KV cache. `None` if its cache is already quantised or
+    /// cannot be.
     pub(super) fn quantised(&self, bits: u32) -> Option<Self> {
         let unquantised = self.kv_bits == KvBits::new(16) || self.kv_bits == KvBits::new(32);
         let quantised = unquantised.then(|| self.clone().with_kv_bits(Some(bits)));
         quantised.and_then(Result::ok)
     }
 
-    /// The same with a KV cache of so many bits, as `spec.serving.kvCache.bits` asks; `None` is as
-    /// the engine computes.
+    /// Returns the model with the KV cache of `spec.serving.kvCache.bits`. `None` is the engine's
+    /// own type.
     pub fn with_kv_bits(self, bits: Option<u32>) -> Result<Self, KvQuantisationError> {
         let Some(bits) = bits.filter(|bits| *bits != UNQUANTISED_BITS) else {
             return Ok(self);
@@ -165,10 +167,10 @@ mod tests {
         }
     }
 
-    /// Qwen3-8B: 36 layers of 8 KV heads of 128 elements, 144 KiB per token in 16 bits. Groups of
-    /// 64 with a scale and a bias of 16 bits: 8.5 and 4.5 bits.
+    /// Qwen3-8B has 36 layers of 8 KV heads of 128 elements, 144 KiB per token in 16 bits. Groups
+    /// of 64 with a scale and a bias of 16 bits result in 8.5 and 4.5 bits.
     #[test]
-    fn what_is_reserved_follows_the_bits() {
+    fn reservation_is_proportional_to_the_bits() {
         let demand = Demand {
             context_tokens: 16_384,
             max_concurrency: 4,
@@ -186,19 +188,19 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_computes_in_32_bits_keeps_larger_scales() {
+    fn scales_have_the_width_of_the_computation() {
         let mut wide = model("qwen3-8b");
         wide.kv_bits = KvBits::new(32);
         assert_eq!(wide.with_kv_bits(Some(8)).unwrap().kv_bits, KvBits(9.0));
     }
 
-    /// Heads of Phi-3-mini have 96 elements.
+    /// The heads of Phi-3-mini have 96 elements.
     #[test]
-    fn heads_of_other_sizes_have_smaller_groups() {
+    fn head_size_determines_the_group() {
         let of = |head_dim| {
             let cached = Cached {
                 head_dim,
-                windowed: false,
+                has_window: false,
                 sinks: false,
             };
             KvQuantisation::of_layers(8, &[cached])
@@ -210,24 +212,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_quantised_is_refused_by_name() {
-        let refused = |bits, name| model(name).with_kv_bits(Some(bits)).unwrap_err();
-        assert_eq!(refused(6, "qwen3-8b"), KvQuantisationError::Bits(6));
-        assert!(matches!(
-            refused(8, "gemma3-12b"),
-            KvQuantisationError::Windows(_)
-        ));
-        assert!(matches!(refused(8, "kimi-k2"), KvQuantisationError::Latent(_)));
+    fn errors_name_the_reason_why_a_cache_cannot_be_quantised() {
+        let error = |bits, name| model(name).with_kv_bits(Some(bits)).unwrap_err();
+        assert_eq!(error(6, "qwen3-8b"), KvQuantisationError::Bits(6));
+        assert!(matches!(error(8, "gemma3-12b"), KvQuantisationError::Windows(_)));
+        assert!(matches!(error(8, "kimi-k2"), KvQuantisationError::Latent(_)));
 
         let config = |name: &str| {
             let models = concat!(env!("CARGO_MANIFEST_DIR"), "/../../e2e/fixtures/models");
             let text = std::fs::read_to_string(format!("{models}/{name}/config.json")).unwrap();
             ModelConfig::parse(&text).unwrap()
         };
-        let refused = |bits, name| KvQuantisation::new(bits, &config(name)).unwrap_err();
-        assert!(matches!(refused(8, "gpt-oss"), KvQuantisationError::Sinks(_)));
-        assert_eq!(refused(4, "qwen3"), KvQuantisationError::HeadDim(16));
-        let text = refused(8, "gemma3").to_string();
+        let error = |bits, name| KvQuantisation::new(bits, &config(name)).unwrap_err();
+        assert!(matches!(error(8, "gpt-oss"), KvQuantisationError::Sinks(_)));
+        assert_eq!(error(4, "qwen3"), KvQuantisationError::HeadDim(16));
+        let text = error(8, "gemma3").to_string();
         assert!(text.contains("sliding window"), "{text}");
     }
 }

@@ -1,6 +1,6 @@
-//! The performance model: the chip table, memory and time of a model on a machine, and admission.
+//! Performance model: chip table, memory and speed of a model on a machine, and admission.
 //!
-//! The crate is pure: values in, values out. It reads no file and no clock. A nominal figure is
+//! The crate is pure: values in, values out. It reads no files and no clock. A nominal figure is
 //! never labelled as measured.
 
 pub mod admission;

@@ -1,24 +1,23 @@
-//! How long a model's weights take from a machine's disk into memory, and to that disk from their
-//! hub.
+//! Time to load a model's weights from disk to memory, and to download them from the hub.
 
 use std::fmt;
 
 use crate::predict::{Basis, Interval};
 use rooflet_base::units::Bytes;
 
-/// Bytes per second that the disks of Macs read, where nobody measured: 3 to 7 GB/s are published
-/// for models read from them; the middle is their geometric mean.
+/// Bytes per second of a Mac's disk without measurement. Published figures for model loading are 3
+/// to 7 GB/s; the median is their geometric mean.
 const NOMINAL_READ: Interval = Interval {
     p10: 3e9,
     p50: 4.6e9,
     p90: 7e9,
 };
 
-/// Bytes per second that come from a hub, where nobody measured: of a line of 100 Mbit/s as of the
-/// gigabit that the Ethernet port of every Mac with one has at least, the geometric mean.
+/// Bytes per second of a download without measurement: the geometric mean of 100 Mbit/s and 1
+/// Gbit/s, the minimum speed of Ethernet ports in Macs.
 const NOMINAL_DOWNLOAD: f64 = 40e6;
 
-/// A machine's disk.
+/// Disk of a machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Disk {
     /// Bytes per second.
@@ -27,7 +26,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// `measured`: bytes per second that it was measured to read, if it was.
+    /// Creates a disk with its measured read speed in bytes per second, or with the nominal speed.
     pub fn new(measured: Option<Interval>) -> Self {
         match measured {
             Some(read) => Self {
@@ -41,21 +40,21 @@ impl Disk {
         }
     }
 
-    /// Seconds to read so many bytes.
+    /// Returns the seconds to read `bytes`.
     pub fn seconds(&self, bytes: Bytes) -> Interval {
         self.read.recip().scale(bytes.0 as f64)
     }
 }
 
-/// Weights that have to be read.
+/// Weights to read from disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Reading {
+pub struct WeightRead {
     pub bytes: Bytes,
     pub seconds: f64,
     pub basis: Basis,
 }
 
-impl Reading {
+impl WeightRead {
     pub fn new(bytes: Bytes, disk: &Disk) -> Self {
         Self {
             bytes,
@@ -65,7 +64,7 @@ impl Reading {
     }
 }
 
-/// A machine's way to the hub.
+/// Network connection of a machine to the hub.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
     bytes_per_second: f64,
@@ -73,7 +72,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// `measured`: bytes per second that came in downloads of the machine, if there were any.
+    /// Creates a connection with its measured download speed in bytes per second, or with the
+    /// nominal speed.
     pub fn new(measured: Option<f64>) -> Self {
         match measured.filter(|rate| *rate > 0.0) {
             Some(bytes_per_second) => Self {
@@ -88,7 +88,7 @@ impl Link {
     }
 }
 
-/// A model's files that have to be downloaded.
+/// Missing files of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Download {
     pub bytes: Bytes,
@@ -97,7 +97,7 @@ pub struct Download {
 }
 
 impl Download {
-    /// `None` where nothing is missing.
+    /// Returns `None` if no bytes are missing.
     pub fn new(bytes: Bytes, link: &Link) -> Option<Self> {
         (bytes > Bytes::ZERO).then(|| Self {
             bytes,
@@ -110,25 +110,28 @@ impl Download {
 impl fmt::Display for Download {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (bytes, seconds) = (self.bytes, self.seconds.ceil());
-        write!(f, "{bytes}, in about {seconds:.0} s ({})", line_words(self.basis))
+        write!(
+            f,
+            "{bytes}, in about {seconds:.0} s ({})",
+            link_basis_text(self.basis)
+        )
     }
 }
 
-/// What has to happen before the weights are in memory: the download, where files are missing, then
-/// the reading.
+/// Steps until the weights are in memory: the download of missing files, and the read from disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Arrival {
+pub struct LoadTime {
     pub download: Option<Download>,
-    pub reading: Reading,
+    pub reading: WeightRead,
 }
 
-impl Arrival {
-    /// Of all of it.
+impl LoadTime {
+    /// Returns the total seconds.
     pub fn seconds(&self) -> f64 {
         self.download.map_or(0.0, |download| download.seconds) + self.reading.seconds
     }
 
-    /// Part of it is not known for this machine.
+    /// Returns whether a part of the time is not measured on this machine.
     pub fn is_nominal(&self) -> bool {
         let download = self.download.map(|download| download.basis);
         download
@@ -138,7 +141,7 @@ impl Arrival {
     }
 }
 
-impl fmt::Display for Arrival {
+impl fmt::Display for LoadTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(download) = self.download {
             write!(f, "downloads {download}, then ")?;
@@ -147,30 +150,30 @@ impl fmt::Display for Arrival {
     }
 }
 
-/// How the speed of a line is known.
-pub fn line_words(basis: Basis) -> &'static str {
+/// Describes the basis of a download speed, for messages.
+pub fn link_basis_text(basis: Basis) -> &'static str {
     match basis {
-        Basis::Measured | Basis::Calibrated => "as models came to its node lately",
-        Basis::Nominal => "by a nominal line; none has come to its node yet",
+        Basis::Measured | Basis::Calibrated => "at the measured download speed of its node",
+        Basis::Nominal => "at a nominal download speed, because its node has no measured one",
     }
 }
 
-/// How the speed of a disk is known.
-pub fn words(basis: Basis) -> &'static str {
+/// Describes the basis of a disk's speed, for messages.
+pub fn disk_basis_text(basis: Basis) -> &'static str {
     match basis {
-        Basis::Measured | Basis::Calibrated => "as its disk was measured",
-        Basis::Nominal => "as Macs' disks are published to read; its own was not measured",
+        Basis::Measured | Basis::Calibrated => "at the measured speed of its disk",
+        Basis::Nominal => "at the published speed of Mac disks, because its own is not measured",
     }
 }
 
-impl fmt::Display for Reading {
+impl fmt::Display for WeightRead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "{}, in about {:.1} s ({})",
             self.bytes,
             self.seconds,
-            words(self.basis)
+            disk_basis_text(self.basis)
         )
     }
 }

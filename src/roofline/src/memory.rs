@@ -1,9 +1,9 @@
-//! How much memory a replica needs and how much a node may give. Pure; the scheduler places by it,
-//! the agent admits by it once more with live numbers.
+//! Memory of replicas: the reservation of a replica, and the memory that models may use on a node.
+//! The scheduler places by these figures; the agent checks them again with live numbers.
 //!
-//! A replica's reservation is the most it can ever hold: weights, the KV cache of every stream at
-//! full context, one prefill step's intermediate results, and the runtime. A node never promises
-//! more than [`allocatable`], and what it promised counts until the worker is gone.
+//! A reservation is the maximum that a replica can use: weights, the KV cache of every stream at
+//! full context, the intermediate results of one prefill step, and the runtime. The reservations of
+//! a node never exceed [`allocatable`]. A reservation is released when the worker has exited.
 
 use std::fmt;
 
@@ -12,79 +12,74 @@ use rooflet_base::units::Bytes;
 use rooflet_model::dimensions::{Attention, ModelDimensions};
 use rooflet_model::kv_cache::KvBits;
 
-/// Held by a worker before it has loaded anything: the engine's context, compiled kernels,
-/// tokenizer, HTTP.
+/// Memory of a worker before it loads a model: engine context, compiled kernels, tokenizer, HTTP.
 pub const RUNTIME_OVERHEAD: Bytes = Bytes(500_000_000);
 
-/// Intermediate results of one prefill step, per token and hidden dimension; about so many. The
-/// rows of logits that are kept (one per stream) are below the headroom.
+/// Approximate bytes of intermediate results of a prefill step, per token and hidden dimension. The
+/// headroom covers the kept rows of logits (one per stream).
 pub(crate) const ACTIVATION_BYTES_PER_ELEMENT: u64 = 40;
 
-/// The most tokens that the engine prefills in one step.
+/// Maximum tokens of one prefill step.
 pub const PREFILL_STEP_TOKENS: u64 = 2048;
 
-/// Scores that attention has in memory at a time where no kernel fuses them with what follows. A
-/// whole step against a long cache would have gigabytes of them; the engine computes so many tokens
-/// at a time that there are no more, unless a single token has.
+/// Maximum bytes of attention scores in memory without a fused kernel. A whole step over a long
+/// cache would need gigabytes, so the engine splits it. The scores of a single token may be larger.
 const SCORES_BYTES: u64 = 256 << 20;
 
-/// Of one score: float32, or 16 bits and once more after the mask or the softmax.
+/// Bytes of one score: float32, or two copies of 16 bits (before and after mask or softmax).
 const SCORE_BYTES: u64 = 4;
 
-/// Elements of a head for which MLX has a fused kernel for many tokens on Metal:
-/// `sdpa_full_supported_head_dim` in mlx/backend/metal/scaled_dot_product_attention.cpp of MLX
-/// 0.32.2.
+/// Head sizes with a fused Metal kernel for many tokens: `sdpa_full_supported_head_dim` in
+/// mlx/backend/metal/scaled_dot_product_attention.cpp of MLX 0.32.2.
 pub const FUSED_HEAD_DIMS: [u32; 5] = [64, 72, 80, 96, 128];
 
-/// The engine's caches grow in steps of so many tokens.
+/// Step in which the engine's caches grow, in tokens.
 pub const CACHE_STEP_TOKENS: u32 = 256;
 
-/// Kept free below the working-set limit, in percent: a model that comes close to it can collapse
+/// Share of the working-set limit that stays free, in percent. A model close to the limit can drop
 /// to a twentieth of its speed.
 const HEADROOM_PERCENT: u64 = 5;
 
-/// The share of all memory that Metal recommends as the largest working set, in percent, where it
-/// could not be asked: the lowest seen on machines below 32 GB (67 %) and from there on (78 %,
-/// rounded down).
+/// Working-set limit in percent of all memory, if Metal does not report it: the lowest observed
+/// limit of machines below 32 GB (67 %) and of larger machines (78 %, rounded down).
 const WORKING_SET_PERCENT_SMALL: u64 = 66;
 const WORKING_SET_PERCENT_LARGE: u64 = 75;
-/// From this size on a machine counts as large. A 32 GB machine reports slightly less on some
-/// systems.
+/// Minimum memory of a large machine. A 32 GB machine reports slightly less on some systems.
 const LARGE_MACHINE: Bytes = Bytes::gib(31);
 
-/// A model as the engine holds it; from its files, or from `FleetNode.status.models`.
+/// Model as the engine stores it; from its files or from `FleetNode.status.models`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServedModel {
     pub cost: ModelCost,
-    /// Of one element of the KV cache.
+    /// Bits of one element of the KV cache.
     pub kv_bits: KvBits,
 }
 
 impl ServedModel {
-    /// KV caches of every stream at full context.
+    /// Returns the bytes of the KV caches of all streams at full context.
     fn kv_bytes(&self, demand: Demand) -> Bytes {
         cache_bytes(&self.cost.dimensions, demand.context_tokens, self.kv_bits)
             * u64::from(demand.max_concurrency)
     }
 }
 
-/// How a model is to be served, as far as memory depends on it.
+/// Serving parameters that determine memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
-    /// Tokens one request may have, prompt and answer together.
+    /// Maximum tokens of a request: prompt and answer together.
     pub context_tokens: u32,
-    /// Requests served at the same time.
+    /// Maximum number of concurrent requests.
     pub max_concurrency: u32,
 }
 
 impl ServedModel {
-    /// A model of these weights and cache alone, for tests that are about memory. `kv_per_token` is
-    /// a multiple of 4.
+    /// Returns a model with these weights and this cache, for tests of memory. `kv_per_token` is a
+    /// multiple of 4.
     pub fn of_size(weights: Bytes, kv_per_token: u32) -> Self {
         use rooflet_model::dimensions::{Attention, FeedForward, Layer, ModelDimensions};
         let layer = Layer {
             attention: Attention::Grouped {
-                // Without scores.
+                // No attention scores.
                 heads: 0,
                 kv_heads: kv_per_token / 4,
                 head_dim: 1,
@@ -117,16 +112,16 @@ impl ServedModel {
     }
 }
 
-/// What the cache of one sequence takes that holds `tokens`: the last step is there as a whole, and
-/// what has left a window is dropped only when a step of it has.
+/// Returns the bytes of the cache of a sequence of `tokens`. The last step is allocated as a whole.
+/// A window releases tokens in whole steps.
 pub fn cache_bytes(dimensions: &ModelDimensions, tokens: u32, bits: KvBits) -> Bytes {
     let steps = tokens.div_ceil(CACHE_STEP_TOKENS);
-    let held = steps.saturating_mul(CACHE_STEP_TOKENS);
+    let allocated = steps.saturating_mul(CACHE_STEP_TOKENS);
     let layers = dimensions.layers.iter().map(|layer| {
         let mut attention = layer.attention;
-        // The state before the last step is kept, too.
+        // The engine also keeps the state before the last step.
         if let Attention::GatedDelta { .. } = attention {
-            return attention.kv_bytes(held, bits) * 2;
+            return attention.kv_bytes(allocated, bits) * 2;
         }
         if let Attention::Grouped {
             window: Some(window), ..
@@ -137,13 +132,13 @@ pub fn cache_bytes(dimensions: &ModelDimensions, tokens: u32, bits: KvBits) -> B
                 .checked_next_multiple_of(CACHE_STEP_TOKENS)
                 .unwrap_or(u32::MAX);
         }
-        attention.kv_bytes(held, bits)
+        attention.kv_bytes(allocated, bits)
     });
     layers.sum()
 }
 
-/// Memory of one prefill step at the end of so long a context, whose cache has so many bits: layers
-/// follow one another, so the largest scores of one count.
+/// Returns the memory of one prefill step at the end of a context of `context_tokens`, with a cache
+/// of `bits`. Layers run one after the other, so only the largest scores count.
 pub fn activation_bytes(dimensions: &ModelDimensions, context_tokens: u32, bits: KvBits) -> Bytes {
     let scores = |attention: &Attention| score_bytes(attention, context_tokens, bits);
     let largest = dimensions
@@ -155,7 +150,7 @@ pub fn activation_bytes(dimensions: &ModelDimensions, context_tokens: u32, bits:
     Bytes(ACTIVATION_BYTES_PER_ELEMENT) * PREFILL_STEP_TOKENS * hidden + largest.unwrap_or(Bytes::ZERO)
 }
 
-/// What a prefill step has in memory of a layer's scores. Quantised caches have no fused kernel.
+/// Returns the bytes of a layer's scores in a prefill step. Quantised caches have no fused kernel.
 fn score_bytes(attention: &Attention, context_tokens: u32, bits: KvBits) -> Bytes {
     match *attention {
         Attention::Grouped {
@@ -170,18 +165,18 @@ fn score_bytes(attention: &Attention, context_tokens: u32, bits: KvBits) -> Byte
             let of_token = Bytes(SCORE_BYTES) * u64::from(heads) * keys;
             (of_token * step).min(of_token.max(Bytes(SCORES_BYTES)))
         }
-        // The latter two are not computed by way of scores.
+        // Latent attention and gated delta layers compute no scores.
         Attention::Grouped { .. } | Attention::Latent { .. } | Attention::GatedDelta { .. } => Bytes::ZERO,
     }
 }
 
-/// Tokens whose scores against so many keys may be in memory at a time.
+/// Returns the number of tokens whose scores over `keys` keys may be in memory at the same time.
 pub fn scored_at_once(heads: u64, keys: u64) -> u64 {
     let row = heads.saturating_mul(keys).saturating_mul(SCORE_BYTES);
     (SCORES_BYTES / row.max(1)).max(1)
 }
 
-/// Memory kept for one replica, by what it is for. `Display` shows the working.
+/// Memory reserved for a replica, by purpose. `Display` shows all summands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation {
     pub weights: Bytes,
@@ -192,7 +187,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// What serving `demand` with this model can need at most.
+    /// Returns the maximum memory of serving `demand` with this model.
     pub fn new(model: &ServedModel, demand: Demand) -> Self {
         Self {
             weights: model.cost.weights.resident(),
@@ -224,26 +219,26 @@ impl fmt::Display for Reservation {
     }
 }
 
-/// The largest number of `first..=last` for which `holds`, which must not hold again once it has
-/// failed.
-pub fn last_that(first: u32, last: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
+/// Returns the largest number in `first..=last` that satisfies `holds`. If `holds` is false for a
+/// number, it must be false for all larger numbers.
+pub fn largest_where(first: u32, last: u32, holds: impl Fn(u32) -> bool) -> Option<u32> {
     if first > last || !holds(first) {
         return None;
     }
-    let (mut yes, mut no) = (u64::from(first), u64::from(last) + 1);
-    while no - yes > 1 {
-        let middle = u64::midpoint(yes, no);
-        if holds(u32::try_from(middle).expect("between two 32-bit numbers")) {
-            yes = middle;
+    let (mut low, mut high) = (u64::from(first), u64::from(last) + 1);
+    while high - low > 1 {
+        let middle = u64::midpoint(low, high);
+        if holds(u32::try_from(middle).expect("the middle of two 32-bit numbers has 32 bits")) {
+            low = middle;
         } else {
-            no = middle;
+            high = middle;
         }
     }
-    u32::try_from(yes).ok()
+    u32::try_from(low).ok()
 }
 
-/// What models may use of a machine with `total` memory. `working_set` is the GPU's own limit,
-/// where it could be asked.
+/// Returns the memory that models may use on a machine with `total` memory. `working_set` is the
+/// limit that the GPU reports, if available.
 pub fn allocatable(total: Bytes, working_set: Option<Bytes>) -> Bytes {
     let percent = if total >= LARGE_MACHINE {
         WORKING_SET_PERCENT_LARGE
@@ -258,37 +253,37 @@ fn share(Bytes(bytes): Bytes, percent: u64) -> Bytes {
     Bytes(bytes / 100 * percent + bytes % 100 * percent / 100)
 }
 
-/// A node's memory at one moment.
+/// Memory of a node at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeMemory {
-    /// What models may use; see [`allocatable`].
+    /// Memory that models may use; see [`allocatable`].
     pub allocatable: Bytes,
-    /// What a new program could have right now.
+    /// Memory that is available to a new program now.
     pub available: Bytes,
 }
 
-/// Memory one replica on the node holds or was promised, from admission until its worker is gone.
+/// Memory of one replica on the node, from admission until its worker has exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     pub reserved: Bytes,
-    /// Of that, what the worker already has and `available` therefore no longer contains. Zero
-    /// where unknown, which errs on the safe side.
+    /// Part of `reserved` that the worker already uses and that `available` therefore excludes. 0
+    /// if unknown, which is the safe assumption.
     pub resident: Bytes,
 }
 
-/// Why a replica may not load now.
+/// Reason why a replica cannot load now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryRefusal {
-    #[error("it needs {wanted}, and models may use {allocatable} of this node")]
-    NeverFits { wanted: Bytes, allocatable: Bytes },
-    #[error("it needs {wanted}, and {free} of {allocatable} are not reserved by other replicas")]
+    #[error("it needs {requested}, and models may use {allocatable} of this node")]
+    NeverFits { requested: Bytes, allocatable: Bytes },
+    #[error("it needs {requested}, and {free} of {allocatable} are not reserved by other replicas")]
     Reserved {
-        wanted: Bytes,
+        requested: Bytes,
         free: Bytes,
         allocatable: Bytes,
     },
-    #[error("it needs {wanted}, and other programs leave {free} free right now")]
-    NotFreeNow { wanted: Bytes, free: Bytes },
+    #[error("it needs {requested}, and only {free} are available now because other programs use the rest")]
+    NotFreeNow { requested: Bytes, free: Bytes },
 }
 
 impl MemoryRefusal {
@@ -301,36 +296,39 @@ impl MemoryRefusal {
     }
 }
 
-/// Whether `wanted` fits beside what is held: against the node's limit, and against what is really
-/// free once every replica has grown to its reservation.
+/// Checks whether `requested` fits in addition to the memory of the other replicas: against the limit
+/// of the node, and against the available memory after every replica has reached its reservation.
 pub fn admit(
     node: NodeMemory,
     held: impl IntoIterator<Item = Held>,
-    wanted: Bytes,
+    requested: Bytes,
 ) -> Result<(), MemoryRefusal> {
-    let (mut reserved, mut still_to_come) = (Bytes::ZERO, Bytes::ZERO);
-    for one in held {
-        reserved += one.reserved;
-        still_to_come += one.reserved - one.resident;
+    let (mut reserved, mut pending) = (Bytes::ZERO, Bytes::ZERO);
+    for replica in held {
+        reserved += replica.reserved;
+        pending += replica.reserved - replica.resident;
     }
     let NodeMemory {
         allocatable,
         available,
     } = node;
-    if wanted > allocatable {
-        return Err(MemoryRefusal::NeverFits { wanted, allocatable });
+    if requested > allocatable {
+        return Err(MemoryRefusal::NeverFits {
+            requested,
+            allocatable,
+        });
     }
     let free = allocatable - reserved;
-    if wanted > free {
+    if requested > free {
         return Err(MemoryRefusal::Reserved {
-            wanted,
+            requested,
             free,
             allocatable,
         });
     }
-    let free = available - still_to_come;
-    if wanted > free {
-        return Err(MemoryRefusal::NotFreeNow { wanted, free });
+    let free = available - pending;
+    if requested > free {
+        return Err(MemoryRefusal::NotFreeNow { requested, free });
     }
     Ok(())
 }
@@ -344,10 +342,10 @@ mod tests {
     use rooflet_model::weights::Weights;
 
     proptest! {
-        /// Whatever the engine reads at a time, no step of a context has more scores than were
-        /// counted.
+        /// For every chunk that the engine processes, a step has no more scores than the
+        /// reservation includes.
         #[test]
-        fn scores_are_counted(
+        fn reservation_covers_the_scores_of_every_chunk(
             heads in 1..200_u32, context in 1..2_000_000_u32, step in 1..2049_u64, keys in 1..2_000_000_u64,
             window in proptest::option::of(1..5000_u32),
         ) {
@@ -366,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_count_where_no_kernel_fuses_them() {
+    fn scores_need_memory_without_a_fused_kernel() {
         let of = |head_dim: u32, bits: u32| {
             let mut model = ServedModel::of_size(Bytes::ZERO, 4);
             model.cost.dimensions.layers[0].attention = Attention::Grouped {
@@ -387,7 +385,7 @@ mod tests {
         assert_eq!(of(128, 8), Bytes(SCORES_BYTES));
     }
 
-    /// Qwen3-8B at 4 bits, group 64: 36 layers, 8 KV heads of 128, half precision.
+    /// Qwen3-8B in 4 bits with groups of 64: 36 layers, 8 KV heads of 128, half precision.
     fn qwen3_8b() -> ServedModel {
         let shapes = r#"{"qwen3-8b": {"L": 36, "V": 151936, "d": 4096, "ff": 12288, "hd": 128, "mats": 3, "nh": 32, "nkv": 8, "tied": 0}}"#;
         let dimensions = ShapeFile::parse(shapes).unwrap().dimensions("qwen3-8b").unwrap();
@@ -403,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_is_the_sum_of_its_parts() {
+    fn reservation_is_the_sum_of_its_parts() {
         let demand = Demand {
             context_tokens: 16_384,
             max_concurrency: 4,
@@ -422,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_there_in_whole_steps() {
+    fn cache_grows_in_whole_steps() {
         let of = |tokens| cache_bytes(&qwen3_8b().cost.dimensions, tokens, KvBits::HALF);
         assert_eq!(of(0), Bytes::ZERO);
         assert_eq!(of(1), Bytes(147_456 * 256));
@@ -432,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_a_step_of_room() {
+    fn window_is_rounded_up_by_a_step() {
         let mut dimensions = qwen3_8b().cost.dimensions;
         for layer in &mut dimensions.layers {
             if let Attention::Grouped { window, .. } = &mut layer.attention {
@@ -445,20 +443,20 @@ mod tests {
     }
 
     #[test]
-    fn without_a_gpu_limit_the_lowest_seen_share_counts() {
-        // Metal's limit on a 64 GB machine is 81 % of it; 5 % of that stay free.
+    fn uses_the_lowest_observed_share_without_a_gpu_limit() {
+        // Metal's limit of a 64 GB machine is 81 % of its memory, of which 5 % stay free.
         assert_eq!(allocatable(Bytes(64_000), Some(Bytes(51_840))), Bytes(49_248));
         assert_eq!(allocatable(Bytes::gib(16), None), Bytes(10_771_777_977));
         assert!(allocatable(Bytes::gib(32), None) > Bytes::gib(22));
         assert_eq!(
             allocatable(Bytes(1000), Some(Bytes(5000))),
             Bytes(950),
-            "never more than there is"
+            "at most the total memory"
         );
     }
 
     #[test]
-    fn memory_that_is_promised_but_not_taken_yet_is_not_free() {
+    fn reserved_memory_that_is_not_used_yet_is_not_free() {
         let node = NodeMemory {
             allocatable: Bytes(100),
             available: Bytes(60),
@@ -471,7 +469,7 @@ mod tests {
         assert_eq!(
             admit(node, [loading], Bytes(31)),
             Err(MemoryRefusal::NotFreeNow {
-                wanted: Bytes(31),
+                requested: Bytes(31),
                 free: Bytes(30)
             })
         );
@@ -487,24 +485,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_admitted_one_by_one_fits_together(
+        fn replicas_admitted_one_by_one_fit_together(
             allocatable in 0u64..1000,
-            wishes in proptest::collection::vec((0u64..400, 0u64..400), 0..20),
+            requests in proptest::collection::vec((0u64..400, 0u64..400), 0..20),
         ) {
             let mut held: Vec<Held> = Vec::new();
-            for (wanted, resident) in wishes {
-                let resident = resident.min(wanted);
-                let taken: u64 = held.iter().map(|held| held.resident.0).sum();
-                let node = NodeMemory { allocatable: Bytes(allocatable), available: Bytes(1000 - taken.min(1000)) };
-                if admit(node, held.iter().copied(), Bytes(wanted)).is_ok() {
-                    held.push(Held { reserved: Bytes(wanted), resident: Bytes(resident) });
+            for (requested, resident) in requests {
+                let resident = resident.min(requested);
+                let used: u64 = held.iter().map(|held| held.resident.0).sum();
+                let node = NodeMemory { allocatable: Bytes(allocatable), available: Bytes(1000 - used.min(1000)) };
+                if admit(node, held.iter().copied(), Bytes(requested)).is_ok() {
+                    held.push(Held { reserved: Bytes(requested), resident: Bytes(resident) });
                 }
             }
             prop_assert!(held.iter().map(|held| held.reserved.0).sum::<u64>() <= allocatable);
         }
 
         #[test]
-        fn the_longest_context_fits_and_one_token_more_does_not(
+        fn longest_context_fits_and_one_more_token_does_not(
             concurrency in 1u32..64, budget_gib in 1u64..200, longest in 1u32..1_000_000,
         ) {
             let model = qwen3_8b();
@@ -512,7 +510,7 @@ mod tests {
             let total = |context_tokens| {
                 Reservation::new(&model, Demand { context_tokens, max_concurrency: concurrency }).total()
             };
-            match last_that(1, longest, |tokens| total(tokens) <= budget) {
+            match largest_where(1, longest, |tokens| total(tokens) <= budget) {
                 Some(tokens) => {
                     prop_assert!(total(tokens) <= budget);
                     prop_assert!(tokens == longest || total(tokens + 1) > budget);

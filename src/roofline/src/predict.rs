@@ -1,8 +1,7 @@
-//! How fast a model decodes and prefills on a machine, from first principles and a few fitted
-//! parameters. Pure.
+//! Predicted decode and prefill speed of a model on a machine, from a physical model with a few
+//! fitted parameters.
 //!
-//! Every figure is an interval: a tenth of cases lies below `p10`, half below `p50`, nine tenths
-//! below `p90`.
+//! Every figure is an interval: 10 % of cases lie below `p10`, half below `p50`, 90 % below `p90`.
 
 mod build;
 pub mod calibration;
@@ -24,17 +23,17 @@ pub use rooflet_model::cost::ModelCost;
 pub use rooflet_model::engine::Engine;
 use rooflet_model::kv_cache::KvBits;
 
-/// What is known of the machine's speed.
+/// Known speed of a machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Hardware {
-    /// Its chip, by the data sheet.
+    /// Chip by its data sheet.
     Chip(&'static ChipVariant),
-    /// What a probe measured, whatever the chip is.
+    /// Figures of a probe, independent of the chip.
     Measured(MeasuredMachine),
 }
 
 impl Hardware {
-    /// The chip whose data sheet is used.
+    /// Returns the chip whose data sheet is used.
     pub fn chip(&self) -> Option<&'static ChipVariant> {
         match self {
             Self::Chip(chip) => Some(chip),
@@ -42,8 +41,8 @@ impl Hardware {
         }
     }
 
-    /// What heat leaves of the speed, where that was measured: predictions are then of the hot
-    /// chip.
+    /// Returns the share of the speed that the hot chip sustains, if measured. Predictions then
+    /// apply to the hot chip.
     pub fn sustained(self) -> Option<f64> {
         match self {
             Self::Chip(_) => None,
@@ -51,34 +50,34 @@ impl Hardware {
         }
     }
 
-    /// How much faster than predicted it is while it is cold, as a logarithm.
+    /// Returns the logarithm of cold over predicted speed.
     fn faster_when_cold(self) -> f64 {
         self.sustained().map_or(0.0, |kept| -kept.ln())
     }
 }
 
-/// What is asked of the model.
+/// Workload of a model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Workload {
-    /// Sequences decoded together.
+    /// Number of sequences in the batch.
     pub batch: u32,
-    /// Tokens in each sequence's cache while it decodes.
+    /// Tokens in the cache of each sequence during decode.
     pub context_tokens: u32,
-    /// Tokens of a prompt, those in the prefix cache included.
+    /// Tokens of a prompt, including cached tokens.
     pub prompt_tokens: u32,
-    /// Of them, those whose keys and values are cached.
+    /// Tokens of the prompt with cached keys and values.
     pub cached_tokens: u32,
     pub kv_bits: KvBits,
 }
 
-/// Where a figure comes from, the best first.
+/// Origin of a figure, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Basis {
-    /// From what was measured on this very machine.
+    /// Measured on this machine.
     Measured,
-    /// From a data sheet, corrected by runs on this machine.
+    /// Data sheet, corrected by runs on this machine.
     Calibrated,
-    /// From a data sheet.
+    /// Data sheet.
     Nominal,
 }
 
@@ -91,7 +90,7 @@ impl Basis {
         }
     }
 
-    /// Of a figure that runs on this machine have corrected.
+    /// Returns the basis after a correction by runs on this machine.
     pub fn corrected(self) -> Self {
         match self {
             Self::Measured => Self::Measured,
@@ -100,20 +99,20 @@ impl Basis {
     }
 }
 
-/// What a figure would have to be about to become better.
+/// Resource that limits a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Constraint {
     Bandwidth,
     Compute,
-    /// Launching kernels; it rules for models below a billion parameters.
+    /// Kernel launches, which dominate below a billion parameters.
     Overhead,
-    /// What other replicas and programs leave.
+    /// Memory that other replicas and programs leave available.
     Memory,
-    /// What the GPU may ever use of the memory.
+    /// Maximum memory of the GPU.
     WorkingSet,
-    /// What replicas may store.
+    /// Disk space for replicas.
     Disk,
-    /// A rule, not a quantity.
+    /// Rule instead of a resource.
     Policy,
 }
 
@@ -131,7 +130,7 @@ impl Constraint {
     }
 }
 
-/// A figure with its spread.
+/// Figure with its spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     pub p10: f64,
@@ -140,7 +139,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Around `p50`, with these relative distances to both sides, in the logarithm.
+    /// Creates an interval around `p50` with these logarithmic distances to both sides.
     pub fn around(p50: f64, log_below: f64, log_above: f64) -> Self {
         Self {
             p10: p50 * (-log_below.abs()).exp(),
@@ -149,7 +148,7 @@ impl Interval {
         }
     }
 
-    /// Every value times `factor`, which is positive.
+    /// Multiplies every value by a positive `factor`.
     pub fn scale(self, factor: f64) -> Self {
         Self {
             p10: self.p10 * factor,
@@ -158,7 +157,7 @@ impl Interval {
         }
     }
 
-    /// With an independent uncertainty beside its own; its half-width is a logarithm.
+    /// Adds an independent uncertainty with this half-width, as a logarithm.
     pub(crate) fn widened(self, log: f64) -> Self {
         let distance = |value: f64| (value / self.p50).ln().abs();
         Self::around(
@@ -168,7 +167,7 @@ impl Interval {
         )
     }
 
-    /// Of one after the other, where both are slow on the same occasions: never too narrow.
+    /// Adds two times that are slow under the same conditions. The result is never too narrow.
     pub fn then(self, next: Self) -> Self {
         Self {
             p10: self.p10 + next.p10,
@@ -177,7 +176,8 @@ impl Interval {
         }
     }
 
-    /// `1/value`: a time of a rate. The slowest rate is the longest time.
+    /// Returns `1/value`, which converts between rates and times. The slowest rate is the longest
+    /// time.
     pub fn recip(self) -> Self {
         Self {
             p10: self.p90.recip(),
@@ -187,7 +187,7 @@ impl Interval {
     }
 }
 
-/// Everything that is predicted of one model, machine and workload.
+/// Prediction for one model, machine and workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
     pub decode: DecodePrediction,
@@ -209,7 +209,7 @@ impl Prediction {
         }
     }
 
-    /// With what runs on the machine have taught about models stored like this one.
+    /// Applies the calibration for models with the same weight bits.
     pub fn calibrated(mut self, model: &ModelCost, calibrations: &[Calibration]) -> Self {
         let Some(calibration) = Calibration::of(calibrations, model) else {
             return self;

@@ -1,6 +1,5 @@
-//! The rules by which a probe's samples become figures: what is said of a spread, when it is too
-//! wide, how long it is good for, and whether a bandwidth can be that of the chip. Pure;
-//! `mlx::probe` takes the samples.
+//! Evaluation of a probe's samples: spread, steadiness, expiry, and plausibility of a bandwidth.
+//! `mlx::probe` measures the samples.
 
 use std::time::Duration;
 
@@ -8,22 +7,21 @@ use rooflet_api::v1alpha1::{Figure, Plausibility, PlausibilityVerdict, Spread};
 use rooflet_base::quantile::{quantile, sorted};
 use rooflet_base::units::BytesPerSecond;
 
-/// A measured figure is good for a week; the driver, the system or the cooling may have changed
-/// since.
+/// Lifetime of a measured figure. The driver, the system or the cooling may change afterwards.
 pub const PROBE_FRESH_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A machine is loaded for so long at most to see what heat leaves of its speed.
+/// Maximum time of load for the measurement of sustained speed.
 pub const MAX_SUSTAINED_SECONDS: u64 = 3600;
 
-/// (p90 - p10) / median above this means that something else was using the machine.
+/// Maximum (p90 - p10) / median. A larger value means that another program used the machine.
 const MAX_UNSTEADINESS: f64 = 0.05;
 
-/// Measured / data sheet of bare machines that nothing disturbs, with room around what published
-/// reads show: M5 0.77, M4 Pro 0.93, M3 Max 0.965. Below are contention, another bin or a power
-/// mode, above a cache hit or the wrong data sheet.
+/// Plausible ratio of measured to nominal bandwidth of undisturbed machines, with a margin around
+/// published reads: M5 0.77, M4 Pro 0.93, M3 Max 0.965. Lower values indicate contention, another
+/// bin or a power mode; higher values indicate a cache hit or the wrong data sheet.
 const PLAUSIBLE_SHARES: std::ops::RangeInclusive<f64> = 0.70..=0.98;
 
-/// Sums up samples, of which there is at least one.
+/// Returns the percentiles of samples, of which there is at least one.
 pub fn spread(samples: Vec<f64>) -> Spread {
     let samples = sorted(samples);
     let at = |share| quantile(&samples, share).expect("at least one sample");
@@ -37,13 +35,12 @@ pub fn spread(samples: Vec<f64>) -> Spread {
     }
 }
 
-/// Width of a spread, relative to its median.
+/// Returns the width of a spread relative to its median.
 pub fn unsteadiness(spread: &Spread) -> f64 {
     (spread.p90 - spread.p10) / spread.median
 }
 
-/// `amount` per unit of time, where `seconds` is what it took. Slow samples are low rates: the
-/// percentiles change places.
+/// Returns `amount` per second. Slow samples are low rates, so p10 and p90 are exchanged.
 pub fn rate(amount: f64, seconds: &Spread) -> Spread {
     Spread {
         median: amount / seconds.median,
@@ -53,7 +50,7 @@ pub fn rate(amount: f64, seconds: &Spread) -> Spread {
     }
 }
 
-/// A rate in bytes over `buffers` of `buffer_bytes` each.
+/// Returns the figure of a rate in bytes per second over `buffers` of `buffer_bytes` each.
 pub fn figure(rate: &Spread, buffer_bytes: usize, buffers: usize) -> Figure {
     Figure {
         median_bytes_per_second: rate.median,
@@ -66,16 +63,16 @@ pub fn figure(rate: &Spread, buffer_bytes: usize, buffers: usize) -> Figure {
     }
 }
 
-/// What a measured read bandwidth is compared with.
+/// Reference for a measured read bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DataSheet<'a> {
     Bandwidth(BytesPerSecond),
-    /// There is none, and why.
+    /// Reason why there is no data sheet.
     Missing(&'a str),
 }
 
-/// Whether the read bandwidth can be that of the chip. Reads are compared, not the quantised
-/// kernel: on a slow engine that one may be far below the memory's limit with nothing wrong.
+/// Compares the read bandwidth with the data sheet. Reads are compared and not the quantised
+/// kernel, because a slow engine may be far below the limit of the memory without a fault.
 pub fn plausibility(read: BytesPerSecond, sheet: DataSheet<'_>) -> Plausibility {
     let spec = match sheet {
         DataSheet::Bandwidth(spec) => spec,
@@ -92,14 +89,13 @@ pub fn plausibility(read: BytesPerSecond, sheet: DataSheet<'_>) -> Plausibility 
     let shown = format!("{read} read is {:.0} % of the data sheet's {spec}", share * 100.0);
     let (verdict, message) = if share > high {
         let why = if share > 1.0 {
-            "more than the memory can give: a cache answered, or the chip is another one"
+            "more than the memory's maximum: a cache served the reads, or the chip is not the one of the data sheet"
         } else {
-            "closer to the limit than real memory comes: part of it came from a cache, or the chip is another one"
+            "closer to the maximum than real memory: a cache served part of the reads, or the chip is not the one of the data sheet"
         };
         (PlausibilityVerdict::TooHigh, format!("{shown}: {why}"))
     } else if share < low {
-        let why =
-            "other programs use the memory, or it is a smaller version of the chip, or power is being saved";
+        let why = "other programs use the memory, the chip is a smaller version, or the machine saves power";
         (PlausibilityVerdict::TooLow, format!("{shown}: {why}"))
     } else {
         (PlausibilityVerdict::Plausible, shown)
@@ -118,8 +114,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_five_percent_is_unsteady() {
-        // p10 = 1 - w/2 and p90 = 1 + w/2 of eleven samples are the second and the tenth.
+    fn spread_above_five_percent_is_unsteady() {
+        // p10 = 1 - w/2 and p90 = 1 + w/2 are the second and the tenth of eleven samples.
         let with_width = |width: f64| {
             let mut samples = vec![1.0; 7];
             samples.extend([1.0 - width / 2.0; 2]);
@@ -132,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_sample_is_a_low_rate() {
+    fn slow_samples_are_low_rates() {
         let rate = rate(12.0, &spread(vec![2.0, 3.0, 4.0]));
         assert_eq!(rate.median, 4.0);
         assert!(rate.p10 < rate.median && rate.median < rate.p90, "{rate:?}");
@@ -148,10 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bins_caches_and_contention_are_named() {
+    fn messages_name_wrong_bins_caches_and_contention() {
         let judge =
             |read, spec| plausibility(BytesPerSecond(read), DataSheet::Bandwidth(BytesPerSecond(spec)));
-        // An M4 Max of 32 cores taken for one of 40, and the other way round.
+        // An M4 Max with 32 cores compared with the bin of 40 cores, and vice versa.
         let low = judge(370e9, 546e9);
         assert_eq!(low.verdict, PlausibilityVerdict::TooLow);
         assert!(

@@ -1,12 +1,12 @@
-//! Models and machines as objects of the API publish them, and back: what an agent says of its node
-//! is what the scheduler computes with.
+//! Conversion between API objects and the types of the performance model. The scheduler computes
+//! with the figures that an agent publishes.
 
 mod model;
 
-use crate::admission::{Ask, FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
+use crate::admission::{AdmissionRequest, FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
 use crate::chip;
 use crate::disk::DiskDemand;
-use crate::memory::{Demand, Reservation, ServedModel, last_that};
+use crate::memory::{Demand, Reservation, ServedModel, largest_where};
 use crate::predict::calibration::Calibration;
 use crate::predict::{Engine, Hardware, Interval, MeasuredMachine, Parameters};
 use rooflet_api::conditions::{PROBE_EXPIRED, condition_type};
@@ -15,19 +15,19 @@ use rooflet_api::v1alpha1::{FleetNodeStatus, ObjectivesSpec, PlausibilityVerdict
 use rooflet_base::quantity;
 use rooflet_base::units::Bytes;
 
-/// What the speed of a node's models can be predicted from; `None` where nothing was measured and
-/// its chip is not in the catalogue. Figures of a probe that has expired are less sure.
+/// Returns the basis for predicting the speed of a node's models. `None` if nothing is measured and
+/// the chip is not in the catalogue. An expired probe widens the intervals.
 pub fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
     let expired = status
         .conditions
         .iter()
-        .any(|one| one.type_ == condition_type::PROBE_FRESH && one.reason == PROBE_EXPIRED);
+        .any(|condition| condition.type_ == condition_type::PROBE_FRESH && condition.reason == PROBE_EXPIRED);
     let memory = quantity::parse_bytes(&status.capacity.memory).ok();
     hardware_of(&status.chip, memory, status.probe.as_ref(), expired)
 }
 
-/// Bytes per second that the machine's disk was measured to read. What memory may have answered is
-/// no figure of the disk.
+/// Returns the measured read speed of the machine's disk in bytes per second. A measurement that
+/// the page cache may have served is ignored.
 pub fn disk_read(measured: &api::Measurements) -> Option<Interval> {
     let disk = measured.disk_read.as_ref().filter(|disk| disk.past_cache)?;
     let figure = &disk.figure;
@@ -38,7 +38,7 @@ pub fn disk_read(measured: &api::Measurements) -> Option<Interval> {
     })
 }
 
-/// [`hardware`] of a node that has not published its status.
+/// Like [`hardware`], for a node without a published status.
 pub fn hardware_of(
     chip: &api::Chip,
     memory: Option<Bytes>,
@@ -55,10 +55,11 @@ pub fn hardware_of(
         .map(Hardware::Chip)
 }
 
-/// What a probe measured. Where that is too slow for the chip, something else used the machine, or
-/// uses it all the time: it is believed, with a wider interval, since the data sheet would promise
-/// more than was ever seen. Faster than the data sheet no chip is: then the figures are not the
-/// memory's.
+/// Returns the figures of a probe.
+///
+/// If the figures are too slow for the chip, another program used the machine. They apply with a
+/// wider interval, because the data sheet would predict more than was observed. Figures above the
+/// data sheet are not those of the memory and are ignored.
 fn measured(probe: &api::Probe) -> Option<MeasuredMachine> {
     let verdict = probe
         .plausibility
@@ -79,7 +80,7 @@ impl From<&ObjectivesSpec> for Objectives {
             decode: spec.decode_tokens_per_second,
             first_token: spec.time_to_first_token.as_ref().and_then(|objective| {
                 Some(FirstTokenObjective {
-                    // The schema lets only durations through.
+                    // The schema accepts only durations.
                     max_seconds: quantity::parse_duration(&objective.max)?.as_secs_f64(),
                     prompt_tokens: objective.at_prompt_tokens,
                 })
@@ -88,9 +89,9 @@ impl From<&ObjectivesSpec> for Objectives {
     }
 }
 
-/// For `ModelReplica.status.admission`. `model_tokens`: the context that the model was made for.
+/// Returns `ModelReplica.status.admission`. `model_tokens` is the context length of the model.
 pub fn admission_status(
-    ask: &Ask<'_>,
+    request: &AdmissionRequest<'_>,
     model_tokens: u32,
     verdict: &Verdict,
     suggestions: &[Suggestion],
@@ -109,14 +110,14 @@ pub fn admission_status(
         admitted: verdict.admitted(),
         binding: verdict.binding().map(|binding| binding.as_str().to_owned()),
         context: Some(api::ContextWorking {
-            asked_tokens: ask.demand.context_tokens,
+            asked_tokens: request.demand.context_tokens,
             model_tokens,
-            fits_tokens: last_that(1, model_tokens, |context_tokens| {
+            fits_tokens: largest_where(1, model_tokens, |context_tokens| {
                 let demand = Demand {
                     context_tokens,
-                    ..ask.demand
+                    ..request.demand
                 };
-                Reservation::new(ask.model, demand).total() <= *free
+                Reservation::new(request.model, demand).total() <= *free
             }),
         }),
         memory: api::MemoryWorking {
@@ -127,9 +128,9 @@ pub fn admission_status(
             limit_bytes: limit.0,
             free_bytes: free.0,
         },
-        disk: (ask.disk.total() > Bytes::ZERO).then(|| api::DiskWorking {
-            required_bytes: ask.disk.total().0,
-            download_bytes: Some(ask.disk.download.0).filter(|bytes| *bytes > 0),
+        disk: (request.disk.total() > Bytes::ZERO).then(|| api::DiskWorking {
+            required_bytes: request.disk.total().0,
+            download_bytes: Some(request.disk.download.0).filter(|bytes| *bytes > 0),
             limit_bytes: disk.map(|disk| disk.limit.0),
             free_bytes: disk.map(|disk| disk.free.0),
         }),
@@ -153,19 +154,19 @@ fn speed_working(speed: &Speed) -> api::SpeedWorking {
     }
 }
 
-/// How real requests used a replica.
+/// Load of a replica by real requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// Decoded at the same time, on average.
+    /// Average number of concurrently decoded sequences.
     pub streams: f64,
-    /// In the prompt of each, median.
+    /// Median number of prompt tokens.
     pub prompt_tokens: f64,
-    /// In the cache of each, on average.
+    /// Average number of cached tokens per sequence.
     pub context_tokens: f64,
 }
 
 impl Load {
-    /// One request at a time, with prompts of this length.
+    /// Returns the load of one request at a time with a prompt of this length.
     pub fn of_prompt(tokens: f64) -> Self {
         Self {
             streams: 1.0,
@@ -179,9 +180,10 @@ impl Load {
     }
 }
 
-/// Speed of requests that use a replica so, with the chip to themselves, before any calibration.
-pub fn speed_under(load: Load, hardware: Hardware, model: &ServedModel) -> Speed {
-    let ask = Ask {
+/// Returns the predicted speed of requests under this load on an otherwise idle chip, without
+/// calibration.
+pub fn speed_under_load(load: Load, hardware: Hardware, model: &ServedModel) -> Speed {
+    let request = AdmissionRequest {
         model,
         engine: Engine::Mlx,
         demand: Demand {
@@ -191,17 +193,17 @@ pub fn speed_under(load: Load, hardware: Hardware, model: &ServedModel) -> Speed
         disk: DiskDemand::default(),
         objectives: Objectives {
             decode: None,
-            // Of the prompts that came; the bound itself is not looked at.
+            // Length of the measured prompts. The bound is not used.
             first_token: Some(FirstTokenObjective {
                 max_seconds: f64::INFINITY,
                 prompt_tokens: Some(load.prompt_tokens.round().max(1.0) as u32),
             }),
         },
     };
-    Speed::new(&ask, hardware, Parameters::built_in())
+    Speed::new(&request, hardware, Parameters::built_in())
 }
 
-/// What measured requests are held against, for `ModelReplica.status.measured`.
+/// Returns the prediction beside measured requests in `ModelReplica.status.measured`.
 pub fn predicted_speed(load: Load, speed: &Speed) -> api::PredictedSpeed {
     api::PredictedSpeed {
         tokens_per_second: percentiles(speed.decode),
@@ -213,7 +215,7 @@ pub fn predicted_speed(load: Load, speed: &Speed) -> api::PredictedSpeed {
     }
 }
 
-/// What measured prompts are held against, for `ModelReplica.status.measured`.
+/// Returns the prediction beside measured prompts in `ModelReplica.status.measured`.
 pub fn predicted_prefill(prompt_tokens: f64, speed: &Speed) -> api::PredictedPrefill {
     api::PredictedPrefill {
         seconds: percentiles(speed.first_token),
@@ -222,7 +224,7 @@ pub fn predicted_prefill(prompt_tokens: f64, speed: &Speed) -> api::PredictedPre
     }
 }
 
-/// For `FleetNode.status.calibrations`.
+/// Returns an entry of `FleetNode.status.calibrations`.
 pub fn publish_calibration(calibration: &Calibration) -> api::Calibration {
     api::Calibration {
         weight_bits: calibration.weight_bits,
@@ -242,12 +244,16 @@ pub fn publish_calibration(calibration: &Calibration) -> api::Calibration {
 }
 
 impl From<&api::Calibration> for Calibration {
-    fn from(one: &api::Calibration) -> Self {
-        Self::published(one.weight_bits, &one.log_time_ratios, &one.log_first_token_ratios)
+    fn from(calibration: &api::Calibration) -> Self {
+        Self::published(
+            calibration.weight_bits,
+            &calibration.log_time_ratios,
+            &calibration.log_first_token_ratios,
+        )
     }
 }
 
-/// What a node publishes of its runs.
+/// Returns the published calibrations of a node.
 pub fn calibrations(status: &FleetNodeStatus) -> Vec<Calibration> {
     status.calibrations.iter().map(Calibration::from).collect()
 }
@@ -264,7 +270,8 @@ fn four_places(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-/// More digits would pretend, and change with every probe.
+/// Rounds to three significant digits. More digits would be false precision and change with every
+/// probe.
 fn three_digits(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -284,7 +291,7 @@ mod tests {
     use rooflet_model::shapes::ShapeFile;
     use rooflet_model::weights::{WeightFormat, Weights};
 
-    /// One of each kind of layer: hybrid attention with experts, latent attention, sliding windows.
+    /// Every kind of layer: hybrid attention with experts, latent attention, sliding windows.
     const SHAPES: &str = r#"{
         "hybrid": {"E": 256, "L": 8, "V": 1000, "d": 64, "eff": 32, "hd": 16, "k": 8, "lin": {"every": 4, "kd": 8, "kh": 2, "vd": 8, "vh": 4}, "mats": 3, "nh": 4, "nkv": 2, "qgate": 1, "sff": 32, "tied": 0},
         "latent": {"E": 8, "L": 3, "V": 1000, "d": 64, "dense_first": 1, "dff": 99, "eff": 14, "hd": 24, "k": 2, "mats": 3, "mla": {"kv": 32, "nope": 16, "q": 12, "rope": 8, "v": 16}, "nh": 4, "nkv": 4, "tied": 0},
@@ -292,7 +299,7 @@ mod tests {
     }"#;
 
     #[test]
-    fn an_expired_probe_is_believed_less() {
+    fn expired_probe_widens_the_interval() {
         let mut status = FleetNodeStatus::default();
         status.chip.development = true;
         let mut probe = api::Probe::default();
@@ -311,7 +318,8 @@ mod tests {
             prompt_tokens: 10.0,
             context_tokens: 100.0,
         };
-        let decode = |status: &FleetNodeStatus| speed_under(load, hardware(status).unwrap(), &model).decode;
+        let decode =
+            |status: &FleetNodeStatus| speed_under_load(load, hardware(status).unwrap(), &model).decode;
         let fresh = decode(&status);
         let mut expire = |reason: &str| {
             status.conditions = serde_json::from_value(serde_json::json!([{
@@ -328,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_probe_and_the_data_sheet_the_slower_counts() {
+    fn uses_the_slower_of_probe_and_data_sheet() {
         let chip = api::Chip {
             name: "Apple M4 Pro".to_owned(),
             gpu_cores: Some(20),
@@ -354,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_what_is_computed_with() {
+    fn published_model_round_trips() {
         let shapes = ShapeFile::parse(SHAPES).unwrap();
         for (name, format) in [
             ("hybrid", WeightFormat::Affine { bits: 4, group: 64 }),
@@ -370,7 +378,7 @@ mod tests {
             let published = model(dimensions.clone()).publish("m".to_owned(), "a".to_owned(), 4096);
             let text = serde_json::to_string(&published).unwrap();
             let back = ServedModel::published(&serde_json::from_str(&text).unwrap()).unwrap();
-            // The order of layers does not matter and is not kept.
+            // The order of layers is not published.
             let key = |layer: &Layer| format!("{layer:?}");
             dimensions.layers.sort_by_key(key);
             let mut found = back.cost.dimensions.clone();
@@ -381,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_counted_before_they_are_made() {
+    fn rejects_too_many_layers_before_allocating_them() {
         let of = |counts: &[u32]| {
             let group = |count: &u32| api::LayerGroup {
                 count: *count,

@@ -1,5 +1,5 @@
-//! Whether a model fits a machine, how fast it would be there, and the smallest change that would
-//! make it fit. Pure: `rooflet fit` asks for one machine or for every chip there is.
+//! Fit of a model on a machine: memory, speed, and the smallest changes that would make it fit.
+//! `rooflet fit` evaluates one machine or every chip.
 
 mod advice;
 
@@ -7,50 +7,49 @@ pub use self::advice::Suggestion;
 use crate::chip::ChipVariant;
 use crate::kv_quantisation::{KvQuantisation, KvQuantisationError, UNQUANTISED_BITS};
 use crate::loading::Disk;
-use crate::memory::{RUNTIME_OVERHEAD, activation_bytes, allocatable, cache_bytes, last_that};
+use crate::memory::{RUNTIME_OVERHEAD, activation_bytes, allocatable, cache_bytes, largest_where};
 use crate::predict::calibration::Calibration;
 use crate::predict::{Basis, Engine, Hardware, Interval, Parameters, Prediction, Workload};
 use rooflet_base::units::Bytes;
 use rooflet_model::facts::{ModelFacts, WeightsSource};
 use rooflet_model::kv_cache::KvBits;
 
-/// The most streams that are looked for.
-const MOST_STREAMS: u32 = 1024;
+/// Maximum number of streams that the search considers.
+const MAX_STREAMS: u32 = 1024;
 
-/// How the model is to be served.
+/// Serving parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Service {
     pub engine: Engine,
     pub context_tokens: u32,
     pub concurrency: u32,
     pub prompt_tokens: u32,
-    /// Of a prompt whose beginning was asked before, the tokens whose keys and values are kept;
-    /// below `prompt_tokens`.
+    /// Cached tokens of a prompt with a known prefix; below `prompt_tokens`.
     pub cached_tokens: u32,
     pub kv_bits: u32,
 }
 
-/// What is to hold and run it.
+/// Machine that is evaluated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
     pub name: String,
     pub memory: Bytes,
-    /// What models may use of it.
+    /// Memory that models may use.
     pub limit: Bytes,
-    /// Whether the machine was asked for its limit.
+    /// Basis of `limit`: reported by the machine or nominal.
     pub limit_basis: Basis,
-    /// `None`: nobody can tell how fast it is.
+    /// `None` if the speed is unknown.
     pub hardware: Option<Hardware>,
-    /// Its engine computes in 32 bits, as MLX does on a CPU, and holds every float so.
+    /// The engine computes in 32 bits, as MLX does on a CPU, and stores every float in 32 bits.
     pub in_float32: bool,
-    /// What its own runs have taught.
+    /// Calibrations by runs on this machine.
     pub calibrations: Vec<Calibration>,
-    /// Bytes per second that its disk was measured to read.
+    /// Measured read speed of the disk in bytes per second.
     pub disk_read: Option<Interval>,
 }
 
 impl Machine {
-    /// A chip of the catalogue with this much memory.
+    /// Returns a machine with a chip of the catalogue and this much memory.
     pub fn of_chip(chip: &'static ChipVariant, memory: Bytes) -> Self {
         Self {
             name: chip.name.clone(),
@@ -65,25 +64,24 @@ impl Machine {
     }
 }
 
-/// Times to the first token of other beginnings than an engine that idles and knows nothing of the
-/// prompt.
+/// Times to the first token under other conditions than an idle engine without cached prefix.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OtherFirstTokens {
-    /// The beginning of the prompt is cached; `None` where nothing is said to be.
+pub struct FirstTokenVariants {
+    /// Time with a cached prefix. `None` if no cached tokens are specified.
     pub prefix_hit: Option<Interval>,
-    /// The weights are read from the disk first. Starting the process and its first kernels come on
-    /// top.
+    /// Time if the weights must first be read from disk. The start of the process and its first
+    /// kernels are not included.
     pub cold_load: Interval,
     pub cold_load_basis: Basis,
 }
 
-/// Memory that serving takes at most, by what it is for.
+/// Maximum memory of serving, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
     pub weights: Bytes,
-    /// Keys and values of all tokens. `None`: the model's family is not known.
+    /// Keys and values of all tokens. `None` if the family is unknown.
     pub kv: Option<Bytes>,
-    /// What the caches take that hold them, which grow in steps.
+    /// Memory of the caches, which grow in steps.
     pub kv_reserved: Option<Bytes>,
     pub activations: Bytes,
     pub runtime: Bytes,
@@ -95,16 +93,16 @@ impl MemoryNeed {
     }
 }
 
-/// Why it does not fit.
+/// Reason why the model does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
-    /// More than the machine has.
+    /// More than the memory of the machine.
     Memory,
-    /// More than models may use of it.
+    /// More than the memory that models may use.
     WorkingSet,
-    /// Longer than the model was made for.
+    /// The context is longer than that of the model.
     Context { longest: u32 },
-    /// Its caches cannot be computed.
+    /// The size of the caches is unknown.
     UnknownFamily,
 }
 
@@ -119,7 +117,7 @@ impl Obstacle {
     }
 }
 
-/// The answer for one machine.
+/// Result for one machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
     pub need: MemoryNeed,
@@ -128,14 +126,14 @@ pub struct Fit {
     pub memory_basis: Basis,
     pub limit: Bytes,
     pub obstacle: Option<Obstacle>,
-    /// Beside an obstacle of memory: the longest context that the model was made for, where more is
-    /// asked.
+    /// Context length of the model if a longer one is requested, in addition to an obstacle of
+    /// memory.
     pub too_long: Option<u32>,
-    /// `None`: the family or the machine's speed is not known.
+    /// `None` if the family or the speed of the machine is unknown.
     pub prediction: Option<Prediction>,
-    pub other_first_tokens: Option<OtherFirstTokens>,
-    /// The longest context at this concurrency, and the most streams at this context; `None` if
-    /// there is none.
+    pub first_token_variants: Option<FirstTokenVariants>,
+    /// Longest context at this concurrency, and maximum number of streams at this context. `None`
+    /// if there is none.
     pub max_context_tokens: Option<u32>,
     pub max_concurrency: Option<u32>,
     pub suggestions: Vec<Suggestion>,
@@ -152,10 +150,10 @@ impl Fit {
             },
             ..service
         };
-        let asked = Asked { facts, service };
-        let need = asked.need();
-        let obstacle = asked.obstacle(machine);
-        let fits = |service| Asked { facts, service }.fits(machine);
+        let query = FitQuery { facts, service };
+        let need = query.need();
+        let obstacle = query.obstacle(machine);
+        let fits = |service| FitQuery { facts, service }.fits(machine);
         let with_context = |context_tokens| Service {
             context_tokens,
             ..service
@@ -166,8 +164,8 @@ impl Fit {
         };
         let known = facts.dimensions.is_some();
         let longest = facts.max_context_tokens.unwrap_or(1 << 24);
-        let max_context_tokens = last_that(1, longest, |tokens| known && fits(with_context(tokens)));
-        let max_concurrency = last_that(1, MOST_STREAMS, |streams| known && fits(with_streams(streams)));
+        let max_context_tokens = largest_where(1, longest, |tokens| known && fits(with_context(tokens)));
+        let max_concurrency = largest_where(1, MAX_STREAMS, |streams| known && fits(with_streams(streams)));
         let cost = facts.cost();
         let predict = |workload: Workload| {
             let (hardware, cost) = machine.hardware.zip(cost.as_ref())?;
@@ -175,32 +173,32 @@ impl Fit {
             Some(prediction.calibrated(cost, &machine.calibrations))
         };
         let prediction = predict(service.workload());
-        let other_first_tokens = prediction.as_ref().map(|prediction| {
+        let first_token_variants = prediction.as_ref().map(|prediction| {
             let disk = Disk::new(machine.disk_read);
             let hit = Workload {
                 cached_tokens: service.cached_tokens,
                 ..service.workload()
             };
             let first_token = |prediction: &Prediction| prediction.prefill.first_token_seconds;
-            OtherFirstTokens {
+            FirstTokenVariants {
                 prefix_hit: predict(hit)
                     .filter(|_| service.cached_tokens > 0)
                     .map(|hit| first_token(&hit)),
                 cold_load: disk
                     .seconds(facts.weights.resident())
                     .then(first_token(prediction)),
-                // As good as the worse of both.
+                // The worse of both bases.
                 cold_load_basis: disk.basis.max(prediction.prefill.basis),
             }
         });
-        let too_long = asked
+        let too_long = query
             .beyond_context()
             .filter(|_| matches!(obstacle, Some(Obstacle::Memory | Obstacle::WorkingSet)));
         let suggestions = match obstacle {
             None | Some(Obstacle::UnknownFamily) => Vec::new(),
             Some(Obstacle::Context { longest }) => vec![Suggestion::ContextTokens(longest)],
             Some(Obstacle::Memory | Obstacle::WorkingSet) => {
-                asked.suggestions(machine, max_context_tokens, max_concurrency)
+                query.suggestions(machine, max_context_tokens, max_concurrency)
             }
         };
         let counted = matches!(facts.source, WeightsSource::Headers(_));
@@ -216,7 +214,7 @@ impl Fit {
             obstacle,
             too_long,
             prediction,
-            other_first_tokens,
+            first_token_variants,
             max_context_tokens,
             max_concurrency,
             suggestions,
@@ -227,7 +225,7 @@ impl Fit {
         self.obstacle.is_none()
     }
 
-    /// What rules: what stands in the way, else what the speed of decoding is bound by.
+    /// Returns the obstacle, or else the bound of decode speed.
     pub fn binding(&self) -> Option<&'static str> {
         match (self.obstacle, &self.prediction) {
             (Some(obstacle), _) => Some(obstacle.as_str()),
@@ -238,7 +236,8 @@ impl Fit {
 }
 
 impl Service {
-    /// Why the model's cache cannot have so few bits with this engine, as admission says it.
+    /// Returns why the model's cache cannot have these bits with this engine; the same text as in
+    /// admission.
     pub fn kv_problem(&self, facts: &ModelFacts) -> Option<KvQuantisationError> {
         let dimensions = facts.dimensions.as_ref()?;
         let quantised = self.kv_bits < UNQUANTISED_BITS && self.engine == Engine::Mlx;
@@ -257,12 +256,12 @@ impl Service {
 }
 
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct FitQuery<'a> {
     facts: &'a ModelFacts,
     service: Service,
 }
 
-impl Asked<'_> {
+impl FitQuery<'_> {
     fn need(&self) -> MemoryNeed {
         let Service {
             context_tokens,
@@ -298,7 +297,7 @@ impl Asked<'_> {
         }
     }
 
-    /// The longest context that the model was made for, where more is asked.
+    /// Returns the context length of the model if a longer one is requested.
     fn beyond_context(&self) -> Option<u32> {
         let longest = self.facts.max_context_tokens?;
         (self.service.context_tokens > longest).then_some(longest)
@@ -341,25 +340,25 @@ mod tests {
         Machine::of_chip(chip, Bytes::gib(gib))
     }
 
-    fn answer(facts: &ModelFacts, service: Service, machine: &Machine) -> Fit {
+    fn evaluate(facts: &ModelFacts, service: Service, machine: &Machine) -> Fit {
         Fit::new(facts, service, machine, Parameters::built_in())
     }
 
-    fn said(fit: &Fit) -> Vec<String> {
+    fn suggestions(fit: &Fit) -> Vec<String> {
         fit.suggestions.iter().map(ToString::to_string).collect()
     }
 
-    /// Windows, and so Gemma: the engine cannot quantise such caches, so nobody is told to.
+    /// The engine cannot quantise caches with windows (Gemma), so the suggestions exclude it.
     #[test]
-    fn a_cache_that_cannot_be_quantised_is_refused_and_not_suggested() {
+    fn never_suggests_quantisation_of_an_unsupported_cache() {
         let found = library::find("gemma3-12b-4bit", None).unwrap();
         let gemma = ModelFacts::of_shape(found.key, found.dimensions, found.format);
         let problem = |engine, kv_bits| {
-            let asked = Service {
+            let query = Service {
                 engine,
                 ..service(8192, 1, kv_bits)
             };
-            asked.kv_problem(&gemma).map(|problem| problem.to_string())
+            query.kv_problem(&gemma).map(|problem| problem.to_string())
         };
         assert!(
             problem(Engine::Mlx, 8)
@@ -371,40 +370,40 @@ mod tests {
             (None, None)
         );
         assert_eq!(service(8192, 1, 8).kv_problem(&llama_8b()), None);
-        let fit = answer(&gemma, service(131_072, 4, 16), &m4_pro(24));
+        let fit = evaluate(&gemma, service(131_072, 4, 16), &m4_pro(24));
         assert!(
-            !fit.admitted() && !said(&fit).iter().any(|text| text.contains("KV cache")),
+            !fit.admitted() && !suggestions(&fit).iter().any(|text| text.contains("KV cache")),
             "{:?}",
-            said(&fit)
+            suggestions(&fit)
         );
     }
 
-    /// 4.517 GB at 3 to 7 GB/s are 0.65 to 1.5 seconds.
+    /// 4.517 GB at 3 to 7 GB/s take 0.65 to 1.5 seconds.
     #[test]
-    fn a_first_token_comes_earlier_after_a_hit_and_later_after_a_load() {
-        let asked = |cached_tokens| Service {
+    fn first_token_is_earlier_with_cached_prefix_and_later_after_a_load() {
+        let query = |cached_tokens| Service {
             prompt_tokens: 2000,
             cached_tokens,
             ..service(4096, 1, 16)
         };
-        let fit = |cached_tokens, machine: &Machine| answer(&llama_8b(), asked(cached_tokens), machine);
+        let fit = |cached_tokens, machine: &Machine| evaluate(&llama_8b(), query(cached_tokens), machine);
         let mut machine = m4_pro(24);
         let plain = fit(0, &machine);
         let whole = plain.prediction.unwrap().prefill.first_token_seconds;
-        let others = plain.other_first_tokens.unwrap();
+        let others = plain.first_token_variants.unwrap();
         assert_eq!(
             (others.prefix_hit, others.cold_load_basis),
             (None, Basis::Nominal)
         );
         let load =
-            |others: OtherFirstTokens| (others.cold_load.p10 - whole.p10, others.cold_load.p90 - whole.p90);
+            |others: FirstTokenVariants| (others.cold_load.p10 - whole.p10, others.cold_load.p90 - whole.p90);
         let (fast, slow) = load(others);
         assert!(
             (fast - 0.645).abs() < 0.01 && (slow - 1.506).abs() < 0.01,
             "{fast} {slow}"
         );
         let hit = fit(1900, &machine)
-            .other_first_tokens
+            .first_token_variants
             .unwrap()
             .prefix_hit
             .unwrap();
@@ -414,40 +413,40 @@ mod tests {
             p50: 1e9,
             p90: 1e9,
         });
-        let (fast, slow) = load(fit(0, &machine).other_first_tokens.unwrap());
+        let (fast, slow) = load(fit(0, &machine).first_token_variants.unwrap());
         assert!(
             (fast - 4.517).abs() < 0.01 && (slow - 4.517).abs() < 0.01,
             "{fast} {slow}"
         );
     }
 
-    /// What the agent learned on this machine corrects what its data sheet promises.
+    /// Calibrations of the agent correct the nominal prediction.
     #[test]
-    fn what_runs_have_taught_corrects_a_fit() {
+    fn calibrations_correct_a_fit() {
         let mut machine = m4_pro(24);
-        let plain = answer(&llama_8b(), service(4096, 2, 16), &machine)
+        let plain = evaluate(&llama_8b(), service(4096, 2, 16), &machine)
             .prediction
             .unwrap();
         machine.calibrations = vec![Calibration::published(4, &[0.2; 32], &[0.3; 32])];
-        let taught = answer(&llama_8b(), service(4096, 2, 16), &machine)
+        let calibrated = evaluate(&llama_8b(), service(4096, 2, 16), &machine)
             .prediction
             .unwrap();
-        let slower = |plain: Interval, taught: Interval| taught.p50 / plain.p50;
-        let (before, after) = (plain.decode, taught.decode);
+        let slower = |plain: Interval, calibrated: Interval| calibrated.p50 / plain.p50;
+        let (before, after) = (plain.decode, calibrated.decode);
         assert!((0.81..0.85).contains(&slower(before.tokens_per_second, after.tokens_per_second)));
         assert!(after.aggregate_tokens_per_second.p50 > 1.9 * after.tokens_per_second.p50);
         assert!((1.2..1.4).contains(&slower(
             plain.prefill.first_token_seconds,
-            taught.prefill.first_token_seconds
+            calibrated.prefill.first_token_seconds
         )));
         assert_eq!((before.basis, after.basis), (Basis::Nominal, Basis::Calibrated));
     }
 
-    /// 4.517 GB of weights, 336 MB of activations and 500 MB of runtime leave 10.805 GB of 16.158;
-    /// 4 x 128 KiB a token.
+    /// 4.517 GB of weights, 336 MB of activations and 500 MB of runtime leave 10.805 GB of 16.158
+    /// GB for caches of 4 x 128 KiB per token.
     #[test]
-    fn what_does_not_fit_comes_with_what_would() {
-        let fit = answer(&llama_8b(), service(32_768, 4, 16), &m4_pro(24));
+    fn suggests_changes_that_make_the_model_fit() {
+        let fit = evaluate(&llama_8b(), service(32_768, 4, 16), &m4_pro(24));
         assert_eq!(fit.obstacle, Some(Obstacle::WorkingSet));
         assert_eq!(
             (fit.binding(), fit.need.kv),
@@ -455,7 +454,7 @@ mod tests {
         );
         assert_eq!(fit.max_concurrency, Some(2));
         assert_eq!(
-            said(&fit),
+            suggestions(&fit),
             [
                 "a context of 20480 tokens: --context 20480",
                 "2 streams at a time: --concurrency 2",
@@ -466,32 +465,35 @@ mod tests {
     }
 
     #[test]
-    fn the_model_s_own_limit_counts() {
-        let fit = answer(&llama_8b(), service(131_073, 1, 4), &m4_pro(64));
+    fn context_length_of_the_model_is_a_limit() {
+        let fit = evaluate(&llama_8b(), service(131_073, 1, 4), &m4_pro(64));
         assert_eq!(fit.binding(), Some("Context"));
-        assert_eq!(said(&fit), ["a context of 131072 tokens: --context 131072"]);
+        assert_eq!(
+            suggestions(&fit),
+            ["a context of 131072 tokens: --context 131072"]
+        );
     }
 
     #[test]
-    fn of_an_unknown_family_only_a_no_is_certain() {
+    fn unknown_family_is_never_admitted() {
         let mut facts = llama_8b();
         facts.dimensions = None;
-        let fit = answer(&facts, service(4096, 1, 16), &m4_pro(24));
+        let fit = evaluate(&facts, service(4096, 1, 16), &m4_pro(24));
         assert_eq!((fit.admitted(), fit.binding()), (false, Some("UnknownFamily")));
         assert!(fit.prediction.is_none() && fit.need.kv.is_none());
-        let fit = answer(&facts, service(4096, 1, 16), &m4_pro(4));
+        let fit = evaluate(&facts, service(4096, 1, 16), &m4_pro(4));
         assert_eq!(fit.binding(), Some("Memory"));
     }
 
     proptest! {
         #[test]
-        fn the_verdict_agrees_with_its_working(
+        fn verdict_agrees_with_its_figures(
             context in 1u32..=131_072, concurrency in 1u32..64, bits in prop::sample::select(vec![4u32, 8, 16]),
             gib in 6u64..200,
         ) {
             let facts = llama_8b();
             let service = service(context, concurrency, bits);
-            let fit = answer(&facts, service, &m4_pro(gib));
+            let fit = evaluate(&facts, service, &m4_pro(gib));
             prop_assert_eq!(fit.admitted(), fit.need.total() <= fit.limit);
             prop_assert_eq!(fit.admitted(), fit.max_context_tokens.is_some_and(|most| most >= context));
             prop_assert_eq!(fit.admitted(), fit.max_concurrency.is_some_and(|most| most >= concurrency));
@@ -499,11 +501,11 @@ mod tests {
         }
 
         #[test]
-        fn every_suggestion_is_enough(context in 1u32..=131_072, concurrency in 1u32..64, gib in 6u64..64) {
+        fn every_suggestion_makes_the_model_fit(context in 1u32..=131_072, concurrency in 1u32..64, gib in 6u64..64) {
             let facts = llama_8b();
             let service = service(context, concurrency, 16);
             let machine = m4_pro(gib);
-            for suggestion in answer(&facts, service, &machine).suggestions {
+            for suggestion in evaluate(&facts, service, &machine).suggestions {
                 let (mut service, mut machine, mut facts) = (service, machine.clone(), facts.clone());
                 match suggestion {
                     Suggestion::ContextTokens(tokens) => service.context_tokens = tokens,
@@ -512,7 +514,7 @@ mod tests {
                     Suggestion::WeightBits(_, weights) => facts.weights.every_step = weights - facts.weights.idle,
                     Suggestion::Machine(chip, memory) => machine = Machine::of_chip(chip, memory),
                 }
-                prop_assert!(answer(&facts, service, &machine).admitted());
+                prop_assert!(evaluate(&facts, service, &machine).admitted());
             }
         }
     }

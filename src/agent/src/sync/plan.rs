@@ -18,7 +18,7 @@ use rooflet_base::clock::since;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::admission;
 use rooflet_roofline::admission::{
-    Ask, Commitment, Objectives, Suggestion, Supply, Verdict, shorter, suggestions,
+    AdmissionRequest, Commitment, Objectives, Suggestion, NodeCapacity, Verdict, shorter, suggestions,
 };
 use rooflet_roofline::disk::{DiskDemand, NodeDisk};
 use rooflet_roofline::memory::{Demand, Held, MemoryRefusal, NodeMemory};
@@ -295,8 +295,8 @@ impl Planner<'_> {
         }
     }
 
-    fn supply(&self, memory: NodeMemory) -> Supply<'_> {
-        Supply {
+    fn supply(&self, memory: NodeMemory) -> NodeCapacity<'_> {
+        NodeCapacity {
             memory,
             held: &self.held,
             disk: Some(NodeDisk::new(self.observed.disk_limit, self.disk)),
@@ -308,7 +308,7 @@ impl Planner<'_> {
 
     /// Rejects a context length beyond the model's maximum. The message includes all other
     /// findings.
-    fn refuse_context(&self, ask: &Ask<'_>, longest: u32) -> Step {
+    fn refuse_context(&self, ask: &AdmissionRequest<'_>, longest: u32) -> Step {
         let supply = self.supply(self.observed.memory);
         let parameters = Parameters::built_in();
         let verdict = Verdict::new(ask, &supply, parameters);
@@ -343,8 +343,8 @@ impl Planner<'_> {
         };
         // Likewise, running replicas already hold their disk space.
         let disk_limit = self.observed.disk_limit.max(self.disk);
-        let assess = |ask: &Ask<'_>, held: &[Held], commitments: &[Commitment]| {
-            let supply = Supply {
+        let assess = |ask: &AdmissionRequest<'_>, held: &[Held], commitments: &[Commitment]| {
+            let supply = NodeCapacity {
                 memory,
                 held,
                 disk: Some(NodeDisk::new(disk_limit, self.disk - ask.disk.total())),
@@ -396,8 +396,8 @@ pub fn demand(replica: &DesiredReplica, facts: &ServableModel) -> Demand {
     }
 }
 
-fn ask<'a>(replica: &DesiredReplica, facts: &'a ServableModel, demand: Demand) -> Ask<'a> {
-    Ask {
+fn ask<'a>(replica: &DesiredReplica, facts: &'a ServableModel, demand: Demand) -> AdmissionRequest<'a> {
+    AdmissionRequest {
         model: &facts.served,
         engine: Engine::Mlx,
         demand,

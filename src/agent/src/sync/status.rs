@@ -27,7 +27,7 @@ use rooflet_client::EventType;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::Hardware;
 use rooflet_roofline::predict::calibration::Calibration;
-use rooflet_roofline::published::{Load, predicted_prefill, predicted_speed, speed_under};
+use rooflet_roofline::published::{Load, predicted_prefill, predicted_speed, speed_under_load};
 
 /// Reason of [`rooflet_roofline::memory::MemoryRefusal::NotFreeNow`].
 const MEMORY_IN_USE: &str = "MemoryInUse";
@@ -478,7 +478,7 @@ fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {
             prompt_tokens: speed.prompt_tokens?,
             context_tokens: speed.context_tokens?,
         };
-        let speed = speed_under(load, hardware, model).calibrated(&model.cost, facts.calibrations);
+        let speed = speed_under_load(load, hardware, model).calibrated(&model.cost, facts.calibrations);
         Some(predicted_speed(load, &speed))
     });
     let prefill = speed.prefill.map(|prefill| MeasuredPrefill {
@@ -486,7 +486,7 @@ fn measured(status: &WorkerStatus, facts: &Facts<'_>) -> Option<MeasuredSpeed> {
         requests: prefill.samples,
         predicted: facts.prediction.map(|(hardware, model)| {
             let load = Load::of_prompt(prefill.prompt_tokens);
-            let speed = speed_under(load, hardware, model).calibrated(&model.cost, facts.calibrations);
+            let speed = speed_under_load(load, hardware, model).calibrated(&model.cost, facts.calibrations);
             predicted_prefill(prefill.prompt_tokens, &speed)
         }),
     });

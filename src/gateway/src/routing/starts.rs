@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use rooflet_base::clock::{Clock, ManualClock};
     use rooflet_base::units::Bytes;
-    use rooflet_roofline::loading::{Disk, Download, Link, Reading};
+    use rooflet_roofline::loading::{Disk, Download, Link, WeightRead};
 
     fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(starts.next(&model, clock.instant()), None);
 
         // 4.6 GB/s: the default without a measurement.
-        model.reading = Some(Reading::new(Bytes(46_000_000_000), &Disk::new(None)));
+        model.reading = Some(WeightRead::new(Bytes(46_000_000_000), &Disk::new(None)));
         starts.record(&[1], clock.instant());
         let predicted = |after| {
             let source = EstimateSource::Reading(Basis::Nominal);

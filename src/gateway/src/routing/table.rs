@@ -101,7 +101,7 @@ pub(crate) struct Model {
     /// Ids of replicas that are bound to a node and not ready.
     pub(crate) starting: Vec<u64>,
     /// Shortest time to read the weights, over the starting replicas.
-    pub(crate) reading: Option<Reading>,
+    pub(crate) reading: Option<WeightRead>,
     /// Shortest remaining download of the starting replicas. `None` if one of them has its model.
     pub(crate) download: Option<Download>,
     /// Duration of the last start of a replica.
@@ -254,7 +254,7 @@ impl RoutingTable {
                     }
                     (_, _, _) => None,
                 };
-                let soonest = |a: &Reading, b: &Reading| a.seconds.total_cmp(&b.seconds);
+                let soonest = |a: &WeightRead, b: &WeightRead| a.seconds.total_cmp(&b.seconds);
                 model.reading = model.reading.into_iter().chain(reading).min_by(soonest);
             }
             if !is_terminating && is_unplaced(replica) {

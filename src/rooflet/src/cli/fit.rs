@@ -202,7 +202,7 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
         cached_tokens: args.cached,
         kv_bits: args.kv_bits,
     };
-    if let Some(foreign) = model.format.and_then(|format| format.foreign_to(service.engine)) {
+    if let Some(foreign) = model.format.and_then(|format| format.incompatibility_with(service.engine)) {
         return Err(Failure::new(
             ExitStatus::Usage,
             anyhow!("--quantization: {foreign}"),
@@ -232,8 +232,8 @@ pub(super) fn memory_size(text: &str) -> Result<Bytes, String> {
 }
 
 fn weight_format(text: &str) -> Result<WeightFormat, String> {
-    let named = NamedFormat::understand(text, None).map_err(|err| err.to_string())?;
-    if named.is_guess() {
+    let named = NamedFormat::parse(text, None).map_err(|err| err.to_string())?;
+    if named.is_ambiguous() {
         return Err(format!("ambiguous format; the most likely is {}", named.format));
     }
     Ok(named.format)
@@ -289,15 +289,15 @@ mod tests {
         for (flags, expected) in [
             (
                 &["qwen3-8b-4bit", "--quantization=mlx8"][..],
-                "--quantization: `qwen3-8b-4bit` says by its name that its weights are in mlx4, and not in mlx8",
+                "--quantization: the name `qwen3-8b-4bit` contains the weight format mlx4, but mlx8 is specified",
             ),
             (
                 &["qwen3-8b", "--quantization=mlx4", "--engine=llama.cpp"],
-                "--quantization: llama.cpp does not run mlx4, a format of mlx alone: write q4_k_m, or --engine mlx",
+                "--quantization: llama.cpp does not run mlx4, a format of mlx: use q4_k_m, or --engine mlx",
             ),
             (
                 &["qwen3-8b", "--quantization=q4_k_m"],
-                "--quantization: mlx does not run q4_k_m, a format of llama.cpp alone: write mlx4, or --engine llama.cpp",
+                "--quantization: mlx does not run q4_k_m, a format of llama.cpp: use mlx4, or --engine llama.cpp",
             ),
         ] {
             let message = refused(flags);

@@ -36,7 +36,7 @@ use rooflet_http_server as connection;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::error::ErrorCode;
 use rooflet_roofline::predict::Hardware;
-use rooflet_roofline::published::{Load, speed_under};
+use rooflet_roofline::published::{Load, speed_under_load};
 
 const BYTES_PER_TOKEN: usize = 4;
 /// Default answer length.
@@ -312,7 +312,7 @@ impl Answer {
             prompt_tokens: self.prompt_tokens as f64,
             context_tokens: self.context_tokens(),
         };
-        let speed = speed_under(load, worker.hardware, &worker.model.served);
+        let speed = speed_under_load(load, worker.hardware, &worker.model.served);
         let conditions = Conditions::read(&worker.conditions).await;
         let slower = conditions.chip * worker.slower * self.app.sharers() as f64;
         (speed.first_token.p50 * slower, slower / speed.decode.p50)

@@ -1,4 +1,4 @@
-//! Why a node does not take a replica.
+//! Reasons why a node rejects a replica.
 
 use std::fmt;
 
@@ -7,43 +7,42 @@ use crate::memory::MemoryRefusal;
 use crate::predict::{Basis, Constraint, Interval};
 use rooflet_base::units::Bytes;
 
-/// One reason against a replica on a node.
+/// Reason why a node rejects a replica.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Refusal {
     Memory(MemoryRefusal),
-    /// What it is told to store cannot be promised beside what others are.
+    /// The disk has not enough unreserved space.
     Disk {
-        wanted: DiskDemand,
+        requested: DiskDemand,
         disk: NodeDisk,
     },
-    /// It has objectives, and the node's speed is not known.
+    /// The replica has objectives, and the speed of the node is unknown.
     SpeedUnknown,
-    /// Not even the whole chip would decode fast enough.
+    /// The whole chip would decode too slowly.
     TooSlow {
         objective: f64,
         predicted: Interval,
         basis: Basis,
         binding: Constraint,
     },
-    /// Not even the whole chip would prefill fast enough.
+    /// The whole chip would prefill too slowly.
     FirstTokenTooLate {
         max_seconds: f64,
         predicted: Interval,
         prompt_tokens: u32,
         basis: Basis,
     },
-    /// The chip could, and its time is promised to others.
+    /// The unreserved time of the chip is too short.
     Bandwidth {
         share: f64,
         free_share: f64,
-        /// The replica that would fall furthest below its objective: name, objective and what would
-        /// be left to it.
+        /// Replica that would miss its objective most: name, objective and remaining speed.
         victim: Option<(String, f64, f64)>,
     },
 }
 
 impl Refusal {
-    /// What would have to be more.
+    /// Returns the resource that is insufficient.
     pub fn constraint(&self) -> Constraint {
         match self {
             Self::Memory(MemoryRefusal::NeverFits { .. }) => Constraint::WorkingSet,
@@ -58,7 +57,7 @@ impl Refusal {
         }
     }
 
-    /// A CamelCase word for conditions, events and metrics.
+    /// Returns the CamelCase reason for conditions, events and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Memory(refusal) => refusal.reason(),
@@ -75,8 +74,8 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory(refusal) => write!(f, "{refusal}"),
-            Self::Disk { wanted, disk } => {
-                let DiskDemand { prefixes, download } = *wanted;
+            Self::Disk { requested, disk } => {
+                let DiskDemand { prefixes, download } = *requested;
                 match (prefixes > Bytes::ZERO, download > Bytes::ZERO) {
                     (true, true) => write!(
                         f,
@@ -87,12 +86,12 @@ impl fmt::Display for Refusal {
                 }
                 write!(
                     f,
-                    ", and {} of the {} that replicas may store on the node's disk are promised to no other",
+                    ", and {} of the {} that replicas may store on the node's disk are unreserved",
                     disk.free, disk.limit
                 )
             }
             Self::SpeedUnknown => f.write_str(
-                "it has objectives, and the node's speed is not known yet: its probe has not ended",
+                "it has objectives, and the node's speed is not known yet: its probe has not finished",
             ),
             Self::TooSlow {
                 objective,
@@ -128,14 +127,14 @@ impl fmt::Display for Refusal {
             } => {
                 write!(
                     f,
-                    "it needs {} of the chip's time for its objectives, and {} are not promised to other replicas",
+                    "it needs {} of the chip's time for its objectives, and {} are unreserved",
                     percent(*share),
                     percent(*free_share)
                 )?;
                 if let Some((replica, objective, left)) = victim {
                     write!(
                         f,
-                        ": {replica} would be left with {left:.1} of its {objective} tokens/s"
+                        ": {replica} would drop to {left:.1} tokens/s, below its objective of {objective} tokens/s"
                     )?;
                 }
                 Ok(())

@@ -1,18 +1,18 @@
-//! The smallest changes with which a replica would be admitted.
+//! Smallest changes that lead to the admission of a replica.
 
 use std::fmt;
 
-use super::{Ask, FirstTokenObjective, Objectives, Speed, Supply, Verdict};
+use super::{AdmissionRequest, FirstTokenObjective, NodeCapacity, Objectives, Speed, Verdict};
 use crate::disk::DiskDemand;
-use crate::memory::{Demand, last_that};
+use crate::memory::{Demand, largest_where};
 use crate::predict::Parameters;
 use rooflet_base::quantity::format_bytes;
 use rooflet_base::units::Bytes;
 
-/// A shorter context than this is no advice worth giving, in tokens.
-const SHORTEST_ADVICE_TOKENS: u32 = 256;
+/// Shortest context that is suggested, in tokens.
+const MIN_CONTEXT_TOKENS: u32 = 256;
 
-/// One change with which the replica would be admitted, everything else as it is.
+/// Single change that leads to admission, with everything else unchanged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Suggestion {
     ContextTokens(u32),
@@ -36,65 +36,71 @@ impl fmt::Display for Suggestion {
     }
 }
 
-/// Single changes that would admit the replica, each as small as it can be. Empty where it is
-/// admitted or no single change is enough.
-pub fn suggestions(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) -> Vec<Suggestion> {
-    let admits = |changed: Ask<'_>| Verdict::new(&changed, supply, parameters).admitted();
-    if admits(*ask) {
+/// Returns the smallest single changes that lead to admission. Empty if the replica is admitted or
+/// no single change suffices.
+pub fn suggestions(
+    request: &AdmissionRequest<'_>,
+    capacity: &NodeCapacity<'_>,
+    parameters: &Parameters,
+) -> Vec<Suggestion> {
+    let admits = |changed: AdmissionRequest<'_>| Verdict::new(&changed, capacity, parameters).admitted();
+    if admits(*request) {
         return Vec::new();
     }
     let mut found = Vec::new();
-    let with_context = |context_tokens| Ask {
+    let with_context = |context_tokens| AdmissionRequest {
         demand: Demand {
             context_tokens,
-            ..ask.demand
+            ..request.demand
         },
-        ..*ask
+        ..*request
     };
-    let longest = ask.demand.context_tokens.saturating_sub(1);
-    let context = last_that(SHORTEST_ADVICE_TOKENS, longest, |tokens| {
-        admits(with_context(tokens))
-    });
+    let longest = request.demand.context_tokens.saturating_sub(1);
+    let context = largest_where(MIN_CONTEXT_TOKENS, longest, |tokens| admits(with_context(tokens)));
     found.extend(context.map(Suggestion::ContextTokens));
 
-    let with_concurrency = |max_concurrency| Ask {
+    let with_concurrency = |max_concurrency| AdmissionRequest {
         demand: Demand {
             max_concurrency,
-            ..ask.demand
+            ..request.demand
         },
-        ..*ask
+        ..*request
     };
-    let most = ask.demand.max_concurrency.saturating_sub(1);
-    let streams = last_that(1, most, |streams| admits(with_concurrency(streams)));
+    let most = request.demand.max_concurrency.saturating_sub(1);
+    let streams = largest_where(1, most, |streams| admits(with_concurrency(streams)));
     found.extend(streams.map(Suggestion::MaxConcurrency));
 
     let with_kv_bits = |bits: &u32| {
-        let model = ask.model.quantised(*bits);
+        let model = request.model.quantised(*bits);
         model.is_some_and(|model| {
-            admits(Ask {
+            admits(AdmissionRequest {
                 model: &model,
-                ..*ask
+                ..*request
             })
         })
     };
     found.extend([8, 4].into_iter().find(with_kv_bits).map(Suggestion::KvCacheBits));
 
-    let left = supply
+    let left = capacity
         .disk
-        .map_or(Bytes::ZERO, |disk| disk.free - ask.disk.download);
+        .map_or(Bytes::ZERO, |disk| disk.free - request.disk.download);
     let disk = DiskDemand {
         prefixes: whole_unit_below(left),
-        ..ask.disk
+        ..request.disk
     };
-    if disk < ask.disk && admits(Ask { disk, ..*ask }) {
+    if disk < request.disk && admits(AdmissionRequest { disk, ..*request }) {
         found.push(Suggestion::DiskSize(disk.prefixes));
     }
 
-    if let Some(hardware) = supply.hardware {
-        let speed = Speed::new(ask, hardware, parameters).calibrated(&ask.model.cost, supply.calibrations);
-        let free_share = supply.free_share();
-        let objectives = ask.objectives;
-        let with = |objectives| Ask { objectives, ..*ask };
+    if let Some(hardware) = capacity.hardware {
+        let speed =
+            Speed::new(request, hardware, parameters).calibrated(&request.model.cost, capacity.calibrations);
+        let free_share = capacity.free_share();
+        let objectives = request.objectives;
+        let with = |objectives| AdmissionRequest {
+            objectives,
+            ..*request
+        };
         let rate = two_digits_below(free_share * speed.decode.p10);
         let slower = Objectives {
             decode: Some(rate),
@@ -118,31 +124,31 @@ pub fn suggestions(ask: &Ask<'_>, supply: &Supply<'_>, parameters: &Parameters) 
     found
 }
 
-/// The longest context, at most `longest` tokens, with which the replica would be admitted,
-/// everything else as it is.
+/// Returns the longest context up to `longest` tokens that leads to admission, with everything else
+/// unchanged.
 pub fn shorter(
-    ask: &Ask<'_>,
+    request: &AdmissionRequest<'_>,
     longest: u32,
-    supply: &Supply<'_>,
+    capacity: &NodeCapacity<'_>,
     parameters: &Parameters,
 ) -> Option<Suggestion> {
-    let mut ask = *ask;
-    ask.demand.context_tokens = longest;
-    if Verdict::new(&ask, supply, parameters).admitted() {
+    let mut request = *request;
+    request.demand.context_tokens = longest;
+    if Verdict::new(&request, capacity, parameters).admitted() {
         return Some(Suggestion::ContextTokens(longest));
     }
-    suggestions(&ask, supply, parameters)
+    suggestions(&request, capacity, parameters)
         .into_iter()
-        .find(|one| matches!(one, Suggestion::ContextTokens(_)))
+        .find(|suggestion| matches!(suggestion, Suggestion::ContextTokens(_)))
 }
 
-/// In whole gibibytes, or mebibytes where it is less than one.
+/// Rounds down to whole gibibytes, or to mebibytes below one gibibyte.
 fn whole_unit_below(Bytes(bytes): Bytes) -> Bytes {
     let unit = if bytes >= 1 << 30 { 1 << 30 } else { 1 << 20 };
     Bytes(bytes / unit * unit)
 }
 
-/// `value` rounded down to two significant digits.
+/// Rounds down to two significant digits.
 pub(super) fn two_digits_below(value: f64) -> f64 {
     rounded(value, f64::floor)
 }
@@ -156,7 +162,7 @@ fn rounded(value: f64, round: impl Fn(f64) -> f64) -> f64 {
         return value;
     }
     let digits = 1 - value.log10().floor() as i32;
-    // Through text, so that 0.31 is not 0.31000000000000005.
+    // The conversion to text prevents results such as 0.31000000000000005.
     let unit = 10f64.powi(digits);
     format!("{:.*}", digits.max(0) as usize, round(value * unit) / unit)
         .parse()

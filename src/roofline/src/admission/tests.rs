@@ -24,8 +24,13 @@ fn model(name: &str) -> ServedModel {
     }
 }
 
-fn ask(model: &ServedModel, context_tokens: u32, max_concurrency: u32, decode: Option<f64>) -> Ask<'_> {
-    Ask {
+fn request(
+    model: &ServedModel,
+    context_tokens: u32,
+    max_concurrency: u32,
+    decode: Option<f64>,
+) -> AdmissionRequest<'_> {
+    AdmissionRequest {
         model,
         engine: Engine::Mlx,
         demand: Demand {
@@ -40,7 +45,7 @@ fn ask(model: &ServedModel, context_tokens: u32, max_concurrency: u32, decode: O
     }
 }
 
-/// A Mac with an M4 Pro, so much memory for models, and nothing on it yet.
+/// An empty node with an M4 Pro and `gib` GiB of memory for models.
 fn node(gib: u64) -> (NodeMemory, Option<Hardware>) {
     let memory = NodeMemory {
         allocatable: Bytes::gib(gib),
@@ -50,9 +55,9 @@ fn node(gib: u64) -> (NodeMemory, Option<Hardware>) {
     (memory, Some(Hardware::Chip(chip)))
 }
 
-fn verdict(ask: &Ask<'_>, gib: u64, commitments: &[Commitment]) -> Verdict {
+fn verdict(request: &AdmissionRequest<'_>, gib: u64, commitments: &[Commitment]) -> Verdict {
     let (memory, hardware) = node(gib);
-    let supply = Supply {
+    let capacity = NodeCapacity {
         memory,
         held: &[],
         disk: None,
@@ -60,21 +65,21 @@ fn verdict(ask: &Ask<'_>, gib: u64, commitments: &[Commitment]) -> Verdict {
         calibrations: &[],
         commitments,
     };
-    Verdict::new(ask, &supply, Parameters::built_in())
+    Verdict::new(request, &capacity, Parameters::built_in())
 }
 
 #[test]
-fn a_second_promise_is_refused_for_bandwidth_though_memory_is_free() {
+fn rejects_second_replica_for_bandwidth_although_memory_is_free() {
     let model = model("8b");
-    let alone = verdict(&ask(&model, 4096, 1, None), 100, &[]);
+    let alone = verdict(&request(&model, 4096, 1, None), 100, &[]);
     let fast = alone.speed.unwrap().decode.p10;
-    let first_ask = ask(&model, 4096, 1, Some(fast * 0.7));
-    let first = verdict(&first_ask, 100, &[]);
+    let first_request = request(&model, 4096, 1, Some(fast * 0.7));
+    let first = verdict(&first_request, 100, &[]);
     assert!(first.admitted());
     assert!((first.share - 0.7).abs() < 1e-6);
 
-    let promised = [first.commitment("default/a".to_owned(), first_ask.objectives)];
-    let second = verdict(&ask(&model, 4096, 1, Some(fast * 0.5)), 100, &promised);
+    let commitments = [first.commitment("default/a".to_owned(), first_request.objectives)];
+    let second = verdict(&request(&model, 4096, 1, Some(fast * 0.5)), 100, &commitments);
     assert_eq!(second.binding(), Some(Constraint::Bandwidth));
     let [
         refusal @ Refusal::Bandwidth {
@@ -88,14 +93,14 @@ fn a_second_promise_is_refused_for_bandwidth_though_memory_is_free() {
     assert_eq!(name, "default/a");
     assert!((left - fast * 0.5).abs() < 1e-6 && *left < *objective);
     assert_eq!(refusal.reason(), "InsufficientBandwidth");
-    // Without a promise of its own it takes what is left over.
-    assert!(verdict(&ask(&model, 4096, 1, None), 100, &promised).admitted());
+    // A replica without objectives uses the remaining time.
+    assert!(verdict(&request(&model, 4096, 1, None), 100, &commitments).admitted());
 }
 
 #[test]
-fn what_no_chip_time_can_give_is_said_as_such() {
+fn rejects_objective_above_the_speed_of_the_whole_chip() {
     let model = model("8b");
-    let verdict = verdict(&ask(&model, 4096, 1, Some(1000.0)), 100, &[]);
+    let verdict = verdict(&request(&model, 4096, 1, Some(1000.0)), 100, &[]);
     assert_eq!(verdict.refusals[0].reason(), "ObjectiveOutOfReach");
     assert_eq!(verdict.binding(), Some(Constraint::Bandwidth));
     let message = verdict.refusals[0].to_string();
@@ -104,9 +109,9 @@ fn what_no_chip_time_can_give_is_said_as_such() {
 }
 
 #[test]
-fn objectives_need_a_node_whose_speed_is_known() {
+fn objectives_require_a_node_with_known_speed() {
     let model = model("0.6b");
-    let supply = Supply {
+    let capacity = NodeCapacity {
         hardware: None,
         memory: node(16).0,
         held: &[],
@@ -114,19 +119,23 @@ fn objectives_need_a_node_whose_speed_is_known() {
         calibrations: &[],
         commitments: &[],
     };
-    let refused = Verdict::new(&ask(&model, 512, 1, Some(1.0)), &supply, Parameters::built_in());
+    let refused = Verdict::new(
+        &request(&model, 512, 1, Some(1.0)),
+        &capacity,
+        Parameters::built_in(),
+    );
     assert_eq!(refused.refusals[0], Refusal::SpeedUnknown);
-    let best_effort = Verdict::new(&ask(&model, 512, 1, None), &supply, Parameters::built_in());
+    let best_effort = Verdict::new(&request(&model, 512, 1, None), &capacity, Parameters::built_in());
     assert!(best_effort.admitted());
 }
 
 #[test]
-fn disk_that_is_promised_to_others_is_refused_with_what_is_left() {
+fn rejects_disk_size_above_the_unreserved_space_and_suggests_it() {
     let model = model("0.6b");
-    let mut ask = ask(&model, 512, 1, None);
-    ask.disk = DiskDemand::of_prefixes(Bytes::gib(40));
-    let judge = |ask: &Ask<'_>, disk| {
-        let supply = Supply {
+    let mut request = request(&model, 512, 1, None);
+    request.disk = DiskDemand::of_prefixes(Bytes::gib(40));
+    let judge = |request: &AdmissionRequest<'_>, disk| {
+        let capacity = NodeCapacity {
             hardware: None,
             memory: node(16).0,
             held: &[],
@@ -134,41 +143,41 @@ fn disk_that_is_promised_to_others_is_refused_with_what_is_left() {
             calibrations: &[],
             commitments: &[],
         };
-        let found = suggestions(ask, &supply, Parameters::built_in());
+        let found = suggestions(request, &capacity, Parameters::built_in());
         let changes: Vec<_> = found.iter().map(ToString::to_string).collect();
-        let verdict = Verdict::new(ask, &supply, Parameters::built_in());
+        let verdict = Verdict::new(request, &capacity, Parameters::built_in());
         (verdict.binding(), verdict.refusals, changes.join(" or "))
     };
-    let space = |promised: Bytes| Some(NodeDisk::new(Bytes::gib(60), promised));
-    // Nobody has said how large the disk is, or it is large enough.
+    let space = |reserved: Bytes| Some(NodeDisk::new(Bytes::gib(60), reserved));
+    // The size of the disk is unknown, or the disk is large enough.
     for disk in [None, space(Bytes::gib(20))] {
-        assert_eq!(judge(&ask, disk), (None, Vec::new(), String::new()));
+        assert_eq!(judge(&request, disk), (None, Vec::new(), String::new()));
     }
-    let (binding, refusals, changes) = judge(&ask, space(Bytes::gib(20) + Bytes(1)));
+    let (binding, refusals, changes) = judge(&request, space(Bytes::gib(20) + Bytes(1)));
     assert_eq!(binding, Some(Constraint::Disk));
     assert_eq!(refusals[0].reason(), "InsufficientDisk");
     assert_eq!(
         refusals[0].to_string(),
         "spec.serving.kvCache.diskSize is 40.0 GiB, and 40.0 GiB of the 60.0 GiB that replicas may store on the node's disk are \
-         promised to no other"
+         unreserved"
     );
     assert_eq!(changes, "spec.serving.kvCache.diskSize: 39Gi");
     let nearly_all = Bytes::gib(60) - Bytes::mib(100) - Bytes(5);
     assert_eq!(
-        judge(&ask, space(nearly_all)).2,
+        judge(&request, space(nearly_all)).2,
         "spec.serving.kvCache.diskSize: 100Mi"
     );
     assert_eq!(
-        judge(&ask, space(Bytes::gib(90))).2,
+        judge(&request, space(Bytes::gib(90))).2,
         "spec.serving.kvCache.diskSize: 0"
     );
-    // Who asks for nothing takes what is left, be it nothing.
-    ask.disk = DiskDemand::default();
-    assert_eq!(judge(&ask, space(Bytes::gib(90))).0, None);
+    // A replica without a configured size needs no free space.
+    request.disk = DiskDemand::default();
+    assert_eq!(judge(&request, space(Bytes::gib(90))).0, None);
 }
 
 #[test]
-fn two_digits_are_kept() {
+fn rounds_to_two_digits() {
     assert_eq!(two_digits_below(27.9), 27.0);
     assert_eq!(two_digits_below(0.3199), 0.31);
     assert_eq!(two_digits_above(1.203), 1.3);
@@ -176,7 +185,7 @@ fn two_digits_are_kept() {
 }
 
 prop_compose! {
-    fn wishes()(
+    fn requests()(
         name in prop::sample::select(vec!["0.6b", "8b", "30b-a3b"]),
         context_tokens in 256u32..40_000,
         max_concurrency in 1u32..16,
@@ -189,31 +198,31 @@ prop_compose! {
 }
 
 proptest! {
-    /// Never over-committed, and nobody who was promised something ends below it.
+    /// Nodes are never overcommitted, and every admitted replica keeps its objective.
     #[test]
-    fn what_was_promised_holds_whatever_comes_later(
-        wishes in prop::collection::vec(wishes(), 1..12), gib in 4u64..128,
+    fn admitted_replicas_keep_their_reservations(
+        requests in prop::collection::vec(requests(), 1..12), gib in 4u64..128,
     ) {
         let (memory, hardware) = node(gib);
         let mut held: Vec<Held> = Vec::new();
         let mut commitments: Vec<Commitment> = Vec::new();
         let mut stored = Bytes::ZERO;
-        for (index, (name, context, streams, decode, max_seconds, disk)) in wishes.into_iter().enumerate() {
+        for (index, (name, context, streams, decode, max_seconds, disk)) in requests.into_iter().enumerate() {
             let model = model(name);
-            let mut ask = ask(&model, context, streams, decode);
-            ask.objectives.first_token = max_seconds
+            let mut request = request(&model, context, streams, decode);
+            request.objectives.first_token = max_seconds
                 .map(|max_seconds| FirstTokenObjective { max_seconds, prompt_tokens: None });
-            ask.disk = DiskDemand::of_prefixes(Bytes::gib(disk));
+            request.disk = DiskDemand::of_prefixes(Bytes::gib(disk));
             let space = NodeDisk::new(Bytes::gib(100), stored);
-            let supply = Supply { memory, held: &held, disk: Some(space), hardware, calibrations: &[], commitments: &commitments };
-            let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
+            let capacity = NodeCapacity { memory, held: &held, disk: Some(space), hardware, calibrations: &[], commitments: &commitments };
+            let verdict = Verdict::new(&request, &capacity, Parameters::built_in());
             prop_assert_eq!(verdict.admitted(), verdict.refusals.is_empty());
-            let appraisal = Appraisal::new(&ask, hardware, &[], Parameters::built_in());
-            prop_assert_eq!(verdict.admitted(), appraisal.fits(verdict.free, Some(space), verdict.free_share));
+            let requirements = Requirements::new(&request, hardware, &[], Parameters::built_in());
+            prop_assert_eq!(verdict.admitted(), requirements.fits(verdict.free, Some(space), verdict.free_share));
             if verdict.admitted() {
                 held.push(Held { reserved: verdict.reservation.total(), resident: verdict.reservation.total() });
-                stored += ask.disk.total();
-                commitments.push(verdict.commitment(index.to_string(), ask.objectives));
+                stored += request.disk.total();
+                commitments.push(verdict.commitment(index.to_string(), request.objectives));
             } else {
                 for refusal in &verdict.refusals {
                     prop_assert!(!refusal.to_string().contains("NaN"));
@@ -223,51 +232,51 @@ proptest! {
         let reserved: u64 = held.iter().map(|held| held.reserved.0).sum();
         prop_assert!(reserved <= memory.allocatable.0);
         prop_assert!(stored <= Bytes::gib(100));
-        let shares: f64 = commitments.iter().map(|one| one.share).sum();
+        let shares: f64 = commitments.iter().map(|commitment| commitment.share).sum();
         prop_assert!(shares <= 1.0 + 1e-6);
-        for one in &commitments {
-            if let Some((objective, alone)) = one.decode {
-                prop_assert!(alone * (1.0 - (shares - one.share)) >= objective * (1.0 - 1e-6));
+        for commitment in &commitments {
+            if let Some((objective, alone)) = commitment.decode {
+                prop_assert!(alone * (1.0 - (shares - commitment.share)) >= objective * (1.0 - 1e-6));
             }
         }
     }
 
-    /// Every suggestion, taken, admits; and it is the smallest of its kind.
+    /// Every suggestion leads to admission and is the smallest change of its kind.
     #[test]
-    fn a_suggestion_admits(
-        (name, context, streams, decode, max_seconds, disk) in wishes(), gib in 2u64..64, taken in 0.0f64..1.0,
-        free_mib in 0u64..100_000, learned in prop::option::of((-0.7f64..0.7, -0.7f64..0.7)),
+    fn every_suggestion_leads_to_admission(
+        (name, context, streams, decode, max_seconds, disk) in requests(), gib in 2u64..64, other_share in 0.0f64..1.0,
+        free_mib in 0u64..100_000, errors in prop::option::of((-0.7f64..0.7, -0.7f64..0.7)),
     ) {
         let model = model(name);
         let bits = weight_bits(&model.cost);
-        let calibrations: Vec<_> = learned
+        let calibrations: Vec<_> = errors
             .map(|(decode, first_token)| Calibration::published(bits, &[decode; 8], &[first_token; 8]))
             .into_iter()
             .collect();
-        let mut ask = ask(&model, context, streams, decode);
-        ask.objectives.first_token = max_seconds
+        let mut request = request(&model, context, streams, decode);
+        request.objectives.first_token = max_seconds
             .map(|max_seconds| FirstTokenObjective { max_seconds, prompt_tokens: None });
         let (memory, hardware) = node(gib);
-        let commitments = [Commitment { replica: "other".to_owned(), share: taken, decode: None }];
-        ask.disk = DiskDemand::of_prefixes(Bytes::gib(disk));
+        let commitments = [Commitment { replica: "other".to_owned(), share: other_share, decode: None }];
+        request.disk = DiskDemand::of_prefixes(Bytes::gib(disk));
         let space = NodeDisk { limit: Bytes::gib(100), free: Bytes::mib(free_mib) };
-        let supply =
-            Supply { memory, held: &[], disk: Some(space), hardware, calibrations: &calibrations, commitments: &commitments };
+        let capacity =
+            NodeCapacity { memory, held: &[], disk: Some(space), hardware, calibrations: &calibrations, commitments: &commitments };
         let parameters = Parameters::built_in();
-        let admits = |ask: &Ask<'_>| Verdict::new(ask, &supply, parameters).admitted();
-        for suggestion in suggestions(&ask, &supply, parameters) {
-            prop_assert!(!admits(&ask));
-            let mut changed = ask;
+        let admits = |request: &AdmissionRequest<'_>| Verdict::new(request, &capacity, parameters).admitted();
+        for suggestion in suggestions(&request, &capacity, parameters) {
+            prop_assert!(!admits(&request));
+            let mut changed = request;
             let mut further = None;
             let quantised;
             match suggestion {
                 Suggestion::ContextTokens(tokens) => {
                     changed.demand.context_tokens = tokens;
-                    further = Some(Ask { demand: Demand { context_tokens: tokens + 1, ..ask.demand }, ..ask });
+                    further = Some(AdmissionRequest { demand: Demand { context_tokens: tokens + 1, ..request.demand }, ..request });
                 }
                 Suggestion::MaxConcurrency(streams) => {
                     changed.demand.max_concurrency = streams;
-                    further = Some(Ask { demand: Demand { max_concurrency: streams + 1, ..ask.demand }, ..ask });
+                    further = Some(AdmissionRequest { demand: Demand { max_concurrency: streams + 1, ..request.demand }, ..request });
                 }
                 Suggestion::KvCacheBits(bits) => {
                     quantised = model.quantised(bits).unwrap();
@@ -275,21 +284,21 @@ proptest! {
                 }
                 Suggestion::DiskSize(disk) => {
                     changed.disk = DiskDemand::of_prefixes(disk);
-                    further = Some(Ask { disk: DiskDemand::of_prefixes(disk + Bytes::gib(1)), ..ask });
+                    further = Some(AdmissionRequest { disk: DiskDemand::of_prefixes(disk + Bytes::gib(1)), ..request });
                 }
                 Suggestion::DecodeTokensPerSecond(rate) => {
                     changed.objectives.decode = Some(rate);
-                    // To the two digits that are told.
+                    // The suggestion has two digits.
                     let decode = Some(rate * 1.1 + f64::EPSILON);
-                    further = Some(Ask { objectives: Objectives { decode, ..ask.objectives }, ..ask });
+                    further = Some(AdmissionRequest { objectives: Objectives { decode, ..request.objectives }, ..request });
                 }
                 Suggestion::FirstTokenSeconds(seconds) => {
                     let first_token = |max_seconds| {
-                        ask.objectives.first_token.map(|first| FirstTokenObjective { max_seconds, ..first })
+                        request.objectives.first_token.map(|first| FirstTokenObjective { max_seconds, ..first })
                     };
                     changed.objectives.first_token = first_token(seconds);
-                    let sooner = Objectives { first_token: first_token(seconds / 1.11), ..ask.objectives };
-                    further = Some(Ask { objectives: sooner, ..ask });
+                    let sooner = Objectives { first_token: first_token(seconds / 1.11), ..request.objectives };
+                    further = Some(AdmissionRequest { objectives: sooner, ..request });
                 }
             }
             prop_assert!(admits(&changed), "{suggestion}");

@@ -18,14 +18,14 @@ fn row(cells: &[(&str, &str)]) -> Row {
 }
 
 #[test]
-fn a_row_needs_few_columns_and_names_a_bad_one() {
+fn requires_few_columns_and_errors_name_the_column() {
     let shapes = ShapeFile::parse(SHAPES).unwrap();
     let case = Case::parse(&row(&[("prompt_tokens", "512"), ("gen_tokens", "128")]), &shapes).unwrap();
     assert_eq!(case.workload.context_tokens, 576);
     assert_eq!(case.workload.batch, 1);
     let message = |cells: &[(&str, &str)]| Case::parse(&row(cells), &shapes).unwrap_err().to_string();
     assert!(message(&[("quant", "excellent")]).contains("`excellent` is not a known weight format"));
-    assert!(message(&[("model_key", "huge")]).contains("there are: tiny"));
+    assert!(message(&[("model_key", "huge")]).contains("known: tiny"));
     let max = |cells: &[(&str, &str)]| {
         let bin = [("chip", "M4 Max"), ("gpu_cores", "")];
         Case::parse(&row(&[&bin[..], cells].concat()), &shapes).map(|case| case.chip.gpu_cores)
@@ -36,7 +36,7 @@ fn a_row_needs_few_columns_and_names_a_bad_one() {
 }
 
 #[test]
-fn a_rate_over_whole_requests_has_their_waiting_in_it() {
+fn rate_over_whole_requests_includes_their_overhead() {
     let shapes = ShapeFile::parse(SHAPES).unwrap();
     let parameters = Parameters::built_in();
     let rate = |kind: &str, note: &str, batch: &str| {
@@ -53,7 +53,7 @@ fn a_rate_over_whole_requests_has_their_waiting_in_it() {
         rate("batch_aggregate", "", "5"),
         rate("batch_aggregate", "e2e aggregate", "5"),
     );
-    // 1280 tokens at the one rate, and five waits.
+    // 1280 tokens at the decode rate, and five times the overhead of a request.
     let seconds = 1280.0 / decoding + 5.0 * parameters.decode.request_ms / 1e3;
     assert!(
         (requests * seconds / 1280.0 - 1.0).abs() < 1e-9,
@@ -62,10 +62,10 @@ fn a_rate_over_whole_requests_has_their_waiting_in_it() {
     assert_eq!(rate("decode", "e2e aggregate", "5"), decoding);
 }
 
-/// Sizes of Gemma 3 12B's repositories: MLX's has a tower for images and a second head, GGUF's is a
-/// mix.
+/// Sizes of Gemma 3 12B in its repositories. The MLX version has a vision tower and a second head;
+/// the GGUF version is a mix.
 #[test]
-fn a_stated_size_counts_where_the_name_leaves_it_open() {
+fn stated_size_adjusts_the_weights_if_plausible() {
     let shapes = ShapeFile::parse(include_str!("../../../model/src/shapes.json")).unwrap();
     let weights = |format: &str, gigabytes: &str| {
         let cells = [
@@ -81,7 +81,7 @@ fn a_stated_size_counts_where_the_name_leaves_it_open() {
         (stated.every_step, stated.experts)
     );
     assert_eq!(stated.resident(), Bytes(8_030_000_000));
-    assert_eq!(weights("mlx4", "24.4"), named, "that is another file");
+    assert_eq!(weights("mlx4", "24.4"), named, "the size belongs to another file");
     assert_eq!(weights("mlx4", "6.1"), named, "no file of this format is smaller");
     let (named, stated) = (weights("q4_k_m", ""), weights("q4_k_m", "7.60"));
     let share = 7.60e9 / named.resident().0 as f64;
@@ -90,7 +90,7 @@ fn a_stated_size_counts_where_the_name_leaves_it_open() {
 }
 
 #[test]
-fn what_is_spelt_otherwise_is_predicted_alike() {
+fn notation_does_not_change_the_prediction() {
     let shapes = ShapeFile::parse(SHAPES).unwrap();
     let parameters = Parameters::built_in();
     let predicted = |cells: &[(&str, &str)]| {
@@ -128,9 +128,9 @@ fn what_is_spelt_otherwise_is_predicted_alike() {
     }
 }
 
-/// An answer and a wider interval, not an empty row.
+/// An incomplete row has a prediction with a wider interval.
 #[test]
-fn what_a_row_leaves_open_is_assumed_and_told() {
+fn reports_assumptions_about_missing_values() {
     let shapes = ShapeFile::parse(SHAPES).unwrap();
     let parameters = Parameters::built_in();
     let predict = |cells: &[(&str, &str)]| {
@@ -138,9 +138,9 @@ fn what_a_row_leaves_open_is_assumed_and_told() {
         let rate = case.predict(parameters).decode.tokens_per_second;
         (rate.p90 / rate.p10, case.remarks.join("; "))
     };
-    let (sure, nothing) = predict(&[("chip", "M4 Max"), ("gpu_cores", "40")]);
-    assert_eq!(nothing, "");
-    for (cells, told) in [
+    let (known_width, no_remarks) = predict(&[("chip", "M4 Max"), ("gpu_cores", "40")]);
+    assert_eq!(no_remarks, "");
+    for (cells, expected) in [
         (
             [("chip", "M9 Max"), ("gpu_cores", "40")],
             "Apple M9 Max is in no catalogue",
@@ -155,16 +155,22 @@ fn what_a_row_leaves_open_is_assumed_and_told() {
         ([("engine", "ollama"), ("quant", "q4")], "q4_k_m is assumed"),
     ] {
         let (width, remarks) = predict(&cells);
-        assert!(width > sure && remarks.contains(told), "{cells:?}: {remarks}");
+        assert!(
+            width > known_width && remarks.contains(expected),
+            "{cells:?}: {remarks}"
+        );
     }
-    let (width, told) = predict(&[("chip", "M4 Max"), ("gpu_cores", "40"), ("batch", "many")]);
+    let (width, remarks) = predict(&[("chip", "M4 Max"), ("gpu_cores", "40"), ("batch", "many")]);
     assert!(
-        width == sure && told.contains("column `batch` is `many`"),
-        "{told}"
+        width == known_width && remarks.contains("column `batch` is `many`"),
+        "{remarks}"
     );
     let case = |prompt: &str| Case::parse(&row(&[("prompt_tokens", prompt)]), &shapes).unwrap();
     assert_eq!(case("0"), case(""));
     assert!(!case("0").prompt_known);
-    let (_, told) = predict(&[("model_key", "Qwen3-8B"), ("gpu_cores", "10")]);
-    assert!(told.contains("that of qwen3-8b is taken"), "{told}");
+    let (_, remarks) = predict(&[("model_key", "Qwen3-8B"), ("gpu_cores", "10")]);
+    assert!(
+        remarks.contains("the published shape of qwen3-8b is used"),
+        "{remarks}"
+    );
 }

@@ -1,8 +1,8 @@
-//! Chips as people write them: `MacBook Air M4 (10-core GPU)`, `m4max`, `A18 Pro`.
+//! Chip names in common notations: `MacBook Air M4 (10-core GPU)`, `m4max`, `A18 Pro`.
 
-/// Chips of phones and tablets whose figures get published beside those of Macs: name, generation
-/// of the Mac chip with the same GPU cores, GPU cores, GB/s, GiB. Apple's press releases; bandwidth
-/// from the memory's data rate.
+/// Chips of phones and tablets that appear in published tables: name, generation of the Mac chip
+/// with the same GPU cores, GPU cores, GB/s, GiB. The source is Apple's press releases; the
+/// bandwidth follows from the data rate of the memory.
 pub const PHONES: &[(&str, u32, u32, f64, u64)] = &[
     ("Apple A17 Pro", 3, 6, 51.2, 8),
     ("Apple A18", 4, 5, 60.0, 8),
@@ -11,7 +11,7 @@ pub const PHONES: &[(&str, u32, u32, f64, u64)] = &[
     ("Apple A19 Pro", 5, 6, 76.8, 12),
 ];
 
-/// Every chip name in a text, as Apple writes it: `m4 max (40-core)` → `Apple M4 Max`.
+/// Returns all chip names in a text in Apple's notation: `m4 max (40-core)` → `Apple M4 Max`.
 pub fn chip_names(text: &str) -> Vec<String> {
     let lower = text.to_ascii_lowercase();
     let words: Vec<&str> = lower
@@ -36,7 +36,8 @@ pub fn chip_names(text: &str) -> Vec<String> {
             "pro" => " Pro",
             "max" => " Max",
             "ultra" => " Ultra",
-            // Known to no catalogue, which says so: the base chip would be another one.
+            // A misspelt tier stays in the name, so that the lookup fails and does not return the
+            // base chip.
             _ if is_nearly_a_tier(next) => &format!(" {next}"),
             _ if glued.is_empty() => "",
             _ => continue,
@@ -48,9 +49,10 @@ pub fn chip_names(text: &str) -> Vec<String> {
     names
 }
 
-/// A tier with one letter missing, too much, wrong or in the wrong place, or one that is not made.
+/// Returns whether the word is a misspelt or unknown tier: one letter is missing, extra, wrong or
+/// swapped.
 fn is_nearly_a_tier(word: &str) -> bool {
-    // As in `M4 Mac mini`, `the M4 may`.
+    // Words as in `M4 Mac mini` and `the M4 may`.
     const WORDS: [&str; 3] = ["mac", "man", "may"];
     let near = |tier: &&str| {
         let (word, tier): (Vec<char>, Vec<char>) = (word.chars().collect(), tier.chars().collect());
@@ -69,7 +71,7 @@ fn is_nearly_a_tier(word: &str) -> bool {
         && (word == "extreme" || ["pro", "max", "ultra"].iter().any(near))
 }
 
-/// `M4 Max 40-core GPU` → 40, unless the cores are said to be the CPU's.
+/// Parses the number of GPU cores: `M4 Max 40-core GPU` → 40. CPU cores are ignored.
 pub fn cores_in(text: &str) -> Option<u32> {
     let lower = text.to_ascii_lowercase().replace('-', " ");
     let words: Vec<&str> = lower
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chips_are_read_out_of_prose() {
+    fn finds_chip_names_in_prose() {
         let cases = [
             ("Apple M4 Pro", "Apple M4 Pro"),
             ("m4 max", "Apple M4 Max"),

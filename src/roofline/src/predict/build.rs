@@ -1,9 +1,9 @@
-//! Which build of an engine runs a model, as far as its name tells.
+//! Build of the engine that runs a model, parsed from its name.
 
 use super::Engine;
 
-/// Program and release behind an [`Engine`]: several programs wrap the same kernels, and each
-/// release is another speed.
+/// Program and release of an [`Engine`]. Several programs wrap the same kernels, and releases
+/// differ in speed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineBuild {
     pub engine: Engine,
@@ -11,19 +11,19 @@ pub struct EngineBuild {
     pub(super) program: Option<String>,
     /// Key of the parameters' `releases`.
     pub(super) release: Option<String>,
-    /// llama.cpp before 2025.
+    /// Release of llama.cpp before 2025.
     pub(super) early: bool,
     pub(super) flash_attention: bool,
-    /// Uses the GPU's matrix units where there are any.
+    /// Uses the matrix units of GPUs that have them.
     pub(super) matrix_units: bool,
-    /// Of a time in which what was converted for MLX had its floats made float16.
+    /// Release from the time in which `mlx_lm.convert` stored floats as float16.
     pub(super) float16: bool,
-    /// Answers requests all the time, so that its weights stay resident. Others start, or idle
-    /// between runs.
+    /// Serves requests continuously, so that its weights stay resident. Other programs start for a
+    /// run or idle between runs.
     pub(super) warm_server: bool,
 }
 
-/// Programs with figures of their own, as tables write them most often.
+/// Programs with their own figures, in the most common notation.
 const PROGRAMS: [&str; 9] = [
     "llama.cpp",
     "mlx-lm",
@@ -36,23 +36,23 @@ const PROGRAMS: [&str; 9] = [
     "ax-engine (mlx)",
 ];
 
-/// Programs that tables show as servers.
+/// Programs that tables list as servers.
 const SERVERS: [&str; 3] = ["ollama", "vllm", "lmstudio"];
 
-/// The first year whose builds of llama.cpp fuse operators and use flash attention unasked.
+/// First year whose builds of llama.cpp fuse operators and use flash attention by default.
 const FIRST_CURRENT_YEAR: u32 = 2025;
-/// llama.cpp numbers its builds; this is the first one of that year.
+/// First build number of llama.cpp of that year.
 const FIRST_CURRENT_BUILD: u32 = 4_400;
 
-/// Year and month since whose beginning `mlx_lm.convert` keeps bfloat16 (ml-explore/mlx-lm, pull
+/// First month (year, month) in which `mlx_lm.convert` keeps bfloat16 (ml-explore/mlx-lm, pull
 /// request 117 of 2025-04-23).
 const FIRST_BFLOAT_MONTH: (u32, u32) = (2025, 5);
 
 impl EngineBuild {
-    /// The build that a table names by `program` and `release`, such as `ollama`, `0.32.1`.
+    /// Parses the program and release of a table, such as `ollama`, `0.32.1`.
     pub fn named(engine: Engine, program: &str, release: &str) -> Self {
         let release = release.trim();
-        let program = spelt_as_usual(program.trim(), engine);
+        let program = normalized_program(program.trim(), engine);
         let early = engine == Engine::LlamaCpp && is_early(release);
         let lower = release.to_ascii_lowercase();
         let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
@@ -68,8 +68,8 @@ impl EngineBuild {
         }
     }
 
-    /// What it ran most likely had its floats made float16.
-    pub(crate) fn is_of_float16(&self) -> bool {
+    /// Returns whether its models most likely have float16 floats.
+    pub(crate) fn stores_float16(&self) -> bool {
         self.float16
     }
 
@@ -77,13 +77,13 @@ impl EngineBuild {
         self.warm_server
     }
 
-    /// Program and release as one name, where they are known.
+    /// Returns program and release as one name, if known.
     pub fn release(&self) -> Option<&str> {
         self.release.as_deref()
     }
 }
 
-/// A build of today of which nothing else is known.
+/// Returns a current build without known program or release.
 impl From<Engine> for EngineBuild {
     fn from(engine: Engine) -> Self {
         Self {
@@ -99,30 +99,30 @@ impl From<Engine> for EngineBuild {
     }
 }
 
-/// Blanks, case and dashes do not make another program, nor does the tool of it that measured. LM
-/// Studio and Ollama run both engines.
-fn spelt_as_usual(name: &str, engine: Engine) -> String {
+/// Normalises the name of a program. Blanks, case, dashes and the name of the measuring tool are
+/// ignored. LM Studio and Ollama run both engines.
+fn normalized_program(name: &str, engine: Engine) -> String {
     let squeezed = |name: &str| -> String {
         let kept = name.chars().filter(char::is_ascii_alphanumeric);
         kept.map(|c| c.to_ascii_lowercase()).collect()
     };
-    let asked = squeezed(name);
-    let known = |program: &&&str| squeezed(program) == asked;
-    let both = match (asked.as_str(), engine) {
+    let wanted = squeezed(name);
+    let known = |program: &&&str| squeezed(program) == wanted;
+    let both = match (wanted.as_str(), engine) {
         ("lmstudio", Engine::Mlx) => Some("lmstudio-mlx"),
         ("lmstudio", Engine::LlamaCpp) => Some("lmstudio-llama.cpp"),
         ("ollama", Engine::Mlx) => Some("ollama-mlx"),
         ("mlx", _) => Some("mlx-lm"),
-        _ if asked.starts_with("llama") => Some("llama.cpp"),
-        _ if asked.starts_with("mlxlm") => Some("mlx-lm"),
+        _ if wanted.starts_with("llama") => Some("llama.cpp"),
+        _ if wanted.starts_with("mlxlm") => Some("mlx-lm"),
         (_, _) => None,
     };
     let usual = both.or_else(|| PROGRAMS.iter().find(known).copied());
     usual.unwrap_or(name).to_owned()
 }
 
-/// Whether a release's name gives a year or a build number from before [`FIRST_CURRENT_YEAR`]. Of
-/// several numbers the first decides; a name without one is taken for a current build.
+/// Returns whether a release has a year or build number before [`FIRST_CURRENT_YEAR`]. The first of
+/// several numbers decides. A name without number is a current build.
 fn is_early(release: &str) -> bool {
     release
         .split(|c: char| !c.is_ascii_alphanumeric())
@@ -135,7 +135,7 @@ fn is_early(release: &str) -> bool {
         })
 }
 
-/// The first `2025-03` in a release's name, as year and month.
+/// Returns the first `2025-03` in a release's name as year and month.
 fn month(release: &str) -> Option<(u32, u32)> {
     let words: Vec<&str> = release.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     words.windows(2).find_map(|pair| {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_release_tells_its_age_and_its_kernels() {
+    fn parses_age_and_kernels_of_a_release() {
         let build = |release: &str| EngineBuild::named(Engine::LlamaCpp, "llama.cpp", release);
         for early in [
             "8e672ef (2023-11) or later community build",
@@ -173,14 +173,14 @@ mod tests {
         assert!(!build("2024-05 (no flash-attn)").flash_attention);
         assert!(!build("Metal only, 2026-03").matrix_units);
         assert!(!EngineBuild::named(Engine::Mlx, "mlx-lm", "2024-10").early);
-        let float16 = |release| EngineBuild::named(Engine::Mlx, "mlx-lm", release).is_of_float16();
+        let float16 = |release| EngineBuild::named(Engine::Mlx, "mlx-lm", release).stores_float16();
         assert!(float16("2024-10") && float16("mlx-lm 2025-03"));
         assert!(!float16("2025-12") && !float16("0.31.3/mlx 0.32.0") && !float16("mlx-lm 0.31.x 2026-05/06"));
     }
 
     #[test]
-    fn a_program_is_the_same_however_it_is_spelt() {
-        for (spelt, engine, usual) in [
+    fn normalizes_names_of_programs() {
+        for (name, engine, normalized) in [
             ("Ollama", Engine::LlamaCpp, "ollama"),
             ("Ollama", Engine::Mlx, "ollama-mlx"),
             ("LM Studio", Engine::Mlx, "lmstudio-mlx"),
@@ -193,7 +193,7 @@ mod tests {
             ("Jan", Engine::LlamaCpp, "Jan"),
         ] {
             let named = |name: &str| EngineBuild::named(engine, name, "1.0");
-            assert_eq!(named(spelt), named(usual), "{spelt}");
+            assert_eq!(named(name), named(normalized), "{name}");
         }
     }
 }

@@ -1,36 +1,35 @@
-//! What runs on a node teach about it: two factors per format of weights, one of decode and one of
-//! first tokens, between what was predicted and what was measured. A node has one chip; with
-//! another release of its engine it starts anew.
+//! Calibration of predictions by runs on a node: one factor of decode and one of the first token
+//! per weight format, between predicted and measured times. A node has one chip; a new release of
+//! its engine resets the calibration.
 //!
-//! The logarithm of measured/predicted time has the prediction's own spread as its prior, so a few
-//! runs move it a little and many decide. Errors of runs follow Student's t: a run beside which
-//! something else used the machine has next to no say.
+//! The prior of the logarithm of measured/predicted time is the interval of the prediction, so a
+//! few runs change it slightly and many runs dominate. Errors of runs follow Student's t, so a
+//! disturbed run has almost no influence.
 
 use super::{Interval, ModelCost};
 use rooflet_base::quantile::{nearest, sorted};
 
-/// Runs that are remembered; older ones were of another driver, season or fan.
-const REMEMBERED_RUNS: usize = 32;
-/// How heavy the tails of one run's error are.
+/// Number of runs that are kept. Older runs had another driver, temperature or cooling.
+const MAX_RUNS: usize = 32;
+/// Degrees of freedom of a run's error in Student's t.
 const DEGREES_OF_FREEDOM: f64 = 3.0;
-/// Standard deviations from the median to the tenth percentile.
-const TENTH: f64 = 1.2816;
-/// Shorter answers measure the clock and the first step.
+/// Standard deviations between the median and the tenth percentile.
+const DEVIATIONS_TO_P10: f64 = 1.2816;
+/// Minimum tokens of a run. Shorter answers are dominated by the first step.
 const MIN_TOKENS: u64 = 32;
-/// Of shorter prompts the fixed part of a first token is too much for them to tell of longer ones.
+/// Minimum tokens of a prompt. Shorter prompts are dominated by the fixed part of the first token.
 const MIN_PROMPT_TOKENS: u64 = 256;
-/// A run so many times faster or slower than predicted says that the prediction is about another
-/// machine or model.
+/// Maximum ratio of measured and predicted time. A larger one belongs to another machine or model.
 const MAX_FACTOR: f64 = 4.0;
-/// Fitting steps; the weights settle in a few.
+/// Number of iterations; the weights converge in a few.
 const STEPS: usize = 50;
 
-/// What is measured, with the scale of its errors as logarithms.
+/// Deviations of a measured quantity, as logarithms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measure {
-    /// Of one run.
+    /// Deviation of one run.
     run_deviation: f64,
-    /// What one factor leaves open: other models, contexts and temperatures on the same node.
+    /// Deviation between models, contexts and temperatures of one node.
     open_deviation: f64,
 }
 
@@ -38,47 +37,46 @@ const DECODE: Measure = Measure {
     run_deviation: 0.03,
     open_deviation: 0.015,
 };
-/// Assumed, as nobody published such runs: prompts differ more in their lengths than contexts do,
-/// and one factor stands for all of them.
+/// Assumed, because no such runs are published. Prompts differ more in length than contexts do, and
+/// one factor covers all of them.
 const FIRST_TOKEN: Measure = Measure {
     run_deviation: 0.05,
     open_deviation: 0.05,
 };
 
-/// One measured run of a model on a node.
+/// Measured run of a model on a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
-    /// Tokens per second: measured, and predicted before any calibration.
+    /// Tokens per second: measured, and predicted without calibration.
     pub measured: f64,
     pub predicted: f64,
-    /// Tokens that the measured rate rests on.
+    /// Number of measured tokens.
     pub tokens: u64,
-    /// The rate that the data sheet's bandwidth would allow with nothing else to do; `None` where
-    /// there is none.
+    /// Maximum rate by the bandwidth of the data sheet. `None` without a data sheet.
     pub ceiling: Option<f64>,
 }
 
-/// Prompts of a model that a node read, one at a time.
+/// Measured prefill of prompts on a node, one at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefillRun {
-    /// Seconds to the first token: measured from a request's turn, and predicted before any
-    /// calibration.
+    /// Seconds from the start of a request's processing to the first token: measured, and predicted
+    /// without calibration.
     pub measured: f64,
     pub predicted: f64,
-    /// In the prompt of each.
+    /// Number of prompt tokens of a request.
     pub prompt_tokens: f64,
 }
 
-/// Why a run teaches nothing.
+/// Reason why a run is not used.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub enum UnusableRun {
-    #[error("it made {tokens} tokens, fewer than {MIN_TOKENS}")]
+    #[error("it generated {tokens} tokens, fewer than {MIN_TOKENS}")]
     TooShort { tokens: u64 },
     #[error("its prompts have {tokens:.0} tokens, fewer than {MIN_PROMPT_TOKENS}")]
     ShortPrompts { tokens: f64 },
     #[error("{measured:.1} tokens/s is more than the memory's bandwidth allows, {ceiling:.1}")]
     AboveRoofline { measured: f64, ceiling: f64 },
-    #[error("{measured:.2} measured where {predicted:.2} were predicted: not the same machine or model")]
+    #[error("measured {measured:.2}, predicted {predicted:.2}: not the same machine or model")]
     Implausible { measured: f64, predicted: f64 },
 }
 
@@ -92,18 +90,18 @@ impl UnusableRun {
     }
 }
 
-/// What is known of one node with one format of weights.
+/// Calibration of one node for one weight format.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
-    /// The format: see [`weight_bits`].
+    /// Weight format; see [`weight_bits`].
     pub weight_bits: u32,
-    /// ln(measured / predicted time) of the last runs, the oldest first.
+    /// ln(measured / predicted time) of the last runs, oldest first.
     decode: Vec<f64>,
     first_token: Vec<f64>,
 }
 
-/// The format of a model's weights as far as calibration tells formats apart: whole bits of a
-/// weight that every step reads, 4 for what is stored in 4 bits with its scales.
+/// Returns the weight format for calibrations: integer bits of the weights that every step reads,
+/// such as 4 for 4 bits with scales.
 pub fn weight_bits(model: &ModelCost) -> u32 {
     let parameters = model.dimensions.core_parameters() as f64;
     (model.weights.every_step.0 as f64 * 8.0 / parameters).floor() as u32
@@ -118,12 +116,12 @@ impl Calibration {
         }
     }
 
-    /// As it was published; figures that no run can have left are dropped.
+    /// Creates a calibration from published figures. Impossible values are dropped.
     pub fn published(weight_bits: u32, decode: &[f64], first_token: &[f64]) -> Self {
         let last = |errors: &[f64]| {
             let possible = |error: &&f64| error.abs() <= MAX_FACTOR.ln();
             let kept: Vec<_> = errors.iter().filter(possible).copied().collect();
-            kept[kept.len().saturating_sub(REMEMBERED_RUNS)..].to_vec()
+            kept[kept.len().saturating_sub(MAX_RUNS)..].to_vec()
         };
         Self {
             weight_bits,
@@ -132,13 +130,15 @@ impl Calibration {
         }
     }
 
-    /// The one of `calibrations` that is about models like `model`.
+    /// Returns the calibration for models like `model`.
     pub fn of<'a>(calibrations: &'a [Self], model: &ModelCost) -> Option<&'a Self> {
         let bits = weight_bits(model);
-        calibrations.iter().find(|one| one.weight_bits == bits)
+        calibrations
+            .iter()
+            .find(|calibration| calibration.weight_bits == bits)
     }
 
-    /// Takes a run in, or says why not; then nothing changes.
+    /// Adds a run. If the run is unusable, the calibration does not change.
     pub fn observe(&mut self, run: &Run) -> Result<(), UnusableRun> {
         let Run {
             measured, predicted, ..
@@ -149,11 +149,11 @@ impl Calibration {
         if let Some(ceiling) = run.ceiling.filter(|ceiling| measured > *ceiling) {
             return Err(UnusableRun::AboveRoofline { measured, ceiling });
         }
-        remember(&mut self.decode, predicted / measured)
+        push_error(&mut self.decode, predicted / measured)
             .ok_or(UnusableRun::Implausible { measured, predicted })
     }
 
-    /// The same for first tokens.
+    /// Adds a measured prefill. If it is unusable, the calibration does not change.
     pub fn observe_prefill(&mut self, run: &PrefillRun) -> Result<(), UnusableRun> {
         let PrefillRun {
             measured,
@@ -165,65 +165,67 @@ impl Calibration {
                 tokens: prompt_tokens,
             });
         }
-        remember(&mut self.first_token, measured / predicted)
+        push_error(&mut self.first_token, measured / predicted)
             .ok_or(UnusableRun::Implausible { measured, predicted })
     }
 
-    /// ln(measured / predicted time per token), the oldest first.
+    /// Returns ln(measured / predicted time per token), oldest first.
     pub fn decode_errors(&self) -> &[f64] {
         &self.decode
     }
 
-    /// ln(measured / predicted time to the first token), the oldest first.
+    /// Returns ln(measured / predicted time to first token), oldest first.
     pub fn first_token_errors(&self) -> &[f64] {
         &self.first_token
     }
 
-    /// A predicted decode rate with what the runs say; `None` where there were none.
+    /// Returns the calibrated decode rate, or `None` without runs.
     pub fn decode(&self, rate: Interval) -> Option<Interval> {
-        let (factor, spread) = learned(&self.decode, rate, DECODE)?;
+        let (factor, spread) = posterior_factor(&self.decode, rate, DECODE)?;
         Some(Interval::around(rate.p50 * (-factor).exp(), spread, spread))
     }
 
-    /// A predicted time to the first token with what the runs say; `None` where there were none.
+    /// Returns the calibrated time to first token, or `None` without runs.
     pub fn first_token(&self, seconds: Interval) -> Option<Interval> {
-        let (factor, spread) = learned(&self.first_token, seconds, FIRST_TOKEN)?;
+        let (factor, spread) = posterior_factor(&self.first_token, seconds, FIRST_TOKEN)?;
         Some(Interval::around(seconds.p50 * factor.exp(), spread, spread))
     }
 }
 
-/// Adds a run that took `ratio` times as long as predicted; `None` where that cannot be.
-fn remember(errors: &mut Vec<f64>, ratio: f64) -> Option<()> {
+/// Adds a run that took `ratio` times the predicted time. Returns `None` if the ratio is
+/// implausible.
+fn push_error(errors: &mut Vec<f64>, ratio: f64) -> Option<()> {
     let error = ratio.ln();
     if error.is_nan() || error.abs() > MAX_FACTOR.ln() {
         return None;
     }
-    if errors.len() == REMEMBERED_RUNS {
+    if errors.len() == MAX_RUNS {
         errors.remove(0);
     }
     errors.push(error);
     Some(())
 }
 
-/// Logarithm of what the predicted time has to be multiplied with, and half-width of the interval
-/// then.
-fn learned(errors: &[f64], predicted: Interval, measure: Measure) -> Option<(f64, f64)> {
+/// Returns the logarithm of the correction of the predicted time, and the half-width of the
+/// corrected interval.
+fn posterior_factor(errors: &[f64], predicted: Interval, measure: Measure) -> Option<(f64, f64)> {
     if errors.is_empty() {
         return None;
     }
-    let prior = ((predicted.p90 / predicted.p10).ln() / 2.0 / TENTH).max(measure.open_deviation);
+    let prior = ((predicted.p90 / predicted.p10).ln() / 2.0 / DEVIATIONS_TO_P10).max(measure.open_deviation);
     let (factor, deviation) = posterior(errors, prior, measure.run_deviation);
-    let spread = TENTH * deviation.hypot(measure.open_deviation).min(prior);
+    let spread = DEVIATIONS_TO_P10 * deviation.hypot(measure.open_deviation).min(prior);
     Some((factor, spread))
 }
 
-/// Mean and deviation of the logarithm, given the prior's. Starts at a run in the middle, so that
-/// the majority wins: between two that disagree there may be none.
+/// Returns mean and deviation of the logarithm, given the deviation of the prior. The iteration
+/// starts at the median run, so that it converges to the majority; there may be no maximum between
+/// two groups.
 fn posterior(errors: &[f64], prior: f64, run_deviation: f64) -> (f64, f64) {
-    let belief = prior.powi(-2);
+    let prior_precision = prior.powi(-2);
     let middle = nearest(&sorted(errors.iter().copied()), 0.5).unwrap_or_default();
     let mut mean = middle * (1.0 - (errors.len() as f64).recip());
-    let mut precision = belief;
+    let mut precision = prior_precision;
     for _ in 0..STEPS {
         let (mut weighted, mut weights) = (0.0, 0.0);
         for error in errors {
@@ -233,7 +235,7 @@ fn posterior(errors: &[f64], prior: f64, run_deviation: f64) -> (f64, f64) {
             weighted += weight * error;
             weights += weight;
         }
-        precision = belief + weights;
+        precision = prior_precision + weights;
         mean = weighted / precision;
     }
     (mean, precision.recip().sqrt())
@@ -268,7 +270,8 @@ mod tests {
         calibration.decode(PREDICTED).unwrap_or(PREDICTED)
     }
 
-    /// First tokens that took so many seconds where two were predicted.
+    /// Returns the calibrated time after runs with these first-token times, for a predicted time of
+    /// two seconds.
     fn first_token_after(measured: impl IntoIterator<Item = f64>) -> Option<Interval> {
         let mut calibration = Calibration::new(4);
         for seconds in measured {
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_pull_the_prediction_towards_them_and_narrow_it() {
+    fn runs_move_and_narrow_the_prediction() {
         let few = after([46.0]);
         let many = after([46.0; 10]);
         assert!(46.0 < few.p50 && few.p50 < 50.0, "{few:?}");
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn first_tokens_have_a_factor_of_their_own() {
+    fn first_token_has_a_separate_factor() {
         assert_eq!(first_token_after([]), None);
         let (few, many) = (
             first_token_after([3.0]).unwrap(),
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_measurement_of_the_machine_is_refused() {
+    fn rejects_short_and_implausible_runs() {
         let mut calibration = Calibration::new(4);
         let mut reason = |run: Run| calibration.observe(&run).unwrap_err().reason();
         assert_eq!(
@@ -337,29 +340,29 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_bad_run_does_not_spoil_it(
+        fn one_bad_run_has_little_influence(
             truth in 40.0f64..60.0, good in 4usize..30, bad in 13.0f64..79.0, at in 0usize..30,
         ) {
             let mut runs = vec![truth; good];
             runs.insert(at.min(good), bad);
-            let spoilt = after(runs).p50;
+            let disturbed = after(runs).p50;
             let clean = after(vec![truth; good]).p50;
-            prop_assert!((spoilt / clean - 1.0).abs() < 0.02, "{spoilt} {clean}");
+            prop_assert!((disturbed / clean - 1.0).abs() < 0.02, "{disturbed} {clean}");
         }
 
         #[test]
-        fn one_bad_first_token_does_not_spoil_it(
+        fn one_bad_first_token_has_little_influence(
             truth in 1.4f64..2.8, good in 5usize..30, bad in 0.6f64..7.9, at in 0usize..30,
         ) {
             let mut runs = vec![truth; good];
             runs.insert(at.min(good), bad);
-            let spoilt = first_token_after(runs).unwrap().p50;
+            let disturbed = first_token_after(runs).unwrap().p50;
             let clean = first_token_after(vec![truth; good]).unwrap().p50;
-            prop_assert!((spoilt / clean - 1.0).abs() < 0.04, "{spoilt} {clean}");
+            prop_assert!((disturbed / clean - 1.0).abs() < 0.04, "{disturbed} {clean}");
         }
 
         #[test]
-        fn whatever_was_measured_the_interval_is_in_order_and_no_wider(
+        fn interval_stays_in_order_and_never_widens(
             rates in proptest::collection::vec(13.0f64..80.0, 0..100),
         ) {
             let interval = after(rates);

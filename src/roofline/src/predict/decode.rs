@@ -1,17 +1,19 @@
-//! One decode step: memory traffic and arithmetic overlap, launches come on top.
+//! Time of a decode step. Memory traffic and arithmetic overlap; launches add to them.
 //!
 //! ```text
 //! t     = ⁴√(t_mem⁴ + t_alu⁴) + (B−1)·P·c_b/cores + t_launch + t_program
 //! t_mem = (W_dense + W_experts(B)/ε + κ·KV + κ_q·KV·queries/key + σ·state) / (η·BW)
-//! t_alu = P·c/cores                                   unpacking weights, by how they are packed
+//! t_alu = P·c/cores                                   unpacking weights, by packing
 //! t_launch = (τ·Σ_layers (1 + kinds) + t_0)·(generation)·(two dies)·(early build)
 //! ```
 //!
-//! W are bytes of weights that the step reads, P the weights a token multiplies with, B the batch.
-//! Per-stream rate is `1/t`, the batch's `B/t`. Memory and arithmetic run in different units of the
-//! GPU, so the longer one rules; the fourth power rounds the corner where both are alike. Launches
-//! are serial: every kernel waits for the one before it, and a layer's kernels depend on its kind.
-//! Constants and their fit: docs/roofline.md.
+//! W are the bytes of weights that the step reads, P the parameters that a token is multiplied
+//! with, B the batch. The rate of a stream is `1/t`, that of the batch `B/t`.
+//!
+//! Memory and arithmetic use different units of the GPU, so the longer one dominates. The fourth
+//! power smooths the transition. Launches are serial: every kernel waits for the one before it, and
+//! the number of kernels depends on the kind of layer. docs/roofline.md describes the constants and
+//! their fit.
 
 use super::build::EngineBuild;
 use super::parameters::{DecodeParameters, EngineDecode, Packing, PrefillParameters, release_factor};
@@ -19,35 +21,35 @@ pub use super::step_work::StepWork;
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::chip::{ChipTier, ChipVariant};
 
-/// How sharply memory and arithmetic time combine.
+/// Sharpness of the transition between memory and arithmetic time.
 const OVERLAP_POWER: i32 = 4;
 
-/// Speed of decoding, with what it rests on.
+/// Predicted decode speed with its basis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecodePrediction {
-    /// Tokens per second that one sequence gets.
+    /// Tokens per second of one sequence.
     pub tokens_per_second: Interval,
-    /// Of all sequences of the batch together.
+    /// Tokens per second of the whole batch.
     pub aggregate_tokens_per_second: Interval,
-    /// Weights and KV cache that one step reads, over the tokens it makes.
+    /// Bytes of weights and KV cache that one step reads, per generated token.
     pub bytes_per_token: f64,
     pub basis: Basis,
     pub binding: Constraint,
     pub working: StepTime,
 }
 
-/// The parts of one step's time, in seconds.
+/// Parts of a step's time, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepTime {
     pub memory: f64,
     pub arithmetic: f64,
     pub overhead: f64,
-    /// Not the sum: memory and arithmetic overlap.
+    /// Total time. It is not the sum, because memory and arithmetic overlap.
     pub total: f64,
 }
 
 impl StepTime {
-    /// So many steps, one after the other.
+    /// Returns the time of `steps` consecutive steps.
     fn times(self, steps: f64) -> Self {
         Self {
             memory: self.memory * steps,
@@ -57,7 +59,7 @@ impl StepTime {
         }
     }
 
-    /// The faster of two ways.
+    /// Returns the shorter of two times.
     fn at_most(self, other: Self) -> Self {
         if other.total < self.total { other } else { self }
     }
@@ -74,11 +76,12 @@ impl StepTime {
 }
 
 impl DecodeParameters {
-    /// The step's time on a chip by its data sheet.
+    /// Returns the time of a step on a chip by its data sheet.
     pub fn step_time(&self, work: &StepWork, chip: &ChipVariant, build: &EngineBuild) -> StepTime {
         let p = self.engine(build.engine);
         let cores = f64::from(chip.gpu_cores);
-        // Without flash attention every query head writes its scores out and reads them again.
+        // Without flash attention, every query head writes its scores to memory and reads them
+        // again.
         let cache = if build.flash_attention {
             work.kv * p.kv_traffic
         } else {
@@ -108,10 +111,14 @@ impl DecodeParameters {
         }
     }
 
-    /// The fastest way to a token for each sequence: a step of the whole batch, with the kernels of
-    /// decoding or, of many sequences, with those that read prompts; or a step for each, since no
-    /// engine has to take what a batch adds, which was fitted on few rows. `alone`: what a step of
-    /// one sequence does.
+    /// Returns the shortest time to a token for each sequence of a batch:
+    ///
+    /// - a step of the whole batch with decode kernels,
+    /// - for many sequences, a step of the whole batch with prefill kernels,
+    /// - a step per sequence, because the cost of batches was fitted on few rows and engines can
+    ///   avoid it.
+    ///
+    /// `alone` is the work of a step with one sequence.
     pub fn batch_time(
         &self,
         prefill: &PrefillParameters,
@@ -129,11 +136,11 @@ impl DecodeParameters {
             total: together.memory + as_prompt + together.overhead,
             ..together
         };
-        let one_by_one = self.step_time(alone, chip, build).times(work.batch);
-        together.at_most(as_prompt).at_most(one_by_one)
+        let separate_steps = self.step_time(alone, chip, build).times(work.batch);
+        together.at_most(as_prompt).at_most(separate_steps)
     }
 
-    /// Bytes per second that long reads reach.
+    /// Returns the bytes per second that long reads reach.
     pub(super) fn bandwidth(&self, chip: &ChipVariant) -> f64 {
         let measured = self.bin(chip).unwrap_or(1.0);
         let share = self.efficiency.of(chip.tier) * self.generation_efficiency.of(chip.generation) * measured;
@@ -198,10 +205,10 @@ impl DecodePrediction {
             let rate = parameters.decode.step_time(&alone, chip, build).total.recip();
             let spread = spread_of(chip, &alone);
             let rate = Interval::around(rate, spread, spread);
-            // No batch is slower than its sequences one after the other, and no stream faster than
+            // A batch is never slower than separate sequences, and a stream is never faster than
             // alone.
             per_stream.p10 = per_stream.p10.max(rate.p10 / work.batch);
-            // No luck is better than physics.
+            // The rate cannot exceed the bandwidth of the data sheet.
             let ceiling = chip.bandwidth.0 / work.bytes();
             per_stream.p90 = per_stream.p90.min(rate.p90).min(ceiling).max(per_stream.p50);
         }

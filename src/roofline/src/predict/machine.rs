@@ -1,6 +1,6 @@
-//! A machine whose engine was probed: its own figures stand in for the data sheet's, at η = 1, and
-//! nothing fitted on other machines is needed for a plain model. So it serves any back end, CPU and
-//! CUDA too.
+//! Prediction from a probe. The measured figures replace the data sheet (η = 1), and a plain model
+//! needs no constants that were fitted on other machines. It therefore applies to every back end,
+//! including CPU and CUDA.
 
 use super::decode::StepTime;
 use super::parameters::{DecodeParameters, EnginePrefill};
@@ -8,64 +8,62 @@ use super::prefill::{PrefillTime, PrefillWork};
 use super::step_work::StepWork;
 use rooflet_api::v1alpha1::{AttentionFigure, Measurements, Spread};
 
-/// Batches that a probe measures besides single vectors, at most.
+/// Maximum number of batch sizes in a probe, without single vectors.
 const MAX_BATCHES: usize = 4;
-/// Query, key, value and output projections, and the three of a gated block.
+/// Query, key, value and output projections, and three projections of a gated block.
 const MATRICES_PER_LAYER: f64 = 7.0;
-/// Kernels of a layer that are neither a matrix's nor among those measured as small: attention, and
-/// the two cuts that it takes of the cache.
+/// Kernels of a layer that are neither matrix products nor among the measured small kernels:
+/// attention, and two slices of the cache.
 const ATTENTION_KERNELS: f64 = 3.0;
-/// Kernels of a step outside its layers: the embedding's three look-ups and their expansion, the
-/// last norm, two cuts, the conversion of the logits, and the choice.
+/// Kernels of a step outside its layers: three look-ups and the expansion of the embedding, the
+/// last norm, two slices, the conversion of the logits, and the sampling.
 const STEP_KERNELS: f64 = 9.0;
-/// Weights that share a scale and a bias in the formats that a probe measures, and bits of a scale
-/// unless it says.
+/// Group size of the formats that a probe measures, and the bits of a scale if the probe omits
+/// them.
 const GROUP_SIZE: f64 = 64.0;
 const SCALE_BITS: u32 = 16;
-/// Half-width, as a logarithm, of what the figures leave open: shapes of matrices other than the
-/// probe's, and the host's own work between steps. Not fitted; runs on the node narrow it (see
-/// `calibration`).
+/// Half-width, as a logarithm, for everything that a probe does not measure: other matrix shapes,
+/// and the work of the host between steps. Assumed; runs on the node narrow it (see `calibration`).
 const OPEN_SPREAD: f64 = 0.12;
 
-/// The same of what has become of the machine since figures that are past their time: engines drift
-/// by 5–15 % from release to release on one machine (docs/roofline.md), and heat and other programs
-/// come and go. Not fitted either.
+/// Additional half-width of an expired probe. Engines drift by 5–15 % between releases on one
+/// machine (docs/roofline.md), and heat and other programs vary. Assumed.
 const STALE_SPREAD: f64 = 0.15;
 
-/// What a probe measured, as far as speed depends on it.
+/// Figures of a probe that determine speed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredMachine {
-    /// Bits of a weight with its share of scales, and seconds to multiply one vector with it: of 4
+    /// Bits per weight including scales, and seconds to multiply one vector with one weight, for 4
     /// and 8 bits.
     four_bits: (f64, f64),
     eight_bits: (f64, f64),
-    /// Seconds per bit of a float.
+    /// Seconds per bit of a float weight.
     float_bit: f64,
-    /// How many times longer so many vectors take than one; unused places are zero.
+    /// Batch sizes with their time relative to one vector; unused entries are zero.
     batches: [(f64, f64); MAX_BATCHES],
-    /// Seconds per byte of keys and values, and what each query that shares them adds.
+    /// Seconds per byte of keys and values, and additional seconds per query that shares them.
     attention: (f64, f64),
     launch: f64,
-    /// Seconds of one layer's small kernels: at width zero, and per unit of width.
+    /// Seconds of a layer's small kernels: at width zero, and per unit of width.
     layer: (f64, f64),
-    /// Of these, the seconds in which they are described to the engine.
-    describing: f64,
-    /// Seconds from asking for one small result to having it.
+    /// Part of these seconds in which the host builds the kernels' graph.
+    graph_building: f64,
+    /// Seconds from the request of a small result to its arrival.
     round_trip: f64,
     /// Operations per second.
     float_flops: f64,
     quantized_flops: f64,
-    /// Bytes per second.
+    /// Read bandwidth in bytes per second.
     pub read: f64,
-    /// What heat leaves of the speed, where the probe has waited for it; all figures above are then
-    /// those of the hot chip.
+    /// Share of the speed that the hot chip sustains, if measured. All other figures then apply to
+    /// the hot chip.
     pub sustained: Option<f64>,
-    /// Half-width of the measurement itself, as a logarithm.
+    /// Half-width of the measurement, as a logarithm.
     spread: f64,
 }
 
 impl MeasuredMachine {
-    /// `None` where the probe lacks the figures of the decode kernel.
+    /// Returns `None` if the probe has no figures of the decode kernel.
     pub fn new(probe: &Measurements) -> Option<Self> {
         let known = |value: f64| Some(value).filter(|value| value.is_finite() && *value > 0.0);
         let qmv = known(probe.qmv.median_bytes_per_second)?;
@@ -104,7 +102,8 @@ impl MeasuredMachine {
         let float_flops = median(&probe.matmul_flops_per_second);
         let sustained = probe.sustained.as_ref();
         let sustained = sustained.and_then(|sustained| known(sustained.thermal_factor));
-        // No chip is faster for being hot: what was measured first was disturbed.
+        // A hot chip is never faster; a larger factor means that the first measurement was
+        // disturbed.
         let sustained = sustained.map(|kept| kept.min(1.0));
         let cold = Self {
             four_bits: weight(4.0, qmv),
@@ -114,7 +113,7 @@ impl MeasuredMachine {
             attention: attention(&probe.attention, read),
             launch,
             layer: small_kernels(probe, launch),
-            describing: probe
+            graph_building: probe
                 .layers
                 .iter()
                 .map(|layer| layer.describing_seconds.max(0.0))
@@ -132,8 +131,8 @@ impl MeasuredMachine {
         Some(cold.heated(sustained.unwrap_or(1.0)))
     }
 
-    /// The same machine, whose device does what it did cold at this part of the speed. The program
-    /// that describes its work, and the time between asking and having, are the host's and stay.
+    /// Scales the speed of the device to this share. The host builds the graph and transfers
+    /// results at its own speed, which stays unchanged.
     fn heated(self, factor: f64) -> Self {
         let slower = |(bits, seconds): (f64, f64)| (bits, seconds / factor);
         let (fixed, per_width) = self.layer;
@@ -143,7 +142,7 @@ impl MeasuredMachine {
             float_bit: self.float_bit / factor,
             attention: (self.attention.0 / factor, self.attention.1 / factor),
             layer: (
-                self.describing + (fixed - self.describing) / factor,
+                self.graph_building + (fixed - self.graph_building) / factor,
                 per_width / factor,
             ),
             float_flops: self.float_flops * factor,
@@ -153,19 +152,19 @@ impl MeasuredMachine {
         }
     }
 
-    /// The same machine, where the figures are too old to be sure of.
+    /// Returns the machine with a wider interval, for expired figures.
     pub fn stale(mut self) -> Self {
         self.spread = self.spread.hypot(STALE_SPREAD);
         self
     }
 
-    /// Half-width of a prediction's interval, as a logarithm.
+    /// Returns the half-width of a prediction's interval, as a logarithm.
     pub(super) fn spread(&self) -> f64 {
         self.spread.hypot(OPEN_SPREAD)
     }
 
-    /// Seconds to multiply one vector with one weight: proportional to the bits below four, and on
-    /// straight lines between the figures above.
+    /// Returns the seconds to multiply one vector with one weight: proportional to the bits below
+    /// four, and interpolated linearly above.
     fn seconds_per_weight(&self, bits: f64) -> f64 {
         let float = 16.0 * self.float_bit;
         if bits >= 16.0 {
@@ -179,8 +178,8 @@ impl MeasuredMachine {
         }
     }
 
-    /// How many times longer `batch` vectors take than one: between measured batches on a straight
-    /// line, beyond the last in proportion.
+    /// Returns the time of `batch` vectors relative to one: interpolated linearly between measured
+    /// batches, and proportional beyond the last.
     fn batch_factor(&self, batch: f64) -> f64 {
         let mut before = (1.0, 1.0);
         for &figure in self.batches.iter().take_while(|figure| figure.0 > 0.0) {
@@ -193,7 +192,7 @@ impl MeasuredMachine {
     }
 
     pub(super) fn step_time(&self, work: &StepWork, parameters: &DecodeParameters) -> StepTime {
-        // What is not plain costs in proportion to what it does on measured chips.
+        // Layers other than plain ones have the relative cost that was fitted on measured chips.
         let p = &parameters.mlx;
         let experts = work.experts / p.expert_efficiency;
         let weights = (work.dense + experts) * 8.0 / work.bits_per_weight.max(1.0);
@@ -208,10 +207,10 @@ impl MeasuredMachine {
         let (fixed, per_width) = self.layer;
         let small = fixed + per_width * work.hidden;
         let memory = multiplying + attending;
-        // The program describes the next token while the device works on this one: a step takes the
-        // longer of the two, and on small models with fast devices that is the describing.
+        // The host builds the graph of the next token while the device computes this one. A step
+        // takes the longer of both; small models on fast devices are limited by the host.
         let layers = work.layers + kinds;
-        let device = memory + layers * (small - self.describing).max(0.0);
+        let device = memory + layers * (small - self.graph_building).max(0.0);
         let program = layers * (small + (MATRICES_PER_LAYER + ATTENTION_KERNELS) * self.launch)
             + STEP_KERNELS * self.launch;
         let total = device.max(program) + self.round_trip;
@@ -239,12 +238,12 @@ impl MeasuredMachine {
     }
 }
 
-/// On the line through two points.
+/// Interpolates linearly between two points.
 fn line(x: f64, from: (f64, f64), to: (f64, f64)) -> f64 {
     from.1 + (to.1 - from.1) * (x - from.0) / (to.0 - from.0)
 }
 
-/// Seconds per byte, and what each query that shares a key adds to it.
+/// Returns the seconds per byte, and the additional seconds per query that shares a key.
 fn attention(figures: &[AttentionFigure], read: f64) -> (f64, f64) {
     let points: Vec<(f64, f64)> = figures
         .iter()
@@ -264,7 +263,7 @@ fn attention(figures: &[AttentionFigure], read: f64) -> (f64, f64) {
     }
 }
 
-/// Seconds of a layer's small kernels at width zero, and per unit of width.
+/// Returns the seconds of a layer's small kernels: at width zero, and per unit of width.
 fn small_kernels(probe: &Measurements, launch: f64) -> (f64, f64) {
     let points: Vec<(f64, f64)> = probe
         .layers
@@ -272,7 +271,7 @@ fn small_kernels(probe: &Measurements, launch: f64) -> (f64, f64) {
         .map(|figure| (f64::from(figure.hidden_size), figure.seconds.median.max(0.0)))
         .collect();
     match points.as_slice() {
-        // As many small kernels as matrices, about.
+        // About as many small kernels as matrices.
         [] => (MATRICES_PER_LAYER * launch, 0.0),
         [one] => (one.1, 0.0),
         [first, .., last] => {
@@ -305,8 +304,8 @@ mod tests {
         }
     }
 
-    /// What was seen on an H200 with MLX's CUDA back end: the 4-bit kernel is far from the memory's
-    /// limit.
+    /// Figures of an H200 with MLX's CUDA back end. The 4-bit kernel is far below the limit of the
+    /// memory.
     fn h200() -> Measurements {
         Measurements {
             read: figure(3.566e12),
@@ -321,11 +320,11 @@ mod tests {
     }
 
     #[test]
-    fn the_decode_kernel_rules_and_not_the_memory() {
+    fn decode_kernel_limits_the_speed_and_not_the_memory() {
         let machine = MeasuredMachine::new(&h200()).unwrap();
         let parameters = super::super::Parameters::built_in();
-        // A 7B-shaped 4-bit model decoded at 182 tokens/s there, 98 % of what the kernel's own rate
-        // allows.
+        // A 4-bit model of the shape of 7B decoded at 182 tokens/s on this machine, 98 % of the
+        // kernel's rate.
         let work = StepWork {
             batch: 1.0,
             dense: 3.98e9,
@@ -351,7 +350,7 @@ mod tests {
             / machine.step_time(&work, &parameters.decode).memory;
         assert!(
             (slower - 739.0 / 231.0).abs() < 1e-9,
-            "batches are taken as measured, {slower}"
+            "batches have their measured time, {slower}"
         );
         assert!((machine.batch_factor(32.0) - 2.0 * 739.0 / 941.0).abs() < 1e-9);
     }
@@ -377,10 +376,10 @@ mod tests {
         }
     }
 
-    /// MLX on a CPU takes as long for a weight of 4 bits as for one of 8, and holds scales in 32
+    /// MLX on a CPU needs the same time for weights of 4 and of 8 bits, and stores scales in 32
     /// bits.
     #[test]
-    fn bits_do_not_matter_where_arithmetic_is_the_limit() {
+    fn bits_have_no_influence_if_arithmetic_is_the_limit() {
         let measured = Measurements {
             read: figure(4.8e9),
             qmv: figure(0.7e9),
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_model_on_a_fast_device_takes_as_long_as_its_description() {
+    fn host_limits_small_models_on_fast_devices() {
         let layer = |hidden_size| LayerFigure {
             hidden_size,
             seconds: Spread {
@@ -416,18 +415,18 @@ mod tests {
         };
         let machine = MeasuredMachine::new(&measured).unwrap();
         let p = &super::super::Parameters::built_in().decode;
-        // Ten layers of 30 µs and ten launches each, and nine launches more.
+        // Ten layers of 30 µs with ten launches each, and nine more launches.
         let small = machine.step_time(&plain(4.5, 20.0, 10.0), p);
         assert!((small.total - 572.5e-6).abs() < 1e-9, "{small:?}");
-        // 5.625 GB at 739 GB/s and, meanwhile described, half of each layer.
+        // 5.625 GB at 739 GB/s, and the part of each layer that the host does not overlap.
         let large = machine.step_time(&plain(4.5, 10_000.0, 10.0), p);
         assert!((large.total - (5.625 / 739.0 + 150e-6)).abs() < 1e-9, "{large:?}");
         assert!((large.memory + large.overhead - large.total).abs() < 1e-12);
     }
 
-    /// A promise is kept for longer than a chip stays cold.
+    /// Objectives must hold when the chip is hot.
     #[test]
-    fn a_machine_that_was_probed_hot_is_as_fast_as_it_stays() {
+    fn sustained_probe_predicts_the_speed_of_the_hot_chip() {
         let p = &super::super::Parameters::built_in();
         let work = plain(4.5, 10_000.0, 10.0);
         let measured = |thermal_factor| {
@@ -447,14 +446,14 @@ mod tests {
         );
         assert!((hot.read / cold.read - 0.8).abs() < 1e-12);
         assert!((hot.quantized_flops / cold.quantized_flops - 0.8).abs() < 1e-12);
-        // Heat makes nothing faster, and what is no number is no measurement.
+        // Factors above 1 and invalid factors are ignored.
         assert_eq!(measured(1.1).read, cold.read);
         assert_eq!(measured(f64::NAN), cold);
         assert_eq!(measured(0.0), cold);
     }
 
     #[test]
-    fn a_probe_without_the_decode_kernel_is_no_machine() {
+    fn rejects_probe_without_decode_kernel() {
         assert_eq!(MeasuredMachine::new(&Measurements::default()), None);
     }
 }

@@ -1,8 +1,8 @@
-//! The constants of the predictor: `parameters.json` beside this file, which
-//! `cargo xtask fit-roofline` writes.
+//! Constants of the predictor: `parameters.json` beside this file, which `cargo xtask fit-roofline`
+//! writes.
 //!
-//! What a constant means stands in `decode` and `prefill`, where it is used. All are positive; the
-//! fit moves their logarithms.
+//! `decode` and `prefill` define the constants. All are positive; the fit optimises their
+//! logarithms.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -15,17 +15,17 @@ use crate::chip::{ChipTier, ChipVariant};
 
 static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
     serde_json::from_str(include_str!("parameters.json"))
-        .expect("parameters.json is part of this program and a test reads it")
+        .expect("parameters.json is built in and a test parses it")
 });
 
-/// Raised when a constant is added, dropped or changes its meaning.
+/// Version of the format. It increases if a constant is added, removed or redefined.
 pub const SCHEMA_VERSION: u32 = 4;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Parameters {
     pub schema_version: u32,
-    /// Measurements that the constants rest on.
+    /// Number of measurements behind the constants.
     pub rows: RowCounts,
     pub decode: DecodeParameters,
     pub prefill: PrefillParameters,
@@ -39,35 +39,31 @@ pub struct RowCounts {
     pub prefill: usize,
 }
 
-/// See [`super::decode`].
+/// Constants of [`super::decode`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DecodeParameters {
-    /// Share of the data sheet's bandwidth that a long read reaches, and what a generation
-    /// multiplies it with.
+    /// Share of the nominal bandwidth that long reads reach, and its factor per generation.
     pub efficiency: ByTier,
     pub generation_efficiency: ByGeneration,
     /// Relative cost of a kernel launch, and of a GPU core's arithmetic.
     pub generation_launch: ByGeneration,
     pub generation_arithmetic: ByGeneration,
-    /// A launch on two dies costs so many times one on a single die.
+    /// Cost of a launch on two dies, relative to one die.
     pub ultra_launch: f64,
     pub mlx: EngineDecode,
     pub llama_cpp: EngineDecode,
-    /// One core's milliseconds for the arithmetic of a billion weights in a K mix, which old cores
-    /// are slow at.
+    /// Milliseconds of one core to unpack a billion weights of a K mix, which is slow on old cores.
     pub mixed_arithmetic_ms: ByGeneration,
-    /// llama.cpp before 2025.
+    /// Releases of llama.cpp before 2025.
     pub early: EarlyBuild,
-    /// Milliseconds per step that a program adds to its kernels'.
+    /// Milliseconds per step that a program adds to its kernels.
     pub program_ms: BTreeMap<String, f64>,
-    /// Milliseconds per request between its arrival and its end in which a server decodes nothing
-    /// for it.
+    /// Milliseconds of a request in which a server does not decode for it.
     pub request_ms: f64,
-    /// Bins that were measured, by name and GPU cores: what multiplies their bandwidth.
+    /// Bandwidth factors of measured bins, by name and GPU cores.
     pub chips: BTreeMap<String, BTreeMap<u32, f64>>,
-    /// Releases of engines that were measured: what multiplies their step time; and beyond that,
-    /// with one bin.
+    /// Time factors of measured engine releases, and of their combinations with one bin.
     pub releases: BTreeMap<String, f64>,
     pub machines: Machines,
 }
@@ -75,55 +71,53 @@ pub struct DecodeParameters {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EngineDecode {
-    /// Launches of a plain layer, in microseconds.
+    /// Launch time of a plain layer, in microseconds.
     pub layer_us: f64,
-    /// Launches of a layer of each kind beyond those of a plain one, as a multiple of them.
+    /// Additional launches by kind of layer, relative to those of a plain layer.
     pub windowed_layer: f64,
     pub expert_layer: f64,
     pub linear_layer: f64,
-    /// The same for a layer with experts on two dies.
+    /// Factor of `expert_layer` on two dies.
     pub ultra_expert_layer: f64,
-    /// Launches of a step besides its layers: embedding, head, sampling.
+    /// Launch time outside the layers: embedding, head, sampling.
     pub step_ms: f64,
-    /// Bandwidth at which chosen experts are gathered, as a share of that of dense weights.
+    /// Bandwidth of reads of routed experts, relative to dense weights.
     pub expert_efficiency: f64,
-    /// Times that the bytes of the KV cache and of linear layers' states count.
+    /// Traffic factors of the KV cache and of linear layers' states.
     pub kv_traffic: f64,
     pub state_traffic: f64,
-    /// One core's milliseconds for the arithmetic of a billion weights: in floating point, or in
-    /// plain blocks.
+    /// Milliseconds of one core for a billion weights: in floating point, and in plain blocks.
     pub float_ms: f64,
     pub block_ms: f64,
-    /// The same for each further sequence of a batch.
+    /// Milliseconds of one core for a billion weights, per further sequence of a batch.
     pub batch_ms: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EarlyBuild {
-    /// Times that launches cost; on two dies.
+    /// Factors of launches, on one and on two dies.
     pub launch: f64,
     pub ultra_launch: f64,
-    /// Times that the bytes of the KV cache count without flash attention, and what they count
-    /// again for each query head.
+    /// Traffic factors of the KV cache without flash attention: per byte, and additionally per
+    /// query head.
     pub kv_traffic: f64,
     pub query_traffic: f64,
 }
 
-/// See [`super::prefill`].
+/// Constants of [`super::prefill`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PrefillParameters {
-    /// Operations per second of one GPU core that matrix products of a plain engine reach, in 10¹².
+    /// Operations per second of one GPU core in matrix products of a reference engine, in 10¹².
     pub tflops: ByGeneration,
     pub mlx: EnginePrefill,
     pub llama_cpp: EnginePrefill,
-    /// Times that operations of attention scores count without flash attention.
+    /// Cost factor of attention scores without flash attention.
     pub unfused_score_cost: f64,
-    /// Milliseconds that a server takes instead of its engine's fixed ones.
+    /// Fixed milliseconds of servers, instead of those of their engines.
     pub server_ms: BTreeMap<String, f64>,
-    /// Releases of engines that were measured: what multiplies their time; and beyond that, with
-    /// one bin.
+    /// Time factors of measured engine releases, and of their combinations with one bin.
     pub releases: BTreeMap<String, f64>,
     pub machines: Machines,
 }
@@ -131,29 +125,30 @@ pub struct PrefillParameters {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EnginePrefill {
-    /// How far the engine's kernels exploit the cores, relative to others; and what differs by
+    /// Utilisation of the cores by the engine's kernels, relative to others, and its factor per
     /// generation.
     pub utilization: f64,
     pub generation_utilization: ByGeneration,
-    /// How many times faster matrix units are, where the chip has them and the engine uses them.
+    /// Speed-up by matrix units, if the chip has them and the engine uses them.
     pub matrix_units: f64,
-    /// Share of the rate that is left after unpacking weights.
+    /// Rate factor of unpacking weights.
     pub packing: ByPacking,
-    /// Prompt length at which half the rate is reached, in tokens.
+    /// Prompt length at which half of the rate is reached, in tokens.
     pub half_tokens: f64,
-    /// Times that operations of attention scores count, and those of linear layers' recurrences.
+    /// Cost factors of attention scores and of linear layers' recurrences.
     pub score_cost: f64,
     pub recurrence_cost: f64,
-    /// Share of the rate that is left where tokens go to experts.
+    /// Rate factor of routed experts.
     pub expert_efficiency: f64,
-    /// Milliseconds per gigabyte of resident weights: an idle engine's pages are made resident for
+    /// Milliseconds per gigabyte of resident weights to make an idle engine's pages resident for
     /// the GPU again.
     pub residency_ms: f64,
     pub fixed_ms: f64,
 }
 
-/// What one bin showed with one release beyond what both showed elsewhere: most often one person's
-/// machine, its memory, its heat and the way of measuring. By release, chip and GPU cores.
+/// Time factors of one bin with one release beyond the separate factors of both. They mostly
+/// reflect one person's machine: its memory, heat and method of measurement. By release, chip and
+/// GPU cores.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Machines(BTreeMap<String, BTreeMap<String, BTreeMap<u32, f64>>>);
@@ -166,7 +161,7 @@ impl Machines {
             .unwrap_or(1.0)
     }
 
-    /// What multiplies times of `release` on `chip` is `factor`.
+    /// Sets the time factor of `release` on `chip`.
     pub fn insert(&mut self, release: &str, chip: &ChipVariant, factor: f64) {
         let chips = self.0.entry(release.to_owned()).or_default();
         let bins = chips.entry(chip.name.clone()).or_default();
@@ -174,7 +169,7 @@ impl Machines {
     }
 }
 
-/// What multiplies the times of a release that was measured: anywhere, and on this bin.
+/// Returns the time factor of a measured release, including that of this bin.
 pub(super) fn release_factor(
     releases: &BTreeMap<String, f64>,
     machines: &Machines,
@@ -206,7 +201,7 @@ impl ByTier {
     }
 }
 
-/// One value per generation from M1 on; later generations have the last one's.
+/// One value per generation from M1 on. Later generations have the last value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ByGeneration(Vec<f64>);
@@ -218,13 +213,13 @@ impl ByGeneration {
     }
 }
 
-/// How weights are packed, as far as unpacking them costs arithmetic.
+/// Packing of weights, by the cost of unpacking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
     Float,
     /// One scale per block: MLX's affine groups, Q4_0, Q8_0.
     Block,
-    /// Scales of scales, several formats in one file: the K mixes.
+    /// Quantised scales and several formats in one file: K mixes.
     Mixed,
 }
 
@@ -259,14 +254,14 @@ impl ByPacking {
 }
 
 impl Parameters {
-    /// Those fitted for this version.
+    /// Returns the constants of this version.
     pub fn built_in() -> &'static Self {
         &BUILT_IN
     }
 }
 
 impl DecodeParameters {
-    /// What multiplies the bandwidth of this very bin, where it was measured.
+    /// Returns the bandwidth factor of a measured bin.
     pub(super) fn bin(&self, chip: &ChipVariant) -> Option<f64> {
         self.chips.get(&chip.name)?.get(&chip.gpu_cores).copied()
     }

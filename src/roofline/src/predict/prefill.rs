@@ -1,14 +1,15 @@
-//! Prefill and the time to the first token.
+//! Prefill speed and time to first token.
 //!
 //! ```text
 //! t = (F_weights/e + a·F_scores + b·F_recurrence)/(rate·cores·n/(n+n₀)) + W(n)/(0.8·BW) + ρ·resident + t_fixed
 //! ```
 //!
-//! over the n tokens that are not cached. F are floating-point operations (see `dimensions`), W the
-//! weights that n tokens read, with experts as many as they touch. ρ is what it costs to make idle
-//! weights resident for the GPU again; it rules short prompts of large models on MLX; a server that
-//! stays warm does not pay it. GPUs before M3 emulate bfloat16, in which most models are published
-//! for MLX. Constants and their fit: docs/roofline.md.
+//! n is the number of tokens that are not cached. F are floating-point operations (see
+//! `rooflet_model::dimensions`). W is the bytes of weights that n tokens read, including the
+//! experts that they use. ρ is the cost of making idle weights resident for the GPU again; it
+//! dominates short prompts of large models on MLX, and warm servers do not have it. GPUs before M3
+//! emulate bfloat16, the type of most models for MLX. docs/roofline.md describes the constants and
+//! their fit.
 
 use super::build::EngineBuild;
 use super::parameters::{EnginePrefill, Packing, PrefillParameters, release_factor};
@@ -17,42 +18,42 @@ use super::{Basis, Constraint, Engine, Hardware, Interval, ModelCost, Parameters
 use crate::chip::ChipVariant;
 use rooflet_model::dimensions::Attention;
 
-/// Share of the data sheet's bandwidth at which a prompt's weights are read.
+/// Share of the nominal bandwidth at which weights are read during prefill.
 const WEIGHT_READ_EFFICIENCY: f64 = 0.8;
 
-/// Share of MLX's rate that is left where the GPU emulates bfloat16. No row that the constants are
-/// fitted on tells it: of one checkpoint whose floats were stored both ways, an M2 Max read 133 and
-/// 178 tokens/s (raullenchai/Rapid-MLX, issue 3154).
+/// Share of MLX's rate with emulated bfloat16. No row of the measurements determines it: an M2 Max
+/// reached 133 and 178 tokens/s with one checkpoint in both float types (raullenchai/Rapid-MLX,
+/// issue 3154).
 const EMULATED_BFLOAT: f64 = 133.0 / 178.0;
-/// M3's GPU computes with bfloat16.
+/// First generation with native bfloat16.
 const FIRST_BFLOAT_GENERATION: u32 = 3;
 
-/// What kernels for prompts compute at once (MLX's `qmm`, llama.cpp's `mul_mm`); fewer tokens take
-/// as long.
+/// Tile size of prefill kernels (MLX's `qmm`, llama.cpp's `mul_mm`), in tokens. Fewer tokens need
+/// the same time.
 const TILE_TOKENS: f64 = 32.0;
 
-/// Speed of prefilling, with what it rests on.
+/// Predicted prefill speed with its basis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefillPrediction {
-    /// Prompt tokens per second, over those that are not cached.
+    /// Prompt tokens per second, without cached tokens.
     pub tokens_per_second: Interval,
-    /// From an idle engine to the first token, in seconds.
+    /// Seconds from the request to the first token on an idle engine.
     pub first_token_seconds: Interval,
     pub basis: Basis,
     pub binding: Constraint,
 }
 
-/// What prefilling one prompt moves and computes, whatever runs it.
+/// Bytes and operations of one prefill, independent of the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefillWork {
     /// Tokens that are not cached.
     pub tokens: f64,
-    /// Operations.
+    /// Operations in matrices.
     pub matrices: f64,
     pub scores: f64,
-    /// Of linear layers, whose state goes from token to token.
+    /// Operations of linear layers, whose state passes from token to token.
     pub recurrence: f64,
-    /// Bytes.
+    /// Bytes that are read.
     pub read: f64,
     pub resident: f64,
     pub bits_per_weight: f64,
@@ -89,8 +90,8 @@ impl PrefillWork {
         }
     }
 
-    /// The matrix products of a decode step with the kernels that read prompts, for `tokens` rows of
-    /// `weights` weights.
+    /// Returns the matrix products of a decode step with prefill kernels, for `tokens` rows and
+    /// `weights` parameters.
     fn of_step(step: &StepWork, tokens: f64, weights: f64) -> Self {
         Self {
             tokens,
@@ -107,7 +108,7 @@ impl PrefillWork {
     }
 }
 
-/// The parts of a prefill's time, in seconds.
+/// Parts of a prefill's time, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PrefillTime {
     pub compute: f64,
@@ -132,15 +133,15 @@ impl PrefillTime {
 }
 
 impl EnginePrefill {
-    /// Operations of attention, in those of matrix products that take as long. `score_cost`: of the
-    /// kernel that is used.
+    /// Returns the operations of attention, converted to operations of matrix products.
+    /// `score_cost` is the factor of the kernel.
     pub(super) fn attention_flops(&self, work: &PrefillWork, score_cost: f64) -> f64 {
         score_cost * work.scores + self.recurrence_cost * work.recurrence
     }
 }
 
 impl PrefillParameters {
-    /// On a chip by its data sheet.
+    /// Returns the time on a chip by its data sheet.
     pub fn time(&self, work: &PrefillWork, chip: &ChipVariant, build: &EngineBuild) -> PrefillTime {
         let p = self.engine(build.engine);
         let units = if chip.neural_accelerators && build.matrix_units {
@@ -175,9 +176,8 @@ impl PrefillParameters {
 }
 
 impl PrefillParameters {
-    /// Seconds that the matrix products of a decode step take with the kernels that read prompts: a
-    /// row for each sequence, and at least a tile for every weight that is read, however few of the
-    /// sequences chose its expert.
+    /// Returns the seconds of a decode step's matrix products with prefill kernels: one row per
+    /// sequence, and at least one tile for every weight, even if few sequences use its expert.
     pub(super) fn step_compute(&self, step: &StepWork, chip: &ChipVariant, build: &EngineBuild) -> f64 {
         let compute = |tokens, weights| {
             self.time(&PrefillWork::of_step(step, tokens, weights), chip, build)

@@ -1,5 +1,4 @@
-//! How far predictions are off: half-widths of the intervals, as logarithms, learnt from rows that
-//! the constants were not fitted on (see `regression`).
+//! Half-widths of prediction intervals, as logarithms, from rows that were held out of the fit.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +8,10 @@ use super::parameters::DecodeParameters;
 use super::step_work::StepWork;
 use crate::chip::{ChipTier, ChipVariant};
 
-/// Below this many active weights, in 10⁹, launches rule and errors are larger.
+/// Limit of active parameters, in 10⁹, below which launches dominate and errors are larger.
 const SMALL_MODEL_BILLIONS: f64 = 2.5;
 
-/// 80 % of rows lie within these distances of the prediction.
+/// Distances from the prediction that contain 80 % of the rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spreads {
@@ -21,11 +20,11 @@ pub struct Spreads {
     pub experts: ByFamiliarity,
     pub batched: ByFamiliarity,
     pub prefill: ByFamiliarity,
-    /// Tiers without a single row.
+    /// Tiers without any row.
     pub unmeasured: Unmeasured,
 }
 
-/// Tiers that nobody measured with an engine.
+/// Tiers without measurements, by engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Unmeasured {
@@ -42,29 +41,30 @@ impl Unmeasured {
     }
 }
 
-/// By whether the very bin and the very release were measured.
+/// Half-widths by what was measured: the bin, the release, or neither.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ByFamiliarity {
     pub both: f64,
     pub release_only: f64,
     pub neither: f64,
-    pub strange: f64,
+    #[serde(rename = "strange")]
+    pub unmeasured_tier: f64,
 }
 
-/// What of a case was measured before.
+/// Measured parts of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Familiarity {
     Both,
     ReleaseOnly,
-    /// No measured release. Whether the bin was is worth little then: releases differ by as much as
-    /// bins.
+    /// The release was not measured. A measured bin then has little value, because releases differ
+    /// as much as bins.
     Neither,
-    /// Nobody measured any chip of this tier with this engine.
-    Strange,
+    /// No chip of this tier was measured with this engine.
+    UnmeasuredTier,
 }
 
-/// Kinds of work whose errors differ.
+/// Kinds of work with different errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stratum {
     Dense,
@@ -99,14 +99,14 @@ impl Stratum {
 }
 
 impl Familiarity {
-    pub const ALL: [Self; 4] = [Self::Both, Self::ReleaseOnly, Self::Neither, Self::Strange];
+    pub const ALL: [Self; 4] = [Self::Both, Self::ReleaseOnly, Self::Neither, Self::UnmeasuredTier];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Both => "bin and release known",
             Self::ReleaseOnly => "release known",
             Self::Neither => "neither known",
-            Self::Strange => "tier never measured",
+            Self::UnmeasuredTier => "tier never measured",
         }
     }
 
@@ -117,7 +117,7 @@ impl Familiarity {
         build: &EngineBuild,
     ) -> Self {
         if unmeasured.contains(build.engine, chip.tier) {
-            return Self::Strange;
+            return Self::UnmeasuredTier;
         }
         let release = build
             .release
@@ -138,7 +138,7 @@ impl ByFamiliarity {
             Familiarity::Both => self.both,
             Familiarity::ReleaseOnly => self.release_only,
             Familiarity::Neither => self.neither,
-            Familiarity::Strange => self.strange,
+            Familiarity::UnmeasuredTier => self.unmeasured_tier,
         }
     }
 }

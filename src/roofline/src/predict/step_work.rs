@@ -4,32 +4,32 @@ use rooflet_model::dimensions::Attention;
 
 use super::{ModelCost, Workload};
 
-/// A linear layer reads its state and writes it back.
+/// Passes over a linear layer's state: one read and one write.
 const STATE_PASSES: f64 = 2.0;
 
-/// What one step moves and computes, whatever runs it.
+/// Bytes and operations of one step, independent of the machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepWork {
     pub batch: f64,
-    /// Bytes: weights that every step reads, of chosen experts, of the KV caches, of linear layers'
-    /// states.
+    /// Bytes of weights that every step reads, of routed experts, of KV caches, and of linear
+    /// layers' states.
     pub dense: f64,
     pub experts: f64,
     pub kv: f64,
-    /// Bytes of the KV caches, counted once for every query head that looks at them.
+    /// Bytes of the KV caches, counted once per query head.
     pub attended: f64,
     pub states: f64,
-    /// Weights that one token multiplies with, in 10⁹.
+    /// Parameters that one token is multiplied with, in 10⁹.
     pub active_billions: f64,
     pub bits_per_weight: f64,
     pub super_blocks: bool,
     pub native_floats: bool,
     pub hidden: f64,
-    /// Query heads that share a key head, on average.
+    /// Average number of query heads per key head.
     pub queries_per_key: f64,
-    /// Layers, and those of them that are of a kind.
+    /// Number of layers, and of layers of each kind.
     pub layers: f64,
-    /// All layers of a model where some have a sliding window: those families also have more norms,
+    /// Number of all layers if some have a sliding window. These families also have more norms,
     /// soft caps or sinks.
     pub windowed_layers: f64,
     pub expert_layers: f64,

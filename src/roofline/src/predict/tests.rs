@@ -29,7 +29,7 @@ fn workload(batch: u32, context_tokens: u32, prompt_tokens: u32) -> Workload {
 /// llama.cpp discussion 4167 lists 83.06 tokens/s for this model and format on an M4 Max with 40
 /// cores.
 #[test]
-fn a_published_figure_lies_in_the_interval() {
+fn published_figure_lies_in_the_interval() {
     let chip = chip::find("M4 Max", Some(40), None).unwrap();
     let prediction = Prediction::new(
         Parameters::built_in(),
@@ -47,7 +47,7 @@ fn a_published_figure_lies_in_the_interval() {
 }
 
 #[test]
-fn kernel_launches_bind_a_tiny_model_and_bandwidth_a_large_one() {
+fn launches_bind_small_models_and_bandwidth_large_models() {
     let binding = |name| {
         let chip = chip::find("M4 Max", Some(40), None).unwrap();
         let model = model(name, WeightFormat::Q4_0);
@@ -65,10 +65,10 @@ fn kernel_launches_bind_a_tiny_model_and_bandwidth_a_large_one() {
     assert_eq!(binding("llama3-70b"), Constraint::Bandwidth);
 }
 
-/// XiongjieDai's GPU benchmarks (May 2024) list these rates of an M2 Ultra, which no heat slows,
-/// for answers of 512 and 8192 tokens, whose contexts are half as long on average.
+/// XiongjieDai's GPU benchmarks (May 2024) list these rates of an M2 Ultra, which does not
+/// throttle, for answers of 512 and 8192 tokens. The average contexts are half as long.
 #[test]
-fn without_flash_attention_queries_cost_and_not_only_the_cache() {
+fn without_flash_attention_each_query_head_adds_traffic() {
     let chip = chip::find("M2 Ultra", Some(76), None).unwrap();
     for (name, format, short, long) in [
         ("llama3-8b", WeightFormat::Float16, 36.90, 30.68),
@@ -77,9 +77,9 @@ fn without_flash_attention_queries_cost_and_not_only_the_cache() {
         ("llama3-70b", WeightFormat::Q4KM, 12.48, 9.34),
     ] {
         let rate = |context| {
-            let (model, asked) = (model(name, format), workload(1, context, 512));
+            let (model, work) = (model(name, format), workload(1, context, 512));
             let parameters = Parameters::built_in();
-            let prediction = Prediction::new(parameters, Hardware::Chip(chip), early_build(), &model, asked);
+            let prediction = Prediction::new(parameters, Hardware::Chip(chip), early_build(), &model, work);
             prediction.decode.tokens_per_second.p50
         };
         let slowdown: f64 = rate(4096) / rate(256) / (long / short);
@@ -87,18 +87,18 @@ fn without_flash_attention_queries_cost_and_not_only_the_cache() {
     }
 }
 
-/// The kernels that read prompts compute whole tiles for each expert, however many sequences share
-/// them.
+/// Prefill kernels compute whole tiles for each expert, independent of the number of sequences that
+/// use it.
 #[test]
-fn another_sequence_never_speeds_up_a_mixture_of_experts() {
+fn larger_batches_never_speed_up_streams_of_a_mixture_of_experts() {
     let parameters = Parameters::built_in();
     let chip = chip::find("M1", Some(8), None).unwrap();
     let build = EngineBuild::from(Engine::LlamaCpp);
     let model = model("mixtral-8x7b", WeightFormat::Q4_0);
     let rates: Vec<f64> = (1..128)
         .map(|batch| {
-            let asked = workload(batch, 1, 1);
-            let prediction = Prediction::new(parameters, Hardware::Chip(chip), build.clone(), &model, asked);
+            let work = workload(batch, 1, 1);
+            let prediction = Prediction::new(parameters, Hardware::Chip(chip), build.clone(), &model, work);
             prediction.decode.tokens_per_second.p50
         })
         .collect();
@@ -141,12 +141,12 @@ fn any_build() -> impl Strategy<Value = EngineBuild> {
 
 proptest! {
     #[test]
-    fn every_figure_is_positive_finite_and_in_order(
+    fn figures_are_positive_finite_and_in_order(
         model in any_model(), chip in any_chip(), build in any_build(),
         batch in 0u32..200, context in 0u32..1_000_000, prompt in 0u32..1_000_000, cached in 0u32..1_000_000,
     ) {
-        let asked = Workload { cached_tokens: cached, ..workload(batch, context, prompt) };
-        let prediction = Prediction::new(Parameters::built_in(), Hardware::Chip(chip), build.clone(), &model, asked);
+        let work = Workload { cached_tokens: cached, ..workload(batch, context, prompt) };
+        let prediction = Prediction::new(Parameters::built_in(), Hardware::Chip(chip), build.clone(), &model, work);
         for interval in [
             prediction.decode.tokens_per_second,
             prediction.decode.aggregate_tokens_per_second,
@@ -166,17 +166,17 @@ proptest! {
     ) {
         let parameters = Parameters::built_in();
         let faster = ChipVariant { bandwidth: BytesPerSecond(chip.bandwidth.0 * factor), ..chip.clone() };
-        let asked = workload(batch, 4096, 4096);
-        let step = decode::StepWork::new(&model, asked);
+        let work = workload(batch, 4096, 4096);
+        let step = decode::StepWork::new(&model, work);
         let of = |chip: &ChipVariant| parameters.decode.step_time(&step, chip, &build).total;
         prop_assert!(of(&faster) <= of(chip));
-        let prefill = prefill::PrefillWork::new(&model, asked);
+        let prefill = prefill::PrefillWork::new(&model, work);
         let of = |chip: &ChipVariant| parameters.prefill.time(&prefill, chip, &build).total();
         prop_assert!(of(&faster) <= of(chip));
     }
 
     #[test]
-    fn longer_contexts_and_larger_batches_slow_each_stream_and_a_batch_never_makes_less(
+    fn longer_contexts_and_larger_batches_slow_streams_but_never_the_batch(
         model in any_model(), chip in any_chip(), build in any_build(),
         batch in 1u32..64, context in 1u32..100_000, more in 1u32..100_000,
     ) {
@@ -188,7 +188,7 @@ proptest! {
         prop_assert!(of(batch, context + more).tokens_per_second.p50 <= rate);
         let larger = of(batch + 1, context);
         prop_assert!(larger.tokens_per_second.p50 <= rate);
-        // A step of one more sequence costs at most as much again per sequence.
+        // A step with one more sequence adds at most the cost of one sequence.
         prop_assert!(larger.aggregate_tokens_per_second.p50 >= 0.999 * of(1, context).tokens_per_second.p50);
     }
 
@@ -197,8 +197,8 @@ proptest! {
         model in any_model(), chip in any_chip(), build in any_build(), prompt in 2u32..100_000, share in 0.0f64..1.0,
     ) {
         let of = |cached_tokens| {
-            let asked = Workload { cached_tokens, ..workload(1, prompt, prompt) };
-            Prediction::new(Parameters::built_in(), Hardware::Chip(chip), build.clone(), &model, asked)
+            let work = Workload { cached_tokens, ..workload(1, prompt, prompt) };
+            Prediction::new(Parameters::built_in(), Hardware::Chip(chip), build.clone(), &model, work)
                 .prefill
                 .first_token_seconds
                 .p50
@@ -207,22 +207,16 @@ proptest! {
     }
 }
 
-/// One checkpoint stored both ways, 133 and 178 tokens/s on an M2 Max (raullenchai/Rapid-MLX, issue
-/// 3154).
+/// One checkpoint in both types reached 133 and 178 tokens/s on an M2 Max (raullenchai/Rapid-MLX,
+/// issue 3154).
 #[test]
 fn old_gpus_emulate_bfloat16() {
     let rate = |chip: &str, cores, format| {
         let chip = chip::find(chip, Some(cores), None).unwrap();
         let model = model("llama3-8b", format);
-        let asked = workload(1, 4096, 2726);
+        let work = workload(1, 4096, 2726);
         let prediction = |engine: Engine| {
-            Prediction::new(
-                Parameters::built_in(),
-                Hardware::Chip(chip),
-                engine,
-                &model,
-                asked,
-            )
+            Prediction::new(Parameters::built_in(), Hardware::Chip(chip), engine, &model, work)
         };
         let rate = |engine| prediction(engine).prefill.tokens_per_second.p50;
         (rate(Engine::Mlx), rate(Engine::LlamaCpp))
@@ -233,10 +227,7 @@ fn old_gpus_emulate_bfloat16() {
     );
     assert!((slow / fast - 133.0 / 178.0).abs() < 0.02, "{slow} {fast}");
     let (float32, _) = rate("M2 Ultra", 76, WeightFormat::Float32);
-    assert!(
-        float32 / fast > 0.9,
-        "{float32} {fast}: nothing is emulated of float32"
-    );
+    assert!(float32 / fast > 0.9, "{float32} {fast}: float32 is not emulated");
     assert_eq!(llama_cpp, same);
     assert_eq!(
         rate("M3 Ultra", 80, WeightFormat::BFloat16),
@@ -244,19 +235,19 @@ fn old_gpus_emulate_bfloat16() {
     );
 }
 
-/// Many sequences are computed by the kernels that read prompts.
+/// Large batches use the prefill kernels.
 #[test]
-fn a_large_batch_decodes_as_fast_as_a_prompt_is_read() {
+fn large_batches_decode_at_prefill_speed() {
     let chip = chip::find("M4 Max", Some(40), None).unwrap();
     let model = model("qwen3-8b", WeightFormat::Q4_0);
     let prediction = |batch| {
-        let asked = workload(batch, 64, 4096);
+        let work = workload(batch, 64, 4096);
         Prediction::new(
             Parameters::built_in(),
             Hardware::Chip(chip),
             Engine::Mlx,
             &model,
-            asked,
+            work,
         )
     };
     for batch in [256, 512] {
@@ -267,7 +258,7 @@ fn a_large_batch_decodes_as_fast_as_a_prompt_is_read() {
 }
 
 #[test]
-fn a_batch_is_never_worse_than_one_after_the_other() {
+fn batch_is_never_slower_than_separate_sequences() {
     for chip in chip::catalogue() {
         for (name, format) in [
             ("qwen3-30b-a3b", WeightFormat::Q4_0),
@@ -275,9 +266,9 @@ fn a_batch_is_never_worse_than_one_after_the_other() {
         ] {
             let model = model(name, format);
             let rate = |batch| {
-                let asked = workload(batch, 512, 512);
+                let work = workload(batch, 512, 512);
                 let hardware = Hardware::Chip(chip);
-                Prediction::new(Parameters::built_in(), hardware, Engine::Mlx, &model, asked).decode
+                Prediction::new(Parameters::built_in(), hardware, Engine::Mlx, &model, work).decode
             };
             for batch in [2, 4, 16] {
                 let (alone, batched) = (rate(1), rate(batch));
@@ -291,17 +282,16 @@ fn a_batch_is_never_worse_than_one_after_the_other() {
                     chip.name
                 );
                 assert!(many.p10 <= many.p50);
-                // Nor does a stream become faster by company.
+                // A stream is never faster in a batch.
                 assert!(batched.tokens_per_second.p90 <= alone.tokens_per_second.p90);
             }
         }
     }
 }
 
-/// No engine reads a single token with the kernels for prompts, which would be wasted on it; and
-/// the second sequence makes no stream faster.
+/// Engines do not use prefill kernels for a single token. A second sequence makes no stream faster.
 #[test]
-fn one_sequence_takes_the_step_of_one() {
+fn batch_of_one_uses_decode_kernels() {
     let parameters = Parameters::built_in();
     for chip in chip::catalogue() {
         for format in [WeightFormat::Q2K, WeightFormat::Q4KM, WeightFormat::Float16] {
@@ -335,15 +325,15 @@ fn one_sequence_takes_the_step_of_one() {
     }
 }
 
-/// Few sequences are a part of a tile to the kernels that read prompts: rates of all sequences
-/// together that ax-engine (its page on the ceiling of batches) and llama.cpp's
-/// `llama-batched-bench` publish.
+/// Small batches fill only a part of a tile of the prefill kernels. The rates of all sequences
+/// together are published by ax-engine (page on the ceiling of batches) and for llama.cpp's
+/// `llama-batched-bench`.
 #[test]
-fn a_small_batch_decodes_by_the_kernels_of_decoding() {
+fn small_batches_use_decode_kernels() {
     let ax = EngineBuild::named(Engine::Mlx, "ax-engine (mlx)", "6.13.5/mlx 0.32.0");
     let llama = EngineBuild::named(Engine::LlamaCpp, "llama.cpp", "2026 fa ub2048");
     let mlx4 = WeightFormat::Affine { bits: 4, group: 64 };
-    for (chip, cores, build, name, format, asked, published) in [
+    for (chip, cores, build, name, format, work, published) in [
         ("M5 Max", 40, &ax, "llama3-8b", mlx4, workload(8, 64, 32), 328.9),
         (
             "M2 Ultra",
@@ -366,7 +356,7 @@ fn a_small_batch_decodes_by_the_kernels_of_decoding() {
     ] {
         let hardware = Hardware::Chip(chip::find(chip, Some(cores), None).unwrap());
         let model = model(name, format);
-        let prediction = Prediction::new(Parameters::built_in(), hardware, build.clone(), &model, asked);
+        let prediction = Prediction::new(Parameters::built_in(), hardware, build.clone(), &model, work);
         let rate = prediction.decode.aggregate_tokens_per_second.p50;
         assert!(
             (rate / published - 1.0).abs() < 0.1,

@@ -1,4 +1,4 @@
-//! What a model costs, as nodes publish it, and back.
+//! Conversion between published model costs and the types of the performance model.
 
 use crate::memory::{ServedModel, activation_bytes};
 use crate::predict::ModelCost;
@@ -9,18 +9,18 @@ use rooflet_model::dimensions::{Attention, FeedForward, Layer, ModelDimensions, 
 use rooflet_model::kv_cache::KvBits;
 use rooflet_model::weights::Weights;
 
-/// Why what is published of a model says nothing of what it takes.
+/// Reason why a published model cannot be evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublishedError {
-    /// The directory cannot be served, or its agent is an older one.
-    #[error("its agent does not say what the model costs; it may be an older version")]
+    /// The directory cannot be served, or the agent is older.
+    #[error("its agent does not report the cost of the model; the agent may be an older version")]
     NoCost,
-    #[error("its cost.layers count {count} layers; at most {MAX_LAYERS} are computed with")]
+    #[error("cost.layers has {count} layers; the maximum is {MAX_LAYERS}")]
     TooManyLayers { count: u64 },
 }
 
 impl ServedModel {
-    /// For `FleetNode.status.models`.
+    /// Returns an entry of `FleetNode.status.models`.
     pub fn publish(&self, name: String, architecture: String, max_context_tokens: u32) -> NodeModel {
         let ModelCost { dimensions, weights } = &self.cost;
         let kv_growth = dimensions.kv_bytes(2, self.kv_bits) - dimensions.kv_bytes(1, self.kv_bits);
@@ -61,7 +61,7 @@ impl ServedModel {
         }
     }
 
-    /// What a node publishes, or a hub's files say.
+    /// Reads a model that a node published or that was derived from files on a hub.
     pub fn published(model: &NodeModel) -> Result<Self, PublishedError> {
         let cost = model.cost.as_ref().ok_or(PublishedError::NoCost)?;
         let count: u64 = cost.layers.iter().map(|group| u64::from(group.count)).sum();

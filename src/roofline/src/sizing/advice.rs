@@ -1,32 +1,32 @@
-//! The smallest changes that would make a model fit.
+//! Smallest changes that would make a model fit.
 
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::{Asked, Machine, Service};
+use super::{FitQuery, Machine, Service};
 use crate::chip;
 use crate::chip::ChipVariant;
 use crate::predict::Hardware;
 use rooflet_base::units::Bytes;
 
-/// A shorter context is no advice worth giving, in tokens.
-const SHORTEST_ADVICE_TOKENS: u32 = 256;
+/// Shortest context that is suggested, in tokens.
+const MIN_CONTEXT_TOKENS: u32 = 256;
 
-/// KV caches and weights of fewer bits that are worth trying, the largest first.
+/// Bits of KV caches and weights that are suggested, largest first.
 const KV_BITS: [u32; 2] = [8, 4];
 const WEIGHT_BITS: [u32; 5] = [8, 6, 5, 4, 3];
-/// An affine format of these bits adds half a bit of scale and offset per weight, in groups of 64.
+/// Bits per weight for scale and bias in an affine format with groups of 64.
 const SCALE_BITS: f64 = 0.5;
 
-/// One change with which it would fit, everything else as it is.
+/// Single change that makes the model fit, with everything else unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Suggestion {
     ContextTokens(u32),
     Concurrency(u32),
     KvBits(u32),
-    /// Weights quantised to so many bits, and what they would weigh.
+    /// Weights quantised to this number of bits, and their size.
     WeightBits(u32, Bytes),
-    /// The smallest machine of the catalogue.
+    /// Smallest machine of the catalogue.
     Machine(&'static ChipVariant, Bytes),
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Suggestion {
     }
 }
 
-impl Asked<'_> {
+impl FitQuery<'_> {
     pub(super) fn suggestions(
         &self,
         machine: &Machine,
@@ -65,7 +65,7 @@ impl Asked<'_> {
         let mut found = Vec::new();
         found.extend(
             max_context_tokens
-                .filter(|tokens| (SHORTEST_ADVICE_TOKENS..service.context_tokens).contains(tokens))
+                .filter(|tokens| (MIN_CONTEXT_TOKENS..service.context_tokens).contains(tokens))
                 .map(Suggestion::ContextTokens),
         );
         found.extend(
@@ -82,8 +82,8 @@ impl Asked<'_> {
             fewer
                 .into_iter()
                 .find(|bits| {
-                    let asked = with_bits(*bits);
-                    asked.fits(machine) && asked.service.kv_problem(self.facts).is_none()
+                    let query = with_bits(*bits);
+                    query.fits(machine) && query.service.kv_problem(self.facts).is_none()
                 })
                 .map(Suggestion::KvBits),
         );
@@ -92,7 +92,7 @@ impl Asked<'_> {
         found
     }
 
-    /// The format with most bits in which the weights would be small enough.
+    /// Returns the format with most bits whose weights are small enough.
     fn smaller_weights(&self, machine: &Machine) -> Option<Suggestion> {
         if self.beyond_context().is_some() {
             return None;
@@ -105,8 +105,8 @@ impl Asked<'_> {
         })
     }
 
-    /// The machine with the least memory in which it fits: of the same chip if that comes with
-    /// enough, else the least of the newest generation.
+    /// Returns the machine with the least memory that fits: with the same chip if it is sold with
+    /// enough memory, otherwise the smallest of the newest generation.
     fn larger_machine(&self, machine: &Machine) -> Option<Suggestion> {
         let fits = |chip: &'static ChipVariant, memory: Bytes| self.fits(&Machine::of_chip(chip, memory));
         let smallest = |chip: &'static ChipVariant| {

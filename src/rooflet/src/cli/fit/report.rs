@@ -44,7 +44,7 @@ pub(super) fn json(fit: &Fit, model: &NamedModel, machine: &Machine) -> Value {
         "timeToFirstTokenSeconds": prediction.map(|Prediction { prefill, .. }| {
             let mut seconds = interval(prefill.first_token_seconds);
             seconds["basis"] = json!(prefill.basis.as_str());
-            let others = fit.other_first_tokens;
+            let others = fit.first_token_variants;
             seconds["prefixHit"] = json!(others.and_then(|others| others.prefix_hit).map(interval));
             seconds["coldLoad"] = json!(others.map(|others| {
                 let mut cold = interval(others.cold_load);
@@ -62,7 +62,7 @@ pub(super) fn json(fit: &Fit, model: &NamedModel, machine: &Machine) -> Value {
             "known": facts.dimensions.is_some(),
             "parameters": facts.parameters,
             "activeParameters": facts.dimensions.as_ref().map(ModelDimensions::active_parameters),
-            "describedParameters": facts.contradiction(),
+            "describedParameters": facts.parameter_mismatch(),
             "leftOutBytes": facts.left_out.0,
             "weightsFrom": source_word(&facts.source),
             "maxContextTokens": facts.max_context_tokens,
@@ -124,7 +124,7 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
             line(&mut out, &format!("  - {suggestion}"));
         }
     }
-    if let Some(described) = model.facts.contradiction() {
+    if let Some(described) = model.facts.parameter_mismatch() {
         line(
             &mut out,
             &format!(
@@ -379,7 +379,7 @@ fn speed(out: &mut String, prediction: &Prediction, service: Service, fit: &Fit,
             basis_words(prefill.basis)
         ),
     );
-    let Some(others) = fit.other_first_tokens else {
+    let Some(others) = fit.first_token_variants else {
         return;
     };
     let range = |time: Interval| {

@@ -78,11 +78,11 @@ fn errors_name_the_flag_and_a_remedy() {
         ),
         (
             "--model=qwen9-4bit",
-            "--model: no model is known by the name `qwen9-4bit`",
+            "--model: unknown model `qwen9-4bit`",
         ),
         (
             "--model=qwen3-8b",
-            "--quantization: `qwen3-8b` does not say how its weights are stored",
+            "--quantization: the name `qwen3-8b` contains no weight format",
         ),
         ("--quantization=tiny", "--quantization: "),
         ("--model=./nowhere", "--model: "),

@@ -1,4 +1,4 @@
-//! Constants as a vector: the logarithms of all numbers of a parameter tree, each with its prior.
+//! Constants as a vector: logarithms of all numbers in a parameter tree, with their priors.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -6,23 +6,23 @@ use serde_json::Value;
 
 use super::least_squares::Prior;
 
-/// A tree's numbers, in the order of its keys, with the place of each.
+/// Numbers of a tree in the order of its keys.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Leaves {
+pub(super) struct ParameterVector {
     tree: Value,
     pub(super) priors: Vec<Prior>,
 }
 
-impl Leaves {
-    /// Of `parameters`, with `beliefs` of the same shape: `{"mean": …, "deviation": …}` in place of
-    /// each number, or once in place of a map or list, for all that is in it. `deviation` is that
-    /// of the logarithm.
-    pub(super) fn new<P: Serialize>(parameters: &P, beliefs: &Value) -> Self {
+impl ParameterVector {
+    /// Creates the vector of `parameters`. `prior_tree` has the same shape, with `{"mean": …,
+    /// "deviation": …}` in place of each number, or in place of a map or list for all numbers in
+    /// it. `deviation` is that of the logarithm.
+    pub(super) fn new<P: Serialize>(parameters: &P, prior_tree: &Value) -> Self {
         let tree = serde_json::to_value(parameters).expect("parameters are plain data");
         let mut priors = Vec::new();
-        visit(&tree, beliefs, &mut |belief| {
+        visit(&tree, prior_tree, &mut |prior| {
             let number = |name: &str| {
-                belief[name]
+                prior[name]
                     .as_f64()
                     .expect("prior.json has a mean and a deviation for every constant")
             };
@@ -34,14 +34,14 @@ impl Leaves {
         Self { tree, priors }
     }
 
-    /// The logarithms of the tree's numbers.
+    /// Returns the logarithms of the tree's numbers.
     pub(super) fn logarithms(&self) -> Vec<f64> {
         let mut values = Vec::new();
         visit_numbers(&self.tree, &mut |value| values.push(value.ln()));
         values
     }
 
-    /// The tree with these logarithms.
+    /// Returns the tree with these logarithms.
     pub(super) fn with<P: DeserializeOwned>(&self, logarithms: &[f64]) -> P {
         let mut tree = self.tree.clone();
         let mut values = logarithms.iter();
@@ -51,19 +51,19 @@ impl Leaves {
                 .map(|value| value.exp())
                 .expect("one logarithm per number")
         });
-        serde_json::from_value(tree).expect("the tree has its own shape")
+        serde_json::from_value(tree).expect("the shape of the tree does not change")
     }
 }
 
-fn visit(tree: &Value, beliefs: &Value, found: &mut impl FnMut(&Value)) {
-    let shared = beliefs.get("mean").is_some();
+fn visit(tree: &Value, prior_tree: &Value, found: &mut impl FnMut(&Value)) {
+    let shared = prior_tree.get("mean").is_some();
     let of = |key: &str, index: usize| {
         if shared {
-            beliefs
-        } else if beliefs.is_array() {
-            &beliefs[index]
+            prior_tree
+        } else if prior_tree.is_array() {
+            &prior_tree[index]
         } else {
-            &beliefs[key]
+            &prior_tree[key]
         }
     };
     if let Some(map) = tree.as_object() {
@@ -75,7 +75,7 @@ fn visit(tree: &Value, beliefs: &Value, found: &mut impl FnMut(&Value)) {
             visit(value, of("", index), found);
         }
     } else {
-        found(beliefs);
+        found(prior_tree);
     }
 }
 
@@ -108,21 +108,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_comes_back_from_its_logarithms() {
+    fn tree_round_trips_through_its_logarithms() {
         let tree = BTreeMap::from([("a", vec![1.0, 2.0]), ("b", vec![3.0])]);
-        let beliefs = json!({"a": {"mean": 1, "deviation": 0.1}, "b": [{"mean": 4, "deviation": 0.5}]});
-        let leaves = Leaves::new(&tree, &beliefs);
+        let prior_tree = json!({"a": {"mean": 1, "deviation": 0.1}, "b": [{"mean": 4, "deviation": 0.5}]});
+        let vector = ParameterVector::new(&tree, &prior_tree);
         assert_eq!(
-            leaves
+            vector
                 .priors
                 .iter()
                 .map(|prior| prior.deviation)
                 .collect::<Vec<_>>(),
             [0.1, 0.1, 0.5]
         );
-        let mut logarithms = leaves.logarithms();
+        let mut logarithms = vector.logarithms();
         logarithms[2] = 5f64.ln();
-        let back: BTreeMap<String, Vec<f64>> = leaves.with(&logarithms);
+        let back: BTreeMap<String, Vec<f64>> = vector.with(&logarithms);
         assert!((back["b"][0] - 5.0).abs() < 1e-12 && (back["a"][1] - 2.0).abs() < 1e-12);
     }
 }

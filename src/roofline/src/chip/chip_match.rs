@@ -1,5 +1,5 @@
-//! Bins that are in no data sheet here, made from what is known of their relatives: a chip newer
-//! than the catalogue, a phone's, a core count that nobody listed.
+//! Match of a described machine to a bin. Bins without a data sheet are derived from related bins:
+//! chips newer than the catalogue, chips of phones, unlisted numbers of cores.
 
 use std::cmp::Ordering;
 use std::sync::Mutex;
@@ -9,20 +9,20 @@ use super::{ChipTier, ChipVariant, UnknownChip, catalogue, find, parse_name};
 use rooflet_base::mutex::lock;
 use rooflet_base::units::{Bytes, BytesPerSecond};
 
-/// Tables round a bandwidth by so much: 68 or 68.25, 800 or 819.
+/// Rounding of bandwidths in tables: 68 or 68.25, 800 or 819.
 const BANDWIDTH_ROUNDING: f64 = 0.03;
-/// Generations past the newest that are still taken for chips of Apple's rather than for something
-/// else's name.
+/// Maximum distance to the newest generation of the catalogue. Names beyond it are not Apple chips.
 const GENERATIONS_AHEAD: u32 = 4;
-/// Half-widths, as logarithms, that a prediction's interval gets for what is taken from relatives:
-/// all of a chip, or its cores alone where the bandwidth is stated. Assumed; from generation to
-/// generation bandwidths grew by a fifth to a half.
+/// Additional half-widths of a prediction's interval, as logarithms, for a chip that is derived
+/// from related bins: for all figures, or for the cores alone if the bandwidth is stated. Assumed;
+/// bandwidths grew by a fifth to a half from generation to generation.
 const UNKNOWN_CHIP: f64 = 0.30;
 const UNKNOWN_CORES: f64 = 0.10;
-/// Of bins of one name with bandwidths of their own, where nothing tells which: 410 or 546 GB/s.
-const UNTOLD_BIN: f64 = 0.15;
+/// Half-width if bins of one name differ in bandwidth and the row does not distinguish them: 410 or
+/// 546 GB/s.
+const AMBIGUOUS_BIN: f64 = 0.15;
 
-/// What a row says of its machine.
+/// Description of a machine in a row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Description<'a> {
     pub(crate) name: &'a str,
@@ -31,9 +31,9 @@ pub(crate) struct Description<'a> {
     pub(crate) bandwidth: Option<BytesPerSecond>,
 }
 
-/// A bin, and what was assumed to find it.
+/// Matching bin with assumptions.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Likeness {
+pub(crate) struct ChipMatch {
     pub(crate) chip: &'static ChipVariant,
     pub(crate) assumed: Option<Assumed>,
 }
@@ -41,47 +41,49 @@ pub(crate) struct Likeness {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Assumed {
     pub(crate) remark: String,
-    /// Half-width beside the prediction's own, as a logarithm.
-    pub(crate) doubt: f64,
+    /// Additional half-width of the prediction, as a logarithm.
+    pub(crate) uncertainty: f64,
 }
 
-impl Likeness {
-    /// The bin described, or one made like it. Fails where the name is that of no chip of Apple's.
-    pub(crate) fn of(wanted: Description) -> Result<Self, UnknownChip> {
-        let names = chip_names(wanted.name);
-        let mut wanted = wanted;
-        let mut found = find(wanted.name, wanted.gpu_cores, wanted.memory);
-        // A chip in a machine's name, with its cores. A virtual machine's is not that chip.
+impl ChipMatch {
+    /// Finds the described bin, or derives one from related bins. Fails if the name is not that of
+    /// an Apple chip.
+    pub(crate) fn of(description: Description) -> Result<Self, UnknownChip> {
+        let names = chip_names(description.name);
+        let mut description = description;
+        let mut found = find(description.name, description.gpu_cores, description.memory);
+        // The name of a machine may contain the chip and its cores. A virtual machine does not have
+        // that chip.
         if let (Err(UnknownChip::Name { .. }), [name]) = (&found, names.as_slice())
-            && !wanted.name.to_ascii_lowercase().contains("virtual")
+            && !description.name.to_ascii_lowercase().contains("virtual")
         {
-            wanted.gpu_cores = wanted.gpu_cores.or(cores_in(wanted.name));
-            wanted.name = name;
-            found = find(name, wanted.gpu_cores, wanted.memory);
+            description.gpu_cores = description.gpu_cores.or(cores_in(description.name));
+            description.name = name;
+            found = find(name, description.gpu_cores, description.memory);
         }
         match found {
             Ok(chip) => Ok(Self { chip, assumed: None }),
             Err(UnknownChip::Ambiguous { name, near }) => {
-                let fitting =
-                    bins(&name).filter(|bin| wanted.gpu_cores.is_none_or(|cores| cores == bin.gpu_cores));
-                Ok(wanted.one_of(fitting.collect(), &near))
+                let fitting = bins(&name)
+                    .filter(|bin| description.gpu_cores.is_none_or(|cores| cores == bin.gpu_cores));
+                Ok(description.one_of(fitting.collect(), &near))
             }
-            Err(UnknownChip::GpuCores { name, near, .. }) => Ok(wanted.of_other_cores(&name, &near)),
-            Err(unknown @ UnknownChip::Name { .. }) => wanted.of_relatives().ok_or(unknown),
+            Err(UnknownChip::GpuCores { name, near, .. }) => Ok(description.with_other_cores(&name, &near)),
+            Err(unknown @ UnknownChip::Name { .. }) => description.from_related_bins().ok_or(unknown),
         }
     }
 
-    fn assumed(chip: &'static ChipVariant, doubt: f64, remark: String) -> Self {
+    fn assumed(chip: &'static ChipVariant, uncertainty: f64, remark: String) -> Self {
         Self {
             chip,
-            assumed: Some(Assumed { remark, doubt }),
+            assumed: Some(Assumed { remark, uncertainty }),
         }
     }
 }
 
 impl Description<'_> {
-    /// The bin of the stated bandwidth, or the largest.
-    fn one_of(&self, bins: Vec<&'static ChipVariant>, near: &str) -> Likeness {
+    /// Returns the bin of the stated bandwidth, or the largest bin.
+    fn one_of(&self, bins: Vec<&'static ChipVariant>, near: &str) -> ChipMatch {
         let is_near = |chip: &ChipVariant| {
             self.bandwidth
                 .is_some_and(|stated| (chip.bandwidth.0 / stated.0 - 1.0).abs() < BANDWIDTH_ROUNDING)
@@ -94,40 +96,40 @@ impl Description<'_> {
             })
         };
         if let Some(chip) = largest(&mut bins.iter().copied().filter(|chip| is_near(chip))) {
-            return Likeness { chip, assumed: None };
+            return ChipMatch { chip, assumed: None };
         }
         let chip = largest(&mut bins.iter().copied()).unwrap_or(&catalogue()[0]);
         let remark = format!("there are {near}; {chip} is assumed");
-        Likeness::assumed(chip, UNTOLD_BIN, remark)
+        ChipMatch::assumed(chip, AMBIGUOUS_BIN, remark)
     }
 
-    /// Like the bin of the nearest number of cores. A number far from all is taken for that of
-    /// something else.
-    fn of_other_cores(&self, name: &str, near: &str) -> Likeness {
+    /// Returns a bin like the one with the nearest number of cores. If the number is far from all
+    /// bins, it is ignored.
+    fn with_other_cores(&self, name: &str, near: &str) -> ChipMatch {
         let cores = self.gpu_cores.unwrap_or_default();
         let plausible = |bin: &&ChipVariant| cores * 2 >= bin.gpu_cores && cores * 2 <= bin.gpu_cores * 3;
         let Some(relative) = bins(name)
             .filter(plausible)
             .min_by_key(|bin| bin.gpu_cores.abs_diff(cores))
         else {
-            let told = self.one_of(bins(name).collect(), near);
+            let bin = self.one_of(bins(name).collect(), near);
             let remark = format!(
-                "{name} is not made with {cores} GPU cores; {} is assumed",
-                told.chip
+                "{name} does not exist with {cores} GPU cores; {} is assumed",
+                bin.chip
             );
-            return Likeness::assumed(told.chip, UNTOLD_BIN, remark);
+            return ChipMatch::assumed(bin.chip, AMBIGUOUS_BIN, remark);
         };
-        let chip = made(ChipVariant {
+        let chip = intern(ChipVariant {
             gpu_cores: cores,
             bandwidth: self.bandwidth.unwrap_or(relative.bandwidth),
             ..relative.clone()
         });
         let remark = format!("no {name} with {cores} GPU cores is known; {chip} is assumed, like {relative}");
-        Likeness::assumed(chip, UNKNOWN_CORES, remark)
+        ChipMatch::assumed(chip, UNKNOWN_CORES, remark)
     }
 
-    /// Like its elders, or, of two dies, twice one of them.
-    fn of_relatives(&self) -> Option<Likeness> {
+    /// Derives a bin from the nearest generation. An Ultra may be derived from twice a Max.
+    fn from_related_bins(&self) -> Option<ChipMatch> {
         let phone = PHONES.iter().find(|(phone, ..)| *phone == self.name);
         let like = match phone {
             Some((_, generation, gpu_cores, bandwidth, memory)) => ChipVariant {
@@ -142,23 +144,23 @@ impl Description<'_> {
                 source: String::new(),
                 note: String::new(),
             },
-            None => self.of_elders()?,
+            None => self.from_nearest_generation()?,
         };
-        let chip = made(ChipVariant {
+        let chip = intern(ChipVariant {
             name: self.name.to_owned(),
             gpu_cores: self.gpu_cores.unwrap_or(like.gpu_cores),
             bandwidth: self.bandwidth.unwrap_or(like.bandwidth),
             ..like
         });
-        let doubt = match (self.bandwidth, self.gpu_cores) {
+        let uncertainty = match (self.bandwidth, self.gpu_cores) {
             (Some(_), Some(_)) => UNKNOWN_CORES,
             (_, _) => UNKNOWN_CHIP,
         };
         let remark = format!("{} is in no catalogue; {chip} is assumed", self.name);
-        Some(Likeness::assumed(chip, doubt, remark))
+        Some(ChipMatch::assumed(chip, uncertainty, remark))
     }
 
-    fn of_elders(&self) -> Option<ChipVariant> {
+    fn from_nearest_generation(&self) -> Option<ChipVariant> {
         let (generation, tier) = parse_name(self.name)?;
         let newest = catalogue().iter().map(|chip| chip.generation).max()?;
         if !(1..=newest + GENERATIONS_AHEAD).contains(&generation) {
@@ -193,15 +195,15 @@ fn bins_of(tier: ChipTier) -> impl Iterator<Item = &'static ChipVariant> {
     catalogue().iter().filter(move |chip| chip.tier == tier)
 }
 
-/// Kept as long as the program runs, as the catalogue is; each once.
-fn made(chip: ChipVariant) -> &'static ChipVariant {
-    static MADE: Mutex<Vec<&'static ChipVariant>> = Mutex::new(Vec::new());
-    let mut made = lock(&MADE);
-    if let Some(known) = made.iter().find(|known| ***known == chip) {
+/// Returns a reference to an equal bin that lives as long as the program, like the catalogue.
+fn intern(chip: ChipVariant) -> &'static ChipVariant {
+    static INTERNED: Mutex<Vec<&'static ChipVariant>> = Mutex::new(Vec::new());
+    let mut interned = lock(&INTERNED);
+    if let Some(known) = interned.iter().find(|known| ***known == chip) {
         return known;
     }
     let kept: &'static ChipVariant = Box::leak(Box::new(chip));
-    made.push(kept);
+    interned.push(kept);
     kept
 }
 
@@ -209,8 +211,8 @@ fn made(chip: ChipVariant) -> &'static ChipVariant {
 mod tests {
     use super::*;
 
-    fn likeness(name: &str, gpu_cores: Option<u32>, bandwidth: Option<f64>) -> Likeness {
-        Likeness::of(Description {
+    fn find_match(name: &str, gpu_cores: Option<u32>, bandwidth: Option<f64>) -> ChipMatch {
+        ChipMatch::of(Description {
             name,
             gpu_cores,
             memory: None,
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bin_of_the_catalogue_is_found_in_prose_and_nothing_assumed() {
+    fn finds_bins_of_the_catalogue_without_assumptions() {
         for (name, cores, bandwidth, expect) in [
             ("M4 Max 40-core", None, None, (40, 546.0)),
             ("Apple M4 Max (32-core GPU)", None, None, (32, 410.0)),
@@ -230,7 +232,7 @@ mod tests {
             ("M4 Max", None, Some(400.0), (32, 410.0)),
             ("M6", Some(12), Some(170.0), (12, 170.0)),
         ] {
-            let found = likeness(name, cores, bandwidth);
+            let found = find_match(name, cores, bandwidth);
             assert_eq!(found.assumed, None, "{name}");
             assert_eq!(
                 (found.chip.gpu_cores, found.chip.bandwidth.0 / 1e9),
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_catalogue_is_made_like_its_relatives_and_told() {
+    fn derives_unknown_bins_from_related_bins() {
         for (name, cores, bandwidth, expect) in [
             ("M4 Max", None, None, (40, 546.0)),
             ("M4 Max", Some(38), None, (38, 546.0)),
@@ -252,7 +254,7 @@ mod tests {
             ("iPhone 16 Pro (A18 Pro)", None, None, (6, 60.0)),
             ("M7", Some(12), Some(200.0), (12, 200.0)),
         ] {
-            let found = likeness(name, cores, bandwidth);
+            let found = find_match(name, cores, bandwidth);
             assert_eq!(
                 (found.chip.gpu_cores, found.chip.bandwidth.0 / 1e9),
                 expect,
@@ -261,17 +263,17 @@ mod tests {
             let exact = (name, cores) == ("M4 Pro", Some(16));
             assert_eq!(found.assumed.is_none(), exact, "{name}");
         }
-        let newer = likeness("M8 Ultra", None, None);
+        let newer = find_match("M8 Ultra", None, None);
         assert!(newer.chip.generation == 8 && newer.chip.neural_accelerators);
-        assert_eq!(newer.assumed.unwrap().doubt, UNKNOWN_CHIP);
+        assert_eq!(newer.assumed.unwrap().uncertainty, UNKNOWN_CHIP);
         assert!(
-            std::ptr::eq(newer.chip, likeness("M8 Ultra", None, None).chip),
-            "made once"
+            std::ptr::eq(newer.chip, find_match("M8 Ultra", None, None).chip),
+            "one instance per bin"
         );
     }
 
     #[test]
-    fn what_is_not_apple_s_is_refused() {
+    fn rejects_names_that_are_not_apple_chips() {
         for name in [
             "RTX 4090",
             "A100",
@@ -282,11 +284,11 @@ mod tests {
             "M0",
             "M3/M4",
         ] {
-            let wanted = Description {
+            let description = Description {
                 name,
                 ..Description::default()
             };
-            assert!(Likeness::of(wanted).is_err(), "{name}");
+            assert!(ChipMatch::of(description).is_err(), "{name}");
         }
     }
 }
