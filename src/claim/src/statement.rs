@@ -24,12 +24,25 @@ const MAX_AMBIGUOUS: usize = 6;
 /// Result of checking a statement.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
-    Holds {
-        working: String,
-    },
+    Holds { working: String },
     Wrong(WrongResult),
-    /// The statement cannot be calculated. The field is the reason.
-    NotCalculable(String),
+    NotCalculable(CalculationError),
+}
+
+/// Reason why a statement cannot be calculated.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(super) enum CalculationError {
+    #[error(transparent)]
+    Expression(#[from] ExpressionError),
+    #[error("no `=` found: write CALCULATION = RESULT")]
+    NoResult,
+    #[error("the sides have different dimensions: {calculated} and {claimed}")]
+    Dimensions {
+        calculated: Dimension,
+        claimed: Dimension,
+    },
+    #[error("no reading can be calculated")]
+    NoReading,
 }
 
 impl Outcome {
@@ -132,7 +145,7 @@ impl<'a> Statement<'a> {
     pub(super) fn check(&self) -> Outcome {
         let readings = match sides::readings(self.calculation) {
             Ok(readings) => readings,
-            Err(err) => return Outcome::NotCalculable(err.to_string()),
+            Err(err) => return Outcome::NotCalculable(err.into()),
         };
         let mut outcomes: Vec<Outcome> = readings.iter().map(|sides| self.check_sides(sides)).collect();
         // Prefer the reading that holds, then the nearest one.
@@ -142,7 +155,7 @@ impl<'a> Statement<'a> {
 
     fn check_sides(&self, sides: &[Side]) -> Outcome {
         if sides.len() < 2 {
-            return Outcome::NotCalculable("no `=` found: write CALCULATION = RESULT".to_owned());
+            return Outcome::NotCalculable(CalculationError::NoResult);
         }
         let mut working = Vec::new();
         for pair in sides.windows(2) {
@@ -203,7 +216,7 @@ impl<'a> Statement<'a> {
         match (nearest, failure) {
             (Some((_, wrong_result)), _) => Outcome::Wrong(wrong_result),
             (None, Some(err)) => Outcome::NotCalculable(err),
-            (None, None) => Outcome::NotCalculable("no reading can be calculated".to_owned()),
+            (None, None) => Outcome::NotCalculable(CalculationError::NoReading),
         }
     }
 
@@ -214,10 +227,9 @@ impl<'a> Statement<'a> {
         left: &Side,
         right: &Side,
         choose: &dyn Fn(&Literal) -> Unit,
-    ) -> Result<Result<String, (f64, WrongResult)>, String> {
-        let text = |err: ExpressionError| err.to_string();
-        let calculated = left.expression.evaluate(choose).map_err(text)?;
-        let claimed = right.expression.evaluate(choose).map_err(text)?;
+    ) -> Result<Result<String, (f64, WrongResult)>, CalculationError> {
+        let calculated = left.expression.evaluate(choose)?;
+        let claimed = right.expression.evaluate(choose)?;
         let result_format = ResultFormat::new(&right.expression, choose);
         // A side without a unit may be in base units or in the unit of the other side.
         let bare = |expression: &Expression| {
@@ -231,7 +243,7 @@ impl<'a> Statement<'a> {
                 true => Unit::ONE,
                 false => choose(literal),
             };
-            let as_written = left.expression.evaluate(&plain).map_err(text)?;
+            let as_written = left.expression.evaluate(&plain)?;
             if bare(&left.expression) {
                 meant.push(as_written.scaled(result_format.scale));
             } else if bare(&right.expression) {
@@ -245,10 +257,10 @@ impl<'a> Statement<'a> {
                     dimension: claimed.dimension,
                 }];
             } else if !has_bare_factor(&left.expression, choose) {
-                return Err(format!(
-                    "the sides have different dimensions: {} and {}",
-                    calculated.dimension, claimed.dimension
-                ));
+                return Err(CalculationError::Dimensions {
+                    calculated: calculated.dimension,
+                    claimed: claimed.dimension,
+                });
             }
         }
         let mut nearest: Option<(f64, WrongResult)> = None;
@@ -290,9 +302,7 @@ impl<'a> Statement<'a> {
                 }
             }
         }
-        nearest
-            .map(Err)
-            .ok_or_else(|| "no reading can be calculated".to_owned())
+        nearest.map(Err).ok_or(CalculationError::NoReading)
     }
 
     /// Returns the possible values of the calculation: also a change for a percentage of a ratio,

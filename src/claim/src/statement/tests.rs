@@ -175,7 +175,8 @@ fn rejects_unit_with_too_many_factors() {
         panic!("the unit is invalid");
     };
     assert!(
-        why.contains("`GB GB GB GB GB GB …` has more than 6 factors"),
+        why.to_string()
+            .contains("`GB GB GB GB GB GB …` has more than 6 factors"),
         "{why}"
     );
     assert!(matches!(
