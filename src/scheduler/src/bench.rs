@@ -61,11 +61,11 @@ pub struct PlacementCount {
 }
 
 impl PlacementTrial {
-    /// Creates empty nodes and unscheduled replicas. `each_unlike`: every node has its own
+    /// Creates empty nodes and unscheduled replicas. `own_calibrations`: every node has its own
     /// calibration, so that no results are shared between nodes.
-    pub fn new(nodes: usize, replicas: usize, each_unlike: bool) -> Self {
+    pub fn new(nodes: usize, replicas: usize, own_calibrations: bool) -> Self {
         let models = models();
-        let objects = (0..nodes).map(|index| node(index, &models, each_unlike));
+        let objects = (0..nodes).map(|index| node(index, &models, own_calibrations));
         let mut fleet = Fleet::default();
         for node in objects {
             fleet.set_node(&node);
@@ -99,8 +99,8 @@ impl PlacementTrial {
     pub fn replace_one(&mut self, turn: usize) -> bool {
         let nodes = self.fleet.nodes.len();
         let at = (turn * 7919) % nodes;
-        let gone = self.fleet.nodes[at].residents.keys().next().cloned();
-        if let Some(key) = gone {
+        let removed = self.fleet.nodes[at].residents.keys().next().cloned();
+        if let Some(key) = removed {
             self.fleet.remove_replica(&key);
         }
         let mut request = request((turn * 104_729) % (nodes * 5));
@@ -131,7 +131,7 @@ fn models() -> Vec<NodeModel> {
         .collect()
 }
 
-fn node(index: usize, models: &[NodeModel], unlike: bool) -> FleetNode {
+fn node(index: usize, models: &[NodeModel], own_calibration: bool) -> FleetNode {
     let mut place = index % 100;
     let (chip, cores, gib, _) = MACS
         .into_iter()
@@ -140,7 +140,7 @@ fn node(index: usize, models: &[NodeModel], unlike: bool) -> FleetNode {
             place = place.saturating_sub(*count);
             found
         })
-        .expect("a hundred in all");
+        .expect("the shares add up to 100");
     let memory = Bytes::gib(gib);
     let mut status = FleetNodeStatus {
         models: models.to_vec(),
@@ -150,7 +150,7 @@ fn node(index: usize, models: &[NodeModel], unlike: bool) -> FleetNode {
     status.chip.gpu_cores = Some(cores);
     status.capacity.memory = memory.0.to_string();
     status.allocatable.memory = allocatable(memory, None).0.to_string();
-    if unlike {
+    if own_calibration {
         status.calibrations.push(Calibration {
             weight_bits: 4,
             log_time_ratios: vec![index as f64 * 1e-6],

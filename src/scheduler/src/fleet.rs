@@ -1,4 +1,4 @@
-//! The fleet as the scheduler sees it, kept up to date object by object.
+//! Fleet model of the scheduler, updated incrementally.
 
 pub(crate) mod machine;
 pub(crate) mod node;
@@ -13,41 +13,41 @@ use crate::fleet::node::{Claim, Copies, Load, NodeFacts, NodeState, Resident};
 use crate::placement::ranking::Ranking;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
 
-/// Changes that are remembered for rankings to catch up; beyond them they are made anew.
+/// Maximum number of changes that are stored for rankings. Beyond it, rankings are computed again.
 const MAX_CHANGES: usize = 100_000;
-/// Kinds of requests whose rankings are kept. Requests come deployment by deployment, so that few
-/// are in use at a time; one takes about 150 bytes a node.
+/// Maximum number of kept rankings. Requests of one deployment are scheduled together, so few
+/// rankings are in use at a time. The size of a ranking is about 150 bytes per node.
 const MAX_RANKINGS: usize = 32;
 
-/// All nodes, ordered by name, and what is promised on them.
+/// All nodes, ordered by name, with the reservations on them.
 ///
-/// Made from all objects, or changed object by object: the outcome is the same.
+/// Incremental updates lead to the same state as a construction from all objects.
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
     pub nodes: Vec<NodeState>,
     machines: Machines,
-    /// The node of every replica that has one.
+    /// Node of each bound replica.
     bound: HashMap<ReplicaKey, String>,
-    /// The node of every replica for which others are leaving.
+    /// Node of each replica for which others are preempted.
     nominated: HashMap<ReplicaKey, String>,
-    /// Replicas on nodes that are not there (any more).
-    homeless: BTreeMap<String, BTreeMap<ReplicaKey, Claim>>,
-    /// Replicas for which others were to leave nodes that are not there (any more).
-    homeless_nominees: BTreeMap<String, BTreeMap<ReplicaKey, Claim>>,
-    /// The replicas of any so many nodes are to find room on the others.
+    /// Claims of replicas on missing nodes, by node.
+    missing: BTreeMap<String, BTreeMap<ReplicaKey, Claim>>,
+    /// Claims of replicas that are nominated for missing nodes, by node.
+    missing_nominees: BTreeMap<String, BTreeMap<ReplicaKey, Claim>>,
+    /// Number of simultaneous node failures for which placements keep capacity free.
     pub(super) reserve_node_failures: usize,
-    /// The nodes with replicas of each deployment, those that are ending not included.
-    holders: HashMap<ReplicaKey, BTreeSet<String>>,
+    /// Nodes with replicas of each deployment, without terminating replicas.
+    nodes_of_deployments: HashMap<ReplicaKey, BTreeSet<String>>,
     changes: Changes,
     rankings: Vec<Ranking>,
-    /// While [`Fleet::noting_moves`]: the replicas that were put anywhere.
+    /// Replicas that were bound, unbound or nominated during [`Fleet::recording_moves`].
     moved: Option<BTreeSet<ReplicaKey>>,
 }
 
-/// Which nodes changed, in order.
+/// Changed nodes, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Changes {
-    /// Counts up whenever places of nodes change, or too much is remembered.
+    /// Incremented when the indices of nodes change or the list of changes is cleared.
     pub(super) epoch: u64,
     pub(super) nodes: Vec<usize>,
 }
@@ -67,7 +67,7 @@ impl Changes {
 }
 
 impl Fleet {
-    /// Every replica counts on the node it is bound to until the object is gone.
+    /// Creates a fleet. Every bound replica counts on its node until the object is deleted.
     pub fn new<'a>(
         nodes: impl IntoIterator<Item = &'a FleetNode>,
         replicas: impl IntoIterator<Item = &'a ModelReplica>,
@@ -82,7 +82,7 @@ impl Fleet {
         fleet
     }
 
-    /// Placements are to leave room for the replicas of any so many nodes.
+    /// Sets the number of node failures for which placements keep capacity free.
     pub fn with_reserve(self, node_failures: usize) -> Self {
         Self {
             reserve_node_failures: node_failures,
@@ -90,14 +90,14 @@ impl Fleet {
         }
     }
 
-    /// What `act` gives, and the replicas that it put on a node, took off one, or keeps room for.
-    pub fn noting_moves<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> (T, BTreeSet<ReplicaKey>) {
+    /// Runs `act`. Returns its result and the replicas that were bound, unbound or nominated.
+    pub fn recording_moves<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> (T, BTreeSet<ReplicaKey>) {
         self.moved = Some(BTreeSet::new());
         let outcome = act(self);
         (outcome, self.moved.take().unwrap_or_default())
     }
 
-    fn note(&mut self, key: &ReplicaKey) {
+    fn record_move(&mut self, key: &ReplicaKey) {
         if let Some(moved) = &mut self.moved
             && !moved.contains(key)
         {
@@ -105,7 +105,7 @@ impl Fleet {
         }
     }
 
-    /// The node is new, or has changed.
+    /// Adds or updates a node.
     pub fn set_node(&mut self, node: &FleetNode) {
         let name = node.name_any();
         let facts = NodeFacts::new(node);
@@ -116,7 +116,7 @@ impl Fleet {
                 if same_machine
                     && state.labels == facts.labels
                     && state.taints == facts.taints
-                    && state.preferences == facts.preferences
+                    && state.usage_taints == facts.usage_taints
                     && state.cordoned == facts.cordoned
                     && state.draining == facts.draining
                     && state.not_ready == facts.not_ready
@@ -136,7 +136,7 @@ impl Fleet {
                 let same_labels = state.labels == facts.labels;
                 state.labels = facts.labels;
                 state.taints = facts.taints;
-                state.preferences = facts.preferences;
+                state.usage_taints = facts.usage_taints;
                 state.cordoned = facts.cordoned;
                 state.draining = facts.draining;
                 state.not_ready = facts.not_ready;
@@ -146,12 +146,12 @@ impl Fleet {
                 state.disk = facts.disk;
                 state.link = facts.link;
                 if !same_machine {
-                    self.appraise_anew(at);
+                    self.refit(at);
                 }
                 if same_labels {
                     self.changes.mark(at);
                 } else {
-                    // They decide which domain a node belongs to, which rankings look up once.
+                    // Labels determine a node's topology domain, which rankings compute once.
                     self.changes.restart();
                 }
             }
@@ -161,7 +161,7 @@ impl Fleet {
                     name: name.clone(),
                     labels: facts.labels,
                     taints: facts.taints,
-                    preferences: facts.preferences,
+                    usage_taints: facts.usage_taints,
                     cordoned: facts.cordoned,
                     draining: facts.draining,
                     not_ready: facts.not_ready,
@@ -180,10 +180,10 @@ impl Fleet {
                     lowest_priority: None,
                 };
                 self.nodes.insert(at, state);
-                for (key, claim) in self.homeless.remove(&name).unwrap_or_default() {
+                for (key, claim) in self.missing.remove(&name).unwrap_or_default() {
                     self.enter(at, key, claim);
                 }
-                for (key, claim) in self.homeless_nominees.remove(&name).unwrap_or_default() {
+                for (key, claim) in self.missing_nominees.remove(&name).unwrap_or_default() {
                     self.nominate(&name, key, claim);
                 }
                 self.changes.restart();
@@ -191,12 +191,12 @@ impl Fleet {
         }
     }
 
-    /// The node is gone. Its replicas count again when it comes back.
+    /// Removes a node. Its replicas count again if a node of this name is added.
     pub fn remove_node(&mut self, name: &str) {
         let Ok(at) = self.position(name) else { return };
         let state = self.nodes.remove(at);
         for deployment in state.copies.keys() {
-            if let Some(nodes) = self.holders.get_mut(deployment) {
+            if let Some(nodes) = self.nodes_of_deployments.get_mut(deployment) {
                 nodes.remove(name);
             }
         }
@@ -207,7 +207,7 @@ impl Fleet {
             .map(|(key, resident)| (key, resident.claim))
             .collect();
         if !claims.is_empty() {
-            self.homeless.insert(name.to_owned(), claims);
+            self.missing.insert(name.to_owned(), claims);
         }
         for (key, nominee) in state.nominees {
             self.nominate(name, key, nominee.claim);
@@ -215,46 +215,45 @@ impl Fleet {
         self.changes.restart();
     }
 
-    /// The replica is new, or has changed.
+    /// Adds or updates a replica.
     pub fn set_replica(&mut self, replica: &ModelReplica) {
         let key = ReplicaKey::of(replica);
         self.remove_replica(&key);
         let claim = Claim::new(replica);
         let nominated = claim.request.nominated.clone();
         match (&replica.spec.node_name, nominated) {
-            (Some(node), _) => self.hold(node.clone(), key, claim),
+            (Some(node), _) => self.bind(node.clone(), key, claim),
             (None, Some(node)) if !claim.ending => self.nominate(&node, key, claim),
             (None, _) => {}
         }
     }
 
-    /// The replica is gone, or what was decided for it is taken back.
+    /// Removes a replica with its binding and nomination.
     pub fn remove_replica(&mut self, key: &ReplicaKey) {
-        self.withdraw(key);
+        self.unbind(key);
         self.end_nomination(key);
     }
 
-    /// Nothing is kept for the replica any more.
+    /// Removes the nomination of the replica.
     pub fn end_nomination(&mut self, key: &ReplicaKey) {
         let Some(name) = self.nominated.remove(key) else {
             return;
         };
-        self.note(key);
+        self.record_move(key);
         if let Ok(at) = self.position(&name) {
             self.nodes[at].nominees.remove(key);
             self.changes.mark(at);
-        } else if let Some(nominees) = self.homeless_nominees.get_mut(&name) {
+        } else if let Some(nominees) = self.missing_nominees.get_mut(&name) {
             nominees.remove(key);
             if nominees.is_empty() {
-                self.homeless_nominees.remove(&name);
+                self.missing_nominees.remove(&name);
             }
         }
     }
 
-    /// Takes a replica off its node; [`Fleet::take_back`] undoes it. Where it was, and what it
-    /// claimed.
-    pub(super) fn withdraw(&mut self, key: &ReplicaKey) -> Option<(String, Claim)> {
-        self.note(key);
+    /// Removes a replica from its node. Returns the node and the claim, for [`Fleet::undo`].
+    pub(super) fn unbind(&mut self, key: &ReplicaKey) -> Option<(String, Claim)> {
+        self.record_move(key);
         let name = self.bound.remove(key)?;
         let claim = if let Ok(at) = self.position(&name) {
             let resident = self.nodes[at].residents.remove(key);
@@ -262,31 +261,31 @@ impl Fleet {
             self.changes.mark(at);
             resident?.claim
         } else {
-            self.homeless.get_mut(&name)?.remove(key)?
+            self.missing.get_mut(&name)?.remove(key)?
         };
         Some((name, claim))
     }
 
-    /// Enters a placement that was decided, or tried. Where the replica was before.
-    pub(super) fn promise(&mut self, request: &ReplicaRequest, node: &str) -> Option<(String, Claim)> {
-        let before = self.withdraw(&request.key);
-        self.hold(node.to_owned(), request.key.clone(), Claim::promised(request));
+    /// Binds a replica to a node. Returns its earlier binding, for [`Fleet::undo`].
+    pub(super) fn place(&mut self, request: &ReplicaRequest, node: &str) -> Option<(String, Claim)> {
+        let before = self.unbind(&request.key);
+        self.bind(node.to_owned(), request.key.clone(), Claim::planned(request));
         before
     }
 
-    /// Undoes a [`Fleet::promise`].
-    pub(super) fn take_back(&mut self, key: &ReplicaKey, before: Option<(String, Claim)>) {
-        self.withdraw(key);
+    /// Restores the binding before a [`Fleet::place`] or [`Fleet::unbind`].
+    pub(super) fn undo(&mut self, key: &ReplicaKey, before: Option<(String, Claim)>) {
+        self.unbind(key);
         if let Some((node, claim)) = before {
-            self.hold(node, key.clone(), claim);
+            self.bind(node, key.clone(), claim);
         }
     }
 
-    fn hold(&mut self, node: String, key: ReplicaKey, claim: Claim) {
+    fn bind(&mut self, node: String, key: ReplicaKey, claim: Claim) {
         match self.position(&node) {
             Ok(at) => self.enter(at, key.clone(), claim),
             Err(_) => drop(
-                self.homeless
+                self.missing
                     .entry(node.clone())
                     .or_default()
                     .insert(key.clone(), claim),
@@ -303,12 +302,12 @@ impl Fleet {
         self.changes.mark(at);
     }
 
-    /// Keeps what others leave on the node for a replica.
+    /// Reserves the memory that preempted replicas release on the node for a replica.
     pub(super) fn nominate(&mut self, name: &str, key: ReplicaKey, claim: Claim) {
-        self.note(&key);
+        self.record_move(&key);
         self.nominated.insert(key.clone(), name.to_owned());
         let Ok(at) = self.position(name) else {
-            let nominees = self.homeless_nominees.entry(name.to_owned()).or_default();
+            let nominees = self.missing_nominees.entry(name.to_owned()).or_default();
             nominees.insert(key, claim);
             return;
         };
@@ -318,7 +317,7 @@ impl Fleet {
         self.changes.mark(at);
     }
 
-    fn appraise_anew(&mut self, at: usize) {
+    fn refit(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         for resident in node.residents.values_mut().chain(node.nominees.values_mut()) {
             let fit = self.machines.fit(node.machine_id, &resident.claim.request);
@@ -327,7 +326,7 @@ impl Fleet {
         self.recount(at);
     }
 
-    /// Sums up anew what a node has.
+    /// Recomputes the sums of a node.
     fn recount(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let before = std::mem::take(&mut node.copies);
@@ -336,10 +335,10 @@ impl Fleet {
             .keys()
             .filter(|deployment| !node.copies.contains_key(*deployment))
         {
-            if let Some(nodes) = self.holders.get_mut(deployment) {
+            if let Some(nodes) = self.nodes_of_deployments.get_mut(deployment) {
                 nodes.remove(&node.name);
                 if nodes.is_empty() {
-                    self.holders.remove(deployment);
+                    self.nodes_of_deployments.remove(deployment);
                 }
             }
         }
@@ -348,16 +347,16 @@ impl Fleet {
             .keys()
             .filter(|deployment| !before.contains_key(*deployment))
         {
-            let nodes = self.holders.entry(deployment.clone()).or_default();
+            let nodes = self.nodes_of_deployments.entry(deployment.clone()).or_default();
             nodes.insert(node.name.clone());
         }
     }
 
-    /// The places of the nodes with replicas of the request's deployment, in order, and how many
-    /// each has.
+    /// Returns the indices of the nodes with replicas of the request's deployment, in order, with
+    /// their numbers of replicas.
     pub(super) fn siblings(&self, request: &ReplicaRequest) -> Vec<(usize, Copies)> {
         let deployment = request.deployment.as_ref();
-        let nodes = deployment.and_then(|deployment| self.holders.get(deployment));
+        let nodes = deployment.and_then(|deployment| self.nodes_of_deployments.get(deployment));
         nodes
             .into_iter()
             .flatten()
@@ -372,7 +371,7 @@ impl Fleet {
         self.bound.contains_key(key)
     }
 
-    /// How many replicas have a node.
+    /// Returns the number of bound replicas.
     pub(super) fn placed(&self) -> usize {
         self.bound.len()
     }
@@ -385,24 +384,24 @@ impl Fleet {
         self.position(name).ok().map(|at| &self.nodes[at])
     }
 
-    /// What all nodes together have of a model; `None`: no node has it.
+    /// Returns the availability of a model, or `None` if no node has it.
     pub fn offer(&self, model: &str) -> Option<&Offer> {
         self.machines.offer(model)
     }
 
-    /// The copies of a model on all nodes.
+    /// Returns the copies of a model on all nodes.
     pub fn models<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a NodeState, &'a NodeModel)> {
         self.nodes
             .iter()
             .filter_map(move |node| Some((node, node.machine.model(name)?)))
     }
 
-    /// The nodes for requests like this one, the best first, as they are now; and the nodes
-    /// themselves.
+    /// Calls `read` with the current ranking of the nodes for requests like this one, best first,
+    /// and with the nodes.
     pub(super) fn ranked<T>(
         &mut self,
         request: &ReplicaRequest,
-        look: impl FnOnce(&mut Ranking, &[NodeState], &Fits<'_>) -> T,
+        read: impl FnOnce(&mut Ranking, &[NodeState], &Fits<'_>) -> T,
     ) -> T {
         let found = self
             .rankings
@@ -414,17 +413,17 @@ impl Fleet {
             None => Ranking::new(request, &self.nodes, &fits, &self.changes),
         };
         ranking.catch_up(&self.nodes, &fits, &self.changes);
-        let looked = look(&mut ranking, &self.nodes, &fits);
-        // The one used last is the last.
+        let result = read(&mut ranking, &self.nodes, &fits);
+        // Rankings are ordered by their last use.
         self.rankings.retain(|ranking| ranking.is_of(self.changes.epoch));
         if self.rankings.len() >= MAX_RANKINGS {
             self.rankings.remove(0);
         }
         self.rankings.push(ranking);
-        looked
+        result
     }
 
-    /// What requests like this one take of each node's machine, by the machine's place; and the
+    /// Returns the requirements of requests like this one on each machine, by machine id, and the
     /// nodes.
     pub(super) fn fits(&mut self, request: &ReplicaRequest) -> (Fits<'_>, &[NodeState]) {
         (self.machines.fits(request), &self.nodes)

@@ -1,13 +1,15 @@
-//! One replica to one node: filter, score, bind. The words and the order of kube-scheduler.
+//! Placement of one replica on one node: filter, score, bind, with the phases of kube-scheduler.
 //!
-//! In: the fleet as values ([`Fleet`]) and what a replica asks for ([`ReplicaRequest`]). Out: a
-//! placement with the scores behind it, or why there is none and what would help; and who leaves
-//! for a replica of a higher priority. Pure and deterministic; never promises memory or time of a
-//! chip that is promised already.
+//! The input is the fleet ([`Fleet`]) and the requirements of a replica ([`ReplicaRequest`]). The
+//! output is a placement with its scores, or the reasons why no node accepts the replica, with
+//! remedies. For a replica of a higher priority, the output may name replicas to preempt. All
+//! functions are pure and deterministic. Memory and chip time are never reserved twice.
 //!
-//! Fast in large fleets by three means: what a request takes of a kind of machine is computed once
-//! (`fleet::machine`), the fleet follows its objects one by one (`fleet`), and the order of nodes
-//! for a kind of request is kept while nodes change (`placement::ranking`).
+//! Three techniques make the scheduler fast in large fleets:
+//! - The requirements of a request on a kind of machine are computed once (`fleet::machine`).
+//! - The fleet is updated incrementally (`fleet`).
+//! - The ranking of nodes for a kind of request is kept while nodes change
+//!   (`placement::ranking`).
 
 pub mod bench;
 pub mod capacity;
@@ -26,6 +28,4 @@ pub use placement::preempt::{Preemption, is_waited_for};
 pub use placement::rebalance::{Move, rebalance};
 pub use placement::rival::Rival;
 pub use request::{ReplicaKey, ReplicaRequest, deployment_of, is_overridden};
-pub use taints::{
-    Stay, of as taints_of, of_conditions as taints_of_conditions, preferences as taints_of_preferences, stay,
-};
+pub use taints::{TolerationPeriod, condition_taints, taints_of, toleration_period, usage_taints};

@@ -12,7 +12,7 @@ use rooflet_api::v1alpha1::{
     PlacementSpec, PlacementStrategy,
 };
 use rooflet_base::units::Bytes;
-use rooflet_roofline::admission::{Ask, Objectives};
+use rooflet_roofline::admission::{AdmissionRequest, Objectives};
 use rooflet_roofline::disk::DiskDemand;
 use rooflet_roofline::memory::{Demand, ServedModel};
 use rooflet_roofline::predict::Engine;
@@ -61,7 +61,7 @@ pub struct ReplicaRequest {
     pub objectives: Objectives,
     pub placement: PlacementSpec,
     pub priority: i32,
-    /// Whether admission only warns instead of rejecting.
+    /// True if admission warns instead of rejecting.
     pub overridden: bool,
     /// Nodes whose agents recently rejected replicas of the same revision, with the reasons.
     pub refused: BTreeMap<String, String>,
@@ -160,8 +160,13 @@ impl ReplicaRequest {
     }
 
     /// Returns the input of admission. `download`: bytes of the model that the node must download.
-    pub(super) fn ask<'a>(&self, model: &NodeModel, served: &'a ServedModel, download: Bytes) -> Ask<'a> {
-        Ask {
+    pub(super) fn ask<'a>(
+        &self,
+        model: &NodeModel,
+        served: &'a ServedModel,
+        download: Bytes,
+    ) -> AdmissionRequest<'a> {
+        AdmissionRequest {
             model: served,
             engine: Engine::Mlx,
             demand: self.demand(model),

@@ -1,8 +1,7 @@
-//! What keeps models away from a node: the taints a person gave it, and those that follow from its
-//! conditions.
+//! Taints of nodes: those in the spec and those that follow from conditions.
 //!
-//! Those of conditions are never written into the object: they come and go with the conditions,
-//! tell nobody's manifests that something was changed, and are tolerated like any other.
+//! Taints of conditions are never written into the object, so that they cannot differ from the
+//! conditions and never conflict with a user's manifest. Tolerations apply to both kinds.
 
 use std::time::Duration;
 
@@ -11,8 +10,8 @@ use kube::Resource;
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::v1alpha1::{FleetNode, Taint, TaintEffect, Toleration, TolerationOperator};
 
-/// Conditions that act as taints, the taint's key and its effect.
-const OF_CONDITIONS: [(&str, &str, TaintEffect); 8] = [
+/// Conditions that act as taints, with key and effect of the taint.
+const CONDITION_TAINTS: [(&str, &str, TaintEffect); 8] = [
     (
         condition_type::REBOOT_REQUIRED,
         "rooflet.dev/reboot-required",
@@ -55,10 +54,10 @@ const OF_CONDITIONS: [(&str, &str, TaintEffect); 8] = [
     ),
 ];
 
-/// The taints that follow from the node's conditions.
-pub fn of_conditions(node: &FleetNode) -> impl Iterator<Item = Taint> {
+/// Returns the taints that follow from the node's conditions.
+pub fn condition_taints(node: &FleetNode) -> impl Iterator<Item = Taint> {
     let conditions = node.status.as_ref().map_or(&[][..], |status| &status.conditions);
-    OF_CONDITIONS
+    CONDITION_TAINTS
         .into_iter()
         .filter(|(condition, ..)| is_true(conditions, condition))
         .map(|(_, key, effect)| Taint {
@@ -68,40 +67,42 @@ pub fn of_conditions(node: &FleetNode) -> impl Iterator<Item = Taint> {
         })
 }
 
-/// The condition that a taint follows from, if it is not a person's.
-pub(super) fn condition_behind(taint: &Taint) -> Option<&'static str> {
-    let found = OF_CONDITIONS.iter().find(|(_, key, _)| *key == taint.key);
+/// Returns the condition from which the taint follows, or `None` for a taint from a spec.
+pub(super) fn condition_of(taint: &Taint) -> Option<&'static str> {
+    let found = CONDITION_TAINTS.iter().find(|(_, key, _)| *key == taint.key);
     found.map(|(condition, ..)| *condition)
 }
 
-/// Taints that follow from the machine's use: its battery, its lid and its quiet hours. They keep a
-/// replica away only while another node takes it, because a fleet of one laptop has no other node.
-pub fn preferences(node: &FleetNode) -> impl Iterator<Item = Taint> {
-    of_conditions(node).filter(|taint| taint.effect == TaintEffect::NoExecute)
+/// Returns the taints that follow from the machine's use: battery, closed lid and quiet hours.
+///
+/// These taints repel a replica only if another node accepts it. Otherwise a fleet of one laptop
+/// would serve no model.
+pub fn usage_taints(node: &FleetNode) -> impl Iterator<Item = Taint> {
+    condition_taints(node).filter(|taint| taint.effect == TaintEffect::NoExecute)
 }
 
-/// All taints of a node except its [`preferences`].
-pub(super) fn strict(node: &FleetNode) -> Vec<Taint> {
-    let conditions = of_conditions(node).filter(|taint| taint.effect != TaintEffect::NoExecute);
+/// Returns all taints of a node except its [`usage_taints`].
+pub(super) fn strict_taints(node: &FleetNode) -> Vec<Taint> {
+    let conditions = condition_taints(node).filter(|taint| taint.effect != TaintEffect::NoExecute);
     node.spec.taints.iter().cloned().chain(conditions).collect()
 }
 
-/// All of a node's taints, those that a person gave it first.
-pub fn of(node: &FleetNode) -> Vec<Taint> {
+/// Returns all taints of a node, those of the spec first.
+pub fn taints_of(node: &FleetNode) -> Vec<Taint> {
     node.spec
         .taints
         .iter()
         .cloned()
-        .chain(of_conditions(node))
+        .chain(condition_taints(node))
         .collect()
 }
 
-/// Whether new replicas are kept away whatever they tolerate.
+/// Returns whether the node accepts no new replica, regardless of tolerations.
 pub(super) fn is_cordoned(node: &FleetNode) -> bool {
     node.spec.unschedulable || node.spec.drain || node.meta().deletion_timestamp.is_some()
 }
 
-/// The toleration that lets `taint` be; the first one counts, as in Kubernetes.
+/// Returns the first toleration that matches the taint. As in Kubernetes, later ones have no effect.
 pub(super) fn toleration_of<'a>(taint: &Taint, tolerations: &'a [Toleration]) -> Option<&'a Toleration> {
     tolerations.iter().find(|toleration| {
         let key = toleration.key.as_deref().unwrap_or_default();
@@ -120,20 +121,24 @@ pub(super) fn toleration_of<'a>(taint: &Taint, tolerations: &'a [Toleration]) ->
     })
 }
 
-/// For how long a replica may stay on a node after a taint has come.
+/// Time for which a replica may stay on a node with a NoExecute taint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stay {
-    /// Nothing tolerates it.
-    Untolerated,
-    For(Duration),
-    Forever,
+pub enum TolerationPeriod {
+    /// No toleration matches the taint.
+    None,
+    /// The toleration has `tolerationSeconds`.
+    Limited(Duration),
+    Unlimited,
 }
 
-/// What a replica with these tolerations makes of a taint of effect NoExecute.
-pub fn stay(taint: &Taint, tolerations: &[Toleration]) -> Stay {
+/// Returns the time for which a replica with these tolerations tolerates a NoExecute taint.
+pub fn toleration_period(taint: &Taint, tolerations: &[Toleration]) -> TolerationPeriod {
     match toleration_of(taint, tolerations).map(|toleration| toleration.toleration_seconds) {
-        None => Stay::Untolerated,
-        Some(None) => Stay::Forever,
-        Some(Some(seconds)) => Stay::For(Duration::from_secs(u64::try_from(seconds).unwrap_or(0))),
+        None => TolerationPeriod::None,
+        Some(None) => TolerationPeriod::Unlimited,
+        Some(Some(seconds)) => {
+            let seconds = u64::try_from(seconds).unwrap_or(0);
+            TolerationPeriod::Limited(Duration::from_secs(seconds))
+        }
     }
 }

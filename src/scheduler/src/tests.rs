@@ -26,10 +26,10 @@ fn check(nodes: &str, replicas: &str, expect: &str) {
 }
 
 fn check_with_reserve(nodes: &str, replicas: &str, node_failures: usize, expect: &str) {
-    assert_eq!(said(nodes, replicas, node_failures), expect);
+    assert_eq!(describe(nodes, replicas, node_failures), expect);
 }
 
-fn said(nodes: &str, replicas: &str, node_failures: usize) -> String {
+fn describe(nodes: &str, replicas: &str, node_failures: usize) -> String {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
     let replicas: Vec<_> = lines(replicas).map(replica).collect();
     let mut fleet = Fleet::new(&nodes, &replicas).with_reserve(node_failures);
@@ -38,7 +38,7 @@ fn said(nodes: &str, replicas: &str, node_failures: usize) -> String {
         .filter(|replica| replica.spec.node_name.is_none())
         .map(ReplicaRequest::new)
         .collect();
-    let said: Vec<_> = decide_all(&requests, &mut fleet, 1)
+    let lines: Vec<_> = decide_all(&requests, &mut fleet, 1)
         .into_iter()
         .map(|decision| match (decision.outcome, decision.preemption) {
             (Ok(placement), _) => format!("{}->{}", decision.key.name, placement.node()),
@@ -50,7 +50,7 @@ fn said(nodes: &str, replicas: &str, node_failures: usize) -> String {
             (Err(why), None) => format!("{}: {why}", decision.key.name),
         })
         .collect();
-    said.join("\n")
+    lines.join("\n")
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn requires_disk_space_for_the_download() {
     check(
         "a mem=16 room=11",
         "old on=a download=6 anti=Ignored; y download=6 anti=Ignored",
-        "y: 0/1 nodes are available: 1 unknown chip: insufficient disk (5.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, and 5.0 GiB of the 11.0 GiB that replicas may store on the node's disk are promised to no other. Remedies, smallest change first: fewer other replicas on a",
+        "y: 0/1 nodes are available: 1 unknown chip: insufficient disk (5.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, and 5.0 GiB of the 11.0 GiB that replicas may store on the node's disk are unreserved. Remedies, smallest change first: fewer other replicas on a",
     );
     check(
         "a mem=16 room=0 pulled=6",
@@ -173,7 +173,7 @@ fn requires_disk_space_for_the_download() {
     check(
         "a mem=8 room=8",
         "x download=6 store=3",
-        "x: 0/1 nodes are available: 1 unknown chip: insufficient disk (8.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, spec.serving.kvCache.diskSize is 3.0 GiB, and 8.0 GiB of the 8.0 GiB that replicas may store on the node's disk are promised to no other. Remedies, smallest change first: spec.serving.kvCache.diskSize: 2Gi for a",
+        "x: 0/1 nodes are available: 1 unknown chip: insufficient disk (8.0 GiB free at most); a: 6.0 GiB of the model are to be downloaded, spec.serving.kvCache.diskSize is 3.0 GiB, and 8.0 GiB of the 8.0 GiB that replicas may store on the node's disk are unreserved. Remedies, smallest change first: spec.serving.kvCache.diskSize: 2Gi for a",
     );
 }
 
@@ -327,7 +327,8 @@ fn replicas_of_an_old_revision_do_not_block_nodes() {
     // Never two replicas of any revisions on one node.
     let required = format!("{rollout} anti=Required; y of=d rev=2 anti=Required");
     assert!(
-        said(nodes, &required, 0).contains("3 unknown chip: already runs a replica of the same deployment")
+        describe(nodes, &required, 0)
+            .contains("3 unknown chip: already runs a replica of the same deployment")
     );
     // The remaining replicas are spread, in any order of removal.
     let zones = "a label=zone:x mem=8 model=guide:2; b label=zone:x mem=64 model=guide:2; c label=zone:y mem=64 model=guide:2";
@@ -348,11 +349,11 @@ fn preemption_evicts_lowest_priority_at_least_cost() {
     check(nodes, &format!("{low}; x priority=2"), "x preempts s on b");
     // Never a victim of the same or a higher priority.
     let equal = |name: &str| format!("x priority={name}");
-    let told = "x: 0/2 nodes are available: 2 unknown chip: insufficient memory (1.1 GiB free at most); a: needs 3.5 GiB \
+    let expect = "x: 0/2 nodes are available: 2 unknown chip: insufficient memory (1.1 GiB free at most); a: needs 3.5 GiB \
                 (weights 3.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 tokens + activations 0 B + runtime 476.8 MiB), \
                 1.1 GiB free. Remedies, smallest change first: fewer other replicas on a";
-    check(nodes, &format!("{low}; {}", equal("1")), told);
-    check(nodes, &format!("{low}; {}", equal("-1")), told);
+    check(nodes, &format!("{low}; {}", equal("1")), expect);
+    check(nodes, &format!("{low}; {}", equal("-1")), expect);
     // Never a victim without a controller that replaces it.
     check(
         "a mem=4 model=guide:3",
@@ -412,7 +413,7 @@ fn moves(nodes: &str, replicas: &str) -> String {
         .filter(|replica| replica.spec.node_name.is_none())
         .map(ReplicaRequest::new)
         .collect();
-    let said: Vec<_> = rebalance(&mut fleet, &waiting)
+    let moves: Vec<_> = rebalance(&mut fleet, &waiting)
         .into_iter()
         .map(|one| {
             let reason = one
@@ -422,7 +423,7 @@ fn moves(nodes: &str, replicas: &str) -> String {
         })
         .collect();
     assert_eq!(rebalance(&mut fleet, &waiting), [], "the moves were made already");
-    said.join(", ")
+    moves.join(", ")
 }
 
 #[test]
@@ -460,12 +461,12 @@ fn move_includes_bytes_and_time_of_loading() {
     let together = "p of=d on=a ready; q of=d on=a ready";
     assert_eq!(
         read("disk=2", together).as_deref(),
-        Some("reads 2.0 GiB, in about 1.1 s (as its disk was measured)")
+        Some("reads 2.0 GiB, in about 1.1 s (at the measured speed of its disk)")
     );
     assert_eq!(
         read("", together).as_deref(),
         Some(
-            "reads 2.0 GiB, in about 0.5 s (as Macs' disks are published to read; its own was not measured)"
+            "reads 2.0 GiB, in about 0.5 s (at the published speed of Mac disks, because its own is not measured)"
         )
     );
     assert_eq!(
@@ -606,7 +607,7 @@ fn use_of_the_machine_keeps_a_replica_away_while_another_node_takes_it() {
         ("MemoryPressure", "rooflet.dev/memory-pressure"),
         ("ThermalPressure", "rooflet.dev/thermal-pressure"),
     ] {
-        let why = said(&format!("a model=guide:2 condition={condition}"), "x", 0);
+        let why = describe(&format!("a model=guide:2 condition={condition}"), "x", 0);
         let taint = format!("untolerated taint {{{key}:NoSchedule}}");
         assert!(why.contains(&taint), "{why}");
     }

@@ -153,7 +153,7 @@ struct Bottleneck<'a> {
 
 impl Bottleneck<'_> {
     /// Returns nodes with idle time, each with a limiting model that they do not serve yet.
-    fn wanted(&self) -> impl Iterator<Item = (&Group, usize)> {
+    fn demanded(&self) -> impl Iterator<Item = (&Group, usize)> {
         let instance = &self.working.judged.instance;
         let idle = self.most.groups.iter().filter(move |group| {
             let reserved = instance.classes[group.class].reserved;
@@ -174,7 +174,7 @@ impl Bottleneck<'_> {
                 self.working.memory(group) + need.memory > judged.instance.classes[group.class].memory
             })
         };
-        let (group, model) = self.wanted().find(full)?;
+        let (group, model) = self.demanded().find(full)?;
         Some(format!(
             "Memory runs out first: nodes of {} have idle time but not enough memory for {}",
             judged.classes[group.class].name,
@@ -190,7 +190,7 @@ impl Bottleneck<'_> {
             need.zip(free)
                 .is_some_and(|(need, free)| self.working.disk(group) + need.disk > free)
         };
-        let (group, model) = self.wanted().find(full)?;
+        let (group, model) = self.demanded().find(full)?;
         Some(format!(
             "Disk runs out first: nodes of {} have idle time, but their disks have no space for {}",
             judged.classes[group.class].name,
@@ -209,7 +209,7 @@ impl Bottleneck<'_> {
                 .filter_map(|model| Some(judged.instance.need(model, group.class)?.reserved));
             judged.instance.classes[group.class].reserved + shares.sum::<f64>() > 1.0
         };
-        let (group, model) = self.wanted().find(is_reserved)?;
+        let (group, model) = self.demanded().find(is_reserved)?;
         Some(Binding {
             constraint: Constraint::Bandwidth,
             why: format!(

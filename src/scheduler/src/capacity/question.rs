@@ -7,8 +7,8 @@
 use super::instance::{ClassSupply, Instance, ModelLoad, Need};
 use rooflet_base::units::{Bytes, BytesPerSecond};
 use rooflet_roofline::admission::{
-    Ask, BEST_EFFORT_SHARE, Commitment, FirstTokenObjective, Objectives, Refusal, Speed, Suggestion, Supply,
-    Verdict, suggestions,
+    AdmissionRequest, BEST_EFFORT_SHARE, Commitment, FirstTokenObjective, NodeCapacity, Objectives, Refusal,
+    Speed, Suggestion, Verdict, suggestions,
 };
 use rooflet_roofline::disk::{DiskDemand, NodeDisk};
 use rooflet_roofline::memory::{Demand, Held, NodeMemory, ServedModel};
@@ -61,7 +61,7 @@ pub struct Question {
     pub classes: Vec<NodeClass>,
     /// Offers; `nodes` is the available number.
     pub offers: Vec<NodeClass>,
-    /// Whether an offer is unlimited; its `nodes` is then only the number that is tried.
+    /// True for an unlimited offer. `nodes` is then only the number that is tried.
     pub open_offers: bool,
     pub models: Vec<PlannedModel>,
     /// Maximum utilization of a node, from 0 to 1.
@@ -90,8 +90,8 @@ pub(super) struct Load {
 }
 
 impl PlannedModel {
-    fn ask(&self) -> Ask<'_> {
-        Ask {
+    fn ask(&self) -> AdmissionRequest<'_> {
+        AdmissionRequest {
             model: &self.served,
             engine: Engine::Mlx,
             demand: self.demand,
@@ -107,8 +107,8 @@ impl PlannedModel {
 }
 
 impl NodeClass {
-    fn with_supply<T>(&self, judge: impl FnOnce(&Supply<'_>) -> T) -> T {
-        judge(&Supply {
+    fn with_supply<T>(&self, judge: impl FnOnce(&NodeCapacity<'_>) -> T) -> T {
+        judge(&NodeCapacity {
             memory: NodeMemory {
                 allocatable: self.allocatable,
                 available: self.allocatable,
@@ -192,7 +192,7 @@ fn load(
     calibrations: &[Calibration],
     parameters: &Parameters,
 ) -> Load {
-    let ask = Ask {
+    let ask = AdmissionRequest {
         model: &model.served,
         engine: Engine::Mlx,
         demand: Demand {

@@ -292,7 +292,7 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Wanted
     let found = library::find(&demand.model, format.transpose()?).map_err(|err| {
         let name = match &err {
             LibraryError::UnknownModel { .. } => "model",
-            LibraryError::UnknownFormat { .. } | LibraryError::OtherFormat { .. } => "quantization",
+            LibraryError::UnknownFormat { .. } | LibraryError::ConflictingFormat { .. } => "quantization",
         };
         invalid(format!("{field}.{name}"), err)
     })?;
@@ -547,7 +547,7 @@ mod tests {
         ));
         assert!(disk.starts_with("spec.fleet.macs[0].disk: "), "{disk}");
         let model = "demand: [{model: qwen9, requestsPerSecond: 1, promptTokens: 1, answerTokens: 1}]";
-        assert!(message(model).starts_with("spec.demand[0].model: no model is known by the name `qwen9`"));
+        assert!(message(model).starts_with("spec.demand[0].model: unknown model `qwen9`"));
     }
 
     /// The smallest node of a class determines its disk, and running replicas keep their

@@ -10,7 +10,7 @@ use crate::placement::rejection::Rejection;
 use crate::request::ReplicaRequest;
 use rooflet_api::v1alpha1::{ArtifactSpec, ModelSource, NodeModel};
 use rooflet_base::units::Bytes;
-use rooflet_roofline::admission::Appraisal;
+use rooflet_roofline::admission::Requirements;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_roofline::predict::calibration::Calibration;
 use rooflet_roofline::predict::{Hardware, Parameters};
@@ -106,7 +106,7 @@ impl Machine {
                 .context_tokens
                 .is_some_and(|tokens| tokens > model_max_tokens);
         Fit {
-            appraisal: Some(Appraisal::new(
+            requirements: Some(Requirements::new(
                 &ask,
                 self.hardware,
                 &self.calibrations,
@@ -122,7 +122,7 @@ impl Machine {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Fit {
     /// `None` if only the agent can compute it, or the model cannot be served.
-    pub(crate) appraisal: Option<Appraisal>,
+    pub(crate) requirements: Option<Requirements>,
     /// Reason why the request never runs on this machine, independent of other replicas.
     pub(crate) obstacle: Option<Rejection>,
     /// Bytes of the model to download.

@@ -1,4 +1,4 @@
-//! One node, and what is taken of it.
+//! State of a node, and the resources that replicas use on it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use kube::{Resource, ResourceExt};
 
 use super::machine::{Fit, Machine};
 use crate::request::{ReplicaKey, ReplicaRequest};
-use crate::taints::{self, Stay};
+use crate::taints::{self, TolerationPeriod};
 use rooflet_api::conditions::condition_type::READY;
 use rooflet_api::conditions::is_true;
 use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, SIMULATED_LABEL};
@@ -17,25 +17,25 @@ use rooflet_api::v1alpha1::{
 };
 use rooflet_base::quantity;
 use rooflet_base::units::Bytes;
-use rooflet_roofline::admission::{BEST_EFFORT_SHARE, Commitment, Supply};
+use rooflet_roofline::admission::{BEST_EFFORT_SHARE, Commitment, NodeCapacity};
 use rooflet_roofline::disk::NodeDisk;
-use rooflet_roofline::loading::{Arrival, Disk, Download, Link, Reading};
+use rooflet_roofline::loading::{Disk, Download, Link, LoadTime, WeightRead};
 use rooflet_roofline::memory::{Held, NodeMemory};
 use rooflet_roofline::predict::Hardware;
 use rooflet_roofline::predict::calibration::Calibration;
 use rooflet_roofline::published;
 
-/// A replica that holds a place on a node, or is to have one: what its object says.
+/// Bound or nominated replica, as its object describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Claim {
     pub(crate) request: ReplicaRequest,
-    /// What its agent says that it takes.
+    /// Memory reservation that the agent reports.
     pub(crate) reported: Option<Bytes>,
-    /// Its agent has looked, and nothing runs.
+    /// True if the agent reports the phase Failed, so that no worker runs.
     pub(crate) failed: bool,
     pub(crate) ending: bool,
     pub(crate) ready: bool,
-    /// Whether something makes another one when it is deleted.
+    /// True if a deployment replaces the replica after its deletion.
     pub(crate) replaceable: bool,
 }
 
@@ -55,8 +55,8 @@ impl Claim {
         }
     }
 
-    /// Of a replica that was just placed, or nominated: nothing runs yet.
-    pub(crate) fn promised(request: &ReplicaRequest) -> Self {
+    /// Returns the claim of a replica that is placed or nominated but does not run yet.
+    pub(crate) fn planned(request: &ReplicaRequest) -> Self {
         Self {
             request: request.clone(),
             reported: None,
@@ -68,18 +68,18 @@ impl Claim {
     }
 }
 
-/// A [`Claim`] with what it takes of its node.
+/// [`Claim`] with the resources that it uses on its node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Resident {
     pub(crate) claim: Claim,
-    /// `None`: nobody can tell yet.
+    /// Memory. `None` if unknown.
     memory: Option<Bytes>,
-    /// Of what replicas may store there, its download included while that is not whole.
+    /// Disk space for cached prefixes, and for the model until it is downloaded.
     disk: Bytes,
-    /// Of the chip's time.
+    /// Share of the chip's time.
     share: f64,
-    /// Its objective for decoding, and what it would get with the chip to itself, both in tokens
-    /// per second.
+    /// Decode objective, and the predicted decode speed with the chip to itself, in tokens per
+    /// second.
     decode: Option<(f64, f64)>,
     /// Predicted decode speed of one stream with the chip to itself, in tokens per second. 0 if
     /// unknown.
@@ -88,46 +88,46 @@ pub(crate) struct Resident {
 
 impl Resident {
     pub(crate) fn new(claim: Claim, fit: &Fit) -> Self {
-        let appraisal = fit.appraisal.as_ref();
-        let computed = appraisal.map(|appraisal| appraisal.reservation.total());
+        let requirements = fit.requirements.as_ref();
+        let computed = requirements.map(|requirements| requirements.reservation.total());
         let objective = claim.request.objectives.decode;
-        let alone = appraisal.and_then(|appraisal| appraisal.speed);
+        let alone = requirements.and_then(|requirements| requirements.speed);
         Self {
-            // What its agent says or what the same arithmetic gives here, whichever is more.
+            // The higher one of the agent's report and the computed reservation.
             memory: claim
                 .reported
                 .max(computed)
                 .or(claim.failed.then_some(Bytes::ZERO)),
             disk: claim.request.disk + if claim.failed { Bytes::ZERO } else { fit.download },
-            share: appraisal.map_or(BEST_EFFORT_SHARE, |appraisal| appraisal.share),
+            share: requirements.map_or(BEST_EFFORT_SHARE, |requirements| requirements.share),
             decode: objective.zip(alone.map(|speed| speed.decode.p10)),
             rate: alone.map_or(0.0, |speed| speed.decode.p50),
             claim,
         }
     }
 
-    /// What another one of it has to load.
+    /// Returns the memory of the replica, 0 if unknown.
     pub(crate) fn bytes(&self) -> Bytes {
         self.memory.unwrap_or(Bytes::ZERO)
     }
 }
 
-/// What replicas take of a node together.
+/// Resources that replicas use on a node.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Load {
-    /// Memory promised to them, those that are ending included.
+    /// Reserved memory, including terminating replicas.
     pub(crate) reserved: Bytes,
-    /// Disk promised to them.
+    /// Reserved disk space.
     disk: Bytes,
-    /// How many of them nobody can tell of yet what they take: until then nothing is free.
+    /// Number of replicas with unknown memory. While there are any, no memory counts as free.
     pub(crate) undetermined: u32,
-    /// Time of the chip promised to them.
+    /// Reserved chip time of each replica.
     pub(crate) commitments: Vec<Commitment>,
-    /// Its sum.
+    /// Sum of the reserved shares of the chip time.
     share: f64,
-    /// Shares of those with objectives.
-    promised: Vec<f64>,
-    /// [`Resident::rate`] of those without objectives.
+    /// Shares of replicas with objectives.
+    objective_shares: Vec<f64>,
+    /// [`Resident::rate`] of replicas without objectives.
     best_effort: Vec<f64>,
     /// See [`Load::pressure_with`].
     pub(crate) pressure: f64,
@@ -142,13 +142,13 @@ impl Load {
                 Some(bytes) => load.reserved += bytes,
                 None => load.undetermined += 1,
             }
-            // Of one that failed the agent has looked, and nothing runs.
+            // A failed replica has no worker, so it uses no chip time.
             if resident.claim.failed {
                 continue;
             }
             load.share += resident.share;
             if resident.claim.request.has_objectives() {
-                load.promised.push(resident.share);
+                load.objective_shares.push(resident.share);
             } else {
                 load.best_effort.push(resident.rate);
             }
@@ -169,19 +169,19 @@ impl Load {
         allocatable - self.reserved
     }
 
-    /// The share of the chip's time that is promised to nobody.
+    /// Returns the share of the chip's time that no replica has reserved.
     pub(crate) fn free_share(&self) -> f64 {
         (1.0 - self.share).max(0.0)
     }
 
-    /// How much of what is left to them the objectives of all replicas need, each between 0 and 1,
-    /// summed up: an objective of share s needs s of the time that the others leave. 1 minus that
-    /// is its slack.
+    /// Returns the pressure of the objectives with one more replica of this share.
     ///
-    /// With one more replica of this share.
+    /// The pressure of an objective of share s is s divided by the time that other replicas leave,
+    /// between 0 and 1. 1 minus the pressure is the slack. The result is the sum over all
+    /// objectives.
     pub(crate) fn pressure_with(&self, share: f64, has_objectives: bool) -> f64 {
         let all = self.share + share;
-        self.promised
+        self.objective_shares
             .iter()
             .copied()
             .chain(has_objectives.then_some(share))
@@ -189,22 +189,22 @@ impl Load {
             .sum()
     }
 
-    /// The share of the chip's time that one more replica would have: with objectives all that no
-    /// other reserves, else its part of what objectives leave.
+    /// Returns the share of the chip's time for one more replica. With objectives, it is the
+    /// unreserved share. Without, it is an equal part of the time that objectives leave.
     pub(crate) fn left(&self, has_objectives: bool) -> f64 {
         if has_objectives {
             return self.free_share();
         }
-        let promised: f64 = self.promised.iter().sum();
-        let others = self.commitments.len() - self.promised.len();
-        (1.0 - promised).max(0.0) / (others + 1) as f64
+        let objectives: f64 = self.objective_shares.iter().sum();
+        let others = self.commitments.len() - self.objective_shares.len();
+        (1.0 - objectives).max(0.0) / (others + 1) as f64
     }
 
     /// Predicted decode speed of each replica without objectives if all are busy, in tokens per
     /// second.
     #[cfg(test)]
     pub(crate) fn shared_speeds(&self) -> impl Iterator<Item = f64> {
-        let time = (1.0 - self.promised.iter().sum::<f64>()).max(0.0);
+        let time = (1.0 - self.objective_shares.iter().sum::<f64>()).max(0.0);
         let neighbours = self.best_effort.len() as f64;
         self.best_effort.iter().map(move |rate| rate * time / neighbours)
     }
@@ -215,7 +215,7 @@ impl Load {
     /// Replicas without objectives share the chip time that objectives leave equally, as if all
     /// were busy.
     pub(crate) fn with_best_effort(&self, rate: f64) -> SharedSpeed {
-        let time = (1.0 - self.promised.iter().sum::<f64>()).max(0.0);
+        let time = (1.0 - self.objective_shares.iter().sum::<f64>()).max(0.0);
         let neighbours = self.best_effort.len() as f64;
         let own = rate * time / (neighbours + 1.0);
         let total: f64 = self.best_effort.iter().sum();
@@ -255,57 +255,56 @@ const MIN_SHARED_GAIN: f64 = 0.1;
 /// Replicas of a deployment on one node. Fields compare top to bottom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Copies {
-    /// Those of the revision that was asked for.
+    /// Replicas of the same revision as the request.
     pub(crate) same: u32,
-    /// Those of other revisions.
+    /// Replicas of other revisions.
     pub(crate) others: u32,
 }
 
-/// One node, and what is taken of it.
+/// State of a node, and the resources that replicas use on it.
 #[derive(Debug, Clone)]
 pub struct NodeState {
     pub name: String,
     pub labels: BTreeMap<String, String>,
-    /// Taints that keep replicas away.
+    /// Taints that exclude replicas without a toleration.
     pub taints: Vec<Taint>,
-    /// Taints that keep replicas away while another node takes them.
-    pub(crate) preferences: Vec<Taint>,
+    /// Taints that exclude replicas only if another node accepts them.
+    pub(crate) usage_taints: Vec<Taint>,
     pub cordoned: bool,
-    /// A person wants it empty.
+    /// True if a drain is requested.
     pub(crate) draining: bool,
-    /// Why it cannot take work, if it cannot.
+    /// Reason why the node is not Ready.
     pub not_ready: Option<String>,
     pub allocatable: Bytes,
-    /// What replicas may store on its disk, if its agent says.
+    /// Disk space for replicas, if the agent reports it.
     pub(crate) disk_limit: Option<Bytes>,
-    /// Chip and memory, for people: `Apple M4 16 GiB`.
+    /// Chip and memory for messages, such as `Apple M4 16 GiB`.
     pub(crate) class: String,
     pub(crate) disk: Disk,
     pub(crate) link: Link,
     pub(crate) machine: Arc<Machine>,
-    /// Its place among the machines.
+    /// Id in the fleet's [`Machines`](super::machine::Machines).
     pub(crate) machine_id: usize,
-    /// Replicas bound to it.
+    /// Bound replicas.
     pub(crate) residents: BTreeMap<ReplicaKey, Resident>,
-    /// Replicas for which others are leaving it.
+    /// Replicas for which others are preempted on this node.
     pub(crate) nominees: BTreeMap<ReplicaKey, Resident>,
-    /// What the residents take.
+    /// Resources that the residents use.
     pub(crate) load: Load,
-    /// How many replicas of each deployment and revision it has, those that are ending not
-    /// included.
+    /// Number of replicas by deployment and revision, without terminating replicas.
     pub(crate) copies: BTreeMap<ReplicaKey, BTreeMap<Option<String>, u32>>,
-    /// Models that replicas on it hold in memory.
+    /// Models that replicas on the node have loaded.
     pub(crate) sources: Vec<ModelSource>,
-    /// The lowest priority of those that may leave for a higher one.
+    /// Lowest priority of the replicas that can be preempted.
     pub(crate) lowest_priority: Option<i32>,
 }
 
-/// What a FleetNode says that does not change with what is placed there.
+/// Properties of a FleetNode that are independent of its replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NodeFacts {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
-    pub(crate) preferences: Vec<Taint>,
+    pub(crate) usage_taints: Vec<Taint>,
     pub(crate) cordoned: bool,
     pub(crate) draining: bool,
     pub(crate) not_ready: Option<String>,
@@ -332,12 +331,12 @@ impl NodeFacts {
         let measured = status.probe.as_ref().map(|probe| &probe.measurements);
         Self {
             labels: node.labels().clone(),
-            taints: taints::strict(node),
-            preferences: taints::preferences(node).collect(),
+            taints: taints::strict_taints(node),
+            usage_taints: taints::usage_taints(node).collect(),
             cordoned: taints::is_cordoned(node),
             draining: node.spec.drain,
             not_ready,
-            // A figure that cannot be read is no memory at all: never more than the node has.
+            // Without a valid figure, the node has no memory for replicas.
             allocatable: quantity::parse_bytes(&status.allocatable.memory).unwrap_or(Bytes::ZERO),
             disk_limit: (status.allocatable.disk.as_deref())
                 .and_then(|text| quantity::parse_bytes(text).ok()),
@@ -353,8 +352,8 @@ impl NodeFacts {
     }
 }
 
-/// A machine's memory as people say it: without a fraction where there is none.
-pub(crate) fn as_sold(memory: Bytes) -> String {
+/// Formats a memory size without a zero fraction, as vendors do: `16 GiB`.
+pub(crate) fn nominal_size(memory: Bytes) -> String {
     memory.to_string().replace(".0 ", " ")
 }
 
@@ -364,7 +363,7 @@ fn class(status: &FleetNodeStatus) -> String {
         name => name,
     };
     match quantity::parse_bytes(&status.capacity.memory) {
-        Ok(memory) => format!("{chip} {}", as_sold(memory)),
+        Ok(memory) => format!("{chip} {}", nominal_size(memory)),
         Err(_) => chip.to_owned(),
     }
 }
@@ -374,12 +373,12 @@ impl NodeState {
         self.load.free(self.allocatable)
     }
 
-    /// What replicas may store on its disk beside `load`.
+    /// Returns the disk space for replicas beside `load`.
     pub(crate) fn disk(&self, load: &Load) -> Option<NodeDisk> {
         self.disk_limit.map(|limit| NodeDisk::new(limit, load.disk))
     }
 
-    /// What replicas may store on its disk, if its agent says.
+    /// Returns the disk space for replicas, if the agent reports it.
     pub fn node_disk(&self) -> Option<NodeDisk> {
         self.disk(&self.load)
     }
@@ -388,12 +387,12 @@ impl NodeState {
         self.machine.hardware
     }
 
-    /// What runs on it have taught about its speed.
+    /// Returns the calibrations from requests on this node.
     pub fn calibrations(&self) -> &[Calibration] {
         &self.machine.calibrations
     }
 
-    /// Time of the chip promised to its replicas.
+    /// Returns the reserved chip time of each replica.
     pub fn commitments(&self) -> &[Commitment] {
         &self.load.commitments
     }
@@ -402,38 +401,39 @@ impl NodeState {
         &self.machine.models
     }
 
-    /// Its machine does not exist: see [`SIMULATED_LABEL`].
+    /// Returns whether the node is simulated; see [`SIMULATED_LABEL`].
     pub fn is_simulated(&self) -> bool {
         self.labels
             .get(SIMULATED_LABEL)
             .is_some_and(|value| value == "true")
     }
 
-    /// Whether it carries all labels that the placement asks for.
+    /// Returns whether the node has all labels of the placement's node selector.
     pub fn is_selected(&self, placement: &PlacementSpec) -> bool {
         let selected = |(key, value): (&String, &String)| self.labels.get(key) == Some(value);
         placement.node_selector.iter().all(selected)
     }
 
-    /// Whether a replica that is bound to it has to go elsewhere.
-    pub(crate) fn is_left_by(&self, request: &ReplicaRequest) -> bool {
-        let expels = |taint: &Taint| {
+    /// Returns whether a bound replica has to leave the node.
+    pub(crate) fn evicts(&self, request: &ReplicaRequest) -> bool {
+        let evicts = |taint: &Taint| {
             taint.effect == TaintEffect::NoExecute
-                && taints::stay(taint, &request.placement.tolerations) != Stay::Forever
+                && taints::toleration_period(taint, &request.placement.tolerations)
+                    != TolerationPeriod::Unlimited
         };
-        self.draining || self.not_ready.is_some() || self.taints.iter().chain(&self.preferences).any(expels)
+        self.draining || self.not_ready.is_some() || self.taints.iter().chain(&self.usage_taints).any(evicts)
     }
 
-    /// What has to come for another replica that takes so much; `None` where one on the node has it
-    /// in memory, or gets it.
-    pub(crate) fn arrival(&self, request: &ReplicaRequest, fit: &Fit) -> Option<Arrival> {
+    /// Returns the time to download and read the model for another replica, or `None` if a replica
+    /// on the node has loaded it.
+    pub(crate) fn load_time(&self, request: &ReplicaRequest, fit: &Fit) -> Option<LoadTime> {
         let mut loaded = self.sources.iter();
         let is_loaded = loaded.any(|source| Some(source) == request.source.as_ref());
-        let appraisal = fit.appraisal.as_ref();
-        let weights = appraisal.map_or(Bytes::ZERO, |appraisal| appraisal.reservation.weights);
-        (!is_loaded).then(|| Arrival {
+        let requirements = fit.requirements.as_ref();
+        let weights = requirements.map_or(Bytes::ZERO, |requirements| requirements.reservation.weights);
+        (!is_loaded).then(|| LoadTime {
             download: Download::new(fit.download, &self.link),
-            reading: Reading::new(weights, &self.disk),
+            reading: WeightRead::new(weights, &self.disk),
         })
     }
 
@@ -448,8 +448,8 @@ impl NodeState {
             })
     }
 
-    /// What is taken of it from the point of view of a request: what others of at least its
-    /// priority are nominated for is theirs.
+    /// Returns the load that counts for a request. It includes nominated replicas of at least the
+    /// same priority.
     pub(crate) fn load_for(&self, request: &ReplicaRequest) -> std::borrow::Cow<'_, Load> {
         let counts = |(key, nominee): &(&ReplicaKey, &Resident)| {
             **key != request.key && nominee.claim.request.priority >= request.priority
@@ -464,19 +464,18 @@ impl NodeState {
         std::borrow::Cow::Owned(Load::of(all))
     }
 
-    /// The share of the chip's time that each of its replicas takes. Of one that failed its agent
-    /// has looked, and nothing runs.
-    pub(crate) fn taken(&self) -> impl Iterator<Item = (&ReplicaRequest, f64)> {
+    /// Returns the chip time share of each replica, without failed replicas, which have no worker.
+    pub(crate) fn reserved_shares(&self) -> impl Iterator<Item = (&ReplicaRequest, f64)> {
         let running = self.residents.values().filter(|resident| !resident.claim.failed);
         running.map(|resident| (&resident.claim.request, resident.share))
     }
 
-    pub(crate) fn with_supply<T>(&self, load: &Load, act: impl FnOnce(&Supply<'_>) -> T) -> T {
+    pub(crate) fn with_capacity<T>(&self, load: &Load, act: impl FnOnce(&NodeCapacity<'_>) -> T) -> T {
         let held = [Held {
             reserved: self.allocatable - load.free(self.allocatable),
             resident: Bytes::ZERO,
         }];
-        act(&Supply {
+        act(&NodeCapacity {
             memory: NodeMemory {
                 allocatable: self.allocatable,
                 available: self.allocatable,
@@ -489,7 +488,7 @@ impl NodeState {
         })
     }
 
-    /// Sums up anew.
+    /// Recomputes the sums over the residents.
     pub(crate) fn recount(&mut self) {
         self.load = Load::of(&self.residents);
         self.sources.clear();

@@ -118,11 +118,12 @@ pub(crate) fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Plac
     let chosen = best.first()?;
     fleet.ranked(request, |ranking, nodes, fits| {
         let node = &nodes[chosen.at];
-        let appraisal = fits[node.machine_id].appraisal.as_ref();
+        let requirements = fits[node.machine_id].requirements.as_ref();
         let load = node.load_for(request);
         Some(Placement {
             node: node.name.clone(),
-            needed: appraisal.map(|appraisal| node.with_supply(&load, |supply| appraisal.verdict(supply))),
+            needed: requirements
+                .map(|requirements| node.with_capacity(&load, |supply| requirements.verdict(supply))),
             table: ScoreTable {
                 strategy: request.placement.strategy,
                 rows: best
@@ -177,9 +178,9 @@ fn place_where_nominated(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<
     let placement = Placement {
         node: node.name.clone(),
         needed: fit
-            .appraisal
+            .requirements
             .as_ref()
-            .map(|appraisal| node.with_supply(&load, |supply| appraisal.verdict(supply))),
+            .map(|requirements| node.with_capacity(&load, |supply| requirements.verdict(supply))),
         table: ScoreTable {
             strategy: request.placement.strategy,
             rows: vec![(node.name.clone(), score)],
@@ -214,7 +215,7 @@ pub fn decide_all<'a>(
             let outcome = place(request, fleet);
             if let Ok(placement) = &outcome {
                 fleet.end_nomination(&request.key);
-                fleet.promise(request, placement.node());
+                fleet.place(request, placement.node());
             }
             let mut preemption = None;
             if outcome.is_err() && preemptions > 0 {
@@ -249,12 +250,12 @@ fn revise(requests: &[&ReplicaRequest], decisions: &mut [Decision], fleet: &mut 
             if placement.needed.is_none() {
                 continue;
             }
-            fleet.take_back(&request.key, None);
+            fleet.undo(&request.key, None);
             if let Some(better) = choose(request, fleet) {
                 moved |= better.node != placement.node;
                 *placement = better;
             }
-            fleet.promise(request, placement.node());
+            fleet.place(request, placement.node());
         }
         if !moved {
             return;

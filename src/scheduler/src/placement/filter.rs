@@ -1,4 +1,4 @@
-//! Which nodes can take a replica at all, and why the others cannot.
+//! Filter phase: decides whether a node can run a replica, and for which reasons it cannot.
 
 use std::ops::ControlFlow;
 
@@ -12,26 +12,28 @@ use rooflet_roofline::admission::Refusal;
 use rooflet_roofline::memory::RUNTIME_OVERHEAD;
 
 impl Rejection {
-    /// The same, with whom the replica would hurt.
+    /// Adds the replicas whose objectives the replica would violate to a rejection for bandwidth.
     pub(crate) fn with_victim(self, fit: &Fit, load: &Load) -> Self {
-        let is_hurt = matches!(
+        let is_bandwidth = matches!(
             &self,
             Self::Speed {
                 refusal: Refusal::Bandwidth { .. }
             }
         );
-        let appraisal = fit.appraisal.as_ref().filter(|_| is_hurt);
-        match appraisal.and_then(|appraisal| appraisal.too_slow(load.free_share(), &load.commitments)) {
+        let requirements = fit.requirements.as_ref().filter(|_| is_bandwidth);
+        match requirements
+            .and_then(|requirements| requirements.bandwidth_refusal(load.free_share(), &load.commitments))
+        {
             Some(refusal) => Self::Speed { refusal },
             None => self,
         }
     }
 }
 
-/// Whether `node` can take the replica beside `load`. `fit` is what the replica takes of its
-/// machine.
+/// Checks whether `node` can run the replica in addition to `load`. `fit` holds the requirements of
+/// the replica on this machine. Returns the first reason against the node.
 ///
-/// Where the replica may be placed among the domains of a spread depends on all nodes; see
+/// Topology spread constraints are not checked here, because they depend on all nodes; see
 /// [`super::topology`].
 pub(crate) fn filter(
     request: &ReplicaRequest,
@@ -45,76 +47,76 @@ pub(crate) fn filter(
     }
 }
 
-/// Gives `tell` everything that stands against the replica there, as [`filter`] sees it, until it
-/// breaks off.
+/// Calls `report` with each reason against the node, in the order of [`filter`], until it returns
+/// `Break`.
 pub(crate) fn rejections<B>(
     request: &ReplicaRequest,
     node: &NodeState,
     fit: &Fit,
     load: &Load,
-    mut tell: impl FnMut(Rejection) -> ControlFlow<B>,
+    mut report: impl FnMut(Rejection) -> ControlFlow<B>,
 ) -> ControlFlow<B> {
     if let Some(reason) = &node.not_ready {
         let reason = reason.clone();
-        tell(Rejection::NotReady { reason })?;
+        report(Rejection::NotReady { reason })?;
     }
     if node.cordoned {
-        tell(Rejection::Cordoned)?;
+        report(Rejection::Cordoned)?;
     }
-    if let Some(taint) = repelled_by(request, node).next() {
-        let taint = written(taint);
-        tell(Rejection::Taint { taint })?;
+    if let Some(taint) = untolerated_taints(request, node).next() {
+        let taint = format_taint(taint);
+        report(Rejection::Taint { taint })?;
     }
     if !node.is_selected(&request.placement) {
-        tell(Rejection::NodeSelector)?;
+        report(Rejection::NodeSelector)?;
     }
     if let Some(message) = request.refused.get(&node.name) {
         let message = message.clone();
-        tell(Rejection::Refused { message })?;
+        report(Rejection::Refused { message })?;
     }
     if let Some(obstacle) = &fit.obstacle {
-        tell(obstacle.clone())?;
+        report(obstacle.clone())?;
     }
     if request.anti_affinity() == AntiAffinity::Required && node.copies_of(request) != Copies::default() {
-        tell(Rejection::AntiAffinity)?;
+        report(Rejection::AntiAffinity)?;
     }
     let free = load.free(node.allocatable);
-    let Some(appraisal) = &fit.appraisal else {
-        // Until its agent has said what it takes, the node is full.
+    let Some(requirements) = &fit.requirements else {
+        // The model's requirements are unknown. Every model needs at least the memory of the runtime.
         if fit.obstacle.is_none() && free < RUNTIME_OVERHEAD {
-            tell(Rejection::Memory { free, needed: None })?;
+            report(Rejection::Memory { free, needed: None })?;
         }
         return ControlFlow::Continue(());
     };
-    // A replica of which nobody knows what it takes may take everything, whatever is overridden.
+    // A bound replica with unknown requirements may use all memory. An override does not apply then.
     let forced = request.overridden && load.undetermined == 0;
     let disk = node.disk(load);
-    if forced || appraisal.fits(free, disk, load.free_share()) {
+    if forced || requirements.fits(free, disk, load.free_share()) {
         return ControlFlow::Continue(());
     }
     let memory = || Rejection::Memory {
         free,
-        needed: Some(appraisal.reservation),
+        needed: Some(requirements.reservation),
     };
-    if appraisal.reservation.total() > free {
-        return tell(memory());
+    if requirements.reservation.total() > free {
+        return report(memory());
     }
-    if let Some(refusal) = appraisal.too_large(disk) {
-        return tell(Rejection::Disk { refusal });
+    if let Some(refusal) = requirements.disk_refusal(disk) {
+        return report(Rejection::Disk { refusal });
     }
-    if appraisal.speed.is_none() && appraisal.has_objectives() {
+    if requirements.speed.is_none() && requirements.has_objectives() {
         let refusal = Refusal::SpeedUnknown;
-        return tell(Rejection::Speed { refusal });
+        return report(Rejection::Speed { refusal });
     }
-    // Whom it would hurt is told of the few nodes that are told of at all.
-    tell(match appraisal.too_slow(load.free_share(), &[]) {
+    // `with_victim` adds the affected replicas later, only for the nodes listed in the message.
+    report(match requirements.bandwidth_refusal(load.free_share(), &[]) {
         Some(refusal) => Rejection::Speed { refusal },
         None => memory(),
     })
 }
 
-/// The taints for which the replica may not be placed there.
-pub(crate) fn repelled_by<'a>(
+/// Returns the taints that keep the replica from the node.
+pub(crate) fn untolerated_taints<'a>(
     request: &'a ReplicaRequest,
     node: &'a NodeState,
 ) -> impl Iterator<Item = &'a Taint> {
@@ -124,32 +126,29 @@ pub(crate) fn repelled_by<'a>(
     })
 }
 
-/// Whether `taint` is one of those that do not matter. A place is good for as long as it is
-/// tolerated.
+/// Returns whether a toleration matches the taint. A toleration with `tolerationSeconds` counts too.
 fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     toleration_of(taint, tolerations).is_some()
 }
 
-/// Weight of a taint of the machine's use, such as its battery, beside one of effect
-/// PreferNoSchedule.
-const PREFERENCE_WEIGHT: usize = 4;
+/// Weight of a usage taint, such as battery, relative to a PreferNoSchedule taint.
+const USAGE_TAINT_WEIGHT: usize = 4;
 
-/// Weighted number of untolerated taints that keep the replica away only while another node takes
-/// it.
-pub(crate) fn reluctance(request: &ReplicaRequest, node: &NodeState) -> u32 {
+/// Returns the weighted number of untolerated taints that only lower the score of the node.
+pub(crate) fn soft_taint_weight(request: &ReplicaRequest, node: &NodeState) -> u32 {
     let is_untolerated = |taint: &&Taint| !tolerated(taint, &request.placement.tolerations);
     let soft = node
         .taints
         .iter()
         .filter(|taint| taint.effect == TaintEffect::PreferNoSchedule)
         .filter(is_untolerated);
-    let preferences = node.preferences.iter().filter(is_untolerated);
-    let count = soft.count() + PREFERENCE_WEIGHT * preferences.count();
+    let usage = node.usage_taints.iter().filter(is_untolerated);
+    let count = soft.count() + USAGE_TAINT_WEIGHT * usage.count();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// As kubectl writes it.
-pub(crate) fn written(taint: &Taint) -> String {
+/// Returns the taint in the notation of kube-scheduler's messages, such as `{key=value:NoSchedule}`.
+pub(crate) fn format_taint(taint: &Taint) -> String {
     let effect = match taint.effect {
         TaintEffect::NoSchedule => "NoSchedule",
         TaintEffect::PreferNoSchedule => "PreferNoSchedule",

@@ -3,7 +3,7 @@
 use crate::fleet::node::NodeState;
 use crate::request::{ReplicaKey, ReplicaRequest};
 use rooflet_base::units::Bytes;
-use rooflet_roofline::admission::{Appraisal, Speed};
+use rooflet_roofline::admission::{Requirements, Speed};
 use rooflet_roofline::predict::Parameters;
 
 impl NodeState {
@@ -14,7 +14,7 @@ impl NodeState {
         let ask = request.ask(model, &served, Bytes::ZERO);
         let machine = &self.machine;
         let parameters = Parameters::built_in();
-        Appraisal::new(&ask, machine.hardware, &machine.calibrations, parameters).speed
+        Requirements::new(&ask, machine.hardware, &machine.calibrations, parameters).speed
     }
 
     /// Returns the share of the chip's time for `count` replicas of a deployment while all others
@@ -24,7 +24,7 @@ impl NodeState {
     /// leave.
     pub fn left_to(&self, deployment: &ReplicaKey, has_objectives: bool, count: u32) -> f64 {
         let (mut promised, mut best_effort, mut others) = (0.0, 0.0, 0);
-        for (request, share) in self.taken() {
+        for (request, share) in self.reserved_shares() {
             if request.deployment.as_ref() == Some(deployment) {
                 continue;
             }

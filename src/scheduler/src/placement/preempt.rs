@@ -90,16 +90,16 @@ pub(crate) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
         .filter(|key| !node.residents[key].claim.ending)
         .collect();
     let name = node.name.clone();
-    fleet.nominate(&name, request.key.clone(), Claim::promised(request));
+    fleet.nominate(&name, request.key.clone(), Claim::planned(request));
     Some(Preemption { node: name, victims })
 }
 
 /// Like [`survives`], without the replicas in `gone`.
 fn survives_without(request: &ReplicaRequest, at: usize, gone: &[ReplicaKey], fleet: &mut Fleet) -> bool {
-    let before: Vec<_> = gone.iter().map(|key| fleet.withdraw(key)).collect();
+    let before: Vec<_> = gone.iter().map(|key| fleet.unbind(key)).collect();
     let survives = survives(request, at, fleet);
     for (key, before) in gone.iter().zip(before) {
-        fleet.take_back(key, before);
+        fleet.undo(key, before);
     }
     survives
 }

@@ -8,7 +8,7 @@ use super::score::{PlacementScore, Terms};
 use crate::fleet::Fleet;
 use crate::fleet::node::Claim;
 use crate::request::{ReplicaKey, ReplicaRequest};
-use rooflet_roofline::loading::Arrival;
+use rooflet_roofline::loading::LoadTime;
 
 /// Minimum gains of a move, because a move has a cost: percentage points of slack, percentage
 /// points of utilization, and percent of the time per token.
@@ -27,7 +27,7 @@ pub struct Move {
     pub before: String,
     pub after: String,
     /// Weights to load on the target node; `None` if a replica there has them in memory.
-    pub arrival: Option<Arrival>,
+    pub arrival: Option<LoadTime>,
     /// Unscheduled replica that gets the released capacity, after all moves for it are done.
     pub makes_room_for: Option<ReplicaKey>,
 }
@@ -65,14 +65,14 @@ pub(crate) fn request_for_move(claim: &Claim) -> ReplicaRequest {
 }
 
 fn propose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Move> {
-    let before = fleet.withdraw(&request.key)?;
+    let before = fleet.unbind(&request.key)?;
     let from = before.0.clone();
     let found = better(request, &from, fleet);
     let Some(found) = found else {
-        fleet.take_back(&request.key, Some(before));
+        fleet.undo(&request.key, Some(before));
         return None;
     };
-    fleet.promise(request, &found.to);
+    fleet.place(request, &found.to);
     Some(found)
 }
 
@@ -121,13 +121,13 @@ pub(crate) fn score_on_current_node(
 }
 
 /// Returns the weights that the node must load for the replica.
-pub(crate) fn arrival(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -> Option<Arrival> {
+pub(crate) fn arrival(request: &ReplicaRequest, node: &str, fleet: &mut Fleet) -> Option<LoadTime> {
     let at = fleet.position(node).ok()?;
     let (fits, nodes) = fleet.fits(request);
     let node = &nodes[at];
     let fit = &fits[node.machine_id];
-    fit.appraisal.as_ref()?;
-    node.arrival(request, fit)
+    fit.requirements.as_ref()?;
+    node.load_time(request, fit)
 }
 
 fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
@@ -135,7 +135,7 @@ fn is_worth(here: &PlacementScore, there: &PlacementScore) -> bool {
     // deployment are a gain.
     let first = |score: &PlacementScore| {
         let copies = score.copies.same + score.copies.others;
-        (score.excess, score.unwelcome, copies)
+        (score.excess, score.soft_taints, copies)
     };
     if first(here) != first(there) {
         return first(there) < first(here);
@@ -185,7 +185,7 @@ mod tests {
     fn moves_separate_replicas_of_a_deployment_across_revisions() {
         let score = |(same, others): (u32, u32), used: i64| PlacementScore {
             excess: 0,
-            unwelcome: 0,
+            soft_taints: 0,
             copies: Copies { same, others },
             terms: Terms::Spread {
                 used,

@@ -87,22 +87,22 @@ fn place_again(
     fleet: &mut Fleet,
 ) -> Option<Vec<Placement>> {
     for index in &anew[1..] {
-        fleet.take_back(&requests[*index].key, None);
+        fleet.undo(&requests[*index].key, None);
     }
     let placements: Vec<_> = anew
         .iter()
         .map_while(|index| {
             let placement = choose(requests[*index], fleet)?;
-            fleet.promise(requests[*index], placement.node());
+            fleet.place(requests[*index], placement.node());
             Some(placement)
         })
         .collect();
     if placements.len() == anew.len() {
         return Some(placements);
     }
-    fleet.take_back(&requests[anew[0]].key, None);
+    fleet.undo(&requests[anew[0]].key, None);
     for index in &anew[1..] {
-        fleet.promise(requests[*index], node);
+        fleet.place(requests[*index], node);
     }
     None
 }

@@ -22,7 +22,7 @@ pub(crate) fn survives(request: &ReplicaRequest, at: usize, fleet: &mut Fleet) -
     let is_lost: Vec<_> = fleet.nodes.iter().map(is_lost).collect();
     let is_replacement = is_replacement(request, &fleet.nodes);
     let node = fleet.nodes[at].name.clone();
-    let before = fleet.promise(request, &node);
+    let before = fleet.place(request, &node);
     let order = by_reserved(&fleet.nodes);
     let (mut lost, left): (Vec<_>, Vec<_>) = order.into_iter().partition(|at| is_lost[*at]);
     lost.truncate(fleet.reserve_node_failures);
@@ -33,14 +33,14 @@ pub(crate) fn survives(request: &ReplicaRequest, at: usize, fleet: &mut Fleet) -
     let mut sets = Vec::new();
     choose(&left, count, &mut lost, &mut sets);
     let survives = sets.iter().all(|failing| evacuates(fleet, failing));
-    fleet.take_back(&request.key, before);
+    fleet.undo(&request.key, before);
     survives
 }
 
 /// Returns whether the replicas of a node must move. A drained node is lost even if it is empty,
 /// because replacements may still be unscheduled.
 fn is_lost(node: &NodeState) -> bool {
-    let is_left = |resident: &Resident| node.is_left_by(&resident.claim.request);
+    let is_left = |resident: &Resident| node.evicts(&resident.claim.request);
     node.draining || node.residents.values().any(is_left)
 }
 
@@ -51,7 +51,7 @@ fn is_replacement(request: &ReplicaRequest, nodes: &[NodeState]) -> bool {
     };
     let has_one = |node: &NodeState| {
         let mut residents = node.residents.values();
-        residents.any(|resident| is_of_it(resident) && node.is_left_by(&resident.claim.request))
+        residents.any(|resident| is_of_it(resident) && node.evicts(&resident.claim.request))
     };
     nodes.iter().any(has_one)
 }
@@ -82,8 +82,8 @@ fn choose(from: &[usize], count: usize, chosen: &mut Vec<usize>, sets: &mut Vec<
     }
 }
 
-/// Whether the replicas of the failing nodes fit elsewhere, the largest first, each where it fits
-/// tightest.
+/// Returns whether the replicas of the failing nodes fit on the other nodes. The largest is placed
+/// first, each on the node with the least free memory that accepts it.
 fn evacuates(fleet: &mut Fleet, failing: &[usize]) -> bool {
     let mut displaced: Vec<&Resident> = failing
         .iter()
@@ -101,17 +101,17 @@ fn evacuates(fleet: &mut Fleet, failing: &[usize]) -> bool {
     // Displaced replicas no longer count for anti-affinity and spread.
     let before: Vec<_> = displaced
         .iter()
-        .map(|request| fleet.withdraw(&request.key))
+        .map(|request| fleet.unbind(&request.key))
         .collect();
     let all = displaced.iter().all(|request| {
         let tightest = tightest(request, failing, fleet);
         tightest.is_some_and(|node| {
-            fleet.promise(request, &node);
+            fleet.place(request, &node);
             true
         })
     });
     for (request, before) in displaced.iter().zip(before) {
-        fleet.take_back(&request.key, before);
+        fleet.undo(&request.key, before);
     }
     all
 }

@@ -32,7 +32,7 @@ impl Rival {
             .iter()
             .map(|request| {
                 let node = self.place(request, fleet)?;
-                fleet.promise(request, &node);
+                fleet.place(request, &node);
                 Some(node)
             })
             .collect()
@@ -68,14 +68,17 @@ impl Rival {
 /// Returns the free memory with the replica on the node.
 fn left(node: &NodeState, fit: &Fit) -> Bytes {
     let takes = fit
-        .appraisal
+        .requirements
         .as_ref()
-        .map_or(RUNTIME_OVERHEAD, |appraisal| appraisal.reservation.total());
+        .map_or(RUNTIME_OVERHEAD, |requirements| requirements.reservation.total());
     node.free() - takes
 }
 
 /// Returns the tokens of one stream per 1,000 seconds without other replicas, or 0 if unknown.
 fn alone(fit: &Fit) -> u64 {
-    let speed = fit.appraisal.as_ref().and_then(|appraisal| appraisal.speed);
+    let speed = fit
+        .requirements
+        .as_ref()
+        .and_then(|requirements| requirements.speed);
     speed.map_or(0, |speed| (speed.decode.p50 * 1e3).max(0.0) as u64)
 }

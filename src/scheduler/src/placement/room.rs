@@ -32,7 +32,7 @@ pub(crate) fn make_room(waiting: &[ReplicaRequest], fleet: &mut Fleet) -> Vec<Mo
         }
         // The scheduler places it without moves.
         if let Some(placement) = choose(request, fleet) {
-            fleet.promise(request, placement.node());
+            fleet.place(request, placement.node());
             continue;
         }
         let found = candidates(request, fleet)
@@ -84,9 +84,9 @@ fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> 
     let mut moves: Vec<Move> = Vec::new();
     let mut claims = Vec::new();
     for (_, mover) in &movers {
-        let claim = fleet.withdraw(&mover.key)?;
+        let claim = fleet.unbind(&mover.key)?;
         let here = score_on_current_node(mover, node, fleet);
-        fleet.take_back(&mover.key, Some(claim.clone()));
+        fleet.undo(&mover.key, Some(claim.clone()));
         claims.push(claim);
         moves.push(Move {
             replica: mover.key.clone(),
@@ -104,15 +104,15 @@ fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> 
         });
     }
     for (_, mover) in &movers {
-        fleet.withdraw(&mover.key);
+        fleet.unbind(&mover.key);
     }
-    fleet.promise(request, node);
+    fleet.place(request, node);
     let all = movers.iter().zip(&mut moves).all(|((_, mover), one)| {
         let Some(placement) = choose(mover, fleet).filter(|placement| placement.node() != node) else {
             return false;
         };
         one.arrival = arrival(mover, placement.node(), fleet);
-        fleet.promise(mover, placement.node());
+        fleet.place(mover, placement.node());
         one.to = placement.node().to_owned();
         one.after = placement
             .table
@@ -124,9 +124,9 @@ fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> 
     if all {
         return Some(moves);
     }
-    fleet.take_back(&request.key, None);
+    fleet.undo(&request.key, None);
     for ((_, mover), claim) in movers.iter().zip(claims) {
-        fleet.take_back(&mover.key, Some(claim));
+        fleet.undo(&mover.key, Some(claim));
     }
     None
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::filter::reluctance;
+use super::filter::soft_taint_weight;
 use crate::fleet::machine::Fit;
 use crate::fleet::node::{Copies, Load, NodeState};
 use crate::request::ReplicaRequest;
@@ -16,8 +16,8 @@ use rooflet_roofline::memory::RUNTIME_OVERHEAD;
 pub(crate) struct PlacementScore {
     /// Replicas beyond maxSkew in the node's domain.
     pub(crate) excess: u32,
-    /// Untolerated PreferNoSchedule taints.
-    pub(crate) unwelcome: u32,
+    /// Weighted number of untolerated soft taints.
+    pub(crate) soft_taints: u32,
     /// Replicas of the same deployment on the node, so that one node failure does not affect all of
     /// them. Replicas of the same revision come first, because a rollout removes the others.
     pub(crate) copies: Copies,
@@ -50,7 +50,7 @@ pub(crate) enum Terms {
         tokens: i64,
     },
     BinPack {
-        /// Whether the node has no other replicas.
+        /// True if the node has no other replicas.
         unused: bool,
         /// Remaining memory or chip time in percent, whichever is less.
         left: i64,
@@ -81,9 +81,9 @@ pub(crate) enum Loading {
         /// Upper bound in seconds, rounded up to a power of two, so that small differences between
         /// disks do not outweigh the following terms.
         within_seconds: u32,
-        /// Whether the bound uses published figures because disk or network were not measured.
+        /// True if the bound uses published figures because disk or network were not measured.
         nominal: bool,
-        /// Whether the weights must be downloaded first.
+        /// True if the weights must be downloaded first.
         download: bool,
     },
     /// Only the agent can determine the size of the weights.
@@ -98,7 +98,7 @@ impl PlacementScore {
         };
         Self {
             excess: 0,
-            unwelcome: reluctance(request, node),
+            soft_taints: soft_taint_weight(request, node),
             copies,
             terms: Terms::new(request, node, fit, load),
             at,
@@ -110,7 +110,7 @@ impl PlacementScore {
         let mut text = String::new();
         for (count, what) in [
             (self.excess, "beyond maxSkew"),
-            (self.unwelcome, "untolerated PreferNoSchedule taints"),
+            (self.soft_taints, "untolerated PreferNoSchedule taints"),
             (self.copies.same, "replicas of the same deployment"),
             (self.copies.others, "replicas of another revision"),
         ] {
@@ -124,10 +124,10 @@ impl PlacementScore {
 
 impl Terms {
     fn new(request: &ReplicaRequest, node: &NodeState, fit: &Fit, load: &Load) -> Self {
-        let appraisal = fit.appraisal.as_ref();
-        let needed = appraisal.map_or(RUNTIME_OVERHEAD, |appraisal| appraisal.reservation.total());
+        let requirements = fit.requirements.as_ref();
+        let needed = requirements.map_or(RUNTIME_OVERHEAD, |requirements| requirements.reservation.total());
         let memory_left = load.free(node.allocatable) - needed;
-        let share = appraisal.map_or(0.0, |appraisal| appraisal.share);
+        let share = requirements.map_or(0.0, |requirements| requirements.share);
         let part_left = || {
             let memory = memory_left.0 as f64 / node.allocatable.0.max(1) as f64;
             (memory, (load.free_share() - share).max(0.0))
@@ -137,7 +137,7 @@ impl Terms {
         let loading = Loading::new(request, node, fit);
         match request.placement.strategy {
             PlacementStrategy::SloSlack if !has_objectives => {
-                let known = appraisal.and_then(|appraisal| appraisal.speed);
+                let known = requirements.and_then(|requirements| requirements.speed);
                 let speed = load.with_best_effort(known.map_or(UNKNOWN_RATE, |speed| speed.decode.p50));
                 Self::BestEffort {
                     gain: Reverse(gain_level(speed.gain)),
@@ -171,8 +171,8 @@ impl Terms {
                 }
             }
             PlacementStrategy::Fastest => {
-                let rate = appraisal
-                    .and_then(|appraisal| appraisal.speed)
+                let rate = requirements
+                    .and_then(|requirements| requirements.speed)
                     .map(|speed| speed.decode.p50 * load.left(has_objectives))
                     .filter(|rate| *rate > 0.0);
                 Self::Fastest {
@@ -188,10 +188,10 @@ impl Terms {
 
 impl Loading {
     fn new(request: &ReplicaRequest, node: &NodeState, fit: &Fit) -> Self {
-        let Some(arrival) = node.arrival(request, fit) else {
+        let Some(arrival) = node.load_time(request, fit) else {
             return Self::Loaded;
         };
-        match fit.appraisal {
+        match fit.requirements {
             Some(_) => Self::Read {
                 within_seconds: (arrival.seconds().ceil() as u32)
                     .clamp(1, 1 << 31)

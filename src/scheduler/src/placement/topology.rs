@@ -24,7 +24,7 @@ pub(crate) struct Domains {
     /// Numbers of replicas of the revision on each node and in each domain.
     copies: Vec<u32>,
     counts: Vec<u32>,
-    /// Whether the node selector matches a node of the domain. Other domains do not count for the
+    /// True if the node selector matches a node of the domain. Other domains do not count for the
     /// minimum.
     eligible: Vec<bool>,
 }

@@ -58,9 +58,9 @@ fn best(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (usize
             continue;
         }
         let name = node.name.clone();
-        fleet.promise(request, &name);
+        fleet.place(request, &name);
         let with = best(rest, fleet, placed + 1);
-        fleet.take_back(&request.key, None);
+        fleet.undo(&request.key, None);
         if with.0 > found.0 || (with.0 == found.0 && with.1 > found.1) {
             found = with;
         }
@@ -134,9 +134,9 @@ fn fastest(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (us
             continue;
         }
         let name = node.name.clone();
-        fleet.promise(request, &name);
+        fleet.place(request, &name);
         let with = fastest(rest, fleet, placed + 1);
-        fleet.take_back(&request.key, None);
+        fleet.undo(&request.key, None);
         if with.0 > found.0 || (with.0 == found.0 && with.1 > found.1) {
             found = with;
         }

@@ -16,11 +16,11 @@ fn check(rival: Rival, replicas: &str, expect: &str) {
         .map(ReplicaRequest::new)
         .collect();
     let placed = rival.place_all(&requests, &mut fleet);
-    let said: Vec<_> = placed
+    let nodes: Vec<_> = placed
         .into_iter()
         .map(|node| node.unwrap_or_else(|| "-".to_owned()))
         .collect();
-    assert_eq!(said.join(" "), expect, "{rival:?}");
+    assert_eq!(nodes.join(" "), expect, "{rival:?}");
 }
 
 #[test]

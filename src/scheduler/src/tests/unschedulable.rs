@@ -6,7 +6,7 @@ use crate::fleet::Fleet;
 use crate::placement::bind::place;
 use crate::request::ReplicaRequest;
 
-fn said(nodes: &str, replicas: &str) -> String {
+fn message(nodes: &str, replicas: &str) -> String {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
     let replicas: Vec<_> = lines(replicas).map(replica).collect();
     let mut fleet = Fleet::new(&nodes, &replicas);
@@ -18,9 +18,9 @@ fn said(nodes: &str, replicas: &str) -> String {
 
 /// Checks the remedies of the last unschedulable replica.
 fn helps(nodes: &str, replicas: &str, expect: &str) {
-    let said = said(nodes, replicas);
-    let remedies = said.split_once(". Remedies, smallest change first: ");
-    assert_eq!(remedies.map_or("", |(_, remedies)| remedies), expect, "{said}");
+    let message = message(nodes, replicas);
+    let remedies = message.split_once(". Remedies, smallest change first: ");
+    assert_eq!(remedies.map_or("", |(_, remedies)| remedies), expect, "{message}");
 }
 
 #[test]
@@ -41,9 +41,13 @@ fn message_of_a_large_fleet_is_bounded() {
     let nodes: Vec<_> = (0..40)
         .map(|ram| format!("n{ram:02} chip=M4 ram={} mem=1 model=guide:2", 100 + ram))
         .collect();
-    let said = said(&nodes.join("; "), "x");
-    assert!(said.contains("; 34 of 34 other classes; "), "{said}");
-    assert!(said.len() < 1024, "an event holds {}: {said}", said.len());
+    let message = message(&nodes.join("; "), "x");
+    assert!(message.contains("; 34 of 34 other classes; "), "{message}");
+    assert!(
+        message.len() < 1024,
+        "an event holds {}: {message}",
+        message.len()
+    );
 }
 
 #[test]
@@ -140,7 +144,7 @@ fn reserves_requested_disk_space() {
         "old on=a store=30; x store=40; y store=30",
         "x: 0/3 nodes are available: 3 Apple M4 16 GiB: 2 \
          insufficient disk (30.0 GiB free at most), 1 cordoned; a: spec.serving.kvCache.diskSize is 40.0 GiB, and 30.0 GiB of the \
-         60.0 GiB that replicas may store on the node's disk are promised to no other. Remedies, smallest change first: \
+         60.0 GiB that replicas may store on the node's disk are unreserved. Remedies, smallest change first: \
          `rooflet uncordon c`; spec.serving.kvCache.diskSize: 30Gi for a\ny->a",
     );
     check(nodes, "old on=a store=60; lots on=b store=20; x", "x->a");
@@ -182,9 +186,9 @@ fn suggests_a_mac_if_no_node_could_ever_run_the_replica() {
 /// The memory suffices, but the speed does not.
 #[test]
 fn suggests_lower_objectives_if_no_mac_is_fast_enough() {
-    let told = said("a chip=M4 ram=16 mem=10 model=guide:2", "x rate=100000000");
+    let message = message("a chip=M4 ram=16 mem=10 model=guide:2", "x rate=100000000");
     assert!(
-        told.ends_with("lower spec.objectives: no available Mac reaches them"),
-        "{told}"
+        message.ends_with("lower spec.objectives: no available Mac reaches them"),
+        "{message}"
     );
 }

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::fleet::node::{Load, NodeState, as_sold};
-use crate::placement::filter::{repelled_by, written};
+use crate::fleet::node::{Load, NodeState, nominal_size};
+use crate::placement::filter::{format_taint, untolerated_taints};
 use crate::placement::rejection::Rejection;
 use crate::request::ReplicaRequest;
-use crate::taints::condition_behind;
+use crate::taints::condition_of;
 use crate::unschedulable::Search;
 use rooflet_api::meta::AGENT_LABELS;
 use rooflet_api::v1alpha1::{ModelSource, NodeModel};
 use rooflet_base::units::Bytes;
-use rooflet_roofline::admission::{Appraisal, Verdict, shorter, suggestions};
+use rooflet_roofline::admission::{Requirements, Verdict, shorter, suggestions};
 use rooflet_roofline::chip;
 use rooflet_roofline::memory::allocatable;
 use rooflet_roofline::predict::{Hardware, Parameters};
@@ -158,8 +158,8 @@ impl RemedyFinder<'_> {
             Rejection::Cordoned if node.draining => format!("end the drain (`rooflet uncordon {name}`)"),
             Rejection::Cordoned => format!("`rooflet uncordon {name}`"),
             Rejection::Taint { .. } => {
-                let taints: Vec<_> = repelled_by(request, node).map(written).collect();
-                let ends = match repelled_by(request, node).find_map(condition_behind) {
+                let taints: Vec<_> = untolerated_taints(request, node).map(format_taint).collect();
+                let ends = match untolerated_taints(request, node).find_map(condition_of) {
                     Some(condition) => format!("wait until {condition} of {name} ends"),
                     None => format!("remove it from {name}"),
                 };
@@ -246,17 +246,17 @@ impl RemedyFinder<'_> {
         let parameters = Parameters::built_in();
         let serving = effort(&Rejection::ContextTooLong { model_max_tokens: 0 });
         if let Some(longest) = longest {
-            let found = node.with_supply(&load, |supply| shorter(&ask, longest, supply, parameters))?;
+            let found = node.with_capacity(&load, |supply| shorter(&ask, longest, supply, parameters))?;
             return Some((serving, Some(found.to_string())));
         }
         let admits = |load: &Load| {
             let forced = request.overridden && load.undetermined == 0;
-            forced || node.with_supply(load, |supply| Verdict::new(&ask, supply, parameters).admitted())
+            forced || node.with_capacity(load, |supply| Verdict::new(&ask, supply, parameters).admitted())
         };
         if admits(&load) {
             return Some((0, None));
         }
-        let found = node.with_supply(&load, |supply| suggestions(&ask, supply, parameters));
+        let found = node.with_capacity(&load, |supply| suggestions(&ask, supply, parameters));
         let found: Vec<_> = found.iter().map(ToString::to_string).collect();
         if !found.is_empty() {
             return Some((serving, Some(format!("{} for {}", found.join(" or "), node.name))));
@@ -275,19 +275,21 @@ impl RemedyFinder<'_> {
         } = self.search;
         let needed = |model: &NodeModel| {
             let served = request.served(model)?;
-            let appraisal = Appraisal::new(
+            let requirements = Requirements::new(
                 &request.ask(model, &served, Bytes::ZERO),
                 None,
                 &[],
                 Parameters::built_in(),
             );
-            Some(appraisal.reservation.total())
+            Some(requirements.reservation.total())
         };
         let elsewhere = self.model.and_then(needed);
-        nodes.iter().any(|node| match &fits[node.machine_id].appraisal {
-            Some(appraisal) => appraisal.could_fit(node.allocatable),
-            None => elsewhere.is_none_or(|needed| needed <= node.allocatable),
-        })
+        nodes
+            .iter()
+            .any(|node| match &fits[node.machine_id].requirements {
+                Some(requirements) => requirements.fits_empty_node(node.allocatable),
+                None => elsewhere.is_none_or(|needed| needed <= node.allocatable),
+            })
     }
 
     /// Returns the smallest suitable Mac.
@@ -300,13 +302,13 @@ impl RemedyFinder<'_> {
         let mut holds = false;
         let least = least.filter_map(|chip| {
             let hardware = Some(Hardware::Chip(chip));
-            let appraisal = Appraisal::new(&ask, hardware, &[], Parameters::built_in());
-            let needed = appraisal.reservation.total();
+            let requirements = Requirements::new(&ask, hardware, &[], Parameters::built_in());
+            let needed = requirements.reservation.total();
             holds |= chip
                 .memory
                 .iter()
                 .any(|memory| needed <= allocatable(*memory, None));
-            let fits = |memory: &Bytes| appraisal.could_fit(allocatable(*memory, None));
+            let fits = |memory: &Bytes| requirements.fits_empty_node(allocatable(*memory, None));
             let memory = chip.memory.iter().copied().filter(fits).min()?;
             Some((memory, chip))
         });
@@ -316,9 +318,9 @@ impl RemedyFinder<'_> {
         });
         Some(match least {
             Some((memory, chip)) if request.has_objectives() => {
-                format!("a Mac with at least {}, such as {chip}", as_sold(memory))
+                format!("a Mac with at least {}, such as {chip}", nominal_size(memory))
             }
-            Some((memory, _)) => format!("a Mac with at least {}", as_sold(memory)),
+            Some((memory, _)) => format!("a Mac with at least {}", nominal_size(memory)),
             None if holds => "lower spec.objectives: no available Mac reaches them".to_owned(),
             None => "a smaller model: no available Mac has enough memory for this one".to_owned(),
         })

@@ -21,7 +21,7 @@ use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelDeploymentSpec, Mod
 use rooflet_base::units::Bytes;
 use rooflet_controller::intent::{Deletion, Intent, Snapshot};
 use rooflet_controller::{FollowedFleet, deployment_intents};
-use rooflet_scheduler::taints_of_conditions;
+use rooflet_scheduler::condition_taints;
 
 /// A Lease expires after 40 s, a silent node is given up 30 s later; renewals are up to 10 s old
 /// when a node falls silent.
@@ -41,7 +41,7 @@ fn progressing(deployment: &ModelDeployment) -> String {
 
 /// Its replicas may have to leave.
 fn gives_reason(node: &FleetNode) -> bool {
-    node.spec.drain || !node.spec.taints.is_empty() || taints_of_conditions(node).next().is_some()
+    node.spec.drain || !node.spec.taints.is_empty() || condition_taints(node).next().is_some()
 }
 
 /// Those that are wanted, and the surge of a rolling update.
@@ -466,6 +466,7 @@ impl Run<'_> {
             deployments: store.deployments.values().cloned().collect(),
             revisions: store.revisions.values().cloned().collect(),
             replicas: store.replicas.values().cloned().collect(),
+            ..Snapshot::default()
         };
         let now = self.world.clock();
         let mut fleet = FollowedFleet::default();

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use crate::run::Run;
 use rooflet_api::v1alpha1::{ModelReplica, ReplicaPhase};
 use rooflet_base::units::Bytes;
-use rooflet_roofline::admission::{Ask, Objectives, Supply, Verdict};
+use rooflet_roofline::admission::{AdmissionRequest, NodeCapacity, Objectives, Verdict};
 use rooflet_roofline::disk::DiskDemand;
 use rooflet_roofline::memory::{Demand, NodeMemory};
 use rooflet_roofline::predict::{Engine, Parameters};
@@ -86,7 +86,7 @@ impl Run<'_> {
             return *known;
         }
         let objectives = Objectives::from(&replica.spec.objectives);
-        let ask = Ask {
+        let ask = AdmissionRequest {
             model: &model.served,
             engine: Engine::Mlx,
             demand: Demand {
@@ -96,7 +96,7 @@ impl Run<'_> {
             disk: DiskDemand::default(),
             objectives,
         };
-        let supply = Supply {
+        let supply = NodeCapacity {
             memory: NodeMemory {
                 allocatable: class.allocatable,
                 available: class.allocatable,

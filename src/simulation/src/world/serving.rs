@@ -14,7 +14,7 @@ use rooflet_agent::sync::StopCause;
 use rooflet_agent::workers::{DRAIN_NOTICE, GRACE, GRACE_MARGIN};
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::v1alpha1::{ModelReplica, ModelSource};
-use rooflet_roofline::published::{Load, speed_under};
+use rooflet_roofline::published::{Load, speed_under_load};
 
 /// Lengths that differ by less are predicted as one, in tokens.
 const LENGTH_STEP: u32 = 256;
@@ -192,7 +192,7 @@ impl World<'_> {
             prompt_tokens: f64::from(prompt),
             context_tokens: f64::from(context),
         };
-        let predicted = speed_under(load, class.hardware, &worker.model.served);
+        let predicted = speed_under_load(load, class.hardware, &worker.model.served);
         let speed = (predicted.decode.p50, predicted.first_token.p50);
         self.front.speeds.insert(known, speed);
         speed

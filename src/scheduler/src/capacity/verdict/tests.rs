@@ -297,8 +297,8 @@ fn reports_more_replicas_than_suitable_nodes() {
     let macs = json!([{"name": "mini", "chip": "M4", "memory": "16Gi", "count": 2}, {"name": "old", "chip": "M1", "memory": "8Gi", "count": 5}]);
     let verdict = answer(&question_of(json!({"demand": demand, "fleet": {"macs": macs}})));
     assert_eq!(verdict.binding.as_deref(), Some("Policy"), "{}", verdict.summary);
-    let told = "qwen3-8b requires 3 nodes, one per replica, but only 2 nodes can serve it";
-    assert!(verdict.summary.contains(told), "{}", verdict.summary);
+    let expect = "qwen3-8b requires 3 nodes, one per replica, but only 2 nodes can serve it";
+    assert!(verdict.summary.contains(expect), "{}", verdict.summary);
 }
 
 /// Two models fit a Mac's memory together, but not its disk. The disk is the bottleneck, and one Mac
@@ -322,8 +322,8 @@ fn counts_disks_with_known_size() {
         (json!("50Gi"), false, false),
     ] {
         let verdict = answer(&spec(disk.clone()));
-        let told = (verdict.feasible, verdict.survives_node_loss);
-        assert_eq!(told, (feasible, survives), "{disk}: {}", verdict.summary);
+        let actual = (verdict.feasible, verdict.survives_node_loss);
+        assert_eq!(actual, (feasible, survives), "{disk}: {}", verdict.summary);
     }
     let none = answer(&spec(json!("50Gi")));
     assert_eq!(none.binding.as_deref(), Some("Disk"), "{}", none.summary);
@@ -356,7 +356,7 @@ fn shortfall_states_its_cause() {
     };
     let best = purchase("qwen3-8b", 15.0, None).best.unwrap();
     assert!(best.nodes > 100, "{best:?}");
-    for (model, rate, available, proven, says) in [
+    for (model, rate, available, proven, text) in [
         (
             "qwen3-8b",
             15.0,
@@ -382,7 +382,7 @@ fn shortfall_states_its_cause() {
         let purchase = purchase(model, rate, available);
         let shortfall = purchase.shortfall.unwrap_or_default();
         assert!(
-            purchase.best.is_none() && shortfall.contains(says),
+            purchase.best.is_none() && shortfall.contains(text),
             "{model} {rate}: {shortfall}"
         );
         assert_eq!(purchase.proven, proven, "{shortfall}");
