@@ -118,7 +118,10 @@ fn a_canary_that_is_too_slow_is_taken_back_by_its_analysis() {
             let given_up = kubectl.json("mdep guide").expect("there")["status"]["rollout"]["aborted"].clone();
             assert_eq!(given_up["reason"], "AnalysisFailed");
             let why = given_up["message"].as_str().unwrap_or_default();
-            assert!(why.contains(" tokens/s against "), "{why}");
+            assert!(
+                why.contains(" tokens/s, ") && why.contains(" with the stable revision"),
+                "{why}"
+            );
         }));
         done.store(true, Ordering::SeqCst);
         if let Err(panic) = outcome {

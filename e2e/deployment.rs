@@ -363,7 +363,7 @@ fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
         .run("get events --field-selector involvedObject.name=orphan,reason=Adopted")
         .ok();
     assert!(
-        events.contains("Took over what no deployment controlled"),
+        events.contains("Adopted objects without a controller"),
         "{events}"
     );
 

@@ -102,7 +102,7 @@ fn a_node_is_drained_and_no_request_fails() {
     let told = lines(&stuck.stderr);
     assert!(
         told.contains("2 replicas left")
-            && told.contains("no other node takes it: 0/3 nodes are available")
+            && told.contains("no other node accepts a replacement: 0/3 nodes are available")
             && told.contains(": cordoned.")
             && told.contains("node-2 is not drained after 5 s"),
         "{told}"

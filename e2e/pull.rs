@@ -459,8 +459,9 @@ fn what_is_replaced_in_place_stays_until_its_node_has_what_follows() {
     hub.limit(Some(100_000));
     under_load(&cluster, || {
         cluster.rollout_ok("restart mdep/guide");
-        let words =
-            format!("the replicas of node-1 stay until hf://rooflet/guide@{moved} is downloaded there");
+        let words = format!(
+            "the replicas on node-1 are replaced after hf://rooflet/guide@{moved} is downloaded there"
+        );
         wait_for_words(&cluster, "guide", &words);
         eventually("some of it", || {
             came(&cluster.scratch.join("node-1"))

@@ -194,7 +194,7 @@ fn a_rolling_update_holds_its_floor(cluster: &Cluster) {
             }
         });
         let (success, said) = cluster.rollout("status guide --timeout=110s");
-        assert!(!success && said.contains("minThroughput holds"), "{said} {held}");
+        assert!(!success && said.contains("minThroughput requires"), "{said} {held}");
 
         // With one more beside it, it goes on, and never drops below.
         kubectl.apply(&newer.replace("maxSurge: 0", "maxSurge: 1")).ok();
@@ -354,7 +354,7 @@ fn a_replica_in_use_is_replaced_when_it_is_idle(cluster: &Cluster) {
         kubectl.wait_for_condition("mdep guide", "Progressing", "Unknown");
         let (_, said) = cluster.rollout("status guide --watch=false");
         assert!(
-            said.contains("the next replica goes when it has had no request for 2 s"),
+            said.contains("the next replica is replaced after 2 s without requests"),
             "{said}"
         );
         assert_eq!(workers(cluster), before);

@@ -1,5 +1,7 @@
-//! How many replicas each ModelDeployment with `spec.autoscaling` should have: a plan from what its replicas and the
-//! gateways report, and the one write of `spec.replicas` that follows from it.
+//! Number of replicas of ModelDeployments with `spec.autoscaling`.
+//!
+//! The plan follows the load that replicas and gateways report. The only writes are
+//! `spec.replicas` and the conditions of autoscaling.
 
 mod conditions;
 mod demand;
@@ -9,7 +11,7 @@ mod reconciler;
 mod schedule;
 mod writes;
 
-pub use first_token::{Answering, FirstToken};
+pub use first_token::{FirstToken, ReadyReplica};
 pub use plan::Signals;
 pub(super) use reconciler::Autoscaler;
 pub use writes::Autoscaling;

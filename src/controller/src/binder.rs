@@ -1,7 +1,7 @@
-//! The scheduler's hands: the only writer of `spec.nodeName`.
+//! Execution of scheduling decisions. The binder is the only writer of `spec.nodeName`.
 //!
-//! Every binding is decided on what the one before has left, and is refused by the server if the replica has changed
-//! since it was read.
+//! Each decision accounts for the decisions before it. The server rejects a binding if the replica
+//! has changed since the binder read it.
 
 pub(crate) mod binding;
 mod settling;
@@ -26,18 +26,18 @@ use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REVISION_LABEL};
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaStatus};
 use rooflet_scheduler::{Decision, Fleet, Preemption, ReplicaKey, ReplicaRequest, decide_all, is_waited_for};
 
-/// Replicas that may make others leave in one pass; the next pass goes on.
+/// Maximum number of replicas for which one pass preempts others. Later passes handle the rest.
 const MAX_PREEMPTIONS: usize = 16;
-/// Bindings that are under way at the same time. What they are is decided before.
+/// Maximum number of concurrent binding writes. All decisions are made before the first write.
 const MAX_BINDINGS_IN_FLIGHT: usize = 16;
-/// Victims that are named in one message.
+/// Maximum number of victims listed in one message.
 const MAX_NAMED: usize = 5;
 
 pub use binding::bound_status;
 pub use settling::Settling;
 pub use writes::{intents as binding_intents, rival as rival_intents};
 
-/// One thing to do for one replica.
+/// Planned action for one replica.
 #[derive(Debug, PartialEq)]
 enum Step<'a> {
     Bind {
@@ -45,33 +45,34 @@ enum Step<'a> {
         node: String,
         message: String,
     },
-    /// Others of a lower priority leave the node for it.
+    /// Evicts replicas of a lower priority from the node.
     Preempt {
         replica: &'a ModelReplica,
         status: Box<ModelReplicaStatus>,
         victims: Vec<&'a ModelReplica>,
         message: String,
     },
-    /// Say why it waits.
+    /// Reports why the replica is unscheduled.
     Report {
         replica: &'a ModelReplica,
         status: Box<ModelReplicaStatus>,
         message: String,
     },
-    /// Say that it is bound; a writer of status came in between when it was.
+    /// Sets the condition Scheduled of a bound replica that lacks it. The write after the binding
+    /// can fail, for example by a conflict.
     Confirm {
         replica: &'a ModelReplica,
         status: Box<ModelReplicaStatus>,
     },
 }
 
-/// What is to be done for all replicas, in order. `fleet` is as the objects say, and has the placements afterwards.
+/// Returns the actions for all replicas, in order. On return, `fleet` contains the placements.
 fn plan<'a>(fleet: &mut Fleet, replicas: &[&'a ModelReplica], now: Timestamp) -> Vec<Step<'a>> {
-    let waiting = waiting(replicas);
-    let requests = requests(&waiting, replicas, now);
+    let unscheduled = unscheduled(replicas);
+    let requests = requests(&unscheduled, replicas, now);
     let decisions = decide_all(&requests, fleet, MAX_PREEMPTIONS);
     let mut steps = Vec::new();
-    for ((replica, request), decision) in waiting.iter().zip(&requests).zip(decisions) {
+    for ((replica, request), decision) in unscheduled.iter().zip(&requests).zip(decisions) {
         if decision.outcome.is_ok() || !is_waited_for(request, fleet) {
             steps.extend(step(replica, decision, replicas, now));
         }
@@ -85,8 +86,8 @@ fn plan<'a>(fleet: &mut Fleet, replicas: &[&'a ModelReplica], now: Timestamp) ->
     steps
 }
 
-/// What those that wait ask for.
-fn requests(waiting: &[&ModelReplica], all: &[&ModelReplica], now: Timestamp) -> Vec<ReplicaRequest> {
+/// Returns the scheduling requests of unscheduled replicas.
+fn requests(unscheduled: &[&ModelReplica], all: &[&ModelReplica], now: Timestamp) -> Vec<ReplicaRequest> {
     let refused: Vec<_> = all
         .iter()
         .copied()
@@ -97,14 +98,17 @@ fn requests(waiting: &[&ModelReplica], all: &[&ModelReplica], now: Timestamp) ->
         .copied()
         .filter(|replica| moves_to(replica).is_some())
         .collect();
-    waiting
+    unscheduled
         .iter()
         .map(|replica| {
             let mut request = ReplicaRequest {
                 refused: refusals(replica, &refused, now),
                 ..ReplicaRequest::new(replica)
             };
-            for sibling in moving.iter().filter(|one| family(one) == family(replica)) {
+            for sibling in moving
+                .iter()
+                .filter(|sibling| revision(sibling) == revision(replica))
+            {
                 request.refused.extend(left_node(sibling));
                 request.nominated = request.nominated.or_else(|| moves_to(sibling).map(str::to_owned));
             }
@@ -113,35 +117,36 @@ fn requests(waiting: &[&ModelReplica], all: &[&ModelReplica], now: Timestamp) ->
         .collect()
 }
 
-/// Replicas without a node in the order in which they are placed: by priority; those of one revision together, as they
-/// are placed alike, and the revision with the oldest of them first.
-fn waiting<'a>(replicas: &[&'a ModelReplica]) -> Vec<&'a ModelReplica> {
-    let mut waiting: Vec<&ModelReplica> = replicas
+/// Returns the replicas without a node in scheduling order: by priority, then by revision. The
+/// revision with the oldest replica is first. Replicas of one revision have the same requirements,
+/// so they are placed together.
+fn unscheduled<'a>(replicas: &[&'a ModelReplica]) -> Vec<&'a ModelReplica> {
+    let mut unscheduled: Vec<&ModelReplica> = replicas
         .iter()
         .copied()
         .filter(|replica| replica.spec.node_name.is_none() && replica.metadata.deletion_timestamp.is_none())
         .collect();
     let mut oldest = BTreeMap::new();
-    for replica in &waiting {
+    for replica in &unscheduled {
         let created = replica.metadata.creation_timestamp.clone();
-        let known = oldest.entry(family(replica)).or_insert(created.clone());
+        let known = oldest.entry(revision(replica)).or_insert(created.clone());
         *known = created.min(known.take());
     }
-    waiting.sort_by_cached_key(|replica| {
-        let family = family(replica);
+    unscheduled.sort_by_cached_key(|replica| {
+        let revision = revision(replica);
         (
             Reverse(replica.spec.priority),
-            oldest.get(&family).cloned(),
-            family,
+            oldest.get(&revision).cloned(),
+            revision,
             replica.metadata.creation_timestamp.clone(),
             replica.name_any(),
         )
     });
-    waiting
+    unscheduled
 }
 
-/// The revision that a replica is of.
-fn family(replica: &ModelReplica) -> (Option<&str>, Option<&str>, Option<&str>) {
+/// Returns the namespace, deployment and revision of the replica.
+fn revision(replica: &ModelReplica) -> (Option<&str>, Option<&str>, Option<&str>) {
     let label = |name: &str| replica.labels().get(name).map(String::as_str);
     (
         replica.metadata.namespace.as_deref(),
@@ -184,7 +189,7 @@ fn step<'a>(
             .collect();
         reason = "Preempting";
         message = format!(
-            "waits for replicas of a lower priority to leave {node}: {}; before: {message}",
+            "preempting replicas of lower priority on {node}: {}; before: {message}",
             named(&keys)
         );
         status.nominated_node_name = Some(node);
@@ -245,12 +250,12 @@ fn confirmation(replica: &ModelReplica, now: Timestamp) -> Option<Step<'_>> {
     })
 }
 
-/// Nodes that refused a sibling of the same revision a short time ago.
+/// Returns the nodes that recently rejected a replica of the same revision, with the messages.
 fn refusals(replica: &ModelReplica, refused: &[&ModelReplica], now: Timestamp) -> BTreeMap<String, String> {
-    let ours = family(replica);
+    let own = revision(replica);
     refused
         .iter()
-        .filter(|sibling| family(sibling) == ours)
+        .filter(|sibling| revision(sibling) == own)
         .filter_map(|sibling| {
             let refusal = refused_recently(sibling, now)?;
             Some((sibling.spec.node_name.clone()?, refusal.message.clone()))
@@ -258,11 +263,12 @@ fn refusals(replica: &ModelReplica, refused: &[&ModelReplica], now: Timestamp) -
         .collect()
 }
 
-/// See the module.
+/// Reconciler that binds replicas to nodes.
 pub(super) struct Binder {
     world: World,
     settling: Settling,
-    /// Replicas whose binding was not confirmed. A replica may hold a node's memory until the binder reads it again.
+    /// Replicas whose binding write failed. The server may have executed the write, so the binder
+    /// reads these replicas before its next decisions.
     unclear: Vec<Version>,
 }
 
@@ -276,7 +282,7 @@ impl Binder {
     }
 }
 
-/// When what waits for a node is looked at again although nothing has changed.
+/// Maximum time between two scheduling attempts for an unscheduled replica.
 pub const BINDER_RESYNC: Duration = Duration::from_secs(15);
 
 impl Reconciler for Binder {
@@ -288,7 +294,7 @@ impl Reconciler for Binder {
         let world = &self.world;
         while let Some(replica) = self.unclear.last() {
             if pass
-                .note(world.read_anew(&world.replicas, replica).await)
+                .record(world.refresh(&world.replicas, replica).await)
                 .is_none()
             {
                 return pass;
@@ -331,7 +337,7 @@ impl Reconciler for Binder {
             if !failures.is_empty() {
                 self.unclear.extend(bound);
             }
-            pass.note_failures(failures);
+            pass.record_failures(failures);
         }
         pass
     }

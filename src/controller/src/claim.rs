@@ -1,6 +1,9 @@
-//! PerformanceClaim → verdict. [`plan`] judges, [`apply`] writes status and events.
+//! Checks of PerformanceClaims, with the verdict in their status.
+//!
+//! [`writes`] derives status and event from the assessment of the claim. [`reconciler`] computes
+//! the assessment and executes the writes.
 
-mod apply;
-mod plan;
+mod reconciler;
+mod writes;
 
-pub(super) use apply::ClaimJudge;
+pub(super) use reconciler::ClaimReconciler;

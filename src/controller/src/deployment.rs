@@ -1,7 +1,8 @@
-//! ModelDeployment → ModelRevision → ModelReplicas.
+//! Reconciler of ModelDeployments: creates ModelRevisions and ModelReplicas.
 //!
-//! [`plan`] decides, [`writes`] yields the writes of the plan in order, and [`reconciler`] executes them. A plan is a
-//! value: the revision, the replicas to create and delete, the new status and its events.
+//! [`plan`] computes the plan, [`writes`] returns the writes of the plan in order, and
+//! [`reconciler`] executes them. A plan is a value: the revision, the replicas to create and
+//! delete, the new status and its events.
 
 mod admission;
 mod bounds;
@@ -33,7 +34,7 @@ pub use admission::is_template_of;
 pub(super) use bounds::Bounds;
 pub(super) use reasons::NODE_NOT_READY;
 pub(super) use reconciler::DeploymentReconciler;
-pub(super) use replica::{is_leaving, is_unplaceable, leaving_since, refusal, refused_recently};
+pub(super) use replica::{is_leaving, is_unschedulable, leaving_since, refusal, refused_recently};
 pub use writes::intents as deployment_intents;
 
 pub(super) use throughput::{Chips, Floor, Throughput};

@@ -1,5 +1,5 @@
-//! Executes planned writes through the API server. Decides nothing: the order, the conditions and the events of the writes
-//! are part of the list.
+//! Execution of planned writes through the API server. The list contains the order, the conditions
+//! and the events of the writes, so the executor makes no decisions.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, REPLICA_FINALIZER};
 use rooflet_api::v1alpha1::{ModelReplica, ModelRevision, ModelSource};
 use rooflet_client::ApiError;
 
-/// Executes the writes of one pass. The writes name objects of `snapshot`.
+/// Executor of the writes of one pass. The writes refer to objects of `snapshot`.
 pub(super) struct Executor<'a> {
     world: &'a World,
     snapshot: &'a Snapshot,
@@ -27,9 +27,9 @@ pub(super) struct Executor<'a> {
 enum Outcome {
     Changed,
     Unchanged,
-    /// The name of the created object.
+    /// The write created an object with this name.
     Created(String),
-    /// The object that the batch depends on is gone.
+    /// The object that the batch depends on does not exist.
     Absent,
 }
 
@@ -51,7 +51,8 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Executes the writes in order and returns the failures. A failure skips only the writes that depend on it.
+    /// Executes the writes in order and returns the failures. A failure skips only the writes that
+    /// depend on it.
     pub(super) async fn run(&mut self, writes: impl IntoIterator<Item = PlannedWrite>) -> Vec<ApiError> {
         let mut failures = Vec::new();
         for write in writes {
@@ -85,7 +86,7 @@ impl<'a> Executor<'a> {
             }
             Intent::CreateRevision(revision) => {
                 let created = world.create(&world.revisions, revision.as_ref()).await?;
-                self.forget_hub_answer(revision);
+                self.invalidate_hub_answer(revision);
                 Ok(Outcome::Created(created.name_any()))
             }
             Intent::RenumberRevision { of, revision } => {
@@ -97,7 +98,7 @@ impl<'a> Executor<'a> {
                 self.patch_revision(of, patch).await
             }
             Intent::ConfirmDeployment { of } => match find(&snapshot.deployments, of) {
-                Some(deployment) if world.is_there(deployment).await? => Ok(Outcome::Unchanged),
+                Some(deployment) if world.exists(deployment).await? => Ok(Outcome::Unchanged),
                 Some(_) | None => Ok(Outcome::Absent),
             },
             Intent::AdoptRevision { of, patch } => {
@@ -115,7 +116,7 @@ impl<'a> Executor<'a> {
             Intent::DeleteReplica { of, why } => {
                 if let Some(replica) = find(&snapshot.replicas, of) {
                     match why {
-                        // The node may report again since the plan was made.
+                        // The node may have sent a heartbeat since the plan was computed.
                         Deletion::Eviction => world.delete_unchanged(&world.replicas, replica).await?,
                         Deletion::Deployment | Deletion::Preemption => {
                             world.delete(&world.replicas, replica).await?;
@@ -166,6 +167,20 @@ impl<'a> Executor<'a> {
                 Some(node) => Ok(Outcome::changed(world.node_status(node, status).await?)),
                 None => Ok(Outcome::Unchanged),
             },
+            Intent::CapacityPlanStatus { of, status } => match find(&snapshot.plans, of) {
+                Some(plan) => {
+                    let changed = world.status(&world.plans, plan, status).await?;
+                    Ok(Outcome::changed(changed))
+                }
+                None => Ok(Outcome::Unchanged),
+            },
+            Intent::ClaimStatus { of, status } => match find(&snapshot.claims, of) {
+                Some(claim) => {
+                    let changed = world.status(&world.claims, claim, status).await?;
+                    Ok(Outcome::changed(changed))
+                }
+                None => Ok(Outcome::Unchanged),
+            },
             Intent::ReleaseReplica { of } => match find(&snapshot.replicas, of) {
                 Some(replica) => self.release(replica).await,
                 None => Ok(Outcome::Absent),
@@ -173,7 +188,8 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Patches the newest known version of a revision. The server rejects the patch if the revision has changed since.
+    /// Patches the newest known version of a revision. The server rejects the patch if the revision
+    /// has changed since.
     async fn patch_revision(&self, of: &Version, mut patch: Value) -> Result<Outcome, ApiError> {
         let revisions = &self.world.revisions;
         let Some(found) = revisions.get(of.namespace.as_deref(), &of.name) else {
@@ -184,7 +200,8 @@ impl<'a> Executor<'a> {
         Ok(Outcome::Changed)
     }
 
-    /// Patches the newest known version of the deployment: its status may have been written in the same pass.
+    /// Patches the newest known version of the deployment, because the same pass may have written
+    /// the status.
     async fn scale(&self, of: &Version, replicas: i32) -> Result<Outcome, ApiError> {
         let deployments = &self.world.deployments;
         let newest = deployments.get(of.namespace.as_deref(), &of.name);
@@ -199,9 +216,9 @@ impl<'a> Executor<'a> {
         Ok(Outcome::Changed)
     }
 
-    /// Deletes the replica and removes the agent's finalizer, unless the server still has the replica's node.
+    /// Deletes the replica and removes the agent's finalizer, unless the node exists on the server.
     async fn release(&self, replica: &ModelReplica) -> Result<Outcome, ApiError> {
-        // A running agent registers its node again, and its worker still runs.
+        // If the node exists, its agent registered again and the worker may still run.
         if let Some(node) = &replica.spec.node_name
             && self.world.has_node(node).await?
         {
@@ -241,14 +258,15 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Forgets the hub's answer that the revision was made from. A branch may resolve to another commit next time.
-    fn forget_hub_answer(&self, revision: &ModelRevision) {
+    /// Removes the hub's answer that the revision stores from the cache. A branch may resolve to
+    /// another commit next time.
+    fn invalidate_hub_answer(&self, revision: &ModelRevision) {
         let owner = controller(&revision.metadata).map(|owner| owner.uid.as_str());
         let mut deployments = self.snapshot.deployments.iter();
         let deployment = deployments.find(|deployment| deployment.metadata.uid.as_deref() == owner);
         if let Some(Ok(ModelSource::Hub(model))) = deployment.map(|deployment| deployment.spec.model.parse())
         {
-            self.world.hub.forget(&model);
+            self.world.hub.invalidate(&model);
         }
     }
 
@@ -278,12 +296,22 @@ impl<'a> Executor<'a> {
                     recorder.publish(replica, kind, reason, message);
                 }
             }
+            Regarding::CapacityPlan(of) => {
+                if let Some(plan) = find(&snapshot.plans, of) {
+                    recorder.publish(plan, kind, reason, message);
+                }
+            }
+            Regarding::Claim(of) => {
+                if let Some(claim) = find(&snapshot.claims, of) {
+                    recorder.publish(claim, kind, reason, message);
+                }
+            }
         }
     }
 }
 
-/// Patch that binds the replica to the node. The finalizer comes with the node: from then on only the node's agent can
-/// report that the memory is free again.
+/// Returns the patch that binds the replica to the node. The patch adds the agent's finalizer: only
+/// the agent can confirm that the worker has released its memory.
 fn binding(replica: &ModelReplica, node: &str) -> Value {
     let mut finalizers = replica.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == REPLICA_FINALIZER) {
@@ -298,10 +326,10 @@ fn binding(replica: &ModelReplica, node: &str) -> Value {
     })
 }
 
-/// Returns the object that a write names. `objects` are ordered by namespace and name.
+/// Returns the object of this namespace, name and UID. `objects` are ordered by namespace and name.
 fn find<'s, K: Resource>(objects: &'s [Arc<K>], of: &Version) -> Option<&'s K> {
-    let wanted = (of.namespace.as_deref(), Some(of.name.as_str()));
-    let at = objects.binary_search_by(|object| name(object.as_ref()).cmp(&wanted));
+    let key = (of.namespace.as_deref(), Some(of.name.as_str()));
+    let at = objects.binary_search_by(|object| name(object.as_ref()).cmp(&key));
     let found = objects.get(at.ok()?)?.as_ref();
     (found.meta().uid.as_deref() == Some(of.uid.as_str())).then_some(found)
 }

@@ -1,4 +1,4 @@
-//! What the tests of several controllers are made of.
+//! Objects for the tests of several reconcilers.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use rooflet_api::v1alpha1::{FleetNode, FleetNodeSpec};
 use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::ServedModel;
 
-/// A node that is ready, has so much memory for models, and of those a small `guide`.
+/// Returns a Ready node that has `gib` GiB of memory for models and the model `guide` of 1 GiB.
 pub(super) fn node(name: &str, gib: u64) -> FleetNode {
     let model = ServedModel::of_size(Bytes::gib(1), 4).publish("guide".to_owned(), "llama".to_owned(), 64);
     let status = json!({

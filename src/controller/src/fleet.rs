@@ -1,5 +1,6 @@
-//! The controller's one [`Fleet`]: it follows nodes and replicas as they change, so that no reconciler counts all of them
-//! anew. [`SharedFleet`] is what reconcilers have of it, [`FollowedFleet`] the values behind it.
+//! Fleet model of the scheduler, updated incrementally from the node and replica caches.
+//!
+//! [`FollowedFleet`] holds the model. [`SharedFleet`] is the handle that the reconcilers use.
 
 use std::sync::Arc;
 
@@ -11,43 +12,44 @@ use rooflet_base::latest::Latest;
 use rooflet_client::{Cache, Changes};
 use rooflet_scheduler::{Fleet, ReplicaKey};
 
-/// The objects of one kind as they were seen last, ordered by namespace and name.
+/// Objects of one kind at the last update, ordered by namespace and name.
 #[derive(Debug)]
-struct Seen<K>(Vec<Arc<K>>);
+struct LastList<K>(Vec<Arc<K>>);
 
-impl<K: Resource> Seen<K> {
-    /// Calls `gone` for what is not in `now` any more and `changed` for what is new there or another version.
-    fn follow(&mut self, now: Vec<Arc<K>>, mut gone: impl FnMut(&K), mut changed: impl FnMut(&K)) {
+impl<K: Resource> LastList<K> {
+    /// Replaces the list by `now`. Calls `removed` for objects that are absent from `now`, and
+    /// `changed` for new objects and new versions.
+    fn follow(&mut self, now: Vec<Arc<K>>, mut removed: impl FnMut(&K), mut changed: impl FnMut(&K)) {
         let mut before = std::mem::take(&mut self.0).into_iter().peekable();
         for object in &now {
             if before.next_if(|old| Arc::ptr_eq(old, object)).is_some() {
                 continue;
             }
             while let Some(old) = before.next_if(|old| name(old.as_ref()) < name(object.as_ref())) {
-                gone(&old);
+                removed(&old);
             }
             match before.next_if(|old| name(old.as_ref()) == name(object.as_ref())) {
                 Some(old) if Arc::ptr_eq(&old, object) => {}
                 Some(_) | None => changed(object),
             }
         }
-        before.for_each(|old| gone(&old));
+        before.for_each(|old| removed(&old));
         self.0 = now;
     }
 }
 
-/// Sort key of the caches' lists.
+/// Returns the sort key of the caches' lists.
 pub(super) fn name<K: Resource>(object: &K) -> (Option<&str>, Option<&str>) {
     let meta = object.meta();
     (meta.namespace.as_deref(), meta.name.as_deref())
 }
 
-/// A fleet, and the objects it was made from. Between two calls it is as the objects say.
+/// Fleet model and the objects from which it was built. Between two calls, both agree.
 #[derive(Debug)]
 pub struct FollowedFleet {
     fleet: Fleet,
-    nodes: Seen<FleetNode>,
-    replicas: Seen<ModelReplica>,
+    nodes: LastList<FleetNode>,
+    replicas: LastList<ModelReplica>,
 }
 
 impl Default for FollowedFleet {
@@ -57,39 +59,39 @@ impl Default for FollowedFleet {
 }
 
 impl FollowedFleet {
-    /// The replicas of any `reserve_node_failures` nodes are to find room on the others.
+    /// Creates an empty fleet that reserves capacity for `reserve_node_failures` failed nodes.
     pub fn new(reserve_node_failures: usize) -> Self {
         Self {
             fleet: Fleet::default().with_reserve(reserve_node_failures),
-            nodes: Seen(Vec::new()),
-            replicas: Seen(Vec::new()),
+            nodes: LastList(Vec::new()),
+            replicas: LastList(Vec::new()),
         }
     }
 
-    /// Takes in what has changed. Both are ordered by namespace and name.
+    /// Applies the differences to the last lists. Both lists are ordered by namespace and name.
     pub fn follow(&mut self, nodes: Vec<Arc<FleetNode>>, replicas: Vec<Arc<ModelReplica>>) {
         let Self {
             fleet,
-            nodes: seen_nodes,
-            replicas: seen_replicas,
+            nodes: last_nodes,
+            replicas: last_replicas,
         } = self;
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         let mut changed = Vec::new();
-        seen_nodes.follow(
+        last_nodes.follow(
             nodes,
-            |node| gone.push(node.name_any()),
+            |node| removed.push(node.name_any()),
             |node| changed.push(node.clone()),
         );
-        gone.iter().for_each(|node| fleet.remove_node(node));
+        removed.iter().for_each(|node| fleet.remove_node(node));
         changed.iter().for_each(|node| fleet.set_node(node));
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         let mut changed = Vec::new();
-        seen_replicas.follow(
+        last_replicas.follow(
             replicas,
-            |replica| gone.push(ReplicaKey::of(replica)),
+            |replica| removed.push(ReplicaKey::of(replica)),
             |replica| changed.push(replica.clone()),
         );
-        gone.iter().for_each(|key| fleet.remove_replica(key));
+        removed.iter().for_each(|key| fleet.remove_replica(key));
         changed.iter().for_each(|replica| fleet.set_replica(replica));
     }
 
@@ -101,15 +103,16 @@ impl FollowedFleet {
         &self.replicas.0
     }
 
-    /// What `act` decides is tried only. It is not done yet and may fail: the objects will tell.
+    /// Runs `act` on the fleet and reverts its placements. The caches contain a placement only
+    /// after the write of the binding succeeded.
     pub fn trial<T>(&mut self, act: impl FnOnce(&mut Fleet) -> T) -> T {
-        let (outcome, moved) = self.fleet.noting_moves(act);
+        let (outcome, moved) = self.fleet.recording_moves(act);
         for key in &moved {
-            let wanted = (Some(key.namespace.as_str()), Some(key.name.as_str()));
+            let sort_key = (Some(key.namespace.as_str()), Some(key.name.as_str()));
             let found = self
                 .replicas
                 .0
-                .binary_search_by(|replica| name(replica.as_ref()).cmp(&wanted));
+                .binary_search_by(|replica| name(replica.as_ref()).cmp(&sort_key));
             match found {
                 Ok(at) => self.fleet.set_replica(&self.replicas.0[at]),
                 Err(_) => self.fleet.remove_replica(key),
@@ -119,7 +122,7 @@ impl FollowedFleet {
     }
 }
 
-/// The reconcilers' handle. Clones are the same fleet.
+/// Handle of the reconcilers. Clones share the fleet.
 #[derive(Clone)]
 pub(super) struct SharedFleet {
     followed: Arc<Mutex<(FollowedFleet, Option<u64>)>>,
@@ -143,11 +146,12 @@ impl SharedFleet {
         }
     }
 
-    /// The fleet as the caches are now. The other reconcilers wait until it is dropped: nothing is written meanwhile.
+    /// Returns the fleet in the current state of the caches. Other reconcilers wait for the lock,
+    /// so the holder must not write to the API server.
     pub(super) async fn lock(&self) -> MappedMutexGuard<'_, FollowedFleet> {
         let mut guard = self.followed.lock().await;
         let (followed, seen) = &mut *guard;
-        // Read before the caches: a change is marked after it can be seen in them.
+        // The counter is read before the caches: a cache is updated before the counter increments.
         let count = self.changes.latest();
         if *seen != Some(count) {
             followed.follow(self.nodes.list(), self.replicas.list());
@@ -168,32 +172,32 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_list_sees_each_change_once() {
+    fn follow_reports_each_change_once() {
         let object = |name: &str| Arc::new(replica(name));
-        let said = |seen: &mut Seen<ModelReplica>, now: Vec<Arc<ModelReplica>>| {
+        let reported = |last: &mut LastList<ModelReplica>, now: Vec<Arc<ModelReplica>>| {
             let words = std::cell::RefCell::new(Vec::new());
-            seen.follow(
+            last.follow(
                 now,
-                |gone| words.borrow_mut().push(format!("-{}", gone.name_any())),
+                |removed| words.borrow_mut().push(format!("-{}", removed.name_any())),
                 |changed| words.borrow_mut().push(format!("~{}", changed.name_any())),
             );
             words.into_inner().join(" ")
         };
-        let mut seen = Seen(Vec::new());
+        let mut last = LastList(Vec::new());
         let (b, c, d) = (object("b"), object("c"), object("d"));
-        assert_eq!(said(&mut seen, vec![b.clone(), d.clone()]), "~b ~d");
-        assert_eq!(said(&mut seen, vec![b.clone(), c.clone(), d.clone()]), "~c");
+        assert_eq!(reported(&mut last, vec![b.clone(), d.clone()]), "~b ~d");
+        assert_eq!(reported(&mut last, vec![b.clone(), c.clone(), d.clone()]), "~c");
         assert_eq!(
-            said(&mut seen, vec![object("a"), c.clone(), object("d")]),
+            reported(&mut last, vec![object("a"), c.clone(), object("d")]),
             "~a -b ~d"
         );
-        assert_eq!(said(&mut seen, vec![c.clone()]), "-a -d");
-        assert_eq!(said(&mut seen, vec![c]), "");
-        assert_eq!(said(&mut seen, Vec::new()), "-c");
+        assert_eq!(reported(&mut last, vec![c.clone()]), "-a -d");
+        assert_eq!(reported(&mut last, vec![c]), "");
+        assert_eq!(reported(&mut last, Vec::new()), "-c");
     }
 
     #[test]
-    fn what_is_tried_leaves_no_trace() {
+    fn trial_reverts_placements() {
         let mut bound = replica("bound");
         bound.spec.node_name = Some("a".to_owned());
         let waiting = replica("waiting");

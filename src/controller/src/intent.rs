@@ -1,9 +1,10 @@
 //! Writes of a reconciler's pass, as values.
 //!
-//! Every plan yields an ordered list of [`PlannedWrite`]s. Two executors exist: the controller sends the list to the API
-//! server, and the simulation applies the list to a modelled store, where writes are delayed, rejected and lost. Neither
-//! executor adds a write or decides which write comes next. A write owns its data, because the observed objects may be
-//! gone when the executor reaches it.
+//! Every plan yields an ordered list of [`PlannedWrite`]s. Two executors exist: the controller
+//! sends the list to the API server, and the simulation applies the list to a modelled store, where
+//! writes are delayed, rejected and lost. Neither executor adds a write or changes the order. A
+//! write owns its data, because the observed objects may no longer exist when the executor reaches
+//! the write.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,27 +14,29 @@ use kube::{Resource, ResourceExt};
 use serde_json::Value;
 
 use rooflet_api::v1alpha1::{
-    FleetNode, FleetNodeStatus, ModelDeployment, ModelDeploymentStatus, ModelReplica, ModelReplicaStatus,
-    ModelRevision,
+    CapacityPlan, CapacityPlanStatus, FleetNode, FleetNodeStatus, ModelDeployment, ModelDeploymentStatus,
+    ModelReplica, ModelReplicaStatus, ModelRevision, PerformanceClaim, PerformanceClaimStatus,
 };
 use rooflet_client::EventType;
 
-/// What the reconcilers' caches hold at the start of a pass, ordered by namespace and name.
+/// Objects in the reconcilers' caches at the start of a pass, ordered by namespace and name.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     pub nodes: Vec<Arc<FleetNode>>,
     pub deployments: Vec<Arc<ModelDeployment>>,
     pub revisions: Vec<Arc<ModelRevision>>,
     pub replicas: Vec<Arc<ModelReplica>>,
+    pub plans: Vec<Arc<CapacityPlan>>,
+    pub claims: Vec<Arc<PerformanceClaim>>,
 }
 
-/// One version of one object.
+/// Reference to one version of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
     pub namespace: Option<String>,
     pub name: String,
     pub uid: String,
-    /// As the server gives it.
+    /// Opaque value from the server.
     pub resource_version: String,
 }
 
@@ -48,18 +51,19 @@ impl Version {
     }
 }
 
-/// Why a replica is deleted.
+/// Reason for the deletion of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deletion {
-    /// More than wanted, of an old revision, or refused by its node: its deployment can do without it.
+    /// The deployment does not need the replica: it exceeds the desired count, is of an old
+    /// revision, or its node rejected it.
     Deployment,
-    /// Its node is silent or has a taint.
+    /// The node of the replica is silent or has a NoExecute taint.
     Eviction,
-    /// One of a higher priority takes its place.
+    /// A replica of a higher priority needs the node.
     Preemption,
 }
 
-/// One write.
+/// Write to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Intent {
     DeleteRevision(Version),
@@ -68,16 +72,18 @@ pub enum Intent {
         of: Version,
         revision: i64,
     },
-    /// Sets the annotation that records the cause of the revision.
+    /// Sets the change-cause annotation of the revision.
     SetChangeCause {
         of: Version,
         cause: String,
     },
-    /// No write: the server confirms that the deployment exists and is not being deleted. Adoptions depend on the answer.
+    /// Confirms that the server has the deployment without a deletion timestamp. Writes nothing.
+    /// Adoptions depend on the result.
     ConfirmDeployment {
         of: Version,
     },
-    /// A merge patch that adds the deployment as the controller of an orphan, rejected if the orphan has changed.
+    /// Sends a merge patch that makes the deployment the controller of an orphan. The server
+    /// rejects the patch if the orphan has changed.
     AdoptRevision {
         of: Version,
         patch: Value,
@@ -91,7 +97,7 @@ pub enum Intent {
         why: Deletion,
     },
     CreateReplica(Box<ModelReplica>),
-    /// A merge patch that needs no certain version.
+    /// Sends a merge patch that does not depend on the version of the replica.
     AmendReplica {
         of: Version,
         patch: Value,
@@ -100,7 +106,7 @@ pub enum Intent {
         of: Version,
         status: Box<ModelDeploymentStatus>,
     },
-    /// The number of replicas, by the autoscaler.
+    /// Sets `spec.replicas`, for the autoscaler.
     Scale {
         of: Version,
         replicas: i32,
@@ -109,7 +115,8 @@ pub enum Intent {
         of: Version,
         node: String,
     },
-    /// Reports the binding in the status of the replica that the server returned for [`Intent::Bind`].
+    /// Reports the binding in the status of the replica that the server returned for
+    /// [`Intent::Bind`].
     ConfirmBinding {
         of: Version,
         node: String,
@@ -122,14 +129,23 @@ pub enum Intent {
         of: Version,
         status: Box<FleetNodeStatus>,
     },
-    /// Delete it if nobody has, and take the worker's finalizer off: its node is gone for good.
+    CapacityPlanStatus {
+        of: Version,
+        status: Box<CapacityPlanStatus>,
+    },
+    ClaimStatus {
+        of: Version,
+        status: Box<PerformanceClaimStatus>,
+    },
+    /// Deletes the replica, if it is not being deleted, and removes the finalizer of the agent.
+    /// Used after the node was deleted.
     ReleaseReplica {
         of: Version,
     },
 }
 
 impl Intent {
-    /// Whether the write deletes a replica that counts against its deployment's bounds.
+    /// Returns whether the write deletes a replica that counts against its deployment's bounds.
     pub fn disrupts(&self) -> bool {
         matches!(
             self,
@@ -141,7 +157,7 @@ impl Intent {
     }
 }
 
-/// Writes that depend on one another.
+/// Group of writes that depend on one another, identified by the UID of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Batch(String);
 
@@ -158,10 +174,10 @@ pub enum Dependency {
     /// The write belongs to no batch.
     #[default]
     None,
-    /// The write is always executed. If it fails, the dependent writes after it are skipped.
+    /// The write is always executed. If it fails, later dependent writes of the batch are skipped.
     Prerequisite(Batch),
-    /// The write is executed only if no earlier write of its batch has failed. If it fails, the dependent writes after it
-    /// are skipped.
+    /// The write is executed only if no earlier write of its batch has failed. If it fails, later
+    /// dependent writes of the batch are skipped.
     Dependent(Batch),
 }
 
@@ -185,7 +201,7 @@ impl FailedBatches {
         self.0.extend(dependency.batch().cloned());
     }
 
-    /// Whether a write with this dependency must not be executed.
+    /// Returns whether a write with this dependency must be skipped.
     pub fn skip(&self, dependency: &Dependency) -> bool {
         match dependency {
             Dependency::None | Dependency::Prerequisite(_) => false,
@@ -200,6 +216,8 @@ pub enum Regarding {
     Node(Version),
     Deployment(Version),
     Replica(Version),
+    CapacityPlan(Version),
+    Claim(Version),
 }
 
 /// Result of a write that an event reports.
@@ -209,7 +227,7 @@ pub enum EmitOn {
     Success,
     /// The write changed the object.
     Change,
-    /// The write created an object. The name of the object follows the message.
+    /// The write created an object. The executor appends the name of the object to the message.
     Creation,
 }
 
@@ -223,7 +241,7 @@ pub struct PlannedEvent {
     pub on: EmitOn,
 }
 
-/// One write of a pass, with the events that report it.
+/// Write of a pass, with the events that report it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedWrite {
     pub intent: Intent,

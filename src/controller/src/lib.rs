@@ -1,11 +1,11 @@
-//! The controllers: ModelDeployments become bound ModelReplicas, silent nodes are detected, CapacityPlans and PerformanceClaims are
-//! evaluated.
+//! Reconcilers of deployments, replicas, nodes, capacity plans and performance claims.
 //!
-//! Each reconciler reads caches, plans as a pure function and executes the plan; all of them run in the loop of `runtime`. One of
-//! several controller processes leads.
+//! Each reconciler reads caches, computes a plan with a pure function and executes the plan. The
+//! loop in `runtime` runs the reconcilers. If several controller processes run, one leads.
 //!
 //! Invariants:
-//! - The controllers reach the API server through [`rooflet_client`] only, so the embedded server and a real Kubernetes are alike.
+//! - The controllers reach the API server through [`rooflet_client`] only. They do not depend on
+//!   whether the server is the embedded one or a real Kubernetes.
 //! - Only the binder writes `spec.nodeName` of a replica.
 //! - A second pass over unchanged objects writes nothing.
 
@@ -25,7 +25,7 @@ mod runtime;
 mod weekly;
 mod world;
 
-pub use autoscaler::{Answering, Autoscaling, FirstToken, Signals};
+pub use autoscaler::{Autoscaling, FirstToken, ReadyReplica, Signals};
 pub use binder::{BINDER_RESYNC, Settling, binding_intents, bound_status, rival_intents};
 pub use deployment::{deployment_intents, is_template_of};
 pub use fleet::FollowedFleet;
@@ -47,29 +47,29 @@ use rooflet_client::{Elector, Leadership, Recorder};
 use runtime::{ControllerMetrics, Reconciler};
 use world::World;
 
-/// The Lease of the leader, beside those of Kubernetes' own controllers.
+/// Namespace of the leader's Lease. Kubernetes' own controllers use the same namespace.
 const LEASE_NAMESPACE: &str = "kube-system";
 const LEASE_NAME: &str = "rooflet-controller";
-/// How long reconcilers may take to finish a pass when leadership ends.
+/// Time limit for the current passes of the reconcilers when leadership ends.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-/// Whether replicas of a deployment can be moved while all of them serve.
+/// Way to move a replica of a deployment within the limits of its rollout strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mobility {
-    /// The replacement comes first.
+    /// `maxSurge` permits a replacement before the deletion.
     Surge,
-    /// One may be missing meanwhile.
+    /// `maxUnavailable` permits a deletion before the replacement is Ready.
     Spare,
-    /// Neither is allowed.
+    /// The strategy permits neither.
     None,
 }
 
 impl Mobility {
     pub fn of(spec: &ModelDeploymentSpec) -> Self {
         let bounds = deployment::Bounds::of(spec);
-        if bounds.max_total > bounds.wanted {
+        if bounds.max_total > bounds.desired {
             Self::Surge
-        } else if bounds.min_available < bounds.wanted {
+        } else if bounds.min_available < bounds.desired {
             Self::Spare
         } else {
             Self::None
@@ -77,19 +77,19 @@ impl Mobility {
     }
 }
 
-/// How this controller takes part.
+/// Configuration of the controllers of one process.
 #[derive(Debug, Clone)]
 pub struct ControllerConfig {
-    /// Must differ between processes that may run at the same time. One that stays the same over a restart of the
-    /// same process lets it go on at once instead of waiting for its own lease to expire.
+    /// Identity for leader election. It must be unique among running processes. If a process keeps
+    /// its identity over a restart, it leads again without waiting for its Lease to expire.
     pub identity: String,
-    /// The replicas of any so many nodes are to find room on the others.
+    /// Number of simultaneous node failures for which the scheduler keeps capacity free.
     pub reserve_node_failures: usize,
-    /// Where models of `hf://` sources are.
+    /// Access to the hub for models with an `hf://` source.
     pub hub: HubAccess,
 }
 
-/// Starts the controllers: they wait to lead, and act while they do.
+/// Spawns the controllers. They run while this process is the leader.
 pub fn run(
     config: ControllerConfig,
     client: Client,
@@ -135,7 +135,7 @@ pub fn run(
     Ok(())
 }
 
-/// One time of leading.
+/// Period of leadership.
 struct Term {
     client: Client,
     clock: Clock,
@@ -164,9 +164,9 @@ impl Term {
                 self.start(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
                 self.start(&tasks, &world, binder::Binder::new(world.clone()));
                 self.start(&tasks, &world, autoscaler::Autoscaler::new(world.clone()));
-                self.start(&tasks, &world, claim::ClaimJudge::new(world.clone()));
+                self.start(&tasks, &world, claim::ClaimReconciler::new(world.clone()));
                 self.start(&tasks, &world, node_lifecycle::NodeLifecycle::new(world.clone()));
-                self.start(&tasks, &world, capacity_plan::CapacityPlans::new(world.clone()));
+                self.start(&tasks, &world, capacity_plan::CapacityPlanReconciler::new(world.clone()));
                 let broken = tasks.stop_token();
                 tokio::select! {
                     () = stop.cancelled() => {}
@@ -176,7 +176,7 @@ impl Term {
         }
         tasks.cancel();
         if let Err(why) = tasks.join(STOP_GRACE).await {
-            tracing::warn!(why, "the controllers did not stop cleanly");
+            tracing::warn!(error = why, "controllers did not stop within the grace period");
         }
     }
 

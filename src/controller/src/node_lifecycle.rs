@@ -1,8 +1,8 @@
-//! Notices nodes that fall silent, and decides what becomes of their replicas.
+//! Detection of silent nodes, evictions, and release of the replicas of deleted nodes.
 
 mod budgets;
 mod eviction;
-mod heard;
+mod heartbeats;
 mod observed;
 mod plan;
 mod reconciler;
@@ -13,7 +13,7 @@ mod tests;
 mod writes;
 
 pub(super) use eviction::{left_node, moves_to};
-pub use heard::Heartbeats;
+pub use heartbeats::Heartbeats;
 pub use reconciler::NODE_MONITOR_PERIOD;
 pub(super) use reconciler::NodeLifecycle;
 pub use writes::intents as node_intents;

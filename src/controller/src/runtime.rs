@@ -1,4 +1,4 @@
-//! The one loop that every reconciler runs in: wait for a change, a timer or the end; reconcile; count.
+//! Loop of every reconciler: reconcile, record metrics, wait for a change or the resync period.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use rooflet_base::metrics::{
 };
 use rooflet_client::{ApiError, Attempts};
 
-/// Something that brings the world nearer to what it should be, again and again.
+/// Reconciler of one or several kinds.
 pub(super) trait Reconciler: Send + 'static {
     const NAME: &'static str;
-    /// Looks again after this time although nothing has changed.
+    /// Maximum time between two passes, even if nothing changes.
     const RESYNC: Duration;
 
-    /// One pass over everything. What fails is told in the status and tried again.
+    /// Runs one pass over all objects. The next pass retries the failures in the returned status.
     fn reconcile(&mut self) -> impl Future<Output = PassStatus> + Send;
 }
 
-/// How one pass went.
+/// Result of one pass.
 #[derive(Debug, Default)]
 pub(super) struct PassStatus {
     failures: Vec<ApiError>,
@@ -31,22 +31,23 @@ pub(super) struct PassStatus {
 }
 
 impl PassStatus {
-    /// Notes what failed; the pass goes on.
-    pub(super) fn note<T>(&mut self, outcome: std::result::Result<T, ApiError>) -> Option<T> {
+    /// Records a failure and returns the value of a success.
+    pub(super) fn record<T>(&mut self, outcome: std::result::Result<T, ApiError>) -> Option<T> {
         outcome.map_err(|err| self.failures.push(err)).ok()
     }
 
-    /// Notes failures of writes; the pass goes on.
-    pub(super) fn note_failures(&mut self, failures: Vec<ApiError>) {
+    /// Records the failures of planned writes.
+    pub(super) fn record_failures(&mut self, failures: Vec<ApiError>) {
         self.failures.extend(failures);
     }
 
+    /// Requests another pass after this time, unless an earlier one is already requested.
     pub(super) fn requeue(&mut self, after: Option<Duration>) {
         self.requeue_after = self.requeue_after.into_iter().chain(after).min();
     }
 }
 
-/// Counts of all reconcilers.
+/// Metrics of all reconcilers.
 #[derive(Clone)]
 pub(crate) struct ControllerMetrics {
     passes: HistogramVec,
@@ -81,9 +82,9 @@ pub(super) async fn run<R: Reconciler>(
     metrics: ControllerMetrics,
     stop: CancellationToken,
 ) {
-    let mut attempts = Attempts::new(format!("a pass of the controller `{}`", R::NAME));
+    let mut attempts = Attempts::new(format!("reconcile pass of controller `{}`", R::NAME));
     while !stop.is_cancelled() {
-        // What changes from here on is seen by the next pass.
+        // Changes during the pass cause another pass.
         changes.mark_unchanged();
         let began = clock.instant();
         let status = reconciler
@@ -101,8 +102,10 @@ pub(super) async fn run<R: Reconciler>(
                 .inc();
         }
         let is_conflict = |failure: &&ApiError| matches!(failure, ApiError::Conflict(_));
-        let told = status.failures.iter().find(|failure| !is_conflict(failure));
-        if let Some(failure) = told.or(status.failures.first()) {
+        // A conflict is the expected result of a concurrent write, so another failure is logged
+        // first.
+        let to_log = status.failures.iter().find(|failure| !is_conflict(failure));
+        if let Some(failure) = to_log.or(status.failures.first()) {
             let wait = attempts.failed(failure);
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -1,4 +1,4 @@
-//! Times of the week in a time zone, as schedules and maintenance windows write them.
+//! Weekly times in a time zone, for autoscaling schedules and maintenance windows.
 
 use jiff::Timestamp;
 use jiff::civil::Time;
@@ -9,14 +9,12 @@ use rooflet_api::v1alpha1::Weekday;
 
 static PARSER: DateTimeParser = DateTimeParser::new();
 
-/// Neither a name that the machine's time zone database has, nor an offset.
+/// Text that is neither a name in the time zone database of the machine nor an offset.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no time zone known here: write an IANA name such as Europe/Berlin, or an offset such as +02:00"
-)]
+#[error("`{0}` is not a known time zone: use an IANA name such as Europe/Berlin or an offset such as +02:00")]
 pub(super) struct UnknownTimeZone(String);
 
-/// UTC where nothing is said.
+/// Returns the time zone of the name or offset. The default is UTC.
 pub(super) fn time_zone(name: Option<&str>) -> Result<TimeZone, UnknownTimeZone> {
     match name {
         None | Some("UTC" | "Z") => Ok(TimeZone::UTC),
@@ -26,19 +24,22 @@ pub(super) fn time_zone(name: Option<&str>) -> Result<TimeZone, UnknownTimeZone>
     }
 }
 
-/// `HH:MM`.
+/// Parses `HH:MM`.
 pub(super) fn time_of_day(text: &str) -> Option<Time> {
     let (hours, minutes) = text.split_once(':')?;
     Time::new(hours.parse().ok()?, minutes.parse().ok()?, 0, 0).ok()
 }
 
-/// Whether something that is to begin on `days` begins on `day`; no days are all days.
+/// Returns whether `days` contains `day`. An empty list contains every day.
 pub(super) fn is_on(days: &[Weekday], day: jiff::civil::Weekday) -> bool {
     days.is_empty() || days.iter().any(|known| weekday(*known) == day)
 }
 
-/// The moments at which a clock in `zone` shows `time` on one of `days`, from a week and a day before `now` until as long
-/// after it, in order. Where the clocks skip that time, it is as much later; where they show it twice, the first.
+/// Returns the times at which a clock in `zone` shows `time` on one of `days`, from eight days
+/// before `now` until eight days after it, in order.
+///
+/// If a change of the clocks skips the time, the result is later by the length of the gap. If a
+/// change repeats the time, the result is the first occurrence.
 pub(super) fn moments(days: &[Weekday], time: Time, zone: &TimeZone, now: Timestamp) -> Vec<Timestamp> {
     let today = now.to_zoned(zone.clone()).date();
     (-8..=8)
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_zone_is_a_name_or_an_offset() {
+    fn time_zone_accepts_names_and_offsets() {
         // Central European Time is UTC+1 in November.
         let at = |zone: Option<&str>| {
             let noon: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a time");
@@ -76,15 +77,17 @@ mod tests {
         assert_eq!(at(Some("UTC")).as_deref(), Ok("12:00:00"));
         assert_eq!(at(Some("Europe/Berlin")).as_deref(), Ok("13:00:00"));
         assert_eq!(at(Some("-05:30")).as_deref(), Ok("06:30:00"));
-        for wrong in ["Europe/Berlyn", "", "5", "2026-11-21"] {
-            let told = at(Some(wrong)).expect_err("no zone").to_string();
-            assert!(told.starts_with(&format!("`{wrong}` is no time zone")), "{told}");
+        for invalid in ["Europe/Berlyn", "", "5", "2026-11-21"] {
+            let message = at(Some(invalid)).expect_err("not a time zone").to_string();
+            let expect = format!("`{invalid}` is not a known time zone");
+            assert!(message.starts_with(&expect), "{message}");
         }
     }
 
-    /// Berlin's clocks went from 02:00 to 03:00 on 2026-03-29, and from 03:00 back to 02:00 on 2026-10-25.
+    /// In Berlin, the clocks change from 02:00 to 03:00 on 2026-03-29 and from 03:00 to 02:00 on
+    /// 2026-10-25.
     #[test]
-    fn a_time_that_the_clocks_skip_or_repeat_comes_once() {
+    fn moments_returns_skipped_and_repeated_times_once() {
         let zone = time_zone(Some("Europe/Berlin")).expect("known");
         let sunday = |around: &str| {
             let now = around.parse().expect("a time");

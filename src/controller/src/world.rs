@@ -1,4 +1,4 @@
-//! What the controllers know: local copies of every kind they decide by, and how they write.
+//! Local caches of the kinds that the reconcilers read, and writes to the API server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,16 +27,20 @@ use rooflet_client::{
     watch_heeding,
 };
 
-/// How long a list may take that somebody waits for.
+/// Timeout of a list request.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What gateways report in their Leases is acted on at once. Nodes renew theirs all the time, a thousand of ten thousand nodes every
-/// second: whether they do is looked at now and then.
-fn is_of_a_gateway(lease: &Lease) -> bool {
+/// Returns true for the Lease of a gateway.
+///
+/// Changes of these Leases trigger a pass, because they contain the gateways' demand. Renewals by
+/// nodes trigger none: 10,000 nodes renew 1,000 Leases per second. The node lifecycle reads them
+/// periodically.
+
+fn is_gateway_lease(lease: &Lease) -> bool {
     lease.name_any().starts_with(GATEWAY_LEASE_PREFIX)
 }
 
-/// Shared by all reconcilers. Clones are the same.
+/// Caches and API access that all reconcilers share. Clones share their state.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) nodes: Cache<FleetNode>,
@@ -47,21 +51,22 @@ pub(super) struct World {
     pub(super) claims: Cache<PerformanceClaim>,
     pub(super) plans: Cache<CapacityPlan>,
     pub(super) fleet: SharedFleet,
-    /// Held by who takes replicas away within a deployment's bounds, from looking at how many there are until the caches
-    /// show what was deleted: two at the same moment could each take the last one that may be missing.
+    /// Serializes reconcilers that delete replicas within a deployment's bounds. A reconciler holds
+    /// the lock from counting the replicas until the caches contain the deletions. Otherwise two
+    /// reconcilers could each delete the last replica that may be unavailable.
     pub(super) disruptions: Arc<Mutex<()>>,
     pub(super) hub: Hub,
     pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     pub(super) clock: Clock,
-    /// The replicas of any so many nodes are to find room on the others.
+    /// Number of simultaneous node failures for which the scheduler keeps capacity free.
     pub(super) reserve_node_failures: usize,
     client: Client,
     leadership: Leadership,
 }
 
 impl World {
-    /// Begins to watch everything, afresh: nothing that an earlier leader knew is taken over.
+    /// Starts the watches of all kinds with empty caches.
     pub(super) fn watch(
         tasks: &Tasks,
         client: Client,
@@ -81,7 +86,7 @@ impl World {
             disruptions: Arc::default(),
             hub: Hub::new(hub, tasks.clone(), clock.clone(), changes.clone()),
             nodes,
-            leases: watch_heeding(tasks, leases, config(), &changes, is_of_a_gateway),
+            leases: watch_heeding(tasks, leases, config(), &changes, is_gateway_lease),
             deployments: watch(tasks, Api::all(client.clone()), config(), &changes),
             revisions: watch(tasks, Api::all(client.clone()), config(), &changes),
             replicas,
@@ -96,7 +101,7 @@ impl World {
         }
     }
 
-    /// Waits until every copy is complete. Nothing may be decided before.
+    /// Waits until every cache contains the initial list. Reconcilers must not run earlier.
     pub(super) async fn synced(&self) {
         self.nodes.synced().await;
         self.leases.synced().await;
@@ -107,22 +112,29 @@ impl World {
         self.plans.synced().await;
     }
 
-    /// The Leases as the server has them, whatever the watch shows.
-    pub(super) async fn leases_now(&self) -> Result<Vec<Lease>, ApiError> {
+    /// Lists the Leases on the server, bypassing the cache.
+    pub(super) async fn list_leases(&self) -> Result<Vec<Lease>, ApiError> {
         let api: Api<Lease> = Api::namespaced(self.client.clone(), LEASE_NAMESPACE);
         let params = ListParams::default();
         let listed = tokio::time::timeout(LIST_TIMEOUT, api.list(&params))
             .await
-            .map_err(|_| ApiError::Unreachable(format!("no answer within {} s", LIST_TIMEOUT.as_secs())))?;
+            .map_err(|_| {
+                ApiError::Unreachable(format!(
+                    "the request timed out after {} s",
+                    LIST_TIMEOUT.as_secs()
+                ))
+            })?;
         Ok(listed?.items)
     }
 
-    /// Refuses to write for a leader that may no longer be one.
+    /// Returns an error unless this process still holds the leader's Lease.
     fn may_write(&self) -> Result<(), ApiError> {
         if self.leadership.holds() {
             Ok(())
         } else {
-            Err(ApiError::Conflict("this controller no longer leads".to_owned()))
+            Err(ApiError::Conflict(
+                "this controller is no longer the leader".to_owned(),
+            ))
         }
     }
 
@@ -133,9 +145,11 @@ impl World {
         Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default())
     }
 
-    /// Takes over the object as the server has it, whatever the watch shows: what was asked for without an answer may have
-    /// been done. One that is gone is the watch's to tell.
-    pub(super) async fn read_anew<K>(&self, cache: &Cache<K>, of: &Version) -> Result<(), ApiError>
+    /// Reads the object from the server into the cache, bypassing the watch.
+    ///
+    /// Used after a write without a response, because the server may have executed the write. If
+    /// the object does not exist, the cache stays unchanged: the watch delivers the deletion.
+    pub(super) async fn refresh<K>(&self, cache: &Cache<K>, of: &Version) -> Result<(), ApiError>
     where
         K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>,
     {
@@ -162,14 +176,14 @@ impl World {
         Ok(created)
     }
 
-    /// Whether the node is there, asked of the server itself: a cache may not have heard of one that came back.
+    /// Returns whether the node exists on the server. The cache may miss a node that was recreated.
     pub(super) async fn has_node(&self, name: &str) -> Result<bool, ApiError> {
         let nodes = Api::<FleetNode>::all(self.client.clone());
         Ok(nodes.get_metadata_opt(name).await?.is_some())
     }
 
-    /// Whether the server has this very object, and nobody has asked to delete it, whatever the watch shows.
-    pub(super) async fn is_there<K>(&self, object: &K) -> Result<bool, ApiError>
+    /// Returns whether the server has the object with this UID, without a deletion timestamp.
+    pub(super) async fn exists<K>(&self, object: &K) -> Result<bool, ApiError>
     where
         K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>,
     {
@@ -180,7 +194,10 @@ impl World {
         }))
     }
 
-    /// Merges `patch` into the object. To be refused when the object has changed, it must carry the resourceVersion.
+    /// Sends a merge patch of the object.
+    ///
+    /// The server rejects the patch of a changed object only if `patch` contains the
+    /// resourceVersion.
     pub(super) async fn patch<K>(
         &self,
         cache: &Cache<K>,
@@ -203,7 +220,7 @@ impl World {
         Ok(patched)
     }
 
-    /// Deletes this very object, not a new one of the same name. One that is gone already is no error.
+    /// Deletes the object if its UID matches. Succeeds if the object no longer exists.
     pub(super) async fn delete<K>(&self, cache: &Cache<K>, object: &K) -> Result<(), ApiError>
     where
         K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>,
@@ -217,7 +234,7 @@ impl World {
         }
     }
 
-    /// The same as long as nobody has changed it.
+    /// Deletes the object if its UID and resourceVersion match.
     pub(super) async fn delete_unchanged<K>(&self, cache: &Cache<K>, object: &K) -> Result<(), ApiError>
     where
         K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope>,
@@ -255,7 +272,8 @@ impl World {
         Ok(())
     }
 
-    /// [`patch_status`] of an object in a namespace, kept in its cache. Whether anything was written.
+    /// Writes the status of a namespaced object with [`patch_status`] and updates the cache.
+    /// Returns whether the status changed.
     pub(super) async fn status<K>(
         &self,
         cache: &Cache<K>,
@@ -270,7 +288,8 @@ impl World {
         self.status_by(api, cache, object, status).await
     }
 
-    /// [`patch_status`] of a FleetNode.
+    /// Writes the status of a FleetNode with [`patch_status`] and updates the cache. Returns
+    /// whether the status changed.
     pub(super) async fn node_status(
         &self,
         node: &FleetNode,
@@ -301,7 +320,7 @@ impl World {
     }
 }
 
-/// What controls the object.
+/// Returns the owner reference of the object's controller.
 pub(super) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     let owners = meta.owner_references.as_ref()?;
     owners.iter().find(|owner| owner.controller == Some(true))

@@ -1,5 +1,6 @@
-//! What a deployment's conditions say of its autoscaling, in the HorizontalPodAutoscaler's words. Their messages hold no
-//! figure that changes by itself: the events of changes do.
+//! Conditions of autoscaling, with the types and reasons of the HorizontalPodAutoscaler. Messages
+//! contain no measured figures, so that a steady state causes no writes. Events contain the
+//! figures.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -8,7 +9,7 @@ use super::plan::{Decision, Direction, Limit};
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::v1alpha1::{AutoscalingMetricType, AutoscalingSpec};
 
-/// The conditions with the three of autoscaling as `decision` makes them; the others stay.
+/// Returns `before` with the three conditions of autoscaling set according to `decision`.
 pub(super) fn conditions(
     mut before: Vec<Condition>,
     spec: &AutoscalingSpec,
@@ -22,13 +23,15 @@ pub(super) fn conditions(
     let (reason, message) = match decision.stabilizing {
         Some(Direction::Up) => (
             "ScaleUpStabilized",
-            "more are called for, and not yet throughout behavior.scaleUp.stabilizationWindowSeconds",
+            "recommendations within behavior.scaleUp.stabilizationWindowSeconds are lower than the current \
+             one; the lowest applies",
         ),
         Some(Direction::Down) => (
             "ScaleDownStabilized",
-            "fewer are enough, and not yet throughout behavior.scaleDown.stabilizationWindowSeconds",
+            "recommendations within behavior.scaleDown.stabilizationWindowSeconds are higher than the \
+             current one; the highest applies",
         ),
-        None => ("ReadyForNewScale", "spec.replicas is what is called for"),
+        None => ("ReadyForNewScale", "spec.replicas matches the recommended count"),
     };
     set(
         condition_type::ABLE_TO_SCALE,
@@ -45,13 +48,13 @@ pub(super) fn conditions(
     let (truth, reason, message) = match &decision.problem {
         Some(problem) => (Truth::False, "InvalidSchedule", problem.clone()),
         None if decision.is_measured => {
-            let message = format!("the number of replicas follows {metric}");
+            let message = format!("the replica count follows {metric}");
             (Truth::True, "ValidMetricFound", message)
         }
         None => (
             Truth::False,
             "NotMeasured",
-            format!("no replica has measured {metric} yet; there are as many as the requests need streams"),
+            format!("no replica has measured {metric} yet; the replica count follows the number of requests"),
         ),
     };
     set(condition_type::SCALING_ACTIVE, truth, reason, message);
@@ -60,17 +63,21 @@ pub(super) fn conditions(
         Some(Limit::TooMany) => (
             Truth::True,
             "TooManyReplicas",
-            format!("more are called for than maxReplicas, {}", spec.max_replicas),
+            format!(
+                "the desired replica count is more than maxReplicas, {}",
+                spec.max_replicas
+            ),
         ),
         Some(Limit::TooFew) => (
             Truth::True,
             "TooFewReplicas",
-            "fewer are called for than minReplicas, or a schedule that holds now".to_owned(),
+            "the desired replica count is less than minReplicas of the deployment or of an active schedule"
+                .to_owned(),
         ),
         None => (
             Truth::False,
             "DesiredWithinRange",
-            "there may be as many as are called for".to_owned(),
+            "the desired replica count is within the acceptable range".to_owned(),
         ),
     };
     set(condition_type::SCALING_LIMITED, truth, reason, message);
@@ -82,37 +89,37 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::autoscaler::plan::{Memory, Signals, decide};
+    use crate::autoscaler::plan::{History, Signals, decide};
 
-    /// `type=status/reason` of each, in the order in which they are set.
+    /// Checks the conditions as `type=status/reason`, in the order in which they are set.
     #[track_caller]
     fn check(spec: Value, current: i32, signals: Signals, expect: [&str; 3]) {
         let spec: AutoscalingSpec = serde_json::from_value(spec).expect("a spec");
         let now = Timestamp::UNIX_EPOCH;
-        let decision = decide(&spec, current, 4, &signals, &mut Memory::default(), now);
-        let mine = Condition {
+        let decision = decide(&spec, current, 4, &signals, &mut History::default(), now);
+        let other = Condition {
             type_: "Ready".to_owned(),
             ..conditions(Vec::new(), &spec, &decision, None, now)[0].clone()
         };
-        let told = conditions(vec![mine.clone()], &spec, &decision, Some(3), now);
-        assert_eq!(told[0], mine, "the others stay");
-        let words: Vec<_> = told[1..]
+        let set = conditions(vec![other.clone()], &spec, &decision, Some(3), now);
+        assert_eq!(set[0], other, "other conditions stay");
+        let words: Vec<_> = set[1..]
             .iter()
             .map(|condition| format!("{}={}/{}", condition.type_, condition.status, condition.reason))
             .collect();
-        assert_eq!(words, expect, "{told:?}");
+        assert_eq!(words, expect, "{set:?}");
         let again = conditions(
-            told.clone(),
+            set.clone(),
             &spec,
             &decision,
             Some(3),
             now + jiff::Span::new().hours(1),
         );
-        assert_eq!(again, told, "nothing is written while nothing changes");
+        assert_eq!(again, set, "an unchanged decision changes no condition");
     }
 
     #[test]
-    fn they_tell_what_a_horizontal_pod_autoscaler_would() {
+    fn conditions_have_the_reasons_of_a_horizontal_pod_autoscaler() {
         let busy = |running| Signals {
             running,
             ..Signals::default()

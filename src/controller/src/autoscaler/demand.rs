@@ -1,4 +1,5 @@
-//! What the gateways report: each in an annotation of a Lease of its own, which counts while it is renewed.
+//! Queued requests that gateways report. Each gateway writes them to an annotation of its own
+//! Lease, which is valid while the gateway renews the Lease.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -10,23 +11,24 @@ use kube::ResourceExt;
 use rooflet_api::meta::{DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX};
 use rooflet_api::wire::Demand;
 
-/// A gateway that was not heard of for so long has no requests any more.
-const SILENCE: Duration = Duration::from_secs(45);
+/// Time without a renewal after which the demand of a gateway counts as zero.
+const EXPIRY: Duration = Duration::from_secs(45);
 
-/// When each gateway was last heard of, by our own clock.
+/// Last renewals of the gateways' Leases.
 #[derive(Debug, Default)]
 pub(super) struct Gateways {
-    heard: HashMap<String, (Option<MicroTime>, Instant)>,
+    /// By name of the Lease: the renew time, and the instant at which this process observed it.
+    renewals: HashMap<String, (Option<MicroTime>, Instant)>,
 }
 
 impl Gateways {
-    /// Requests that wait, of all gateways together, by namespace and served name.
+    /// Returns the sum of the queued requests of all gateways, by namespace and served name.
     pub(super) fn waiting<'a>(
         &mut self,
         leases: impl IntoIterator<Item = &'a Lease>,
         now: Instant,
     ) -> BTreeMap<(String, String), u64> {
-        let mut heard = HashMap::new();
+        let mut renewals = HashMap::new();
         let mut waiting = BTreeMap::new();
         for lease in leases {
             let name = lease.name_any();
@@ -34,14 +36,14 @@ impl Gateways {
                 continue;
             }
             let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-            let since = match self.heard.remove(&name) {
+            let since = match self.renewals.remove(&name) {
                 Some((known, since)) if known == renewed => since,
                 Some(_) | None => now,
             };
-            heard.insert(name, (renewed, since));
-            let said = lease.annotations().get(DEMAND_ANNOTATION);
-            let demand: Demand = said
-                .filter(|_| now - since < SILENCE)
+            renewals.insert(name, (renewed, since));
+            let reported = lease.annotations().get(DEMAND_ANNOTATION);
+            let demand: Demand = reported
+                .filter(|_| now - since < EXPIRY)
                 .and_then(|text| serde_json::from_str(text).ok())
                 .unwrap_or_default();
             for (namespace, models) in demand.waiting {
@@ -50,7 +52,7 @@ impl Gateways {
                 }
             }
         }
-        self.heard = heard;
+        self.renewals = renewals;
         waiting
     }
 }
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_are_added_up_while_they_are_heard_of() {
+    fn demand_is_the_sum_over_gateways_with_renewed_leases() {
         let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
         let clock = Clock::Manual(manual.clone());
         let mut gateways = Gateways::default();
@@ -93,7 +95,7 @@ mod tests {
         let key = |model: &str| ("default".to_owned(), model.to_owned());
         let waiting = gateways.waiting(&leases, clock.instant());
         assert_eq!(waiting, [(key("guide"), 5), (key("other"), 1)].into());
-        manual.advance(SILENCE);
+        manual.advance(EXPIRY);
         let mut renewed = leases;
         renewed[0] = lease("rooflet-gateway-a", r#"{"waiting":{"default":{"guide":2}}}"#, 40);
         let waiting = gateways.waiting(&renewed, clock.instant());

@@ -1,78 +1,82 @@
-//! Which times to the first token tell of the replicas that answer now. Pure.
+//! Mean time to the first token of the Ready replicas. Pure.
 //!
-//! A replica reports the median of its last requests. After others have joined it, that still speaks of the time before, when it
-//! had to do their work too, and so do those requests that had waited for them.
+//! A replica reports the median of its last requests. After a scale-up, this median still covers
+//! requests from before, which waited longer because fewer replicas shared the load. The mean
+//! excludes replicas whose median mostly covers such requests.
 
 use std::collections::BTreeMap;
 
-/// A replica that answers.
+/// Ready replica and its request figures.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answering {
-    /// Its uid.
-    pub replica: String,
-    /// Requests that it has answered since its worker was started.
+pub struct ReadyReplica {
+    pub uid: String,
+    /// Requests completed since the start of the worker.
     pub completed: u64,
     pub first_token: Option<FirstToken>,
 }
 
-/// A median of the last requests of a replica.
+/// Median time to the first token of a replica's last requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FirstToken {
     pub seconds: f64,
-    /// How many they are.
+    /// Number of requests that the median covers.
     pub requests: u64,
 }
 
-/// When the newest of the replicas that answer had its effect, by what they had answered then.
+/// Request counts at the time when the last scale-up took effect: when the requests that were
+/// present at the scale-up were completed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Joined {
-    /// Of each replica that answers, by uid.
+pub(super) struct ScaleUpBaseline {
+    /// Completed requests of each Ready replica, by UID.
     completed: BTreeMap<String, u64>,
-    /// Requests that were there already when it came, and are not answered yet.
+    /// Requests that were present at the scale-up and are not completed yet.
     backlog: u64,
 }
 
-impl Joined {
-    /// Notes who answers now, and how many requests there are. What was measured before the first look counts: nothing is known
-    /// of it.
-    pub(super) fn see(&mut self, answering: &[Answering], requests: u64) {
+impl ScaleUpBaseline {
+    /// Updates the baseline with the Ready replicas and the number of running and waiting requests.
+    ///
+    /// At the first update, the baseline of every replica is zero, because the time of the last
+    /// scale-up is unknown.
+    pub(super) fn update(&mut self, ready: &[ReadyReplica], requests: u64) {
         let before = std::mem::take(&mut self.completed);
-        // A worker that was started again counts from zero.
-        let known = |one: &Answering| {
-            let known = before.get(&one.replica).copied();
-            known.map(|known| if known <= one.completed { known } else { 0 })
+        // A restarted worker counts from zero.
+        let known = |replica: &ReadyReplica| {
+            let known = before.get(&replica.uid).copied();
+            known.map(|known| if known <= replica.completed { known } else { 0 })
         };
-        let has_grown = !before.is_empty() && answering.iter().any(|one| known(one).is_none());
-        let answered: u64 = answering
+        let has_grown = !before.is_empty() && ready.iter().any(|replica| known(replica).is_none());
+        let completed_since: u64 = ready
             .iter()
-            .filter_map(|one| Some(one.completed - known(one)?))
+            .filter_map(|replica| Some(replica.completed - known(replica)?))
             .sum();
-        let moves = has_grown || self.backlog > 0;
+        let advances = has_grown || self.backlog > 0;
         self.backlog = match has_grown {
             true => requests,
-            false => self.backlog.saturating_sub(answered),
+            false => self.backlog.saturating_sub(completed_since),
         };
-        let completed = |one: &Answering| {
-            if moves {
-                one.completed
+        let baseline = |replica: &ReadyReplica| {
+            if advances {
+                replica.completed
             } else {
-                known(one).unwrap_or(0)
+                known(replica).unwrap_or(0)
             }
         };
-        self.completed = answering
+        self.completed = ready
             .iter()
-            .map(|one| (one.replica.clone(), completed(one)))
+            .map(|replica| (replica.uid.clone(), baseline(replica)))
             .collect();
     }
 
-    /// Mean over the replicas of whose last requests most came after that; `None` where there are none.
-    pub(super) fn mean(&self, answering: &[Answering]) -> Option<f64> {
-        let seconds: Vec<_> = answering
+    /// Returns the mean over the replicas whose median covers mostly requests after the baseline.
+    /// Returns `None` if no replica qualifies.
+    pub(super) fn mean(&self, ready: &[ReadyReplica]) -> Option<f64> {
+        let seconds: Vec<_> = ready
             .iter()
-            .filter_map(|one| {
-                let first_token = one.first_token?;
-                let before = self.completed.get(&one.replica)?;
-                let since = one.completed.saturating_sub(*before);
+            .filter_map(|replica| {
+                let first_token = replica.first_token?;
+                let before = self.completed.get(&replica.uid)?;
+                let since = replica.completed.saturating_sub(*before);
                 (2 * since > first_token.requests).then_some(first_token.seconds)
             })
             .collect();

@@ -1,67 +1,67 @@
-//! The number of replicas, from signals and from what was called for before. Pure.
+//! Replica count from the current signals and the recent recommendations. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::first_token::{Answering, Joined};
+use super::first_token::{ReadyReplica, ScaleUpBaseline};
 use super::schedule::min_replicas;
 use rooflet_api::v1alpha1::{AutoscalingMetricType, AutoscalingSpec};
 use rooflet_base::clock::since;
 use rooflet_base::quantity::parse_duration;
 
-/// A metric this near to its target is at it; the HorizontalPodAutoscaler's own tolerance.
+/// Relative deviation from the target that causes no change; the HorizontalPodAutoscaler's default.
 const TOLERANCE: f64 = 0.1;
-/// Kubernetes' default, and for the same reason: a replica is dear to bring back.
+/// Kubernetes' default.
 const DEFAULT_SCALE_DOWN_WINDOW_SECONDS: u32 = 300;
 const DEFAULT_SCALE_TO_ZERO_AFTER: Duration = Duration::from_secs(600);
-/// Of `serving.maxConcurrency`, for Concurrency: above it, requests begin to wait for one another.
+/// Default target of Concurrency as a share of `serving.maxConcurrency`. With higher concurrency,
+/// requests start to queue.
 const DEFAULT_CONCURRENCY_SHARE: f64 = 0.75;
 const DEFAULT_QUEUE_LENGTH: f64 = 1.0;
-/// What was called for is remembered at this resolution.
+/// Minimum time between two stored recommendations, unless the recommendation rises.
 const RESOLUTION: Duration = Duration::from_secs(5);
 
-/// What is going on, of all replicas and gateways together.
+/// Current load of a deployment, summed over its replicas and all gateways.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Signals {
-    /// Requests being answered.
+    /// Requests in progress.
     pub running: u64,
-    /// Requests that wait, in workers and gateways.
+    /// Requests in the queues of workers and gateways.
     pub waiting: u64,
-    /// Requests that were answered, ever; only its changes count.
+    /// Total of completed requests; only its changes matter.
     pub completed: u64,
-    /// The replicas that answer.
-    pub answering: Vec<Answering>,
+    pub ready: Vec<ReadyReplica>,
 }
 
-/// What is remembered from pass to pass.
+/// State that the autoscaler keeps from pass to pass.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Memory {
-    /// What was called for, and when; the oldest first.
-    called_for: VecDeque<(Timestamp, i32)>,
-    /// Since when nobody has asked anything, and the count of answers then.
+pub(super) struct History {
+    /// Recent recommendations, oldest first.
+    recommendations: VecDeque<(Timestamp, i32)>,
+    /// Start of the current period without requests, and the completed requests at that time.
     idle: Option<(Timestamp, u64)>,
-    joined: Joined,
+    baseline: ScaleUpBaseline,
 }
 
-/// What to do.
+/// Result of one pass for one deployment.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Decision {
     pub(super) replicas: i32,
-    /// Why, for the event.
+    /// Reason for the event message.
     pub(super) why: String,
-    /// What the metric alone calls for, where there may not be as many.
+    /// Bound that the desired count exceeds.
     pub(super) limit: Option<Limit>,
-    /// Whether a change is called for, and not yet for long enough.
+    /// Direction of a recommended change that the stabilization window delays.
     pub(super) stabilizing: Option<Direction>,
-    /// Whether there is a figure to follow.
+    /// True if the metric has a value.
     pub(super) is_measured: bool,
-    /// What is wrong with a schedule that is left out.
+    /// Error in a schedule, which is ignored.
     pub(super) problem: Option<String>,
 }
 
-/// The bound that rules.
+/// Bound that the desired count exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Limit {
     TooMany,
@@ -74,45 +74,46 @@ pub(super) enum Direction {
     Down,
 }
 
-/// `current` is `spec.replicas`, `max_concurrency` the streams of one replica.
+/// Decides the replica count. `current` is `spec.replicas`, `max_concurrency` the number of streams
+/// of one replica.
 pub(super) fn decide(
     spec: &AutoscalingSpec,
     current: i32,
     max_concurrency: u32,
     signals: &Signals,
-    memory: &mut Memory,
+    history: &mut History,
     now: Timestamp,
 ) -> Decision {
     let max = spec.max_replicas.max(1);
     let (scheduled, problem) = min_replicas(&spec.schedules, now);
     let floor = spec.min_replicas.max(scheduled).clamp(0, max);
-    memory
-        .joined
-        .see(&signals.answering, signals.running + signals.waiting);
-    let first_token = memory.joined.mean(&signals.answering);
-    let (wanted, why) = wanted(spec, current, f64::from(max_concurrency), signals, first_token);
-    let may_be_none = memory.is_idle(spec, signals, now) && floor == 0;
-    let called_for = wanted
-        .max(i32::from(!may_be_none && current > 0))
+    history
+        .baseline
+        .update(&signals.ready, signals.running + signals.waiting);
+    let first_token = history.baseline.mean(&signals.ready);
+    let (desired, why) = desired(spec, current, f64::from(max_concurrency), signals, first_token);
+    let may_be_zero = history.is_idle(spec, signals, now) && floor == 0;
+    let recommended = desired
+        .max(i32::from(!may_be_zero && current > 0))
         .clamp(floor, max);
-    let replicas = memory
-        .stabilized(spec, current, called_for, now)
+    let replicas = history
+        .stabilized(spec, current, recommended, now)
         .clamp(floor, max);
     let why = match () {
-        () if replicas == called_for && called_for == wanted => why,
-        () if replicas == 0 => "no request for scaleToZeroAfter".to_owned(),
-        () if replicas == floor && floor > wanted => "the fewest there may be now".to_owned(),
-        () if replicas == max && max < wanted => format!("{why}; maxReplicas is {max}"),
+        () if replicas == recommended && recommended == desired => why,
+        () if replicas == 0 => "no request within scaleToZeroAfter".to_owned(),
+        () if replicas == floor && floor > desired => "the minimum replica count".to_owned(),
+        () if replicas == max && max < desired => format!("{why}; maxReplicas is {max}"),
         () => why,
     };
-    let limit = match wanted {
-        _ if wanted > max => Some(Limit::TooMany),
-        _ if wanted < floor => Some(Limit::TooFew),
+    let limit = match desired {
+        _ if desired > max => Some(Limit::TooMany),
+        _ if desired < floor => Some(Limit::TooFew),
         _ => None,
     };
     let stabilizing = match replicas {
-        _ if replicas < called_for => Some(Direction::Up),
-        _ if replicas > called_for => Some(Direction::Down),
+        _ if replicas < recommended => Some(Direction::Up),
+        _ if replicas > recommended => Some(Direction::Down),
         _ => None,
     };
     Decision {
@@ -125,28 +126,30 @@ pub(super) fn decide(
     }
 }
 
-/// Requests can always be counted; how long they took is known once some were answered.
+/// Returns whether the metric has a value. Request counts are always known. The time to the first
+/// token is known after the first completed request.
 fn is_measured(spec: &AutoscalingSpec, signals: &Signals) -> bool {
     match spec.metric.kind {
         AutoscalingMetricType::Concurrency | AutoscalingMetricType::QueueLength => true,
         AutoscalingMetricType::TimeToFirstToken => {
-            signals.answering.iter().any(|one| one.first_token.is_some())
+            signals.ready.iter().any(|replica| replica.first_token.is_some())
         }
     }
 }
 
-/// What the metric alone calls for, and its words. `first_token` is the mean of what tells of the replicas that answer now.
-fn wanted(
+/// Returns the replica count for the metric, without bounds, and its explanation. `first_token` is
+/// the mean of [`ScaleUpBaseline::mean`].
+fn desired(
     spec: &AutoscalingSpec,
     current: i32,
     streams: f64,
     signals: &Signals,
     first_token: Option<f64>,
 ) -> (i32, String) {
-    // A hair above a whole number is rounding.
+    // The subtraction hides rounding errors of floating-point arithmetic.
     let whole = |number: f64| (number - 1e-9).ceil().min(f64::from(i32::MAX)) as i32;
     let (running, waiting) = (signals.running as f64, signals.waiting as f64);
-    // Whatever is followed, requests that are there need streams.
+    // For every metric, the present requests need enough streams.
     let needed = whole((running + waiting) / streams);
     let replicas = f64::from(current);
     let by_ratio = |ratio: f64| match (ratio - 1.0).abs() <= TOLERANCE {
@@ -157,13 +160,13 @@ fn wanted(
         AutoscalingMetricType::Concurrency => {
             let target = spec.metric.target.unwrap_or(DEFAULT_CONCURRENCY_SHARE * streams);
             let requests = running + waiting;
-            let wanted = match current {
+            let desired = match current {
                 0 => whole(requests / target),
                 _ => by_ratio(requests / (target * replicas)),
             };
             (
-                wanted,
-                format!("{requests} requests at once, {target} per replica"),
+                desired,
+                format!("{requests} concurrent requests, target {target} per replica"),
             )
         }
         AutoscalingMetricType::QueueLength => {
@@ -175,26 +178,27 @@ fn wanted(
                 }
                 _ => 0,
             };
-            let why = format!("{waiting} requests wait, {target} per replica");
+            let why = format!("{waiting} queued requests, target {target} per replica");
             (more.max(needed), why)
         }
         AutoscalingMetricType::TimeToFirstToken => {
-            // A median of the past says nothing once nobody asks any more.
-            let is_asked = signals.running + signals.waiting > 0;
-            let requests = || format!("{} requests at once", running + waiting);
-            let answering = i32::try_from(signals.answering.len()).unwrap_or(i32::MAX);
+            // Without requests, the median describes the past only.
+            let has_requests = signals.running + signals.waiting > 0;
+            let requests = || format!("{} concurrent requests", running + waiting);
+            let ready = i32::try_from(signals.ready.len()).unwrap_or(i32::MAX);
             match (first_token, spec.metric.target) {
-                (Some(seconds), Some(target)) if is_asked => {
-                    let why = format!("{seconds:.2} s to the first token, {target} wanted");
-                    let wanted = match answering < current {
-                        // Those on their way are counted as if they took their part of it, as a HorizontalPodAutoscaler does.
-                        true => whole(f64::from(answering) * seconds / target).max(current),
+                (Some(seconds), Some(target)) if has_requests => {
+                    let why = format!("time to first token {seconds:.2} s, target {target} s");
+                    let desired = match ready < current {
+                        // Like the HorizontalPodAutoscaler, assume that replicas that are not
+                        // Ready yet will handle their share of the load.
+                        true => whole(f64::from(ready) * seconds / target).max(current),
                         false => by_ratio(seconds / target),
                     };
-                    (wanted.max(needed), why)
+                    (desired.max(needed), why)
                 }
-                // What is measured speaks of fewer replicas than there are now.
-                (None, Some(_)) if is_asked && is_measured(spec, signals) => {
+                // The measurements are from before the last scale-up.
+                (None, Some(_)) if has_requests && is_measured(spec, signals) => {
                     (needed.max(current), requests())
                 }
                 (Some(_) | None, _) => (needed, requests()),
@@ -203,8 +207,8 @@ fn wanted(
     }
 }
 
-impl Memory {
-    /// Whether nobody has asked anything for long enough.
+impl History {
+    /// Returns whether no request was present for `scaleToZeroAfter`.
     fn is_idle(&mut self, spec: &AutoscalingSpec, signals: &Signals, now: Timestamp) -> bool {
         if signals.running + signals.waiting > 0 {
             self.idle = None;
@@ -221,8 +225,9 @@ impl Memory {
         since(now, began) >= after.unwrap_or(DEFAULT_SCALE_TO_ZERO_AFTER)
     }
 
-    /// Down only to what was enough, and up only to what was called for, all through the window of that direction.
-    fn stabilized(&mut self, spec: &AutoscalingSpec, current: i32, called_for: i32, now: Timestamp) -> i32 {
+    /// Limits changes to the recommendations within the stabilization windows: scales up to their
+    /// minimum at most, and down to their maximum at least.
+    fn stabilized(&mut self, spec: &AutoscalingSpec, current: i32, recommended: i32, now: Timestamp) -> i32 {
         let window =
             |seconds: Option<u32>, default: u32| Duration::from_secs(u64::from(seconds.unwrap_or(default)));
         let up = window(spec.behavior.scale_up.stabilization_window_seconds, 0);
@@ -230,32 +235,33 @@ impl Memory {
             spec.behavior.scale_down.stabilization_window_seconds,
             DEFAULT_SCALE_DOWN_WINDOW_SECONDS,
         );
-        // Before the first pass there was what there is: a restart of the controller takes nothing away.
-        if self.called_for.is_empty() {
-            self.called_for.push_back((now, current));
+        // At the first pass, the current count is the first recommendation, so that a restart of
+        // the controller does not scale down immediately.
+        if self.recommendations.is_empty() {
+            self.recommendations.push_back((now, current));
         }
-        match self.called_for.back_mut() {
-            Some((at, last)) if since(now, *at) < RESOLUTION && called_for <= *last => {}
-            Some(_) | None => self.called_for.push_back((now, called_for)),
+        match self.recommendations.back_mut() {
+            Some((at, last)) if since(now, *at) < RESOLUTION && recommended <= *last => {}
+            Some(_) | None => self.recommendations.push_back((now, recommended)),
         }
         let longest = up.max(down);
-        while self.called_for.len() > 1
+        while self.recommendations.len() > 1
             && self
-                .called_for
+                .recommendations
                 .front()
                 .is_some_and(|(at, _)| since(now, *at) >= longest)
         {
-            self.called_for.pop_front();
+            self.recommendations.pop_front();
         }
         let within = |window: Duration| {
-            self.called_for
+            self.recommendations
                 .iter()
                 .filter(move |(at, _)| since(now, *at) < window)
                 .map(|(_, replicas)| *replicas)
-                .chain([called_for])
+                .chain([recommended])
         };
-        let least = within(up).min().unwrap_or(called_for);
-        let most = within(down).max().unwrap_or(called_for);
+        let least = within(up).min().unwrap_or(recommended);
+        let most = within(down).max().unwrap_or(recommended);
         match () {
             () if least > current => least,
             () if most < current => most,
@@ -275,22 +281,24 @@ mod tests {
     fn spec(more: Value) -> AutoscalingSpec {
         let mut spec =
             json!({"maxReplicas": 8, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}}});
-        let more = more.as_object().expect("an object").clone();
-        spec.as_object_mut().expect("an object").extend(more);
-        serde_json::from_value(spec).expect("a spec")
+        let more = more.as_object().expect("the test passes an object").clone();
+        spec.as_object_mut()
+            .expect("the test passes an object")
+            .extend(more);
+        serde_json::from_value(spec).expect("the test passes a valid spec")
     }
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_000_000 + seconds).expect("in range")
     }
 
-    /// Passes at these seconds with these signals; what each decides.
+    /// Runs passes at these seconds with these signals. Returns the replica count of each.
     fn play(spec: &AutoscalingSpec, mut current: i32, passes: &[(i64, Signals)]) -> Vec<i32> {
-        let mut memory = Memory::default();
+        let mut history = History::default();
         passes
             .iter()
             .map(|(seconds, signals)| {
-                current = decide(spec, current, 4, signals, &mut memory, at(*seconds)).replicas;
+                current = decide(spec, current, 4, signals, &mut history, at(*seconds)).replicas;
                 current
             })
             .collect()
@@ -305,9 +313,9 @@ mod tests {
     }
 
     #[test]
-    fn it_follows_requests_up_at_once_and_down_when_they_stay_away() {
+    fn concurrency_scales_up_at_once_and_down_after_the_window() {
         let spec = spec(json!({}));
-        // Three of four streams each, unless told otherwise.
+        // The default target is three of four streams.
         let passes = [
             (0, busy(4, 5)),
             (10, busy(9, 0)),
@@ -317,7 +325,7 @@ mod tests {
             (100, busy(50, 50)),
         ];
         assert_eq!(play(&spec, 1, &passes), [3, 3, 3, 3, 1, 8]);
-        // As near as a tenth is on target.
+        // Deviations up to a tenth are within the tolerance.
         let hundred = self::spec(json!({"metric": {"target": 100}}));
         assert_eq!(
             play(&hundred, 2, &[(0, busy(219, 0)), (10, busy(221, 0))]),
@@ -326,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_controller_takes_nothing_away_at_once() {
+    fn first_pass_does_not_scale_down() {
         let spec = spec(json!({}));
         assert_eq!(
             play(&spec, 6, &[(0, busy(0, 0)), (59, busy(0, 0)), (61, busy(0, 0))]),
@@ -335,23 +343,23 @@ mod tests {
     }
 
     #[test]
-    fn the_last_replica_goes_when_nobody_asks_and_comes_back_when_somebody_does() {
+    fn scales_to_zero_when_idle_and_back_on_a_request() {
         let spec = spec(json!({"minReplicas": 0, "scaleToZeroAfter": "5m"}));
         let idle = Signals {
             completed: 7,
             ..Signals::default()
         };
-        let asked = Signals {
+        let after_request = Signals {
             completed: 8,
             ..Signals::default()
         };
         let passes = [
             (0, idle.clone()),
             (299, idle.clone()),
-            (300, asked.clone()),
-            (599, asked.clone()),
-            (601, asked.clone()),
-            (670, asked),
+            (300, after_request.clone()),
+            (599, after_request.clone()),
+            (601, after_request.clone()),
+            (670, after_request),
             (680, busy(0, 1)),
         ];
         assert_eq!(play(&spec, 1, &passes), [1, 1, 1, 1, 1, 0, 1]);
@@ -360,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_and_first_tokens_are_followed_too() {
+    fn follows_queue_length_and_time_to_first_token() {
         let queue = spec(json!({"metric": {"type": "QueueLength", "target": 2}}));
         assert_eq!(
             play(&queue, 1, &[(0, busy(4, 0)), (10, busy(4, 6)), (20, busy(8, 0))]),
@@ -368,7 +376,7 @@ mod tests {
         );
         let first = spec(json!({"metric": {"type": "TimeToFirstToken", "target": 2}}));
         let slow = Signals {
-            answering: vec![answering(0, 9, 5.0), answering(1, 9, 5.0)],
+            ready: vec![ready(0, 9, 5.0), ready(1, 9, 5.0)],
             ..busy(4, 0)
         };
         assert_eq!(play(&first, 2, &[(0, slow.clone())]), [5]);
@@ -376,14 +384,14 @@ mod tests {
         assert_eq!(
             play(&first, 2, &[(0, past.clone()), (61, past)]),
             [2, 1],
-            "nobody waits for it now"
+            "without requests, the metric does not count"
         );
     }
 
-    /// The median of its last eight requests, at most, of those that it has answered.
-    fn answering(replica: usize, completed: u64, seconds: f64) -> Answering {
-        Answering {
-            replica: replica.to_string(),
+    /// Returns a replica whose median covers its last eight requests at most.
+    fn ready(replica: usize, completed: u64, seconds: f64) -> ReadyReplica {
+        ReadyReplica {
+            uid: replica.to_string(),
             completed,
             first_token: (completed > 0).then_some(FirstToken {
                 seconds,
@@ -393,23 +401,23 @@ mod tests {
     }
 
     #[test]
-    fn first_tokens_from_before_the_newest_replica_call_for_no_more() {
+    fn first_tokens_from_before_a_scale_up_cause_no_further_one() {
         let spec = spec(json!({"metric": {"type": "TimeToFirstToken", "target": 2}}));
-        let now = |answering: &[(u64, f64)]| Signals {
-            answering: answering
+        let now = |replicas: &[(u64, f64)]| Signals {
+            ready: replicas
                 .iter()
                 .enumerate()
-                .map(|(replica, (completed, seconds))| self::answering(replica, *completed, *seconds))
+                .map(|(replica, (completed, seconds))| ready(replica, *completed, *seconds))
                 .collect(),
             ..busy(4, 0)
         };
         let passes = [
-            // Two are missing, and no more while they load, but for what gets worse.
+            // While two new replicas load, only a higher median increases the count.
             (0, now(&[(20, 6.0)])),
             (5, now(&[(22, 6.0)])),
             (10, now(&[(24, 7.0)])),
             (15, now(&[(26, 7.0)])),
-            // All answer, the four first that were there already. Then it takes most of what is reported to be of the time after.
+            // All are Ready. The medians count again once they cover mostly new requests.
             (20, now(&[(28, 7.0), (0, 0.0), (0, 0.0), (0, 0.0)])),
             (25, now(&[(31, 7.0), (1, 9.0), (0, 0.0), (0, 0.0)])),
             (30, now(&[(35, 7.0), (2, 9.0), (0, 0.0), (0, 0.0)])),
@@ -417,7 +425,7 @@ mod tests {
             (40, now(&[(44, 5.0), (12, 5.0), (9, 5.0), (8, 5.0)])),
         ];
         assert_eq!(play(&spec, 1, &passes), [3, 3, 4, 4, 4, 4, 4, 4, 8]);
-        // A worker that was started again counts from zero, and its few requests count.
+        // A restarted worker counts from zero, and its few requests count.
         let passes = [
             (0, now(&[(20, 2.0)])),
             (5, now(&[(0, 0.0)])),
@@ -436,7 +444,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bounds_hold_whatever_happens_and_nothing_moves_without_need(
+        fn stays_within_bounds_and_is_stable(
             min in 0i32..4, more in 0i32..6, start in 0i32..12,
             passes in proptest::collection::vec((0i64..100, 0u64..60, 0u64..60, 0u64..5), 1..40),
             kind in 0usize..3,
@@ -444,17 +452,17 @@ mod tests {
             let kind = ["Concurrency", "QueueLength", "TimeToFirstToken"][kind];
             let max = (min + more).max(1);
             let spec = spec(json!({"minReplicas": min, "maxReplicas": max, "metric": {"type": kind, "target": 1.5}}));
-            let mut memory = Memory::default();
+            let mut history = History::default();
             let (mut current, mut now) = (start, 0);
             for (wait, running, waiting, completed) in passes {
                 now += wait;
-                let answering = vec![answering(0, completed, waiting as f64)];
-                let signals = Signals { running, waiting, completed, answering };
-                let next = decide(&spec, current, 4, &signals, &mut memory, at(now)).replicas;
+                let ready = vec![ready(0, completed, waiting as f64)];
+                let signals = Signals { running, waiting, completed, ready };
+                let next = decide(&spec, current, 4, &signals, &mut history, at(now)).replicas;
                 prop_assert!(next >= min && next <= max, "{next}");
-                prop_assert!(next > 0 || running + waiting == 0, "requests are there");
-                // The same moment again changes nothing.
-                let again = decide(&spec, next, 4, &signals, &mut memory.clone(), at(now)).replicas;
+                prop_assert!(next > 0 || running + waiting == 0, "requests need a replica");
+                // A second pass at the same time changes nothing.
+                let again = decide(&spec, next, 4, &signals, &mut history.clone(), at(now)).replicas;
                 if kind == "Concurrency" {
                     prop_assert_eq!(again, next);
                 }
@@ -463,7 +471,7 @@ mod tests {
         }
 
         #[test]
-        fn what_has_called_for_replicas_once_calls_for_no_more_of_them(
+        fn same_measurements_cause_one_scale_up(
             start in 1usize..5, seconds in 0.1f64..60.0, target in 0.5f64..10.0, passes in 1i64..9,
         ) {
             let spec = spec(json!({
@@ -471,24 +479,24 @@ mod tests {
                 "behavior": {"scaleDown": {"stabilizationWindowSeconds": 3600}},
             }));
             let mut signals = Signals {
-                answering: (0..start).map(|replica| answering(replica, 8, seconds)).collect(),
+                ready: (0..start).map(|replica| ready(replica, 8, seconds)).collect(),
                 ..busy(1, 0)
             };
-            let mut memory = Memory::default();
-            let first = decide(&spec, start as i32, 4, &signals, &mut memory, at(0)).replicas;
+            let mut history = History::default();
+            let first = decide(&spec, start as i32, 4, &signals, &mut history, at(0)).replicas;
             prop_assert!(f64::from(first) >= start as f64 * seconds / target / (1.0 + TOLERANCE));
-            // Not while the new ones load, and not by what those that were there say when they have come.
+            // The count stays while the new replicas load and while the old medians are reported.
             for pass in 1..=passes {
-                let again = decide(&spec, first, 4, &signals, &mut memory, at(5 * pass)).replicas;
+                let again = decide(&spec, first, 4, &signals, &mut history, at(5 * pass)).replicas;
                 prop_assert_eq!(again, first);
             }
-            signals.answering.extend((start..first as usize).map(|replica| answering(replica, 0, 0.0)));
+            signals.ready.extend((start..first as usize).map(|replica| ready(replica, 0, 0.0)));
             for pass in passes..2 * passes {
-                let again = decide(&spec, first, 4, &signals, &mut memory, at(5 * pass)).replicas;
+                let again = decide(&spec, first, 4, &signals, &mut history, at(5 * pass)).replicas;
                 prop_assert_eq!(again, first);
-                // Half of what they report is from before.
+                // Half of the requests in the median are from before the scale-up.
                 if first > start as i32 {
-                    signals.answering[0].completed = 8 + 4.min(u64::try_from(pass - passes).unwrap());
+                    signals.ready[0].completed = 8 + 4.min(u64::try_from(pass - passes).unwrap());
                 }
             }
         }

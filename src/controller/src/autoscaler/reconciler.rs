@@ -1,11 +1,11 @@
-//! Gathers the signals and executes the plan's writes.
+//! Collection of the signals and execution of the planned writes.
 
 use std::time::Duration;
 
 use kube::ResourceExt;
 
 use super::demand::Gateways;
-use super::first_token::{Answering, FirstToken};
+use super::first_token::{FirstToken, ReadyReplica};
 use super::plan::Signals;
 use super::writes::{Autoscaling, is_autoscaled};
 use crate::executor::Executor;
@@ -16,7 +16,7 @@ use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{MeasuredSpeed, ModelDeployment, ModelReplica};
 
-/// See the module.
+/// Reconciler of `spec.replicas`.
 pub(crate) struct Autoscaler {
     world: World,
     gateways: Gateways,
@@ -33,7 +33,7 @@ impl Autoscaler {
     }
 }
 
-/// What the replicas of one deployment report, and what waits for it in the gateways.
+/// Returns the load of one deployment from its replicas and the requests queued in gateways.
 fn signals<'a>(replicas: impl Iterator<Item = &'a ModelReplica>, waiting: u64) -> Signals {
     let mut signals = Signals {
         waiting,
@@ -46,8 +46,8 @@ fn signals<'a>(replicas: impl Iterator<Item = &'a ModelReplica>, waiting: u64) -
         signals.waiting += requests.waiting;
         signals.completed += requests.completed;
         if is_true(&status.conditions, condition_type::READY) {
-            signals.answering.push(Answering {
-                replica: replica.uid().unwrap_or_default(),
+            signals.ready.push(ReadyReplica {
+                uid: replica.uid().unwrap_or_default(),
                 completed: requests.completed,
                 first_token: status.measured.as_ref().and_then(first_token),
             });
@@ -102,7 +102,7 @@ impl Reconciler for Autoscaler {
             deployments,
             ..Snapshot::default()
         };
-        pass.note_failures(Executor::new(&self.world, &snapshot).run(writes).await);
+        pass.record_failures(Executor::new(&self.world, &snapshot).run(writes).await);
         pass
     }
 }

@@ -1,11 +1,12 @@
-//! Times of the week at which more replicas are wanted.
+//! Minimum replica counts at certain times of the week.
 
 use jiff::Timestamp;
 
 use crate::weekly::{UnknownTimeZone, is_on, time_of_day, time_zone};
 use rooflet_api::v1alpha1::AutoscalingSchedule;
 
-/// The fewest replicas that the schedules ask for now, and what is wrong with the first that is left out.
+/// Returns the highest `minReplicas` of the active schedules, and the error of the first invalid
+/// schedule. Invalid schedules are ignored.
 pub(super) fn min_replicas(schedules: &[AutoscalingSchedule], now: Timestamp) -> (i32, Option<String>) {
     let mut problem = None;
     let mut least = 0;
@@ -24,7 +25,7 @@ pub(super) fn min_replicas(schedules: &[AutoscalingSchedule], now: Timestamp) ->
 fn is_active(schedule: &AutoscalingSchedule, now: Timestamp) -> Result<bool, UnknownTimeZone> {
     let now = now.to_zoned(time_zone(schedule.time_zone.as_deref())?);
     let (Some(from), Some(to)) = (time_of_day(&schedule.from), time_of_day(&schedule.to)) else {
-        // The schema lets nothing else in.
+        // The schema rejects other texts.
         return Ok(false);
     };
     let (today, clock) = (now.weekday(), now.time());
@@ -32,7 +33,7 @@ fn is_active(schedule: &AutoscalingSchedule, now: Timestamp) -> Result<bool, Unk
     Ok(if from < to {
         is_on(days, today) && from <= clock && clock < to
     } else {
-        // It ends on the day after it began.
+        // The schedule ends on the day after its start.
         (is_on(days, today) && clock >= from) || (is_on(days, today.previous()) && clock < to)
     })
 }
@@ -44,13 +45,17 @@ mod tests {
     use super::*;
 
     fn check(schedule: serde_json::Value, now: &str, expect: i32) {
-        let schedule: AutoscalingSchedule = serde_json::from_value(schedule).expect("a schedule");
-        let got = min_replicas(std::slice::from_ref(&schedule), now.parse().expect("a time"));
+        let schedule: AutoscalingSchedule =
+            serde_json::from_value(schedule).expect("the test passes a valid schedule");
+        let got = min_replicas(
+            std::slice::from_ref(&schedule),
+            now.parse().expect("the test passes a valid time"),
+        );
         assert_eq!(got, (expect, None), "{now} {schedule:?}");
     }
 
     #[test]
-    fn office_hours_and_nights() {
+    fn schedules_within_a_day_and_across_midnight() {
         let office = json!({"days": ["Mon", "Fri"], "from": "08:00", "to": "18:00", "minReplicas": 2});
         // 2026-11-20 was a Friday.
         check(office.clone(), "2026-11-20T08:00:00Z", 2);

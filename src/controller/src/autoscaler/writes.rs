@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::conditions::conditions;
-use super::plan::{Decision, Memory, Signals, decide};
+use super::plan::{Decision, History, Signals, decide};
 use crate::intent::{EmitOn, Intent, Intents, PlannedEvent, PlannedWrite, Regarding, Version};
 use rooflet_api::v1alpha1::{AutoscalingSpec, ModelDeployment, ModelDeploymentStatus};
 use rooflet_client::EventType;
@@ -19,8 +19,8 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// State that the autoscaler keeps from pass to pass.
 #[derive(Debug, Default)]
 pub struct Autoscaling {
-    /// By uid.
-    memories: HashMap<String, Memory>,
+    /// By UID of the deployment.
+    histories: HashMap<String, History>,
 }
 
 impl Autoscaling {
@@ -32,16 +32,16 @@ impl Autoscaling {
         now: Timestamp,
     ) -> Intents {
         let mut intents = Intents::default();
-        let mut memories = std::mem::take(&mut self.memories);
+        let mut histories = std::mem::take(&mut self.histories);
         for deployment in deployments.iter().filter(|deployment| is_autoscaled(deployment)) {
             let Some(spec) = &deployment.spec.autoscaling else {
                 continue;
             };
             let uid = deployment.uid().unwrap_or_default();
-            let mut memory = memories.remove(&uid).unwrap_or_default();
+            let mut history = histories.remove(&uid).unwrap_or_default();
             let current = deployment.spec.replicas;
             let streams = deployment.spec.serving.max_concurrency;
-            let decision = decide(spec, current, streams, &signals(deployment), &mut memory, now);
+            let decision = decide(spec, current, streams, &signals(deployment), &mut history, now);
             let next = status(deployment, spec, &decision, now);
             let of = Version::of(deployment.as_ref());
             if deployment.status.as_ref() != Some(&next) {
@@ -54,7 +54,7 @@ impl Autoscaling {
                 intents.writes.push(scale(of, current, &decision));
             }
             intents.requeue_after = Some(PERIOD);
-            self.memories.insert(uid, memory);
+            self.histories.insert(uid, history);
         }
         intents
     }
@@ -76,7 +76,7 @@ fn scale(of: Version, current: i32, decision: &Decision) -> PlannedWrite {
     PlannedWrite::from(Intent::Scale { of, replicas }).with_event(event)
 }
 
-/// Whether the autoscaler sets the deployment's number of replicas.
+/// Returns whether the autoscaler sets the deployment's replica count.
 pub(super) fn is_autoscaled(deployment: &ModelDeployment) -> bool {
     deployment.spec.autoscaling.is_some() && deployment.metadata.deletion_timestamp.is_none()
 }

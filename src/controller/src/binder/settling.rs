@@ -1,5 +1,7 @@
-//! Waits a moment while replicas are about to be made, so that what is applied together is placed together: the large ones
-//! find room before the small ones have scattered over it.
+//! Short delay of scheduling while deployments create replicas.
+//!
+//! Objects that are applied together are then scheduled together: large replicas are placed before
+//! small ones fragment the free memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +12,20 @@ use kube::ResourceExt;
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica};
 
-/// The longest that a replica waits for others.
-const LONGEST: Duration = Duration::from_secs(1);
+/// Maximum delay.
+const MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// Since when there has been something to wait for.
+/// Start of the current delay.
 #[derive(Debug, Default)]
 pub struct Settling {
     since: Option<Instant>,
 }
 
 impl Settling {
-    /// For how long nothing should be placed yet. Once the longest wait is over there is none until everything has settled: a
-    /// deployment that never makes its replicas holds the others up once.
+    /// Returns the remaining delay.
+    ///
+    /// After [`MAX_DELAY`], there is no delay until all deployments have created their replicas: a
+    /// deployment that never creates them delays the others only once.
     pub fn wait(
         &mut self,
         deployments: &[Arc<ModelDeployment>],
@@ -29,18 +33,18 @@ impl Settling {
         now: Instant,
     ) -> Option<Duration> {
         let is_placed = |replica: &Arc<ModelReplica>| replica.spec.node_name.is_some();
-        if replicas.iter().all(is_placed) || !are_to_come(deployments, replicas) {
+        if replicas.iter().all(is_placed) || !are_replicas_missing(deployments, replicas) {
             self.since = None;
             return None;
         }
         let since = *self.since.get_or_insert(now);
-        let left = LONGEST.saturating_sub(now - since);
+        let left = MAX_DELAY.saturating_sub(now - since);
         (!left.is_zero()).then_some(left)
     }
 }
 
-/// Whether a deployment has fewer replicas than it asks for.
-fn are_to_come(deployments: &[Arc<ModelDeployment>], replicas: &[Arc<ModelReplica>]) -> bool {
+/// Returns whether a deployment has fewer replicas than `spec.replicas`.
+fn are_replicas_missing(deployments: &[Arc<ModelDeployment>], replicas: &[Arc<ModelReplica>]) -> bool {
     let mut missing: BTreeMap<(Option<&str>, &str), i32> = deployments
         .iter()
         .filter(|deployment| deployment.metadata.deletion_timestamp.is_none())
@@ -48,7 +52,7 @@ fn are_to_come(deployments: &[Arc<ModelDeployment>], replicas: &[Arc<ModelReplic
             let namespace = deployment.metadata.namespace.as_deref();
             let name = deployment.metadata.name.as_deref()?;
             let known = deployment.status.as_ref().map_or(0, |status| status.replicas);
-            // Nearly all of them are whole.
+            // Skip complete deployments early. Nearly all deployments are complete.
             (known < deployment.spec.replicas).then_some(((namespace, name), deployment.spec.replicas))
         })
         .collect();
@@ -84,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_wait_for_those_that_are_about_to_be_made_and_not_for_ever() {
+    fn delays_until_replicas_are_created_but_not_forever() {
         let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
         let clock = Clock::Manual(manual.clone());
         let (small, large) = (deployment("small", 1, 1), deployment("large", 2, 0));
@@ -101,29 +105,33 @@ mod tests {
         assert_eq!(
             wait(&[&small, &large], &[&bound]),
             None,
-            "nothing is to be placed"
+            "no replica is unscheduled"
         );
-        assert_eq!(wait(&[&small, &large], &[&waiting]), Some(LONGEST));
-        manual.advance(LONGEST / 4);
+        assert_eq!(wait(&[&small, &large], &[&waiting]), Some(MAX_DELAY));
+        manual.advance(MAX_DELAY / 4);
         assert_eq!(
             wait(&[&small, &large], &[&waiting, &first]),
-            Some(LONGEST * 3 / 4)
+            Some(MAX_DELAY * 3 / 4)
         );
         assert_eq!(
             wait(&[&small, &large], &[&waiting, &first, &first]),
             None,
-            "all are there"
+            "all replicas are created"
         );
-        assert_eq!(wait(&[&large], &[&waiting]), Some(LONGEST));
-        manual.advance(LONGEST);
+        assert_eq!(wait(&[&large], &[&waiting]), Some(MAX_DELAY));
+        manual.advance(MAX_DELAY);
         assert_eq!(wait(&[&large], &[&waiting]), None);
-        manual.advance(LONGEST);
-        assert_eq!(wait(&[&large], &[&waiting]), None, "it never makes its replicas");
+        manual.advance(MAX_DELAY);
+        assert_eq!(
+            wait(&[&large], &[&waiting]),
+            None,
+            "the deployment never creates its replicas"
+        );
         assert_eq!(wait(&[&small], &[&waiting]), None);
         assert_eq!(
             wait(&[&large], &[&waiting]),
-            Some(LONGEST),
-            "it had settled in between"
+            Some(MAX_DELAY),
+            "no replica was missing in between"
         );
     }
 }

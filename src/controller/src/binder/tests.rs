@@ -1,4 +1,4 @@
-//! What a pass of the binder does, told in a word a step.
+//! Steps of one pass of the binder.
 
 use super::*;
 use crate::fixture::node;
@@ -18,14 +18,14 @@ fn replica(name: &str, created: i64, node: Option<&str>) -> ModelReplica {
     replica
 }
 
-fn say(replica: &mut ModelReplica, kind: &str, truth: Truth, reason: &str, second: i64) {
+fn set(replica: &mut ModelReplica, kind: &str, truth: Truth, reason: &str, second: i64) {
     let status = replica.status.get_or_insert_default();
     set_condition(
         &mut status.conditions,
         kind,
         truth,
         reason,
-        "told",
+        "set by the test",
         None,
         at(second),
     );
@@ -34,7 +34,7 @@ fn say(replica: &mut ModelReplica, kind: &str, truth: Truth, reason: &str, secon
 fn check(nodes: &[FleetNode], replicas: &[ModelReplica], expect: &str) {
     let mut fleet = Fleet::new(nodes, replicas);
     let replicas: Vec<_> = replicas.iter().collect();
-    let said: Vec<_> = plan(&mut fleet, &replicas, at(1000))
+    let steps: Vec<_> = plan(&mut fleet, &replicas, at(1000))
         .iter()
         .map(|step| match step {
             Step::Bind { replica, node, .. } => format!("{}->{node}", replica.name_any()),
@@ -46,11 +46,11 @@ fn check(nodes: &[FleetNode], replicas: &[ModelReplica], expect: &str) {
             Step::Confirm { replica, .. } => format!("{} is bound", replica.name_any()),
         })
         .collect();
-    assert_eq!(said.join(", "), expect);
+    assert_eq!(steps.join(", "), expect);
 }
 
 #[test]
-fn the_oldest_is_placed_first_and_the_rest_is_told_why_not() {
+fn binds_the_oldest_first_and_reports_the_others() {
     let nodes = [node("a", 2)];
     let replicas = [
         replica("x", 2, None),
@@ -61,23 +61,23 @@ fn the_oldest_is_placed_first_and_the_rest_is_told_why_not() {
 }
 
 #[test]
-fn what_was_told_is_not_told_again() {
+fn reports_an_unchanged_reason_once() {
     let nodes = [node("a", 1)];
     let mut x = replica("x", 1, None);
     let all = [&x];
     let mut fleet = Fleet::new(&nodes, all);
     let Some(Step::Report { status, .. }) = plan(&mut fleet, &all, at(1)).pop() else {
-        panic!("it does not fit");
+        panic!("the replica does not fit");
     };
     x.status = Some(*status);
     check(&nodes, &[x], "");
 }
 
 #[test]
-fn a_lower_priority_leaves_once_and_its_room_is_waited_for() {
+fn preempts_once_and_keeps_the_freed_memory_for_the_preemptor() {
     let nodes = [node("a", 2)];
     let mut low = replica("low", 1, Some("a"));
-    say(&mut low, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
+    set(&mut low, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
     let mut high = replica("high", 2, None);
     high.spec.priority = 5;
     let all = [&low, &high];
@@ -96,24 +96,24 @@ fn a_lower_priority_leaves_once_and_its_room_is_waited_for() {
     };
     assert_eq!(victims.len(), 1);
     assert!(
-        message.starts_with("waits for replicas of a lower priority to leave a: default/low; before: 0/1"),
+        message.starts_with("preempting replicas of lower priority on a: default/low; before: 0/1"),
         "{message}"
     );
     assert_eq!(status.nominated_node_name.as_deref(), Some("a"));
     high.status = Some(status.as_ref().clone());
     low.metadata.deletion_timestamp = Some(Time(at(1000)));
-    // Neither again, nor for another one that would take the room.
+    // No second preemption, and no other replica uses the freed memory.
     let late = replica("late", 3, None);
     check(&nodes, &[low, high.clone(), late.clone()], "late waits");
     check(&nodes, &[high, late], "high->a, late waits");
 }
 
 #[test]
-fn a_binding_whose_condition_was_lost_is_confirmed() {
+fn confirms_a_binding_without_condition() {
     let nodes = [node("a", 8)];
     let mut bound = replica("x", 1, Some("a"));
     check(&nodes, std::slice::from_ref(&bound), "x is bound");
-    say(&mut bound, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
+    set(&mut bound, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
     check(&nodes, &[bound], "");
     let mut mirror = replica("m", 1, Some("a"));
     let annotations = [(MIRROR_ANNOTATION.to_owned(), String::new())];
@@ -122,34 +122,34 @@ fn a_binding_whose_condition_was_lost_is_confirmed() {
 }
 
 #[test]
-fn the_replacement_of_one_that_moves_goes_where_it_was_to_move() {
+fn replacement_of_a_moving_replica_is_bound_to_the_target_node() {
     let nodes = ["a", "b", "c"].map(|name| node(name, 8));
     let mut moving = replica("x", 1, Some("a"));
-    say(&mut moving, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
+    set(&mut moving, condition_type::SCHEDULED, Truth::True, "Assigned", 1);
     let annotations = [(rooflet_api::meta::MOVE_ANNOTATION.to_owned(), "c".to_owned())];
     moving.metadata.annotations = Some(annotations.into());
     check(&nodes, &[moving.clone(), replica("y", 2, None)], "y->c");
-    // Where that cannot be, anywhere but where it was.
+    // If the target does not exist, any node but the current one.
     check(&nodes[..2], &[moving.clone(), replica("y", 2, None)], "y->b");
     check(&nodes[..1], &[moving.clone(), replica("y", 2, None)], "y waits");
-    // Others do not care.
+    // Replicas of other deployments are not affected.
     let mut other = replica("z", 2, None);
     other.metadata.labels = None;
     check(&nodes[..1], &[moving, other], "z->a");
 }
 
 #[test]
-fn a_node_that_refused_a_sibling_is_asked_again_only_later() {
+fn node_that_rejected_a_sibling_is_excluded_for_a_time() {
     let nodes = [node("a", 8)];
     let mut refused = replica("x", 1, Some("a"));
-    say(
+    set(
         &mut refused,
         condition_type::SCHEDULED,
         Truth::True,
         "Assigned",
         1,
     );
-    say(
+    set(
         &mut refused,
         condition_type::ADMITTED,
         Truth::False,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Step, confirmation, plan, requests, waiting};
+use super::{Step, confirmation, plan, requests, unscheduled};
 use crate::fleet::FollowedFleet;
 use crate::intent::{
     Batch, Deletion, Dependency, EmitOn, Intent, Intents, PlannedEvent, PlannedWrite, Regarding, Snapshot,
@@ -71,7 +71,9 @@ fn bind(replica: &ModelReplica, node: String) -> [PlannedWrite; 2] {
     ]
 }
 
-/// The nomination is written before the victims are deleted: no other replica may use the memory that they release.
+/// Returns the nomination of the node and the deletions of the victims.
+///
+/// The nomination is first: it keeps other replicas from the memory that the victims release.
 fn preempt(
     replica: &ModelReplica,
     status: Box<ModelReplicaStatus>,
@@ -86,7 +88,7 @@ fn preempt(
     let deletions = victims.iter().map(|victim| {
         let (of, why) = (Version::of(*victim), Deletion::Preemption);
         let message = format!(
-            "Preempted by {} of priority {}, which has no room elsewhere",
+            "Preempted by {} of priority {}, which fits on no other node",
             ReplicaKey::of(replica),
             replica.spec.priority
         );
@@ -113,14 +115,14 @@ fn event(replica: &ModelReplica, kind: EventType, reason: &str, message: String,
     }
 }
 
-/// Returns the writes of a binder that places replicas by the rule of `rival` only.
+/// Returns the writes of a binder that uses the placement rule of `rival` instead of the scheduler.
 pub fn rival(fleet: &mut FollowedFleet, snapshot: &Snapshot, rival: Rival, now: Timestamp) -> Intents {
     let replicas: Vec<_> = snapshot.replicas.iter().map(Arc::as_ref).collect();
-    let waiting = waiting(&replicas);
-    let requests = requests(&waiting, &replicas, now);
+    let unscheduled = unscheduled(&replicas);
+    let requests = requests(&unscheduled, &replicas, now);
     let placed = fleet.trial(|fleet| rival.place_all(&requests, fleet));
     let mut intents = Intents::default();
-    for (replica, node) in waiting.into_iter().zip(placed) {
+    for (replica, node) in unscheduled.into_iter().zip(placed) {
         let writes = node.map(|node| bind(replica, node));
         intents.writes.extend(writes.into_iter().flatten());
     }

@@ -1,4 +1,4 @@
-//! Whether a template can be served at all, and with which defaults.
+//! Admission of templates: decides whether a template can be served, and resolves its defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,19 +15,20 @@ use rooflet_api::v1alpha1::{
 };
 use rooflet_scheduler::Fleet;
 
-/// Letters and digits that spell no words and are told apart by eye; Kubernetes' own choice for such hashes.
+/// Alphabet of Kubernetes' `SafeEncodeString`: no vowels, so that no words appear, and no
+/// characters that look alike.
 const HASH_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const HASH_CHARS: usize = 9;
-/// Names in one message.
+/// Maximum number of names in one message.
 const MAX_NAMED: usize = 8;
 
-/// What a change of which starts a rollout: the deployment's model and serving.
+/// Part of a deployment whose change starts a rollout: model and serving.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Template {
     pub(super) model: ModelSpec,
     pub(super) serving: ServingSpec,
-    /// Left out where there is none, so that the hash is what it was before there could be one.
+    /// Omitted if unset, so that hashes from versions without this field stay valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) restarted_at: Option<String>,
 }
@@ -35,7 +36,7 @@ pub(super) struct Template {
 impl Template {
     pub(super) fn of(deployment: &ModelDeployment) -> Self {
         let mut serving = deployment.spec.serving.clone();
-        // To write the default out is no change.
+        // An explicit default is no change.
         serving.name.get_or_insert_with(|| deployment.name_any());
         Self {
             model: deployment.spec.model.clone(),
@@ -44,19 +45,20 @@ impl Template {
         }
     }
 
-    /// What an undo writes is the template with its defaults: the same revision, though the text differs.
+    /// Returns whether the revision has this template. `rooflet rollout undo` writes a template
+    /// with all defaults resolved: its hash differs, but the revision is the same.
     pub(super) fn is_of(&self, revision: &ModelRevisionSpec) -> bool {
         self.model == revision.model
             && self.serving == revision.serving
             && self.restarted_at == revision.restarted_at
     }
 
-    /// The same for the same template, whatever else changes.
+    /// Returns the hash of the template.
     pub(super) fn hash(&self) -> String {
         self.hash_after(0)
     }
 
-    /// The same, but another one for every number of names that were found taken.
+    /// Returns the hash after this number of collisions with names of foreign revisions.
     pub(super) fn hash_after(&self, collisions: u32) -> String {
         let mut text = serde_json::to_vec(self).expect("a template has only string keys");
         if collisions > 0 {
@@ -70,16 +72,16 @@ impl Template {
     }
 }
 
-/// Whether a revision was made of the template that the deployment has now.
+/// Returns whether the revision was made from the deployment's current template.
 pub fn is_template_of(deployment: &ModelDeployment, revision: &ModelRevision) -> bool {
     let template = Template::of(deployment);
     revision.labels().get(TEMPLATE_HASH_LABEL) == Some(&template.hash()) || template.is_of(&revision.spec)
 }
 
-/// The verdict on a template.
+/// Result of the admission of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It can be served with a context of so many tokens; `None`: its agent will tell.
+    /// The template can be served with this context length. `None`: the agent determines it.
     Admitted {
         context_tokens: Option<u32>,
     },
@@ -89,60 +91,63 @@ pub(super) enum Admission {
     },
 }
 
-/// What a hub says of a template's model.
+/// Result of a hub query for a template's model.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum HubAnswer {
     Artifact {
-        /// Of the revision, when it was asked for.
+        /// Commit to which the revision resolved.
         commit: Option<String>,
         artifact: Arc<ArtifactSpec>,
     },
-    /// It says nothing, or that it has no such model for us.
+    /// The hub has no such model, denies access or did not answer.
     Unknown {
         reason: &'static str,
         message: String,
-        /// It may answer soon with nothing changed by anybody.
-        is_passing: bool,
+        /// True if a later query may succeed without a change by a user.
+        is_transient: bool,
     },
 }
 
 impl HubAnswer {
-    /// It has not answered yet.
-    pub(crate) fn asking(model: &HubModel) -> Self {
+    /// Result while the query is in progress.
+    pub(crate) fn pending(model: &HubModel) -> Self {
         Self::Unknown {
             reason: ASKING_HUB,
-            message: format!("the hub is asked what {model} is"),
-            is_passing: true,
+            message: format!("waiting for the hub's answer about {model}"),
+            is_transient: true,
         }
     }
 
-    /// It is not asked yet.
+    /// Result while the deployment is paused: no query is sent.
     pub(super) fn paused(model: &HubModel) -> Self {
         Self::Unknown {
             reason: PAUSED,
-            message: format!("spec.paused is true: the hub is asked what {model} is when that is over"),
-            is_passing: true,
+            message: format!("spec.paused is true: the hub is queried for {model} after the pause"),
+            is_transient: true,
         }
     }
 }
 
-/// Judges by what the nodes report of their model directories, or by what the hub says.
+/// Admits or refuses a template, by the models that nodes report or by the answer of the hub.
 pub(super) fn admit(template: &Template, fleet: &Fleet, hub: Option<&HubAnswer>) -> Admission {
     let refuse = |reason, message| Admission::Refused { reason, message };
-    let asked = template.serving.context_tokens;
+    let requested = template.serving.context_tokens;
     let name = match template.model.parse() {
         Ok(ModelSource::Local(name)) => name,
-        // Only the node sees what lies there; its agent judges.
+        // Only the agent can read the directory, so the agent decides.
         Ok(ModelSource::File(_)) => {
             return Admission::Admitted {
-                context_tokens: asked,
+                context_tokens: requested,
             };
         }
         Ok(ModelSource::Hub(model)) => {
             return match hub {
-                Some(HubAnswer::Artifact { artifact, .. }) => admit_artifact(&model, artifact, asked),
+                Some(HubAnswer::Artifact { artifact, .. }) => admit_artifact(&model, artifact, requested),
                 Some(HubAnswer::Unknown { reason, message, .. }) => refuse(reason, message.clone()),
-                None => refuse("ModelNotFound", format!("{model}: nobody asks a hub here")),
+                None => refuse(
+                    "ModelNotFound",
+                    format!("{model}: this controller has no access to a hub"),
+                ),
             };
         }
         Err(err) => return refuse("InvalidSource", err.to_string()),
@@ -161,10 +166,10 @@ pub(super) fn admit(template: &Template, fleet: &Fleet, hub: Option<&HubAnswer>)
             .filter_map(|(node, model)| Some((node.name.as_str(), model.problem.as_deref()?)));
         return refuse("ModelNotServable", by_problem(&name, problems));
     }
-    with_context(&name, asked, offer.contexts())
+    with_context(&name, requested, offer.contexts())
 }
 
-fn admit_artifact(model: &HubModel, artifact: &ArtifactSpec, asked: Option<u32>) -> Admission {
+fn admit_artifact(model: &HubModel, artifact: &ArtifactSpec, requested: Option<u32>) -> Admission {
     if let Some(problem) = &artifact.model.problem {
         return Admission::Refused {
             reason: "ModelNotServable",
@@ -174,24 +179,24 @@ fn admit_artifact(model: &HubModel, artifact: &ArtifactSpec, asked: Option<u32>)
     let longest = Some(artifact.model.max_context_tokens).filter(|tokens| *tokens > 0);
     with_context(
         &model.to_string(),
-        asked,
+        requested,
         longest.map(|longest| (longest, longest)),
     )
 }
 
-/// `contexts`: the shortest and the longest that copies of the model were made for, where known.
-fn with_context(model: &str, asked: Option<u32>, contexts: Option<(u32, u32)>) -> Admission {
-    match (asked, contexts) {
-        (Some(asked), Some((_, longest))) if asked > longest => Admission::Refused {
+/// `contexts` holds the shortest and the longest maximum context of the model's copies, if known.
+fn with_context(model: &str, requested: Option<u32>, contexts: Option<(u32, u32)>) -> Admission {
+    match (requested, contexts) {
+        (Some(requested), Some((_, longest))) if requested > longest => Admission::Refused {
             reason: "ContextTooLong",
             message: format!(
-                "spec.serving.contextTokens: {asked} is more than the {longest} tokens that model `{model}` was made for"
+                "spec.serving.contextTokens: {requested} is more than the maximum of {longest} tokens of model `{model}`"
             ),
         },
-        (Some(asked), _) => Admission::Admitted {
-            context_tokens: Some(asked),
+        (Some(requested), _) => Admission::Admitted {
+            context_tokens: Some(requested),
         },
-        // The smallest, so that every node with the model can take a replica.
+        // With the shortest context, every node with the model can run a replica.
         (None, contexts) => Admission::Admitted {
             context_tokens: Some(contexts.map_or(DEFAULT_CONTEXT_TOKENS, |(shortest, _)| {
                 shortest.min(DEFAULT_CONTEXT_TOKENS)
@@ -210,12 +215,12 @@ fn not_found(name: &str, fleet: &Fleet) -> String {
         .collect();
     let nodes: Vec<_> = fleet.nodes.iter().map(|node| node.name.clone()).collect();
     let known = if known.is_empty() {
-        "there are none".to_owned()
+        "no models found".to_owned()
     } else {
-        format!("there are {}", named(known.into_iter().collect()))
+        format!("models found: {}", named(known.into_iter().collect()))
     };
     format!(
-        "spec.model.source: no node has a directory `{name}` in its --model-dir; on {} {known}",
+        "spec.model.source: no node has a directory `{name}` in its --model-dir; on {}: {known}",
         named(nodes)
     )
 }
@@ -232,7 +237,7 @@ fn by_problem<'a>(name: &str, problems: impl Iterator<Item = (&'a str, &'a str)>
     format!("model `{name}` cannot be served: {}", named(problems))
 }
 
-/// A list for people, of bounded length.
+/// Joins names for a message. Names beyond the maximum are counted.
 pub(super) fn named(mut names: Vec<String>) -> String {
     let more = names.len().saturating_sub(MAX_NAMED);
     names.truncate(MAX_NAMED);

@@ -1,4 +1,4 @@
-//! Whether a replica is in use, for rollouts that wait until it is not.
+//! Idle times of replicas, for rollouts that wait until a replica is idle.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rooflet_api::v1alpha1::{ModelReplica, StrategySpec};
 use rooflet_base::clock::since;
 use rooflet_base::quantity::parse_duration;
 
-/// `spec.strategy.waitForIdle`, in this pass.
+/// Settings of `spec.strategy.waitForIdle` at the time of a pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Idleness {
     idle_for: Duration,
@@ -21,7 +21,7 @@ pub(super) struct Idleness {
 impl Idleness {
     pub(super) fn of(strategy: &StrategySpec, now: Timestamp) -> Option<Self> {
         let spec = strategy.wait_for_idle.as_ref()?;
-        // The schema lets nothing else in; what cannot be read is not waited for.
+        // The schema rejects other texts. An invalid text means no wait.
         let time = |text: &str| parse_duration(text).unwrap_or_default();
         Some(Self {
             idle_for: time(&spec.idle_for),
@@ -30,31 +30,32 @@ impl Idleness {
         })
     }
 
-    /// What waiting since then has left.
+    /// Returns the remaining waiting time, or `None` if the maximum time has passed.
     pub(super) fn left(self, began: Timestamp) -> Option<Duration> {
         let left = self.at_most.saturating_sub(since(self.now, began));
         (!left.is_zero()).then_some(left)
     }
 
-    /// How long it has to be without a request yet; nothing where it may go. `None` while it has some, or nobody tells.
-    fn lacks(self, replica: &ModelReplica) -> Option<Duration> {
+    /// Returns the time that the replica must still be without requests, zero if it is idle long
+    /// enough. Returns `None` if the replica has requests or reports none.
+    fn idle_time_left(self, replica: &ModelReplica) -> Option<Duration> {
         let requests = replica.status.as_ref()?.requests.as_ref()?;
         let idle = since(self.now, requests.idle_since.as_ref()?.0);
         Some(self.idle_for.saturating_sub(idle))
     }
 
     pub(super) fn is_idle(self, replica: &ModelReplica) -> bool {
-        self.lacks(replica) == Some(Duration::ZERO)
+        self.idle_time_left(replica) == Some(Duration::ZERO)
     }
 }
 
-/// Replicas that would be replaced if they were not in use.
+/// Replicas that are replaced once they are idle.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct InUse {
     names: Vec<String>,
     idle_for: Duration,
     at_most: Duration,
-    /// When the first of them may go if no request comes.
+    /// Minimum time until one of them is idle long enough, without new requests.
     soonest: Option<Duration>,
 }
 
@@ -68,7 +69,7 @@ impl InUse {
             at_most: idleness.at_most,
             soonest: replicas
                 .iter()
-                .filter_map(|replica| idleness.lacks(replica))
+                .filter_map(|replica| idleness.idle_time_left(replica))
                 .min(),
         })
     }
@@ -81,7 +82,7 @@ impl InUse {
     pub(super) fn message(&self, began: Timestamp) -> String {
         let until = began.checked_add(self.at_most).unwrap_or(Timestamp::MAX);
         format!(
-            "the next replica goes when it has had no request for {} s, at {until} at the latest: {}",
+            "the next replica is replaced after {} s without requests, at {until} at the latest: {}",
             self.idle_for.as_secs_f64(),
             named(self.names.clone())
         )

@@ -1,4 +1,4 @@
-//! Whether replicas may be replaced now, as far as the calendar says.
+//! Maintenance windows, in which replicas may be replaced.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use rooflet_api::v1alpha1::MaintenanceWindow;
 use rooflet_base::clock::since;
 use rooflet_base::quantity::parse_duration;
 
-/// What `spec.strategy.maintenanceWindows` says of a moment.
+/// State of `spec.strategy.maintenanceWindows` at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Maintenance {
-    /// There are no windows.
+    /// The deployment has no windows.
     Always,
     Open {
-        /// Others may open before.
+        /// End of the open window that closes last.
         until: Timestamp,
     },
     Closed(Closed),
 }
 
-/// No window is open.
+/// State without an open window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Closed {
-    /// `None`: never, because no window can be understood.
+    /// Next opening. `None` if every window is invalid.
     pub(super) opens: Option<Timestamp>,
-    /// What is wrong with a window that is left out.
+    /// Error in the first invalid window, which is ignored.
     pub(super) problem: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Maintenance {
         Self::Closed(Closed { opens, problem })
     }
 
-    /// When it may say something else.
+    /// Returns the time until the state can change.
     pub(super) fn changes_after(&self, now: Timestamp) -> Option<Duration> {
         let at = match self {
             Self::Always => None,
@@ -77,7 +77,7 @@ enum WindowError {
     TimeZone(#[from] UnknownTimeZone),
     #[error("start: `{0}` is not HH:MM")]
     Start(String),
-    #[error("duration: `{0}` is no duration such as 90m")]
+    #[error("duration: `{0}` is not a duration such as 90m")]
     Duration(String),
 }
 
@@ -103,26 +103,26 @@ mod tests {
     use super::*;
 
     fn windows(text: Value) -> Vec<MaintenanceWindow> {
-        serde_json::from_value(text).expect("windows")
+        serde_json::from_value(text).expect("the test passes valid windows")
     }
 
     #[track_caller]
     fn check(windows: &[MaintenanceWindow], now: &str, expect: &str) {
-        let now: Timestamp = now.parse().expect("a time");
-        let told = match Maintenance::at(windows, now) {
+        let now: Timestamp = now.parse().expect("the test passes a valid time");
+        let state = match Maintenance::at(windows, now) {
             Maintenance::Always => "always".to_owned(),
             Maintenance::Open { until } => format!("until {until}"),
             Maintenance::Closed(Closed {
                 opens: Some(opens), ..
             }) => format!("from {opens}"),
-            Maintenance::Closed(Closed { opens: None, problem }) => problem.expect("told"),
+            Maintenance::Closed(Closed { opens: None, problem }) => problem.expect("an invalid window"),
         };
-        assert_eq!(told, expect, "{now}");
+        assert_eq!(state, expect, "{now}");
     }
 
-    /// 2026-11-21 was a Saturday.
+    /// 2026-11-21 is a Saturday.
     #[test]
-    fn a_window_opens_at_its_first_second_and_closes_at_its_end() {
+    fn window_is_open_from_its_start_until_its_end() {
         check(&[], "2026-11-21T12:00:00Z", "always");
         let night = windows(json!([{ "days": ["Sat"], "start": "22:00", "duration": "4h30m" }]));
         check(&night, "2026-11-21T21:59:59Z", "from 2026-11-21T22:00:00Z");
@@ -142,16 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_cannot_be_understood_is_named_and_stays_closed() {
-        let wrong = json!({ "start": "02:00", "duration": "1h", "timeZone": "Mars/Base" });
+    fn invalid_window_is_reported_and_stays_closed() {
+        let invalid = json!({ "start": "02:00", "duration": "1h", "timeZone": "Mars/Base" });
         check(
-            &windows(json!([wrong.clone()])),
+            &windows(json!([invalid.clone()])),
             "2026-11-21T02:30:00Z",
-            "spec.strategy.maintenanceWindows[0].timeZone: `Mars/Base` is no time zone known here: write an IANA name such as Europe/Berlin, or an offset such as +02:00",
+            "spec.strategy.maintenanceWindows[0].timeZone: `Mars/Base` is not a known time zone: use an IANA name such as Europe/Berlin or an offset such as +02:00",
         );
-        let also = json!({ "start": "03:00", "duration": "1h", "timeZone": "+01:00" });
+        let valid = json!({ "start": "03:00", "duration": "1h", "timeZone": "+01:00" });
         check(
-            &windows(json!([wrong, also])),
+            &windows(json!([invalid, valid])),
             "2026-11-21T02:30:00Z",
             "until 2026-11-21T03:00:00Z",
         );
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_window_is_open_as_long_as_it_says_and_opens_when_it_was_told(
+        fn window_opens_at_the_predicted_time_and_stays_open_for_its_duration(
             days in proptest::sample::subsequence(vec!["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], 0..7),
             hour in 0u32..24, minutes in 1i64..(7 * 24 * 60), second in 1_760_000_000i64..1_800_000_000,
             zone in proptest::sample::select(vec!["UTC", "Europe/Berlin", "America/New_York", "+05:45"]),
@@ -169,20 +169,20 @@ mod tests {
             }]));
             let at = |second: i64| Maintenance::at(&windows, Timestamp::from_second(second).expect("in range"));
             let opens = match at(second) {
-                Maintenance::Closed(Closed { opens, .. }) => opens.expect("a window of every week"),
+                Maintenance::Closed(Closed { opens, .. }) => opens.expect("the window opens every week"),
                 Maintenance::Open { until } => {
                     prop_assert!(until.as_second() > second && until.as_second() - second <= minutes * 60);
                     let early = matches!(at(until.as_second() - 1), Maintenance::Closed(_));
-                    prop_assert!(!early, "it closed early");
+                    prop_assert!(!early, "the window closed early");
                     return Ok(());
                 }
-                Maintenance::Always => unreachable!("there is a window"),
+                Maintenance::Always => unreachable!("the test passes a window"),
             };
             prop_assert!(opens.as_second() > second && opens.as_second() - second <= 8 * 24 * 3600);
             let closed = matches!(at(opens.as_second() - 1), Maintenance::Closed(_));
-            prop_assert!(closed, "open before it was told");
+            prop_assert!(closed, "the window opened before the predicted time");
             let Maintenance::Open { until } = at(opens.as_second()) else {
-                return Err(TestCaseError::fail("closed when it should open"));
+                return Err(TestCaseError::fail("the window is closed at the predicted time"));
             };
             prop_assert_eq!(until.as_second() - opens.as_second(), minutes * 60);
         }

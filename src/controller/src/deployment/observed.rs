@@ -7,17 +7,18 @@ use super::throughput::Chips;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica, ModelRevision, RolloutStatus};
 use rooflet_scheduler::Fleet;
 
-/// Input of a plan. `revisions` and `replicas` are those that the deployment controls.
+/// Input of a plan. The deployment controls all of `revisions` and `replicas`.
 pub(crate) struct Observed<'a, 'f> {
     pub deployment: &'a ModelDeployment,
     pub revisions: Vec<&'a ModelRevision>,
     pub replicas: Vec<&'a ModelReplica>,
-    /// Revisions in the same namespace that belong to no deployment. Their names are taken.
+    /// Revisions in the same namespace that the deployment neither controls nor adopts. Their names
+    /// are in use.
     pub foreign: Vec<&'a ModelRevision>,
-    /// An older deployment in its namespace that is served under the same name.
+    /// Older deployment in the same namespace with the same served name.
     pub namesake: Option<&'a str>,
     pub fleet: &'f Fleet,
-    /// What the hub says of a template that has no revision yet; `None` where it was not asked.
+    /// Answer of the hub for a template without a revision. `None` if no query is needed.
     pub hub: Option<HubAnswer>,
     pub now: Timestamp,
 }

@@ -1,5 +1,7 @@
-//! Whose revisions and replicas are, and which of nobody's a deployment takes over, as Kubernetes' ControllerRefManager
-//! does: those that carry its label and that no controller has. `kubectl delete --cascade=orphan` leaves such.
+//! Ownership and adoption of revisions and replicas.
+//!
+//! Like Kubernetes' ControllerRefManager, a deployment adopts objects with its label that have no
+//! controller. `kubectl delete --cascade=orphan` creates such orphans.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +13,13 @@ use crate::world::controller;
 use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, controller_reference};
 use rooflet_api::v1alpha1::ModelDeployment;
 
-/// A namespace and the name of a deployment in it.
-type Place<'a> = (Option<&'a str>, &'a str);
+/// Namespace and name of a deployment.
+type DeploymentKey<'a> = (Option<&'a str>, &'a str);
 
-/// Objects of one kind by whose they are.
+/// Objects of one kind by owner.
 pub(super) struct Owned<'a, K> {
     by_controller: HashMap<&'a str, Vec<&'a K>>,
-    orphans: HashMap<Place<'a>, Vec<&'a K>>,
+    orphans: HashMap<DeploymentKey<'a>, Vec<&'a K>>,
     foreign: HashMap<Option<&'a str>, Vec<&'a K>>,
 }
 
@@ -34,15 +36,15 @@ impl<'a, K: Resource<DynamicType = ()>> Owned<'a, K> {
             let label = object.labels().get(DEPLOYMENT_LABEL).map(String::as_str);
             let controller = controller(meta);
             if let Some(controller) = controller {
-                let of_it = owned.by_controller.entry(&controller.uid).or_default();
-                of_it.push(object.as_ref());
+                let controlled = owned.by_controller.entry(&controller.uid).or_default();
+                controlled.push(object.as_ref());
             }
-            let is_free =
+            let is_adoptable =
                 meta.deletion_timestamp.is_none() && !object.annotations().contains_key(MIRROR_ANNOTATION);
             match (label, controller) {
                 (Some(label), Some(controller))
                     if controller.kind == ModelDeployment::kind(&()) && controller.name == label => {}
-                (Some(label), None) if is_free => {
+                (Some(label), None) if is_adoptable => {
                     owned.orphans.entry((namespace, label)).or_default().push(object);
                 }
                 (Some(_) | None, _) => owned.foreign.entry(namespace).or_default().push(object),
@@ -51,33 +53,35 @@ impl<'a, K: Resource<DynamicType = ()>> Owned<'a, K> {
         owned
     }
 
-    /// What the deployment controls.
+    /// Returns the objects that the deployment controls.
     pub(super) fn of(&self, deployment: &ModelDeployment) -> Vec<&'a K> {
         let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
         self.by_controller.get(uid).cloned().unwrap_or_default()
     }
 
-    /// What the deployment should control and nobody does.
+    /// Returns the objects that the deployment can adopt.
     pub(super) fn orphans_of(&self, deployment: &'a ModelDeployment) -> Vec<&'a K> {
         let meta = &deployment.metadata;
         if meta.deletion_timestamp.is_some() {
             return Vec::new();
         }
-        let place = (
+        let key = (
             meta.namespace.as_deref(),
             meta.name.as_deref().unwrap_or_default(),
         );
-        self.orphans.get(&place).cloned().unwrap_or_default()
+        self.orphans.get(&key).cloned().unwrap_or_default()
     }
 
-    /// Objects in the deployment's namespace that belong to no deployment and cannot be adopted.
-    pub(super) fn foreign_beside(&self, deployment: &'a ModelDeployment) -> Vec<&'a K> {
+    /// Returns the objects in the deployment's namespace that no deployment of their label controls
+    /// and that cannot be adopted.
+    pub(super) fn foreign_in_namespace_of(&self, deployment: &'a ModelDeployment) -> Vec<&'a K> {
         let namespace = deployment.metadata.namespace.as_deref();
         self.foreign.get(&namespace).cloned().unwrap_or_default()
     }
 }
 
-/// The merge patch that makes the deployment control the orphan, refused if anybody else has written it meanwhile.
+/// Returns the merge patch that makes the deployment the controller of the orphan. The server
+/// rejects the patch if the orphan has changed.
 pub(super) fn adoption<K: Resource>(deployment: &ModelDeployment, orphan: &K) -> Value {
     let owners = orphan.owner_references().iter().cloned();
     let owners: Vec<_> = owners.chain(controller_reference(deployment)).collect();
@@ -106,9 +110,9 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_takes_over_what_bears_its_label_and_nobody_controls() {
+    fn deployment_adopts_labelled_objects_without_a_controller() {
         let guide = deployment("guide", "uid-2");
-        let before = deployment("guide", "uid-1");
+        let predecessor = deployment("guide", "uid-1");
         let mut elsewhere = deployment("guide", "uid-3");
         elsewhere.metadata.namespace = Some("other".to_owned());
         let mut ending = revision("ending", Some("guide"), None);
@@ -122,7 +126,7 @@ mod tests {
         let objects = [
             revision("own", Some("guide"), Some(&guide)),
             revision("orphan", Some("guide"), None),
-            revision("of-its-forerunner", Some("guide"), Some(&before)),
+            revision("of-its-predecessor", Some("guide"), Some(&predecessor)),
             revision("of-another", Some("guide"), Some(&deployment("canary", "uid-4"))),
             revision("by-hand", None, None),
             ending,
@@ -135,17 +139,18 @@ mod tests {
         assert_eq!(names(owned.of(&guide)), ["own"]);
         assert_eq!(names(owned.orphans_of(&guide)), ["orphan"]);
         assert_eq!(
-            names(owned.foreign_beside(&guide)),
+            names(owned.foreign_in_namespace_of(&guide)),
             ["of-another", "by-hand", "ending", "mirror"]
         );
-        assert!(owned.orphans_of(&elsewhere).is_empty() && owned.foreign_beside(&elsewhere).is_empty());
+        assert!(owned.orphans_of(&elsewhere).is_empty());
+        assert!(owned.foreign_in_namespace_of(&elsewhere).is_empty());
         let mut deleted = guide.clone();
         deleted.metadata.deletion_timestamp = objects[5].metadata.deletion_timestamp.clone();
         assert!(owned.orphans_of(&deleted).is_empty());
     }
 
     #[test]
-    fn an_adoption_leaves_other_owners_and_asks_for_the_version_that_was_seen() {
+    fn adoption_keeps_other_owners_and_requires_the_observed_version() {
         let mut other = controller_reference(&deployment("list", "uid-9")).unwrap();
         other.controller = None;
         let mut orphan = revision("orphan", Some("guide"), None);
@@ -154,10 +159,10 @@ mod tests {
         let metadata = &patch["metadata"];
         assert_eq!(metadata["resourceVersion"], "7");
         let owners = metadata["ownerReferences"].as_array().unwrap();
-        let told: Vec<_> = owners
+        let owners: Vec<_> = owners
             .iter()
             .map(|owner| (owner["uid"].as_str().unwrap(), owner["controller"] == true))
             .collect();
-        assert_eq!(told, [("uid-9", false), ("uid-2", true)]);
+        assert_eq!(owners, [("uid-9", false), ("uid-2", true)]);
     }
 }

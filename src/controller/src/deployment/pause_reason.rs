@@ -11,7 +11,7 @@ use super::reasons::{
 use super::throughput::{AtFloor, Floor};
 use rooflet_api::conditions::Truth;
 
-/// Reason why a rollout replaces no replica in this pass. A pause is not a lack of progress.
+/// Reason why a rollout replaces no replica in this pass. The progress deadline excludes pauses.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum PauseReason {
     Paused,
@@ -27,7 +27,7 @@ pub(super) enum PauseReason {
         missing: String,
         until: Timestamp,
     },
-    /// The analysis had too few requests when its time was over.
+    /// The analysis still had too few requests at its deadline.
     Inconclusive {
         step: usize,
         steps: usize,
@@ -35,11 +35,11 @@ pub(super) enum PauseReason {
     },
     /// No maintenance window is open.
     OutsideMaintenanceWindow(Closed),
-    /// The next replicas to replace are in use, since this time.
+    /// The next replicas to replace are in use. The wait began at this time.
     WaitingForIdle(InUse, Timestamp),
     /// The nodes of the next replicas download the new model.
     Preparing(String),
-    /// The rollout would fall below the throughput floor.
+    /// A replacement would reduce the throughput below the floor.
     ThroughputFloor(String),
     /// The replicas of the new revision are much slower than predicted.
     SlowerThanPredicted(String),
@@ -48,15 +48,14 @@ pub(super) enum PauseReason {
 impl PauseReason {
     pub(super) fn at_floor(at: AtFloor, floor: Floor) -> Self {
         Self::ThroughputFloor(format!(
-            "no replica can be replaced: {:.1} tokens/s are predicted now, without the next one {:.1}, and spec.strategy.rollingUpdate.minThroughput holds {:.1}; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on",
+            "no replica can be replaced: {:.1} tokens/s are predicted now and {:.1} without the next replica, but spec.strategy.rollingUpdate.minThroughput requires {:.1}; to continue, permit a surge on a node with room for one more replica, or lower the floor",
             at.now,
             at.would_leave,
             floor.tokens_per_second()
         ))
     }
 
-    /// Whether `reason` of the condition Progressing names a pause. Time spent in a pause does not count as time without
-    /// progress.
+    /// Returns whether `reason` of the condition Progressing is a pause.
     pub(super) fn is_reason(reason: &str) -> bool {
         [
             PAUSED,
@@ -100,7 +99,7 @@ impl PauseReason {
 
     pub(super) fn message(&self, deployment: &str) -> String {
         match self {
-            Self::Paused => "spec.paused: changes of the template are not rolled out".to_owned(),
+            Self::Paused => "spec.paused is true: changes of the template are not rolled out".to_owned(),
             Self::CanaryPaused {
                 step,
                 steps,
@@ -124,7 +123,7 @@ impl PauseReason {
                 step + 1
             ),
             Self::Inconclusive { step, steps, missing } => format!(
-                "step {} of {steps} of the canary: too few requests to tell, {missing}; waits for more or for `rooflet rollout promote mdep/{deployment}`",
+                "step {} of {steps} of the canary: too few requests for a result, {missing}; waits for more or for `rooflet rollout promote mdep/{deployment}`",
                 step + 1
             ),
             Self::OutsideMaintenanceWindow(Closed { opens, problem }) => {
@@ -132,20 +131,20 @@ impl PauseReason {
                     Some(opens) => {
                         format!("no replica is replaced before {opens}, when a maintenance window opens")
                     }
-                    None => {
-                        "no replica is replaced, because no maintenance window can be understood".to_owned()
-                    }
+                    None => "no replica is replaced, because every maintenance window is invalid".to_owned(),
                 };
-                let told = problem
+                let problem = problem
                     .iter()
                     .map(|problem| format!("; {problem}"))
                     .collect::<String>();
-                format!("{when}{told}; `rooflet rollout promote --full mdep/{deployment}` goes on now")
+                format!(
+                    "{when}{problem}; to continue now, run `rooflet rollout promote --full mdep/{deployment}`"
+                )
             }
             Self::WaitingForIdle(in_use, began) => in_use.message(*began),
             Self::ThroughputFloor(message) | Self::Preparing(message) => message.clone(),
             Self::SlowerThanPredicted(why) => format!(
-                "no more replicas are replaced: {why}; `rooflet rollout undo mdep/{deployment}` goes back, `rooflet rollout promote --full mdep/{deployment}` goes on"
+                "no more replicas are replaced: {why}; run `rooflet rollout undo mdep/{deployment}` to return to the previous revision, or `rooflet rollout promote --full mdep/{deployment}` to continue"
             ),
         }
     }

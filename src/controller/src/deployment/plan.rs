@@ -1,4 +1,4 @@
-//! What has to be done for one deployment, as a value.
+//! Plan of one pass for one deployment.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::selection::Selection;
 use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelReplica, ModelRevision};
 use rooflet_client::EventType;
 
-/// What one pass does for one deployment. Empty, but for a status equal to the present one, when all is as it should.
+/// Writes of one pass for one deployment. In a steady state, only the unchanged status is set.
 #[derive(Debug, PartialEq)]
 pub(crate) struct DeploymentPlan<'a> {
     pub(super) revision: RevisionStep,
@@ -21,16 +21,17 @@ pub(crate) struct DeploymentPlan<'a> {
     pub(super) prune: Vec<&'a ModelRevision>,
     pub(super) delete: Vec<(&'a ModelReplica, DeleteReason)>,
     pub(super) create: Vec<ModelReplica>,
-    /// Replicas that follow what may change without a restart, each with its merge patch.
+    /// Replicas whose spec or annotations change without a restart, with the merge patches.
     pub(super) amend: Vec<(&'a ModelReplica, Value)>,
     pub(super) status: ModelDeploymentStatus,
     pub(super) events: Vec<(EventType, String, String)>,
-    /// When the plan may change although nothing else does.
+    /// Time after which the plan may change although no object changes.
     pub(super) requeue_after: Option<Duration>,
 }
 
 impl<'a> DeploymentPlan<'a> {
-    /// `None` for a deployment that is being deleted: garbage collection does the rest.
+    /// Returns `None` for a deployment that is being deleted. Garbage collection deletes its
+    /// objects.
     pub(crate) fn new(observed: &Observed<'a, '_>) -> Option<Self> {
         if observed.deployment.metadata.deletion_timestamp.is_some() {
             return None;

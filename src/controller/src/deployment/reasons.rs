@@ -4,14 +4,14 @@ use rooflet_api::conditions::{ADMISSION_OVERRIDDEN, OVERCOMMITTED};
 
 /// The hub has not answered yet.
 pub(super) const ASKING_HUB: &str = "AskingHub";
-/// The controller makes no revision while `spec.paused` is true.
+/// The controller creates no revision while `spec.paused` is true.
 pub(super) const PAUSED: &str = "Paused";
 /// The scheduler has not processed the replica yet.
 pub(super) const NOT_YET_SCHEDULED: &str = "WaitingForScheduler";
-/// Reason of a replica's condition Ready while its node's agent does not report.
+/// Reason of a replica's condition Ready while the agent of its node does not report.
 pub(crate) const NODE_NOT_READY: &str = "NodeNotReady";
 
-/// Reason of Progressing for a complete rollout. The next pass recognises a complete rollout by this reason.
+/// Reason of Progressing for a complete rollout. The next pass detects a complete rollout by it.
 pub(super) const ROLLOUT_COMPLETE: &str = "RolloutComplete";
 pub(super) const NO_REPLICAS: &str = "NoReplicas";
 pub(super) const ROLLED_BACK: &str = "RolledBack";
@@ -26,5 +26,5 @@ pub(super) const PREPARING: &str = "Preparing";
 pub(super) const THROUGHPUT_FLOOR: &str = "ThroughputFloor";
 pub(super) const SLOWER_THAN_PREDICTED: &str = "SlowerThanPredicted";
 
-/// Reasons of a replica that is admitted although the prediction advises against it.
-pub(super) const DESPITE_THE_NUMBERS: [&str; 2] = [ADMISSION_OVERRIDDEN, OVERCOMMITTED];
+/// Reasons of replicas that are admitted although the prediction does not permit it.
+pub(super) const ADMITTED_DESPITE_PREDICTION: [&str; 2] = [ADMISSION_OVERRIDDEN, OVERCOMMITTED];

@@ -1,4 +1,4 @@
-//! Observes the deployments and executes the plans' writes.
+//! Observation of deployments and execution of the planned writes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::runtime::{PassStatus, Reconciler};
 use crate::world::World;
 use rooflet_api::v1alpha1::HubModel;
 
-/// Makes every ModelDeployment's revisions, replicas and status match its spec.
+/// Reconciler of the revisions, replicas and status of ModelDeployments.
 pub(crate) struct DeploymentReconciler {
     world: World,
 }
@@ -27,8 +27,8 @@ impl DeploymentReconciler {
             return HubAnswer::paused(model);
         }
         let is_refused = |answer: &HubAnswer| observed.is_refused_with(answer);
-        let (answer, again) = self.world.hub.ask(model, is_refused);
-        pass.requeue(again);
+        let (answer, requeue_after) = self.world.hub.resolve(model, is_refused);
+        pass.requeue(requeue_after);
         answer
     }
 }
@@ -57,9 +57,9 @@ impl Reconciler for DeploymentReconciler {
         let last = intents.writes.iter().rposition(|write| write.intent.disrupts());
         let others = intents.writes.split_off(last.map_or(0, |last| last + 1));
         let mut executor = Executor::new(world, &snapshot);
-        pass.note_failures(executor.run(intents.writes).await);
+        pass.record_failures(executor.run(intents.writes).await);
         drop(disruptions);
-        pass.note_failures(executor.run(others).await);
+        pass.record_failures(executor.run(others).await);
         pass
     }
 }

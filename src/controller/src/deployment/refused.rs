@@ -1,4 +1,4 @@
-//! A template that no node can serve: since when, and how long that is waited for.
+//! Templates that no node can serve, and the deadline for their rollback.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -10,7 +10,7 @@ use rooflet_api::v1alpha1::RefusedTemplate;
 use rooflet_base::clock::since;
 
 impl Observed<'_, '_> {
-    /// The template while it is refused. One that is paused is not even tried.
+    /// Returns the refused template and the time of its refusal. A paused deployment has none.
     pub(super) fn refused(
         &self,
         template: &Template,
@@ -31,8 +31,12 @@ impl Observed<'_, '_> {
         }))
     }
 
-    /// Why a refused template is not waited for any longer, where failures are rolled back.
-    pub(super) fn given_up(&self, refused: &RefusedTemplate, admission: &Admission) -> Option<String> {
+    /// Returns the reason for a rollback if a refused template exceeds the progress deadline.
+    pub(super) fn refused_past_deadline(
+        &self,
+        refused: &RefusedTemplate,
+        admission: &Admission,
+    ) -> Option<String> {
         let spec = &self.deployment.spec;
         let deadline = progress_deadline(spec);
         match admission {

@@ -1,4 +1,4 @@
-//! Which of a deployment's replicas go in this pass, which come, and which follow what may change without a restart.
+//! Replicas of a deployment that one pass deletes, creates and patches.
 
 use serde_json::{Map, Value, json};
 
@@ -7,8 +7,8 @@ use super::bounds::Bounds;
 use super::idle::InUse;
 use super::observed::Observed;
 use super::pause_reason::PauseReason;
-use super::preparation::{Preparation, asked};
-use super::replica::{is_ending, is_leaving, is_of, refusal, refused_recently};
+use super::preparation::{Preparation, requested_model};
+use super::replica::{is_leaving, is_of, is_terminating, refusal, refused_recently};
 use super::revision::Current;
 use super::rollout::{DeleteReason, RolloutLimits, scale};
 use super::selection::Selection;
@@ -16,47 +16,48 @@ use rooflet_api::meta::{ADMISSION_ANNOTATION, PREPARE_ANNOTATION};
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaSpec};
 use rooflet_client::merge_diff;
 
-/// Replicas that are not ending.
+/// Replicas that are not being deleted.
 pub(super) struct Present<'a> {
     pub(super) active: Vec<&'a ModelReplica>,
-    /// Those that their node refused.
+    /// Replicas that the agent of their node refused.
     pub(super) refused: Vec<&'a ModelReplica>,
 }
 
 impl<'a> Present<'a> {
     pub(super) fn of(observed: &Observed<'a, '_>) -> Self {
-        let here = |replica: &&&ModelReplica| !is_ending(replica);
+        let is_present = |replica: &&&ModelReplica| !is_terminating(replica);
         let (refused, active) = observed
             .replicas
             .iter()
-            .filter(here)
+            .filter(is_present)
             .copied()
             .partition(|replica| refusal(replica).is_some());
         Self { active, refused }
     }
 }
 
-/// See the module.
+/// Replicas that the pass deletes, creates and patches, and the remaining ones.
 pub(super) struct Replacement<'a> {
     pub(super) delete: Vec<(&'a ModelReplica, DeleteReason)>,
     pub(super) create: Vec<ModelReplica>,
-    /// Each with its merge patch.
+    /// Replicas to patch, with the merge patches.
     pub(super) amend: Vec<(&'a ModelReplica, Value)>,
-    /// Of `create`, those of the current revision.
+    /// Number of created replicas of the current revision.
     pub(super) created: usize,
-    /// The others of `create`, which are of the stable one.
+    /// Number of created replicas of the stable revision.
     pub(super) created_stable: usize,
-    /// What stays and is as it should be.
+    /// Remaining replicas that match the current revision and placement.
     pub(super) updated: Vec<&'a ModelReplica>,
-    /// What stays and is not.
+    /// Remaining replicas that do not match.
     pub(super) old: Vec<&'a ModelReplica>,
-    /// What stays although its node refused it.
+    /// Remaining replicas that the agent of their node refused.
     pub(super) refused: Vec<&'a ModelReplica>,
-    /// How many are there beyond the wanted number until their replacements have come.
+    /// Number of replicas beyond the desired count that leave their nodes when their replacements
+    /// are Ready.
     pub(super) leaving: usize,
-    /// Nothing more can be replaced before these are in use no more.
+    /// Replicas that must become idle before the next replacement.
     pub(super) in_use: Option<InUse>,
-    /// Why else nothing more can be replaced.
+    /// Other reason why no further replica is replaced.
     pub(super) stopped_by: Option<PauseReason>,
 }
 
@@ -78,7 +79,7 @@ impl<'a> Replacement<'a> {
         let ending_old = observed
             .replicas
             .iter()
-            .filter(|replica| is_ending(replica) && !is_updated(replica))
+            .filter(|replica| is_terminating(replica) && !is_updated(replica))
             .count();
         let remaining = without_leaving(active, Bounds::of(&deployment.spec).surge());
         let leaving = active.len() - remaining.len();
@@ -101,7 +102,7 @@ impl<'a> Replacement<'a> {
         let created = scaling.create + scaling.create_stable;
         delete.extend(
             observed
-                .settled_refusals(refused, active, created)
+                .expired_refusals(refused, active, created)
                 .into_iter()
                 .map(|replica| (replica, DeleteReason::Refused)),
         );
@@ -113,18 +114,22 @@ impl<'a> Replacement<'a> {
             .chain(copies(stable, scaling.create_stable))
             .collect();
 
-        let stays = |replica: &&&ModelReplica| !delete.iter().any(|(gone, _)| std::ptr::eq(*gone, **replica));
+        let stays = |replica: &&&ModelReplica| {
+            !delete
+                .iter()
+                .any(|(deleted, _)| std::ptr::eq(*deleted, **replica))
+        };
         let (updated, old): (Vec<_>, Vec<_>) = active
             .iter()
             .filter(stays)
             .copied()
             .partition(|replica| is_updated(replica));
-        let next = |replica: &ModelReplica| preparation?.wanted_by(replica, &scaling.unprepared);
+        let next = |replica: &ModelReplica| preparation?.model_for(replica, &scaling.unprepared);
         let amend = observed.amendments(updated.iter().chain(&old).copied(), &next);
         let refused: Vec<_> = refused.iter().filter(stays).copied().collect();
         let preparing = || {
-            let waits = preparation.filter(|_| scaling.awaits_preparation)?;
-            Some(PauseReason::Preparing(waits.message(&scaling.unprepared)))
+            let preparation = preparation.filter(|_| scaling.awaits_preparation)?;
+            Some(PauseReason::Preparing(preparation.message(&scaling.unprepared)))
         };
         let stopped_by = preparing().or_else(|| Some(PauseReason::at_floor(scaling.at_floor?, *floor)));
         Self {
@@ -142,7 +147,7 @@ impl<'a> Replacement<'a> {
         }
     }
 
-    /// All that stay and were not refused.
+    /// Returns the remaining replicas that were not refused.
     pub(super) fn staying(&self) -> Vec<&'a ModelReplica> {
         [self.updated.as_slice(), &self.old].concat()
     }
@@ -151,15 +156,15 @@ impl<'a> Replacement<'a> {
         self.delete.iter().any(|(_, why)| *why == DeleteReason::Outdated)
     }
 
-    /// Nothing is left of another revision.
+    /// Returns whether no replica of another revision remains.
     pub(super) fn is_all_new(&self) -> bool {
         self.old.is_empty() && self.created_stable == 0
     }
 }
 
 impl<'a> Observed<'a, '_> {
-    /// Whether the placement was changed so that the replica may not stay where it is. A node whose labels were
-    /// changed keeps its replicas, as in Kubernetes.
+    /// Returns whether the placement was changed and excludes the replica's node. A node whose
+    /// labels were changed keeps its replicas, as in Kubernetes.
     pub(super) fn is_misplaced(&self, replica: &ModelReplica) -> bool {
         let placement = &self.deployment.spec.placement;
         let node = replica.spec.node_name.as_deref();
@@ -169,9 +174,11 @@ impl<'a> Observed<'a, '_> {
                 .is_some_and(|node| !node.is_selected(placement))
     }
 
-    /// Objectives, placement, priority and the override of admission are no part of the template: replicas that run
-    /// follow them. One that may not stay where it is keeps its placement, by which it is known.
-    /// `next` is what a replica's agent is to download for the one that follows.
+    /// Returns the patches for changes without a restart. Objectives, placement, priority and the
+    /// admission override are not part of the template, so running replicas follow them.
+    ///
+    /// A misplaced replica keeps its placement, because [`Self::is_misplaced`] depends on it.
+    /// `next` returns the model that the replica's agent must download for the replacement.
     fn amendments<'n>(
         &self,
         replicas: impl Iterator<Item = &'a ModelReplica>,
@@ -182,25 +189,25 @@ impl<'a> Observed<'a, '_> {
             |spec: &ModelReplicaSpec| serde_json::to_value(spec).expect("a spec has only string keys");
         replicas
             .filter_map(|replica| {
-                let mut wanted = ModelReplicaSpec {
+                let mut desired = ModelReplicaSpec {
                     objectives: deployment.spec.objectives.clone(),
                     priority: deployment.spec.priority,
                     ..replica.spec.clone()
                 };
                 if !self.is_misplaced(replica) {
-                    wanted.placement = deployment.spec.placement.clone();
+                    desired.placement = deployment.spec.placement.clone();
                 }
                 let mut patch = Map::new();
-                if let Some(change) = merge_diff(&value(&replica.spec), &value(&wanted)) {
+                if let Some(change) = merge_diff(&value(&replica.spec), &value(&desired)) {
                     patch.insert("spec".to_owned(), change);
                 }
-                // In a merge patch null removes.
+                // In a merge patch, null removes the field.
                 let mut annotations = Map::new();
                 let annotation = admission_annotation(deployment);
                 if admission_annotation(replica) != annotation {
                     annotations.insert(ADMISSION_ANNOTATION.to_owned(), json!(annotation));
                 }
-                if asked(replica) != next(replica) {
+                if requested_model(replica) != next(replica) {
                     annotations.insert(PREPARE_ANNOTATION.to_owned(), json!(next(replica)));
                 }
                 if !annotations.is_empty() {
@@ -211,8 +218,9 @@ impl<'a> Observed<'a, '_> {
             .collect()
     }
 
-    /// Refused replicas that have served their purpose, to keep the scheduler off their node for a while.
-    fn settled_refusals(
+    /// Returns the refused replicas to delete. A refused replica keeps the scheduler from its node
+    /// until all others are placed or the refusal expires.
+    fn expired_refusals(
         &self,
         refused: &[&'a ModelReplica],
         active: &[&'a ModelReplica],
@@ -227,17 +235,17 @@ impl<'a> Observed<'a, '_> {
     }
 }
 
-/// Without those that leave their nodes after their replacements have come, as many as a surge has room for. They are
-/// nobody's to count on, and the node lifecycle deletes them.
+/// Returns the replicas without those that leave their nodes after a replacement is Ready, up to
+/// `surge` of them. The node lifecycle deletes the leaving replicas.
 fn without_leaving<'a>(active: &[&'a ModelReplica], surge: usize) -> Vec<&'a ModelReplica> {
-    let mut room = surge;
+    let mut left = surge;
     active
         .iter()
         .copied()
         .filter(|replica| {
-            let is_left_out = room > 0 && is_leaving(replica);
-            room -= usize::from(is_left_out);
-            !is_left_out
+            let is_excluded = left > 0 && is_leaving(replica);
+            left -= usize::from(is_excluded);
+            !is_excluded
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! What a replica's status means to its deployment.
+//! State of a replica, as derived from its status.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use rooflet_api::meta::REVISION_LABEL;
 use rooflet_api::v1alpha1::{ModelReplica, ReplicaPhase};
 use rooflet_base::clock::since;
 
-/// A node that refused a replica is asked again after this time.
-pub(super) const REFUSAL_STANDS: Duration = Duration::from_secs(60);
-/// Why an agent does not start a replica that another node, or the same one later, may take.
+/// Time for which a refused replica excludes its node.
+pub(super) const REFUSAL_PERIOD: Duration = Duration::from_secs(60);
+/// Reasons of the condition Admitted with which another node, or the same node later, may admit the
+/// replica.
 const ADMISSION_REFUSALS: [&str; 10] = [
     NODE_MEMORY_PRESSURE,
     "ExceedsNodeMemory",
@@ -28,7 +29,7 @@ const ADMISSION_REFUSALS: [&str; 10] = [
     "MemoryStaysWired",
 ];
 
-/// What a person should look at, although it is tried again.
+/// Reasons that require the attention of a user, although the agent retries.
 const FAULTS: [&str; 4] = [GOLDEN_PROMPT_FAILED, "DigestMismatch", "DiskFull", "WriteFailed"];
 
 pub(super) fn condition<'a>(replica: &'a ModelReplica, kind: &str) -> Option<&'a Condition> {
@@ -43,7 +44,7 @@ pub(super) fn is_ready(replica: &ModelReplica) -> bool {
         .is_some_and(|status| is_true(&status.conditions, condition_type::READY))
 }
 
-pub(super) fn is_ending(replica: &ModelReplica) -> bool {
+pub(super) fn is_terminating(replica: &ModelReplica) -> bool {
     replica.metadata.deletion_timestamp.is_some()
 }
 
@@ -51,59 +52,60 @@ pub(super) fn is_of(replica: &ModelReplica, revision: &str) -> bool {
     replica.labels().get(REVISION_LABEL).map(String::as_str) == Some(revision)
 }
 
-/// Since when it is to leave its node after its replacement has come; the node lifecycle says so.
+/// Returns the time since which the replica has to leave its node after a replacement is Ready,
+/// according to the condition DisruptionTarget of the node lifecycle.
 pub(crate) fn leaving_since(replica: &ModelReplica) -> Option<Timestamp> {
     condition(replica, condition_type::DISRUPTION_TARGET)
         .filter(|leaving| leaving.status == "True")
         .map(|leaving| leaving.last_transition_time.0)
 }
 
-/// It is to leave its node after its replacement has come.
+/// Returns whether the replica has to leave its node after a replacement is Ready.
 pub(crate) fn is_leaving(replica: &ModelReplica) -> bool {
     leaving_since(replica).is_some()
 }
 
-/// The scheduler has looked and found no node for it.
-pub(crate) fn is_unplaceable(replica: &ModelReplica) -> bool {
+/// Returns whether the scheduler found no node for the replica.
+pub(crate) fn is_unschedulable(replica: &ModelReplica) -> bool {
     replica.spec.node_name.is_none()
         && condition(replica, condition_type::SCHEDULED).is_some_and(|scheduled| scheduled.status == "False")
 }
 
-/// Its agent's word that the node has no room for it.
+/// Returns the condition with which the replica's agent refused the admission.
 pub(crate) fn refusal(replica: &ModelReplica) -> Option<&Condition> {
     condition(replica, condition_type::ADMITTED)
         .filter(|admitted| admitted.status == "False")
         .filter(|admitted| ADMISSION_REFUSALS.contains(&admitted.reason.as_str()))
 }
 
-/// [`refusal`], while the node need not be asked again.
+/// Returns the [`refusal`] if it has not expired.
 pub(crate) fn refused_recently(replica: &ModelReplica, now: Timestamp) -> Option<&Condition> {
-    refusal(replica).filter(|refusal| since(now, refusal.last_transition_time.0) < REFUSAL_STANDS)
+    refusal(replica).filter(|refusal| since(now, refusal.last_transition_time.0) < REFUSAL_PERIOD)
 }
 
-/// Why a replica does not answer requests.
+/// Reason why a replica is not Ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct Problem {
     pub(super) reason: String,
     pub(super) message: String,
-    /// Not a step on the way but something that went wrong.
+    /// True for an error, false for a step of a normal start.
     pub(super) is_fault: bool,
 }
 
-/// `None` for a replica that is ready.
-pub(super) fn trouble(replica: &ModelReplica) -> Option<Trouble> {
+/// Returns the reason why the replica is not Ready, or `None` for a Ready replica.
+pub(super) fn problem(replica: &ModelReplica) -> Option<Problem> {
     if is_ready(replica) {
         return None;
     }
     if replica.spec.node_name.is_none() {
         let scheduled = condition(replica, condition_type::SCHEDULED);
         return Some(match scheduled.filter(|scheduled| scheduled.status == "False") {
-            Some(scheduled) => Trouble {
+            Some(scheduled) => Problem {
                 reason: scheduled.reason.clone(),
                 message: scheduled.message.clone(),
                 is_fault: true,
             },
-            None => Trouble {
+            None => Problem {
                 reason: NOT_YET_SCHEDULED.to_owned(),
                 message: String::new(),
                 is_fault: false,
@@ -125,27 +127,27 @@ pub(super) fn trouble(replica: &ModelReplica) -> Option<Trouble> {
     let termination = status.last_termination.filter(|_| failed || status.restarts > 0);
     let unreachable =
         condition(replica, condition_type::READY).is_some_and(|ready| ready.reason == NODE_NOT_READY);
-    let mut trouble = Trouble {
+    let mut problem = Problem {
         reason: status.phase.as_str().to_owned(),
         message: String::new(),
         is_fault: failed || termination.is_some() || unreachable,
     };
     if let Some(failing) = failing {
-        trouble.is_fault |= FAULTS.contains(&failing.reason.as_str());
-        trouble.reason.clone_from(&failing.reason);
-        trouble.message.clone_from(&failing.message);
+        problem.is_fault |= FAULTS.contains(&failing.reason.as_str());
+        problem.reason.clone_from(&failing.reason);
+        problem.message.clone_from(&failing.message);
     }
     if let Some(termination) = termination
-        && !trouble.message.contains(&termination.message)
+        && !problem.message.contains(&termination.message)
     {
         let last = format!(
             "its worker ended with {}: {}",
             termination.reason, termination.message
         );
-        if !trouble.message.is_empty() {
-            trouble.message.push_str("; ");
+        if !problem.message.is_empty() {
+            problem.message.push_str("; ");
         }
-        trouble.message.push_str(&last);
+        problem.message.push_str(&last);
     }
-    Some(trouble)
+    Some(problem)
 }

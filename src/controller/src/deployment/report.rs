@@ -23,7 +23,7 @@ use super::idle::InUse;
 use super::observed::Observed;
 use super::pause_reason::PauseReason;
 use super::replacement::Replacement;
-use super::replica::{REFUSAL_STANDS, is_of, is_ready, refused_recently};
+use super::replica::{REFUSAL_PERIOD, is_of, is_ready, refused_recently};
 use super::rollout::Extent;
 use super::rollout_context::RolloutState;
 use super::selection::Selection;
@@ -34,7 +34,7 @@ use rooflet_base::clock::since;
 use rooflet_client::EventType;
 use rooflet_scheduler::NodeState;
 
-/// See the module.
+/// Report of one pass; see the module documentation.
 pub(super) struct Report {
     pub(super) status: ModelDeploymentStatus,
     pub(super) events: Vec<(EventType, String, String)>,
@@ -60,7 +60,7 @@ impl Report {
                 .current
                 .as_ref()
                 .map(|current| (current.name.as_str(), current.number)),
-            is_current_wanted: selection.is_current_wanted,
+            matches_spec: selection.matches_spec,
             namesake: observed.namesake,
             refused_since: selection.refused_template.as_ref().map(|refused| refused.since.0),
             pause_reason: pause_reason.as_ref(),
@@ -90,11 +90,11 @@ impl Report {
             rollout: rollout(observed, selection, replacement, &wait, &view),
             ..counts(&view, &replacement.updated, &replacement.old)
         };
-        let asked_again = replacement.refused.iter().filter_map(|replica| {
+        let expirations = replacement.refused.iter().filter_map(|replica| {
             let refusal = refused_recently(replica, now)?;
-            Some(REFUSAL_STANDS.saturating_sub(since(now, refusal.last_transition_time.0)))
+            Some(REFUSAL_PERIOD.saturating_sub(since(now, refusal.last_transition_time.0)))
         });
-        let requeue_after = asked_again
+        let requeue_after = expirations
             .chain(outcome.requeue_after)
             .chain(rollout_state.requeue_after)
             .chain(wait.requeue_after(now))
@@ -143,7 +143,7 @@ fn pause_reason(
     replacement: &Replacement<'_>,
     wait: &IdleWait,
 ) -> Option<PauseReason> {
-    // What goes because it is not wanted any more waits for no window.
+    // Deletions of surplus replicas do not wait for a maintenance window.
     let is_moot = |pause_reason: &PauseReason| {
         replacement.is_all_new() && matches!(pause_reason, PauseReason::OutsideMaintenanceWindow(_))
     };
@@ -155,18 +155,18 @@ fn pause_reason(
         .or_else(|| replacement.stopped_by.clone())
 }
 
-/// Why the template's revision was given up, unless a later template is what is told of.
+/// Returns the abort to report. An abort is not reported while a later template is refused.
 fn aborted<'s>(selection: &'s Selection<'_>) -> Option<&'s RolloutAbort> {
-    let is_told = selection.refused_template.is_none() || selection.given_up.is_some();
+    let is_reported = selection.refused_template.is_none() || selection.refused_past_deadline.is_some();
     selection
         .rollout_state
         .status
         .aborted
         .as_ref()
-        .filter(|_| is_told)
+        .filter(|_| is_reported)
 }
 
-/// How the rollout stands after the pass.
+/// Returns the rollout status after the pass.
 fn rollout(
     observed: &Observed<'_, '_>,
     selection: &Selection<'_>,
@@ -194,7 +194,7 @@ fn rollout(
 }
 
 impl<'a> Observed<'a, '_> {
-    /// Returns a ready replica on a node with a simulated chip.
+    /// Returns a Ready replica on a node with a simulated chip.
     fn on_simulated(&self, staying: &[&'a ModelReplica]) -> Option<&'a ModelReplica> {
         let is_simulated = |replica: &ModelReplica| {
             let node = replica.spec.node_name.as_deref();
@@ -205,7 +205,7 @@ impl<'a> Observed<'a, '_> {
         staying.find(|replica| is_ready(replica) && is_simulated(replica))
     }
 
-    /// Empty unless a canary is under way: then what the new revision gets, and the rest for the stable one.
+    /// Returns the shares of the requests for canary and stable revision, empty without a canary.
     fn traffic(&self, rollout_state: &RolloutState, staying: &[&ModelReplica]) -> Vec<TrafficShare> {
         let RolloutStatus {
             stable_revision,
@@ -222,22 +222,22 @@ impl<'a> Observed<'a, '_> {
         }
         let ready = canaries.iter().filter(|replica| is_ready(replica)).count();
         let before = self.deployment.status.iter().flat_map(|status| &status.traffic);
-        let given = before
+        let previous = before
             .filter(|share| share.revision == *canary)
             .map(|share| share.weight)
             .max()
             .unwrap_or(0);
         let weight = i32::from(weight.min(100));
-        // Fewer than the step asks for carry what they carried before.
-        let carried = match ready {
+        // While fewer canaries than required are Ready, the share does not rise.
+        let current = match ready {
             0 => 0,
             _ if ready >= Bounds::of(&self.deployment.spec).canaries(weight.unsigned_abs() as u8) => weight,
-            _ => given.min(weight),
+            _ => previous.min(weight),
         };
         let share = |revision: &String, weight| TrafficShare {
             revision: revision.clone(),
             weight,
         };
-        vec![share(stable, 100 - carried), share(canary, carried)]
+        vec![share(stable, 100 - current), share(canary, current)]
     }
 }

@@ -1,4 +1,4 @@
-//! Revisions of a deployment's template: which one to have, which one to go back to, and what is made of one.
+//! Revisions of a deployment: selection, creation, rollback and history.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use rooflet_api::v1alpha1::{
     ModelRevisionSpec, ModelSource, ModelSpec, ServingSpec,
 };
 
-/// What happens to the current template's revision. Replicas are created only after it.
+/// Write of the current template's revision. Replicas are created after it.
 #[derive(Debug, PartialEq)]
 pub(super) enum RevisionStep {
     Keep,
     Create(Box<ModelRevision>),
-    /// An old template is wanted again: its revision gets a new number.
+    /// The deployment returns to an old template, so its revision gets the highest number.
     Renumber {
         name: String,
         revision: i64,
     },
-    /// What the user says of the template has changed.
+    /// The deployment's change-cause annotation has changed.
     ChangeCause {
         name: String,
         cause: String,
     },
 }
 
-/// A revision that replicas are made of.
+/// Revision from which replicas are created.
 #[derive(Clone)]
 pub(super) struct Current<'a> {
     pub(super) name: String,
@@ -47,7 +47,8 @@ pub(super) struct Current<'a> {
 }
 
 impl<'a> Observed<'a, '_> {
-    /// The revision to have, the one replicas should be of, and whether that is what the spec asks for.
+    /// Returns the write of the revision, the revision for the replicas, and whether that revision
+    /// has the deployment's template.
     pub(super) fn revision(
         &self,
         template: &Template,
@@ -102,26 +103,26 @@ impl<'a> Observed<'a, '_> {
                 let created = current.revision(self.deployment, &template.hash());
                 (RevisionStep::Create(Box::new(created)), Some(current), true)
             }
-            // What was served so far goes on being served.
+            // Without a new revision, the latest one stays in use.
             Admission::Admitted { .. } | Admission::Refused { .. } => {
                 (RevisionStep::Keep, latest.map(Current::existing), false)
             }
         }
     }
 
-    /// The revision that was made of a template, or says the same.
+    /// Returns the revision of the template, by hash or by content.
     fn revision_of(&self, template: &Template) -> Option<&'a ModelRevision> {
         let hash = template.hash();
-        let of_hash = |revision: &&&ModelRevision| revision.labels().get(TEMPLATE_HASH_LABEL) == Some(&hash);
-        let same = |revision: &&&ModelRevision| template.is_of(&revision.spec);
-        let by_text = || {
-            let same = self.revisions.iter().filter(same);
+        let has_hash = |revision: &&&ModelRevision| revision.labels().get(TEMPLATE_HASH_LABEL) == Some(&hash);
+        let has_content = |revision: &&&ModelRevision| template.is_of(&revision.spec);
+        let by_content = || {
+            let same = self.revisions.iter().filter(has_content);
             same.max_by_key(|revision| revision.spec.revision)
         };
-        self.revisions.iter().find(of_hash).or_else(by_text).copied()
+        self.revisions.iter().find(has_hash).or_else(by_content).copied()
     }
 
-    /// The model that a hub has to be asked for: that of a template without a revision.
+    /// Returns the model of which the hub must be queried: the model of a template without a revision.
     pub(super) fn unknown_model(&self) -> Option<HubModel> {
         let template = Template::of(self.deployment);
         match template.model.parse() {
@@ -130,14 +131,14 @@ impl<'a> Observed<'a, '_> {
         }
     }
 
-    /// Whether no revision can be made of the template by what a hub says.
+    /// Returns whether the template is refused with this answer of the hub.
     pub(super) fn is_refused_with(&self, answer: &HubAnswer) -> bool {
         let admission = admit(&Template::of(self.deployment), self.fleet, Some(answer));
         matches!(admission, Admission::Refused { .. })
     }
 
-    /// What the hub said of a template: when its revision was made, else now. A branch that has moved since then moves no
-    /// revision.
+    /// Returns the hub's answer that the template's revision stores, or the current answer if there
+    /// is no revision. A moved branch does not change an existing revision.
     pub(super) fn hub_answer(&self, template: &Template) -> Option<HubAnswer> {
         let known = self.revision_of(template).and_then(|revision| {
             Some(HubAnswer::Artifact {
@@ -148,11 +149,12 @@ impl<'a> Observed<'a, '_> {
         known.or_else(|| self.hub.clone())
     }
 
-    /// What is said of a template after its revision was made is told of the revision, too. Where nothing is said, what was
-    /// said before stays.
+    /// Copies a changed change-cause annotation of the deployment to the revision. Without the
+    /// annotation, the revision keeps its cause.
     fn change_cause(&self, current: &ModelRevision) -> RevisionStep {
-        let said = self.deployment.annotations().get(CHANGE_CAUSE_ANNOTATION);
-        match said.filter(|said| current.annotations().get(CHANGE_CAUSE_ANNOTATION) != Some(*said)) {
+        let cause = self.deployment.annotations().get(CHANGE_CAUSE_ANNOTATION);
+        let known = current.annotations().get(CHANGE_CAUSE_ANNOTATION);
+        match cause.filter(|cause| known != Some(*cause)) {
             Some(cause) => RevisionStep::ChangeCause {
                 name: current.name_any(),
                 cause: cause.clone(),
@@ -161,16 +163,17 @@ impl<'a> Observed<'a, '_> {
         }
     }
 
-    /// Name of a new revision of the template. Names of foreign revisions are taken.
+    /// Returns the name of a new revision of the template, without collision with foreign
+    /// revisions.
     pub(super) fn revision_name(&self, template: &Template) -> String {
         let deployment = self.deployment.name_any();
         let name = |collisions| format!("{deployment}-{}", template.hash_after(collisions));
         let is_taken = |name: &String| self.foreign.iter().any(|foreign| foreign.name_any() == *name);
         let free = (0..).map(name).find(|name| !is_taken(name));
-        free.expect("there are more names than foreign")
+        free.expect("the number of foreign revisions is finite")
     }
 
-    /// The revision that was last rolled out on all replicas, if it still exists.
+    /// Returns the revision of the last complete rollout, if it still exists.
     pub(super) fn stable(&self) -> Option<Current<'a>> {
         let name = self.rollout()?.stable_revision.as_deref()?;
         let found = self
@@ -180,7 +183,7 @@ impl<'a> Observed<'a, '_> {
         Some(Current::existing(found))
     }
 
-    /// Revisions beyond the limit, the oldest first. One that a replica is still of is never among them.
+    /// Returns the unused revisions beyond the history limit, oldest first.
     pub(super) fn prunable(&self, keep: &[&str]) -> Vec<&'a ModelRevision> {
         let in_use = |revision: &ModelRevision| {
             let name = revision.name_any();
@@ -200,10 +203,10 @@ impl<'a> Observed<'a, '_> {
 }
 
 impl<'a> Current<'a> {
-    /// It would replace what nobody can hold against the floor.
-    pub(super) fn blind(&self) -> PauseReason {
+    /// Returns the pause for a rollout whose throughput cannot be predicted.
+    pub(super) fn unpredictable(&self) -> PauseReason {
         PauseReason::ThroughputFloor(format!(
-            "revision {} ({}) is held: spec.strategy.rollingUpdate.minThroughput is set, and nobody can predict what the replicas that answer decode; wait until their nodes' probes have ended, or leave minThroughput out",
+            "revision {} ({}) is not rolled out: spec.strategy.rollingUpdate.minThroughput is set, but the speed of the Ready replicas cannot be predicted; wait until the probes of their nodes are complete, or remove minThroughput",
             self.number, self.name
         ))
     }
@@ -234,7 +237,7 @@ impl<'a> Current<'a> {
         revision
     }
 
-    /// Without a name: the server adds five characters to the prefix.
+    /// Returns a replica of the revision. The server adds five characters to `generateName`.
     pub(super) fn replica(&self, deployment: &ModelDeployment) -> ModelReplica {
         let spec = ModelReplicaSpec {
             model: self.spec.model.clone(),

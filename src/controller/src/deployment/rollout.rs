@@ -1,6 +1,8 @@
-//! Which replicas come and which go. Kubernetes' Deployment arithmetic: available replicas never fall below
-//! `replicas - maxUnavailable`, there are never more than `replicas + maxSurge`; and what is predicted for the available
-//! ones never falls below `minThroughput`.
+//! Replicas to create and delete, by the arithmetic of Kubernetes' Deployment.
+//!
+//! At least `replicas - maxUnavailable` replicas stay Ready, and at most `replicas + maxSurge`
+//! exist. In addition, the predicted throughput of the Ready replicas stays at least
+//! `minThroughput`.
 
 use std::cmp::Reverse;
 
@@ -9,73 +11,73 @@ use kube::ResourceExt;
 use super::bounds::Bounds;
 use super::idle::{Idleness, InUse};
 use super::preparation::Preparation;
-use super::replica::{is_of, is_ready, is_unplaceable};
+use super::replica::{is_of, is_ready, is_unschedulable};
 use super::throughput::{AtFloor, Chips, Floor, Throughput};
 use rooflet_api::v1alpha1::{ModelDeploymentSpec, ModelReplica, StrategyType};
 
-/// Replicas created in one pass; the next pass goes on.
+/// Maximum number of replicas created in one pass.
 const MAX_CREATED_AT_ONCE: usize = 100;
 
-/// How the number of replicas changes.
+/// Replicas to create and delete, and reasons why no more are replaced.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Scaling<'a> {
-    /// Replicas of the target revision to create.
+    /// Number of replicas of the target revision to create.
     pub(super) create: usize,
-    /// Replicas of the stable revision to create, while a canary goes on beside it.
+    /// Number of replicas of the stable revision to create beside a canary.
     pub(super) create_stable: usize,
-    /// Replicas to delete, and why.
     pub(super) delete: Vec<(&'a ModelReplica, DeleteReason)>,
-    /// Nothing more can be replaced without giving up what `minThroughput` holds.
+    /// Set if the throughput floor prevents every further replacement.
     pub(super) at_floor: Option<AtFloor>,
-    /// Nothing more can be replaced before these are in use no more.
+    /// Replicas that must become idle before the next replacement.
     pub(super) in_use: Option<InUse>,
-    /// Replicas that would be replaced if their nodes had the model that follows.
+    /// Replicas whose nodes must download the new model before the replacement.
     pub(super) unprepared: Vec<&'a ModelReplica>,
-    /// Nothing more can be replaced before one of them has it.
+    /// True if only a download allows the next replacement.
     pub(super) awaits_preparation: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeleteReason {
-    /// More than wanted.
+    /// The replica exceeds the desired count.
     Surplus,
-    /// Of an old revision.
+    /// The replica has an old revision.
     Outdated,
-    /// Its node has no memory for it.
+    /// The agent of the node refused the replica.
     Refused,
 }
 
-/// How far replicas may be replaced in this pass.
+/// Share of the replicas that may be replaced in this pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// All of them, as `spec.strategy` says.
+    /// All replicas, within the limits of `spec.strategy`.
     All,
-    /// So many percent; the rest stays of the stable revision.
+    /// This percentage. The remaining replicas keep the stable revision.
     Canary(u8),
-    /// None: only the number of replicas is seen to.
+    /// None. Only the replica count is corrected.
     Held,
 }
 
 /// Limits for replacing replicas in this pass.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RolloutLimits<'a> {
-    /// Whether there is a revision that replicas should be of.
+    /// True if a target revision exists.
     pub(super) has_target: bool,
-    /// The one they were of when all were of one, if it is another.
+    /// Revision of the last complete rollout, if it is not the target revision.
     pub(super) stable: Option<&'a str>,
     pub(super) extent: Extent,
     pub(super) floor: Floor,
     pub(super) chips: Chips<'a>,
-    /// Replicas that are there beside these, until their replacements have come.
+    /// Number of additional replicas that leave their nodes when their replacements are Ready.
     pub(super) leaving: usize,
-    /// What is ready goes only when it is idle.
+    /// If set, Ready replicas are replaced only when idle.
     pub(super) idleness: Option<Idleness>,
-    /// What is ready and would be missed goes only when its node has what follows.
+    /// If set, Ready replicas that are needed are replaced only after their nodes have the new
+    /// model.
     pub(super) preparation: Option<Preparation<'a>>,
 }
 
 impl RolloutLimits<'_> {
-    fn may_go(&self, replica: &ModelReplica) -> bool {
+    fn may_replace(&self, replica: &ModelReplica) -> bool {
         let is_idle = |idleness: Idleness| idleness.is_idle(replica);
         !is_ready(replica) || self.idleness.is_none_or(is_idle)
     }
@@ -92,7 +94,11 @@ impl RolloutLimits<'_> {
     }
 }
 
-/// `is_new` tells what is of the target revision and may stay where it is. `active` are the replicas that are neither ending nor refused; `ending_old` how many of old revisions are ending.
+/// Computes the replicas to create and delete.
+///
+/// `is_new` returns whether a replica has the target revision and may stay on its node. `active`
+/// are the replicas that are neither terminating nor refused. `ending_old` is the number of
+/// terminating replicas of old revisions.
 pub(super) fn scale<'a>(
     spec: &ModelDeploymentSpec,
     limits: RolloutLimits<'_>,
@@ -101,19 +107,22 @@ pub(super) fn scale<'a>(
     ending_old: usize,
 ) -> Scaling<'a> {
     let mut bounds = Bounds::of(spec);
-    bounds.max_total = bounds.max_total.saturating_sub(limits.leaving).max(bounds.wanted);
+    bounds.max_total = bounds
+        .max_total
+        .saturating_sub(limits.leaving)
+        .max(bounds.desired);
     let (new, old): (Vec<_>, Vec<_>) = active.iter().copied().partition(|replica| is_new(replica));
     let mut scaling = match (limits.has_target, limits.extent) {
-        // There is nothing to roll out to, so what runs stays.
+        // Without a target revision, the existing replicas stay.
         (false, _) => Scaling {
             create: 0,
-            ..just_scale(bounds, old)
+            ..scale_only(bounds, old)
         },
         (true, Extent::Held) => {
-            // Beside a lone replica a canary needs no surge.
-            let is_beside = spec.strategy.kind == StrategyType::Canary && bounds.wanted == 1;
+            // A single replica may have a canary beside it without a surge.
+            let is_beside = spec.strategy.kind == StrategyType::Canary && bounds.desired == 1;
             let beside = usize::from(is_beside).saturating_sub(limits.leaving);
-            hold(bounds, bounds.surge().max(beside), limits, new, old)
+            scale_held(bounds, bounds.surge().max(beside), limits, new, old)
         }
         (true, Extent::Canary(weight)) => {
             let goal = Goal::of_canary(bounds, weight, &new);
@@ -131,8 +140,8 @@ pub(super) fn scale<'a>(
     scaling
 }
 
-/// Those that are missed least come first: not placed, not ready, then the newest.
-fn dispensable_first(mut replicas: Vec<&ModelReplica>) -> Vec<&ModelReplica> {
+/// Sorts replicas by deletion order: unscheduled, then not Ready, then the newest.
+fn in_deletion_order(mut replicas: Vec<&ModelReplica>) -> Vec<&ModelReplica> {
     replicas.sort_by_key(|replica| {
         (
             replica.spec.node_name.is_some(),
@@ -144,28 +153,33 @@ fn dispensable_first(mut replicas: Vec<&ModelReplica>) -> Vec<&ModelReplica> {
     replicas
 }
 
-fn take(replicas: Vec<&ModelReplica>, count: usize, why: DeleteReason) -> Vec<(&ModelReplica, DeleteReason)> {
-    dispensable_first(replicas)
+fn first_to_delete(
+    replicas: Vec<&ModelReplica>,
+    count: usize,
+    why: DeleteReason,
+) -> Vec<(&ModelReplica, DeleteReason)> {
+    in_deletion_order(replicas)
         .into_iter()
         .take(count)
         .map(|replica| (replica, why))
         .collect()
 }
 
-fn just_scale(bounds: Bounds, replicas: Vec<&ModelReplica>) -> Scaling<'_> {
-    let missing = bounds.wanted.saturating_sub(replicas.len());
-    let surplus = replicas.len().saturating_sub(bounds.wanted);
+fn scale_only(bounds: Bounds, replicas: Vec<&ModelReplica>) -> Scaling<'_> {
+    let missing = bounds.desired.saturating_sub(replicas.len());
+    let surplus = replicas.len().saturating_sub(bounds.desired);
     Scaling {
         create: missing,
-        delete: take(replicas, surplus, DeleteReason::Surplus),
+        delete: first_to_delete(replicas, surplus, DeleteReason::Surplus),
         ..Scaling::default()
     }
 }
 
-/// Only the number changes: both revisions stay, and what is missing comes from the one that has proved itself. What a surge
-/// has brought to a node stays as well: somebody looks at it, or it is what the rollout was stopped for, which would be
-/// forgotten without it.
-fn hold<'a>(
+/// Corrects the replica count only. Both revisions stay, and missing replicas get the stable one.
+///
+/// Surge replicas of the new revision that have a node stay too. A user may inspect them, or the
+/// pause depends on their state.
+fn scale_held<'a>(
     bounds: Bounds,
     surge: usize,
     limits: RolloutLimits<'_>,
@@ -173,21 +187,21 @@ fn hold<'a>(
     old: Vec<&'a ModelReplica>,
 ) -> Scaling<'a> {
     let is_begun = |replica: &ModelReplica| {
-        let is_new = new.iter().any(|one| std::ptr::eq(*one, replica));
+        let is_new = new.iter().any(|other| std::ptr::eq(*other, replica));
         is_new && replica.spec.node_name.is_some() && !old.is_empty()
     };
     let mut total = new.len() + old.len();
     let mut begun = new.iter().filter(|replica| is_begun(replica)).count();
     let mut delete = Vec::new();
-    for replica in dispensable_first([new.as_slice(), &old].concat()) {
-        if total <= bounds.wanted + surge.min(begun) {
+    for replica in in_deletion_order([new.as_slice(), &old].concat()) {
+        if total <= bounds.desired + surge.min(begun) {
             break;
         }
         total -= 1;
         begun -= usize::from(is_begun(replica));
         delete.push((replica, DeleteReason::Surplus));
     }
-    let missing = bounds.wanted.saturating_sub(total);
+    let missing = bounds.desired.saturating_sub(total);
     let (create, create_stable) = match limits.stable {
         Some(_) => (0, missing),
         None => (missing, 0),
@@ -207,7 +221,7 @@ fn recreate<'a>(
     old: Vec<&'a ModelReplica>,
     ending_old: usize,
 ) -> Scaling<'a> {
-    let mut scaling = just_scale(bounds, new);
+    let mut scaling = scale_only(bounds, new);
     if !old.is_empty() || ending_old > 0 {
         scaling.create = 0;
     }
@@ -220,19 +234,21 @@ fn recreate<'a>(
     let used: Vec<_> = old
         .iter()
         .copied()
-        .filter(|replica| !limits.may_go(replica))
+        .filter(|replica| !limits.may_replace(replica))
         .collect();
     scaling.in_use = limits.in_use(&used);
     if scaling.in_use.is_some() {
-        // All go at once or none does.
+        // Recreate deletes all old replicas at once.
         return scaling;
     }
     let count = old.len();
-    scaling.delete.extend(take(old, count, DeleteReason::Outdated));
+    scaling
+        .delete
+        .extend(first_to_delete(old, count, DeleteReason::Outdated));
     scaling
 }
 
-/// How many replicas there should be of each revision.
+/// Desired number of replicas of each revision.
 #[derive(Debug, Clone, Copy)]
 struct Goal {
     new: usize,
@@ -242,28 +258,28 @@ struct Goal {
 impl Goal {
     fn all(bounds: Bounds) -> Self {
         Self {
-            new: bounds.wanted,
+            new: bounds.desired,
             stable: 0,
         }
     }
 
-    /// The stable revision keeps what a surge has room for beside the new one.
+    /// Computes the goal of a canary step. A surge lets the stable revision keep more replicas.
     fn of_canary(bounds: Bounds, weight: u8, new: &[&ModelReplica]) -> Self {
         let canaries = bounds.canaries(weight);
-        let rest = bounds.wanted - canaries;
-        // With one replica a canary needs room for a second.
-        let least = usize::from(canaries > 0 && weight < 100).min(bounds.wanted);
-        // Where no node has room for one more, it is made by one less.
-        let surge = if new.iter().any(|replica| is_unplaceable(replica)) {
+        let rest = bounds.desired - canaries;
+        // With one replica, the canary needs a second one beside it.
+        let least = usize::from(canaries > 0 && weight < 100).min(bounds.desired);
+        // If no node has room for a surge, the canary replaces a stable replica.
+        let surge = if new.iter().any(|replica| is_unschedulable(replica)) {
             0
         } else {
-            bounds.max_total - bounds.wanted
+            bounds.max_total - bounds.desired
         };
         let stable = if weight >= 100 { 0 } else { rest + surge };
         Self {
             new: canaries,
             stable: stable
-                .min(bounds.wanted)
+                .min(bounds.desired)
                 .max(if weight >= 100 { 0 } else { least }),
         }
     }
@@ -276,18 +292,20 @@ fn replace<'a>(
     new: Vec<&'a ModelReplica>,
     old: Vec<&'a ModelReplica>,
 ) -> Scaling<'a> {
-    let surplus = new.len().saturating_sub(bounds.wanted);
-    let mut delete = take(new.clone(), surplus, DeleteReason::Surplus);
-    let is_gone = |gone: &[(&ModelReplica, DeleteReason)], replica: &ModelReplica| {
-        gone.iter().any(|(deleted, _)| std::ptr::eq(*deleted, replica))
+    let surplus = new.len().saturating_sub(bounds.desired);
+    let mut delete = first_to_delete(new.clone(), surplus, DeleteReason::Surplus);
+    let is_deleted = |deletions: &[(&ModelReplica, DeleteReason)], replica: &ModelReplica| {
+        deletions
+            .iter()
+            .any(|(deleted, _)| std::ptr::eq(*deleted, replica))
     };
     let mut new = new;
-    new.retain(|replica| !is_gone(&delete, replica));
+    new.retain(|replica| !is_deleted(&delete, replica));
     let (stable, outdated): (Vec<_>, Vec<_>) = old
         .into_iter()
         .partition(|replica| limits.stable.is_some_and(|revision| is_of(replica, revision)));
 
-    // Beyond the goal: what may go as far as what is left is enough.
+    // Number of replicas beyond the goal, by class: outdated, stable, new.
     let mut excess = [
         outdated.len(),
         stable.len().saturating_sub(goal.stable),
@@ -297,12 +315,12 @@ fn replace<'a>(
         .into_iter()
         .enumerate()
         .flat_map(|(class, replicas)| {
-            let sorted = dispensable_first(replicas.clone());
+            let sorted = in_deletion_order(replicas.clone());
             sorted.into_iter().map(move |replica| (class, replica))
         })
         .collect();
     let rank = |replica: &ModelReplica| {
-        let is_used = !limits.may_go(replica);
+        let is_used = !limits.may_replace(replica);
         (replica.spec.node_name.is_some(), is_ready(replica), is_used)
     };
     candidates.sort_by_key(|(_, replica)| rank(replica));
@@ -311,15 +329,15 @@ fn replace<'a>(
     let new_unavailable = new.iter().filter(|replica| !is_ready(replica)).count();
     let mut ready = all().filter(|replica| is_ready(replica)).count();
     let mut throughput = Throughput::of(limits.chips, all());
-    // New ones that are not available yet are counted on: while they come, nothing more may go.
-    let mut may_go = all()
+    // New replicas that are not Ready yet count as unavailable until they are Ready.
+    let mut replaceable = all()
         .count()
         .saturating_sub(bounds.min_available)
         .saturating_sub(new_unavailable);
     let mut at_floor: Option<AtFloor> = None;
     let (mut used, mut unprepared) = (Vec::new(), Vec::new());
     for (class, replica) in candidates {
-        if excess[class] == 0 || may_go == 0 {
+        if excess[class] == 0 || replaceable == 0 {
             continue;
         }
         if is_ready(replica) {
@@ -335,11 +353,11 @@ fn replace<'a>(
                 });
                 continue;
             }
-            if ready <= bounds.wanted && !limits.is_prepared(replica) {
+            if ready <= bounds.desired && !limits.is_prepared(replica) {
                 unprepared.push(replica);
                 continue;
             }
-            if !limits.may_go(replica) {
+            if !limits.may_replace(replica) {
                 used.push(replica);
                 continue;
             }
@@ -347,30 +365,31 @@ fn replace<'a>(
             ready -= 1;
         }
         excess[class] -= 1;
-        may_go -= 1;
+        replaceable -= 1;
         delete.push((replica, DeleteReason::Outdated));
     }
 
     let left = |replicas: &[&ModelReplica]| {
-        let stays = |replica: &&&ModelReplica| !is_gone(&delete, replica);
+        let stays = |replica: &&&ModelReplica| !is_deleted(&delete, replica);
         replicas.iter().filter(stays).count()
     };
     let (new_left, stable_left) = (left(&new), left(&stable));
-    // A canary beside a lone replica waits while another one is beside it, in place of one that leaves.
+    // The canary of a single replica also counts as the replacement of a leaving replica.
     let beside = (goal.new + goal.stable).saturating_sub(limits.leaving);
     let max_total = bounds.max_total.max(beside);
     let room = max_total.saturating_sub(new_left + stable_left + left(&outdated));
     let create_stable = goal.stable.saturating_sub(stable_left).min(room);
     let create = goal.new.saturating_sub(new_left).min(room - create_stable);
-    // While something comes, the floor may yet be passed.
-    let nothing_comes = create + create_stable == 0
-        && all().all(|replica| is_ready(replica) || is_unplaceable(replica) || is_gone(&delete, replica));
+    // While a replica is starting, the limits may still change.
+    let none_starting = create + create_stable == 0
+        && all()
+            .all(|replica| is_ready(replica) || is_unschedulable(replica) || is_deleted(&delete, replica));
     Scaling {
         create,
         create_stable,
-        at_floor: at_floor.filter(|_| nothing_comes && used.is_empty() && unprepared.is_empty()),
-        in_use: limits.in_use(&used).filter(|_| nothing_comes),
-        awaits_preparation: nothing_comes && !unprepared.is_empty(),
+        at_floor: at_floor.filter(|_| none_starting && used.is_empty() && unprepared.is_empty()),
+        in_use: limits.in_use(&used).filter(|_| none_starting),
+        awaits_preparation: none_starting && !unprepared.is_empty(),
         unprepared,
         delete,
     }

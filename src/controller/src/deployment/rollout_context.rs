@@ -1,4 +1,5 @@
-//! State of a rollout at the start of a pass: its target revision, its extent, and the reason for a pause.
+//! State of a rollout at the start of a pass: its target revision, its extent, and the reason for a
+//! pause.
 
 pub(super) mod analysis;
 
@@ -33,20 +34,21 @@ const FULL: &str = "full";
 pub(super) struct RolloutContext<'a> {
     pub(super) deployment: &'a ModelDeployment,
     /// Revision of the current template, if it exists or is created in this pass.
-    pub(super) wanted: Option<&'a str>,
+    pub(super) target: Option<&'a str>,
     /// Revision of the last complete rollout, if it still exists.
     pub(super) stable: Option<&'a str>,
     /// Replicas that are neither terminating nor refused.
     pub(super) active: &'a [&'a ModelReplica],
     /// Time of the last progress of a revision or a replica.
     pub(super) progressed_at: Option<Timestamp>,
-    /// Reason why the rollout of the wanted revision must not start.
+    /// Pause that prevents the start of the rollout.
     pub(super) refusal: Option<&'a PauseReason>,
-    /// Reason to abort the wanted revision before its revision object exists.
-    pub(super) given_up: Option<&'a str>,
-    /// Whether a replica has another revision than the wanted one, or runs on a node that its placement excludes.
+    /// Reason to abort the rollout of a refused template, which has no revision object.
+    pub(super) refused_past_deadline: Option<&'a str>,
+    /// True if a replica has another revision than the target, or runs on a node that its placement
+    /// excludes.
     pub(super) is_replacing: bool,
-    /// Baseline for a replica of the wanted revision on the named node.
+    /// Returns the baseline for a replica of the target revision on the named node.
     pub(super) baseline: &'a dyn Fn(&str) -> Option<Baseline>,
     pub(super) now: Timestamp,
 }
@@ -61,7 +63,7 @@ pub(super) struct RolloutState {
     pub(super) weight: Option<u8>,
     /// If set, only idle replicas are replaced.
     pub(super) idleness: Option<Idleness>,
-    /// Whether nodes download the new model before their replicas are replaced.
+    /// True if nodes download the new model before their replicas are replaced.
     pub(super) prepares: bool,
     /// Time until the rollout may continue without any other change.
     pub(super) requeue_after: Option<Duration>,
@@ -88,7 +90,7 @@ impl RolloutState {
         }
     }
 
-    /// Time of the last progress, including the steps of the rollout itself.
+    /// Returns the time of the last progress, including the steps of the rollout itself.
     pub(super) fn progressed_at(&self, replicas: Option<Timestamp>) -> Option<Timestamp> {
         let RolloutStatus {
             started_at,
@@ -121,12 +123,12 @@ impl RolloutContext<'_> {
         let spec = &self.deployment.spec;
         let mut status = self.deployment.status.clone().unwrap_or_default().rollout;
         status.stable_revision = self.stable.map(str::to_owned);
-        let Some(wanted) = self.wanted else {
+        let Some(target) = self.target else {
             return RolloutState::new(status, Extent::All);
         };
-        if status.revision.as_deref() != Some(wanted) {
+        if status.revision.as_deref() != Some(target) {
             status = RolloutStatus {
-                revision: Some(wanted.to_owned()),
+                revision: Some(target.to_owned()),
                 started_at: Some(Time(whole_seconds(self.now))),
                 step: None,
                 step_started_at: None,
@@ -136,9 +138,9 @@ impl RolloutContext<'_> {
                 ..status
             };
         }
-        let is_change = self.stable.is_some_and(|stable| stable != wanted);
+        let is_change = self.stable.is_some_and(|stable| stable != target);
         if is_change && status.aborted.is_none() {
-            status.aborted = self.abort(wanted, &status);
+            status.aborted = self.abort(target, &status);
         }
         if !is_change || status.aborted.is_some() {
             status.step = None;
@@ -148,7 +150,7 @@ impl RolloutContext<'_> {
             status.aborted = None;
         }
         let steps = match (&spec.strategy.canary, spec.strategy.kind) {
-            // Of nothing there is nothing to try.
+            // A deployment without replicas has no canary.
             (Some(canary), StrategyType::Canary) if spec.replicas > 0 => canary.steps.as_slice(),
             (_, StrategyType::RollingUpdate | StrategyType::Recreate | StrategyType::Canary) => &[],
         };
@@ -168,14 +170,14 @@ impl RolloutContext<'_> {
         }
         let rollout_state = match self.refusal {
             Some(refusal) if is_change => RolloutState::paused(status, refusal.clone(), weight),
-            _ if is_change && !steps.is_empty() => self.canary(steps, wanted, status),
-            Some(_) | None => match self.lag(wanted).filter(|_| is_change && self.is_replacing) {
+            _ if is_change && !steps.is_empty() => self.canary(steps, target, status),
+            Some(_) | None => match self.lag(target).filter(|_| is_change && self.is_replacing) {
                 Some(why) => RolloutState::paused(status, PauseReason::SlowerThanPredicted(why), weight),
                 None => RolloutState::new(status, Extent::All),
             },
         };
-        // Going back waits for nothing, nor does who was told to go on.
-        if rollout_state.status.aborted.is_some() || self.promoted(wanted) == Some(usize::MAX) {
+        // A rollback and a full promotion ignore maintenance windows and idle times.
+        if rollout_state.status.aborted.is_some() || self.promoted(target) == Some(usize::MAX) {
             return rollout_state;
         }
         self.when_convenient(rollout_state)
@@ -203,8 +205,8 @@ impl RolloutContext<'_> {
         rollout_state
     }
 
-    /// Reason to abort the rollout of the wanted revision.
-    fn abort(&self, wanted: &str, status: &RolloutStatus) -> Option<RolloutAbort> {
+    /// Returns the reason to abort the rollout of the target revision.
+    fn abort(&self, target: &str, status: &RolloutStatus) -> Option<RolloutAbort> {
         let spec = &self.deployment.spec;
         let abort = |reason: &str, message: String| {
             Some(RolloutAbort {
@@ -218,11 +220,14 @@ impl RolloutContext<'_> {
             .annotations()
             .get(ABORT_ANNOTATION)
             .map(String::as_str)
-            == Some(wanted)
+            == Some(target)
         {
-            return abort("Aborted", format!("the annotation {ABORT_ANNOTATION} names it"));
+            return abort(
+                "Aborted",
+                format!("the annotation {ABORT_ANNOTATION} contains this revision"),
+            );
         }
-        if let Some(why) = self.given_up {
+        if let Some(why) = self.refused_past_deadline {
             return abort(DEADLINE_EXCEEDED, why.to_owned());
         }
         let deadline = progress_deadline(spec);
@@ -231,16 +236,16 @@ impl RolloutContext<'_> {
             let windows = &spec.strategy.maintenance_windows;
             self.is_replacing && matches!(Maintenance::at(windows, self.now), Maintenance::Closed(_))
         };
-        let waits = spec.paused || self.refusal.is_some() || self.is_pausing(wanted) || is_closed();
+        let waits = spec.paused || self.refusal.is_some() || self.is_pausing(target) || is_closed();
         let idle = progressed_at.map_or(Duration::ZERO, |at| since(self.now, at));
         let golden = self
             .active
             .iter()
-            .filter(|replica| spec.strategy.rolls_back() && is_of(replica, wanted))
+            .filter(|replica| spec.strategy.rolls_back() && is_of(replica, target))
             .filter_map(|replica| condition(replica, condition_type::READY))
             .find(|ready| ready.reason == GOLDEN_PROMPT_FAILED);
         if let Some(ready) = golden {
-            // The answer is greedy: it would be no other the next time.
+            // Golden prompts use greedy sampling, so a retry gives the same answer.
             return abort(GOLDEN_PROMPT_FAILED, ready.message.clone());
         }
         if spec.strategy.rolls_back() && !waits && idle >= deadline {
@@ -252,29 +257,29 @@ impl RolloutContext<'_> {
         None
     }
 
-    fn step(&self, wanted: &str) -> Option<(usize, Timestamp)> {
+    fn step(&self, target: &str) -> Option<(usize, Timestamp)> {
         let before = &self.deployment.status.as_ref()?.rollout;
         let step = usize::try_from(before.step?).ok()?;
         let since = before.step_started_at.as_ref()?.0;
-        (before.revision.as_deref() == Some(wanted)).then_some((step, since))
+        (before.revision.as_deref() == Some(target)).then_some((step, since))
     }
 
-    fn is_pausing(&self, wanted: &str) -> bool {
+    fn is_pausing(&self, target: &str) -> bool {
         let canary = self.deployment.spec.strategy.canary.as_ref();
-        let step = self.step(wanted).and_then(|(step, _)| canary?.steps.get(step));
+        let step = self.step(target).and_then(|(step, _)| canary?.steps.get(step));
         step.is_some_and(|step| step.set_weight.is_none())
     }
 
-    /// Takes as many steps as are done.
-    fn canary(&self, steps: &[CanaryStep], wanted: &str, mut status: RolloutStatus) -> RolloutState {
-        let (mut index, mut began) = self.step(wanted).unwrap_or((0, self.now));
-        let promoted = self.promoted(wanted);
+    /// Advances through all complete steps.
+    fn canary(&self, steps: &[CanaryStep], target: &str, mut status: RolloutStatus) -> RolloutState {
+        let (mut index, mut began) = self.step(target).unwrap_or((0, self.now));
+        let promoted = self.promoted(target);
         let (mut pause_reason, mut requeue_after) = (None, None);
         while let Some(step) = steps.get(index) {
             let is_promoted = promoted.is_some_and(|until| index <= until);
             let next = match is_promoted {
                 true => Next::Done(None),
-                false => self.next(step, wanted, began, (index, steps.len())),
+                false => self.next(step, target, began, (index, steps.len())),
             };
             match next {
                 Next::Done(analysis) => status.analysis = analysis.or(status.analysis.take()),
@@ -306,27 +311,27 @@ impl RolloutContext<'_> {
         }
     }
 
-    /// What becomes of a step that began then, the one at `index` of so many.
+    /// Returns the result of the step at `index` of `steps`, which began at `began`.
     fn next(
         &self,
         step: &CanaryStep,
-        wanted: &str,
+        target: &str,
         began: Timestamp,
         (index, steps): (usize, usize),
     ) -> Next {
         if let Some(weight) = step.set_weight
-            && !self.carries(wanted, weight)
+            && !self.carries(target, weight)
         {
             return Next::Pause(None, None);
         }
         if let Some(pause) = &step.pause {
-            let lasts = pause.duration.as_deref().and_then(quantity::parse_duration);
-            let left = lasts.map(|lasts| lasts.saturating_sub(since(self.now, began)));
+            let duration = pause.duration.as_deref().and_then(quantity::parse_duration);
+            let left = duration.map(|duration| duration.saturating_sub(since(self.now, began)));
             if left != Some(Duration::ZERO) {
                 let paused = PauseReason::CanaryPaused {
                     step: index,
                     steps,
-                    seconds: lasts.map(|lasts| lasts.as_secs()),
+                    seconds: duration.map(|duration| duration.as_secs()),
                 };
                 return Next::Pause(Some(paused), left);
             }
@@ -334,15 +339,15 @@ impl RolloutContext<'_> {
         let Some(analysis) = &step.analysis else {
             return Next::Done(None);
         };
-        let missing = match self.analyse(analysis, wanted) {
+        let missing = match self.analyse(analysis, target) {
             Analysis::Passed(figures) => return Next::Done(Some(figures)),
             Analysis::Failed(why) => return Next::Abort(why),
             Analysis::Waiting(missing) => missing,
         };
         let step = index;
-        let lasts = quantity::parse_duration(&analysis.inconclusive_after);
+        let duration = quantity::parse_duration(&analysis.inconclusive_after);
         let until = began
-            .checked_add(lasts.unwrap_or_default())
+            .checked_add(duration.unwrap_or_default())
             .unwrap_or(Timestamp::MAX);
         if self.now < until {
             let analysing = PauseReason::Analysing {
@@ -354,8 +359,8 @@ impl RolloutContext<'_> {
             return Next::Pause(Some(analysing), Some(since(until, self.now)));
         }
         match analysis.if_inconclusive {
-            Inconclusive::Promote if self.answers_golden_prompts(wanted) => Next::Done(Some(format!(
-                "inconclusive: {missing}; the golden prompts were answered"
+            Inconclusive::Promote if self.answers_golden_prompts(target) => Next::Done(Some(format!(
+                "inconclusive: {missing}; all golden prompts passed"
             ))),
             Inconclusive::Promote | Inconclusive::Pause => {
                 Next::Pause(Some(PauseReason::Inconclusive { step, steps, missing }), None)
@@ -363,7 +368,7 @@ impl RolloutContext<'_> {
         }
     }
 
-    /// The canary is given up by its analysis.
+    /// Returns the state after a failed analysis.
     fn failed(&self, why: String, mut status: RolloutStatus) -> RolloutState {
         status.analysis = Some(why.clone());
         status.step = None;
@@ -379,24 +384,25 @@ impl RolloutContext<'_> {
         }
     }
 
-    /// The replicas of a revision.
+    /// Returns the replicas of the revision.
     fn of(&self, revision: &str) -> Vec<&ModelReplica> {
         let replicas = self.active.iter().copied();
         replicas.filter(|replica| is_of(replica, revision)).collect()
     }
 
-    /// Why the wanted revision is not to be followed by more of it, although nobody asked for a canary.
-    fn lag(&self, wanted: &str) -> Option<String> {
-        if self.promoted(wanted) == Some(usize::MAX) {
+    /// Returns the reason to pause a rollout without a canary: the new replicas are much slower
+    /// than predicted.
+    fn lag(&self, target: &str) -> Option<String> {
+        if self.promoted(target) == Some(usize::MAX) {
             return None;
         }
         let side = |revision: &str| Side::of(&self.of(revision), |_| None);
-        lags(side(wanted), side(self.stable?))
+        lags(side(target), side(self.stable?))
     }
 
-    fn analyse(&self, step: &AnalysisStep, wanted: &str) -> Analysis {
+    fn analyse(&self, step: &AnalysisStep, target: &str) -> Analysis {
         let of = |revision| self.of(revision);
-        let canary = Side::of(&of(wanted), |replica| {
+        let canary = Side::of(&of(target), |replica| {
             let node = replica.spec.node_name.as_deref()?;
             (self.baseline)(node)
         });
@@ -404,27 +410,27 @@ impl RolloutContext<'_> {
         analyse(step, canary, stable)
     }
 
-    /// Whether every replica of the revision was asked something before it became ready.
-    fn answers_golden_prompts(&self, wanted: &str) -> bool {
-        let of_it = || self.active.iter().filter(|replica| is_of(replica, wanted));
-        of_it().next().is_some()
-            && of_it().all(|replica| is_ready(replica) && !replica.spec.golden_prompts.is_empty())
+    /// Returns whether every replica of the revision has passed golden prompts.
+    fn answers_golden_prompts(&self, target: &str) -> bool {
+        let replicas = || self.active.iter().filter(|replica| is_of(replica, target));
+        replicas().next().is_some()
+            && replicas().all(|replica| is_ready(replica) && !replica.spec.golden_prompts.is_empty())
     }
 
-    /// Whether as many replicas of the revision are ready as the weight asks for.
-    fn carries(&self, wanted: &str, weight: u8) -> bool {
+    /// Returns whether enough replicas of the revision are Ready for the weight.
+    fn carries(&self, target: &str, weight: u8) -> bool {
         let ready = self
             .active
             .iter()
-            .filter(|replica| is_of(replica, wanted) && is_ready(replica));
+            .filter(|replica| is_of(replica, target) && is_ready(replica));
         ready.count() >= Bounds::of(&self.deployment.spec).canaries(weight)
     }
 
-    /// The last step that a promotion ends.
-    fn promoted(&self, wanted: &str) -> Option<usize> {
+    /// Returns the last step that the promote annotation skips.
+    fn promoted(&self, target: &str) -> Option<usize> {
         let promotion = self.deployment.annotations().get(PROMOTE_ANNOTATION)?;
         let (revision, step) = promotion.rsplit_once('/')?;
-        if revision != wanted {
+        if revision != target {
             return None;
         }
         match step {
@@ -434,7 +440,7 @@ impl RolloutContext<'_> {
     }
 }
 
-/// What the new revision gets at a step: what the last one that says so has set.
+/// Returns the weight at a step: the last weight set up to it.
 fn weight_at(steps: &[CanaryStep], index: usize) -> u8 {
     let until = steps.iter().take(index.saturating_add(1));
     until.rev().find_map(|step| step.set_weight).unwrap_or(0)

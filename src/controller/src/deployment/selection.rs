@@ -1,4 +1,4 @@
-//! Which revision a deployment's replicas should be of, and how far they may be replaced in this pass.
+//! Target revision of a deployment, and the state of its rollout in this pass.
 
 mod dry_run;
 
@@ -19,78 +19,81 @@ use rooflet_api::conditions::condition_type;
 use rooflet_api::v1alpha1::{ModelReplica, ModelRevision, RefusedTemplate, RolloutStatus};
 use rooflet_scheduler::{ReplicaKey, ReplicaRequest};
 
-/// See the module.
+/// Revisions and rollout state of one pass.
 pub(super) struct Selection<'a> {
     pub(super) admission: Admission,
-    /// What happens to the template's revision.
+    /// Write of the template's revision.
     pub(super) step: RevisionStep,
-    /// The revision that replicas should be of.
+    /// Revision that all replicas should have.
     pub(super) current: Option<Current<'a>>,
-    /// Whether that is what the spec asks for now.
-    pub(super) is_current_wanted: bool,
-    /// The revision that was last rolled out, if it is another.
+    /// True if the current revision has the deployment's template.
+    pub(super) matches_spec: bool,
+    /// Revision of the last complete rollout, if it is not the current one.
     pub(super) stable: Option<Current<'a>>,
-    /// The template, while no node can serve it.
+    /// Template that no node can serve.
     pub(super) refused_template: Option<RefusedTemplate>,
-    /// Why that is waited for no longer.
-    pub(super) given_up: Option<String>,
+    /// Reason to abort the rollout of the refused template.
+    pub(super) refused_past_deadline: Option<String>,
     pub(super) rollout_state: RolloutState,
     pub(super) floor: Floor,
-    /// When a revision or a replica last came forward.
+    /// Time of the last progress of a revision or a replica.
     pub(super) progressed_at: Option<Timestamp>,
 }
 
 impl<'a> Selection<'a> {
-    /// `active` are the replicas that are neither ending nor refused.
+    /// `active` are the replicas that are neither terminating nor refused.
     pub(super) fn new(observed: &Observed<'a, '_>, active: &[&'a ModelReplica]) -> Self {
         let deployment = observed.deployment;
         let template = Template::of(deployment);
         let hub = observed.hub_answer(&template);
         let admission = admit(&template, observed.fleet, hub.as_ref());
-        let (step, wanted, is_template) = observed.revision(&template, &admission, hub.as_ref());
+        let (step, target, is_template) = observed.revision(&template, &admission, hub.as_ref());
         let stable = observed.stable();
         let refused_template = observed.refused(&template, &admission, is_template);
-        let given_up = stable
+        let refused_past_deadline = stable
             .as_ref()
-            .and_then(|_| observed.given_up(refused_template.as_ref()?, &admission));
-        // Then it is the one that is gone back from, not what was made before it.
-        let wanted = wanted.filter(|_| given_up.is_none());
+            .and_then(|_| observed.refused_past_deadline(refused_template.as_ref()?, &admission));
+        // A refused template past its deadline is the target of the aborted rollout, not the
+        // revision before it.
+        let target = target.filter(|_| refused_past_deadline.is_none());
 
         let predicted = Throughput::of(observed.chips(), active.iter().copied());
         let floor = Floor::of(deployment, &predicted);
-        let wanted_name = wanted.as_ref().map(|wanted| wanted.name.as_str());
+        let target_name = target.as_ref().map(|target| target.name.as_str());
         let stable_name = stable.as_ref().map(|stable| stable.name.as_str());
-        let refusal = wanted
+        let refusal = target
             .as_ref()
-            .filter(|wanted| stable_name.is_some_and(|stable| stable != wanted.name))
-            .and_then(|wanted| match Floor::is_blind(deployment, &predicted, active) {
-                true => Some(wanted.blind()),
-                false => observed.out_of_reach(wanted, stable_name, floor, active),
-            });
-        let progressed_at = observed.progressed_at(wanted.as_ref().and_then(|wanted| wanted.existing));
-        let is_new = |replica: &ModelReplica| wanted_name.is_none_or(|wanted| is_of(replica, wanted));
-        let is_change = stable_name != wanted_name;
+            .filter(|target| stable_name.is_some_and(|stable| stable != target.name))
+            .and_then(
+                |target| match Floor::is_unpredictable(deployment, &predicted, active) {
+                    true => Some(target.unpredictable()),
+                    false => observed.predicted_stop(target, stable_name, floor, active),
+                },
+            );
+        let progressed_at = observed.progressed_at(target.as_ref().and_then(|target| target.existing));
+        let is_new = |replica: &ModelReplica| target_name.is_none_or(|target| is_of(replica, target));
+        let is_change = stable_name != target_name;
         let is_outdated =
             |replica: &ModelReplica| is_change && !is_new(replica) || observed.is_misplaced(replica);
-        let baseline = |node: &str| observed.baseline(stable.as_ref()?, wanted.as_ref()?, node);
+        let baseline = |node: &str| observed.baseline(stable.as_ref()?, target.as_ref()?, node);
         let rollout_state = RolloutContext {
             deployment,
-            wanted: wanted_name.or_else(|| Some(refused_template.as_ref()?.revision.as_str())),
+            target: target_name.or_else(|| Some(refused_template.as_ref()?.revision.as_str())),
             stable: stable_name,
             active,
             progressed_at,
             refusal: refusal.as_ref(),
-            given_up: given_up.as_deref(),
+            refused_past_deadline: refused_past_deadline.as_deref(),
             is_replacing: stable.is_some() && active.iter().any(|replica| is_outdated(replica)),
             baseline: &baseline,
             now: observed.now,
         }
         .assess();
 
-        // Where the wanted revision was given up, the stable one is what replicas should be of.
-        let (current, is_current_wanted) = match rollout_state.status.aborted {
+        // After an abort, the replicas return to the stable revision.
+        let (current, matches_spec) = match rollout_state.status.aborted {
             Some(_) => (stable.clone(), false),
-            None => (wanted, is_template),
+            None => (target, is_template),
         };
         let stable =
             stable.filter(|stable| current.as_ref().is_none_or(|current| current.name != stable.name));
@@ -98,10 +101,10 @@ impl<'a> Selection<'a> {
             admission,
             step,
             current,
-            is_current_wanted,
+            matches_spec,
             stable,
             refused_template,
-            given_up,
+            refused_past_deadline,
             rollout_state,
             floor,
             progressed_at,
@@ -112,7 +115,7 @@ impl<'a> Selection<'a> {
         self.current.as_ref().map(|current| current.name.as_str())
     }
 
-    /// Those that history keeps, whatever its limit, as the rollout stands.
+    /// Returns the revisions that the history keeps regardless of its limit.
     pub(super) fn revisions_in_use<'n>(&'n self, rollout: &'n RolloutStatus) -> Vec<&'n str> {
         [&rollout.stable_revision, &rollout.revision]
             .into_iter()
@@ -124,29 +127,29 @@ impl<'a> Selection<'a> {
 }
 
 impl Observed<'_, '_> {
-    /// Why the wanted revision must not be begun with: played on the fleet as it is, the rollout would come to where the
-    /// floor forbids to go on.
-    fn out_of_reach(
+    /// Returns the pause for a rollout that would stop at the throughput floor, according to a dry
+    /// run on the current fleet.
+    fn predicted_stop(
         &self,
-        wanted: &Current<'_>,
+        target: &Current<'_>,
         stable: Option<&str>,
         floor: Floor,
         active: &[&ModelReplica],
     ) -> Option<PauseReason> {
-        let is_begun = active.iter().any(|replica| is_of(replica, &wanted.name));
+        let is_begun = active.iter().any(|replica| is_of(replica, &target.name));
         if floor == Floor::default() || is_begun {
             return None;
         }
         let mut fleet = self.fleet.clone();
-        let is_tried = |replica: &ModelReplica| active.iter().any(|one| std::ptr::eq(*one, replica));
-        for replica in self.replicas.iter().filter(|replica| !is_tried(replica)) {
+        let is_active = |replica: &ModelReplica| active.iter().any(|other| std::ptr::eq(*other, replica));
+        for replica in self.replicas.iter().filter(|replica| !is_active(replica)) {
             fleet.remove_replica(&ReplicaKey::of(*replica));
         }
         let outcome = DryRun {
             deployment: self.deployment,
             stable,
-            wanted: &wanted.name,
-            template: wanted.replica(self.deployment),
+            target: &target.name,
+            template: target.replica(self.deployment),
             floor,
             fleet,
             replicas: active.iter().map(|replica| (*replica).clone()).collect(),
@@ -158,48 +161,46 @@ impl Observed<'_, '_> {
             0 => "before any replica is replaced".to_owned(),
             placed => {
                 let nodes = named(outcome.nodes.into_iter().collect());
-                format!(
-                    "with {placed} of its replicas made, on {nodes}, where the scheduler would put them now"
-                )
+                format!("with {placed} of the new replicas on {nodes}, as the scheduler would place them now")
             }
         };
         if outcome.unknown > 0 {
             why.push_str(&format!(
-                " ({} where nobody can tell the speed, counted as the fastest known)",
+                " ({} of unknown speed, counted with the highest known speed)",
                 outcome.unknown
             ));
         }
         why.push_str(&format!(", {:.1} tokens/s would be predicted", at.now));
         if at.would_leave < at.now {
-            why.push_str(&format!(" and without the next one to go {:.1}", at.would_leave));
+            why.push_str(&format!(" and {:.1} without the next replica", at.would_leave));
         }
         if let Some((unplaced, reason)) = outcome.unplaced {
-            why.push_str(&format!("; {unplaced} would find no node: {reason}"));
+            why.push_str(&format!("; {unplaced} of them would find no node: {reason}"));
         }
         Some(PauseReason::ThroughputFloor(format!(
-            "revision {} ({}) is not begun: {why}; spec.strategy.rollingUpdate.minThroughput holds {:.1}; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on",
-            wanted.number,
-            wanted.name,
+            "revision {} ({}) is not rolled out: {why}; spec.strategy.rollingUpdate.minThroughput requires {:.1}; to continue, permit a surge on a node with room for one more replica, or lower the floor",
+            target.number,
+            target.name,
             floor.tokens_per_second()
         )))
     }
 
-    /// How much faster than `wanted` the stable revision is predicted to be on the node.
-    fn baseline(&self, stable: &Current<'_>, wanted: &Current<'_>, node: &str) -> Option<Baseline> {
+    /// Returns the predicted speed of the stable revision on the node relative to the target.
+    fn baseline(&self, stable: &Current<'_>, target: &Current<'_>, node: &str) -> Option<Baseline> {
         let node = self.fleet.node(node)?;
         let speed = |revision: &Current<'_>| {
             let request = ReplicaRequest::new(&revision.replica(self.deployment));
             node.speed_alone(&request)
         };
-        let (theirs, ours) = (speed(stable)?, speed(wanted)?);
+        let (stable, target) = (speed(stable)?, speed(target)?);
         Some(Baseline {
-            decode: theirs.decode.p50 / ours.decode.p50,
-            first_token: theirs.first_token.p50 / ours.first_token.p50,
+            decode: stable.decode.p50 / target.decode.p50,
+            first_token: stable.first_token.p50 / target.first_token.p50,
         })
     }
 
-    /// The last time anything came forward: a revision or a replica was made, a replica changed its condition, or more of its
-    /// model came.
+    /// Returns the time of the last progress: creation of a revision or a replica, a condition that
+    /// became True, or an advancing download.
     fn progressed_at(&self, revision: Option<&ModelRevision>) -> Option<Timestamp> {
         let created = |meta: &ObjectMeta| meta.creation_timestamp.as_ref().map(|time| time.0);
         let conditions = self
@@ -223,7 +224,7 @@ impl Observed<'_, '_> {
             .max()
     }
 
-    /// Until when it was held up, as far as that is known: only since then may it be measured how long nothing moves.
+    /// Returns the end of the last pause. The progress deadline counts from then on.
     fn resumed_at(&self) -> Option<Timestamp> {
         let conditions = &self.deployment.status.as_ref()?.conditions;
         let is_progressing = |condition: &&Condition| condition.type_ == condition_type::PROGRESSING;

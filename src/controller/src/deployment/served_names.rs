@@ -1,4 +1,4 @@
-//! Deployments of one namespace that are served under one name: gateways cannot tell their requests apart.
+//! Deployments of one namespace with the same served name. Gateways cannot distinguish them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use rooflet_api::v1alpha1::ModelDeployment;
 
-/// The oldest deployment of each namespace and served name.
+/// Oldest deployment of each namespace and served name.
 pub(super) struct ServedNames<'a>(HashMap<(Option<&'a str>, &'a str), &'a ModelDeployment>);
 
 impl<'a> ServedNames<'a> {
@@ -15,7 +15,7 @@ impl<'a> ServedNames<'a> {
         let mut oldest = HashMap::new();
         for deployment in deployments.iter().map(AsRef::as_ref) {
             if deployment.metadata.deletion_timestamp.is_none() {
-                let known = oldest.entry(place(deployment)).or_insert(deployment);
+                let known = oldest.entry(key(deployment)).or_insert(deployment);
                 if age(deployment) < age(known) {
                     *known = deployment;
                 }
@@ -24,24 +24,26 @@ impl<'a> ServedNames<'a> {
         Self(oldest)
     }
 
-    /// The older deployment that has the served name of this one.
+    /// Returns the older deployment with the same served name.
     pub(super) fn older_than(&self, deployment: &'a ModelDeployment) -> Option<&'a str> {
-        let oldest = self.0.get(&place(deployment))?;
+        let oldest = self.0.get(&key(deployment))?;
         let oldest = oldest.metadata.name.as_deref();
         oldest.filter(|oldest| Some(*oldest) != deployment.metadata.name.as_deref())
     }
 }
 
-fn place(deployment: &ModelDeployment) -> (Option<&str>, &str) {
+fn key(deployment: &ModelDeployment) -> (Option<&str>, &str) {
     (deployment.metadata.namespace.as_deref(), served_name(deployment))
 }
 
 pub(super) fn served_name(deployment: &ModelDeployment) -> &str {
-    let given = deployment.spec.serving.name.as_deref();
-    given.or(deployment.metadata.name.as_deref()).unwrap_or_default()
+    let explicit = deployment.spec.serving.name.as_deref();
+    explicit
+        .or(deployment.metadata.name.as_deref())
+        .unwrap_or_default()
 }
 
-/// Of two that were made in one second the name decides.
+/// Returns the sort key by age. The name decides between deployments created in the same second.
 fn age(deployment: &ModelDeployment) -> (Option<&Time>, Option<&str>) {
     let metadata = &deployment.metadata;
     (metadata.creation_timestamp.as_ref(), metadata.name.as_deref())
@@ -62,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_of_two_with_one_served_name_is_told() {
+    fn newer_deployment_with_the_same_served_name_is_reported() {
         let mut ending = deployment("default", "ending", Some("guide"), 0);
         Arc::make_mut(&mut ending).metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
         let all = [
@@ -74,8 +76,8 @@ mod tests {
             deployment("elsewhere", "guide", None, 9),
         ];
         let names = ServedNames::new(&all);
-        let told = |index: usize| names.older_than(&all[index]);
-        assert_eq!((told(0), told(3)), (Some("guide"), Some("guide")));
-        assert_eq!((told(2), told(4), told(5)), (None, None, None));
+        let older = |index: usize| names.older_than(&all[index]);
+        assert_eq!((older(0), older(3)), (Some("guide"), Some("guide")));
+        assert_eq!((older(2), older(4), older(5)), (None, None, None));
     }
 }

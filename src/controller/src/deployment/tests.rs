@@ -1,4 +1,4 @@
-//! Rollouts, pass by pass, over a deployment made of values.
+//! Rollouts, simulated pass by pass on plain objects.
 
 mod conditions;
 mod floors;
@@ -28,26 +28,27 @@ use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_scheduler::Fleet;
 
-/// A deployment with everything that belongs to it, and a node; time in seconds.
+/// Deployment with its objects and a node. Time is in seconds.
 #[derive(Clone)]
 struct Scene {
     deployment: ModelDeployment,
     revisions: Vec<ModelRevision>,
     replicas: Vec<ModelReplica>,
-    /// Revisions of nobody.
+    /// Revisions that the deployment neither controls nor adopts.
     foreign: Vec<ModelRevision>,
-    /// An older deployment of the same served name.
+    /// Older deployment with the same served name.
     namesake: Option<&'static str>,
     models: Vec<NodeModel>,
-    /// What the hub says of a template that has no revision yet.
+    /// Answer of the hub for a template without a revision.
     hub: Option<HubAnswer>,
-    /// In place of `mini`, with what runs there.
+    /// Nodes instead of `mini`.
     nodes: Vec<FleetNode>,
-    /// Of other deployments, on these.
+    /// Replicas of other deployments on `nodes`.
     others: Vec<ModelReplica>,
-    /// The node's machine does not exist.
+    /// True if the node `mini` is simulated.
     simulated: bool,
     second: i64,
+    /// Number of names given to replicas.
     named: usize,
 }
 
@@ -75,9 +76,9 @@ impl Scene {
     }
 
     fn change(&mut self, spec: Value) {
-        let mut full = serde_json::to_value(&self.deployment.spec).expect("serialises");
+        let mut full = serde_json::to_value(&self.deployment.spec).expect("a spec has only string keys");
         json_patch::merge(&mut full, &spec);
-        self.deployment.spec = serde_json::from_value(full).expect("valid");
+        self.deployment.spec = serde_json::from_value(full).expect("the test passes a valid spec");
         *self.deployment.metadata.generation.get_or_insert(0) += 1;
     }
 
@@ -96,7 +97,7 @@ impl Scene {
         Fleet::new([&node], &[])
     }
 
-    fn plan<T>(&self, look: impl FnOnce(DeploymentPlan<'_>) -> T) -> T {
+    fn plan<T>(&self, read: impl FnOnce(DeploymentPlan<'_>) -> T) -> T {
         let fleet = self.fleet();
         let plan = DeploymentPlan::new(&Observed {
             deployment: &self.deployment,
@@ -108,13 +109,13 @@ impl Scene {
             hub: self.hub.clone(),
             now: at(self.second),
         });
-        look(plan.expect("not being deleted"))
+        read(plan.expect("the deployment is not being deleted"))
     }
 
-    /// Plans and carries it out; prints what was done.
+    /// Runs one pass and applies its plan. Returns a description of the plan.
     fn step(&mut self) -> String {
-        let (revision, prune, delete, mut create, amend, status, told) = self.plan(|plan| {
-            let told = describe(&plan);
+        let (revision, prune, delete, mut create, amend, status, description) = self.plan(|plan| {
+            let description = describe(&plan);
             let delete: Vec<_> = plan
                 .delete
                 .iter()
@@ -133,14 +134,14 @@ impl Scene {
                 plan.create,
                 amend,
                 plan.status,
-                told,
+                description,
             )
         });
         for (name, patch) in amend {
             let replica = self.replica(&name);
-            let mut full = serde_json::to_value(&*replica).expect("serialises");
+            let mut full = serde_json::to_value(&*replica).expect("a replica has only string keys");
             json_patch::merge(&mut full, &patch);
-            *replica = serde_json::from_value(full).expect("valid");
+            *replica = serde_json::from_value(full).expect("the patch keeps the replica valid");
         }
         match revision {
             RevisionStep::Keep => {}
@@ -150,11 +151,16 @@ impl Scene {
             }
             RevisionStep::Renumber { name, revision } => {
                 let found = self.revisions.iter_mut().find(|found| found.name_any() == name);
-                found.expect("it exists").spec.revision = revision;
+                found
+                    .expect("the plan renumbers an existing revision")
+                    .spec
+                    .revision = revision;
             }
             RevisionStep::ChangeCause { name, cause } => {
                 let found = self.revisions.iter_mut().find(|found| found.name_any() == name);
-                let annotations = found.expect("it exists").annotations_mut();
+                let annotations = found
+                    .expect("the plan patches an existing revision")
+                    .annotations_mut();
                 annotations.insert(CHANGE_CAUSE_ANNOTATION.to_owned(), cause);
             }
         }
@@ -173,7 +179,7 @@ impl Scene {
         self.replicas.append(&mut create);
         self.deployment.status = Some(status);
         self.second += 1;
-        told
+        description
     }
 
     fn settle(&mut self) {
@@ -190,7 +196,7 @@ impl Scene {
         found.unwrap_or_else(|| panic!("no replica {name}"))
     }
 
-    fn say(&mut self, name: &str, kind: &str, truth: Truth, reason: &str, message: &str) {
+    fn set(&mut self, name: &str, kind: &str, truth: Truth, reason: &str, message: &str) {
         let now = at(self.second);
         let status = self
             .replica(name)
@@ -199,9 +205,9 @@ impl Scene {
         set_condition(&mut status.conditions, kind, truth, reason, message, None, now);
     }
 
-    /// Its node is to be left, or may be stayed on after all.
+    /// Sets the condition DisruptionTarget of the node lifecycle.
     fn leave(&mut self, name: &str, truth: Truth) {
-        self.say(name, condition_type::DISRUPTION_TARGET, truth, "NodeLeft", "");
+        self.set(name, condition_type::DISRUPTION_TARGET, truth, "NodeLeft", "");
     }
 
     fn run(&mut self, name: &str) {
@@ -212,7 +218,7 @@ impl Scene {
             condition_type::ARTIFACTS_READY,
             condition_type::READY,
         ] {
-            self.say(name, kind, Truth::True, "Ok", "");
+            self.set(name, kind, Truth::True, "Ok", "");
         }
     }
 
@@ -223,7 +229,7 @@ impl Scene {
         }
     }
 
-    /// The agents confirm that what is ending has ended.
+    /// Removes the terminating replicas, as after the agents' confirmation.
     fn finish(&mut self) {
         self.replicas
             .retain(|replica| replica.metadata.deletion_timestamp.is_none());
@@ -234,7 +240,7 @@ impl Scene {
             .deployment
             .status
             .as_ref()
-            .expect("planned before")
+            .expect("a pass has run")
             .conditions;
         let found = conditions.iter().find(|condition| condition.type_ == kind);
         found.map_or("absent".to_owned(), |found| {
@@ -247,11 +253,11 @@ impl Scene {
     }
 
     fn check_condition_begins(&self, kind: &str, expect: &str) {
-        let told = self.condition(kind);
-        assert!(told.starts_with(expect), "{kind}: {told}");
+        let actual = self.condition(kind);
+        assert!(actual.starts_with(expect), "{kind}: {actual}");
     }
 
-    /// Reasons of the events that the next pass publishes.
+    /// Returns the reasons of the events of the next pass.
     fn events(&self) -> Vec<String> {
         self.plan(|plan| plan.events.into_iter().map(|(_, reason, _)| reason).collect())
     }
@@ -267,7 +273,7 @@ impl Scene {
     }
 }
 
-/// A node that is ready and has these models.
+/// Returns a Ready node with these models.
 fn mini(models: Vec<NodeModel>) -> FleetNode {
     let mut node = FleetNode::new("mini", FleetNodeSpec::default());
     let mut status = FleetNodeStatus {
@@ -295,7 +301,7 @@ fn describe(plan: &DeploymentPlan<'_>) -> String {
         RevisionStep::Keep => {}
         RevisionStep::Create(revision) => words.push(format!("revision {}", revision.spec.revision)),
         RevisionStep::Renumber { revision, .. } => words.push(format!("again as {revision}")),
-        RevisionStep::ChangeCause { cause, .. } => words.push(format!("because {cause}")),
+        RevisionStep::ChangeCause { cause, .. } => words.push(format!("cause {cause}")),
     }
     for revision in &plan.prune {
         words.push(format!("prune {}", revision.spec.revision));
@@ -322,7 +328,7 @@ fn new_template(serving: &str) -> Value {
 }
 
 #[test]
-fn a_promise_changes_without_a_restart() {
+fn objectives_change_without_a_restart() {
     let mut scene =
         Scene::new(json!({ "objectives": { "timeToFirstToken": { "max": "2s", "atPromptTokens": 100 } } }));
     scene
@@ -352,7 +358,7 @@ fn a_promise_changes_without_a_restart() {
 }
 
 #[test]
-fn a_placement_that_the_node_satisfies_restarts_nothing() {
+fn placement_change_that_the_node_satisfies_restarts_nothing() {
     let mut scene = Scene::new(json!({}));
     scene.step();
     scene.run("r1");
@@ -379,14 +385,14 @@ fn a_placement_that_the_node_satisfies_restarts_nothing() {
     scene.finish();
     assert_eq!(scene.replicas[0].spec.placement, scene.deployment.spec.placement);
     assert_eq!(scene.step(), "");
-    // One without a node just follows.
+    // An unscheduled replica is patched instead.
     scene.change(json!({ "placement": { "nodeSelector": { "zone": "y" } } }));
     assert_eq!(scene.step(), "~r2");
     assert_eq!(scene.step(), "");
 }
 
 #[test]
-fn a_deployment_gets_a_revision_with_its_defaults_and_its_replicas() {
+fn first_pass_creates_revision_with_defaults_and_replicas() {
     let mut scene = Scene::new(json!({ "replicas": 2 }));
     assert_eq!(scene.step(), "revision 1 +2");
     assert_eq!(scene.step(), "");
@@ -394,7 +400,11 @@ fn a_deployment_gets_a_revision_with_its_defaults_and_its_replicas() {
     assert_eq!(revision.spec.serving.context_tokens, Some(2048));
     assert_eq!(revision.spec.serving.name.as_deref(), Some("guide"));
     let replica = &scene.replicas[0];
-    let prefix = replica.metadata.generate_name.clone().expect("set");
+    let prefix = replica
+        .metadata
+        .generate_name
+        .clone()
+        .expect("the server completes the name");
     assert_eq!(prefix, format!("{}-", revision.name_any()));
     assert!(
         prefix.starts_with("guide-") && prefix.len() == "guide-".len() + 10,
@@ -402,10 +412,10 @@ fn a_deployment_gets_a_revision_with_its_defaults_and_its_replicas() {
     );
     assert_eq!(replica.spec.serving, revision.spec.serving);
     for meta in [&revision.metadata, &replica.metadata] {
-        let owner = &meta.owner_references.as_ref().expect("owned")[0];
+        let owner = &meta.owner_references.as_ref().expect("the object has an owner")[0];
         assert_eq!((owner.uid.as_str(), owner.controller), ("uid-guide", Some(true)));
     }
-    let status = scene.deployment.status.as_ref().expect("written");
+    let status = scene.deployment.status.as_ref().expect("a pass has run");
     assert_eq!(
         (
             status.replicas,
@@ -418,12 +428,12 @@ fn a_deployment_gets_a_revision_with_its_defaults_and_its_replicas() {
     assert_eq!(status.selector.as_deref(), Some("rooflet.dev/deployment=guide"));
     scene.check_condition(
         condition_type::SCHEDULED,
-        "False WaitingForScheduler: 2 replicas wait to be placed on a node",
+        "False WaitingForScheduler: 2 replicas wait for the scheduler",
     );
 }
 
 #[test]
-fn replicas_and_objectives_restart_nothing() {
+fn scaling_and_new_objectives_restart_nothing() {
     let mut scene = Scene::new(json!({}));
     scene.step();
     scene.change(json!({ "replicas": 3, "objectives": { "decodeTokensPerSecond": 5.0 }, "serving": { "name": "guide" } }));
@@ -432,7 +442,7 @@ fn replicas_and_objectives_restart_nothing() {
 }
 
 #[test]
-fn scaling_down_spares_what_works_and_the_oldest() {
+fn scaling_down_deletes_unready_and_new_replicas_first() {
     let mut scene = Scene::new(json!({ "replicas": 4 }));
     scene.step();
     scene.run("r1");
@@ -450,13 +460,13 @@ fn scaling_down_spares_what_works_and_the_oldest() {
 }
 
 #[test]
-fn a_rolling_update_goes_one_by_one_in_place() {
+fn rolling_update_replaces_one_by_one_in_place() {
     let mut scene = Scene::new(json!({ "replicas": 2 }));
     scene.step();
     scene.run_all();
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r2(outdated) +1");
-    assert_eq!(scene.step(), "", "waits for the new one");
+    assert_eq!(scene.step(), "", "waits for the new replica");
     scene.finish();
     scene.run("r3");
     assert_eq!(scene.step(), "-r1(outdated) +1");
@@ -475,7 +485,7 @@ fn a_rolling_update_goes_one_by_one_in_place() {
 }
 
 #[test]
-fn a_rolling_update_with_surge_keeps_all_available() {
+fn rolling_update_with_surge_keeps_all_available() {
     let rolling = json!({ "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } });
     let mut scene = Scene::new(json!({ "replicas": 2, "strategy": rolling }));
     scene.step();
@@ -490,7 +500,7 @@ fn a_rolling_update_with_surge_keeps_all_available() {
 }
 
 #[test]
-fn bounds_in_percent_never_forbid_every_step() {
+fn percentages_always_permit_a_step() {
     let bounds = |replicas: i32, unavailable: &str, surge: &str| {
         let rolling = json!({ "rollingUpdate": { "maxUnavailable": unavailable, "maxSurge": surge } });
         let scene = Scene::new(json!({ "replicas": replicas, "strategy": rolling }));
@@ -499,12 +509,12 @@ fn bounds_in_percent_never_forbid_every_step() {
     };
     assert_eq!(bounds(10, "25%", "25%"), (8, 13));
     assert_eq!(bounds(3, "25%", "25%"), (3, 4));
-    assert_eq!(bounds(3, "25%", "0%"), (2, 3), "both would be nothing");
+    assert_eq!(bounds(3, "25%", "0%"), (2, 3), "both round to 0");
     assert_eq!(bounds(0, "25%", "25%"), (0, 0));
 }
 
 #[test]
-fn old_replicas_that_do_not_work_go_first() {
+fn rolling_update_replaces_unready_replicas_first() {
     let mut scene = Scene::new(json!({ "replicas": 2 }));
     scene.step();
     scene.run("r2");
@@ -513,19 +523,19 @@ fn old_replicas_that_do_not_work_go_first() {
 }
 
 #[test]
-fn recreate_waits_until_the_old_ones_are_gone() {
+fn recreate_waits_until_old_replicas_are_deleted() {
     let mut scene = Scene::new(json!({ "replicas": 2, "strategy": { "type": "Recreate" } }));
     scene.step();
     scene.run_all();
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r2(outdated) -r1(outdated)");
-    assert_eq!(scene.step(), "", "they are still ending");
+    assert_eq!(scene.step(), "", "the old replicas are terminating");
     scene.finish();
     assert_eq!(scene.step(), "+2");
 }
 
 #[test]
-fn a_paused_deployment_scales_and_rolls_nothing_out() {
+fn paused_deployment_scales_but_does_not_roll_out() {
     let mut scene = Scene::new(json!({ "replicas": 1 }));
     scene.step();
     scene.run_all();
@@ -539,20 +549,20 @@ fn a_paused_deployment_scales_and_rolls_nothing_out() {
             .deployment
             .status
             .as_ref()
-            .expect("written")
+            .expect("a pass has run")
             .updated_replicas,
         0
     );
     scene.check_condition(
         condition_type::PROGRESSING,
-        "Unknown Paused: spec.paused: changes of the template are not rolled out",
+        "Unknown Paused: spec.paused is true: changes of the template are not rolled out",
     );
     scene.change(json!({ "paused": false }));
     assert_eq!(scene.step(), "revision 2 -r2(outdated) +1");
 }
 
 #[test]
-fn an_undo_takes_the_old_revision_under_a_new_number() {
+fn undo_reuses_the_old_revision_with_a_new_number() {
     let mut scene = Scene::new(json!({}));
     scene.step();
     scene.change(new_template("other"));
@@ -565,18 +575,18 @@ fn an_undo_takes_the_old_revision_under_a_new_number() {
 }
 
 #[test]
-fn what_is_said_of_a_template_is_told_of_its_revision() {
+fn change_cause_is_copied_to_the_revision() {
     let mut scene = Scene::new(json!({}));
     scene.step();
     scene.run_all();
-    let say = |scene: &mut Scene, cause: &str| {
+    let annotate = |scene: &mut Scene, cause: &str| {
         let annotations = scene.deployment.annotations_mut();
         annotations.insert(CHANGE_CAUSE_ANNOTATION.to_owned(), cause.to_owned());
     };
-    say(&mut scene, "first");
-    assert_eq!(scene.step(), "because first");
+    annotate(&mut scene, "first");
+    assert_eq!(scene.step(), "cause first");
     assert_eq!(scene.step(), "");
-    say(&mut scene, "second");
+    annotate(&mut scene, "second");
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r1(outdated) +1");
     let causes = |scene: &Scene| -> Vec<String> {
@@ -584,14 +594,14 @@ fn what_is_said_of_a_template_is_told_of_its_revision() {
         scene.revisions.iter().map(of).collect()
     };
     assert_eq!(causes(&scene), ["first", "second"]);
-    // What is not said any more stays as it was said.
+    // A removed annotation leaves the causes of revisions unchanged.
     scene.deployment.annotations_mut().clear();
     assert_eq!(scene.step(), "");
     assert_eq!(causes(&scene), ["first", "second"]);
 }
 
 #[test]
-fn a_taken_name_gives_the_revision_another_one() {
+fn revision_name_avoids_names_in_use() {
     let mut scene = Scene::new(json!({}));
     scene.step();
     scene.foreign = std::mem::take(&mut scene.revisions);
@@ -603,9 +613,10 @@ fn a_taken_name_gives_the_revision_another_one() {
     assert_eq!(
         revision.labels(),
         scene.foreign[0].labels(),
-        "it is found by its hash"
+        "the new revision has the same hash label"
     );
-    // The same name again if the first answer was lost, and none when it is there.
+    // If the response to the creation was lost, the next pass uses the same name. If the revision
+    // exists, no revision is created.
     assert_eq!(scene.step(), "");
     let name = scene.revisions.remove(0).name_any();
     scene.replicas.clear();
@@ -614,14 +625,14 @@ fn a_taken_name_gives_the_revision_another_one() {
 }
 
 #[test]
-fn old_revisions_are_kept_up_to_the_limit_and_while_in_use() {
+fn history_keeps_the_limit_and_revisions_in_use() {
     let mut scene = Scene::new(json!({ "revisionHistoryLimit": 1 }));
     scene.step();
     scene.run_all();
     scene.change(new_template("b"));
     assert_eq!(scene.step(), "revision 2 -r1(outdated) +1");
     scene.change(new_template("c"));
-    // r1 is still ending: its revision is in use.
+    // r1 is still terminating, so its revision is in use.
     assert_eq!(scene.step(), "revision 3 -r2(outdated) +1");
     assert_eq!(scene.step(), "");
     scene.finish();

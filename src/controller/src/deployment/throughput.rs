@@ -1,4 +1,4 @@
-//! Capacity in tokens per second instead of replicas: what is predicted, and the floor under it.
+//! Throughput floor of rollouts, in predicted tokens per second.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use rooflet_api::v1alpha1::{CountOrPercent, ModelDeployment, ModelReplica};
 use rooflet_roofline::admission::Objectives;
 use rooflet_scheduler::{Fleet, ReplicaKey};
 
-/// Sums of the same figures in another order differ by less.
+/// Relative error of sums of the same numbers in different order.
 const TOLERANCE: f64 = 1e-9;
 
-/// Decode tokens per second of all its streams, each at full context, with the chip to itself. `None` where nobody can tell, which is also so
-/// before its node has judged it.
+/// Returns the predicted decode tokens per second of all streams, at full context and with the chip
+/// for this replica alone. Returns `None` if no prediction exists, for example before admission.
 pub(super) fn predicted(replica: &ModelReplica) -> Option<f64> {
     let speed = replica.status.as_ref()?.admission.as_ref()?.speed.as_ref()?;
     let each = speed.tokens_per_second.p50;
     (each.is_finite() && each > 0.0).then(|| each * f64::from(replica.spec.serving.max_concurrency))
 }
 
-/// What other deployments leave of the nodes' chips.
+/// Time of the nodes' chips that other deployments leave to one deployment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chips<'f> {
     fleet: &'f Fleet,
@@ -30,7 +30,8 @@ impl<'f> Chips<'f> {
         Self { fleet, deployment }
     }
 
-    /// The part of a chip's time that so many replicas of the deployment have together; all of one that is not known.
+    /// Returns the share of the chip's time for `count` replicas of the deployment together. For an
+    /// unknown node, the share is 1.
     fn left(&self, node: Option<&str>, count: u32) -> f64 {
         let objectives = Objectives::from(&self.deployment.spec.objectives);
         let has_objectives = objectives != Objectives::default();
@@ -41,13 +42,14 @@ impl<'f> Chips<'f> {
     }
 }
 
-/// What is predicted for replicas that answer. A chip does one thing at a time: those of a deployment on one node share
-/// in equal parts what others leave of its time, as nothing else is promised to one of them more than to another, so
-/// together they have that part of the mean of what each would have alone.
+/// Predicted throughput of Ready replicas.
+///
+/// Replicas of the deployment on one node share the remaining chip time equally. Their total is
+/// therefore the mean of their speeds alone, multiplied by the remaining share of the chip.
 #[derive(Debug, Clone)]
 pub(crate) struct Throughput<'a> {
     chips: Chips<'a>,
-    /// By node: the figures of its replicas, summed up, and their number.
+    /// By node: the sum of the predictions of its replicas, and their number.
     nodes: BTreeMap<Option<&'a str>, (f64, u32)>,
     total: f64,
 }
@@ -59,7 +61,7 @@ impl<'a> Throughput<'a> {
             nodes: BTreeMap::new(),
             total: 0.0,
         };
-        for (node, figure) in replicas.into_iter().filter_map(answering) {
+        for (node, figure) in replicas.into_iter().filter_map(prediction) {
             let (sum, count) = all.nodes.entry(node).or_default();
             *sum += figure;
             *count += 1;
@@ -73,7 +75,7 @@ impl<'a> Throughput<'a> {
         self.total
     }
 
-    /// Of one replica, on average; `None` where no figure is known.
+    /// Returns the mean per replica, or `None` without predictions.
     pub(super) fn mean(&self) -> Option<f64> {
         let count: u32 = self.nodes.values().map(|(_, count)| count).sum();
         (count > 0).then(|| self.total / f64::from(count))
@@ -81,7 +83,7 @@ impl<'a> Throughput<'a> {
 
     pub(super) fn remove(&mut self, replica: &'a ModelReplica) {
         self.total = self.total_without(replica);
-        let Some((node, figure)) = answering(replica) else {
+        let Some((node, figure)) = prediction(replica) else {
             return;
         };
         match self.nodes.get_mut(&node) {
@@ -93,9 +95,9 @@ impl<'a> Throughput<'a> {
         }
     }
 
-    /// What would be left without the replica.
+    /// Returns the total without the replica.
     pub(crate) fn total_without(&self, replica: &ModelReplica) -> f64 {
-        let Some((node, figure)) = answering(replica) else {
+        let Some((node, figure)) = prediction(replica) else {
             return self.total;
         };
         match self.nodes.get(&node) {
@@ -107,7 +109,7 @@ impl<'a> Throughput<'a> {
         }
     }
 
-    /// What so many on one chip have together.
+    /// Returns the throughput of `count` replicas on one chip.
     fn shared(&self, node: Option<&str>, sum: f64, count: u32) -> f64 {
         match count {
             0 => 0.0,
@@ -116,26 +118,27 @@ impl<'a> Throughput<'a> {
     }
 }
 
-/// Its chip and what it would have there alone, if it answers and somebody can tell.
-fn answering(replica: &ModelReplica) -> Option<(Option<&str>, f64)> {
+/// Returns the node and the prediction of a Ready replica.
+fn prediction(replica: &ModelReplica) -> Option<(Option<&str>, f64)> {
     let figure = predicted(replica).filter(|_| is_ready(replica))?;
     Some((replica.spec.node_name.as_deref(), figure))
 }
 
-/// Short enough to be shown and to stay the same over small changes.
+/// Rounds to one decimal, so that small changes cause no status write.
 pub(super) fn rounded(figure: f64) -> f64 {
     (figure * 10.0).round() / 10.0
 }
 
-/// What is never given up, in predicted tokens per second.
+/// Minimum throughput during a rollout, in predicted tokens per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Floor(f64);
 
 impl Floor {
-    /// A percentage is of what the deployment had when it was last rolled out, or else has `now`.
+    /// A percentage refers to the throughput at the last complete rollout, or to `now` before the
+    /// first one.
     pub(crate) fn of(deployment: &ModelDeployment, now: &Throughput<'_>) -> Self {
         let spec = &deployment.spec;
-        let Some(least) = asked(deployment) else {
+        let Some(least) = min_throughput(deployment) else {
             return Self::default();
         };
         Self(match least {
@@ -149,14 +152,15 @@ impl Floor {
         })
     }
 
-    /// Whether the deployment has a floor, and nobody can tell what it is of, or whether it is kept: replicas answer, and
-    /// the speed of none of them can be predicted.
-    pub(crate) fn is_blind(
+    /// Returns whether the deployment has a floor that cannot be checked: it has Ready replicas,
+    /// but no prediction for any of them.
+    pub(crate) fn is_unpredictable(
         deployment: &ModelDeployment,
         now: &Throughput<'_>,
         replicas: &[&ModelReplica],
     ) -> bool {
-        asked(deployment).is_some() && now.mean().is_none() && replicas.iter().any(|one| is_ready(one))
+        let has_ready = || replicas.iter().any(|replica| is_ready(replica));
+        min_throughput(deployment).is_some() && now.mean().is_none() && has_ready()
     }
 
     pub(crate) fn tokens_per_second(self) -> f64 {
@@ -176,7 +180,7 @@ pub(super) struct AtFloor {
     pub(super) would_leave: f64,
 }
 
-fn asked(deployment: &ModelDeployment) -> Option<CountOrPercent> {
+fn min_throughput(deployment: &ModelDeployment) -> Option<CountOrPercent> {
     let spec = &deployment.spec;
     let least = spec.strategy.rolling_update.as_ref()?.min_throughput;
     least.filter(|_| spec.replicas > 0)

@@ -20,15 +20,17 @@ use rooflet_api::v1alpha1::{HubModel, ModelDeployment, ModelReplica, ModelRevisi
 use rooflet_client::EventType;
 use rooflet_scheduler::Fleet;
 
-/// Returns the answer of the hub for a template without a revision; `None` if no hub is asked.
+/// Callback that returns the hub's answer for a template without a revision, or `None` without a
+/// hub.
 pub(super) type AskHub<'h> = dyn FnMut(&Observed<'_, '_>, &HubModel) -> Option<HubAnswer> + 'h;
 
-/// Returns the writes of one pass without a hub. `fleet` consists of the objects of the snapshot.
+/// Returns the writes of one pass without a hub. `fleet` contains the objects of the snapshot.
 pub fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
     intents_with_hub(fleet, snapshot, now, &mut |_, _| None)
 }
 
-/// Returns the writes of one pass: first those of the deployments that delete replicas, last the adoptions.
+/// Returns the writes of one pass: first those of the deployments that delete replicas, last the
+/// adoptions.
 pub(super) fn intents_with_hub(
     fleet: &Fleet,
     snapshot: &Snapshot,
@@ -45,7 +47,7 @@ pub(super) fn intents_with_hub(
             replicas: replicas.orphans_of(deployment),
         };
         if !orphans.is_empty() {
-            // The next pass plans with the adopted objects.
+            // The next pass plans for the adopted objects.
             adoptions.extend(orphans.writes(deployment));
             continue;
         }
@@ -53,7 +55,7 @@ pub(super) fn intents_with_hub(
             deployment,
             revisions: revisions.of(deployment),
             replicas: replicas.of(deployment),
-            foreign: revisions.foreign_beside(deployment),
+            foreign: revisions.foreign_in_namespace_of(deployment),
             namesake: names.older_than(deployment),
             fleet,
             hub: None,
@@ -76,7 +78,7 @@ pub(super) fn intents_with_hub(
     intents
 }
 
-/// Objects that carry the deployment's label and that no controller owns.
+/// Objects with the deployment's label and without a controller.
 struct Orphans<'a> {
     revisions: Vec<&'a ModelRevision>,
     replicas: Vec<&'a ModelReplica>,
@@ -87,8 +89,9 @@ impl Orphans<'_> {
         self.revisions.is_empty() && self.replicas.is_empty()
     }
 
-    /// Returns the adoption of each orphan, after the server has confirmed that the deployment exists. The deletion of this
-    /// very deployment may have left the orphans: the watches of different kinds are not synchronised.
+    /// Returns the adoption of each orphan, after a check that the deployment exists on the server.
+    /// The deletion of this deployment may have caused the orphans, and the watches of different
+    /// kinds are not synchronised.
     fn writes(&self, deployment: &ModelDeployment) -> Vec<PlannedWrite> {
         let batch = Batch::of(deployment);
         let of = Version::of(deployment);
@@ -108,7 +111,7 @@ impl Orphans<'_> {
         let revisions = self.revisions.iter().map(|revision| revision.name_any());
         let replicas = self.replicas.iter().map(|replica| replica.name_any());
         let names = named(revisions.chain(replicas).collect());
-        let message = format!("Took over what no deployment controlled: {names}");
+        let message = format!("Adopted objects without a controller: {names}");
         let adopted = event(deployment, "Adopted", message, EmitOn::Success);
         // The event reports the whole batch, so the last write of the batch emits it.
         writes
@@ -120,8 +123,8 @@ impl Orphans<'_> {
 }
 
 impl DeploymentPlan<'_> {
-    /// Returns the writes of the plan. Replicas are created only if the revision was written and every surplus replica was
-    /// deleted: the plan counts on both, and more replicas than the surge allows would exist otherwise.
+    /// Returns the writes of the plan. Replicas are created only if the writes of the revision and
+    /// of all deletions succeeded. Otherwise more replicas than the surge permits could exist.
     pub(super) fn writes(self, observed: &Observed<'_, '_>) -> Vec<PlannedWrite> {
         let deployment = observed.deployment;
         let batch = Batch::of(deployment);
@@ -185,7 +188,7 @@ fn revision_write(step: RevisionStep, observed: &Observed<'_, '_>) -> Option<Pla
         }
         RevisionStep::Renumber { name, revision } => {
             let of = known(&name)?;
-            let message = format!("Back to the template of {name}, now revision {revision}");
+            let message = format!("Returned to the template of {name}, now revision {revision}");
             let reused = event(deployment, "RevisionReused", message, EmitOn::Change);
             Some(PlannedWrite::from(Intent::RenumberRevision { of, revision }).with_event(reused))
         }
@@ -200,7 +203,7 @@ fn deletion_message(replica: &ModelReplica, reason: DeleteReason) -> String {
     let name = replica.name_any();
     match reason {
         DeleteReason::Surplus => format!("Deleted replica {name}: more than spec.replicas"),
-        DeleteReason::Outdated => format!("Deleted replica {name}: of an older revision"),
+        DeleteReason::Outdated => format!("Deleted replica {name}: outdated revision or placement"),
         DeleteReason::Refused => format!("Deleted replica {name}: its node refused it"),
     }
 }

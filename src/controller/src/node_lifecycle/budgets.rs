@@ -1,33 +1,34 @@
-//! How much may be taken from the deployments at a time, and what they have beyond that.
+//! Number of replicas that may be evicted from each deployment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::deployment::{Bounds, is_leaving, is_unplaceable, refusal};
+use crate::deployment::{Bounds, is_leaving, is_unschedulable, refusal};
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica};
 use rooflet_scheduler::{ReplicaKey, deployment_of};
 
-/// What is left of each deployment.
+/// Budgets of all deployments.
 pub(super) struct Budgets(BTreeMap<ReplicaKey, Budget>);
 
-/// What is left of one deployment.
+/// Remaining evictions and replacements of one deployment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
-    wanted: usize,
+    desired: usize,
     min_available: usize,
-    /// Replicas that answer requests.
+    /// Number of Ready replicas.
     ready: usize,
-    /// Replicas beyond the wanted number that have a node, or will find one.
+    /// Number of replicas beyond the desired count that are bound, or not known to be
+    /// unschedulable.
     surplus: usize,
-    /// Whether its strategy allows replacements that come first.
+    /// True if the strategy permits a surge.
     surges: bool,
-    /// How many more replacements may be asked for.
-    room: usize,
-    /// A replica of it waits, and no node takes it.
-    stuck: bool,
-    /// How long a replacement may take.
-    pub(super) patience: Duration,
+    /// Number of replacements that may still be requested.
+    replacements_left: usize,
+    /// True if the deployment has an unschedulable replica.
+    has_unschedulable: bool,
+    /// Time limit until a replacement is Ready (`spec.progressDeadlineSeconds`).
+    pub(super) replacement_timeout: Duration,
 }
 
 impl Budgets {
@@ -48,42 +49,43 @@ impl Budgets {
             }) else {
                 continue;
             };
-            budget.ready += usize::from(is_serving(replica));
-            budget.stuck |= is_unplaceable(replica);
-            budget.room = budget.room.saturating_sub(usize::from(is_leaving(replica)));
-            if refusal(replica).is_none() && !is_unplaceable(replica) {
+            budget.ready += usize::from(is_ready(replica));
+            budget.has_unschedulable |= is_unschedulable(replica);
+            let is_replaced = usize::from(is_leaving(replica));
+            budget.replacements_left = budget.replacements_left.saturating_sub(is_replaced);
+            if refusal(replica).is_none() && !is_unschedulable(replica) {
                 *active.entry(key).or_default() += 1;
             }
         }
         for (key, budget) in &mut budgets {
             let active = active.get(key).copied().unwrap_or(0);
-            budget.surplus = active.saturating_sub(budget.wanted);
+            budget.surplus = active.saturating_sub(budget.desired);
         }
         Self(budgets)
     }
 
-    /// `None` for a replica whose deployment is not there: nobody holds it to anything.
+    /// Returns the budget of the replica's deployment, or `None` if the deployment does not exist.
     pub(super) fn of(&self, replica: &ModelReplica) -> Option<Budget> {
         self.0.get(&deployment_of(replica)?).copied()
     }
 
-    /// Asks for a replacement, if one more may be asked for.
-    pub(super) fn ask(&mut self, replica: &ModelReplica) -> bool {
+    /// Requests a replacement for the replica. Returns false if the deployment has no surge left.
+    pub(super) fn request_replacement(&mut self, replica: &ModelReplica) -> bool {
         if is_leaving(replica) {
             return true;
         }
         let budget = deployment_of(replica).and_then(|key| self.0.get_mut(&key));
-        let Some(budget) = budget.filter(|budget| budget.room > 0) else {
+        let Some(budget) = budget.filter(|budget| budget.replacements_left > 0) else {
             return false;
         };
-        budget.room -= 1;
+        budget.replacements_left -= 1;
         true
     }
 
-    pub(super) fn spend(&mut self, replica: &ModelReplica) {
+    pub(super) fn record_eviction(&mut self, replica: &ModelReplica) {
         if let Some(budget) = deployment_of(replica).and_then(|key| self.0.get_mut(&key)) {
             budget.surplus = budget.surplus.saturating_sub(1);
-            budget.ready = budget.ready.saturating_sub(usize::from(is_serving(replica)));
+            budget.ready = budget.ready.saturating_sub(usize::from(is_ready(replica)));
         }
     }
 }
@@ -91,42 +93,43 @@ impl Budgets {
 impl Budget {
     fn of(deployment: &ModelDeployment) -> Self {
         let bounds = Bounds::of(&deployment.spec);
-        let patience = u64::try_from(deployment.spec.progress_deadline_seconds).unwrap_or(0);
+        let timeout = u64::try_from(deployment.spec.progress_deadline_seconds).unwrap_or(0);
         Self {
-            wanted: bounds.wanted,
+            desired: bounds.desired,
             min_available: bounds.min_available,
             ready: 0,
             surplus: 0,
-            surges: bounds.max_total > bounds.wanted,
-            room: bounds.max_total - bounds.wanted,
-            stuck: false,
-            patience: Duration::from_secs(patience),
+            surges: bounds.max_total > bounds.desired,
+            replacements_left: bounds.max_total - bounds.desired,
+            has_unschedulable: false,
+            replacement_timeout: Duration::from_secs(timeout),
         }
     }
 
-    /// One that does not serve is missed by nobody.
+    /// Returns whether the eviction keeps `min_available` Ready replicas. A replica that is not
+    /// Ready can always be evicted.
     pub(super) fn can_spare(&self, replica: &ModelReplica) -> bool {
-        !is_serving(replica) || self.ready > self.min_available
+        !is_ready(replica) || self.ready > self.min_available
     }
 
-    /// There is one more than wanted, which may be its replacement.
+    /// Returns whether a replica beyond the desired count exists, which can be the replacement.
     pub(super) fn has_replacement(&self) -> bool {
         self.surplus > 0
     }
 
-    /// Without it as many answer as are wanted.
+    /// Returns whether the desired number of replicas is Ready without this one.
     pub(super) fn is_complete_without(&self, replica: &ModelReplica) -> bool {
-        !is_serving(replica) || self.ready > self.wanted
+        !is_ready(replica) || self.ready > self.desired
     }
 
-    /// Whether its replacement is to come before the replica goes.
+    /// Returns whether the replacement of the replica must be Ready before the eviction.
     pub(super) fn replaces_first(&self, replica: &ModelReplica) -> bool {
-        self.surges && !self.stuck && is_serving(replica)
+        self.surges && !self.has_unschedulable && is_ready(replica)
     }
 }
 
-/// It answers requests, and goes on doing so.
-pub(super) fn is_serving(replica: &ModelReplica) -> bool {
+/// Returns whether the replica is Ready and not being deleted.
+pub(super) fn is_ready(replica: &ModelReplica) -> bool {
     let conditions = replica
         .status
         .as_ref()

@@ -1,7 +1,8 @@
-//! Which replica has to leave its node, since when, and what has to happen before.
+//! Decisions about evictions: the cause, the time, and the conditions that delay an eviction.
 //!
-//! A person's taint expels at once. Everything else is gentle: a replica goes where another node has room and its
-//! deployment can spare it; where the deployment's strategy has a surge, its replacement answers requests first.
+//! A NoExecute taint in the node's spec evicts immediately. For every other cause, a replica is
+//! evicted only if another node has room and its deployment can spare it. If the deployment's
+//! strategy has a surge, the replacement must be Ready first.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,79 +10,80 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::budgets::{Budgets, is_serving};
+use super::budgets::{Budgets, is_ready};
 use super::observed::Observed;
-use super::silence::known_silent_for;
+use super::silence::reported_silent_for;
 use crate::deployment::{Chips, Floor, Throughput, leaving_since};
 use rooflet_api::conditions::{AGENT_STOPPED, condition_type};
 use rooflet_api::meta::{LEASE_DURATION, MOVE_ANNOTATION};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, Taint, TaintEffect};
 use rooflet_base::clock::since;
 use rooflet_scheduler::{
-    Fleet, ReplicaKey, ReplicaRequest, Stay, bind_all, deployment_of, stay, taints_of_preferences,
+    Fleet, ReplicaKey, ReplicaRequest, TolerationPeriod, bind_all, deployment_of, toleration_period,
+    usage_taints,
 };
 
-/// A node that is silent may come back within this time before its replicas are replaced, where their tolerations of
-/// [`UNREACHABLE`] say nothing else.
+/// Time that a node must be silent before its replicas are replaced. A toleration of
+/// [`UNREACHABLE`] overrides it.
 pub(super) const EVICT_AFTER: Duration = Duration::from_secs(30);
 
-/// The same while most nodes are silent: then the network between is the likelier fault, and what is replaced now is
-/// there twice when it comes back. Kubernetes evicts nobody in a small cluster as long as that lasts.
+/// The same time while most nodes are silent. The likely cause is then a network partition, after
+/// which each evicted replica would exist twice. Kubernetes evicts no Pods in a small cluster then.
 pub(super) const EVICT_AFTER_DISRUPTION: Duration = Duration::from_secs(300);
 
-/// An agent that was stopped in order, and its workers with it, may be started again within this time.
+/// Time within which an agent that was stopped with its workers may start again.
 const STOPPED_AFTER: Duration = Duration::from_secs(10);
 
-/// The taint that silence stands for.
+/// Key of the taint that represents silence in tolerations.
 const UNREACHABLE: &str = "rooflet.dev/unreachable";
 
-/// Why a replica has to leave its node.
+/// Reason why a replica has to leave its node.
 #[derive(Debug, Clone, PartialEq)]
 enum Cause {
-    /// A person's taint: at once.
-    Expelled(String),
-    /// The machine's use, such as its battery: as soon as it can be spared, if a node without such
-    /// a taint takes it.
-    Unwelcome(String),
-    /// As soon as it can be spared.
+    /// NoExecute taint in the node's spec. The eviction is immediate.
+    SpecTaint(String),
+    /// Taint of the machine's use, such as its battery. The replica is evicted when its deployment
+    /// can spare it and a node without such a taint accepts a replacement.
+    UsageTaint(String),
+    /// Drain, move or stopped agent. The replica is evicted when its deployment can spare it.
     Planned(String),
-    /// Nobody hears of it: where it can be replaced.
+    /// Silent node. The replica is evicted if another node accepts a replacement.
     Silent(String),
 }
 
-/// Nodes to which an evicted replica may go.
+/// Nodes that are considered for a replacement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Destination {
     Any,
-    /// Nodes that it would not have to leave again for the use of their machines.
-    Welcome,
+    /// Nodes without an untolerated usage taint, which would evict the replacement again.
+    WithoutUsageTaint,
 }
 
-/// What is to become of a replica that can be replaced.
+/// Decision about one replica that its deployment can replace.
 #[derive(Debug, PartialEq)]
 pub(super) enum Eviction {
-    /// It goes, for this reason.
+    /// Evict the replica, with this event message.
     Now(String),
-    /// It has to go, and its replacement is to come first.
+    /// Request a replacement and evict the replica when the replacement is Ready.
     Replace { cause: String, why: String },
-    /// It has to go, and this is in the way.
+    /// The replica has to leave the node, but this reason delays the eviction.
     NotYet(String),
-    /// It stays.
+    /// Nothing requires an eviction.
     No,
 }
 
-/// Decides for one replica after the other; what is decided counts for those that follow.
+/// Decisions about evictions of one pass. Each decision accounts for the earlier ones.
 pub(super) struct Evictions<'p, 'a> {
     observed: &'p Observed<'a>,
-    /// Made when they are first asked for, as is the fleet: in most passes nobody leaves.
+    /// Computed on first use, like the fleet, because most passes evict nothing.
     budgets: Option<Budgets>,
-    /// With those that wait already placed.
+    /// Fleet with the unscheduled replicas placed.
     fleet: Option<Fleet>,
-    /// Those that go with this plan, where their deployments could spare them.
-    gone: BTreeSet<ReplicaKey>,
-    /// Most nodes are silent.
+    /// Replicas with a disruption budget that this pass evicts.
+    evicted: BTreeSet<ReplicaKey>,
+    /// True if most nodes are silent.
     is_disrupted: bool,
-    /// When time alone changes the answer.
+    /// Time after which a decision changes although no object changes.
     pub(super) requeue_after: Option<Duration>,
 }
 
@@ -91,7 +93,7 @@ impl<'p, 'a> Evictions<'p, 'a> {
             observed,
             budgets: None,
             fleet: None,
-            gone: BTreeSet::new(),
+            evicted: BTreeSet::new(),
             is_disrupted: observed.is_disrupted(),
             requeue_after: None,
         }
@@ -99,52 +101,52 @@ impl<'p, 'a> Evictions<'p, 'a> {
 
     pub(super) fn of(&mut self, node: &FleetNode, replica: &ModelReplica) -> Eviction {
         match self.cause(node, replica) {
-            None => match known_silent_for(node, self.observed.now) {
+            None => match reported_silent_for(node, self.observed.now) {
                 Some(_) => Eviction::NotYet("its node does not report".to_owned()),
                 None => Eviction::No,
             },
-            Some(Cause::Expelled(cause)) => Eviction::Now(cause),
-            Some(Cause::Silent(cause)) => self.where_there_is_room(cause, replica, Destination::Any),
-            Some(Cause::Unwelcome(cause)) => self.planned(cause, replica, Destination::Welcome),
+            Some(Cause::SpecTaint(cause)) => Eviction::Now(cause),
+            Some(Cause::Silent(cause)) => self.if_placeable(cause, replica, Destination::Any),
+            Some(Cause::UsageTaint(cause)) => self.planned(cause, replica, Destination::WithoutUsageTaint),
             Some(Cause::Planned(cause)) => self.planned(cause, replica, Destination::Any),
         }
     }
 
-    /// What makes it leave now, the most urgent first.
+    /// Returns the most urgent cause to evict the replica now.
     fn cause(&mut self, node: &FleetNode, replica: &ModelReplica) -> Option<Cause> {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let tolerations = &replica.spec.placement.tolerations;
         let mut causes = Vec::new();
         let mut waits = Vec::new();
-        let taints = self.observed.heard.tainted.get(name);
+        let taints = self.observed.timings.tainted.get(name);
         for (taint, lasting) in taints.into_iter().flatten() {
-            // What came to the node later counts from then on.
+            // For a replica that was bound after the taint appeared, the period starts at binding.
             let lasting = bound_for(replica, self.observed.now).map_or(*lasting, |bound| bound.min(*lasting));
-            let limit = match stay(taint, tolerations) {
-                Stay::Forever => continue,
-                Stay::Untolerated => None,
-                Stay::For(limit) if lasting < limit => {
+            let limit = match toleration_period(taint, tolerations) {
+                TolerationPeriod::Unlimited => continue,
+                TolerationPeriod::None => None,
+                TolerationPeriod::Limited(limit) if lasting < limit => {
                     waits.push(limit - lasting);
                     continue;
                 }
-                Stay::For(limit) => Some(limit),
+                TolerationPeriod::Limited(limit) => Some(limit),
             };
-            let mut said = format!("{name} has the taint {}:NoExecute", taint.key);
+            let mut message = format!("{name} has the taint {}:NoExecute", taint.key);
             if let Some(limit) = limit {
-                said.push_str(&format!(", which was tolerated for {} s,", limit.as_secs()));
+                message.push_str(&format!(", which was tolerated for {} s", limit.as_secs()));
             }
             causes.push(match node.spec.taints.contains(taint) {
-                true => Cause::Expelled(said),
-                false => Cause::Unwelcome(said),
+                true => Cause::SpecTaint(message),
+                false => Cause::UsageTaint(message),
             });
         }
         if node.spec.drain {
             causes.push(Cause::Planned(format!("{name} is being drained")));
         }
         if let Some(to) = moves_to(replica) {
-            causes.push(Cause::Planned(format!("it is to move to {to}")));
+            causes.push(Cause::Planned(format!("its move to {to} was requested")));
         }
-        if let Some(stopped_for) = stopped_for(node, self.observed.now).filter(|_| !is_serving(replica)) {
+        if let Some(stopped_for) = stopped_for(node, self.observed.now).filter(|_| !is_ready(replica)) {
             match STOPPED_AFTER.saturating_sub(stopped_for) {
                 left if left.is_zero() => {
                     causes.push(Cause::Planned(format!("the agent of {name} was stopped")));
@@ -152,26 +154,26 @@ impl<'p, 'a> Evictions<'p, 'a> {
                 left => waits.push(left),
             }
         }
-        let expelled = causes.iter().find(|cause| matches!(cause, Cause::Expelled(_)));
-        let cause = match (expelled, known_silent_for(node, self.observed.now)) {
-            (Some(expelled), _) => Some(expelled.clone()),
+        let spec_taint = causes.iter().find(|cause| matches!(cause, Cause::SpecTaint(_)));
+        let cause = match (spec_taint, reported_silent_for(node, self.observed.now)) {
+            (Some(spec_taint), _) => Some(spec_taint.clone()),
             (None, Some(silent_for)) => {
-                let usual = match self.is_disrupted {
+                let default = match self.is_disrupted {
                     true => EVICT_AFTER_DISRUPTION,
                     false => EVICT_AFTER,
                 };
-                let limit = match stay(&unreachable(), tolerations) {
-                    Stay::Untolerated => Some(usual),
-                    Stay::For(limit) => Some(limit),
-                    // Something else makes it leave, whatever of silence is tolerated.
-                    Stay::Forever => (!causes.is_empty()).then_some(usual),
+                let limit = match toleration_period(&unreachable(), tolerations) {
+                    TolerationPeriod::None => Some(default),
+                    TolerationPeriod::Limited(limit) => Some(limit),
+                    // Silence is tolerated, but another cause evicts the replica.
+                    TolerationPeriod::Unlimited => (!causes.is_empty()).then_some(default),
                 };
                 limit.and_then(|limit| {
-                    // What is written may be late: who led before asked for it, and stood still.
-                    let heard_nothing_for = self.observed.heard.silence.get(name);
-                    let unheard =
-                        LEASE_DURATION.saturating_sub(heard_nothing_for.copied().unwrap_or_default());
-                    let wait = limit.saturating_sub(silent_for).max(unheard);
+                    // The condition may be outdated: a delayed write of a former leader can
+                    // report a node as silent that has renewed its Lease since.
+                    let observed = self.observed.timings.silence.get(name);
+                    let unconfirmed = LEASE_DURATION.saturating_sub(observed.copied().unwrap_or_default());
+                    let wait = limit.saturating_sub(silent_for).max(unconfirmed);
                     if !wait.is_zero() {
                         waits.push(wait);
                         return None;
@@ -190,20 +192,21 @@ impl<'p, 'a> Evictions<'p, 'a> {
         cause
     }
 
-    /// It goes when nobody misses it.
+    /// Decides about an eviction that waits until the deployment can spare the replica.
     fn planned(&mut self, cause: String, replica: &ModelReplica, to: Destination) -> Eviction {
         let Some(budget) = self.budgets().of(replica) else {
-            return self.where_there_is_room(cause, replica, to);
+            return self.if_placeable(cause, replica, to);
         };
         if budget.has_replacement() && budget.is_complete_without(replica) {
             if let Some(why) = self.below_floor(replica) {
                 return Eviction::NotYet(why);
             }
-            self.spend(replica);
-            return Eviction::Now(format!("{cause} and its deployment is complete without it"));
+            self.record_eviction(replica);
+            return Eviction::Now(format!("{cause}; its deployment is complete without it"));
         }
         let waited = leaving_since(replica).map(|at| since(self.observed.now, at));
-        let left = waited.map_or(budget.patience, |waited| budget.patience.saturating_sub(waited));
+        let timeout = budget.replacement_timeout;
+        let left = waited.map_or(timeout, |waited| timeout.saturating_sub(waited));
         let is_first = budget.replaces_first(replica) && !left.is_zero();
         if !is_first && !budget.can_spare(replica) {
             return Eviction::NotYet(
@@ -218,52 +221,56 @@ impl<'p, 'a> Evictions<'p, 'a> {
             true => None,
             false => match self.place_elsewhere(replica, to) {
                 Ok(elsewhere) => Some(elsewhere),
-                Err(why) => return no_room(&why),
+                Err(why) => return not_placeable(&why),
             },
         };
-        if is_first && self.budgets().ask(replica) {
+        if is_first && self.budgets().request_replacement(replica) {
             self.requeue(left);
             let why = match elsewhere {
-                Some(elsewhere) => format!("its replacement comes first, and {elsewhere} has room for it"),
-                None => "its replacement does not answer requests yet".to_owned(),
+                Some(elsewhere) => {
+                    format!("waits until its replacement is Ready; {elsewhere} has room for it")
+                }
+                None => "waits until its replacement is Ready".to_owned(),
             };
             return Eviction::Replace { cause, why };
         }
         if is_first {
             return Eviction::NotYet(
-                "others of its deployment go first, see spec.strategy.rollingUpdate.maxSurge".to_owned(),
+                "other replicas of its deployment are replaced first, see \
+                 spec.strategy.rollingUpdate.maxSurge"
+                    .to_owned(),
             );
         }
-        self.spend(replica);
-        let whereto = match elsewhere {
+        self.record_eviction(replica);
+        let destination = match elsewhere {
             Some(elsewhere) => format!("{elsewhere} has room for a replacement"),
-            None => "its replacement is there".to_owned(),
+            None => "its replacement exists".to_owned(),
         };
-        let because = match waited {
+        let exception = match waited {
             Some(_) if left.is_zero() => format!(
-                ", which has not answered requests within {} s",
-                budget.patience.as_secs()
+                "; the replacement was not Ready within {} s",
+                budget.replacement_timeout.as_secs()
             ),
-            Some(_) => ", though no node has room for one beside it".to_owned(),
+            Some(_) => "; no node has room for the replacement before the eviction".to_owned(),
             None => String::new(),
         };
-        Eviction::Now(format!("{cause} and {whereto}{because}"))
+        Eviction::Now(format!("{cause}; {destination}{exception}"))
     }
 
-    fn where_there_is_room(&mut self, cause: String, replica: &ModelReplica, to: Destination) -> Eviction {
+    fn if_placeable(&mut self, cause: String, replica: &ModelReplica, to: Destination) -> Eviction {
         match self.place_elsewhere(replica, to) {
-            Ok(elsewhere) => Eviction::Now(format!("{cause} and {elsewhere} has room for a replacement")),
-            Err(why) => no_room(&why),
+            Ok(elsewhere) => Eviction::Now(format!("{cause}; {elsewhere} has room for a replacement")),
+            Err(why) => not_placeable(&why),
         }
     }
 
-    fn spend(&mut self, replica: &ModelReplica) {
-        self.budgets().spend(replica);
-        self.gone.insert(ReplicaKey::of(replica));
+    fn record_eviction(&mut self, replica: &ModelReplica) {
+        self.budgets().record_eviction(replica);
+        self.evicted.insert(ReplicaKey::of(replica));
     }
 
-    /// Why it is missed in tokens per second, however many others answer. Where nobody can predict the deployment's speed
-    /// only the counts bind.
+    /// Returns a message if the eviction would reduce the deployment's throughput below its floor.
+    /// If the throughput cannot be predicted, only the replica counts limit evictions.
     fn below_floor(&mut self, replica: &ModelReplica) -> Option<String> {
         let key = deployment_of(replica)?;
         let mut deployments = self.observed.deployments.iter();
@@ -271,10 +278,10 @@ impl<'p, 'a> Evictions<'p, 'a> {
         let rolling = deployment.spec.strategy.rolling_update.as_ref()?;
         rolling.min_throughput?;
         self.fleet();
-        let stays = |one: &&&ModelReplica| {
-            one.metadata.deletion_timestamp.is_none()
-                && deployment_of(one).as_ref() == Some(&key)
-                && !self.gone.contains(&ReplicaKey::of(**one))
+        let stays = |other: &&&ModelReplica| {
+            other.metadata.deletion_timestamp.is_none()
+                && deployment_of(other).as_ref() == Some(&key)
+                && !self.evicted.contains(&ReplicaKey::of(**other))
         };
         let chips = Chips::new(self.fleet.as_ref()?, deployment);
         let replicas = self.observed.replicas.iter().filter(stays).copied();
@@ -283,8 +290,8 @@ impl<'p, 'a> Evictions<'p, 'a> {
         let (now, left) = (throughput.total(), throughput.total_without(replica));
         (!floor.holds(left) && left < now).then(|| {
             format!(
-                "its deployment would be left with {left:.1} of {now:.1} predicted tokens/s, and \
-                 spec.strategy.rollingUpdate.minThroughput holds {:.1}",
+                "its deployment would keep {left:.1} of {now:.1} predicted tokens/s, but \
+                 spec.strategy.rollingUpdate.minThroughput requires {:.1}",
                 floor.tokens_per_second()
             )
         })
@@ -300,31 +307,32 @@ impl<'p, 'a> Evictions<'p, 'a> {
         self.requeue_after = Some(self.requeue_after.map_or(after, |before| before.min(after)));
     }
 
-    /// The node that would take another one like it; the place is kept.
-    fn place_elsewhere(&mut self, replica: &ModelReplica, to: Destination) -> Result<String, NoPlace> {
-        let unwelcome = match to {
+    /// Returns the node that accepts a replacement, and reserves the memory there in the fleet.
+    fn place_elsewhere(&mut self, replica: &ModelReplica, to: Destination) -> Result<String, PlacementError> {
+        let excluded = match to {
             Destination::Any => Vec::new(),
-            Destination::Welcome => self.unwelcome_nodes(replica),
+            Destination::WithoutUsageTaint => self.nodes_with_usage_taint(replica),
         };
         let request = ReplicaRequest {
-            refused: unwelcome.into_iter().chain(left_node(replica)).collect(),
+            refused: excluded.into_iter().chain(left_node(replica)).collect(),
             nominated: moves_to(replica).map(str::to_owned),
             ..ReplicaRequest::new(replica)
         };
         let decision = bind_all([&request], self.fleet()).pop();
         match decision.map(|decision| decision.outcome) {
             Some(Ok(placement)) => Ok(placement.node().to_owned()),
-            Some(Err(unschedulable)) => Err(NoPlace::Unschedulable(unschedulable.to_string())),
-            None => Err(NoPlace::Undecided),
+            Some(Err(unschedulable)) => Err(PlacementError::Unschedulable(unschedulable.to_string())),
+            None => Err(PlacementError::NoDecision),
         }
     }
 
-    /// Nodes that a replica would leave again for the use of their machines.
-    fn unwelcome_nodes(&self, replica: &ModelReplica) -> Vec<(String, String)> {
+    /// Returns the nodes with an untolerated usage taint, and the taint.
+    fn nodes_with_usage_taint(&self, replica: &ModelReplica) -> Vec<(String, String)> {
         let tolerations = &replica.spec.placement.tolerations;
         let nodes = self.observed.nodes.iter().filter_map(|node| {
-            let taint =
-                taints_of_preferences(node).find(|taint| stay(taint, tolerations) != Stay::Forever)?;
+            let is_limited =
+                |taint: &Taint| toleration_period(taint, tolerations) != TolerationPeriod::Unlimited;
+            let taint = usage_taints(node).find(is_limited)?;
             Some((node.name_any(), format!("taint {}:NoExecute", taint.key)))
         });
         nodes.collect()
@@ -333,11 +341,11 @@ impl<'p, 'a> Evictions<'p, 'a> {
     fn fleet(&mut self) -> &mut Fleet {
         let observed = self.observed;
         self.fleet.get_or_insert_with(|| {
-            // As the binder will see it, or the replacement of what goes would find no node.
+            // The same reserve as in the binder, which must find a node for the replacement.
             let mut fleet = Fleet::new(observed.nodes.iter().copied(), observed.replicas.iter().copied())
                 .with_reserve(observed.reserve_node_failures);
-            // Those that wait already come first.
-            let waiting: Vec<_> = observed
+            // Unscheduled replicas use the free memory first.
+            let unscheduled: Vec<_> = observed
                 .replicas
                 .iter()
                 .filter(|replica| {
@@ -345,13 +353,13 @@ impl<'p, 'a> Evictions<'p, 'a> {
                 })
                 .map(|replica| ReplicaRequest::new(replica))
                 .collect();
-            bind_all(&waiting, &mut fleet);
+            bind_all(&unscheduled, &mut fleet);
             fleet
         })
     }
 }
 
-/// For how long its agent has been stopped, in order.
+/// Returns the time since the agent reported an orderly stop.
 fn stopped_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
     let conditions = &node.status.as_ref()?.conditions;
     let ready = conditions
@@ -360,29 +368,29 @@ fn stopped_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
     (ready.reason == AGENT_STOPPED).then(|| since(now, ready.last_transition_time.0))
 }
 
-/// Reason why no other node takes a replica.
+/// Reason why no other node accepts a replacement.
 #[derive(Debug, thiserror::Error)]
-enum NoPlace {
+enum PlacementError {
     #[error("{0}")]
     Unschedulable(String),
-    #[error("nothing was decided")]
-    Undecided,
+    #[error("the scheduler returned no decision")]
+    NoDecision,
 }
 
-fn no_room(why: &NoPlace) -> Eviction {
-    Eviction::NotYet(format!("no other node takes it: {why}"))
+fn not_placeable(why: &PlacementError) -> Eviction {
+    Eviction::NotYet(format!("no other node accepts a replacement: {why}"))
 }
 
-/// The node to which somebody wants it to move.
+/// Returns the target node of a requested move.
 pub(crate) fn moves_to(replica: &ModelReplica) -> Option<&str> {
     let to = replica.annotations().get(MOVE_ANNOTATION)?.as_str();
     (replica.spec.node_name.as_deref() != Some(to)).then_some(to)
 }
 
-/// Where its replacement does not go, and why.
+/// Returns the node of the replica, as a node that must not run its replacement, with the reason.
 pub(crate) fn left_node(replica: &ModelReplica) -> Option<(String, String)> {
     let node = replica.spec.node_name.clone()?;
-    Some((node, format!("{} is leaving it", replica.name_any())))
+    Some((node, format!("{} leaves this node", replica.name_any())))
 }
 
 fn unreachable() -> Taint {
@@ -393,7 +401,7 @@ fn unreachable() -> Taint {
     }
 }
 
-/// For how long it has had its node, by the scheduler's own word.
+/// Returns the time since the replica was bound, according to the condition Scheduled.
 fn bound_for(replica: &ModelReplica, now: Timestamp) -> Option<Duration> {
     let conditions = &replica.status.as_ref()?.conditions;
     let scheduled = conditions

@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 
-use super::heard::Heard;
+use super::heartbeats::Timings;
 use rooflet_api::meta::LEASE_DURATION;
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
 
-/// Number of silent nodes, and their share of all nodes in percent, from which the fleet counts as disrupted. The values
-/// are those of Kubernetes.
+/// Minimum number of silent nodes, and their minimum share of all nodes in percent, in a disrupted
+/// fleet. The values are those of Kubernetes.
 const DISRUPTION_NODES: usize = 3;
 const DISRUPTION_PERCENT: usize = 55;
 
@@ -16,8 +16,8 @@ pub(super) struct Observed<'a> {
     pub(super) nodes: Vec<&'a FleetNode>,
     pub(super) replicas: Vec<&'a ModelReplica>,
     pub(super) deployments: Vec<&'a ModelDeployment>,
-    pub(super) heard: Heard,
-    /// Number of nodes whose failure the fleet must absorb: their replicas must fit on the other nodes.
+    pub(super) timings: Timings,
+    /// Number of simultaneous node failures for which the scheduler keeps capacity free.
     pub(super) reserve_node_failures: usize,
     /// Version of this control plane.
     pub(super) version: &'a str,
@@ -25,9 +25,9 @@ pub(super) struct Observed<'a> {
 }
 
 impl Observed<'_> {
-    /// Whether most nodes are silent.
+    /// Returns whether most nodes are silent.
     pub(super) fn is_disrupted(&self) -> bool {
-        let silence = self.heard.silence.values();
+        let silence = self.timings.silence.values();
         let silent = silence.filter(|silence| **silence >= LEASE_DURATION).count();
         silent >= DISRUPTION_NODES && silent * 100 >= self.nodes.len() * DISRUPTION_PERCENT
     }

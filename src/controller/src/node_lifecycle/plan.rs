@@ -1,11 +1,11 @@
-//! What has to be done about nodes, as a value.
+//! Plan of one pass over all nodes and their replicas.
 //!
-//! A node whose Lease is not renewed is not ready, and its replicas are not either, so that nothing is routed there.
-//! They may still run: the node may only be cut off. So a replica there is given up only where another node can take
-//! its place, and even then it keeps its memory on the old node until the agent confirms that it has stopped, or the
-//! FleetNode is deleted.
+//! A node whose Lease expired is not Ready, and neither are its replicas, so the gateways send them
+//! no requests. The replicas may still run, because the node may only be disconnected. Therefore a
+//! replica is evicted only if another node has room for a replacement. Its memory on the old node
+//! stays reserved until the agent confirms that the worker has exited or the FleetNode is deleted.
 //!
-//! [`eviction`](super::eviction) decides who leaves, and what has to happen before.
+//! [`eviction`](super::eviction) selects the evicted replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,47 +22,50 @@ use rooflet_api::meta::{DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, REP
 use rooflet_api::v1alpha1::{FleetNode, FleetNodeStatus, ModelReplica, ModelReplicaStatus};
 use rooflet_scheduler::ReplicaKey;
 
-/// A FleetNode that is missing may be registered again within this time.
+/// Time within which a missing FleetNode may be registered again.
 pub(super) const MISSING_GRACE: Duration = Duration::from_secs(10);
-/// One thing to do.
+
+/// Planned action.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step<'a> {
+    /// Reports an expired Lease in the node's status.
     NodeSilent {
         node: &'a FleetNode,
         status: Box<FleetNodeStatus>,
         message: String,
     },
+    /// Reports a replica of a silent node as not Ready.
     ReplicaNotReady {
         replica: &'a ModelReplica,
         status: Box<ModelReplicaStatus>,
     },
-    /// How far it is drained.
+    /// Updates the condition Drained.
     NodeDrained {
         node: &'a FleetNode,
         status: Box<FleetNodeStatus>,
-        /// It has become so with this plan.
+        /// True if the drain is complete since this pass.
         drained: bool,
     },
-    /// Its agent's version goes with ours no longer, or again.
+    /// Updates the condition VersionSkew.
     NodeSkewed {
         node: &'a FleetNode,
         status: Box<FleetNodeStatus>,
-        /// What is wrong, if anything is.
+        /// Description of the skew, if the versions are incompatible.
         message: Option<String>,
     },
-    /// It has to leave its node and its replacement comes first, or it may stay after all.
+    /// Updates the condition DisruptionTarget, by which the deployment creates a replacement.
     ReplicaLeaving {
         replica: &'a ModelReplica,
         status: Box<ModelReplicaStatus>,
-        /// Why, if it leaves.
+        /// Cause, or `None` if the replica stays.
         cause: Option<String>,
     },
-    /// Delete it; its deployment makes another one.
+    /// Deletes the replica. Its deployment creates a replacement.
     Evict {
         replica: &'a ModelReplica,
         message: String,
     },
-    /// Its node is gone for good: nobody else will let it go.
+    /// Deletes the replica of a deleted node and removes the agent's finalizer.
     Release {
         replica: &'a ModelReplica,
         message: String,
@@ -91,18 +94,19 @@ impl<'a> NodePlan<'a> {
             let Some(status) = &node.status else { continue };
             let agent = &status.node_info.agent_version;
             let skew = skew(agent, observed.version);
-            let is_told = is_true(&status.conditions, condition_type::VERSION_SKEW);
-            if skew.is_none() && !is_told {
+            let is_reported = is_true(&status.conditions, condition_type::VERSION_SKEW);
+            if skew.is_none() && !is_reported {
                 continue;
             }
-            let ours = observed.version;
+            let own = observed.version;
             let message = skew.map(|skew| {
                 let advice = match skew {
                     Skew::Older => "upgrade the agent",
                     Skew::Newer => "upgrade the control plane",
                 };
                 format!(
-                    "the agent is version {agent} and the control plane {ours}: more than one minor version between them is not tried, {advice}"
+                    "the agent has version {agent} and the control plane {own}: versions more than one \
+                     minor version apart are not tested, {advice}"
                 )
             });
             let reason = match skew {
@@ -131,7 +135,7 @@ impl<'a> NodePlan<'a> {
     }
 
     fn requeue(&mut self, after: Duration) {
-        // A little late rather than a little early: then it is time.
+        // The margin ensures that the deadline has passed at the next pass.
         let after = after + Duration::from_millis(100);
         self.requeue_after = Some(self.requeue_after.map_or(after, |before| before.min(after)));
     }
@@ -139,7 +143,7 @@ impl<'a> NodePlan<'a> {
     fn silent_nodes(&mut self, observed: &Observed<'a>) {
         for node in &observed.nodes {
             let silence = observed
-                .heard
+                .timings
                 .silence
                 .get(&node.name_any())
                 .copied()
@@ -150,7 +154,7 @@ impl<'a> NodePlan<'a> {
             }
             let mut status = node.status.clone().unwrap_or_default();
             let message = format!(
-                "its agent has not renewed its lease for more than {} s: it has stopped or cannot reach the API server",
+                "the agent has not renewed its Lease for more than {} s: it has stopped or cannot reach the API server",
                 LEASE_DURATION.as_secs()
             );
             let changed = set_condition(
@@ -177,7 +181,7 @@ impl<'a> NodePlan<'a> {
             let Some(node) = &replica.spec.node_name else {
                 continue;
             };
-            let silence = observed.heard.silence.get(node).copied().unwrap_or_default();
+            let silence = observed.timings.silence.get(node).copied().unwrap_or_default();
             if silence < LEASE_DURATION {
                 continue;
             }
@@ -247,7 +251,7 @@ impl<'a> NodePlan<'a> {
         }
     }
 
-    /// Keeps the condition by which its deployment makes one more.
+    /// Updates the condition DisruptionTarget, by which the deployment creates a replacement.
     fn leaving(&mut self, observed: &Observed<'a>, replica: &'a ModelReplica, cause: Option<String>) {
         if cause.is_none() && !is_leaving(replica) {
             return;
@@ -257,9 +261,13 @@ impl<'a> NodePlan<'a> {
             Some(cause) => (
                 Truth::True,
                 "NodeLeft",
-                format!("{cause}; the replica goes when its replacement answers requests"),
+                format!("{cause}; the replica is deleted when its replacement is Ready"),
             ),
-            None => (Truth::False, "NodeServes", "it may stay after all".to_owned()),
+            None => (
+                Truth::False,
+                "NodeServes",
+                "the cause of the eviction has ended".to_owned(),
+            ),
         };
         let changed = set_condition(
             &mut status.conditions,
@@ -279,13 +287,13 @@ impl<'a> NodePlan<'a> {
         }
     }
 
-    /// Keeps the condition that tells how far a node is drained.
+    /// Updates the condition Drained, which reports the progress of a drain.
     fn drained(&mut self, observed: &Observed<'a>, node: &'a FleetNode, left: Vec<Left>) {
         let mut status = node.status.clone().unwrap_or_default();
         let is_drained = is_true(&status.conditions, condition_type::DRAINED);
         let changed = if node.spec.drain {
             let (truth, reason, message) = match &left[..] {
-                [] => (Truth::True, "Drained", "no replica is left".to_owned()),
+                [] => (Truth::True, "Drained", "no replicas left".to_owned()),
                 [first, ..] => (
                     Truth::False,
                     "Draining",
@@ -328,13 +336,13 @@ impl<'a> NodePlan<'a> {
             else {
                 continue;
             };
-            let missing = observed.heard.missing.get(node).copied().unwrap_or_default();
+            let missing = observed.timings.missing.get(node).copied().unwrap_or_default();
             if missing < MISSING_GRACE {
                 self.requeue(MISSING_GRACE - missing);
                 continue;
             }
-            let held = replica.finalizers().iter().any(|name| name == REPLICA_FINALIZER);
-            if held || replica.metadata.deletion_timestamp.is_none() {
+            let has_finalizer = replica.finalizers().iter().any(|name| name == REPLICA_FINALIZER);
+            if has_finalizer || replica.metadata.deletion_timestamp.is_none() {
                 let message = format!("FleetNode {node} was deleted");
                 self.steps.push(Step::Release { replica, message });
             }
@@ -342,7 +350,7 @@ impl<'a> NodePlan<'a> {
     }
 }
 
-/// A replica that is still on a node.
+/// Replica that remains on a node, with the reason.
 struct Left {
     replica: String,
     why: String,
@@ -356,7 +364,7 @@ fn replicas(count: usize) -> String {
     }
 }
 
-/// Whether something makes another one when it is deleted.
+/// Returns whether a deployment replaces the replica after its deletion.
 fn is_replaceable(replica: &ModelReplica) -> bool {
     replica.metadata.deletion_timestamp.is_none()
         && replica.labels().contains_key(DEPLOYMENT_LABEL)

@@ -1,11 +1,11 @@
-//! Watches the Leases and executes the plan's writes.
+//! Observation of Leases and execution of the planned writes.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use kube::ResourceExt;
 
-use super::heard::{Heard, Heartbeats};
+use super::heartbeats::{Heartbeats, Timings};
 use super::writes::intents_with_reserve;
 use crate::executor::Executor;
 use crate::intent::Snapshot;
@@ -14,7 +14,7 @@ use crate::world::World;
 use rooflet_api::meta::{LEASE_NAMESPACE, lease_name};
 use rooflet_client::ApiError;
 
-/// See the module.
+/// Reconciler of nodes and of the replicas on them.
 pub(crate) struct NodeLifecycle {
     world: World,
     heartbeats: Heartbeats,
@@ -28,28 +28,29 @@ impl NodeLifecycle {
         }
     }
 
-    /// For how long which nodes are silent.
-    async fn hear(&mut self, seen: &Snapshot, pass: &mut PassStatus) -> Heard {
-        let nodes: Vec<_> = seen.nodes.iter().map(AsRef::as_ref).collect();
-        let replicas: Vec<_> = seen.replicas.iter().map(AsRef::as_ref).collect();
+    /// Returns the durations of node states.
+    async fn observe_timings(&mut self, snapshot: &Snapshot, pass: &mut PassStatus) -> Timings {
+        let nodes: Vec<_> = snapshot.nodes.iter().map(AsRef::as_ref).collect();
+        let replicas: Vec<_> = snapshot.replicas.iter().map(AsRef::as_ref).collect();
         let leases = &self.world.leases;
         let lease = |name: &str| {
             let lease = leases.get(Some(LEASE_NAMESPACE), name)?;
             Some(lease.as_ref().clone())
         };
         let instant = self.world.clock.instant();
-        let mut heard = self.heartbeats.observe(&nodes, &replicas, lease, instant);
-        let doubtful = heard.doubtful(&nodes);
-        pass.note(self.confirm(&mut heard, doubtful).await);
-        heard
+        let mut timings = self.heartbeats.observe(&nodes, &replicas, lease, instant);
+        let newly_silent = timings.newly_silent(&nodes);
+        pass.record(self.confirm(&mut timings, newly_silent).await);
+        timings
     }
 
-    /// Asks the server itself before nodes are taken for silent: a watch may have stalled.
-    async fn confirm(&mut self, heard: &mut Heard, doubtful: Vec<String>) -> Result<(), ApiError> {
-        if doubtful.is_empty() {
+    /// Lists the Leases on the server before nodes are reported as silent, because the watch may
+    /// have stalled.
+    async fn confirm(&mut self, timings: &mut Timings, newly_silent: Vec<String>) -> Result<(), ApiError> {
+        if newly_silent.is_empty() {
             return Ok(());
         }
-        let listed = self.world.leases_now().await;
+        let listed = self.world.list_leases().await;
         let now = self.world.clock.instant();
         let mut leases: HashMap<String, _> = match &listed {
             Ok(leases) => leases
@@ -58,23 +59,23 @@ impl NodeLifecycle {
                 .collect(),
             Err(_) => HashMap::new(),
         };
-        for node in doubtful {
+        for node in newly_silent {
             let silence = match &listed {
                 Ok(_) => {
                     let version = leases.remove(&lease_name(&node)).flatten();
                     self.heartbeats.confirm(&node, version, now)
                 }
-                // It may well have been heard of; nobody can tell.
+                // Without the list, a missed renewal is possible.
                 Err(_) => Duration::ZERO,
             };
-            heard.silence.insert(node, silence);
+            timings.silence.insert(node, silence);
         }
         listed.map(drop)
     }
 }
 
-/// Renewals of Leases wake nobody: this is how late the node life controller may see one. Kubernetes'
-/// `--node-monitor-period`.
+/// Maximum delay until the node lifecycle observes a renewal, because renewals trigger no pass.
+/// Kubernetes' `--node-monitor-period`.
 pub const NODE_MONITOR_PERIOD: Duration = Duration::from_secs(5);
 
 impl Reconciler for NodeLifecycle {
@@ -84,21 +85,21 @@ impl Reconciler for NodeLifecycle {
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();
         let mut snapshot = observe(&self.world);
-        let heard = self.hear(&snapshot, &mut pass).await;
+        let timings = self.observe_timings(&snapshot, &mut pass).await;
         let world = &self.world;
-        let plan = |snapshot: &Snapshot, heard| {
-            intents_with_reserve(snapshot, heard, world.reserve_node_failures, world.clock.now())
+        let plan = |snapshot: &Snapshot, timings| {
+            intents_with_reserve(snapshot, timings, world.reserve_node_failures, world.clock.now())
         };
-        let mut intents = plan(&snapshot, heard.clone());
+        let mut intents = plan(&snapshot, timings.clone());
         let mut _disruptions;
         if intents.writes.iter().any(|write| write.intent.disrupts()) {
             // Another reconciler may have deleted replicas that these evictions rely on.
             _disruptions = world.disruptions.lock().await;
             snapshot = observe(world);
-            intents = plan(&snapshot, heard);
+            intents = plan(&snapshot, timings);
         }
         pass.requeue(intents.requeue_after);
-        pass.note_failures(Executor::new(world, &snapshot).run(intents.writes).await);
+        pass.record_failures(Executor::new(world, &snapshot).run(intents.writes).await);
         pass
     }
 }

@@ -1,4 +1,4 @@
-//! The Ready condition of a node whose agent does not renew its Lease.
+//! Condition Ready of nodes whose agents do not renew their Leases.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use rooflet_base::clock::since;
 /// Reason of the condition Ready of a silent node.
 pub(super) const NODE_SILENT: &str = "NodeStatusUnknown";
 
-/// Time since the condition Ready reports the node as silent.
-pub(super) fn known_silent_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
+/// Returns the time since the condition Ready reports the node as silent.
+pub(super) fn reported_silent_for(node: &FleetNode, now: Timestamp) -> Option<Duration> {
     let ready = ready(node).filter(|ready| ready.reason == NODE_SILENT)?;
     Some(since(now, ready.last_transition_time.0))
 }
 
-/// Whether the condition Ready reports the node as silent.
-pub(super) fn is_known_silent(node: &FleetNode) -> bool {
+/// Returns whether the condition Ready reports the node as silent.
+pub(super) fn is_reported_silent(node: &FleetNode) -> bool {
     ready(node).is_some_and(|ready| ready.reason == NODE_SILENT)
 }
 

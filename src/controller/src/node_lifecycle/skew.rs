@@ -1,20 +1,21 @@
-//! Whether an agent's version goes with ours. As with kubelet and Kubernetes' API server, a node is upgraded after the
-//! control plane; here one minor version between them is tried, in both directions.
+//! Comparison of agent and control plane versions. As in Kubernetes, nodes are upgraded after the
+//! control plane. A difference of one minor version is supported, in both directions.
 
-/// How far apart they are, if it is too far.
+/// Unsupported difference between an agent and the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Skew {
     Older,
     Newer,
 }
 
-/// Compares versions by their first two numbers. `None` also for one that is no version.
-pub(super) fn skew(agent: &str, ours: &str) -> Option<Skew> {
-    let (agent, ours) = (numbers(agent)?, numbers(ours)?);
-    let is_near = agent.0 == ours.0 && agent.1.abs_diff(ours.1) <= 1;
+/// Compares the major and minor versions. Returns `None` if the difference is supported or a text
+/// is not a version.
+pub(super) fn skew(agent: &str, own: &str) -> Option<Skew> {
+    let (agent, own) = (numbers(agent)?, numbers(own)?);
+    let is_near = agent.0 == own.0 && agent.1.abs_diff(own.1) <= 1;
     match is_near {
         true => None,
-        false if agent < ours => Some(Skew::Older),
+        false if agent < own => Some(Skew::Older),
         false => Some(Skew::Newer),
     }
 }
@@ -29,8 +30,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_minor_version_is_tried_and_no_more() {
-        for (agent, ours, expect) in [
+    fn supports_one_minor_version_in_both_directions() {
+        for (agent, own, expect) in [
             ("0.3.0", "0.3.9", None),
             ("0.2.7", "0.3.0", None),
             ("0.4.0-rc.1", "0.3.0", None),
@@ -41,7 +42,7 @@ mod tests {
             ("", "1.0.0", None),
             ("main", "1.0.0", None),
         ] {
-            assert_eq!(skew(agent, ours), expect, "{agent} {ours}");
+            assert_eq!(skew(agent, own), expect, "{agent} {own}");
         }
     }
 }

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::eviction::{EVICT_AFTER, EVICT_AFTER_DISRUPTION};
-use super::heard::Heard;
+use super::heartbeats::Timings;
 use super::observed::Observed;
 use super::plan::{MISSING_GRACE, NodePlan, Step};
 use super::silence::NODE_SILENT;
@@ -19,14 +19,14 @@ use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::ServedModel;
 use rooflet_scheduler::taints_of;
 
-mod heard;
+mod heartbeats;
 mod reserve;
 mod surge;
 
 const NOW: i64 = 1_000_000;
 
-/// `a mem=8 silent=SECONDS stopped=SECONDS taint drain battery since=SECONDS version=V skewed`: silent nodes have been found so that long ago, and taints
-/// have been there so long.
+/// Parses `a mem=8 silent=SECONDS stopped=SECONDS taint drain battery since=SECONDS version=V
+/// skewed`. Silent nodes were reported SECONDS ago, and taints have existed for SECONDS.
 fn node(line: &str) -> FleetNode {
     let words: Vec<_> = line.split_whitespace().collect();
     let field = |key: &str| {
@@ -52,7 +52,7 @@ fn node(line: &str) -> FleetNode {
         ..FleetNodeStatus::default()
     };
     status.allocatable.memory = format!("{}Gi", field("mem").unwrap_or("8"));
-    let ago = |seconds: &str| NOW - seconds.parse::<i64>().expect("a number");
+    let ago = |seconds: &str| NOW - seconds.parse::<i64>().expect("the test passes a number");
     let (truth, reason, since) = match (field("silent"), field("stopped")) {
         (Some(seconds), _) => (Truth::Unknown, NODE_SILENT, ago(seconds)),
         (None, Some(seconds)) => (Truth::False, AGENT_STOPPED, ago(seconds)),
@@ -96,8 +96,8 @@ fn node(line: &str) -> FleetNode {
     node
 }
 
-/// `x on=a moves=b notready ending alone mirror tolerates[=SECONDS] held leaving[=SECONDS] bound=SECONDS stuck`: leaving and
-/// bound since so long.
+/// Parses `x on=a moves=b notready ending alone mirror tolerates[=SECONDS] held leaving[=SECONDS]
+/// bound=SECONDS stuck speed=TOKENS_PER_SECOND`. Replicas have been leaving and bound for SECONDS.
 fn replica(line: &str) -> ModelReplica {
     let words: Vec<_> = line.split_whitespace().collect();
     let has = |word: &str| words.contains(&word);
@@ -108,7 +108,7 @@ fn replica(line: &str) -> ModelReplica {
         let value = words
             .iter()
             .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))?;
-        Some(value.parse::<i64>().expect("a number"))
+        Some(value.parse::<i64>().expect("the test passes a number"))
     };
     let tolerated_for = number("tolerates");
     if has("tolerates") || tolerated_for.is_some() {
@@ -150,7 +150,7 @@ fn replica(line: &str) -> ModelReplica {
         set(condition_type::SCHEDULED, Truth::False, "Unschedulable", "", 0);
     }
     if has("leaving") || number("leaving").is_some() {
-        let message = "a is being drained; the replica goes when its replacement answers requests";
+        let message = "a is being drained; the replica is deleted when its replacement is Ready";
         let since = number("leaving").unwrap_or(0);
         set(
             condition_type::DISRUPTION_TARGET,
@@ -196,7 +196,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').map(str::trim).filter(|line| !line.is_empty())
 }
 
-/// As many replicas wanted as there are, of which one may be missing.
+/// Returns a deployment whose desired count is the number of replicas and that may lack one.
 fn deployment(replicas: &[ModelReplica]) -> ModelDeployment {
     let of_it = |replica: &&ModelReplica| replica.labels().contains_key(DEPLOYMENT_LABEL);
     deployment_of(replicas.iter().filter(of_it).count(), 1, 0)
@@ -208,7 +208,8 @@ fn deployment_of(replicas: usize, max_unavailable: i32, max_surge: i32) -> Model
     ModelDeployment::test("guide", spec)
 }
 
-/// `silent` names the nodes whose Lease has expired, `missing` those that have not been there for long enough.
+/// Checks the steps. `silent` lists the nodes with an expired Lease, `missing` the nodes that have
+/// been missing for longer than the grace period.
 #[track_caller]
 fn check(nodes: &str, replicas: &str, silent: &str, missing: &str, expect: &str) {
     let made: Vec<_> = lines(replicas).map(replica).collect();
@@ -229,7 +230,7 @@ fn check_of(
             let since = line
                 .split_whitespace()
                 .find_map(|word| word.strip_prefix("since="))
-                .map_or(0, |since| since.parse().expect("a number"));
+                .map_or(0, |since| since.parse().expect("the test passes a number"));
             let node = node(line);
             let taints: Vec<_> = taints_of(&node)
                 .into_iter()
@@ -249,7 +250,7 @@ fn check_of(
         nodes: nodes.iter().collect(),
         replicas: replicas.iter().collect(),
         deployments: vec![deployment],
-        heard: Heard {
+        timings: Timings {
             silence: expired(silent, LEASE_DURATION),
             missing: expired(missing, MISSING_GRACE),
             tainted,
@@ -258,17 +259,17 @@ fn check_of(
         version: "0.3.0",
         now: at(NOW),
     });
-    let said: Vec<_> = plan.steps.iter().map(said).collect();
-    assert_eq!(said.join(" "), expect);
+    let steps: Vec<_> = plan.steps.iter().map(describe).collect();
+    assert_eq!(steps.join(" "), expect);
 }
 
-fn said(step: &Step<'_>) -> String {
+fn describe(step: &Step<'_>) -> String {
     match step {
         Step::NodeSilent { node, .. } => format!("silent({})", node.name_any()),
         Step::ReplicaNotReady { replica, .. } => format!("notready({})", replica.name_any()),
         Step::NodeSkewed { node, message, .. } => {
             let advice = message.as_ref().and_then(|message| message.rsplit(", ").next());
-            format!("skewed({}: {})", node.name_any(), advice.unwrap_or("no longer"))
+            format!("skewed({}: {})", node.name_any(), advice.unwrap_or("compatible"))
         }
         Step::ReplicaLeaving { replica, cause, .. } => match cause {
             Some(cause) => format!("leaving({}: {cause})", replica.name_any()),
@@ -278,7 +279,7 @@ fn said(step: &Step<'_>) -> String {
             let condition = status
                 .conditions
                 .iter()
-                .find(|one| one.type_ == condition_type::DRAINED);
+                .find(|condition| condition.type_ == condition_type::DRAINED);
             let message = condition.map_or("", |condition| &condition.message);
             format!("drained({}: {message})", node.name_any())
         }
@@ -288,7 +289,7 @@ fn said(step: &Step<'_>) -> String {
 }
 
 #[test]
-fn a_silent_node_and_its_replicas_are_not_ready() {
+fn silent_node_and_its_replicas_are_not_ready() {
     check("a; b", "x on=a; y on=b; z on=a ending", "", "", "");
     check(
         "a; b",
@@ -300,7 +301,7 @@ fn a_silent_node_and_its_replicas_are_not_ready() {
 }
 
 #[test]
-fn a_replica_of_a_silent_node_is_replaced_only_where_another_node_has_room() {
+fn replica_of_silent_node_is_replaced_if_another_node_has_room() {
     let late = EVICT_AFTER.as_secs();
     let silent = |rest: &str| format!("a silent={late}; {rest}");
     check(
@@ -314,9 +315,9 @@ fn a_replica_of_a_silent_node_is_replaced_only_where_another_node_has_room() {
     check(&silent("b"), held, "a", "", "silent(a) evict(x)");
     check(&silent("b mem=1"), held, "a", "", "silent(a)");
     check(&silent(""), held, "a", "", "silent(a)");
-    // It is shown as silent, and reports: who led before has written that late.
+    // The status reports silence, but the Lease was renewed: a former leader wrote the status late.
     check(&silent("b"), held, "", "", "");
-    // Room for one, and one that waits already takes it.
+    // The free memory suffices for one replica, and an unscheduled replica has precedence.
     check(
         &silent("b mem=2"),
         "x on=a notready; y on=a notready",
@@ -325,7 +326,7 @@ fn a_replica_of_a_silent_node_is_replaced_only_where_another_node_has_room() {
         "silent(a) evict(x)",
     );
     check(&silent("b mem=2"), "x on=a notready; y", "a", "", "silent(a)");
-    // Nobody would make another one.
+    // No deployment would create a replacement.
     check(
         &silent("b"),
         "x on=a notready alone; y on=a notready mirror; z on=a notready ending",
@@ -336,7 +337,7 @@ fn a_replica_of_a_silent_node_is_replaced_only_where_another_node_has_room() {
 }
 
 #[test]
-fn a_taint_of_effect_no_execute_expels_what_does_not_tolerate_it() {
+fn no_execute_taint_evicts_replicas_without_toleration() {
     check(
         "a taint; b",
         "x on=a; y on=a tolerates; z on=b",
@@ -347,7 +348,7 @@ fn a_taint_of_effect_no_execute_expels_what_does_not_tolerate_it() {
 }
 
 #[test]
-fn a_drained_node_is_left_as_fast_as_its_deployments_can_spare_their_replicas() {
+fn drain_evicts_within_the_disruption_budget() {
     check(
         "a drain; b",
         "x on=a; y on=a; z on=b",
@@ -355,7 +356,7 @@ fn a_drained_node_is_left_as_fast_as_its_deployments_can_spare_their_replicas() 
         "",
         "evict(x) drained(a: 2 replicas left; default/x: its worker is stopping)",
     );
-    // One is missing already; what does not serve anyway may go.
+    // One replica is already missing. Replicas that are not Ready may be evicted.
     check(
         "a drain; b",
         "x on=a; y on=a notready; z on=a notready",
@@ -369,7 +370,7 @@ fn a_drained_node_is_left_as_fast_as_its_deployments_can_spare_their_replicas() 
         "x on=a",
         "",
         "",
-        "drained(a: 1 replica left; default/x: no other node takes it: 0/2 nodes are available: 2 unknown \
+        "drained(a: 1 replica left; default/x: no other node accepts a replacement: 0/2 nodes are available: 2 unknown \
          chip: 1 insufficient memory (1.0 GiB free at most), 1 cordoned; b: needs 1.5 GiB (weights 1.0 GiB + KV cache 1.0 \
          KiB for 1 streams of 16 tokens + activations 0 B + runtime 476.8 MiB), 1.0 GiB free)",
     );
@@ -378,12 +379,12 @@ fn a_drained_node_is_left_as_fast_as_its_deployments_can_spare_their_replicas() 
         "x on=b; y on=a mirror; z on=a alone",
         "",
         "",
-        "drained(a: no replica is left)",
+        "drained(a: no replicas left)",
     );
 }
 
 #[test]
-fn a_node_whose_conditions_speak_against_it_is_left_gently() {
+fn usage_taint_evicts_to_nodes_without_such_taints() {
     check(
         "a battery; b",
         "x on=a; y on=a; z on=a tolerates",
@@ -392,28 +393,28 @@ fn a_node_whose_conditions_speak_against_it_is_left_gently() {
         "evict(x)",
     );
     check("a battery; b battery", "x on=a", "", "", "");
-    // A silent node is left for any node that takes its replicas.
+    // The replacement of a replica on a silent node may run on any node.
     let nodes = format!("a silent={}; b battery", EVICT_AFTER.as_secs());
     check(&nodes, "x on=a notready", "a", "", "silent(a) evict(x)");
 }
 
 #[test]
-fn replicas_of_a_node_that_was_deleted_are_let_go() {
+fn replicas_of_a_deleted_node_are_released() {
     let replicas = "x on=gone held; y on=gone ending held; z on=a held; w on=gone ending";
     check("a", replicas, "", "", "");
     check("a", replicas, "", "gone", "release(x) release(y)");
 }
 
 #[test]
-fn it_looks_again_when_a_lease_may_have_expired() {
+fn requeues_when_a_lease_may_expire() {
     let nodes = [node("a"), node("b")];
     let plan = NodePlan::new(&Observed {
         nodes: nodes.iter().collect(),
         replicas: Vec::new(),
         deployments: Vec::new(),
-        heard: Heard {
+        timings: Timings {
             silence: BTreeMap::from([("a".to_owned(), Duration::from_secs(30))]),
-            ..Heard::default()
+            ..Timings::default()
         },
         reserve_node_failures: 0,
         version: "0.3.0",
@@ -427,14 +428,14 @@ fn it_looks_again_when_a_lease_may_have_expired() {
 }
 
 #[test]
-fn a_toleration_for_a_time_keeps_a_replica_for_that_time() {
+fn limited_toleration_delays_the_eviction() {
     let tolerant = "x on=a tolerates=60";
     check("a taint since=59; b", tolerant, "", "", "");
     check("a taint since=60; b", tolerant, "", "", "evict(x)");
     check("a taint; b", "x on=a tolerates=0", "", "", "evict(x)");
     check("a battery since=59; b", tolerant, "", "", "");
     check("a battery since=60; b", tolerant, "", "", "evict(x)");
-    // It came to the node after the taint had.
+    // The replica was bound after the taint appeared.
     check("a taint since=900; b", "x on=a tolerates=60 bound=59", "", "", "");
     check(
         "a taint since=900; b",
@@ -443,7 +444,7 @@ fn a_toleration_for_a_time_keeps_a_replica_for_that_time() {
         "",
         "evict(x)",
     );
-    // Silence is a taint, too.
+    // Silence counts as a taint.
     let patient = "x on=a notready tolerates=300";
     check("a silent=299; b", patient, "a", "", "silent(a)");
     check("a silent=300; b", patient, "a", "", "silent(a) evict(x)");
@@ -457,19 +458,22 @@ fn a_toleration_for_a_time_keeps_a_replica_for_that_time() {
 }
 
 #[test]
-fn it_looks_again_when_a_toleration_ends() {
+fn requeues_when_a_toleration_ends() {
     let node = node("a taint");
     let replica = replica("x on=a tolerates=60");
     let mut taints = taints_of(&node);
-    let taint = (taints.pop().expect("one"), Duration::from_secs(20));
+    let taint = (
+        taints.pop().expect("the node has one taint"),
+        Duration::from_secs(20),
+    );
     let plan = NodePlan::new(&Observed {
         nodes: vec![&node],
         replicas: vec![&replica],
         deployments: Vec::new(),
-        heard: Heard {
+        timings: Timings {
             silence: BTreeMap::from([("a".to_owned(), Duration::ZERO)]),
             tainted: BTreeMap::from([("a".to_owned(), vec![taint])]),
-            ..Heard::default()
+            ..Timings::default()
         },
         reserve_node_failures: 0,
         version: "0.3.0",
@@ -484,14 +488,14 @@ fn it_looks_again_when_a_toleration_ends() {
 }
 
 #[test]
-fn while_most_nodes_are_silent_their_replicas_are_replaced_later() {
+fn evictions_are_delayed_while_most_nodes_are_silent() {
     let nodes = |silent: u64| {
         let names = ["a", "b", "c"].map(|name| format!("{name} silent={silent};"));
         names.concat() + "d; e"
     };
     let replica = "x on=a notready";
     let late = EVICT_AFTER.as_secs();
-    // Three of five, and two of five.
+    // Three of five nodes are a disruption, two of five are none.
     let three = "silent(a) silent(b) silent(c)";
     check(&nodes(late), replica, "a b c", "", three);
     check(&nodes(late), replica, "a b", "", "silent(a) silent(b) evict(x)");
@@ -501,7 +505,7 @@ fn while_most_nodes_are_silent_their_replicas_are_replaced_later() {
 }
 
 #[test]
-fn an_agent_that_is_too_far_from_us_is_told() {
+fn unsupported_version_skew_is_reported() {
     check("a version=0.3.1; b version=0.2.0; c", "", "", "", "");
     check("a version=0.1.0", "", "", "", "skewed(a: upgrade the agent)");
     check(
@@ -511,25 +515,25 @@ fn an_agent_that_is_too_far_from_us_is_told() {
         "",
         "skewed(a: upgrade the control plane)",
     );
-    check("a version=0.3.0 skewed", "", "", "", "skewed(a: no longer)");
+    check("a version=0.3.0 skewed", "", "", "", "skewed(a: compatible)");
 }
 
 #[test]
-fn what_leaves_its_node_leaves_the_floor_of_tokens_per_second() {
+fn evictions_keep_the_throughput_floor() {
     let check = |nodes: &str, replicas: &str, surge: i32, expect: &str| {
         let mut deployment = deployment_of(2, 1, surge);
         let rolling = deployment.spec.strategy.rolling_update.as_mut();
-        rolling.expect("it has one").min_throughput = Some(CountOrPercent::Percent(60));
+        rolling.expect("the test sets a rolling update").min_throughput = Some(CountOrPercent::Percent(60));
         check_of(&deployment, nodes, replicas, "", "", expect);
     };
-    // 60 % of 50: the fast one is missed, the slow one is not.
+    // The floor is 60 % of 50 tokens/s: the fast replica must stay, the slow one may be evicted.
     let two = "x on=a speed=40; y on=b speed=10";
     check(
         "a drain; b; c",
         two,
         0,
-        "drained(a: 1 replica left; default/x: its deployment would be left with 10.0 of 50.0 predicted tokens/s, and \
-         spec.strategy.rollingUpdate.minThroughput holds 30.0)",
+        "drained(a: 1 replica left; default/x: its deployment would keep 10.0 of 50.0 predicted tokens/s, but \
+         spec.strategy.rollingUpdate.minThroughput requires 30.0)",
     );
     check(
         "a; b drain; c",
@@ -537,14 +541,14 @@ fn what_leaves_its_node_leaves_the_floor_of_tokens_per_second() {
         0,
         "evict(y) drained(b: 1 replica left; default/y: its worker is stopping)",
     );
-    // Its replacement is there, and too slow to stand in for it.
+    // The replacement exists but is too slow.
     check(
         "a drain; b; c",
         "x on=a speed=40 leaving; y on=b speed=10; z on=c speed=5",
         1,
-        // A percentage of two times the mean of the three.
-        "drained(a: 1 replica left; default/x: its deployment would be left with 15.0 of 55.0 predicted tokens/s, and \
-         spec.strategy.rollingUpdate.minThroughput holds 22.0)",
+        // The floor is 60 % of the speed of two replicas with the mean speed of all three.
+        "drained(a: 1 replica left; default/x: its deployment would keep 15.0 of 55.0 predicted tokens/s, but \
+         spec.strategy.rollingUpdate.minThroughput requires 22.0)",
     );
     check(
         "a drain; b; c",
@@ -552,7 +556,7 @@ fn what_leaves_its_node_leaves_the_floor_of_tokens_per_second() {
         1,
         "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
     );
-    // Where nobody knows the speed the counts bind.
+    // If the speed is unknown, only the replica counts limit evictions.
     check(
         "a drain; b; c",
         "x on=a; y on=b",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::heard::Heard;
+use super::heartbeats::Timings;
 use super::observed::Observed;
 use super::plan::{NodePlan, Step};
 use crate::intent::{
@@ -14,14 +14,14 @@ use rooflet_api::v1alpha1::{FleetNode, FleetNodeStatus, ModelReplica, ModelRepli
 use rooflet_client::EventType;
 
 /// Returns the writes of one pass without a reserve for node failures.
-pub fn intents(snapshot: &Snapshot, heard: Heard, now: Timestamp) -> Intents {
-    intents_with_reserve(snapshot, heard, 0, now)
+pub fn intents(snapshot: &Snapshot, timings: Timings, now: Timestamp) -> Intents {
+    intents_with_reserve(snapshot, timings, 0, now)
 }
 
 /// Returns the writes of one pass.
 pub(super) fn intents_with_reserve(
     snapshot: &Snapshot,
-    heard: Heard,
+    timings: Timings,
     reserve_node_failures: usize,
     now: Timestamp,
 ) -> Intents {
@@ -29,7 +29,7 @@ pub(super) fn intents_with_reserve(
         nodes: snapshot.nodes.iter().map(Arc::as_ref).collect(),
         replicas: snapshot.replicas.iter().map(Arc::as_ref).collect(),
         deployments: snapshot.deployments.iter().map(Arc::as_ref).collect(),
-        heard,
+        timings,
         reserve_node_failures,
         version: env!("CARGO_PKG_VERSION"),
         now,
@@ -49,7 +49,7 @@ fn write(step: Step<'_>) -> PlannedWrite {
         } => node_status(node, status).with_event(of_node(node, EventType::Warning, "NodeNotReady", message)),
         Step::ReplicaNotReady { replica, status } => {
             let node = replica.spec.node_name.as_deref().unwrap_or_default();
-            let message = format!("{node} does not report: no requests are sent there");
+            let message = format!("{node} does not report; gateways send no requests to the replica");
             let event = of_replica(replica, EventType::Warning, "NodeNotReady", message);
             replica_status(replica, status).with_event(event)
         }
@@ -58,7 +58,7 @@ fn write(step: Step<'_>) -> PlannedWrite {
             status,
             drained,
         } => {
-            let message = "no replica is left".to_owned();
+            let message = "no replicas left".to_owned();
             let event = drained.then(|| of_node(node, EventType::Normal, "Drained", message));
             with_events(node_status(node, status), event)
         }
@@ -76,7 +76,7 @@ fn write(step: Step<'_>) -> PlannedWrite {
             cause,
         } => {
             let event = cause.map(|cause| {
-                let message = format!("{cause}: its replacement comes first");
+                let message = format!("{cause}; the replica is deleted when its replacement is Ready");
                 of_replica(replica, EventType::Normal, "ReplacementRequested", message)
             });
             with_events(replica_status(replica, status), event)

@@ -110,6 +110,10 @@ impl Run<'_> {
                 Intent::NodeStatus { of, status } => done(store.update::<FleetNode>(of, exact, |found| {
                     found.status = Some(status.as_ref().clone());
                 })),
+                // The modelled store holds no capacity plans and no claims.
+                Intent::CapacityPlanStatus { .. } | Intent::ClaimStatus { .. } => {
+                    Answer::Refused(Refusal::NotFound)
+                }
                 Intent::ReleaseReplica { of } => match store.get::<ModelReplica>(of) {
                     // The server is asked for the node just before; nothing is done when it is
                     // there again.

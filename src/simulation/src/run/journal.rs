@@ -50,6 +50,8 @@ pub(crate) fn told_write(write: &Write, answer: &Answer) -> String {
             Intent::ConfirmBinding { of, node } => format!("ConfirmBinding {} to {node}", of.name),
             Intent::ReplicaStatus { of, .. } => format!("ReplicaStatus {}", of.name),
             Intent::NodeStatus { of, .. } => format!("NodeStatus {}", of.name),
+            Intent::CapacityPlanStatus { of, .. } => format!("CapacityPlanStatus {}", of.name),
+            Intent::ClaimStatus { of, .. } => format!("ClaimStatus {}", of.name),
             Intent::ReleaseReplica { of } => format!("ReleaseReplica {}", of.name),
         },
     };

@@ -8,7 +8,7 @@ use rooflet_agent::replica::ReplicaKey;
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::ModelDeployment;
 use rooflet_controller::intent::Intents;
-use rooflet_controller::{Answering, Signals};
+use rooflet_controller::{ReadyReplica, Signals};
 
 impl World<'_> {
     /// It looks every few seconds, whatever changes, where there is anything to scale.
@@ -42,8 +42,8 @@ impl World<'_> {
                 signals.waiting += worker.waiting.len() as u64;
                 signals.completed += worker.completed;
                 if worker.accepts() {
-                    signals.answering.push(Answering {
-                        replica: replica.uid().unwrap_or_default(),
+                    signals.ready.push(ReadyReplica {
+                        uid: replica.uid().unwrap_or_default(),
                         completed: worker.completed,
                         first_token: worker.first_token(),
                     });

@@ -234,31 +234,31 @@ impl World<'_> {
         let lease = |name: &str| leases.get(name).cloned();
         let nodes: Vec<_> = snapshot.nodes.iter().map(AsRef::as_ref).collect();
         let replicas: Vec<_> = snapshot.replicas.iter().map(AsRef::as_ref).collect();
-        let mut heard = self.control.heartbeats.observe(&nodes, &replicas, lease, instant);
+        let mut timings = self.control.heartbeats.observe(&nodes, &replicas, lease, instant);
         // As the controller's shell does: the server itself is asked before a node is taken for
         // silent.
-        for name in heard.doubtful(&nodes) {
+        for name in timings.newly_silent(&nodes) {
             let version = self
                 .lease(&name, self.now)
                 .and_then(|lease| lease.resource_version());
             let silence = self.control.heartbeats.confirm(&name, version, instant);
-            heard.silence.insert(name, silence);
+            timings.silence.insert(name, silence);
         }
         if self.planted.has(Bug::SilenceBySendersClock) {
             let now = self.clock();
-            for (node, silence) in &mut heard.silence {
+            for (node, silence) in &mut timings.silence {
                 let lease = leases.get(&lease_name(node));
                 let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref());
                 *silence = renewed.map_or(Duration::ZERO, |renewed| since(now, renewed.0));
             }
         }
         if self.planted.has(Bug::MissingAtOnce) {
-            heard
+            timings
                 .missing
                 .values_mut()
                 .for_each(|missing| *missing = Duration::MAX);
         }
-        let mut intents = node_intents(snapshot, heard, self.clock());
+        let mut intents = node_intents(snapshot, timings, self.clock());
         if self.planted.has(Bug::SilentStaysReady) {
             intents
                 .writes

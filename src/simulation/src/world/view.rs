@@ -255,6 +255,7 @@ impl View {
             deployments: self.deployments.list(),
             revisions: self.revisions.list(),
             replicas: self.replicas.list(),
+            ..Snapshot::default()
         }
     }
 

@@ -1,4 +1,5 @@
-//! The deployment's conditions: enough for `kubectl describe mdep` alone to explain a pending or failed model.
+//! Conditions of a deployment. `kubectl describe mdep` must explain a pending or failed model
+//! without further commands.
 
 use std::time::Duration;
 
@@ -11,26 +12,26 @@ use super::view::View;
 use crate::deployment::admission::{Admission, named};
 use crate::deployment::bounds::{Bounds, progress_deadline};
 use crate::deployment::reasons::{
-    ASKING_HUB, DEADLINE_EXCEEDED, DESPITE_THE_NUMBERS, NO_REPLICAS, NOT_YET_SCHEDULED, PAUSED, ROLLED_BACK,
-    ROLLOUT_COMPLETE, SLOWER_THAN_PREDICTED,
+    ADMITTED_DESPITE_PREDICTION, ASKING_HUB, DEADLINE_EXCEEDED, NO_REPLICAS, NOT_YET_SCHEDULED, PAUSED,
+    ROLLED_BACK, ROLLOUT_COMPLETE, SLOWER_THAN_PREDICTED,
 };
-use crate::deployment::replica::{Trouble, condition, trouble};
+use crate::deployment::replica::{Problem, condition, problem};
 use crate::deployment::served_names::served_name;
 use rooflet_api::conditions::{SIMULATED_CHIP, Truth, condition_type};
 use rooflet_api::v1alpha1::{ModelReplica, ObjectivesSpec, RolloutAbort};
 use rooflet_base::clock::since;
 use rooflet_base::quantity;
 
-/// Replicas whose troubles one message tells.
-const MAX_TOLD: usize = 3;
-/// What the autoscaler writes, and nobody keeps up to date without it.
-const OF_AUTOSCALING: [&str; 3] = [
+/// Maximum number of different problems in one message.
+const MAX_PROBLEMS: usize = 3;
+/// Conditions of the autoscaler, removed when the deployment has no autoscaling.
+const AUTOSCALING_CONDITIONS: [&str; 3] = [
     condition_type::ABLE_TO_SCALE,
     condition_type::SCALING_ACTIVE,
     condition_type::SCALING_LIMITED,
 ];
 
-/// The conditions, and when they have to be looked at again if nothing happens.
+/// Conditions, and the time after which they change although no object changes.
 pub(super) struct Outcome {
     pub(super) conditions: Vec<Condition>,
     pub(super) requeue_after: Option<Duration>,
@@ -45,10 +46,9 @@ impl View<'_> {
             now: self.now,
         };
         if self.deployment.spec.autoscaling.is_none() {
-            let of_autoscaling = |kind: &str| OF_AUTOSCALING.contains(&kind);
             writer
                 .conditions
-                .retain(|condition| !of_autoscaling(&condition.type_));
+                .retain(|condition| !AUTOSCALING_CONDITIONS.contains(&condition.type_.as_str()));
         }
         self.admitted(&mut writer);
         self.scheduled(&mut writer);
@@ -82,18 +82,18 @@ impl View<'_> {
             .filter_map(|replica| Some((replica, condition(replica, condition_type::ADMITTED)?)))
             .find(|(_, admitted)| admitted.status == "False");
         match refusal {
-            Some((replica, refusal)) if self.ready() < self.bounds().wanted => {
+            Some((replica, refusal)) if self.ready() < self.bounds().desired => {
                 let message = format!("{}: {}", placed(replica), refusal.message);
                 writer.set(condition_type::ADMITTED, Truth::False, &refusal.reason, message);
             }
             Some(_) | None => {
-                let despite_the_numbers = self.staying().find_map(|replica| {
+                let exception = self.staying().find_map(|replica| {
                     let admitted = condition(replica, condition_type::ADMITTED)?;
-                    DESPITE_THE_NUMBERS
+                    ADMITTED_DESPITE_PREDICTION
                         .contains(&admitted.reason.as_str())
                         .then_some((replica, admitted))
                 });
-                let (reason, message) = match despite_the_numbers {
+                let (reason, message) = match exception {
                     Some((replica, admitted)) => (
                         admitted.reason.as_str(),
                         format!("{}: {}", placed(replica), admitted.message),
@@ -112,8 +112,8 @@ impl View<'_> {
             .collect();
         let refusal = unplaced
             .iter()
-            .filter_map(|replica| trouble(replica))
-            .find(|trouble| trouble.reason != NOT_YET_SCHEDULED);
+            .filter_map(|replica| problem(replica))
+            .find(|problem| problem.reason != NOT_YET_SCHEDULED);
         let waiting = unplaced.len() + self.created + self.created_stable;
         let kind = condition_type::SCHEDULED;
         match refusal {
@@ -122,15 +122,10 @@ impl View<'_> {
                 kind,
                 Truth::False,
                 NOT_YET_SCHEDULED,
-                format!("{} to be placed on a node", replicas(waiting, "wait", "waits")),
+                format!("{} for the scheduler", replicas(waiting, "wait", "waits")),
             ),
-            None if self.total() == 0 && self.bounds().wanted > 0 => {
-                writer.set(
-                    kind,
-                    Truth::False,
-                    NO_REPLICAS,
-                    "there is no replica to place yet",
-                );
+            None if self.total() == 0 && self.bounds().desired > 0 => {
+                writer.set(kind, Truth::False, NO_REPLICAS, "no replica has been created yet");
             }
             None => writer.set(kind, Truth::True, "Placed", "every replica has a node"),
         }
@@ -146,7 +141,7 @@ impl View<'_> {
             let message = format!("{}: {}", placed(replica), missing.message);
             writer.set(kind, Truth::False, &missing.reason, message);
         } else if reports.len() < self.total()
-            || self.total() < self.bounds().wanted
+            || self.total() < self.bounds().desired
             || reports.iter().any(|(_, report)| report.status != "True")
         {
             writer.set(
@@ -156,7 +151,7 @@ impl View<'_> {
                 "not every node has checked the model's files yet",
             );
         } else {
-            let message = "the model's files are whole on every node that serves it";
+            let message = "the model's files are complete on every node with a replica";
             writer.set(kind, Truth::True, "Verified", message);
         }
     }
@@ -166,7 +161,7 @@ impl View<'_> {
         let before = writer
             .get(kind)
             .map(|before| (before.reason.clone(), before.message.clone()));
-        let (before, said) = before.unwrap_or_default();
+        let (before, known_message) = before.unwrap_or_default();
         let spec = &self.deployment.spec;
         let Some((revision, number)) = self.current else {
             let (reason, message) = match self.admission {
@@ -174,19 +169,24 @@ impl View<'_> {
                     return self.refused_template(writer, reason, message);
                 }
                 Admission::Admitted { .. } if spec.paused => {
-                    (PAUSED, "paused before its first revision".to_owned())
+                    (PAUSED, "spec.paused is true: no revision exists yet".to_owned())
                 }
-                Admission::Admitted { .. } => ("NoRevision", "its first revision is being made".to_owned()),
+                Admission::Admitted { .. } => {
+                    ("NoRevision", "the first revision is being created".to_owned())
+                }
             };
             writer.set(kind, Truth::False, reason, message);
             return None;
         };
         if let Some(aborted) = self.aborted {
-            let message = format!("back to revision {number} ({revision}): {}", told_abort(aborted));
+            let message = format!(
+                "back to revision {number} ({revision}): {}",
+                abort_message(aborted)
+            );
             writer.set(kind, Truth::False, ROLLED_BACK, message);
             return None;
         }
-        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted)
+        if let (Admission::Refused { reason, message }, false) = (self.admission, self.matches_spec)
             && *reason != PAUSED
         {
             let message = format!("revision {number} stays, because the new template is refused: {message}");
@@ -194,21 +194,21 @@ impl View<'_> {
         }
         if let Some(pause_reason) = self.pause_reason {
             let mut message = pause_reason.message(&self.deployment.name_any());
-            let surge = self.total().saturating_sub(self.bounds().wanted + self.leaving);
+            let surge = self.total().saturating_sub(self.bounds().desired + self.leaving);
             if surge > 0 {
                 let stay = replicas(
                     surge,
-                    "more than spec.replicas stay",
-                    "more than spec.replicas stays",
+                    "more than spec.replicas remain",
+                    "more than spec.replicas remains",
                 );
-                message.push_str(&format!("; {stay} until it goes on or is taken back"));
+                message.push_str(&format!("; {stay} until the rollout continues or is undone"));
             }
             writer.set(kind, pause_reason.truth(), pause_reason.reason(), message);
             return None;
         }
         let done = format!("revision {number} ({revision}) is rolled out");
-        // Once rolled out, a replica that falters is no rollout again.
-        let was_complete = before == ROLLOUT_COMPLETE && said == done && self.old.is_empty();
+        // A complete rollout stays complete if a replica fails later.
+        let was_complete = before == ROLLOUT_COMPLETE && known_message == done && self.old.is_empty();
         if self.rollout_is_complete() || was_complete {
             writer.set(kind, Truth::True, ROLLOUT_COMPLETE, done);
             return None;
@@ -216,7 +216,7 @@ impl View<'_> {
         let state = format!(
             "revision {number} ({revision}): {} of {} updated, {} ready, {} of an older revision",
             self.updated.len() + self.created,
-            self.bounds().wanted,
+            self.bounds().desired,
             self.ready(),
             self.of_others()
         );
@@ -227,9 +227,9 @@ impl View<'_> {
             .map_or(Duration::ZERO, |at| since(self.now, at));
         if idle >= deadline {
             let mut message = format!("no progress for {} s; {state}", deadline.as_secs());
-            if let Some(troubles) = self.told_troubles() {
+            if let Some(problems) = self.problems_message() {
                 message.push_str(": ");
-                message.push_str(&troubles);
+                message.push_str(&problems);
             }
             writer.set(kind, Truth::False, DEADLINE_EXCEEDED, message);
             return None;
@@ -241,21 +241,21 @@ impl View<'_> {
     fn available(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::AVAILABLE;
         let Bounds {
-            wanted,
+            desired,
             min_available,
             ..
         } = self.bounds();
-        // Nothing is available of a model that nobody answers for, however many may be missing.
-        let needed = min_available.max(1).min(wanted);
+        // At least one replica must be Ready, even if all may be unavailable.
+        let needed = min_available.max(1).min(desired);
         let ready = self.ready();
         if ready >= needed {
-            let message = format!("{ready} of {wanted} replicas answer requests");
+            let message = format!("{ready} of {desired} replicas answer requests");
             writer.set(kind, Truth::True, "MinimumReplicasAvailable", message);
         } else {
             let mut message =
-                format!("{ready} of {wanted} replicas answer requests; at least {needed} should");
-            // Why, in full, is what Ready tells.
-            let reasons = self.trouble_reasons();
+                format!("{ready} of {desired} replicas answer requests; the minimum is {needed}");
+            // The condition Ready contains the messages.
+            let reasons = self.problem_reasons();
             if !reasons.is_empty() {
                 message.push_str(&format!(": {reasons}"));
             }
@@ -265,41 +265,41 @@ impl View<'_> {
 
     fn is_ready(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::READY;
-        let wanted = self.bounds().wanted;
+        let desired = self.bounds().desired;
         let ready = self.ready();
         if let Some(aborted) = self.aborted {
             let message = format!(
-                "{ready} of {wanted} replicas ready, and not of the template: {}",
-                told_abort(aborted)
+                "{ready} of {desired} replicas ready, but not of the current template: {}",
+                abort_message(aborted)
             );
             writer.set(kind, Truth::False, ROLLED_BACK, message);
             return;
         }
-        if let (Admission::Refused { reason, message }, false) = (self.admission, self.is_current_wanted) {
+        if let (Admission::Refused { reason, message }, false) = (self.admission, self.matches_spec) {
             writer.set(kind, Truth::False, reason, message.clone());
             return;
         }
         if self.rollout_is_complete() {
-            let (reason, message) = match wanted {
+            let (reason, message) = match desired {
                 0 => ("NoReplicasWanted", "spec.replicas is 0".to_owned()),
                 _ => (
                     "AllReplicasReady",
-                    format!("all {wanted} replicas answer requests"),
+                    format!("all {desired} replicas answer requests"),
                 ),
             };
             writer.set(kind, Truth::True, reason, message);
             return;
         }
-        let troubles = self.troubles();
-        let fault = troubles.iter().find(|(_, trouble)| trouble.is_fault);
+        let problems = self.problems();
+        let fault = problems.iter().find(|(_, problem)| problem.is_fault);
         let reason = fault.map_or("ReplicasNotReady", |(_, fault)| fault.reason.as_str());
-        let mut message = format!("{ready} of {wanted} replicas ready");
+        let mut message = format!("{ready} of {desired} replicas ready");
         if self.of_others() > 0 {
             message.push_str(&format!(", {} of them of an older revision", self.of_others()));
         }
-        if let Some(troubles) = self.told_troubles() {
+        if let Some(problems) = self.problems_message() {
             message.push_str(": ");
-            message.push_str(&troubles);
+            message.push_str(&problems);
         }
         writer.set(kind, Truth::False, reason, message);
     }
@@ -316,11 +316,11 @@ impl View<'_> {
                 kind,
                 Truth::Unknown,
                 "NotMeasured",
-                "no replica has answered enough requests to tell",
+                "no replica has completed enough requests",
             );
             return;
         }
-        let (truth, reason, message) = judge(objectives, &self.figures);
+        let (truth, reason, message) = compare(objectives, &self.figures);
         writer.set(kind, truth, reason, message);
     }
 
@@ -330,30 +330,30 @@ impl View<'_> {
             .staying()
             .flat_map(|replica| Comparison::all(replica).map(move |comparison| (replica, comparison)))
             .collect();
-        let Some((replica, told)) = compared
+        let Some((replica, comparison)) = compared
             .iter()
             .find(|(_, comparison)| !comparison.is_accurate())
             .or(compared.first())
         else {
             if let Some(replica) = self.on_simulated {
                 let message = format!(
-                    "{}: the node's chip is simulated, and what its requests are measured to get is not that chip's speed",
+                    "{}: the node's chip is simulated, so its measurements are not the speed of that chip",
                     placed(replica)
                 );
                 writer.set(kind, Truth::Unknown, SIMULATED_CHIP, message);
                 return;
             }
-            // Nothing is said where there is nothing to say, but what was said is not left rollout_state.
+            // The condition is not created without a measurement, but an existing one is updated.
             if writer.get(kind).is_some() {
-                let message = "no replica has answered enough requests to tell";
+                let message = "no replica has completed enough requests";
                 writer.set(kind, Truth::Unknown, "NotMeasured", message);
             }
             return;
         };
-        let message = format!("{}: {told}", placed(replica));
-        if told.is_accurate() {
+        let message = format!("{}: {comparison}", placed(replica));
+        if comparison.is_accurate() {
             writer.set(kind, Truth::True, "AsPredicted", message);
-        } else if told.is_slower() {
+        } else if comparison.is_slower() {
             writer.set(kind, Truth::False, SLOWER_THAN_PREDICTED, message);
         } else {
             writer.set(kind, Truth::False, "FasterThanPredicted", message);
@@ -362,13 +362,13 @@ impl View<'_> {
 
     fn degraded(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::DEGRADED;
-        let fault = self.troubles().into_iter().find(|(_, trouble)| trouble.is_fault);
+        let fault = self.problems().into_iter().find(|(_, problem)| problem.is_fault);
         match fault {
             Some((replica, fault)) => {
                 let message = format!("{}: {}", placed(replica), fault.message);
                 writer.set(kind, Truth::True, &fault.reason, message);
             }
-            None => writer.set(kind, Truth::False, "AsExpected", "no replica is in trouble"),
+            None => writer.set(kind, Truth::False, "AsExpected", "no replica has a problem"),
         }
     }
 
@@ -392,6 +392,7 @@ impl View<'_> {
         writer.set(kind, Truth::False, reason, message);
         left
     }
+
     fn name_shared(&self, writer: &mut ConditionWriter) {
         let kind = condition_type::NAME_SHARED;
         let Some(older) = self.namesake else {
@@ -399,16 +400,17 @@ impl View<'_> {
             return;
         };
         let message = format!(
-            "the older deployment {older} is served as `{}`, too: gateways give requests for it to replicas of either; set spec.serving.name of {} to another name",
+            "the older deployment {older} has the same served name `{}`: gateways send its requests to replicas of both; set spec.serving.name of {} to another name",
             served_name(self.deployment),
             self.deployment.name_any()
         );
         writer.set(kind, Truth::True, "ServedNameShared", message);
     }
-    /// How many replicas have which trouble.
-    fn trouble_reasons(&self) -> String {
+
+    /// Returns the number of replicas per reason.
+    fn problem_reasons(&self) -> String {
         let mut counts: Vec<(String, usize)> = Vec::new();
-        for (_, Trouble { reason, .. }) in self.troubles() {
+        for (_, Problem { reason, .. }) in self.problems() {
             if reason == NOT_YET_SCHEDULED {
                 continue;
             }
@@ -424,36 +426,37 @@ impl View<'_> {
         texts.join(", ")
     }
 
-    fn told_troubles(&self) -> Option<String> {
-        // One reason that several share is told once. Those without a node wait for the same thing, though each was
-        // looked at in another moment and with other numbers.
-        let mut told: Vec<Told> = Vec::new();
-        for (replica, trouble) in self.troubles() {
-            if trouble.reason == NOT_YET_SCHEDULED {
+    fn problems_message(&self) -> Option<String> {
+        // Replicas with the same problem share a clause. Unscheduled replicas with the same reason
+        // share one too, although the figures in their messages may differ.
+        let mut clauses: Vec<Clause> = Vec::new();
+        for (replica, problem) in self.problems() {
+            if problem.reason == NOT_YET_SCHEDULED {
                 continue;
             }
-            let Trouble { reason, message, .. } = trouble;
+            let Problem { reason, message, .. } = problem;
             let text = match message.as_str() {
                 "" => reason.clone(),
                 message => format!("{reason}: {message}"),
             };
             let unplaced = replica.spec.node_name.is_none().then(|| reason.clone());
-            let is_same =
-                |known: &&mut Told| known.text == text || (unplaced.is_some() && known.unplaced == unplaced);
-            match told.iter_mut().find(is_same) {
+            let is_same = |known: &&mut Clause| {
+                known.text == text || (unplaced.is_some() && known.unplaced == unplaced)
+            };
+            match clauses.iter_mut().find(is_same) {
                 Some(known) => known.names.push(placed(replica)),
-                None => told.push(Told {
+                None => clauses.push(Clause {
                     text,
                     unplaced,
                     names: vec![placed(replica)],
                 }),
             }
         }
-        let more = told.len().saturating_sub(MAX_TOLD);
-        let mut texts: Vec<_> = told
+        let more = clauses.len().saturating_sub(MAX_PROBLEMS);
+        let mut texts: Vec<_> = clauses
             .into_iter()
-            .take(MAX_TOLD)
-            .map(|Told { text, names, .. }| format!("{}: {text}", named(names)))
+            .take(MAX_PROBLEMS)
+            .map(|Clause { text, names, .. }| format!("{}: {text}", named(names)))
             .collect();
         if more > 0 {
             texts.push(format!("and {more} more"));
@@ -462,25 +465,25 @@ impl View<'_> {
     }
 }
 
-/// One trouble and all replicas that have it.
-struct Told {
+/// Problem and the replicas that have it.
+struct Clause {
     text: String,
-    /// The reason, where it is that no node takes the replica.
+    /// Reason, if no node accepts the replica.
     unplaced: Option<String>,
     names: Vec<String>,
 }
 
-fn judge(objectives: &ObjectivesSpec, figures: &Figures) -> (Truth, &'static str, String) {
+/// Compares the measured figures with the objectives.
+fn compare(objectives: &ObjectivesSpec, figures: &Figures) -> (Truth, &'static str, String) {
     let mut missed = Vec::new();
     let mut held = Vec::new();
     let mut unknown = false;
-    if let (Some(wanted), Some(rate)) = (
+    if let (Some(desired), Some(rate)) = (
         objectives.decode_tokens_per_second,
         figures.tokens_per_second.measured,
     ) {
-        let text =
-            format!("{rate:.1} tokens/s measured, spec.objectives.decodeTokensPerSecond asks for {wanted}");
-        if rate < wanted {
+        let text = format!("{rate:.1} tokens/s measured, spec.objectives.decodeTokensPerSecond is {desired}");
+        if rate < desired {
             missed.push(text);
         } else {
             held.push(text);
@@ -515,9 +518,9 @@ fn judge(objectives: &ObjectivesSpec, figures: &Figures) -> (Truth, &'static str
     }
 }
 
-fn told_abort(aborted: &RolloutAbort) -> String {
+fn abort_message(aborted: &RolloutAbort) -> String {
     format!(
-        "the newer one was given up ({}: {})",
+        "the rollout of the new revision was aborted ({}: {})",
         aborted.reason, aborted.message
     )
 }

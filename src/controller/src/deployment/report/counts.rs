@@ -1,4 +1,4 @@
-//! The numbers of a deployment's status.
+//! Counts and columns of a deployment's status.
 
 use kube::ResourceExt;
 
@@ -7,7 +7,7 @@ use crate::deployment::replica::is_ready;
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelReplica, RolloutStatus};
 
-/// Short, as a column of `kubectl get` should be.
+/// Formats a duration for a column of `kubectl get`.
 fn seconds(seconds: f64) -> String {
     if seconds < 0.9995 {
         format!("{:.0}ms", seconds * 1e3)
@@ -16,7 +16,7 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
-/// The status, but for what is not counted: conditions, traffic and how the rollout stands.
+/// Returns the status without conditions, traffic and rollout status.
 pub(super) fn counts(
     view: &View<'_>,
     updated: &[&ModelReplica],
@@ -29,20 +29,20 @@ pub(super) fn counts(
         .chain(old)
         .filter(|replica| is_ready(replica))
         .count();
-    let wanted = deployment.spec.replicas.max(0);
+    let desired = deployment.spec.replicas.max(0);
     let before = deployment.status.clone().unwrap_or_default();
     ModelDeploymentStatus {
         observed_generation: deployment.metadata.generation,
         replicas: number(view.total()),
-        updated_replicas: if view.is_current_wanted {
+        updated_replicas: if view.matches_spec {
             number(updated.len() + view.created)
         } else {
             0
         },
         ready_replicas: number(ready),
         available_replicas: number(ready),
-        unavailable_replicas: wanted.saturating_sub(number(ready)).max(0),
-        ready: Some(format!("{ready}/{wanted}")),
+        unavailable_replicas: desired.saturating_sub(number(ready)).max(0),
+        ready: Some(format!("{ready}/{desired}")),
         selector: Some(format!("{DEPLOYMENT_LABEL}={}", deployment.name_any())),
         current_revision: view
             .current

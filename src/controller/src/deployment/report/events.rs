@@ -1,19 +1,19 @@
-//! What of a deployment's conditions is worth an event.
+//! Events for changed conditions of a deployment.
 
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::deployment::reasons::{
-    ANALYSIS_INCONCLUSIVE, CANARY_PAUSED, DEADLINE_EXCEEDED, DESPITE_THE_NUMBERS, NO_REPLICAS,
+    ADMITTED_DESPITE_PREDICTION, ANALYSIS_INCONCLUSIVE, CANARY_PAUSED, DEADLINE_EXCEEDED, NO_REPLICAS,
     NOT_YET_SCHEDULED, OUTSIDE_MAINTENANCE_WINDOW, PAUSED, PREPARING, ROLLED_BACK, ROLLOUT_COMPLETE,
     SLOWER_THAN_PREDICTED, THROUGHPUT_FLOOR, WAITING_FOR_IDLE,
 };
 use rooflet_api::conditions::condition_type;
 use rooflet_client::EventType;
 
-/// Reasons of the condition Progressing at which nothing is wrong, and that a user may wait for.
-const TOLD_PROGRESS: [&str; 7] = [
+/// Reasons of the condition Progressing that emit a normal event.
+const REPORTED_PROGRESS: [&str; 7] = [
     ROLLOUT_COMPLETE,
     PAUSED,
     CANARY_PAUSED,
@@ -23,7 +23,7 @@ const TOLD_PROGRESS: [&str; 7] = [
     PREPARING,
 ];
 
-/// Those at which a person must look.
+/// Reasons of the condition Progressing that emit a warning, because a user must act.
 const STOPPED: [&str; 4] = [
     DEADLINE_EXCEEDED,
     ROLLED_BACK,
@@ -31,7 +31,7 @@ const STOPPED: [&str; 4] = [
     SLOWER_THAN_PREDICTED,
 ];
 
-/// What changed between two lists of conditions, as far as it is worth an event.
+/// Returns the events for the changes between two lists of conditions.
 pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventType, String, String)> {
     let find = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
     let mut events: Vec<(EventType, String, String)> = after
@@ -49,7 +49,9 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
                     | condition_type::PREDICTION_ACCURATE,
                     "False",
                 ) => EventType::Warning,
-                (condition_type::ADMITTED, "True") if DESPITE_THE_NUMBERS.contains(&now.reason.as_str()) => {
+                (condition_type::ADMITTED, "True")
+                    if ADMITTED_DESPITE_PREDICTION.contains(&now.reason.as_str()) =>
+                {
                     EventType::Warning
                 }
                 (
@@ -66,7 +68,7 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
                 (condition_type::PROGRESSING, _) if STOPPED.contains(&now.reason.as_str()) => {
                     EventType::Warning
                 }
-                (condition_type::PROGRESSING, _) if TOLD_PROGRESS.contains(&now.reason.as_str()) => {
+                (condition_type::PROGRESSING, _) if REPORTED_PROGRESS.contains(&now.reason.as_str()) => {
                     EventType::Normal
                 }
                 (condition_type::AVAILABLE, "True") => EventType::Normal,
@@ -80,8 +82,8 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
             Some((kind, now.reason.clone(), now.message.clone()))
         })
         .collect();
-    // One cause may turn several conditions.
-    let mut told = BTreeSet::new();
-    events.retain(|(_, reason, _)| told.insert(reason.clone()));
+    // One cause may change several conditions. Each reason is reported once.
+    let mut reported = BTreeSet::new();
+    events.retain(|(_, reason, _)| reported.insert(reason.clone()));
     events
 }

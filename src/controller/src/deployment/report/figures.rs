@@ -1,22 +1,22 @@
-//! Predicted and measured speed of a deployment, from what the agents say of its replicas.
+//! Predicted and measured speed of a deployment, from the status of its replicas.
 
 use std::fmt;
 
 use crate::deployment::replica::is_ready;
 use rooflet_api::v1alpha1::{MeasuredSpeed, ModelReplica, Percentiles, PredictedSpeed, SpeedWorking};
 
-/// Requests from which a measured median is held against its prediction.
+/// Minimum number of requests for a comparison with the prediction.
 const ENOUGH_REQUESTS: u64 = 10;
 
 /// Speed of a deployment's replicas.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Figures {
-    /// Of one stream.
+    /// Tokens per second of one stream.
     pub(super) tokens_per_second: Pair,
     pub(super) first_token_seconds: Pair,
 }
 
-/// What was predicted, and what came.
+/// Predicted and measured value of one figure.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Pair {
     pub(super) predicted: Option<f64>,
@@ -24,15 +24,17 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// `predicted/measured`, with `-` for what is not known.
+    /// Formats `predicted/measured`, with `-` for an unknown value.
     pub(super) fn show(self, write: impl Fn(f64) -> String) -> String {
         let text = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), &write);
         format!("{}/{}", text(self.predicted), text(self.measured))
     }
 }
 
-/// Means over `replicas`, of those that have the figure. Where something is measured, what is predicted is of the same
-/// replicas: it is of their requests, and that of the others of full streams.
+/// Returns the means over the replicas that have the figure.
+///
+/// If a replica has measurements, the predicted mean covers the measured replicas only. Their
+/// predictions are for their actual requests, those of other replicas for full streams.
 pub(super) fn figures(replicas: &[&ModelReplica]) -> Figures {
     type Figure = fn(&ModelReplica) -> Option<f64>;
     let pair = |predicted: Figure, measured: Figure| {
@@ -76,7 +78,8 @@ fn mean(replicas: &[&ModelReplica], of: fn(&ModelReplica) -> Option<f64>) -> Opt
     Some(numbers.iter().sum::<f64>() / f64::from(count))
 }
 
-/// Of requests as they come, once they do. Before: with every stream busy and full.
+/// Returns the median prediction for the actual requests, or before the first requests the
+/// prediction at admission, with every stream at full context.
 fn predicted(
     replica: &ModelReplica,
     of: fn(&PredictedSpeed) -> Percentiles,
@@ -89,16 +92,16 @@ fn predicted(
     (figure.p50 > 0.0).then_some(figure.p50)
 }
 
-/// What was predicted and measured.
+/// Figure that is predicted and measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Figure {
     /// Tokens per second of one stream.
     Decode,
-    /// Seconds from a request's turn to its first token.
+    /// Seconds from the start of a request's prefill to its first token.
     FirstToken,
 }
 
-/// A measured speed of one replica beside the interval that was predicted for it.
+/// Measured speed of one replica and its predicted interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Comparison {
     figure: Figure,
@@ -107,7 +110,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Of each figure; none until there are enough requests to tell, and where nothing was predicted.
+    /// Returns the comparisons of all figures that have enough requests and a prediction.
     pub(super) fn all(replica: &ModelReplica) -> impl Iterator<Item = Self> {
         let measured = measured_of(replica);
         let decode = measured.filter(|measured| measured.requests >= ENOUGH_REQUESTS);
@@ -130,7 +133,8 @@ impl Comparison {
         decode.into_iter().chain(prefill)
     }
 
-    /// Whether the interval holds what was measured. It holds eight cases of ten where the predictor is right.
+    /// Returns whether the measurement is within the predicted interval. An accurate prediction
+    /// covers eight of ten cases.
     pub(super) fn is_accurate(self) -> bool {
         (self.predicted.p10..=self.predicted.p90).contains(&self.measured)
     }

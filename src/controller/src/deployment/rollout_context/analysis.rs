@@ -1,49 +1,52 @@
-//! Whether a canary is worse than the stable revision: figures of both sides, held against each other with regard to
-//! chance.
+//! Statistical comparison of a canary with the stable revision.
 //!
-//! Speeds are compared as parts of what the stable revision is predicted to do on each replica's node for such requests, so
-//! that neither another chip nor other requests speak for or against a revision; where that cannot be told, as they are.
-//! What has no figures yet is waited for: nothing passes because it was not measured.
+//! Speeds are compared relative to the prediction for the stable revision on the same node and for
+//! the same requests. Neither different chips nor different requests influence the result. Without
+//! such a prediction, absolute speeds are compared. The analysis waits until every figure is
+//! measured.
 //!
-//! Errors are compared by Fisher's exact test, medians by a z test on their standard errors; both one-sided. They decide
-//! once, when nothing is missing any more. Until then every look is one more chance to find something by accident, so only
-//! what is beyond doubt counts, after Haybittle and Peto: three standard errors instead of 1.6.
+//! Error shares are compared with Fisher's exact test, medians with a z-test on their standard
+//! errors, both one-sided. The final decision is made once, when all figures are measured. Every
+//! interim analysis increases the risk of a false alarm. It therefore uses the Haybittle-Peto
+//! boundary of three standard errors, instead of 1.6.
 
 use rooflet_api::v1alpha1::{AnalysisStep, ModelReplica, Sample};
 
-/// When a difference is no accident.
+/// Significance level of a test.
 #[derive(Debug, Clone, Copy)]
 struct Level {
-    /// The chance of calling a canary worse that is as good as the stable revision, per test.
+    /// Probability per test that an equally good canary is found worse.
     chance: f64,
-    /// The same as a quantile of the standard normal distribution.
+    /// Quantile of the standard normal distribution for `chance`.
     z: f64,
-    /// By how many standard errors a median has to miss a bound.
+    /// Number of standard errors by which a median must miss a fixed bound.
     of_bounds: f64,
 }
 
-/// Of the tests that decide.
+/// Level of the final decision.
 const ONCE: Level = Level {
     chance: 0.05,
     z: 1.6449,
     of_bounds: 0.0,
 };
-/// Of those that are made again and again.
+/// Level of interim analyses.
 const REPEATED: Level = Level {
     chance: 0.001,
     z: 3.0902,
     of_bounds: 3.0902,
 };
-/// From the 10th to the 90th percentile of a normal distribution, in standard deviations: 2 × 1.2816.
+/// Distance between the 10th and the 90th percentile of a normal distribution in standard
+/// deviations: 2 × 1.2816.
 const TENTH_TO_NINETIETH: f64 = 2.5631;
-/// The standard error of a median over that of a mean, for large normal samples: √(π/2).
+/// Ratio of the standard errors of median and mean for large normal samples: √(π/2).
 const OF_A_MEDIAN: f64 = 1.2533;
-/// Less than this part of what the stable revision reaches is far behind the prediction.
+/// Ratio to the stable revision below which a revision is much slower than predicted.
 const FAR_BEHIND: f64 = 0.5;
-/// Figures behind a median. Of fewer its error cannot be told, and a worker's first requests are slower than others.
+/// Minimum sample size of a median. The first requests of a worker are slower, and the error of a
+/// smaller sample is unknown.
 const ENOUGH_FOR_A_MEDIAN: u64 = 20;
 
-/// A median and how far it may be off.
+/// Median with its standard error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Estimate {
     median: f64,
@@ -64,7 +67,7 @@ impl Estimate {
             .then_some(estimate)
     }
 
-    /// What is not measured but given.
+    /// Returns a fixed value without an error.
     fn exact(median: f64) -> Self {
         Self {
             median,
@@ -73,7 +76,7 @@ impl Estimate {
         }
     }
 
-    /// As a part of what was expected.
+    /// Returns the estimate relative to an expected value.
     fn over(self, expected: f64) -> Self {
         Self {
             median: self.median / expected,
@@ -86,7 +89,7 @@ impl Estimate {
         self.count >= ENOUGH_FOR_A_MEDIAN
     }
 
-    /// Several replicas as one, each with the weight of its requests.
+    /// Combines the estimates of several replicas, weighted by their numbers of requests.
     fn pooled(samples: impl Iterator<Item = Self>) -> Option<Self> {
         let samples: Vec<_> = samples.collect();
         let count: u64 = samples.iter().map(|sample| sample.count).sum();
@@ -102,7 +105,7 @@ impl Estimate {
         })
     }
 
-    /// Whether this is more than `factor` times `other` by more than chance explains.
+    /// Returns whether the median exceeds `factor` times `other` by more than `z` standard errors.
     fn exceeds(self, factor: f64, other: Self, z: f64) -> bool {
         let difference = self.median - factor * other.median;
         let error = self.standard_error.hypot(factor * other.standard_error);
@@ -110,8 +113,8 @@ impl Estimate {
     }
 }
 
-/// What the stable revision is predicted to do on a node over what a replica's own revision is: its decode speed, and the
-/// time until its first token. 1 for replicas of the stable revision.
+/// Predicted speed of the stable revision on a node, relative to the prediction of the replica's
+/// own revision: decode speed and time to first token. Both are 1 for the stable revision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::deployment) struct Baseline {
     pub(in crate::deployment) decode: f64,
@@ -125,21 +128,21 @@ impl Baseline {
     };
 }
 
-/// One figure of a side.
+/// Measurements of one figure for one revision.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Measured {
-    /// As it is.
+    /// Absolute value.
     plain: Option<Estimate>,
-    /// As a part of what is expected of the stable revision; `None` where that cannot be told of every replica.
+    /// Value relative to the prediction for the stable revision. `None` if a replica lacks it.
     relative: Option<Estimate>,
 }
 
 impl Measured {
-    /// Of each replica what was measured and what is expected.
+    /// Combines the measured and the expected values of the replicas.
     fn of(figures: &[(Estimate, Option<f64>)]) -> Self {
         let relative: Option<Vec<_>> = figures
             .iter()
-            .map(|(estimate, expected)| Some(estimate.over(is_positive(*expected)?)))
+            .map(|(estimate, expected)| Some(estimate.over(positive(*expected)?)))
             .collect();
         Self {
             plain: Estimate::pooled(figures.iter().map(|(estimate, _)| *estimate)),
@@ -155,21 +158,21 @@ impl Measured {
         self.plain.is_some_and(|estimate| estimate.is_enough())
     }
 
-    /// Both sides by the same measure, and whether it is a part of what is expected.
+    /// Returns comparable values of both revisions, and whether they are relative.
     fn beside(self, other: Self) -> Option<(Estimate, Estimate, bool)> {
         let relative = self.relative.zip(other.relative);
         let plain = || self.plain.zip(other.plain);
         relative
-            .map(|(ours, theirs)| (ours, theirs, true))
-            .or_else(|| plain().map(|(ours, theirs)| (ours, theirs, false)))
+            .map(|(own, other)| (own, other, true))
+            .or_else(|| plain().map(|(own, other)| (own, other, false)))
     }
 }
 
-fn is_positive(figure: Option<f64>) -> Option<f64> {
+fn positive(figure: Option<f64>) -> Option<f64> {
     figure.filter(|figure| figure.is_finite() && *figure > 0.0)
 }
 
-/// What is known of one revision's replicas.
+/// Figures of one revision's replicas.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Side {
     answered: u64,
@@ -177,12 +180,12 @@ pub(super) struct Side {
     restarts: i64,
     tokens_per_second: Measured,
     first_token_seconds: Measured,
-    /// Measured over predicted decode speed, each of the revision itself.
+    /// Ratio of measured to predicted decode speed of the revision itself.
     accuracy: Option<Estimate>,
 }
 
 impl Side {
-    /// `baseline` tells of each replica's node.
+    /// `baseline` returns the baseline of a replica's node.
     pub(super) fn of(
         replicas: &[&ModelReplica],
         baseline: impl Fn(&ModelReplica) -> Option<Baseline>,
@@ -206,7 +209,7 @@ impl Side {
                 let own = predicted.map(|predicted| predicted.tokens_per_second.p50);
                 let expected = own.zip(baseline).map(|(own, baseline)| own * baseline.decode);
                 decode.push((estimate, expected));
-                accuracy.extend(is_positive(own).map(|own| estimate.over(own)));
+                accuracy.extend(positive(own).map(|own| estimate.over(own)));
             }
             if let Some(estimate) = estimate(&measured.time_to_first_token_sample) {
                 let own = predicted.map(|predicted| predicted.time_to_first_token_seconds.p50);
@@ -233,21 +236,21 @@ impl Side {
     }
 }
 
-/// What the figures say.
+/// Result of an analysis.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Analysis {
-    /// Too little is known yet.
+    /// More requests are needed. Contains the missing measurements.
     Waiting(String),
     Passed(String),
     Failed(String),
 }
 
-/// Holds the canary against the stable revision.
+/// Compares the canary with the stable revision.
 pub(super) fn analyse(step: &AnalysisStep, canary: Side, stable: Side) -> Analysis {
-    // A crash needs no statistics.
+    // A restart fails the analysis without statistics.
     if canary.restarts > 0 {
         return Analysis::Failed(format!(
-            "the canary's workers were started again {} times",
+            "the canary's workers restarted {} times",
             canary.restarts
         ));
     }
@@ -261,7 +264,7 @@ pub(super) fn analyse(step: &AnalysisStep, canary: Side, stable: Side) -> Analys
     let decisive = Comparison::new(step, canary, stable, ONCE);
     if decisive.missing.is_empty() {
         return match decisive.worse.is_empty() {
-            true => Analysis::Passed(decisive.said.join(", ")),
+            true => Analysis::Passed(decisive.texts.join(", ")),
             false => Analysis::Failed(decisive.worse.join(", ")),
         };
     }
@@ -272,13 +275,13 @@ pub(super) fn analyse(step: &AnalysisStep, canary: Side, stable: Side) -> Analys
     }
 }
 
-/// What is to be said of each figure.
+/// Results of all figures.
 #[derive(Debug, Default)]
 struct Comparison {
-    said: Vec<String>,
-    /// Of them, those in which the canary is worse.
+    texts: Vec<String>,
+    /// Texts of the figures in which the canary is worse.
     worse: Vec<String>,
-    /// What is still to be measured.
+    /// Descriptions of missing measurements.
     missing: Vec<String>,
 }
 
@@ -301,13 +304,13 @@ impl Comparison {
             &DECODE,
             canary.tokens_per_second,
             stable.tokens_per_second,
-            |ours, theirs| theirs.exceeds(1.0 / least, ours, level.z),
+            |canary, stable| stable.exceeds(1.0 / least, canary, level.z),
         ));
         comparison.add(compare(
             &FIRST_TOKEN,
             canary.first_token_seconds,
             stable.first_token_seconds,
-            |ours, theirs| ours.exceeds(most, theirs, level.z),
+            |canary, stable| canary.exceeds(most, stable, level.z),
         ));
         if let Some(least) = step.min_measured_percent {
             comparison.add(accuracy(canary, least, level));
@@ -315,83 +318,87 @@ impl Comparison {
         comparison
     }
 
-    fn add(&mut self, figure: Judged) {
+    fn add(&mut self, figure: FigureResult) {
         match figure {
             Ok((text, is_worse)) => {
                 if is_worse {
                     self.worse.push(text.clone());
                 }
-                self.said.push(text);
+                self.texts.push(text);
             }
             Err(why) => self.missing.push(why.to_string()),
         }
     }
 }
 
-/// Why replicas that are not compared step by step should not be followed by more: they decode far more slowly than was
-/// predicted of them, by more than chance explains, and those of the stable revision do not. `None` also while too little is
-/// known.
+/// Returns a message if the new replicas of a rollout without canary decode much slower than
+/// predicted, and those of the stable revision do not. Returns `None` if the samples are too small.
 pub(super) fn lags(new: Side, stable: Side) -> Option<String> {
-    let ours = new.accuracy.filter(Estimate::is_enough)?;
-    // Where the predictions of both are wrong it is not for the revision.
+    let measured = new.accuracy.filter(Estimate::is_enough)?;
+    // If both predictions are wrong, the revision is not the cause.
     let as_predicted = Estimate::exact(1.0);
-    let theirs = stable.accuracy.filter(Estimate::is_enough);
-    let expected = theirs
-        .filter(|theirs| theirs.median < 1.0)
+    let reference = stable.accuracy.filter(Estimate::is_enough);
+    let expected = reference
+        .filter(|reference| reference.median < 1.0)
         .unwrap_or(as_predicted);
-    let beside = theirs.map_or_else(String::new, |theirs| {
-        format!(", where the stable revision has {:.0} %", theirs.median * 100.0)
-    });
-    expected.exceeds(1.0 / FAR_BEHIND, ours, ONCE.z).then(|| {
+    let comparison = reference.map_or_else(String::new, |reference| {
         format!(
-            "its replicas have {:.0} % of the tokens/s that were predicted of them, over {} answers{beside}",
-            ours.median * 100.0,
-            ours.count
+            ", compared with {:.0} % for the stable revision",
+            reference.median * 100.0
+        )
+    });
+    expected.exceeds(1.0 / FAR_BEHIND, measured, ONCE.z).then(|| {
+        format!(
+            "the new replicas reach {:.0} % of their predicted tokens/s, over {} answers{comparison}",
+            measured.median * 100.0,
+            measured.count
         )
     })
 }
 
-/// A figure that both sides have, and its words.
+/// Figure that is compared between both revisions, with its texts.
 struct Compared {
-    /// What has to be measured.
+    /// Description of the samples.
     samples: &'static str,
-    /// As parts of what the stable revision is predicted to do; of the canary and of the stable revision.
+    /// Formats the relative values of canary and stable revision.
     relative: fn(f64, f64) -> String,
-    /// As they are.
+    /// Formats the absolute values of canary and stable revision.
     plain: fn(f64, f64) -> String,
 }
 
 const DECODE: Compared = Compared {
-    samples: "decode speeds of answers of several tokens",
-    relative: |ours, theirs| {
+    samples: "decode speeds of answers with several tokens",
+    relative: |canary, stable| {
         format!(
-            "{:.0} % of the tokens/s that the stable revision is predicted to have there, which itself has {:.0} %",
-            percent(ours),
-            percent(theirs)
+            "{:.0} % of the tokens/s predicted for the stable revision on the same nodes, {:.0} % with the stable revision",
+            percent(canary),
+            percent(stable)
         )
     },
-    plain: |ours, theirs| format!("{ours:.1} tokens/s against {theirs:.1}"),
+    plain: |canary, stable| format!("{canary:.1} tokens/s, {stable:.1} with the stable revision"),
 };
 
 const FIRST_TOKEN: Compared = Compared {
-    // A system prompt that all requests share is cached after the first.
-    samples: "times to the first token of prompts of which nothing was cached",
-    relative: |ours, theirs| {
+    // Cached prompts are excluded, because a system prompt is cached after its first request.
+    samples: "times to first token of uncached prompts",
+    relative: |canary, stable| {
         format!(
-            "first token after {:.0} % of the time that the stable revision is predicted to take there, which itself takes {:.0} %",
-            percent(ours),
-            percent(theirs)
+            "time to first token {:.0} % of the prediction for the stable revision on the same nodes, {:.0} % with the stable revision",
+            percent(canary),
+            percent(stable)
         )
     },
-    plain: |ours, theirs| format!("first token after {ours:.3} s against {theirs:.3} s"),
+    plain: |canary, stable| {
+        format!("time to first token {canary:.3} s, {stable:.3} s with the stable revision")
+    },
 };
 
 fn percent(share: f64) -> f64 {
     share * 100.0
 }
 
-/// Text that reports a figure, and whether the canary is worse.
-type Judged = Result<(String, bool), TooFewSamples>;
+/// Text of a figure and whether the canary is worse.
+type FigureResult = Result<(String, bool), TooFewSamples>;
 
 /// Figure that has too few samples for a decision.
 #[derive(Debug, thiserror::Error)]
@@ -402,9 +409,7 @@ enum TooFewSamples {
         samples: &'static str,
         stable: u64,
     },
-    #[error(
-        "{canary} of {ENOUGH_FOR_A_MEDIAN} decode speeds of the canary for which something was predicted"
-    )]
+    #[error("{canary} of {ENOUGH_FOR_A_MEDIAN} decode speeds of the canary with a prediction")]
     Predicted { canary: u64 },
 }
 
@@ -413,16 +418,16 @@ fn compare(
     canary: Measured,
     stable: Measured,
     is_worse: impl FnOnce(Estimate, Estimate) -> bool,
-) -> Judged {
+) -> FigureResult {
     let beside = canary.beside(stable);
     match beside.filter(|_| canary.is_enough() && stable.is_enough()) {
-        Some((ours, theirs, is_relative)) => {
-            let words = if is_relative {
+        Some((canary, stable, is_relative)) => {
+            let text = if is_relative {
                 figure.relative
             } else {
                 figure.plain
             };
-            Ok((words(ours.median, theirs.median), is_worse(ours, theirs)))
+            Ok((text(canary.median, stable.median), is_worse(canary, stable)))
         }
         None => Err(TooFewSamples::Compared {
             canary: canary.count(),
@@ -432,8 +437,8 @@ fn compare(
     }
 }
 
-/// Whether the canary has so many percent of its own prediction.
-fn accuracy(canary: Side, least: u32, level: Level) -> Judged {
+/// Compares the canary's decode speed with its own prediction. `least` is in percent.
+fn accuracy(canary: Side, least: u32, level: Level) -> FigureResult {
     let bound = Estimate::exact(f64::from(least) / 100.0);
     match canary.accuracy.filter(Estimate::is_enough) {
         Some(accuracy) => {
@@ -447,18 +452,20 @@ fn accuracy(canary: Side, least: u32, level: Level) -> Judged {
     }
 }
 
-/// The chance of so many failures among the canary's requests, or more, if both revisions fail alike: the upper tail
-/// of the hypergeometric distribution.
+/// Returns the probability of at least this number of failures among the canary's requests if both
+/// revisions have the same error rate: the upper tail of the hypergeometric distribution.
 fn more_failures(canary: Side, stable: Side) -> f64 {
-    let (ours, theirs) = (canary.answered, stable.answered);
     let failed = canary.failed + stable.failed;
     if canary.failed == 0 {
         return 1.0;
     }
-    let all = ln_choose(ours + theirs, failed);
-    (canary.failed..=failed.min(ours))
-        .filter(|count| failed - count <= theirs)
-        .map(|count| (ln_choose(ours, count) + ln_choose(theirs, failed - count) - all).exp())
+    let all = ln_choose(canary.answered + stable.answered, failed);
+    (canary.failed..=failed.min(canary.answered))
+        .filter(|count| failed - count <= stable.answered)
+        .map(|count| {
+            let combinations = ln_choose(canary.answered, count) + ln_choose(stable.answered, failed - count);
+            (combinations - all).exp()
+        })
         .sum::<f64>()
         .min(1.0)
 }
@@ -467,7 +474,7 @@ fn ln_choose(n: u64, k: u64) -> f64 {
     ln_factorial(n) - ln_factorial(k) - ln_factorial(n - k)
 }
 
-/// Exact for small numbers; Stirling's series from there on, whose next term is below 1e-10.
+/// Exact for small numbers. Above, Stirling's series, whose next term is below 1e-10.
 fn ln_factorial(n: u64) -> f64 {
     const EXACT: u64 = 128;
     if n <= EXACT {

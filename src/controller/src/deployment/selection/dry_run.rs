@@ -1,5 +1,7 @@
-//! Dry run of a rollout on a copy of the fleet before the rollout starts. It passes through every state with the rules of
-//! a real rollout. A replica of the dry run is ready as soon as a node accepts it.
+//! Dry run of a rollout on a copy of the fleet, before the rollout starts.
+//!
+//! A dry run passes through every state with the rules of a real rollout. A replica of the dry run
+//! is Ready as soon as a node accepts it.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +16,18 @@ use rooflet_api::v1alpha1::{
 };
 use rooflet_scheduler::{Fleet, ReplicaKey, ReplicaRequest, bind_all, decide_all};
 
-/// Limit of passes per replica. A dry run usually needs two.
+/// Maximum number of passes per replica. A dry run usually needs two.
 const PASSES_PER_REPLICA: usize = 8;
 
 /// Input and state of a dry run.
 pub(super) struct DryRun<'t> {
     pub(super) deployment: &'t ModelDeployment,
     pub(super) stable: Option<&'t str>,
-    pub(super) wanted: &'t str,
-    /// A replica of the wanted revision.
+    pub(super) target: &'t str,
+    /// Replica of the target revision.
     pub(super) template: ModelReplica,
     pub(super) floor: Floor,
-    /// The deployment's replicas on it are those that are tried.
+    /// Fleet without the deployment's terminating and refused replicas.
     pub(super) fleet: Fleet,
     pub(super) replicas: Vec<ModelReplica>,
     pub(super) outcome: Outcome,
@@ -34,14 +36,15 @@ pub(super) struct DryRun<'t> {
 /// Result of a dry run.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
-    /// Where the floor forbids to go on; `None`: it ends well, or nobody can tell.
+    /// Set if the rollout would stop at the throughput floor.
     pub(super) at_floor: Option<AtFloor>,
-    /// Replicas of the new revision that were made and found a node.
+    /// Number of new replicas that found a node.
     pub(super) placed: usize,
     pub(super) nodes: BTreeSet<String>,
-    /// Of those, on nodes whose speed nobody can tell: they count as much as the fastest that is known.
+    /// Number of placed replicas without a speed prediction. They count with the highest known
+    /// speed.
     pub(super) unknown: usize,
-    /// Replicas that found no node at last, and why.
+    /// Number of replicas without a node in the last pass, and the reason of the first one.
     pub(super) unplaced: Option<(usize, String)>,
 }
 
@@ -73,7 +76,7 @@ impl DryRun<'_> {
         Throughput::of(Chips::new(&self.fleet, self.deployment), &self.replicas).total()
     }
 
-    /// Whether anything was done.
+    /// Runs one pass. Returns false if the pass changed nothing.
     fn pass(&mut self, extent: Extent) -> bool {
         let placed = self.place();
         let all: Vec<&ModelReplica> = self.replicas.iter().collect();
@@ -87,50 +90,50 @@ impl DryRun<'_> {
             idleness: None,
             preparation: None,
         };
-        let is_new = |replica: &ModelReplica| is_of(replica, self.wanted);
+        let is_new = |replica: &ModelReplica| is_of(replica, self.target);
         let scaling = scale(&self.deployment.spec, limits, &is_new, &all, 0);
         self.outcome.at_floor = scaling.at_floor;
-        let gone: BTreeSet<ReplicaKey> = scaling
+        let deleted: BTreeSet<ReplicaKey> = scaling
             .delete
             .iter()
             .map(|(replica, _)| ReplicaKey::of(*replica))
             .collect();
         let create = scaling.create;
         self.replicas
-            .retain(|replica| !gone.contains(&ReplicaKey::of(replica)));
-        for key in &gone {
+            .retain(|replica| !deleted.contains(&ReplicaKey::of(replica)));
+        for key in &deleted {
             self.fleet.remove_replica(key);
         }
         for _ in 0..create {
             self.outcome.placed += 1;
             let mut replica = self.template.clone();
-            replica.metadata.name = Some(format!("{}-{}", self.wanted, self.outcome.placed));
+            replica.metadata.name = Some(format!("{}-{}", self.target, self.outcome.placed));
             self.replicas.push(replica);
         }
-        placed || create > 0 || !gone.is_empty()
+        placed || create > 0 || !deleted.is_empty()
     }
 
-    /// Looks for nodes for all that have none, from which others of a lower priority leave if need be. Whether one was found.
+    /// Places unscheduled replicas, by preemption if necessary. Returns whether one was placed.
     fn place(&mut self) -> bool {
         let known = self.replicas.iter().filter_map(predicted);
         let fastest = known.fold(0.0, f64::max);
-        let mut found = false;
-        let mut yielded = BTreeSet::new();
+        let mut placed = false;
+        let mut preempted = BTreeSet::new();
         self.outcome.unplaced = None;
-        let of_wanted = |replica: &&mut ModelReplica| is_of(replica, self.wanted);
-        for replica in self.replicas.iter_mut().filter(of_wanted) {
+        let of_target = |replica: &&mut ModelReplica| is_of(replica, self.target);
+        for replica in self.replicas.iter_mut().filter(of_target) {
             if replica.spec.node_name.is_some() {
                 continue;
             }
             let request = ReplicaRequest::new(replica);
-            let mut decided = decide_all([&request], &mut self.fleet, 1).pop();
-            if let Some(preemption) = decided.as_mut().and_then(|one| one.preemption.take()) {
+            let mut decision = decide_all([&request], &mut self.fleet, 1).pop();
+            if let Some(preemption) = decision.as_mut().and_then(|decision| decision.preemption.take()) {
                 for key in &preemption.victims {
                     self.fleet.remove_replica(key);
                 }
-                yielded.extend(preemption.victims);
+                preempted.extend(preemption.victims);
                 self.fleet.end_nomination(&request.key);
-                decided = bind_all([&request], &mut self.fleet).pop();
+                decision = bind_all([&request], &mut self.fleet).pop();
             }
             let status = replica.status.get_or_insert_default();
             let mut set = |kind, truth| {
@@ -144,9 +147,9 @@ impl DryRun<'_> {
                     Timestamp::UNIX_EPOCH,
                 );
             };
-            match decided.map(|decision| decision.outcome) {
+            match decision.map(|decision| decision.outcome) {
                 Some(Ok(placement)) => {
-                    found = true;
+                    placed = true;
                     set(condition_type::SCHEDULED, Truth::True);
                     set(condition_type::READY, Truth::True);
                     let name = placement.node().to_owned();
@@ -154,7 +157,7 @@ impl DryRun<'_> {
                     let streams = f64::from(replica.spec.serving.max_concurrency.max(1));
                     let (each, node) = match speed {
                         Some(speed) => (speed.decode.p50, name.clone()),
-                        // Nobody knows, so it shares with nobody.
+                        // Without a prediction, the replica counts as alone on its node.
                         None => (fastest / streams, format!("{name}/{}", request.key.name)),
                     };
                     self.outcome.unknown += usize::from(speed.is_none());
@@ -172,12 +175,12 @@ impl DryRun<'_> {
             }
         }
         self.replicas
-            .retain(|replica| !yielded.contains(&ReplicaKey::of(replica)));
-        found
+            .retain(|replica| !preempted.contains(&ReplicaKey::of(replica)));
+        placed
     }
 }
 
-/// That of a node on which each stream decodes so many tokens per second.
+/// Returns the admission status on a node where each stream decodes `each` tokens per second.
 fn admission(each: f64) -> AdmissionStatus {
     AdmissionStatus {
         admitted: true,

@@ -1,13 +1,13 @@
-//! What a deployment says of itself: conditions and events.
+//! Conditions and events of a deployment.
 
 use super::*;
 
 #[test]
-fn a_model_that_no_node_has_is_refused_with_what_there_is() {
+fn unknown_model_is_refused_with_the_known_models() {
     let mut scene = Scene::new(json!({ "model": { "source": "local://gide" } }));
-    assert_eq!(scene.events(), ["ModelNotFound"], "one cause is told once");
+    assert_eq!(scene.events(), ["ModelNotFound"], "a reason is reported once");
     assert_eq!(scene.step(), "");
-    let why = "spec.model.source: no node has a directory `gide` in its --model-dir; on mini there are local://guide";
+    let why = "spec.model.source: no node has a directory `gide` in its --model-dir; on mini: models found: local://guide";
     scene.check_condition(condition_type::ADMITTED, &format!("False ModelNotFound: {why}"));
     scene.check_condition(condition_type::READY, &format!("False ModelNotFound: {why}"));
     scene.models[0].name = "gide".to_owned();
@@ -30,7 +30,7 @@ fn a_model_that_no_node_has_is_refused_with_what_there_is() {
 }
 
 #[test]
-fn a_refused_change_leaves_what_serves_alone_and_still_heals_it() {
+fn refused_template_keeps_and_repairs_the_serving_replicas() {
     let mut scene = Scene::new(json!({ "replicas": 2 }));
     scene.step();
     scene.run_all();
@@ -51,14 +51,14 @@ fn a_refused_change_leaves_what_serves_alone_and_still_heals_it() {
 }
 
 #[test]
-fn a_served_name_that_an_older_deployment_has_is_told_while_it_has() {
+fn shared_served_name_is_reported() {
     let mut scene = Scene::new(json!({ "serving": { "name": "chat" } }));
     scene.namesake = Some("older");
     assert!(scene.events().contains(&"ServedNameShared".to_owned()));
-    assert_eq!(scene.step(), "revision 1 +1", "it serves all the same");
+    assert_eq!(scene.step(), "revision 1 +1", "the deployment serves anyway");
     scene.check_condition(
         condition_type::NAME_SHARED,
-        "True ServedNameShared: the older deployment older is served as `chat`, too: gateways give requests for it to replicas of either; set spec.serving.name of guide to another name",
+        "True ServedNameShared: the older deployment older has the same served name `chat`: gateways send its requests to replicas of both; set spec.serving.name of guide to another name",
     );
     assert!(!scene.events().contains(&"ServedNameShared".to_owned()));
     scene.namesake = None;
@@ -67,11 +67,11 @@ fn a_served_name_that_an_older_deployment_has_is_told_while_it_has() {
 }
 
 #[test]
-fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
+fn problem_of_a_replica_is_in_the_conditions() {
     let mut scene = Scene::new(json!({ "replicas": 1 }));
     scene.step();
     let why = "0/1 nodes are available: 1 cordoned";
-    scene.say("r1", condition_type::SCHEDULED, Truth::False, "NodeCordoned", why);
+    scene.set("r1", condition_type::SCHEDULED, Truth::False, "NodeCordoned", why);
     scene.step();
     scene.check_condition(condition_type::SCHEDULED, &format!("False NodeCordoned: {why}"));
     scene.check_condition(
@@ -80,7 +80,11 @@ fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
     );
     scene.run("r1");
     scene.settle();
-    let replica = scene.replica("r1").status.as_mut().expect("set");
+    let replica = scene
+        .replica("r1")
+        .status
+        .as_mut()
+        .expect("the replica has a status");
     replica.phase = ReplicaPhase::Failed;
     replica.restarts = 3;
     replica.last_termination = Some(Termination {
@@ -88,7 +92,7 @@ fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
         message: "Metal ran out of memory".to_owned(),
         ..Termination::default()
     });
-    scene.say(
+    scene.set(
         "r1",
         condition_type::READY,
         Truth::False,
@@ -101,18 +105,18 @@ fn why_a_replica_does_not_answer_is_told_on_the_deployment() {
         "True CrashLoop: r1 on mini: the worker is started again in 40 s; its worker ended with OutOfMemory: Metal ran \
          out of memory",
     );
-    // A replica that falters is no rollout.
+    // A failing replica does not restart the rollout.
     scene.check_condition_begins(condition_type::PROGRESSING, "True RolloutComplete");
 }
 
 #[test]
-fn what_many_replicas_wait_for_is_told_once() {
+fn same_problem_of_several_replicas_is_reported_once() {
     let mut scene = Scene::new(json!({ "replicas": 4 }));
     scene.step();
     scene.run("r1");
     for (name, free) in [("r2", "3.1"), ("r3", "2.9"), ("r4", "2.9")] {
         let why = format!("0/1 nodes are available: 1 insufficient memory (5 GiB asked, {free} GiB free)");
-        scene.say(
+        scene.set(
             name,
             condition_type::SCHEDULED,
             Truth::False,
@@ -128,18 +132,20 @@ fn what_many_replicas_wait_for_is_told_once() {
     );
     scene.check_condition(
         condition_type::AVAILABLE,
-        "False MinimumReplicasUnavailable: 1 of 4 replicas answer requests; at least 3 should: 3 InsufficientMemory",
+        "False MinimumReplicasUnavailable: 1 of 4 replicas answer requests; the minimum is 3: 3 InsufficientMemory",
     );
 }
 
 #[test]
-fn a_rollout_without_progress_says_so_after_the_deadline() {
+fn rollout_without_progress_is_reported_after_the_deadline() {
     let mut scene = Scene::new(json!({ "progressDeadlineSeconds": 60 }));
     scene.step();
     scene.step();
     scene.check_condition_begins(condition_type::PROGRESSING, "True RollingOut");
-    let wait = scene.plan(|plan| plan.requeue_after).expect("it looks again");
-    scene.second += i64::try_from(wait.as_secs()).expect("small");
+    let wait = scene
+        .plan(|plan| plan.requeue_after)
+        .expect("the deadline requires another pass");
+    scene.second += i64::try_from(wait.as_secs()).expect("the wait is short");
     scene.step();
     scene.check_condition_begins(
         condition_type::PROGRESSING,
@@ -151,13 +157,13 @@ fn a_rollout_without_progress_says_so_after_the_deadline() {
 }
 
 #[test]
-fn what_a_node_has_no_memory_for_is_made_anew_and_kept_as_a_mark_for_a_while() {
+fn refused_replica_is_replaced_and_kept_until_the_refusal_expires() {
     let mut scene = Scene::new(json!({}));
     scene.step();
     scene.run("r1");
     let refused = |scene: &mut Scene, name: &str| {
-        scene.say(name, condition_type::READY, Truth::False, "Refused", "not loaded");
-        scene.say(
+        scene.set(name, condition_type::READY, Truth::False, "Refused", "not loaded");
+        scene.set(
             name,
             condition_type::ADMITTED,
             Truth::False,
@@ -171,7 +177,7 @@ fn what_a_node_has_no_memory_for_is_made_anew_and_kept_as_a_mark_for_a_while() {
         condition_type::ADMITTED,
         "False MemoryInUse: r1 on mini: it needs 2 GiB",
     );
-    assert_eq!(scene.step(), "", "the mark keeps the scheduler off the node");
+    assert_eq!(scene.step(), "", "the refused replica excludes its node");
     let mut placed = scene.clone();
     placed.run("r2");
     assert_eq!(placed.step(), "-r1(refused)");
@@ -179,26 +185,26 @@ fn what_a_node_has_no_memory_for_is_made_anew_and_kept_as_a_mark_for_a_while() {
     assert_eq!(scene.step(), "-r1(refused)");
 }
 
-/// A node that may not run a model, or no model any more, is no reason for the model not to be served.
+/// A quarantined model or a node without usable memory must not prevent serving on another node.
 #[test]
-fn what_a_node_must_not_start_is_made_anew() {
+fn replica_with_a_permanent_refusal_is_replaced() {
     for reason in ["Quarantined", "MemoryStaysWired"] {
         let mut scene = Scene::new(json!({}));
         scene.step();
         scene.run("r1");
-        scene.say("r1", condition_type::READY, Truth::False, reason, "not loaded");
-        scene.say("r1", condition_type::ADMITTED, Truth::False, reason, "why");
+        scene.set("r1", condition_type::READY, Truth::False, reason, "not loaded");
+        scene.set("r1", condition_type::ADMITTED, Truth::False, reason, "why");
         assert_eq!(scene.step(), "+1", "{reason}");
     }
 }
 
 #[test]
-fn measured_speed_is_shown_beside_the_predicted_and_judged() {
+fn measured_speed_is_compared_with_prediction_and_objectives() {
     let mut scene = Scene::new(json!({ "objectives": { "decodeTokensPerSecond": 80.0,
         "timeToFirstToken": { "max": "500ms" } } }));
     let pairs = |scene: &Scene| {
-        let status = scene.deployment.status.clone().expect("written");
-        [status.tokens_per_second, status.time_to_first_token].map(|pair| pair.expect("written"))
+        let status = scene.deployment.status.clone().expect("a pass has run");
+        [status.tokens_per_second, status.time_to_first_token].map(|pair| pair.expect("the pass sets both"))
     };
     let interval = |p50: f64| Percentiles {
         p10: p50 * 0.9,
@@ -211,8 +217,13 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
     assert_eq!(pairs(&scene), ["-/-", "-/-"]);
     scene.check_condition_begins(condition_type::OBJECTIVES_MET, "Unknown NotMeasured");
     scene.check_condition(condition_type::PREDICTION_ACCURATE, "absent");
-    // What was promised when it was admitted: every stream busy, every context full.
-    scene.replica("r1").status.as_mut().expect("set").admission = Some(AdmissionStatus {
+    // Prediction at admission: all streams busy, with full context.
+    scene
+        .replica("r1")
+        .status
+        .as_mut()
+        .expect("the replica has a status")
+        .admission = Some(AdmissionStatus {
         speed: Some(SpeedWorking {
             tokens_per_second: interval(70.0),
             time_to_first_token_seconds: interval(1.0),
@@ -233,15 +244,30 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
         }),
         ..MeasuredSpeed::default()
     };
-    scene.replica("r1").status.as_mut().expect("set").measured = Some(measured.clone());
+    scene
+        .replica("r1")
+        .status
+        .as_mut()
+        .expect("the replica has a status")
+        .measured = Some(measured.clone());
     scene.step();
     assert_eq!(pairs(&scene), ["90.0/85.1", "500ms/700ms"]);
-    // One that was not asked yet is predicted for full streams: not what the figures beside it are of.
+    // The prediction of a replica without requests is for full streams, so it is excluded.
     scene.change(json!({ "replicas": 2 }));
     scene.step();
-    let admission = scene.replica("r1").status.clone().expect("set").admission;
+    let admission = scene
+        .replica("r1")
+        .status
+        .clone()
+        .expect("the replica has a status")
+        .admission;
     scene.run("r2");
-    scene.replica("r2").status.as_mut().expect("set").admission = admission;
+    scene
+        .replica("r2")
+        .status
+        .as_mut()
+        .expect("the replica has a status")
+        .admission = admission;
     scene.step();
     assert_eq!(pairs(&scene), ["90.0/85.1", "500ms/700ms"]);
     scene.change(json!({ "replicas": 1 }));
@@ -253,38 +279,49 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
     );
     scene.check_condition(condition_type::PREDICTION_ACCURATE, "absent");
     let mut measure = |rate: &str, expected: &str, event: &[&str]| {
-        scene.replica("r1").status.as_mut().expect("set").measured = Some(MeasuredSpeed {
+        scene
+            .replica("r1")
+            .status
+            .as_mut()
+            .expect("the replica has a status")
+            .measured = Some(MeasuredSpeed {
             tokens_per_second: rate.to_owned(),
             requests: 10,
             ..measured.clone()
         });
         let events = scene.events();
-        let told: Vec<_> = events
+        let reported: Vec<_> = events
             .iter()
             .filter(|reason| reason.contains("Predicted"))
             .collect();
-        assert_eq!(told, event);
+        assert_eq!(reported, event);
         scene.step();
         scene.check_condition(condition_type::PREDICTION_ACCURATE, expected);
     };
-    let said = |rate: &str| format!("r1 on mini: {rate} tokens/s measured, 90.0 predicted (81.0 to 99.0)");
-    measure("85.1", &format!("True AsPredicted: {}", said("85.1")), &[]);
+    let expected =
+        |rate: &str| format!("r1 on mini: {rate} tokens/s measured, 90.0 predicted (81.0 to 99.0)");
+    measure("85.1", &format!("True AsPredicted: {}", expected("85.1")), &[]);
     measure(
         "80.9",
-        &format!("False SlowerThanPredicted: {}", said("80.9")),
+        &format!("False SlowerThanPredicted: {}", expected("80.9")),
         &["SlowerThanPredicted"],
     );
     measure(
         "99.1",
-        &format!("False FasterThanPredicted: {}", said("99.1")),
+        &format!("False FasterThanPredicted: {}", expected("99.1")),
         &["FasterThanPredicted"],
     );
     measure(
         "99.0",
-        &format!("True AsPredicted: {}", said("99.0")),
+        &format!("True AsPredicted: {}", expected("99.0")),
         &["AsPredicted"],
     );
-    scene.replica("r1").status.as_mut().expect("set").measured = Some(MeasuredSpeed {
+    scene
+        .replica("r1")
+        .status
+        .as_mut()
+        .expect("the replica has a status")
+        .measured = Some(MeasuredSpeed {
         tokens_per_second: "90".to_owned(),
         requests: 10,
         prefill: Some(MeasuredPrefill {
@@ -302,7 +339,12 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
         condition_type::PREDICTION_ACCURATE,
         "False SlowerThanPredicted: r1 on mini: first tokens measured after 0.56 s, predicted after 0.50 s (0.45 to 0.55)",
     );
-    scene.replica("r1").status.as_mut().expect("set").measured = None;
+    scene
+        .replica("r1")
+        .status
+        .as_mut()
+        .expect("the replica has a status")
+        .measured = None;
     scene.step();
     scene.check_condition_begins(condition_type::PREDICTION_ACCURATE, "Unknown NotMeasured");
     scene.change(json!({ "objectives": null }));
@@ -311,7 +353,7 @@ fn measured_speed_is_shown_beside_the_predicted_and_judged() {
 }
 
 #[test]
-fn a_simulated_chip_is_not_judged_by_what_requests_got() {
+fn speed_of_a_simulated_chip_is_not_compared() {
     let mut scene = Scene::new(json!({}));
     scene.simulated = true;
     scene.step();
@@ -320,18 +362,17 @@ fn a_simulated_chip_is_not_judged_by_what_requests_got() {
     scene.step();
     assert_eq!(
         scene.condition(condition_type::PREDICTION_ACCURATE),
-        "Unknown SimulatedChip: r1 on mini: the node's chip is simulated, and what its requests are measured to get is \
-         not that chip's speed"
+        "Unknown SimulatedChip: r1 on mini: the node's chip is simulated, so its measurements are not the speed of that chip"
     );
 }
 
 #[test]
-fn what_is_admitted_despite_the_numbers_is_told_on_the_deployment() {
+fn admission_despite_the_prediction_is_reported() {
     for reason in ["AdmissionOverridden", "Overcommitted"] {
         let mut scene = Scene::new(json!({}));
         scene.step();
         scene.run("r1");
-        scene.say(
+        scene.set(
             "r1",
             condition_type::ADMITTED,
             Truth::True,
@@ -349,11 +390,11 @@ fn what_is_admitted_despite_the_numbers_is_told_on_the_deployment() {
 }
 
 #[test]
-fn each_turn_of_a_condition_is_told_once() {
+fn condition_change_emits_one_event() {
     let mut scene = Scene::new(json!({}));
     scene.step();
     assert_eq!(scene.events(), [""; 0]);
-    scene.say(
+    scene.set(
         "r1",
         condition_type::SCHEDULED,
         Truth::False,

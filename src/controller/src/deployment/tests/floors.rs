@@ -1,5 +1,5 @@
-//! What a rollout holds by speed: `minThroughput` in every state and beside what else runs on the chips, and what its
-//! new replicas measure.
+//! Throughput floor: `minThroughput` in every state of a rollout, with other replicas on the chips,
+//! and the measured speed of new replicas.
 
 use super::rollouts::settled;
 use super::*;
@@ -12,7 +12,7 @@ fn rolling(replicas: i32, floor: &Value) -> Value {
     json!({ "replicas": replicas, "strategy": { "rollingUpdate": bounds } })
 }
 
-/// A Mac with room for one replica.
+/// Returns a Mac with memory for one replica.
 fn mac(name: &str, chip: &str, gpu_cores: u32) -> FleetNode {
     let model = ServedModel::of_size(Bytes::gib(1), 4).publish("guide".to_owned(), "llama".to_owned(), 2048);
     let mut status = FleetNodeStatus {
@@ -36,9 +36,9 @@ fn mac(name: &str, chip: &str, gpu_cores: u32) -> FleetNode {
     node
 }
 
-/// Replicas on an M4 and an M4 Max, as fast as these are, and what each of the two decodes in all its streams. `floor`
-/// is of the faster one.
-fn on_unlike_macs(floor: f64) -> Scene {
+/// Returns a scene with replicas on an M4 and an M4 Max, with the predicted speeds of these chips.
+/// `floor` is relative to the speed of the M4 Max.
+fn on_different_macs(floor: f64) -> Scene {
     let mut scene = Scene::new(json!({ "replicas": 2 }));
     scene.nodes = vec![mac("air", "Apple M4", 10), mac("max", "Apple M4 Max", 40)];
     scene.step();
@@ -61,29 +61,29 @@ fn on_unlike_macs(floor: f64) -> Scene {
 }
 
 #[test]
-fn a_rollout_that_would_stop_on_its_way_is_not_begun() {
-    // Both new replicas together would hold it, and so does the M4 Max alone; but it has to be emptied, too.
-    let mut scene = on_unlike_macs(0.9);
+fn rollout_that_would_stop_at_the_floor_does_not_start() {
+    // The M4 Max alone satisfies the floor, but it must be replaced, too.
+    let mut scene = on_different_macs(0.9);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2");
-    let said = scene.condition(condition_type::PROGRESSING);
+    let message = scene.condition(condition_type::PROGRESSING);
     assert!(
-        said.starts_with("False ThroughputFloor: revision 2 (guide-"),
-        "{said}"
+        message.starts_with("False ThroughputFloor: revision 2 (guide-"),
+        "{message}"
     );
     assert!(
-        said.contains("is not begun: with 1 of its replicas made, on air, where"),
-        "{said}"
+        message.contains("is not rolled out: with 1 of the new replicas on air, as"),
+        "{message}"
     );
-    assert_eq!(scene.step(), "", "nor is it later");
-    // What the M4 holds alone lets both go, one after the other.
-    let mut scene = on_unlike_macs(0.1);
+    assert_eq!(scene.step(), "", "the rollout does not start later either");
+    // The M4 alone satisfies a lower floor, so both replicas are replaced.
+    let mut scene = on_different_macs(0.1);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r2(outdated) +1");
 }
 
 #[test]
-fn a_surge_is_tried_with_the_room_that_lower_priorities_would_make() {
+fn dry_run_includes_preemption_of_lower_priorities() {
     for (priority, expect) in [(0, "revision 2"), (10, "revision 2 +1")] {
         let strategy = json!({ "rollingUpdate": { "maxSurge": 1, "minThroughput": "80%" } });
         let mut scene = Scene::new(json!({ "replicas": 1, "priority": priority, "strategy": strategy }));
@@ -108,31 +108,31 @@ fn a_surge_is_tried_with_the_room_that_lower_priorities_would_make() {
         scene.step();
         scene.change(new_template("other"));
         let done = scene.step();
-        let said = scene.condition(condition_type::PROGRESSING);
-        assert_eq!(done, expect, "priority {priority}: {said}");
-        let is_refused = said.contains("would find no node");
-        assert_eq!(is_refused, priority == 0, "{said}");
+        let message = scene.condition(condition_type::PROGRESSING);
+        assert_eq!(done, expect, "priority {priority}: {message}");
+        let is_refused = message.contains("would find no node");
+        assert_eq!(is_refused, priority == 0, "{message}");
     }
 }
 
 #[test]
-fn what_others_take_of_a_chip_is_not_counted() {
-    let scene = on_unlike_macs(0.9);
-    let ours = scene.replicas[1].clone();
+fn chip_time_of_other_deployments_is_excluded() {
+    let scene = on_different_macs(0.9);
+    let own = scene.replicas[1].clone();
     let total = |others: &[ModelReplica]| {
         let fleet = Fleet::new(&scene.nodes, scene.replicas.iter().chain(others));
-        Throughput::of(Chips::new(&fleet, &scene.deployment), [&ours]).total()
+        Throughput::of(Chips::new(&fleet, &scene.deployment), [&own]).total()
     };
-    let mut other = ours.clone();
+    let mut other = own.clone();
     other.metadata.name = Some("other".to_owned());
     other
         .labels_mut()
         .insert(DEPLOYMENT_LABEL.to_owned(), "other".to_owned());
     let alone = total(&[]);
     assert!(alone > 0.0);
-    // Two without objectives have half of the chip each.
+    // Two deployments without objectives have half of the chip each.
     assert!((total(&[other.clone()]) - alone / 2.0).abs() < 1e-6);
-    // What others were promised is theirs.
+    // Objectives of other deployments reserve their share.
     let speed = alone / 4.0;
     other.spec.objectives.decode_tokens_per_second = Some(speed * 0.4);
     let left = total(&[other]) / alone;
@@ -140,7 +140,7 @@ fn what_others_take_of_a_chip_is_not_counted() {
 }
 
 #[test]
-fn a_floor_that_nobody_can_judge_holds_and_says_so() {
+fn unpredictable_throughput_stops_the_rollout() {
     for floor in [json!("50%"), json!(10)] {
         let mut scene = Scene::new(rolling(2, &floor));
         scene.step();
@@ -149,12 +149,13 @@ fn a_floor_that_nobody_can_judge_holds_and_says_so() {
         assert_eq!(scene.rollout().reference_tokens_per_second, None);
         scene.change(new_template("other"));
         assert_eq!(scene.step(), "revision 2");
-        let said = scene.condition(condition_type::PROGRESSING);
+        let message = scene.condition(condition_type::PROGRESSING);
         assert!(
-            said.starts_with("False ThroughputFloor: revision 2 (") && said.contains("nobody can predict"),
-            "{said}"
+            message.starts_with("False ThroughputFloor: revision 2 (")
+                && message.contains("cannot be predicted"),
+            "{message}"
         );
-        // Without a floor it goes on, and so it does when the speed is known.
+        // Without a floor, or with predictions, the rollout continues.
         let mut unbound = scene.clone();
         unbound.change(json!({ "strategy": { "rollingUpdate": { "minThroughput": null } } }));
         assert_eq!(unbound.step(), "-r2(outdated) +1");
@@ -167,21 +168,21 @@ fn a_floor_that_nobody_can_judge_holds_and_says_so() {
 }
 
 #[test]
-fn a_floor_holds_from_the_first_replica_on() {
+fn floor_applies_to_the_first_replacement() {
     let mut scene = settled(rolling(1, &json!("80%")), 10.0);
     scene.change(new_template("other"));
     scene.step();
-    let said = scene.condition(condition_type::PROGRESSING);
+    let message = scene.condition(condition_type::PROGRESSING);
     assert!(
-        said.contains(
-            "is not begun: before any replica is replaced, 40.0 tokens/s would be predicted and without the next one to go 0.0; \
-             spec.strategy.rollingUpdate.minThroughput holds 32.0"
+        message.contains(
+            "is not rolled out: before any replica is replaced, 40.0 tokens/s would be predicted and 0.0 without the next replica; \
+             spec.strategy.rollingUpdate.minThroughput requires 32.0"
         ),
-        "{said}"
+        "{message}"
     );
 }
 
-/// So many answers, measured at this part of what was predicted.
+/// Sets measurements of this number of answers, at `part` of the predicted speed.
 fn measure(scene: &mut Scene, name: &str, answers: u64, part: f64) {
     let predicted = 20.0;
     let percentiles = |p50: f64| Percentiles {
@@ -189,7 +190,7 @@ fn measure(scene: &mut Scene, name: &str, answers: u64, part: f64) {
         p50,
         p90: p50 * 1.1,
     };
-    let status = scene.replica(name).status.as_mut().expect("it runs");
+    let status = scene.replica(name).status.as_mut().expect("the replica runs");
     status.measured = Some(MeasuredSpeed {
         tokens_per_second_sample: Some(Sample {
             count: answers,
@@ -206,7 +207,7 @@ fn measure(scene: &mut Scene, name: &str, answers: u64, part: f64) {
 }
 
 #[test]
-fn new_replicas_far_slower_than_predicted_are_not_followed_by_more() {
+fn much_slower_new_replicas_stop_the_rollout() {
     let begun = || {
         let mut scene = settled(rolling(3, &json!(null)), 10.0);
         scene.change(new_template("other"));
@@ -220,17 +221,17 @@ fn new_replicas_far_slower_than_predicted_are_not_followed_by_more() {
     assert_eq!(scene.step(), "");
     scene.check_condition(
         condition_type::PROGRESSING,
-        "False SlowerThanPredicted: no more replicas are replaced: its replicas have 30 % of the tokens/s that were predicted of them, over 40 answers; `rooflet rollout undo mdep/guide` goes back, `rooflet rollout promote --full mdep/guide` goes on",
+        "False SlowerThanPredicted: no more replicas are replaced: the new replicas reach 30 % of their predicted tokens/s, over 40 answers; run `rooflet rollout undo mdep/guide` to return to the previous revision, or `rooflet rollout promote --full mdep/guide` to continue",
     );
     scene.second += 3600;
-    assert_eq!(scene.step(), "", "to be held is no lack of progress");
+    assert_eq!(scene.step(), "", "a pause is no lack of progress");
     assert_eq!(scene.rollout().aborted, None);
-    // Who knows better says so.
+    // A promotion overrides the pause.
     let full = format!("{}/full", scene.newest());
     scene.annotate(PROMOTE_ANNOTATION, full);
     assert_eq!(scene.step(), "-r2(outdated) +1");
 
-    // Neither too few answers, nor a little slower, nor what the stable revision suffers alike.
+    // No pause with few answers, small differences, or an equally slow stable revision.
     for (answers, part, stable) in [(19, 0.3, 1.0), (40, 0.6, 1.0), (40, 0.3, 0.4)] {
         let mut scene = begun();
         measure(&mut scene, "r4", answers, part);
@@ -240,7 +241,7 @@ fn new_replicas_far_slower_than_predicted_are_not_followed_by_more() {
 }
 
 #[test]
-fn what_a_surge_was_stopped_for_stays_until_somebody_decides() {
+fn surge_replica_stays_while_the_rollout_is_paused() {
     let strategy = json!({ "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } });
     let mut scene = settled(json!({ "replicas": 2, "strategy": strategy }), 10.0);
     scene.change(new_template("other"));
@@ -248,13 +249,15 @@ fn what_a_surge_was_stopped_for_stays_until_somebody_decides() {
     scene.run_at("r3", 10.0);
     measure(&mut scene, "r3", 40, 0.3);
     for _ in 0..3 {
-        assert_eq!(scene.step(), "", "or it would be made again and again");
+        assert_eq!(scene.step(), "", "a deletion would start the surge again");
     }
-    let said = scene.condition(condition_type::PROGRESSING);
+    let message = scene.condition(condition_type::PROGRESSING);
     assert!(
-        said.starts_with("False SlowerThanPredicted")
-            && said.ends_with("; 1 replica more than spec.replicas stays until it goes on or is taken back"),
-        "{said}"
+        message.starts_with("False SlowerThanPredicted")
+            && message.ends_with(
+                "; 1 replica more than spec.replicas remains until the rollout continues or is undone"
+            ),
+        "{message}"
     );
     scene.change(new_template("guide"));
     assert_eq!(scene.step(), "again as 3 -r3(outdated)");

@@ -22,7 +22,7 @@ fn scene() -> Scene {
     scene
 }
 
-fn asked(scene: &Scene) -> bool {
+fn queries_the_hub(scene: &Scene) -> bool {
     let fleet = scene.fleet();
     let observed = Observed {
         deployment: &scene.deployment,
@@ -38,15 +38,15 @@ fn asked(scene: &Scene) -> bool {
 }
 
 #[test]
-fn a_revision_keeps_what_the_hub_said() {
+fn revision_stores_the_answer_of_the_hub() {
     let mut scene = scene();
-    scene.hub = Some(HubAnswer::asking(&MODEL.parse().unwrap()));
-    assert!(asked(&scene));
+    scene.hub = Some(HubAnswer::pending(&MODEL.parse().unwrap()));
+    assert!(queries_the_hub(&scene));
     assert_eq!(scene.events(), Vec::<String>::new());
     assert_eq!(scene.step(), "");
     scene.check_condition(
         "Admitted",
-        "Unknown AskingHub: the hub is asked what hf://owner/guide is",
+        "Unknown AskingHub: waiting for the hub's answer about hf://owner/guide",
     );
 
     scene.hub = Some(answer("c0"));
@@ -62,16 +62,16 @@ fn a_revision_keeps_what_the_hub_said() {
     assert_eq!(scene.replicas[0].spec.model, model);
     assert_eq!(scene.replicas[0].spec.artifact, revision.artifact);
 
-    // Neither a branch that moves nor a hub that is away changes what was rolled out.
+    // Neither a moved branch nor an unreachable hub changes an existing revision.
     scene.run_all();
-    assert!(!asked(&scene));
+    assert!(!queries_the_hub(&scene));
     for hub in [
         Some(answer("c1")),
         None,
         Some(HubAnswer::Unknown {
             reason: "HubUnreachable",
             message: String::new(),
-            is_passing: true,
+            is_transient: true,
         }),
     ] {
         scene.hub = hub;
@@ -79,13 +79,13 @@ fn a_revision_keeps_what_the_hub_said() {
         scene.check_condition("Admitted", "True Servable: the model can be served");
     }
 
-    // Nothing is made of what comes while it is paused, so nobody asks.
+    // While the deployment is paused, no revision is created, so the hub is not queried.
     scene.hub = Some(HubAnswer::paused(&MODEL.parse().unwrap()));
     scene.change(json!({ "paused": true, "restartedAt": "paused" }));
     assert_eq!(scene.step(), "");
     scene.check_condition(
         "Admitted",
-        "Unknown Paused: spec.paused is true: the hub is asked what hf://owner/guide is when that is over",
+        "Unknown Paused: spec.paused is true: the hub is queried for hf://owner/guide after the pause",
     );
     assert!(
         scene.condition("Progressing").starts_with("Unknown Paused"),
@@ -94,25 +94,25 @@ fn a_revision_keeps_what_the_hub_said() {
     );
     scene.change(json!({ "paused": false }));
 
-    // A restart takes what the branch is now, and an undo what it was.
+    // A restart resolves the branch again, an undo returns to the old commit.
     scene.hub = Some(answer("c1"));
     scene.change(json!({ "restartedAt": "now" }));
-    assert!(asked(&scene));
+    assert!(queries_the_hub(&scene));
     scene.step();
     assert_eq!(scene.revisions[1].spec.model.revision.as_deref(), Some("c1"));
     let first = scene.revisions[0].spec.clone();
     scene.change(json!({ "model": first.model, "serving": first.serving, "restartedAt": null }));
-    assert!(!asked(&scene));
+    assert!(!queries_the_hub(&scene));
     assert!(scene.step().starts_with("again as 3"));
 }
 
 #[test]
-fn what_the_hub_refuses_is_told() {
+fn refusal_of_the_hub_is_reported() {
     let mut scene = scene();
     scene.hub = Some(HubAnswer::Unknown {
         reason: "ModelGated",
         message: "spec.model.source: it is gated".to_owned(),
-        is_passing: false,
+        is_transient: false,
     });
     assert_eq!(scene.events(), ["ModelGated"]);
     scene.step();
@@ -138,18 +138,18 @@ fn what_the_hub_refuses_is_told() {
     scene.step();
     scene.check_condition(
         "Admitted",
-        "False ContextTooLong: spec.serving.contextTokens: 4096 is more than the 2048 tokens that model `hf://owner/guide` was made for",
+        "False ContextTooLong: spec.serving.contextTokens: 4096 is more than the maximum of 2048 tokens of model `hf://owner/guide`",
     );
 }
 
 #[test]
-fn a_download_that_goes_on_is_progress() {
+fn advancing_download_is_progress() {
     let mut scene = scene();
     scene.hub = Some(answer("c0"));
     scene.change(json!({ "progressDeadlineSeconds": 5 }));
     scene.step();
     scene.replica("r1").spec.node_name = Some("mini".to_owned());
-    let came = |scene: &mut Scene, second| {
+    let downloaded = |scene: &mut Scene, second| {
         scene.second = second;
         let status = ModelReplicaStatus {
             phase: ReplicaPhase::Pulling,
@@ -165,7 +165,7 @@ fn a_download_that_goes_on_is_progress() {
         scene.condition("Progressing")
     };
     for second in [4, 8, 12] {
-        assert!(came(&mut scene, second).starts_with("True RollingOut"));
+        assert!(downloaded(&mut scene, second).starts_with("True RollingOut"));
     }
     scene.second = 17;
     scene.step();
@@ -176,7 +176,7 @@ fn a_download_that_goes_on_is_progress() {
     );
 }
 
-/// One node with the models of these commits.
+/// Returns a node with the models of these commits.
 fn with_commits(commits: &[&str]) -> FleetNode {
     let models = commits.iter().filter_map(|commit| match answer(commit) {
         HubAnswer::Artifact { artifact, .. } => Some(artifact.model.clone()),
@@ -185,7 +185,7 @@ fn with_commits(commits: &[&str]) -> FleetNode {
     mini(models.collect())
 }
 
-/// Runs the first commit, and wants the second.
+/// Returns a scene that runs the first commit and rolls out the second.
 fn changing(strategy: Value) -> Scene {
     let mut scene = scene();
     scene.hub = Some(answer("c0"));
@@ -199,38 +199,39 @@ fn changing(strategy: Value) -> Scene {
     scene
 }
 
-fn asked_for(scene: &Scene) -> Vec<Option<&str>> {
+fn requested_downloads(scene: &Scene) -> Vec<Option<&str>> {
     let annotation = |replica: &'_ ModelReplica| replica.annotations().get("rooflet.dev/prepare").cloned();
-    let told = scene.replicas.iter().map(annotation);
-    told.map(|model| model.map(|model| if model.ends_with("@c1") { "c1" } else { "other" }))
+    let models = scene.replicas.iter().map(annotation);
+    models
+        .map(|model| model.map(|model| if model.ends_with("@c1") { "c1" } else { "other" }))
         .collect()
 }
 
 #[test]
-fn a_replica_in_place_stays_until_its_node_has_what_follows() {
+fn in_place_replacement_waits_for_the_download() {
     let in_place = json!({ "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } });
     for strategy in [in_place.clone(), json!({ "type": "Recreate" })] {
         let mut scene = changing(strategy);
         assert_eq!(scene.step(), "revision 2 ~r1");
-        assert_eq!(asked_for(&scene), [Some("c1")]);
+        assert_eq!(requested_downloads(&scene), [Some("c1")]);
         scene.check_condition(
             "Progressing",
-            "True Preparing: the replicas of mini stay until hf://owner/guide@c1 is downloaded there",
+            "True Preparing: the replicas on mini are replaced after hf://owner/guide@c1 is downloaded there",
         );
-        // However long that takes.
+        // The wait has no limit.
         scene.second += 10_000;
         assert_eq!(scene.step(), "");
         scene.nodes = vec![with_commits(&["c0", "c1"])];
         assert!(scene.step().starts_with("-r1(outdated)"));
     }
-    // What is taken back is not prepared any more, and what goes back waits for nothing.
+    // An undo cancels the download and does not wait for it.
     let mut scene = changing(in_place.clone());
     scene.step();
     scene.change(json!({ "restartedAt": null }));
     assert_eq!(scene.step(), "again as 3 ~r1");
-    assert_eq!(asked_for(&scene), [None]);
+    assert_eq!(requested_downloads(&scene), [None]);
 
-    // A node that is not there, or has no room, is not waited for.
+    // A missing node and a node without disk space are not waited for.
     let mut scene = changing(in_place.clone());
     scene.nodes[0].metadata.name = Some("other".to_owned());
     assert!(scene.step().contains("-r1(outdated)"));
@@ -238,7 +239,7 @@ fn a_replica_in_place_stays_until_its_node_has_what_follows() {
     scene.nodes[0].status.as_mut().unwrap().allocatable.disk = Some("0".to_owned());
     assert!(scene.step().contains("-r1(outdated)"));
 
-    // With a surge nothing is missing meanwhile.
+    // With a surge, the old replica serves during the download.
     let mut scene = changing(json!({ "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } }));
     assert_eq!(scene.step(), "revision 2 +1");
     scene.run("r2");

@@ -1,49 +1,49 @@
-//! Whatever happens, in whatever order.
+//! Properties of rollouts under arbitrary sequences of events.
 
 use super::*;
 use crate::deployment::replica::is_leaving;
 use rooflet_api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION};
 
-/// Something that happens between two passes.
+/// Event between two passes.
 #[derive(Debug, Clone)]
-enum Happening {
-    /// With so many tokens/s predicted; 0: nobody can tell.
+enum Event {
+    /// A replica becomes Ready, with this predicted speed in tokens/s. 0: no prediction.
     Ready(usize, u8),
-    Falters(usize),
-    Vanishes(usize),
-    Ends,
+    NotReady(usize),
+    Lost(usize),
+    Terminated,
     Template(u8),
-    Wanted(i32),
+    Replicas(i32),
     Paused(bool),
-    /// Seconds go by.
+    /// Time passes, in seconds.
     Time(i64),
-    /// The newest revision is promoted past a step, or given up.
+    /// The newest revision is promoted past a step, or aborted.
     Promoted(u8),
     Aborted,
-    NoRoom(usize),
-    /// A request comes, or none is left.
-    Used(usize, bool),
-    /// Its node is drained, or no longer.
-    Leaves(usize, bool),
+    Unschedulable(usize),
+    /// A request arrives, or the last one ends.
+    InUse(usize, bool),
+    /// The node of a replica is drained, or the drain is cancelled.
+    Leaving(usize, bool),
     Pass,
 }
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => (0usize..8, 0u8..4).prop_map(|(index, speed)| Happening::Ready(index, speed)),
-        1 => (0usize..8).prop_map(Happening::Falters),
-        1 => (0usize..8).prop_map(Happening::Vanishes),
-        2 => Just(Happening::Ends),
-        1 => (0u8..3).prop_map(Happening::Template),
-        1 => (0i32..5).prop_map(Happening::Wanted),
-        1 => any::<bool>().prop_map(Happening::Paused),
-        1 => prop_oneof![1i64..60, 600i64..700].prop_map(Happening::Time),
-        1 => (0u8..5).prop_map(Happening::Promoted),
-        1 => Just(Happening::Aborted),
-        1 => (0usize..8).prop_map(Happening::NoRoom),
-        2 => (0usize..8, any::<bool>()).prop_map(|(index, used)| Happening::Used(index, used)),
-        2 => (0usize..8, any::<bool>()).prop_map(|(index, leaves)| Happening::Leaves(index, leaves)),
-        8 => Just(Happening::Pass),
+        4 => (0usize..8, 0u8..4).prop_map(|(index, speed)| Event::Ready(index, speed)),
+        1 => (0usize..8).prop_map(Event::NotReady),
+        1 => (0usize..8).prop_map(Event::Lost),
+        2 => Just(Event::Terminated),
+        1 => (0u8..3).prop_map(Event::Template),
+        1 => (0i32..5).prop_map(Event::Replicas),
+        1 => any::<bool>().prop_map(Event::Paused),
+        1 => prop_oneof![1i64..60, 600i64..700].prop_map(Event::Time),
+        1 => (0u8..5).prop_map(Event::Promoted),
+        1 => Just(Event::Aborted),
+        1 => (0usize..8).prop_map(Event::Unschedulable),
+        2 => (0usize..8, any::<bool>()).prop_map(|(index, used)| Event::InUse(index, used)),
+        2 => (0usize..8, any::<bool>()).prop_map(|(index, leaves)| Event::Leaving(index, leaves)),
+        8 => Just(Event::Pass),
     ]
 }
 
@@ -65,7 +65,7 @@ fn any_steps() -> impl Strategy<Value = Value> {
     prop::collection::vec(step, 1..5).prop_map(Value::from)
 }
 
-/// From and until when it is open, in seconds since a day's beginning; the tests' time begins with a day.
+/// Start and end of each window in seconds of the day. The time of the tests starts at midnight.
 const WINDOWS: [(i64, i64); 2] = [(0, 120), (600, 900)];
 const IDLE_FOR: i64 = 20;
 const AT_MOST: i64 = 100;
@@ -95,17 +95,17 @@ fn any_spec() -> impl Strategy<Value = Value> {
         any_steps(),
         (any::<bool>(), any_windows(), any_wait_for_idle()),
     )
-        .prop_map(|((wanted, unavailable, surge), kind, floor, steps, (rolls_back, windows, wait))| {
+        .prop_map(|((replicas, unavailable, surge), kind, floor, steps, (rolls_back, windows, wait))| {
             let mut strategy = json!({
                 "type": kind, "rollbackOnFailure": rolls_back, "maintenanceWindows": windows, "waitForIdle": wait,
             });
-            // The schema refuses 0 and 0.
+            // The schema rejects 0 for both.
             let unavailable = if surge == 0 {
                 unavailable.max(1)
             } else {
                 unavailable
             };
-            // Thirds, so that counts and what they round to both occur.
+            // Percentages of a third, so that counts and percentages both occur.
             let amount = |count: i32| match count {
                 0 | 1 => json!(count),
                 _ => json!(format!("{}%", 33 * count)),
@@ -120,21 +120,21 @@ fn any_spec() -> impl Strategy<Value = Value> {
             if kind == "Canary" {
                 strategy["canary"] = json!({ "steps": steps });
             }
-            json!({ "replicas": wanted, "strategy": strategy })
+            json!({ "replicas": replicas, "strategy": strategy })
         })
 }
 
-fn happen(scene: &mut Scene, happening: &Happening) {
+fn apply(scene: &mut Scene, event: &Event) {
     let name = |scene: &Scene, index: usize| {
         let alive: Vec<_> = scene.alive().map(|replica| replica.name_any()).collect();
         (!alive.is_empty()).then(|| alive[index % alive.len()].clone())
     };
-    match happening {
-        Happening::Ready(index, speed) => {
+    match event {
+        Event::Ready(index, speed) => {
             if let Some(name) = name(scene, *index) {
                 match speed {
                     0 => scene.run(&name),
-                    // One more on the same chip.
+                    // Another replica on the same chip.
                     1 => {
                         scene.run(&name);
                         scene.predict(&name, 1.5);
@@ -143,58 +143,58 @@ fn happen(scene: &mut Scene, happening: &Happening) {
                 }
             }
         }
-        Happening::Used(index, used) => {
+        Event::InUse(index, used) => {
             if let Some(name) = name(scene, *index) {
-                scene.use_it(&name, *used);
+                scene.set_in_use(&name, *used);
             }
         }
-        Happening::Time(seconds) => scene.second += seconds,
-        Happening::Promoted(step) if !scene.revisions.is_empty() => {
+        Event::Time(seconds) => scene.second += seconds,
+        Event::Promoted(step) if !scene.revisions.is_empty() => {
             let step = match step {
                 4 => "full".to_owned(),
                 step => step.to_string(),
             };
             scene.annotate(PROMOTE_ANNOTATION, format!("{}/{step}", scene.newest()));
         }
-        Happening::Aborted if !scene.revisions.is_empty() => {
+        Event::Aborted if !scene.revisions.is_empty() => {
             scene.annotate(ABORT_ANNOTATION, scene.newest());
         }
-        Happening::Promoted(_) | Happening::Aborted => {}
-        Happening::NoRoom(index) => {
+        Event::Promoted(_) | Event::Aborted => {}
+        Event::Unschedulable(index) => {
             let placed = |name: &String| {
                 scene
                     .alive()
-                    .any(|one| one.name_any() == *name && one.spec.node_name.is_some())
+                    .any(|replica| replica.name_any() == *name && replica.spec.node_name.is_some())
             };
             if let Some(name) = name(scene, *index).filter(|name| !placed(name)) {
                 scene.no_room_for(&name);
             }
         }
-        Happening::Leaves(index, leaves) => {
+        Event::Leaving(index, leaves) => {
             if let Some(name) = name(scene, *index) {
                 let truth = Truth::from(*leaves);
                 scene.leave(&name, truth);
             }
         }
-        Happening::Falters(index) => {
+        Event::NotReady(index) => {
             if let Some(name) = name(scene, *index) {
-                scene.say(&name, condition_type::READY, Truth::False, "Crashed", "");
+                scene.set(&name, condition_type::READY, Truth::False, "Crashed", "");
             }
         }
-        Happening::Vanishes(index) => {
+        Event::Lost(index) => {
             if let Some(name) = name(scene, *index) {
                 scene.replicas.retain(|replica| replica.name_any() != name);
             }
         }
-        Happening::Ends => scene.finish(),
-        Happening::Template(letter) => scene.change(new_template(&format!("t{letter}"))),
-        Happening::Wanted(wanted) => scene.change(json!({ "replicas": wanted })),
-        Happening::Paused(paused) => scene.change(json!({ "paused": paused })),
-        Happening::Pass => drop(scene.step()),
+        Event::Terminated => scene.finish(),
+        Event::Template(letter) => scene.change(new_template(&format!("t{letter}"))),
+        Event::Replicas(replicas) => scene.change(json!({ "replicas": replicas })),
+        Event::Paused(paused) => scene.change(json!({ "paused": paused })),
+        Event::Pass => drop(scene.step()),
     }
 }
 
-/// Of each replica that answers and has a figure, its chip and the figure: four streams.
+/// Returns name, chip and predicted tokens/s of four streams of each Ready replica.
 fn figures(scene: &Scene) -> Vec<(String, Option<String>, f64)> {
     let each = |replica: &ModelReplica| {
         let admission = replica.status.as_ref()?.admission.as_ref()?;
@@ -206,7 +206,7 @@ fn figures(scene: &Scene) -> Vec<(String, Option<String>, f64)> {
         .collect()
 }
 
-/// What replicas have together: on each chip as much as one of them has on average.
+/// Returns the total throughput. The replicas on a chip share it, so together they have their mean.
 fn together<'a>(figures: impl Iterator<Item = &'a (String, Option<String>, f64)>) -> f64 {
     let mut chips: std::collections::BTreeMap<_, Vec<f64>> = std::collections::BTreeMap::new();
     for (_, chip, figure) in figures {
@@ -218,7 +218,7 @@ fn together<'a>(figures: impl Iterator<Item = &'a (String, Option<String>, f64)>
         .sum()
 }
 
-/// What a replica was worth when all was well, or is worth now.
+/// Returns the throughput per replica at the last complete rollout, or the current one.
 fn reference(scene: &Scene) -> f64 {
     let figures = figures(scene);
     let mean = together(figures.iter()) / figures.len().max(1) as f64;
@@ -238,8 +238,8 @@ fn floor(scene: &Scene, reference: f64) -> f64 {
     }
 }
 
-/// What was replaced outside of the windows, or while it was in use.
-fn replaced_at_a_bad_time(before: &Scene, after: &Scene, told: &str) -> Option<String> {
+/// Returns a description of a replacement outside the windows or of a replica in use.
+fn untimely_replacement(before: &Scene, after: &Scene, description: &str) -> Option<String> {
     let (was, is) = (before.rollout(), after.rollout());
     let promoted = before.deployment.annotations().get(PROMOTE_ANNOTATION);
     let may_hurry = is.aborted.is_some()
@@ -267,7 +267,7 @@ fn replaced_at_a_bad_time(before: &Scene, after: &Scene, told: &str) -> Option<S
     let replaced = || {
         before
             .alive()
-            .filter(|replica| told.contains(&format!("-{}(outdated)", replica.name_any())))
+            .filter(|replica| description.contains(&format!("-{}(outdated)", replica.name_any())))
     };
     if let Some(replica) = replaced().next().filter(|_| !is_open) {
         return Some(format!("{} outside of a window", replica.name_any()));
@@ -281,37 +281,40 @@ proptest! {
     #[test]
     fn no_pass_breaks_the_bounds_of_a_rollout(
         spec in any_spec(),
-        happenings in prop::collection::vec(happening(), 0..60),
+        events in prop::collection::vec(event(), 0..60),
     ) {
         let mut scene = Scene::new(spec);
-        for happening in &happenings {
+        for event in &events {
             let (total, ready) = (scene.alive().count(), scene.ready());
-            if !matches!(happening, Happening::Pass) {
-                happen(&mut scene, happening);
+            if !matches!(event, Event::Pass) {
+                apply(&mut scene, event);
                 continue;
             }
             let figures = figures(&scene);
             let reference = reference(&scene);
             let before_pass = scene.clone();
-            let told = scene.step();
-            if let Some(hasty) = replaced_at_a_bad_time(&before_pass, &scene, &told) {
-                return Err(TestCaseError::fail(format!("{hasty}: {told}")));
+            let description = scene.step();
+            if let Some(untimely) = untimely_replacement(&before_pass, &scene, &description) {
+                return Err(TestCaseError::fail(format!("{untimely}: {description}")));
             }
             let spec = &scene.deployment.spec;
             let bounds = Bounds::of(spec);
-            // A canary is beside the last replica, never instead of it.
-            let is_beside = spec.strategy.canary.is_some() && bounds.wanted == 1;
+            // A canary runs beside a single replica, never instead of it.
+            let is_beside = spec.strategy.canary.is_some() && bounds.desired == 1;
             let most = total.max(bounds.max_total).max(if is_beside { 2 } else { 0 });
-            // What the user no longer wants is no rollout.
-            let kept = |name: &str| !told.contains(&format!("-{name}(outdated)"));
+            // Surplus replicas may be deleted regardless of the floor.
+            let kept = |name: &str| !description.contains(&format!("-{name}(outdated)"));
             let before = together(figures.iter());
             let after = together(figures.iter().filter(|(name, ..)| kept(name)));
             let floor = floor(&scene, reference);
-            prop_assert!(after + 1e-6 >= before.min(floor), "{after} of {before} tokens/s left, {floor} must be: {told}");
+            prop_assert!(
+                after + 1e-6 >= before.min(floor),
+                "{after} of {before} tokens/s left, the floor is {floor}: {description}"
+            );
             prop_assert!(scene.alive().count() <= most, "{} > {most}", scene.alive().count());
             prop_assert!(
                 scene.ready() >= ready.min(bounds.min_available),
-                "{} ready of {ready}, at least {} should be", scene.ready(), bounds.min_available
+                "{} ready of {ready}, the minimum is {}", scene.ready(), bounds.min_available
             );
             if spec.strategy.kind == StrategyType::Recreate && !spec.paused {
                 let revisions: std::collections::BTreeSet<_> = scene
@@ -324,25 +327,25 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_carried_out_leaves_nothing_to_plan(
+    fn plan_is_empty_after_its_execution(
         spec in any_spec(),
-        happenings in prop::collection::vec(happening(), 0..60),
+        events in prop::collection::vec(event(), 0..60),
     ) {
         let mut scene = Scene::new(spec);
-        for happening in &happenings {
-            happen(&mut scene, happening);
+        for event in &events {
+            apply(&mut scene, event);
         }
-        // A pass may make the next one possible: a replica that it creates replaces another, and one
-        // that it deletes changes the mean throughput of the rest.
+        // A pass may make the next one possible: a replica that it creates replaces another, and
+        // one that it deletes changes the mean throughput of the rest.
         for _ in 0..20 {
             if scene.step().is_empty() {
                 break;
             }
         }
-        // At the same moment: a pause may end with the next second.
+        // The same time as in the last pass, because a pause may end in the next second.
         scene.second -= 1;
         let status = scene.deployment.status.clone();
-        // Pruning follows what the pass before has freed.
+        // Revisions may still be pruned, because the last pass may have freed some.
         scene.plan(|plan| {
             prop_assert!(
                 plan.revision == RevisionStep::Keep && plan.delete.is_empty() && plan.create.is_empty() && plan.amend.is_empty(),
@@ -354,15 +357,15 @@ proptest! {
     }
 
     #[test]
-    fn in_the_end_all_replicas_are_of_the_newest_template(
+    fn promoted_rollout_reaches_the_newest_template(
         spec in any_spec(),
-        happenings in prop::collection::vec(happening(), 0..60),
+        events in prop::collection::vec(event(), 0..60),
     ) {
         let mut scene = Scene::new(spec);
-        for happening in &happenings {
-            happen(&mut scene, happening);
+        for event in &events {
+            apply(&mut scene, event);
         }
-        // A floor may forbid it for good.
+        // A floor could prevent the rollout permanently.
         let free = match scene.deployment.spec.strategy.kind {
             StrategyType::Recreate => json!({}),
             StrategyType::RollingUpdate | StrategyType::Canary => json!({ "rollingUpdate": { "minThroughput": null } }),
@@ -375,21 +378,21 @@ proptest! {
             scene.step();
             scene.finish();
             scene.run_all();
-            // The node lifecycle takes what leaves as soon as there is one more.
-            if scene.ready() > usize::try_from(scene.deployment.spec.replicas).expect("not negative") {
+            // The node lifecycle deletes a leaving replica once there is another one.
+            if scene.ready() > usize::try_from(scene.deployment.spec.replicas).expect("the count is not negative") {
                 scene.replicas.retain(|replica| !is_leaving(replica));
             }
         }
         prop_assert_eq!(scene.plan(|plan| describe(&plan)), "");
-        let wanted = usize::try_from(scene.deployment.spec.replicas).expect("not negative");
-        prop_assert_eq!(scene.ready(), wanted);
+        let replicas = usize::try_from(scene.deployment.spec.replicas).expect("the count is not negative");
+        prop_assert_eq!(scene.ready(), replicas);
         prop_assert!(scene.alive().all(|replica| crate::deployment::replica::is_of(replica, &newest)));
         prop_assert!(scene.condition(condition_type::READY).starts_with("True"));
         prop_assert!(scene.traffic().is_empty());
     }
 
     #[test]
-    fn a_hash_depends_on_the_template_alone(name in "[a-z]{1,8}", context in prop::option::of(1u32..9999), replicas in 0i32..9) {
+    fn hash_depends_on_the_template_only(name in "[a-z]{1,8}", context in prop::option::of(1u32..9999), replicas in 0i32..9) {
         let spec = json!({ "serving": { "name": name, "contextTokens": context } });
         let one = Scene::new(spec.clone());
         let mut other = Scene::new(spec);

@@ -1,11 +1,11 @@
-//! Floors, canaries and rollbacks, pass by pass.
+//! Throughput floors, canaries and rollbacks, pass by pass.
 
 use super::*;
 use rooflet_api::conditions::GOLDEN_PROMPT_FAILED;
 use rooflet_api::meta::{ABORT_ANNOTATION, PROMOTE_ANNOTATION, REVISION_LABEL};
 
 impl Scene {
-    /// Its node predicts so many tokens/s for each of its four streams.
+    /// Sets a prediction of this many tokens/s for each of the replica's four streams.
     pub(super) fn predict(&mut self, name: &str, tokens_per_second: f64) {
         let status = self
             .replica(name)
@@ -26,7 +26,7 @@ impl Scene {
         });
     }
 
-    /// It runs on a chip of its own.
+    /// Makes the replica Ready on a chip of its own.
     pub(super) fn run_at(&mut self, name: &str, tokens_per_second: f64) {
         self.run(name);
         self.replica(name).spec.node_name = Some(format!("with-{name}"));
@@ -34,13 +34,13 @@ impl Scene {
     }
 
     pub(super) fn no_room_for(&mut self, name: &str) {
-        let words = "0/1 nodes are available: 1 insufficient memory";
-        self.say(
+        let message = "0/1 nodes are available: 1 insufficient memory";
+        self.set(
             name,
             condition_type::SCHEDULED,
             Truth::False,
             "InsufficientMemory",
-            words,
+            message,
         );
     }
 
@@ -48,12 +48,12 @@ impl Scene {
         self.deployment.status.clone().unwrap_or_default().rollout
     }
 
-    /// The number of each revision, and its share of the requests.
+    /// Returns the share of the requests of each revision, by its number.
     pub(super) fn traffic(&self) -> Vec<(i64, i32)> {
         let status = self.deployment.status.clone().unwrap_or_default();
         let number = |name: &str| {
             let found = self.revisions.iter().find(|revision| revision.name_any() == name);
-            found.expect("it exists").spec.revision
+            found.expect("the revision exists").spec.revision
         };
         status
             .traffic
@@ -62,7 +62,7 @@ impl Scene {
             .collect()
     }
 
-    /// How many replicas each revision has, by its number.
+    /// Returns the number of replicas of each revision, by its number.
     pub(super) fn counts(&self) -> Vec<(i64, usize)> {
         let mut revisions: Vec<_> = self.revisions.iter().collect();
         revisions.sort_by_key(|revision| revision.spec.revision);
@@ -82,7 +82,7 @@ impl Scene {
             .revisions
             .iter()
             .max_by_key(|revision| revision.spec.revision);
-        newest.expect("one").name_any()
+        newest.expect("a pass has created a revision").name_any()
     }
 
     pub(super) fn annotate(&mut self, key: &str, value: String) {
@@ -90,7 +90,7 @@ impl Scene {
     }
 }
 
-/// `replicas` that run and were rolled out, each with 4 × `each` tokens/s.
+/// Returns a scene after a complete rollout. Each replica has 4 × `each` tokens/s.
 pub(super) fn settled(spec: Value, each: f64) -> Scene {
     let mut scene = Scene::new(spec);
     scene.step();
@@ -109,39 +109,39 @@ fn rolling(replicas: i32, unavailable: i32, surge: i32, floor: &Value) -> Value 
 }
 
 #[test]
-fn a_floor_lets_so_many_go_as_the_rest_makes_up_for() {
-    // 4 × 4 × 10 tokens/s; 70 % are 112, which three replicas have and two do not.
+fn floor_permits_replacements_that_the_rest_compensates() {
+    // The floor is 70 % of 4 × 4 × 10 tokens/s = 112. Three replicas satisfy it, two do not.
     let mut scene = settled(rolling(4, 2, 0, &json!("70%")), 10.0);
     assert_eq!(scene.rollout().reference_tokens_per_second, Some(40.0));
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r4(outdated) +1");
     scene.finish();
     assert_eq!(scene.step(), "");
-    // The new one is as fast as two of the old ones: both may go for it.
+    // The new replica is as fast as two old ones, so two may be replaced.
     scene.run_at("r5", 20.0);
     assert_eq!(scene.step(), "-r3(outdated) -r2(outdated) +2");
     assert_eq!(scene.rollout().predicted_tokens_per_second, Some(120.0));
 }
 
 #[test]
-fn a_replica_whose_speed_nobody_knows_counts_nothing() {
+fn replica_without_prediction_does_not_count_for_the_floor() {
     let mut scene = settled(rolling(2, 1, 1, &json!("50%")), 10.0);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r2(outdated) +2");
     scene.finish();
     scene.run("r3");
     scene.run("r4");
-    assert_eq!(scene.step(), "", "r1 is all that is known");
+    assert_eq!(scene.step(), "", "only r1 has a prediction");
     scene.check_condition(
         condition_type::PROGRESSING,
-        "False ThroughputFloor: no replica can be replaced: 40.0 tokens/s are predicted now, without the next one 0.0, and spec.strategy.rollingUpdate.minThroughput holds 40.0; a maxSurge with a node that has room for one replica more, or a lower floor, would let it go on; 1 replica more than spec.replicas stays until it goes on or is taken back",
+        "False ThroughputFloor: no replica can be replaced: 40.0 tokens/s are predicted now and 0.0 without the next replica, but spec.strategy.rollingUpdate.minThroughput requires 40.0; to continue, permit a surge on a node with room for one more replica, or lower the floor; 1 replica more than spec.replicas remains until the rollout continues or is undone",
     );
     scene.predict("r3", 10.0);
     assert_eq!(scene.step(), "-r1(outdated)");
 }
 
 #[test]
-fn what_would_break_the_floor_is_not_begun_and_told() {
+fn rollout_below_the_floor_does_not_start_and_is_reported() {
     let mut scene = settled(rolling(1, 1, 0, &json!("80%")), 10.0);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2");
@@ -150,8 +150,8 @@ fn what_would_break_the_floor_is_not_begun_and_told() {
         condition_type::PROGRESSING,
         "False ThroughputFloor: revision 2 (guide-",
     );
-    assert_eq!(scene.events(), Vec::<String>::new(), "told once");
-    // A surge gets round it, where a node has room.
+    assert_eq!(scene.events(), Vec::<String>::new(), "reported once");
+    // With a surge, the rollout can start if a node has room.
     scene.change(rolling(1, 1, 1, &json!("80%")));
     assert_eq!(scene.step(), "+1");
     scene.no_room_for("r2");
@@ -162,19 +162,19 @@ fn what_would_break_the_floor_is_not_begun_and_told() {
 }
 
 #[test]
-fn a_floor_in_tokens_per_second_holds_as_it_is() {
+fn absolute_floor_applies() {
     let mut scene = settled(rolling(3, 2, 0, &json!(80)), 10.0);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r3(outdated) +1");
 }
 
 #[test]
-fn where_no_memory_is_spare_a_surge_gives_way_to_one_replica_after_the_other() {
+fn unschedulable_surge_is_replaced_by_single_replacements() {
     let mut scene = settled(rolling(3, 1, 1, &json!(null)), 10.0);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r3(outdated) +2");
     scene.finish();
-    // One takes the place of r3, for the other there is no room.
+    // One new replica replaces r3, the other finds no room.
     scene.run("r4");
     scene.no_room_for("r5");
     assert_eq!(scene.step(), "-r2(outdated) +1");
@@ -182,7 +182,7 @@ fn where_no_memory_is_spare_a_surge_gives_way_to_one_replica_after_the_other() {
 }
 
 #[test]
-fn a_restart_is_a_new_revision_of_the_same_template() {
+fn restart_creates_a_revision_of_the_same_template() {
     let mut scene = settled(json!({}), 10.0);
     scene.change(json!({ "restartedAt": "2026-11-21T12:00:00Z" }));
     assert_eq!(scene.step(), "revision 2 -r1(outdated) +1");
@@ -190,17 +190,18 @@ fn a_restart_is_a_new_revision_of_the_same_template() {
 }
 
 #[test]
-fn what_an_undo_writes_is_the_old_revision() {
+fn undo_with_explicit_defaults_reuses_the_old_revision() {
     let mut scene = settled(json!({}), 10.0);
     scene.change(new_template("other"));
     scene.settle();
-    // With the defaults of the first revision spelled out.
-    let serving = serde_json::to_value(&scene.revisions[0].spec.serving).expect("serialises");
+    // The undo writes the defaults of the first revision explicitly.
+    let serving =
+        serde_json::to_value(&scene.revisions[0].spec.serving).expect("a spec has only string keys");
     assert_eq!(serving["contextTokens"], 2048);
     scene.change(json!({ "serving": serving }));
     assert!(scene.step().starts_with("again as 3"));
     assert_eq!(scene.revisions.len(), 2);
-    // And to write the defaults of what runs is no change.
+    // Explicit defaults of the current revision are no change.
     let mut scene = settled(json!({}), 10.0);
     scene.change(json!({ "serving": serving }));
     assert_eq!(scene.step(), "");
@@ -211,7 +212,7 @@ fn canary(replicas: i32, steps: &Value) -> Value {
 }
 
 #[test]
-fn a_canary_goes_from_step_to_step() {
+fn canary_advances_step_by_step() {
     let steps =
         json!([{ "setWeight": 10 }, { "pause": { "duration": "5m" } }, { "setWeight": 50 }, { "pause": {} }]);
     let mut scene = settled(canary(4, &steps), 10.0);
@@ -226,14 +227,14 @@ fn a_canary_goes_from_step_to_step() {
         condition_type::PROGRESSING,
         "Unknown CanaryPaused: step 2 of 4 of the canary: waits 300 s",
     );
-    let again = scene.plan(|plan| plan.requeue_after);
-    assert_eq!(again, Some(std::time::Duration::from_secs(299)));
+    let requeue_after = scene.plan(|plan| plan.requeue_after);
+    assert_eq!(requeue_after, Some(std::time::Duration::from_secs(299)));
     scene.second += 299;
     assert_eq!(scene.step(), "-r3(outdated) +1");
     assert_eq!(
         scene.traffic(),
         [(1, 90), (2, 10)],
-        "more come when they are ready"
+        "the share rises when enough canaries are Ready"
     );
     scene.finish();
     scene.run("r6");
@@ -243,11 +244,11 @@ fn a_canary_goes_from_step_to_step() {
         condition_type::PROGRESSING,
         "Unknown CanaryPaused: step 4 of 4 of the canary: waits for `rooflet rollout promote mdep/guide`",
     );
-    // No pause is a lack of progress.
+    // A pause is no lack of progress.
     scene.second += 100_000;
     assert_eq!(scene.step(), "");
     assert_eq!(scene.counts(), [(1, 2), (2, 2)]);
-    let step = scene.rollout().step.expect("under way");
+    let step = scene.rollout().step.expect("the canary is in progress");
     scene.annotate(PROMOTE_ANNOTATION, format!("{}/{step}", scene.newest()));
     assert_eq!(scene.step(), "-r2(outdated) +1");
     assert!(scene.traffic().is_empty());
@@ -260,7 +261,7 @@ fn a_canary_goes_from_step_to_step() {
     assert_eq!(scene.counts(), [(2, 4)]);
     assert_eq!(scene.rollout().stable_revision, Some(scene.newest()));
     scene.check_condition_begins(condition_type::PROGRESSING, "True RolloutComplete");
-    // The promotion was of that revision only.
+    // The promotion applies to its revision only.
     scene.change(new_template("third"));
     scene.step();
     scene.finish();
@@ -270,7 +271,7 @@ fn a_canary_goes_from_step_to_step() {
 }
 
 #[test]
-fn a_canary_beside_one_replica_takes_nothing_away() {
+fn canary_beside_a_single_replica_keeps_it() {
     let mut scene = settled(canary(1, &json!([{ "setWeight": 20 }, { "pause": {} }])), 10.0);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 +1");
@@ -282,7 +283,7 @@ fn a_canary_beside_one_replica_takes_nothing_away() {
 }
 
 #[test]
-fn a_stable_replica_that_is_lost_beside_a_canary_comes_back() {
+fn lost_stable_replica_is_recreated_during_a_canary() {
     let mut scene = settled(canary(4, &json!([{ "setWeight": 25 }, { "pause": {} }])), 10.0);
     scene.change(new_template("other"));
     scene.step();
@@ -295,7 +296,7 @@ fn a_stable_replica_that_is_lost_beside_a_canary_comes_back() {
 }
 
 #[test]
-fn a_canary_that_does_not_come_up_is_rolled_back_and_not_tried_again() {
+fn canary_without_progress_is_rolled_back_and_not_retried() {
     let mut scene = settled(canary(2, &json!([{ "setWeight": 50 }, { "pause": {} }])), 10.0);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r2(outdated) +1");
@@ -306,7 +307,7 @@ fn a_canary_that_does_not_come_up_is_rolled_back_and_not_tried_again() {
     scene.check_condition(
         condition_type::PROGRESSING,
         &format!(
-            "False RolledBack: back to revision 1 ({}): the newer one was given up (ProgressDeadlineExceeded: no progress for 600 s)",
+            "False RolledBack: back to revision 1 ({}): the rollout of the new revision was aborted (ProgressDeadlineExceeded: no progress for 600 s)",
             scene.revisions[0].name_any()
         ),
     );
@@ -319,14 +320,14 @@ fn a_canary_that_does_not_come_up_is_rolled_back_and_not_tried_again() {
     assert!(scene.traffic().is_empty());
     scene.check_condition_begins(condition_type::READY, "False RolledBack");
     scene.check_condition_begins(condition_type::AVAILABLE, "True");
-    // A changed template is tried.
+    // A new template is rolled out.
     scene.change(new_template("mended"));
     assert_eq!(scene.step(), "revision 3 -r4(outdated) +1");
     assert_eq!(scene.rollout().aborted, None);
 }
 
 #[test]
-fn an_abort_goes_back_and_sends_nothing_to_the_canary_meanwhile() {
+fn abort_rolls_back_and_removes_the_canarys_share() {
     let mut scene = settled(canary(4, &json!([{ "setWeight": 50 }, { "pause": {} }])), 10.0);
     scene.change(new_template("other"));
     for _ in 0..3 {
@@ -338,15 +339,15 @@ fn an_abort_goes_back_and_sends_nothing_to_the_canary_meanwhile() {
     scene.annotate(ABORT_ANNOTATION, scene.newest());
     assert_eq!(scene.step(), "-r6(outdated) +1");
     assert_eq!(scene.traffic(), [(1, 100), (2, 0)]);
-    assert_eq!(scene.events(), Vec::<String>::new(), "told once");
-    // The annotation stands, and means that revision only.
+    assert_eq!(scene.events(), Vec::<String>::new(), "reported once");
+    // The annotation remains but applies to its revision only.
     scene.change(new_template("third"));
     scene.step();
     assert_eq!(scene.rollout().aborted, None);
 }
 
 #[test]
-fn a_paused_canary_keeps_its_share() {
+fn paused_canary_keeps_its_share() {
     let mut scene = settled(canary(2, &json!([{ "setWeight": 50 }, { "pause": {} }])), 10.0);
     scene.change(new_template("other"));
     scene.step();
@@ -358,11 +359,15 @@ fn a_paused_canary_keeps_its_share() {
     assert_eq!(scene.traffic(), [(1, 50), (2, 50)]);
     scene.change(json!({ "replicas": 3 }));
     assert_eq!(scene.step(), "+1");
-    assert_eq!(scene.counts(), [(1, 2), (2, 1)], "what has proved itself");
+    assert_eq!(
+        scene.counts(),
+        [(1, 2), (2, 1)],
+        "a new replica gets the stable revision"
+    );
 }
 
 #[test]
-fn a_paused_rollout_keeps_what_its_surge_has_brought_to_a_node() {
+fn paused_rollout_keeps_scheduled_surge_replicas() {
     let begun = || {
         let mut scene = settled(rolling(3, 0, 2, &json!(null)), 10.0);
         scene.change(new_template("other"));
@@ -372,22 +377,22 @@ fn a_paused_rollout_keeps_what_its_surge_has_brought_to_a_node() {
         scene
     };
     let mut scene = begun();
-    assert_eq!(scene.step(), "-r5(surplus)", "it has nothing yet");
+    assert_eq!(scene.step(), "-r5(surplus)", "r5 has no node");
     assert_eq!(scene.step(), "");
     assert_eq!(scene.counts(), [(1, 3), (2, 1)]);
     scene.check_condition(
         condition_type::PROGRESSING,
-        "Unknown Paused: spec.paused: changes of the template are not rolled out; 1 replica more than spec.replicas stays until it goes on or is taken back",
+        "Unknown Paused: spec.paused is true: changes of the template are not rolled out; 1 replica more than spec.replicas remains until the rollout continues or is undone",
     );
     scene.finish();
     let mut resumed = scene.clone();
     resumed.change(json!({ "paused": false }));
     assert_eq!(resumed.step(), "-r3(outdated) +2");
-    // Fewer that are wanted are fewer, and the surge goes first.
+    // Scaling down deletes the surge replica first.
     scene.change(json!({ "replicas": 2 }));
     assert_eq!(scene.step(), "-r4(surplus) -r3(surplus)");
 
-    // One that leaves its node has it for its replacement.
+    // A leaving replica needs the surge for its replacement.
     let mut scene = begun();
     scene.step();
     scene.finish();
@@ -396,7 +401,7 @@ fn a_paused_rollout_keeps_what_its_surge_has_brought_to_a_node() {
 }
 
 #[test]
-fn a_canary_beside_a_lone_replica_stays_while_the_rollout_is_paused() {
+fn canary_beside_a_single_replica_stays_while_paused() {
     let mut scene = settled(canary(1, &json!([{ "setWeight": 20 }, { "pause": {} }])), 10.0);
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 +1");
@@ -408,7 +413,7 @@ fn a_canary_beside_a_lone_replica_stays_while_the_rollout_is_paused() {
 }
 
 #[test]
-fn only_who_asks_for_it_gets_a_rolling_update_rolled_back() {
+fn rolling_update_is_rolled_back_only_if_enabled() {
     for (rolls_back, expect) in [(false, ""), (true, "-r2(outdated) +1")] {
         let strategy = json!({ "strategy": { "rollbackOnFailure": rolls_back } });
         let mut scene = settled(strategy, 10.0);
@@ -421,9 +426,9 @@ fn only_who_asks_for_it_gets_a_rolling_update_rolled_back() {
 }
 
 impl Scene {
-    /// So many requests were answered, and so many failed.
+    /// Sets the numbers of completed and failed requests, with equal speeds.
     pub(super) fn answer(&mut self, name: &str, completed: u64, failed: u64) {
-        let status = self.replica(name).status.as_mut().expect("it runs");
+        let status = self.replica(name).status.as_mut().expect("the replica runs");
         status.requests = Some(RequestsStatus {
             completed,
             failed,
@@ -442,7 +447,7 @@ impl Scene {
         });
     }
 
-    /// A canary of one beside a stable replica, at its analysis.
+    /// Returns a scene with one canary and one stable replica at the analysis step.
     fn at_analysis() -> Self {
         let steps = json!([{ "setWeight": 50 }, { "analysis": {} }, { "pause": {} }]);
         let mut scene = settled(canary(2, &steps), 10.0);
@@ -456,14 +461,14 @@ impl Scene {
             &format!("True Analysing: step 2 of 3 of the canary: 0 of 20 requests answered by the canary, 0 by the stable revision; waits until {}", at(scene.second - 1 + 1800)),
         );
         scene.second += 1700;
-        assert_eq!(scene.step(), "", "to wait for requests is no lack of progress");
+        assert_eq!(scene.step(), "", "waiting for requests is no lack of progress");
         scene.answer("r1", 100, 1);
         scene
     }
 }
 
 #[test]
-fn a_canary_that_is_as_good_passes_its_analysis() {
+fn equally_good_canary_passes_its_analysis() {
     let mut scene = Scene::at_analysis();
     scene.answer("r3", 30, 0);
     assert_eq!(scene.step(), "");
@@ -471,32 +476,28 @@ fn a_canary_that_is_as_good_passes_its_analysis() {
     assert_eq!(
         scene.rollout().analysis.as_deref(),
         Some(
-            "0.0 % of requests failed, 1.0 % with the stable revision, 10.0 tokens/s against 10.0, \
-             first token after 0.200 s against 0.200 s"
+            "0.0 % of requests failed, 1.0 % with the stable revision, 10.0 tokens/s, 10.0 with the stable revision, \
+             time to first token 0.200 s, 0.200 s with the stable revision"
         )
     );
 }
 
 #[test]
-fn a_canary_whose_first_tokens_were_never_measured_is_waited_for() {
+fn analysis_waits_for_times_to_first_token() {
     let mut scene = Scene::at_analysis();
     scene.answer("r3", 30, 0);
-    let status = scene.replica("r3").status.as_mut().expect("it runs");
-    let measured = status.measured.as_mut().expect("it answered");
+    let status = scene.replica("r3").status.as_mut().expect("the replica runs");
+    let measured = status.measured.as_mut().expect("the replica has measurements");
     measured.time_to_first_token_sample = None;
     assert_eq!(scene.step(), "");
     assert_eq!(scene.rollout().step, Some(1));
-    let told = scene.condition(condition_type::PROGRESSING);
-    assert!(
-        told.contains(
-            "0 of 20 times to the first token of prompts of which nothing was cached by the canary, 100 by"
-        ),
-        "{told}"
-    );
+    let condition = scene.condition(condition_type::PROGRESSING);
+    let expect = "0 of 20 times to first token of uncached prompts by the canary, 100 by";
+    assert!(condition.contains(expect), "{condition}");
 }
 
 #[test]
-fn a_canary_that_fails_requests_is_rolled_back() {
+fn canary_with_failed_requests_is_rolled_back() {
     let mut scene = Scene::at_analysis();
     scene.answer("r3", 20, 10);
     assert_eq!(scene.step(), "-r3(outdated) +1");
@@ -510,43 +511,43 @@ fn a_canary_that_fails_requests_is_rolled_back() {
     scene.finish();
     scene.run("r4");
     assert_eq!(scene.step(), "");
-    assert_eq!(scene.step(), "", "it is not tried again");
+    assert_eq!(scene.step(), "", "the canary is not retried");
 }
 
 #[test]
-fn a_wrong_answer_to_a_golden_prompt_is_rolled_back_at_once() {
+fn failed_golden_prompt_rolls_back_immediately() {
     let mut spec = canary(2, &json!([{ "setWeight": 50 }]));
     spec["strategy"]["goldenPrompts"] = json!([{ "prompt": "Who?", "expect": { "contains": "me" } }]);
     let mut scene = settled(spec, 10.0);
     assert_eq!(scene.replicas[0].spec.golden_prompts[0].prompt, "Who?");
-    // To change them restarts nothing.
+    // A change of the golden prompts restarts nothing.
     scene.change(json!({ "strategy": { "goldenPrompts": [{ "prompt": "What?" }] } }));
     assert_eq!(scene.step(), "");
     scene.change(new_template("other"));
     scene.step();
     scene.finish();
     scene.run("r3");
-    let words = "golden prompt 1 of 1: the answer is empty";
-    scene.say(
+    let message = "golden prompt 1 of 1: the answer is empty";
+    scene.set(
         "r3",
         condition_type::READY,
         Truth::False,
         GOLDEN_PROMPT_FAILED,
-        words,
+        message,
     );
     assert_eq!(scene.step(), "-r3(outdated) +1");
     assert_eq!(
-        scene.rollout().aborted.expect("given up").reason,
+        scene.rollout().aborted.expect("the rollout was aborted").reason,
         GOLDEN_PROMPT_FAILED
     );
 }
 
 #[test]
-fn two_replicas_on_one_chip_are_not_worth_two() {
+fn replicas_on_one_chip_share_its_throughput() {
     let floor = json!({ "replicas": 3, "strategy": { "rollingUpdate": { "minThroughput": 80 } } });
     let mut scene = Scene::new(floor);
     scene.step();
-    // One alone with 40 tokens/s, and two that share a chip and have 40 together.
+    // One replica with 40 tokens/s alone, and two that share a chip with 40 tokens/s.
     scene.run_at("r1", 10.0);
     for name in ["r2", "r3"] {
         scene.run(name);
@@ -555,36 +556,36 @@ fn two_replicas_on_one_chip_are_not_worth_two() {
     scene.step();
     assert_eq!(scene.rollout().predicted_tokens_per_second, Some(80.0));
     assert_eq!(scene.rollout().reference_tokens_per_second, Some(26.7));
-    // r1 is missed, one of the others is not.
+    // Without r1, the throughput would fall below the floor. Without r3, it stays the same.
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r3(outdated) +1");
     assert_eq!(scene.rollout().predicted_tokens_per_second, Some(80.0));
 }
 
 #[test]
-fn an_analysis_without_requests_ends_inconclusive_and_says_so() {
+fn analysis_without_requests_becomes_inconclusive() {
     let mut scene = Scene::at_analysis();
     scene.second += 100;
     assert_eq!(scene.step(), "");
     scene.check_condition(
         condition_type::PROGRESSING,
-        "Unknown AnalysisInconclusive: step 2 of 3 of the canary: too few requests to tell, 0 of 20 requests answered by the canary, 101 by the stable revision; waits for more or for `rooflet rollout promote mdep/guide`",
+        "Unknown AnalysisInconclusive: step 2 of 3 of the canary: too few requests for a result, 0 of 20 requests answered by the canary, 101 by the stable revision; waits for more or for `rooflet rollout promote mdep/guide`",
     );
     assert_eq!(scene.traffic(), [(1, 50), (2, 50)]);
-    // Requests that come after all decide.
+    // Later requests still decide.
     scene.answer("r3", 20, 20);
     assert_eq!(scene.step(), "-r3(outdated) +1");
 }
 
 #[test]
-fn golden_prompts_may_speak_for_a_canary_that_nobody_asks() {
-    for (asked, step) in [(true, 2), (false, 1)] {
+fn golden_prompts_promote_an_inconclusive_canary() {
+    for (has_prompts, step) in [(true, 2), (false, 1)] {
         let steps = json!([{ "setWeight": 50 }, { "analysis": { "inconclusiveAfter": "1m", "ifInconclusive": "Promote" } }, { "pause": {} }]);
         let mut spec = canary(2, &steps);
         spec["strategy"]["goldenPrompts"] = json!([{ "prompt": "Who?" }]);
         let mut scene = settled(spec, 10.0);
-        if !asked {
-            // Replicas that exist are not asked what was added later, and these were made before.
+        if !has_prompts {
+            // The existing replicas were created with the golden prompts, the canary is not.
             scene.change(json!({ "strategy": { "goldenPrompts": null } }));
         }
         scene.change(new_template("other"));
@@ -595,11 +596,11 @@ fn golden_prompts_may_speak_for_a_canary_that_nobody_asks() {
         scene.second += 60;
         scene.step();
         assert_eq!(scene.rollout().step, Some(step));
-        if asked {
+        if has_prompts {
             assert_eq!(
                 scene.rollout().analysis.as_deref(),
                 Some(
-                    "inconclusive: 0 of 20 requests answered by the canary, 0 by the stable revision; the golden prompts were answered"
+                    "inconclusive: 0 of 20 requests answered by the canary, 0 by the stable revision; all golden prompts passed"
                 )
             );
         }
@@ -607,7 +608,7 @@ fn golden_prompts_may_speak_for_a_canary_that_nobody_asks() {
 }
 
 #[test]
-fn a_canary_waits_while_its_room_is_taken_by_a_replica_that_replaces_one_that_leaves() {
+fn canary_waits_while_a_leaving_replica_uses_the_surge() {
     let strategy = json!({
         "type": "Canary",
         "canary": { "steps": [{ "setWeight": 1 }] },
@@ -628,7 +629,7 @@ fn a_canary_waits_while_its_room_is_taken_by_a_replica_that_replaces_one_that_le
 }
 
 #[test]
-fn what_leaves_its_node_is_replaced_within_the_surge() {
+fn leaving_replicas_are_replaced_within_the_surge() {
     let surge = json!({ "rollingUpdate": { "maxSurge": 1 } });
     let mut scene = Scene::new(json!({ "replicas": 2, "strategy": surge }));
     scene.step();
@@ -636,7 +637,7 @@ fn what_leaves_its_node_is_replaced_within_the_surge() {
     scene.step();
     scene.leave("r1", Truth::True);
     scene.leave("r2", Truth::True);
-    // One more than wanted, and no more; it is no rollout.
+    // One replacement at a time, which is not a rollout.
     assert_eq!(scene.step(), "+1");
     let ready = "True AllReplicasReady: all 2 replicas answer requests";
     scene.check_condition(condition_type::READY, ready);
@@ -644,12 +645,12 @@ fn what_leaves_its_node_is_replaced_within_the_surge() {
     scene.run_all();
     assert_eq!(scene.step(), "");
     scene.check_condition(condition_type::READY, ready);
-    // The node lifecycle takes the first.
+    // The node lifecycle deletes the first replica.
     scene.replica("r1").metadata.deletion_timestamp = Some(Time(at(scene.second)));
     assert_eq!(scene.step(), "+1");
     scene.run_all();
     assert_eq!(scene.step(), "");
-    // The second may stay after all: then there is one too many.
+    // The second replica may stay, so one replica is surplus.
     scene.leave("r2", Truth::False);
     assert_eq!(scene.step(), "-r4(surplus)");
     assert_eq!(scene.step(), "");
@@ -659,5 +660,5 @@ fn what_leaves_its_node_is_replaced_within_the_surge() {
     scene.run_all();
     scene.step();
     scene.leave("r1", Truth::True);
-    assert_eq!(scene.step(), "", "without a surge nothing comes first");
+    assert_eq!(scene.step(), "", "without a surge, no replacement is created");
 }

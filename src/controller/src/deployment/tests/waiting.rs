@@ -1,12 +1,12 @@
-//! Rollouts that wait for a better time: for a window, and for replicas that nobody uses.
+//! Rollouts that wait for a maintenance window or for idle replicas.
 
 use super::rollouts::settled;
 use super::*;
 use rooflet_api::meta::PROMOTE_ANNOTATION;
 
 impl Scene {
-    /// It has a request now, or has none any more.
-    pub(super) fn use_it(&mut self, name: &str, used: bool) {
+    /// Sets whether the replica has a request.
+    pub(super) fn set_in_use(&mut self, name: &str, used: bool) {
         let since = Time(at(self.second));
         let status = self
             .replica(name)
@@ -24,14 +24,14 @@ impl Scene {
     }
 }
 
-const WAITS: &str = "no replica is replaced before 1970-01-02T00:00:00Z, when a maintenance window opens; `rooflet rollout promote --full mdep/guide` goes on now";
+const WAITS: &str = "no replica is replaced before 1970-01-02T00:00:00Z, when a maintenance window opens; to continue now, run `rooflet rollout promote --full mdep/guide`";
 
 fn nightly() -> Value {
     json!({ "maintenanceWindows": [{ "start": "00:00", "duration": "10m" }] })
 }
 
 #[test]
-fn a_rollout_waits_for_its_window_and_stops_with_it() {
+fn rollout_waits_for_its_window_and_pauses_after_it() {
     let mut scene = settled(json!({ "replicas": 2, "strategy": nightly() }), 10.0);
     scene.second = 3600;
     scene.change(new_template("other"));
@@ -41,27 +41,27 @@ fn a_rollout_waits_for_its_window_and_stops_with_it() {
         &format!("Unknown OutsideMaintenanceWindow: {WAITS}"),
     );
     assert_eq!(scene.requeue_after(), Some(23 * 3600 - 1));
-    // What is only scaled waits for no window; the revision that has proved itself is taken.
+    // Scaling does not wait for a window and uses the stable revision.
     scene.change(json!({ "replicas": 3 }));
     assert_eq!(scene.step(), "+1");
     scene.run_at("r3", 10.0);
     assert_eq!(scene.counts(), [(1, 3)]);
-    // Hours of waiting are no lack of progress.
+    // Waiting for a window is no lack of progress.
     scene.second = 24 * 3600;
     assert_eq!(scene.step(), "-r3(outdated) +1");
     scene.check_condition_begins(condition_type::PROGRESSING, "True RollingOut");
     scene.finish();
     scene.run("r4");
     scene.second = 24 * 3600 + 600;
-    assert_eq!(scene.step(), "", "it has closed");
+    assert_eq!(scene.step(), "", "the window has closed");
     assert_eq!(scene.counts(), [(1, 2), (2, 1)]);
-    // Whoever cannot wait says so.
+    // A full promotion ignores the windows.
     scene.annotate(PROMOTE_ANNOTATION, format!("{}/full", scene.newest()));
     assert_eq!(scene.step(), "-r2(outdated) +1");
 }
 
 #[test]
-fn a_window_that_closes_takes_no_surge_away() {
+fn surge_replica_stays_after_the_window_closes() {
     let mut strategy = nightly();
     let surge = json!({ "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } });
     json_patch::merge(&mut strategy, &surge);
@@ -76,7 +76,7 @@ fn a_window_that_closes_takes_no_surge_away() {
 }
 
 #[test]
-fn a_canary_is_analysed_and_given_up_at_any_time() {
+fn analysis_and_abort_ignore_windows() {
     let steps = json!([{ "setWeight": 50 }, { "analysis": {} }, { "pause": {} }]);
     let mut strategy = nightly();
     json_patch::merge(
@@ -97,11 +97,11 @@ fn a_canary_is_analysed_and_given_up_at_any_time() {
 }
 
 #[test]
-fn a_rollout_that_is_taken_back_waits_for_nothing() {
+fn undo_waits_for_nothing() {
     let mut strategy = nightly();
     json_patch::merge(&mut strategy, &json!({ "waitForIdle": {} }));
     let mut scene = settled(json!({ "replicas": 2, "strategy": strategy }), 10.0);
-    scene.use_it("r2", false);
+    scene.set_in_use("r2", false);
     scene.second += 30;
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r2(outdated) +1");
@@ -113,7 +113,7 @@ fn a_rollout_that_is_taken_back_waits_for_nothing() {
 }
 
 #[test]
-fn a_first_rollout_needs_no_window() {
+fn first_rollout_needs_no_window() {
     let mut scene = Scene::new(json!({ "strategy": nightly() }));
     scene.second = 3600;
     assert_eq!(scene.step(), "revision 1 +1");
@@ -124,10 +124,10 @@ fn patient() -> Value {
 }
 
 #[test]
-fn a_replica_in_use_stays_until_it_is_idle() {
+fn replica_in_use_stays_until_it_is_idle() {
     let mut scene = settled(patient(), 10.0);
-    scene.use_it("r1", true);
-    scene.use_it("r2", true);
+    scene.set_in_use("r1", true);
+    scene.set_in_use("r2", true);
     scene.change(new_template("other"));
     let began = at(scene.second);
     let until = at(scene.second + 600);
@@ -135,19 +135,19 @@ fn a_replica_in_use_stays_until_it_is_idle() {
     scene.check_condition(
         condition_type::PROGRESSING,
         &format!(
-            "Unknown WaitingForIdle: the next replica goes when it has had no request for 30 s, at {until} at the latest: r1, r2"
+            "Unknown WaitingForIdle: the next replica is replaced after 30 s without requests, at {until} at the latest: r1, r2"
         ),
     );
     assert_eq!(scene.rollout().idle_wait_started_at, Some(Time(began)));
     assert_eq!(scene.requeue_after(), Some(599));
-    scene.use_it("r1", false);
+    scene.set_in_use("r1", false);
     assert_eq!(scene.requeue_after(), Some(30));
     scene.second += 29;
     assert_eq!(scene.step(), "");
     assert_eq!(scene.step(), "-r1(outdated) +1");
     scene.finish();
     scene.run("r3");
-    // The next one is waited for anew.
+    // The wait for the next replica starts again.
     scene.second += 300;
     let began = at(scene.second);
     assert_eq!(scene.step(), "");
@@ -163,35 +163,35 @@ fn a_replica_in_use_stays_until_it_is_idle() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_not_waited_for_and_an_idle_one_goes_first() {
+fn idle_replica_is_replaced_first_and_unready_one_immediately() {
     let mut scene = settled(patient(), 10.0);
-    scene.use_it("r2", true);
-    scene.use_it("r1", false);
+    scene.set_in_use("r2", true);
+    scene.set_in_use("r1", false);
     scene.second += 60;
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2 -r1(outdated) +1");
     scene.finish();
     scene.run("r3");
-    scene.say("r2", condition_type::READY, Truth::False, "Crashed", "");
+    scene.set("r2", condition_type::READY, Truth::False, "Crashed", "");
     assert_eq!(scene.step(), "-r2(outdated) +1");
 }
 
 #[test]
-fn recreating_waits_until_all_are_idle() {
+fn recreate_waits_until_all_replicas_are_idle() {
     let strategy = json!({ "type": "Recreate", "waitForIdle": {} });
     let mut scene = settled(json!({ "replicas": 2, "strategy": strategy }), 10.0);
-    scene.use_it("r1", true);
-    scene.use_it("r2", false);
+    scene.set_in_use("r1", true);
+    scene.set_in_use("r2", false);
     scene.second += 60;
     scene.change(new_template("other"));
     assert_eq!(scene.step(), "revision 2");
-    scene.use_it("r1", false);
+    scene.set_in_use("r1", false);
     scene.second += 30;
     assert_eq!(scene.step(), "-r2(outdated) -r1(outdated)");
 }
 
 #[test]
-fn a_canary_whose_window_opens_after_its_deadline_is_not_given_up_for_that() {
+fn progress_deadline_excludes_the_wait_for_a_window() {
     let strategy =
         json!({ "rollbackOnFailure": true, "maintenanceWindows": [{ "start": "00:00", "duration": "10m" }] });
     let mut scene = settled(json!({ "strategy": strategy }), 10.0);
@@ -203,7 +203,7 @@ fn a_canary_whose_window_opens_after_its_deadline_is_not_given_up_for_that() {
     scene.finish();
     scene.step();
     assert_eq!(scene.rollout().aborted, None);
-    // From then on it counts, also when the window has closed: nothing waits for it.
+    // The deadline counts from the start of the replacement, even after the window closes.
     scene.second = 24 * 3600 + 599;
     scene.step();
     assert_eq!(scene.rollout().aborted, None);
@@ -213,45 +213,55 @@ fn a_canary_whose_window_opens_after_its_deadline_is_not_given_up_for_that() {
 }
 
 #[test]
-fn the_last_start_of_the_same_model_is_remembered_when_no_replica_is_left() {
+fn last_start_of_the_model_is_kept_without_replicas() {
     let mut scene = Scene::new(json!({}));
-    let told = |scene: &Scene| {
-        let status = scene.deployment.status.clone().expect("planned before");
+    let last_start = |scene: &Scene| {
+        let status = scene.deployment.status.clone().expect("a pass has run");
         status.last_start.map(|start| start.seconds)
     };
     scene.step();
-    scene.say("r1", condition_type::SCHEDULED, Truth::True, "Ok", "");
-    // Its model had to be downloaded, as it will not have to be again.
+    scene.set("r1", condition_type::SCHEDULED, Truth::True, "Ok", "");
+    // The download is not part of the start time, because the next start needs none.
     scene.second += 500;
-    scene.say("r1", condition_type::ARTIFACTS_READY, Truth::True, "Ok", "");
+    scene.set("r1", condition_type::ARTIFACTS_READY, Truth::True, "Ok", "");
     scene.step();
-    assert_eq!(told(&scene), None, "it does not answer yet");
+    assert_eq!(last_start(&scene), None, "the replica is not Ready yet");
     scene.second += 30;
     scene.run("r1");
     scene.step();
-    assert_eq!(told(&scene), Some(31));
-    // Its node was silent for a while: that is no start.
-    scene.say("r1", condition_type::READY, Truth::Unknown, "NodeNotReady", "");
+    assert_eq!(last_start(&scene), Some(31));
+    // The node was silent for a time, which is not a start.
+    scene.set("r1", condition_type::READY, Truth::Unknown, "NodeNotReady", "");
     scene.second += 60;
     scene.run("r1");
     scene.step();
-    assert_eq!(told(&scene), Some(31));
+    assert_eq!(last_start(&scene), Some(31));
     scene.change(json!({ "replicas": 0 }));
     scene.step();
     scene.finish();
     scene.step();
-    assert_eq!(told(&scene), Some(31));
-    // A worker that was started again tells nothing, the next replica does.
+    assert_eq!(last_start(&scene), Some(31));
+    // A restarted worker is not counted, the next replica is.
     scene.change(json!({ "replicas": 1 }));
     scene.step();
     scene.run("r2");
-    scene.replica("r2").status.as_mut().expect("said before").restarts = 1;
+    scene
+        .replica("r2")
+        .status
+        .as_mut()
+        .expect("the replica has a status")
+        .restarts = 1;
     scene.step();
-    assert_eq!(told(&scene), Some(31));
-    scene.replica("r2").status.as_mut().expect("said before").restarts = 0;
+    assert_eq!(last_start(&scene), Some(31));
+    scene
+        .replica("r2")
+        .status
+        .as_mut()
+        .expect("the replica has a status")
+        .restarts = 0;
     scene.step();
-    assert_eq!(told(&scene), Some(0));
+    assert_eq!(last_start(&scene), Some(0));
     scene.change(json!({ "model": { "source": "local://other" } }));
     scene.step();
-    assert_eq!(told(&scene), None, "that was another model");
+    assert_eq!(last_start(&scene), None, "the model has changed");
 }

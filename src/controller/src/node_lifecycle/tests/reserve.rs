@@ -1,8 +1,8 @@
-//! Nothing leaves for a place that is kept for nodes that may fail; a node that is emptied is one of them.
+//! Evictions with capacity reserved for node failures. A drained node counts as a failed node.
 
 use super::*;
 
-/// What leaves the nodes while so many failures are to be survived.
+/// Returns the evicted replicas with a reserve for this number of node failures.
 fn evicted(nodes: &str, replicas: &str, reserve_node_failures: usize) -> String {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
     let replicas: Vec<_> = lines(replicas).map(replica).collect();
@@ -11,7 +11,7 @@ fn evicted(nodes: &str, replicas: &str, reserve_node_failures: usize) -> String 
         nodes: nodes.iter().collect(),
         replicas: replicas.iter().collect(),
         deployments: vec![&deployment],
-        heard: Heard::default(),
+        timings: Timings::default(),
         reserve_node_failures,
         version: "0.3.0",
         now: at(NOW),
@@ -29,11 +29,11 @@ fn evicted(nodes: &str, replicas: &str, reserve_node_failures: usize) -> String 
 }
 
 #[test]
-fn a_drain_takes_the_room_that_is_kept_for_a_failure_and_no_more() {
+fn drain_uses_the_reserve_of_one_node_failure() {
     let nodes = "a drain; b";
     assert_eq!(evicted(nodes, "x on=a", 0), "x");
     assert_eq!(evicted(nodes, "x on=a", 1), "x");
-    // Beside the drained node another one may fail, and then it would be nowhere.
+    // Besides the drained node, another node may fail. Then no node would remain for the replica.
     assert_eq!(evicted(nodes, "x on=a", 2), "");
     assert_eq!(evicted("a drain; b; c", "x on=a", 2), "x");
 }

@@ -1,47 +1,47 @@
-//! Replacements that come before a replica goes.
+//! Evictions after the replacement is Ready.
 
 use super::*;
 
-/// A deployment of one replica with room for one more.
+/// Checks the steps for a deployment of one replica with `maxSurge: 1` and `maxUnavailable: 1`.
 #[track_caller]
 fn check_surge(nodes: &str, replicas: &str, expect: &str) {
     check_of(&deployment_of(1, 1, 1), nodes, replicas, "", "", expect);
 }
 
 #[test]
-fn where_a_surge_is_allowed_the_replacement_answers_before_a_replica_goes() {
+fn surge_evicts_after_the_replacement_is_ready() {
     check_surge(
         "a drain; b",
         "x on=a",
-        "leaving(x: a is being drained) drained(a: 1 replica left; default/x: its replacement comes first, and b has \
+        "leaving(x: a is being drained) drained(a: 1 replica left; default/x: waits until its replacement is Ready; b has \
          room for it)",
     );
-    let waiting = "drained(a: 1 replica left; default/x: its replacement does not answer requests yet)";
+    let waiting = "drained(a: 1 replica left; default/x: waits until its replacement is Ready)";
     check_surge("a drain; b mem=2", "x on=a leaving; y on=b notready", waiting);
     check_surge(
         "a drain; b",
         "x on=a leaving; y on=b",
         "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
     );
-    // It need not wait for itself.
+    // A replica that is not Ready is evicted immediately.
     check_surge(
         "a drain; b",
         "x on=a notready",
         "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
     );
-    // Quiet hours and the like are gentle, too; a person's taint is not.
+    // A usage taint waits for the replacement, a taint in the spec does not.
     check_surge(
         "a battery; b",
         "x on=a",
         "leaving(x: a has the taint rooflet.dev/on-battery:NoExecute)",
     );
     check_surge("a taint; b", "x on=a", "evict(x)");
-    // Somebody has changed their mind.
+    // The drain was cancelled.
     check_surge("a; b", "x on=a leaving; y on=b", "stays(x)");
 }
 
 #[test]
-fn as_many_are_replaced_first_as_the_surge_allows() {
+fn surge_limits_concurrent_replacements() {
     let three = deployment_of(3, 1, 1);
     check_of(
         &three,
@@ -49,7 +49,7 @@ fn as_many_are_replaced_first_as_the_surge_allows() {
         "x on=a; y on=a; z on=c",
         "",
         "",
-        "leaving(x: a is being drained) drained(a: 2 replicas left; default/x: its replacement comes first, and b has \
+        "leaving(x: a is being drained) drained(a: 2 replicas left; default/x: waits until its replacement is Ready; b has \
          room for it)",
     );
     let next = "x on=a leaving ending; y on=a; z on=c; w on=b";
@@ -64,8 +64,8 @@ fn as_many_are_replaced_first_as_the_surge_allows() {
 }
 
 #[test]
-fn a_replica_goes_first_where_no_replacement_can_come_before_it() {
-    // The scheduler has found no node for both.
+fn evicts_before_the_replacement_if_no_surge_is_possible() {
+    // The scheduler found no node for the replacement.
     check_surge(
         "a drain; b",
         "x on=a leaving; y stuck",
@@ -74,22 +74,22 @@ fn a_replica_goes_first_where_no_replacement_can_come_before_it() {
     check_surge(
         "a drain; b mem=1",
         "x on=a leaving; y stuck",
-        "drained(a: 1 replica left; default/x: no other node takes it: 0/2 nodes are available: 2 unknown \
+        "drained(a: 1 replica left; default/x: no other node accepts a replacement: 0/2 nodes are available: 2 unknown \
          chip: 1 insufficient memory (1.0 GiB free at most), 1 cordoned; b: needs 1.5 GiB (weights 1.0 GiB + KV cache 1.0 \
          KiB for 1 streams of 16 tokens + activations 0 B + runtime 476.8 MiB), 1.0 GiB free)",
     );
-    // The replacement does not become ready.
+    // The replacement does not become Ready.
     check_surge(
         "a drain; b",
         "x on=a leaving=599; y on=b notready",
-        "drained(a: 1 replica left; default/x: its replacement does not answer requests yet)",
+        "drained(a: 1 replica left; default/x: waits until its replacement is Ready)",
     );
     check_surge(
         "a drain; b",
         "x on=a leaving=600; y on=b notready",
         "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)",
     );
-    // And nobody may be missing.
+    // The strategy permits no unavailable replica.
     check_of(
         &deployment_of(1, 0, 1),
         "a drain; b",
@@ -101,29 +101,37 @@ fn a_replica_goes_first_where_no_replacement_can_come_before_it() {
     );
 }
 
-/// Somebody wants a replica to be elsewhere (`rooflet rebalance --apply`).
+/// A move is requested by `rooflet rebalance --apply`.
 #[test]
-fn a_replica_that_is_to_move_leaves_like_one_of_a_drained_node() {
-    // Its own node has room, and is none to move to.
-    check_surge("a; b", "x on=a moves=b", "leaving(x: it is to move to b)");
+fn moving_replica_is_evicted_like_one_on_a_drained_node() {
+    // The current node has room, but is not a target.
+    check_surge(
+        "a; b",
+        "x on=a moves=b",
+        "leaving(x: its move to b was requested)",
+    );
     check_surge(
         "a; b",
         "x on=a moves=b; y on=b notready",
-        "leaving(x: it is to move to b)",
+        "leaving(x: its move to b was requested)",
     );
     check_surge("a; b", "x on=a moves=b leaving; y on=b", "evict(x)");
     check_surge("a", "x on=a moves=b", "");
-    // Another node does as well; and who is there already stays.
-    check_surge("a; c", "x on=a moves=b", "leaving(x: it is to move to b)");
+    // Another node is accepted as well. A replica on the target node stays.
+    check_surge(
+        "a; c",
+        "x on=a moves=b",
+        "leaving(x: its move to b was requested)",
+    );
     check_surge("a; b", "x on=b moves=b", "");
     check("a; b", "x on=a moves=b; y on=a", "", "", "evict(x)");
 }
 
 #[test]
-fn what_a_stopped_agent_leaves_behind_is_replaced_at_once() {
+fn replicas_of_a_stopped_agent_are_replaced_after_a_short_time() {
     check("a stopped=9; b", "x on=a notready", "", "", "");
     check("a stopped=10; b", "x on=a notready", "", "", "evict(x)");
-    // Its workers were left running.
+    // The agent left its workers running.
     check("a stopped=60; b", "x on=a", "", "", "");
     check("a stopped=60", "x on=a notready", "", "", "");
 }

@@ -13,7 +13,7 @@ fn plain(median: f64, standard_error: f64) -> Measured {
     }
 }
 
-/// With speeds that nothing can be said against.
+/// Returns figures with equal speeds.
 fn side(answered: u64, failed: u64) -> Side {
     Side {
         answered,
@@ -24,8 +24,8 @@ fn side(answered: u64, failed: u64) -> Side {
     }
 }
 
-/// Fisher's own example of the tea (3 of 4 against 1 of 4), and two tables that scipy.stats.fisher_exact
-/// with `alternative="greater"` gives in its documentation's manner.
+/// Fisher's tea example (3 of 4 against 1 of 4), and tables computed with
+/// `scipy.stats.fisher_exact(alternative="greater")`.
 #[test]
 fn failures_are_compared_by_fishers_exact_test() {
     let p = |a: (u64, u64), b: (u64, u64)| more_failures(side(a.0, a.1), side(b.0, b.1));
@@ -37,18 +37,18 @@ fn failures_are_compared_by_fishers_exact_test() {
 }
 
 #[test]
-fn factorials_of_large_numbers_are_continued_without_a_step() {
+fn stirlings_series_continues_exact_factorials() {
     let exact: f64 = (2..=1000u64).map(|k| (k as f64).ln()).sum();
     assert!((ln_factorial(1000) - exact).abs() < 1e-8);
     assert!((ln_factorial(129) - ln_factorial(128) - 129f64.ln()).abs() < 1e-9);
 }
 
 #[test]
-fn too_few_requests_say_nothing() {
+fn waits_for_enough_requests() {
     let step = AnalysisStep::default();
-    let told = analyse(&step, side(19, 19), side(100, 0));
+    let analysis = analyse(&step, side(19, 19), side(100, 0));
     assert_eq!(
-        told,
+        analysis,
         Analysis::Waiting("19 of 20 requests answered by the canary, 100 by the stable revision".to_owned())
     );
     assert!(matches!(
@@ -58,7 +58,7 @@ fn too_few_requests_say_nothing() {
 }
 
 #[test]
-fn more_errors_than_chance_explains_fail() {
+fn significantly_more_errors_fail() {
     let step = AnalysisStep::default();
     assert!(matches!(
         analyse(&step, side(20, 1), side(200, 2)),
@@ -95,7 +95,7 @@ fn failed(step: &AnalysisStep, canary: Side, stable: Side) -> String {
 }
 
 #[test]
-fn slower_than_allowed_fails_when_it_is_no_accident() {
+fn significantly_slower_canary_fails() {
     let with = |rate: Measured, first: Measured| Side {
         tokens_per_second: rate,
         first_token_seconds: first,
@@ -107,18 +107,18 @@ fn slower_than_allowed_fails_when_it_is_no_accident() {
     assert_eq!(verdict(with(plain(44.0, 5.0), plain(0.2, 0.01))), "");
     assert_eq!(
         verdict(with(plain(40.0, 1.0), plain(0.2, 0.01))),
-        "40.0 tokens/s against 50.0"
+        "40.0 tokens/s, 50.0 with the stable revision"
     );
     // 120 % of 0.2 s are 0.24 s.
     assert_eq!(verdict(with(plain(50.0, 1.0), plain(0.25, 0.05))), "");
     assert_eq!(
         verdict(with(plain(50.0, 1.0), plain(0.4, 0.02))),
-        "first token after 0.400 s against 0.200 s"
+        "time to first token 0.400 s, 0.200 s with the stable revision"
     );
 }
 
 #[test]
-fn what_was_not_measured_is_waited_for() {
+fn waits_for_missing_measurements() {
     let waits = |step: &AnalysisStep, canary: Side| match analyse(step, canary, side(40, 0)) {
         Analysis::Waiting(why) => why,
         Analysis::Passed(why) | Analysis::Failed(why) => panic!("{why}"),
@@ -129,7 +129,7 @@ fn what_was_not_measured_is_waited_for() {
     };
     assert_eq!(
         waits(&AnalysisStep::default(), cached),
-        "0 of 20 times to the first token of prompts of which nothing was cached by the canary, 40 by the stable revision"
+        "0 of 20 times to first token of uncached prompts by the canary, 40 by the stable revision"
     );
     let step = AnalysisStep {
         min_measured_percent: Some(80),
@@ -137,13 +137,13 @@ fn what_was_not_measured_is_waited_for() {
     };
     assert_eq!(
         waits(&step, side(40, 0)),
-        "0 of 20 decode speeds of the canary for which something was predicted"
+        "0 of 20 decode speeds of the canary with a prediction"
     );
 }
 
-/// A look while something is missing is one of many: what would decide the last one is no reason to stop.
+/// While a figure is missing, a difference must be larger to stop the canary.
 #[test]
-fn only_what_is_beyond_doubt_is_not_waited_with() {
+fn interim_analysis_fails_only_on_large_differences() {
     let step = AnalysisStep {
         min_measured_percent: Some(80),
         ..AnalysisStep::default()
@@ -155,7 +155,7 @@ fn only_what_is_beyond_doubt_is_not_waited_with() {
             ..side(40, 0)
         }
     };
-    let looks = |canary: Side| {
+    let analyses = |canary: Side| {
         let uncached = Side {
             first_token_seconds: Measured::default(),
             ..canary
@@ -170,37 +170,43 @@ fn only_what_is_beyond_doubt_is_not_waited_with() {
         tokens_per_second: plain(median, 1.0),
         ..accuracy(1.0)
     };
-    // 90 % of 50 are 45, give or take 1.3.
-    let told = |text: &str| text.to_owned();
+    // The bound is 90 % of 50 tokens/s = 45, with a standard error of 1.3.
+    let text = |text: &str| text.to_owned();
     assert_eq!(
-        looks(decode(42.0)),
-        [told("42.0 tokens/s against 50.0"), told("waits")]
+        analyses(decode(42.0)),
+        [
+            text("42.0 tokens/s, 50.0 with the stable revision"),
+            text("waits")
+        ]
     );
-    assert_eq!(looks(decode(10.0)), ["10.0 tokens/s against 50.0"; 2].map(told));
+    assert_eq!(
+        analyses(decode(10.0)),
+        ["10.0 tokens/s, 50.0 with the stable revision"; 2].map(text)
+    );
     let failing = |failed| Side {
         failed,
         ..accuracy(1.0)
     };
     assert_eq!(
-        looks(failing(5)),
+        analyses(failing(5)),
         [
-            told("12.5 % of requests failed, 0.0 % with the stable revision"),
-            told("waits")
+            text("12.5 % of requests failed, 0.0 % with the stable revision"),
+            text("waits")
         ]
     );
     assert_eq!(
-        looks(failing(20)),
-        ["50.0 % of requests failed, 0.0 % with the stable revision"; 2].map(told)
+        analyses(failing(20)),
+        ["50.0 % of requests failed, 0.0 % with the stable revision"; 2].map(text)
     );
     assert_eq!(
-        looks(accuracy(0.78)),
-        [told("78 % of the predicted tokens/s"), told("waits")]
+        analyses(accuracy(0.78)),
+        [text("78 % of the predicted tokens/s"), text("waits")]
     );
     assert_eq!(
-        looks(accuracy(0.5)),
-        ["50 % of the predicted tokens/s"; 2].map(told)
+        analyses(accuracy(0.5)),
+        ["50 % of the predicted tokens/s"; 2].map(text)
     );
-    // A limit that the user has set is one.
+    // A limit in the spec applies to every analysis.
     let strict = AnalysisStep {
         max_error_percent: Some(4.0),
         ..AnalysisStep::default()
@@ -215,9 +221,10 @@ fn only_what_is_beyond_doubt_is_not_waited_with() {
     ));
 }
 
-/// A canary that fails as the stable revision does, looked at after every few requests while first tokens are missing.
+/// The canary has the same error rate as the stable revision. It is analysed after every few
+/// requests while times to first token are missing.
 #[test]
-fn looking_often_finds_little_by_accident() {
+fn frequent_interim_analyses_cause_few_false_alarms() {
     let mut random = rand::rngs::StdRng::seed_from_u64(7);
     let (runs, mut alarms) = (300, 0);
     for _ in 0..runs {
@@ -228,7 +235,7 @@ fn looking_often_finds_little_by_accident() {
             side.failed += (0..requests).filter(|_| random.next_u32() % 20 == 0).count() as u64;
         };
         answer(&mut stable, 200);
-        let looks = (0..80).any(|_| {
+        let has_alarm = (0..80).any(|_| {
             answer(&mut canary, 5);
             answer(&mut stable, 45);
             matches!(
@@ -236,12 +243,12 @@ fn looking_often_finds_little_by_accident() {
                 Analysis::Failed(_)
             )
         });
-        alarms += usize::from(looks);
+        alarms += usize::from(has_alarm);
     }
     assert!(alarms * 20 <= runs, "{alarms} of {runs}");
 }
 
-/// Decode speed measured and predicted, and the same of first tokens.
+/// Returns a replica with measured and predicted decode speed and time to first token.
 fn replica(decode: (f64, f64), first_token: (f64, f64)) -> ModelReplica {
     let sample = |median: f64| Sample {
         count: 40,
@@ -263,22 +270,23 @@ fn replica(decode: (f64, f64), first_token: (f64, f64)) -> ModelReplica {
             },
         },
     });
-    replica.status = Some(serde_json::from_value(status).expect("valid"));
+    replica.status = Some(serde_json::from_value(status).expect("the test passes a valid status"));
     replica
 }
 
 #[test]
-fn another_chip_speaks_neither_for_nor_against_a_revision() {
+fn different_chips_do_not_influence_the_comparison() {
     let max = Side::of(&[&replica((80.0, 80.0), (0.1, 0.1))], |_| Some(Baseline::OWN));
     let step = AnalysisStep {
         min_measured_percent: Some(90),
         ..AnalysisStep::default()
     };
-    // On a chip of a quarter of the bandwidth it is as fast as the stable revision would be there.
+    // On a chip with a quarter of the bandwidth, the canary reaches the stable revision's
+    // prediction.
     let air = replica((20.0, 20.0), (0.4, 0.4));
     let canary = Side::of(&[&air], |_| Some(Baseline::OWN));
     assert_eq!(failed(&step, canary, max), "");
-    // A larger model is as fast as is predicted of it, and so slower than the stable revision would be.
+    // A larger model reaches its own prediction, but is slower than the stable revision would be.
     let larger = Baseline {
         decode: 2.0,
         first_token: 0.5,
@@ -286,21 +294,21 @@ fn another_chip_speaks_neither_for_nor_against_a_revision() {
     let canary = Side::of(&[&air], |_| Some(larger));
     assert_eq!(
         failed(&step, canary, max),
-        "50 % of the tokens/s that the stable revision is predicted to have there, which itself has 100 %, \
-         first token after 200 % of the time that the stable revision is predicted to take there, which itself takes 100 %"
+        "50 % of the tokens/s predicted for the stable revision on the same nodes, 100 % with the stable revision, \
+         time to first token 200 % of the prediction for the stable revision on the same nodes, 100 % with the stable revision"
     );
-    // On a faster chip a revision that does not reach its prediction is found out.
+    // On a faster chip, a revision that misses its prediction fails.
     let slow = replica((60.0, 80.0), (0.1, 0.1));
     let canary = Side::of(&[&slow], |_| Some(Baseline::OWN));
     let air = Side::of(&[&air], |_| Some(Baseline::OWN));
     assert_eq!(
         failed(&step, canary, air),
-        "75 % of the tokens/s that the stable revision is predicted to have there, which itself has 100 %, 75 % of the predicted tokens/s"
+        "75 % of the tokens/s predicted for the stable revision on the same nodes, 100 % with the stable revision, 75 % of the predicted tokens/s"
     );
-    // Where nothing can be told of a node, speeds are compared as they are.
+    // Without a prediction, absolute speeds are compared.
     let unknown = Side::of(&[&slow], |_| None);
     assert_eq!(
         failed(&AnalysisStep::default(), unknown, max),
-        "60.0 tokens/s against 80.0"
+        "60.0 tokens/s, 80.0 with the stable revision"
     );
 }

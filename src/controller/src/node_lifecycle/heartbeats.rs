@@ -1,4 +1,5 @@
-//! What is heard of nodes, timed by our own clock: the clocks of two machines never agree.
+//! Times since nodes renewed their Leases, disappeared or got taints. All times are measured with
+//! the controller's clock, because the clocks of two machines differ.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -6,28 +7,28 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
-use super::silence::is_known_silent;
+use super::silence::is_reported_silent;
 use rooflet_api::meta::{LEASE_DURATION, lease_name};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, Taint, TaintEffect};
 use rooflet_scheduler::taints_of;
 
-/// How long things have been so, as far as this process knows: one that starts counts from then on.
+/// Durations of node states, since this process observed them.
 #[derive(Debug, Clone, Default)]
-pub struct Heard {
-    /// For how long nothing was heard of each node.
+pub struct Timings {
+    /// Time since the last observed renewal of each node's Lease.
     pub silence: BTreeMap<String, Duration>,
-    /// For how long a node that replicas are bound to has not been there.
+    /// Time since a node with bound replicas has been missing.
     pub missing: BTreeMap<String, Duration>,
-    /// For how long each node has had its taints of effect NoExecute.
+    /// NoExecute taints of each node and the time since they appeared.
     pub tainted: BTreeMap<String, Vec<(Taint, Duration)>>,
 }
 
-impl Heard {
-    /// Nodes that are about to be taken for silent.
-    pub fn doubtful(&self, nodes: &[&FleetNode]) -> Vec<String> {
+impl Timings {
+    /// Returns the nodes whose Lease has expired but whose condition Ready does not report it yet.
+    pub fn newly_silent(&self, nodes: &[&FleetNode]) -> Vec<String> {
         nodes
             .iter()
-            .filter(|node| !is_known_silent(node))
+            .filter(|node| !is_reported_silent(node))
             .map(|node| node.name_any())
             .filter(|name| {
                 self.silence
@@ -38,52 +39,53 @@ impl Heard {
     }
 }
 
-/// A node's Lease. Whether it was renewed is told by its version: a clock that was set back may show the same time again.
+/// Last observed versions of a node's Lease. A changed version is a renewal. The renew time is not
+/// used, because a clock that was set back can produce the same time again.
 #[derive(Debug)]
-struct Beat {
-    /// Its version as the watch shows it.
+struct LeaseVersion {
+    /// Version from the watch.
     watched: Option<String>,
-    /// The same as the server itself said when it was asked.
-    asked: Option<String>,
-    /// Since when neither has changed.
+    /// Version from the last list request.
+    listed: Option<String>,
+    /// Time of the last change of either version.
     since: Instant,
 }
 
-/// When what was last seen of each node.
+/// Observations of all nodes from pass to pass.
 #[derive(Debug, Default)]
 pub struct Heartbeats {
-    seen: HashMap<String, Beat>,
+    leases: HashMap<String, LeaseVersion>,
     missing: HashMap<String, Instant>,
     tainted: HashMap<String, Vec<(Taint, Instant)>>,
 }
 
 impl Heartbeats {
-    /// Looks at everything. A node seen for the first time counts as heard of.
+    /// Records the current state and returns the durations. For a new node, the silence is zero.
     pub fn observe(
         &mut self,
         nodes: &[&FleetNode],
         replicas: &[&ModelReplica],
         lease: impl Fn(&str) -> Option<Lease>,
         now: Instant,
-    ) -> Heard {
-        Heard {
+    ) -> Timings {
+        Timings {
             silence: self.silence(nodes, lease, now),
             missing: self.missing(replicas, now),
             tainted: self.tainted(nodes, now),
         }
     }
 
-    /// A second opinion on one node: the version of its Lease by what the server itself says. A watch may have
-    /// stalled. For how long the node has been silent then.
+    /// Records the version of a node's Lease from a list request and returns the node's silence.
+    /// Used before a node is reported as silent, because the watch may have stalled.
     pub fn confirm(&mut self, node: &str, version: Option<String>, now: Instant) -> Duration {
-        let Some(beat) = self.seen.get_mut(node) else {
+        let Some(lease) = self.leases.get_mut(node) else {
             return Duration::ZERO;
         };
-        if version != beat.watched && version != beat.asked {
-            beat.since = now;
+        if version != lease.watched && version != lease.listed {
+            lease.since = now;
         }
-        beat.asked = version;
-        now - beat.since
+        lease.listed = version;
+        now - lease.since
     }
 
     fn silence(
@@ -92,29 +94,29 @@ impl Heartbeats {
         lease: impl Fn(&str) -> Option<Lease>,
         now: Instant,
     ) -> BTreeMap<String, Duration> {
-        let mut seen = HashMap::new();
+        let mut leases = HashMap::new();
         let silence = nodes
             .iter()
             .map(|node| {
                 let name = node.name_any();
                 let watched = lease(&lease_name(&name)).and_then(|lease| lease.resource_version());
-                let beat = match self.seen.remove(&name) {
-                    // What the server has said already is no news when the watch shows it.
-                    Some(beat) if watched == beat.watched || watched == beat.asked => {
-                        Beat { watched, ..beat }
+                let known = match self.leases.remove(&name) {
+                    // A version that was listed earlier is no renewal when the watch delivers it.
+                    Some(known) if watched == known.watched || watched == known.listed => {
+                        LeaseVersion { watched, ..known }
                     }
-                    Some(_) | None => Beat {
+                    Some(_) | None => LeaseVersion {
                         watched,
-                        asked: None,
+                        listed: None,
                         since: now,
                     },
                 };
-                let silence = now - beat.since;
-                seen.insert(name.clone(), beat);
+                let silence = now - known.since;
+                leases.insert(name.clone(), known);
                 (name, silence)
             })
             .collect();
-        self.seen = seen;
+        self.leases = leases;
         silence
     }
 
@@ -124,7 +126,7 @@ impl Heartbeats {
             .iter()
             .filter_map(|replica| replica.spec.node_name.as_ref())
         {
-            if !self.seen.contains_key(node) {
+            if !self.leases.contains_key(node) {
                 let since = self.missing.get(node).copied().unwrap_or(now);
                 missing.insert(node.clone(), since);
             }
@@ -148,12 +150,11 @@ impl Heartbeats {
             let name = node.name_any();
             let known = before.remove(&name).unwrap_or_default();
             let since = |taint: &Taint| {
-                known
-                    .iter()
-                    .find(|(one, _)| one == taint)
-                    .map(|(_, since)| *since)
+                let mut known = known.iter();
+                let (_, since) = known.find(|(known, _)| known == taint)?;
+                Some(*since)
             };
-            let seen: Vec<_> = taints
+            let current: Vec<_> = taints
                 .into_iter()
                 .map(|taint| {
                     let since = since(&taint).unwrap_or(now);
@@ -161,8 +162,8 @@ impl Heartbeats {
                 })
                 .collect();
             let lasting = |(taint, since): &(Taint, Instant)| (taint.clone(), now - *since);
-            durations.insert(name.clone(), seen.iter().map(lasting).collect());
-            self.tainted.insert(name, seen);
+            durations.insert(name.clone(), current.iter().map(lasting).collect());
+            self.tainted.insert(name, current);
         }
         durations
     }
