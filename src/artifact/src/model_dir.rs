@@ -15,7 +15,7 @@ use rooflet_model::checkpoint::{
     SINGLE_FILE, TensorTable,
 };
 use rooflet_model::config::{ModelConfig, ModelConfigError};
-use rooflet_model::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
+use rooflet_model::facts::{FactsError, ModelFacts, Tensors, WeightIndex, WeightIndexError};
 use rooflet_model::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
 
 /// Directory with a complete, supported model.
@@ -41,7 +41,10 @@ pub enum InspectModelError {
     #[error("`{path}` has more than {MAX_WEIGHT_FILES} weight files")]
     TooManyFiles { path: Utf8PathBuf },
     #[error("`{path}`: {problem}")]
-    InvalidIndex { path: Utf8PathBuf, problem: String },
+    InvalidIndex {
+        path: Utf8PathBuf,
+        problem: WeightIndexError,
+    },
     #[error("reading `{path}`")]
     Read {
         path: Utf8PathBuf,
@@ -351,7 +354,7 @@ mod tests {
                 config,
                 (INDEX_FILE, br#"{"weight_map": {"a": "../x.safetensors"}}"#)
             ]),
-            "`DIR/model.safetensors.index.json`: weight_map.a must be a file beside the index, not `../x.safetensors`"
+            "`DIR/model.safetensors.index.json`: weight_map.a must be a file in the directory of the index, not `../x.safetensors`"
         );
         assert_eq!(
             ModelDir::inspect(Utf8Path::new("/nowhere/at/all"))

@@ -21,7 +21,7 @@ use rooflet_model::checkpoint::{
     CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, SINGLE_FILE,
     TensorTable,
 };
-use rooflet_model::facts::{FactsError, ModelFacts, Tensors, WeightIndex};
+use rooflet_model::facts::{FactsError, ModelFacts, Tensors, WeightIndex, WeightIndexError};
 use rooflet_model::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
 
 pub use self::access::HubAccess;
@@ -153,7 +153,7 @@ pub enum ReadRemoteError {
     )]
     TooManyHeaders { model: String },
     #[error("{url}: {problem}")]
-    InvalidIndex { url: String, problem: String },
+    InvalidIndex { url: String, problem: WeightIndexError },
     #[error("{url} is not a file list of a model: {problem}")]
     InvalidListing { url: String, problem: String },
     #[error("{url}: reading the response")]
