@@ -21,7 +21,7 @@ use crate::fields::{FieldError, Fields, parse_object};
 use crate::weights::{WeightFormat, Weights};
 use census::{Census, Part};
 pub use config::ConfigFacts;
-pub use index::WeightIndex;
+pub use index::{WeightIndex, WeightIndexError};
 use rooflet_base::units::Bytes;
 pub use stored::StoredFormat;
 

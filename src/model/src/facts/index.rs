@@ -7,6 +7,19 @@ use serde_json::{Map, Value};
 
 use rooflet_base::units::Bytes;
 
+/// Error of parsing an index.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightIndexError {
+    #[error("not valid JSON: {0}")]
+    Json(serde_json::Error),
+    #[error("field `weight_map` must be an object from tensor to file")]
+    WeightMap,
+    #[error("weight_map.{0} must be a file name")]
+    FileName(String),
+    #[error("weight_map.{tensor} must be a file in the directory of the index, not `{file}`")]
+    OtherDirectory { tensor: String, file: String },
+}
+
 /// Index of a model with several weight files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WeightIndex {
@@ -32,11 +45,10 @@ struct Metadata {
 }
 
 impl WeightIndex {
-    /// Parses the index. The error describes the invalid part.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|err| format!("not valid JSON: {err}"))?;
-        let document = Document::deserialize(&value)
-            .map_err(|_| "field `weight_map` must be an object from tensor to file".to_owned())?;
+    /// Parses the index.
+    pub fn parse(text: &str) -> Result<Self, WeightIndexError> {
+        let value: Value = serde_json::from_str(text).map_err(WeightIndexError::Json)?;
+        let document = Document::deserialize(&value).map_err(|_| WeightIndexError::WeightMap)?;
         let mut index = Self {
             total: document
                 .metadata
@@ -46,14 +58,13 @@ impl WeightIndex {
             ..Self::default()
         };
         for (tensor, file) in document.weight_map {
-            let file = file
-                .as_str()
-                .ok_or(format!("weight_map.{tensor} must be a file name"))?;
+            let Some(file) = file.as_str() else {
+                return Err(WeightIndexError::FileName(tensor));
+            };
             // The index is downloaded, so its paths must not leave the directory.
             if file.contains(['/', '\\']) || file == ".." {
-                return Err(format!(
-                    "weight_map.{tensor} must be a file in the directory of the index, not `{file}`"
-                ));
+                let file = file.to_owned();
+                return Err(WeightIndexError::OtherDirectory { tensor, file });
             }
             index.files.insert(file.to_owned());
             index.tensors.insert(tensor);

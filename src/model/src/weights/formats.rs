@@ -29,7 +29,8 @@ pub(super) struct FormatFacts {
 }
 
 /// Bits of a mix: with super-blocks, and with the substitutes for rows that do not fill them. Q5_0
-/// substitutes Q4_K, Q5_1 Q5_K, Q8_0 Q6_K, and IQ4_NL all formats with fewer bits.
+/// replaces Q4_K, Q5_1 replaces Q5_K, Q8_0 replaces Q6_K, and IQ4_NL replaces all formats with
+/// fewer bits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mix {
     pub(super) packed: MixBits,

@@ -69,7 +69,7 @@ impl ChipMatch {
                 Ok(description.one_of(fitting.collect(), &near))
             }
             Err(UnknownChip::GpuCores { name, near, .. }) => Ok(description.with_other_cores(&name, &near)),
-            Err(unknown @ UnknownChip::Name { .. }) => description.from_related_bins().ok_or(unknown),
+            Err(unknown @ UnknownChip::Name { .. }) => description.derived_bin().ok_or(unknown),
         }
     }
 
@@ -129,7 +129,7 @@ impl Description<'_> {
     }
 
     /// Derives a bin from the nearest generation. An Ultra may be derived from twice a Max.
-    fn from_related_bins(&self) -> Option<ChipMatch> {
+    fn derived_bin(&self) -> Option<ChipMatch> {
         let phone = PHONES.iter().find(|(phone, ..)| *phone == self.name);
         let like = match phone {
             Some((_, generation, gpu_cores, bandwidth, memory)) => ChipVariant {
@@ -144,7 +144,7 @@ impl Description<'_> {
                 source: String::new(),
                 note: String::new(),
             },
-            None => self.from_nearest_generation()?,
+            None => self.bin_of_nearest_generation()?,
         };
         let chip = intern(ChipVariant {
             name: self.name.to_owned(),
@@ -160,7 +160,7 @@ impl Description<'_> {
         Some(ChipMatch::assumed(chip, uncertainty, remark))
     }
 
-    fn from_nearest_generation(&self) -> Option<ChipVariant> {
+    fn bin_of_nearest_generation(&self) -> Option<ChipVariant> {
         let (generation, tier) = parse_name(self.name)?;
         let newest = catalogue().iter().map(|chip| chip.generation).max()?;
         if !(1..=newest + GENERATIONS_AHEAD).contains(&generation) {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn derives_unknown_bins_from_related_bins() {
+    fn derives_unknown_bins_derived_bin() {
         for (name, cores, bandwidth, expect) in [
             ("M4 Max", None, None, (40, 546.0)),
             ("M4 Max", Some(38), None, (38, 546.0)),
