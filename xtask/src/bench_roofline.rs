@@ -1,5 +1,4 @@
-//! `cargo xtask bench-roofline`: predicted against measured decode speed, on this machine and in
-//! one run.
+//! `cargo xtask bench-roofline`: compares predicted and measured decode speed on this machine.
 
 use std::{convert::Infallible, os::unix::process::CommandExt};
 
@@ -7,8 +6,8 @@ use anyhow::{Context, Result};
 
 use crate::{console, setup};
 
-/// Becomes `rooflet bench-roofline` with `args`. Models are kept below target/, so that only the
-/// first run writes them.
+/// Replaces this process by `rooflet bench-roofline` with `args`. The models are kept below target/,
+/// so that only the first run writes them.
 pub(crate) fn run(args: &[&str]) -> Result<Infallible> {
     setup::run()?;
     let models = console::root().join("target").join("bench-models");

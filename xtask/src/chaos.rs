@@ -1,5 +1,5 @@
-//! `cargo xtask chaos`: processes killed at random moments, over many seeds; or everything that can
-//! happen to a fleet, for some minutes, while answers are streamed.
+//! `cargo xtask chaos`: kills random processes, over many seeds; or applies all faults for some
+//! minutes while clients stream answers.
 
 use std::process::Command;
 
@@ -10,9 +10,9 @@ use crate::{
     setup,
 };
 
-const USAGE: &str = "`chaos` takes --minutes N, or --seeds N and --from SEED";
+const USAGE: &str = "usage: cargo xtask chaos [--minutes N | --seeds N --from SEED]";
 
-/// Which seeds are tried.
+/// Range of seeds.
 #[derive(Debug, PartialEq)]
 struct Seeds {
     from: u64,
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
     if let ["--minutes", minutes] = args {
         let count: f64 = minutes
             .parse()
-            .with_context(|| format!("{USAGE}; `{minutes}` is no number"))?;
+            .with_context(|| format!("{USAGE}; `{minutes}` is not a number"))?;
         setup::run()?;
         return console::run(test("chaos::under_load").env("ROOFLET_CHAOS_MINUTES", count.to_string()));
     }
@@ -43,14 +43,14 @@ impl Seeds {
     fn parse(args: &[&str]) -> Result<Self> {
         let mut seeds = Self { from: 1, count: 20 };
         for pair in args.chunks(2) {
-            let (place, text) = match pair {
+            let (value, text) = match pair {
                 ["--seeds", text] => (&mut seeds.count, text),
                 ["--from", text] => (&mut seeds.from, text),
-                _ => bail!("{USAGE}, not `{}`", pair.join(" ")),
+                _ => bail!("{USAGE}; unknown arguments `{}`", pair.join(" ")),
             };
-            *place = text
+            *value = text
                 .parse()
-                .with_context(|| format!("{USAGE}; `{text}` is no number"))?;
+                .with_context(|| format!("{USAGE}; `{text}` is not a number"))?;
         }
         Ok(seeds)
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_told_by_number_and_start() {
+    fn parses_number_and_start_of_seeds() {
         let parse = |text: &str| Seeds::parse(&text.split_whitespace().collect::<Vec<_>>());
         assert_eq!(parse("").expect("the defaults"), Seeds { from: 1, count: 20 });
         assert_eq!(

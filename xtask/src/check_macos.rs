@@ -1,7 +1,7 @@
-//! `cargo xtask check-macos`: clippy over the code as a Mac would compile it, from Linux.
+//! `cargo xtask check-macos`: runs clippy for macOS on Linux.
 //!
-//! Nothing is linked or run, so neither Xcode nor a Mac is needed, only Rust's standard library for
-//! the target.
+//! The check links and runs nothing. It requires Rust's standard library for the target, and neither
+//! Xcode nor a Mac.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -14,13 +14,13 @@ use crate::{
 
 const TARGET: &str = "aarch64-apple-darwin";
 
-/// Read by this check only: a Mac that read it would lose its real build of MLX.
+/// Cargo configuration for this check only. On a Mac, it would disable the build of MLX.
 const CONFIG: &str = ".cargo/mlx-macos-check.generated.toml";
 
 pub(crate) fn run() -> Result<Outcome> {
     if env::consts::OS == "macos" {
         return Ok(Outcome::Skipped(
-            "this is a Mac: clippy checks the code for it already".into(),
+            "on a Mac, the check `clippy` covers this".into(),
         ));
     }
     if let Err(reason) = install_target()? {
@@ -33,8 +33,8 @@ pub(crate) fn run() -> Result<Outcome> {
     let mut clippy = console::cargo();
     clippy.args(["clippy", "--config", CONFIG, "--target", TARGET]);
     clippy.args(["--workspace", "--all-targets", "--", "-D", "warnings"]);
-    // Crates that compile C for the target (ring) would ask for Apple's compiler; the check links
-    // nothing.
+    // Crates that compile C for the target, such as ring, would require Apple's compiler. The check
+    // does not need their objects.
     let no_compiler = if Path::new("/bin/true").exists() {
         "/bin/true"
     } else {
@@ -46,7 +46,7 @@ pub(crate) fn run() -> Result<Outcome> {
     console::run(&mut clippy)
 }
 
-/// Makes sure that the target's standard library is there; the inner error says why it cannot be.
+/// Installs the target's standard library. The inner error is the reason if that is impossible.
 fn install_target() -> Result<Result<(), String>> {
     let libdir = console::output(Command::new("rustc").current_dir(console::root()).args([
         "--print",
@@ -61,6 +61,6 @@ fn install_target() -> Result<Result<(), String>> {
     rustup
         .current_dir(console::root())
         .args(["target", "add", TARGET]);
-    let missing = |error| format!("Rust's standard library for {TARGET} cannot be installed: {error:#}");
+    let missing = |error| format!("failed to install Rust's standard library for {TARGET}: {error:#}");
     Ok(console::output(&mut rustup).map(drop).map_err(missing))
 }

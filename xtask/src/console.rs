@@ -1,4 +1,4 @@
-//! Running other programs and saying what goes on.
+//! Execution of programs, and progress output.
 
 use std::{
     env,
@@ -11,19 +11,20 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// Lines of a failed command's output worth repeating; compilers put the first cause at the top.
+/// Maximum number of lines of a failed command's output in an error. Compilers print the first cause
+/// at the top.
 const FAILURE_LINES_MAX: usize = 60;
 
-/// The repository root.
+/// Returns the repository root.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("xtask/ lies in the root")
+        .expect("xtask/ is in the repository root")
         .to_path_buf()
 }
 
-/// Runs `command` silently and returns its standard output; on failure, the error repeats what it
-/// said.
+/// Runs `command` silently and returns its standard output. If it fails, the error contains its
+/// output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = display(command);
     let output = command
@@ -33,28 +34,28 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = [output.stderr, output.stdout].concat();
-    let said: Vec<String> = String::from_utf8_lossy(&said)
+    let printed = [output.stderr, output.stdout].concat();
+    let printed: Vec<String> = String::from_utf8_lossy(&printed)
         .lines()
         .map(str::to_owned)
         .collect();
     bail!(
         "`{name}` failed ({}):\n{}",
         output.status,
-        said[..said.len().min(FAILURE_LINES_MAX)].join("\n")
+        printed[..printed.len().min(FAILURE_LINES_MAX)].join("\n")
     );
 }
 
-/// How a check ended.
+/// Result of a check.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Passed,
-    /// Could not be done here, and why.
+    /// The check is impossible on this machine, for the given reason.
     Skipped(String),
     Failed(String),
 }
 
-/// Says what it runs and runs it, with its output shown as it comes.
+/// Prints the command and runs it with inherited output.
 pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
     let name = display(command);
     println!("{name}");
@@ -69,7 +70,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
     })
 }
 
-/// Whether `program` can be started at all.
+/// Returns true if `program` is on the PATH.
 pub(crate) fn is_installed(program: impl AsRef<OsStr>) -> bool {
     let found = Command::new(program)
         .arg("--version")
@@ -79,11 +80,11 @@ pub(crate) fn is_installed(program: impl AsRef<OsStr>) -> bool {
     !matches!(found, Err(error) if error.kind() == ErrorKind::NotFound)
 }
 
-/// The cargo that runs this task, in the repository root.
+/// Returns a command for the cargo that runs this task, in the repository root.
 ///
-/// Cargo told this task about its own package through the environment. Passed on, that would make
-/// build scripts that watch those names (ring's) run anew after every direct `cargo build`, and the
-/// other way round.
+/// The command does not inherit the variables with which cargo describes the package of this task.
+/// Build scripts that depend on them, such as that of ring, would otherwise run again after every
+/// direct `cargo build`, and vice versa.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -105,7 +106,7 @@ fn display(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-/// Wall-clock time since a task began.
+/// Time since the start of a task.
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
@@ -119,7 +120,7 @@ impl Stopwatch {
     }
 }
 
-/// Progress lines of one task, each with the time since it began.
+/// Progress output of a task. Each line has the time since the start.
 pub(crate) struct Progress {
     task: &'static str,
     since: Stopwatch,
@@ -133,7 +134,7 @@ impl Progress {
         }
     }
 
-    pub(crate) fn say(&self, line: impl AsRef<str>) {
+    pub(crate) fn print(&self, line: impl AsRef<str>) {
         eprintln!(
             "{} {:>5.1}s  {}",
             self.task,

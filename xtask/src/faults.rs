@@ -1,5 +1,5 @@
-//! `cargo xtask faults`: a simulated fleet in which things go wrong, seed after seed, held against
-//! the guarantees.
+//! `cargo xtask faults`: simulates a fleet with random faults over many seeds and checks the
+//! invariants.
 
 use anyhow::{Context, Result, bail};
 
@@ -8,38 +8,38 @@ use crate::{
     simulate,
 };
 
-const USAGE: &str = "`faults` takes --seeds N and --from SEED";
+const USAGE: &str = "usage: cargo xtask faults [--seeds N] [--from SEED]";
 const SCENARIO: &str = "examples/simulation/faults.yaml";
 
-/// What is run.
+/// Range of seeds.
 #[derive(Debug, PartialEq)]
-struct Wanted {
+struct Seeds {
     from: u64,
     count: u64,
 }
 
 pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
-    let wanted = Wanted::parse(args)?;
+    let seeds = Seeds::parse(args)?;
     let mut simulate = simulate::optimised();
-    let (seed, seeds) = (wanted.from.to_string(), wanted.count.to_string());
-    simulate.args(["simulate", SCENARIO, "--seed", &seed, "--seeds", &seeds]);
+    let (from, count) = (seeds.from.to_string(), seeds.count.to_string());
+    simulate.args(["simulate", SCENARIO, "--seed", &from, "--seeds", &count]);
     console::run(&mut simulate)
 }
 
-impl Wanted {
+impl Seeds {
     fn parse(args: &[&str]) -> Result<Self> {
-        let mut wanted = Self { from: 1, count: 200 };
+        let mut seeds = Self { from: 1, count: 200 };
         for pair in args.chunks(2) {
-            let (place, text) = match pair {
-                ["--seeds", text] => (&mut wanted.count, text),
-                ["--from", text] => (&mut wanted.from, text),
-                _ => bail!("{USAGE}, not `{}`", pair.join(" ")),
+            let (value, text) = match pair {
+                ["--seeds", text] => (&mut seeds.count, text),
+                ["--from", text] => (&mut seeds.from, text),
+                _ => bail!("{USAGE}; unknown arguments `{}`", pair.join(" ")),
             };
-            *place = text
+            *value = text
                 .parse()
-                .with_context(|| format!("{USAGE}; `{text}` is no number"))?;
+                .with_context(|| format!("{USAGE}; `{text}` is not a number"))?;
         }
-        Ok(wanted)
+        Ok(seeds)
     }
 }
 
@@ -48,9 +48,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_told_by_number_and_start() {
-        let parse = |text: &str| Wanted::parse(&text.split_whitespace().collect::<Vec<_>>());
-        let expect = Wanted {
+    fn parses_number_and_start_of_seeds() {
+        let parse = |text: &str| Seeds::parse(&text.split_whitespace().collect::<Vec<_>>());
+        let expect = Seeds {
             from: 7,
             count: 10_000,
         };

@@ -1,11 +1,11 @@
-//! `cargo xtask fit-roofline`: finds the predictor's constants anew from the measurements in
+//! `cargo xtask fit-roofline`: fits the constants of the performance model to the measurements in
 //! src/roofline-fit.
 
 use anyhow::Result;
 
 use crate::console;
 
-/// A crate of its own does the work: the fit runs the predictor itself, not a copy of it.
+/// Runs the crate `roofline-fit`, which uses the predictor of the product.
 pub(crate) fn run() -> Result<()> {
     let root = console::root();
     let mut cargo = console::cargo();

@@ -1,12 +1,12 @@
-//! `cargo xtask setup`: what cargo cannot build by itself.
+//! `cargo xtask setup`: prepares MLX on Linux.
 //!
-//! On a Mac that is nothing: mlx-sys builds MLX. Its build script knows only macOS, so on Linux the
-//! script is overridden: this task prepares MLX's CPU build (a wheel), mlx-c and its Rust
-//! declarations in a prefix, and writes `.cargo/mlx-linux.generated.toml`, which points cargo at
-//! it.
+//! On a Mac, the build script of mlx-sys builds MLX, and there is nothing to prepare. That script
+//! supports only macOS. On Linux, this task overrides it: it prepares MLX's CPU build (a wheel),
+//! mlx-c and its Rust declarations in a prefix, and writes `.cargo/mlx-linux.generated.toml`, which
+//! configures cargo to use the prefix.
 //!
-//! The prefix is named after everything that went into it, is built aside and renamed into place,
-//! and lies in the user's cache: all checkouts share it, and a half-built one is never seen.
+//! The prefix is in the user's cache directory, and all checkouts share it. Its name contains a hash
+//! of everything it is built from. It is built in a temporary directory and renamed when complete.
 
 mod bindings;
 mod mlx_c;
@@ -22,7 +22,7 @@ use crate::console::{self, Progress};
 
 pub(crate) use prefix::Prefix;
 
-/// The only Linux that is prepared for: the pinned wheels are built for it.
+/// Supported Linux target. The pinned wheels are built for it.
 const LINUX_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 pub(crate) fn run() -> Result<()> {
@@ -31,8 +31,8 @@ pub(crate) fn run() -> Result<()> {
         ("linux", "x86_64") => prepare_linux(&progress),
         ("macos", _) => check_mac(&progress),
         (os, arch) => bail!(
-            "MLX can be prepared on Linux x86_64 and is built by cargo on macOS; this is {os} {arch}. \
-             A controller-only build needs none of it: cargo build --no-default-features"
+            "MLX is supported on Linux x86_64 and on macOS, not on {os} {arch}; \
+             build without the engine: cargo build --no-default-features"
         ),
     }
 }
@@ -41,7 +41,7 @@ fn prepare_linux(progress: &Progress) -> Result<()> {
     versions::check_lock_file(&console::root())?;
     let prefix = Prefix::locate()?;
     if prefix.is_ready() {
-        progress.say(format!(
+        progress.print(format!(
             "MLX {} is ready in {}",
             versions::MLX,
             prefix.dir().display()
@@ -61,11 +61,11 @@ fn build_prefix(progress: &Progress, dir: &Path) -> Result<()> {
     let shims = dir.join("shims");
     mlx_c::write_shims(&shims)?;
 
-    progress.say("finding the mlx-sys crate (cargo downloads what is missing)");
+    progress.print("finding the mlx-sys crate (cargo downloads missing crates)");
     let mlx_sys = versions::find_mlx_sys()?;
     versions::check_crate(&mlx_sys)?;
 
-    progress.say(format!(
+    progress.print(format!(
         "downloading MLX {} and libclang {} with pip",
         versions::MLX,
         versions::LIBCLANG
@@ -75,11 +75,11 @@ fn build_prefix(progress: &Progress, dir: &Path) -> Result<()> {
 
     mlx_c::compile(progress, &mlx_sys, &shims, dir)?;
 
-    progress.say("generating the Rust declarations of mlx-c (builds bindgen first)");
+    progress.print("generating the Rust declarations of mlx-c (builds bindgen first)");
     bindings::generate(&mlx_sys, &shims, dir)
 }
 
-/// The override of mlx-sys's build script for `target`.
+/// Returns the cargo configuration that overrides the build script of mlx-sys for `target`.
 pub(crate) fn cargo_config(target: &str, prefix: &Path) -> String {
     let prefix = prefix.display();
     format!(
@@ -103,7 +103,7 @@ fn write_cargo_config(progress: &Progress, root: &Path, text: &str) -> Result<()
     fs::write(&partial, text)
         .and_then(|()| fs::rename(&partial, &path))
         .with_context(|| format!("writing {name}"))?;
-    progress.say(format!("wrote {name}"));
+    progress.print(format!("wrote {name}"));
     Ok(())
 }
 
@@ -111,30 +111,31 @@ fn check_tools() -> Result<()> {
     let cxx = mlx_c::compiler();
     if !console::is_installed(&cxx) {
         bail!(
-            "no C++ compiler `{}`: apt install g++ (or set CXX)",
+            "C++ compiler `{}` not found: apt install g++ (or set CXX)",
             cxx.display()
         );
     }
     if !console::is_installed("ar") {
-        bail!("no `ar`: apt install binutils");
+        bail!("`ar` not found: apt install binutils");
     }
     wheels::check_tools()
 }
 
 fn check_mac(progress: &Progress) -> Result<()> {
     if !console::is_installed("xcrun") {
-        bail!("no `xcrun`: install Xcode from the App Store (MLX's Metal kernels are compiled by it)");
+        bail!("`xcrun` not found: install Xcode from the App Store (it compiles MLX's Metal kernels)");
     }
-    // Not `--find`: Xcode 26 has a stub there that only says what to download.
+    // `xcrun --find metal` is not sufficient: Xcode 26 has a stub that only prints a download hint.
     let version = ["-sdk", "macosx", "metal", "--version"];
     console::output(Command::new("xcrun").args(version)).context(
-        "no Metal compiler: install Xcode (its command line tools have none), choose it with `sudo xcode-select --switch \
-         /Applications/Xcode.app`, and from Xcode 26 on run `xcodebuild -downloadComponent MetalToolchain`",
+        "Metal compiler not found: install Xcode (the command line tools are not sufficient), select it with \
+         `sudo xcode-select --switch /Applications/Xcode.app`, and with Xcode 26 or later run \
+         `xcodebuild -downloadComponent MetalToolchain`",
     )?;
     if !console::is_installed("cmake") {
-        bail!("no `cmake`, which builds MLX: brew install cmake");
+        bail!("`cmake` not found, which builds MLX: brew install cmake");
     }
-    progress.say("nothing to prepare on a Mac: cargo builds MLX itself (the first time takes minutes)");
+    progress.print("nothing to prepare on a Mac: cargo builds MLX (the first build takes minutes)");
     Ok(())
 }
 
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn config_overrides_the_build_script_of_one_target() {
+    fn config_overrides_the_build_script_of_the_target() {
         let config = cargo_config(LINUX_TARGET, Path::new("/cache/mlx"));
         assert!(
             config.contains("[target.x86_64-unknown-linux-gnu.mlx]\n"),

@@ -1,5 +1,5 @@
-//! `cargo xtask simulate`: `rooflet simulate` from a build that is quick to make and quick enough
-//! for large fleets.
+//! `cargo xtask simulate`: runs `rooflet simulate` in an optimised build without the engine, which
+//! is fast enough for large fleets.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
     console::run(optimised().arg("simulate").args(args))
 }
 
-/// `rooflet` for what computes for minutes: optimised, with its assertions, and without the engine.
+/// Returns a command for `rooflet` in an optimised build with assertions and without the engine.
 pub(crate) fn optimised() -> Command {
     let mut rooflet = console::cargo();
     rooflet.args([

@@ -1,4 +1,5 @@
-//! `cargo xtask soak`: thousands of mixed requests to one worker, which must leave nothing behind.
+//! `cargo xtask soak`: sends thousands of mixed requests to one worker, which must release all
+//! resources.
 
 use anyhow::{Context, Result, bail};
 
@@ -14,8 +15,11 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
         [] => REQUESTS,
         ["--requests", text] => text
             .parse()
-            .with_context(|| format!("--requests {text}: no number"))?,
-        _ => bail!("`soak` takes --requests N, not `{}`", args.join(" ")),
+            .with_context(|| format!("--requests {text}: not a number"))?,
+        _ => bail!(
+            "usage: cargo xtask soak [--requests N]; unknown arguments `{}`",
+            args.join(" ")
+        ),
     };
     setup::run()?;
     let mut test = console::cargo();

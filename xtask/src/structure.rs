@@ -2,13 +2,13 @@
 //!
 //! - Dependencies between crates follow the table of layers in ARCHITECTURE.md.
 //! - Crates and folders stay small, and modules have one style.
-//! - No circle of more than two files import one another. A module may import what its ancestors define: that a parent composes
-//!   its children does not count.
+//! - No import cycle has more than two files. Imports of a module's own descendants do not count, so
+//!   that a parent can compose its children.
 //! - A `pub` item of a library crate is used by another crate.
 //! - Pages that comments cite exist, links between pages resolve, and docs/metrics.md lists every
 //!   metric.
 
-mod circles;
+mod cycles;
 mod krate;
 mod layers;
 mod links;
@@ -24,9 +24,9 @@ use anyhow::{Context, Result};
 use self::krate::Crate;
 use crate::console::{self, Outcome};
 
-/// Most lines of Rust in one crate, tests included: what one person can keep in mind.
+/// Maximum number of lines of Rust in a crate, including tests.
 const MAX_CRATE_LINES: usize = 25_000;
-/// Most Rust files in one folder.
+/// Maximum number of Rust files in a folder.
 const MAX_FOLDER_FILES: usize = 25;
 
 pub(crate) fn run() -> Result<Outcome> {
@@ -36,7 +36,7 @@ pub(crate) fn run() -> Result<Outcome> {
     let mut faults = layers::faults(&map, &crates)?;
     for krate in &crates {
         faults.extend(sizes(krate));
-        faults.extend(circles::faults(krate));
+        faults.extend(cycles::faults(krate));
         faults.extend(cited_pages(&root, krate));
     }
     faults.extend(links::faults(&root).context("checking links")?);
@@ -49,7 +49,7 @@ pub(crate) fn run() -> Result<Outcome> {
     }
     Ok(match faults.len() {
         0 => Outcome::Passed,
-        count => Outcome::Failed(format!("{count} faults of structure")),
+        count => Outcome::Failed(format!("{count} violations of the structure")),
     })
 }
 
@@ -58,18 +58,18 @@ fn sizes(krate: &Crate) -> Vec<String> {
     let lines: usize = krate.files.iter().map(|file| file.text.lines().count()).sum();
     if lines > MAX_CRATE_LINES {
         faults.push(format!(
-            "src/{}: {lines} lines; split the crate above {MAX_CRATE_LINES}",
+            "src/{}: {lines} lines, and the maximum is {MAX_CRATE_LINES}: split the crate",
             krate.name
         ));
     }
     let mut folders = std::collections::BTreeMap::<&Path, usize>::new();
     for file in &krate.files {
         *folders
-            .entry(file.path.parent().expect("a file is in a folder"))
+            .entry(file.path.parent().expect("the path of a file has a parent"))
             .or_default() += 1;
         if file.path.ends_with("mod.rs") {
             faults.push(format!(
-                "{}: modules are `name.rs` beside `name/`, not `name/mod.rs`",
+                "{}: rename the module to `NAME.rs` in the parent folder",
                 file.path.display()
             ));
         }
@@ -77,7 +77,7 @@ fn sizes(krate: &Crate) -> Vec<String> {
     for (folder, count) in folders {
         if count > MAX_FOLDER_FILES {
             faults.push(format!(
-                "{}: {count} files; group them by noun above {MAX_FOLDER_FILES}",
+                "{}: {count} files, and the maximum is {MAX_FOLDER_FILES}: group them in folders",
                 folder.display()
             ));
         }
@@ -85,7 +85,7 @@ fn sizes(krate: &Crate) -> Vec<String> {
     faults
 }
 
-/// Pages of documentation that comments name by a path from the repository's root.
+/// Returns citations of pages that do not exist. A citation is a path from the repository root.
 fn cited_pages(root: &Path, krate: &Crate) -> Vec<String> {
     let mut faults = Vec::new();
     for file in &krate.files {
@@ -94,7 +94,7 @@ fn cited_pages(root: &Path, krate: &Crate) -> Vec<String> {
             let page = word.trim_end_matches(['.', ':']);
             let is_page = page.ends_with(".md") && !page.contains("://");
             if is_page && !root.join(page).is_file() {
-                faults.push(format!("{}: there is no page {page}", file.path.display()));
+                faults.push(format!("{}: page {page} does not exist", file.path.display()));
             }
         }
     }

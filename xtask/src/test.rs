@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check of the repository, one after the other.
+//! `cargo xtask test`: runs all checks of the repository.
 
 use std::{
     env,
@@ -21,7 +21,7 @@ struct Check {
     run: fn() -> Result<Outcome>,
 }
 
-/// In order: quick ones first, and what the later ones need before them.
+/// Checks in the order of execution: fast checks first, and prerequisites before their users.
 const CHECKS: &[Check] = &[
     Check {
         name: "setup",
@@ -69,7 +69,7 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// Runs the checks named in `only`, or all, and returns whether none failed.
+/// Runs the checks named in `only`, or all. Returns true if none failed.
 pub(crate) fn run(only: &[&str]) -> Result<bool> {
     let checks = select(only)?;
     let _lock = lock()?;
@@ -81,10 +81,11 @@ pub(crate) fn run(only: &[&str]) -> Result<bool> {
         let outcome = (check.run)().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
         let elapsed = since.elapsed();
         println!("== {}", line(check.name, &outcome, elapsed));
-        writeln!(summary, "  {}", line(check.name, &outcome, elapsed)).expect("a String takes any text");
+        writeln!(summary, "  {}", line(check.name, &outcome, elapsed))
+            .expect("writing to a String does not fail");
         if matches!(outcome, Outcome::Failed(_)) {
             failed.push(check.name);
-            // Without MLX nothing compiles: one cause, one error.
+            // Without MLX, all other checks fail for the same reason.
             if check.name == "setup" {
                 break;
             }
@@ -92,7 +93,7 @@ pub(crate) fn run(only: &[&str]) -> Result<bool> {
     }
     println!("\n== summary\n{summary}");
     for name in &failed {
-        println!("again: cargo xtask test --only {name}");
+        println!("to repeat: cargo xtask test --only {name}");
     }
     Ok(failed.is_empty())
 }
@@ -103,7 +104,7 @@ fn select(only: &[&str]) -> Result<Vec<&'static Check>> {
         .find(|name| CHECKS.iter().all(|check| check.name != **name))
     {
         let names: Vec<_> = CHECKS.iter().map(|check| check.name).collect();
-        bail!("no check is called `{unknown}`; there are: {}", names.join(", "));
+        bail!("unknown check `{unknown}`: use one of {}", names.join(", "));
     }
     Ok(CHECKS
         .iter()
@@ -122,8 +123,7 @@ fn line(name: &str, outcome: &Outcome, elapsed: Duration) -> String {
         .to_owned()
 }
 
-/// One run per target directory: checkouts that share one would put their binaries in each other's
-/// place.
+/// Locks the target directory. Checkouts that share it would overwrite each other's binaries.
 fn lock() -> Result<File> {
     let path = env::current_exe()
         .context("finding the target directory")?
@@ -132,7 +132,7 @@ fn lock() -> Result<File> {
     match file.try_lock() {
         Ok(()) => return Ok(file),
         Err(TryLockError::WouldBlock) => {
-            println!("waiting for the test run that holds {}", path.display());
+            println!("waiting for another test run to release {}", path.display());
         }
         Err(TryLockError::Error(error)) => {
             return Err(error).with_context(|| format!("locking {}", path.display()));
@@ -150,7 +150,7 @@ fn cargo(args: &str) -> Result<Outcome> {
 fn doc() -> Result<Outcome> {
     let mut doc = console::cargo();
     doc.args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
-    // Private items are documented here, so that links to them are no fault.
+    // Private items are documented, so links to them resolve.
     console::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
 }
 
@@ -178,8 +178,7 @@ fn deny() -> Result<Outcome> {
             "cargo-deny is not installed: cargo install --locked cargo-deny".into(),
         ));
     }
-    // Advisories change without the repository doing so; they are checked by a person, not by every
-    // build.
+    // Advisories are not checked: they change independently of the repository.
     cargo("deny --all-features --config .cargo/deny.toml check licenses bans sources")
 }
 
@@ -199,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_check_is_refused_with_the_names_that_exist() {
-        let error = select(&["lint"]).err().expect("refused").to_string();
+    fn error_of_an_unknown_check_lists_the_valid_names() {
+        let error = select(&["lint"]).err().expect("an unknown check").to_string();
         assert!(error.contains("`lint`") && error.contains("clippy"), "{error}");
     }
 
     #[test]
-    fn summary_line_shows_why() {
+    fn summary_line_contains_the_reason() {
         let skipped = Outcome::Skipped("no target".into());
         assert_eq!(
             line("macos", &skipped, Duration::from_millis(1250)),

@@ -1,7 +1,4 @@
-//! `cargo xtask up`: from a fresh checkout to an answering model.
-//!
-//! Everything but preparing and building is `rooflet up`, so that an installed binary does the
-//! same.
+//! `cargo xtask up`: builds rooflet and runs `rooflet up` with the example model.
 
 use std::{convert::Infallible, os::unix::process::CommandExt};
 
@@ -11,12 +8,12 @@ use crate::{console, setup};
 
 const QUESTION: &str = "What is rooflet?";
 
-/// Becomes `rooflet up` on the example model; `args` are added to its command line.
+/// Replaces this process by `rooflet up` with the example model; `args` are appended to its command
+/// line. Signals and the exit code are those of rooflet.
 ///
-/// Both this task and `cargo run` replace their process, so that signals and the exit code are
-/// rooflet's own. `--release` before them builds with the release profile. The default is the dev
-/// profile, which is there minutes earlier on a fresh machine; MLX, where the time of an answer
-/// goes, is optimised in both.
+/// If the first argument is `--release`, the release profile is used. The default is the dev
+/// profile, which compiles minutes faster. MLX, which determines the speed of answers, is optimised
+/// in both.
 pub(crate) fn run(args: &[&str]) -> Result<Infallible> {
     setup::run()?;
     let root = console::root();

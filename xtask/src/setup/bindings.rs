@@ -1,5 +1,4 @@
-//! `bindings.rs`: mlx-c's declarations for Rust, by bindgen in a tool crate of its own
-//! (xtask/bindings).
+//! Generation of `bindings.rs`, the Rust declarations of mlx-c, with bindgen (xtask/bindings).
 
 use std::{fs, path::Path, process::Command};
 
@@ -8,15 +7,15 @@ use anyhow::{Context, Result};
 use super::{mlx_c, wheels};
 use crate::console;
 
-/// Makes mlx-c declare its half-precision accessors, which it does on ARM only; the shims hold the
-/// headers that it then includes.
+/// Flags with which mlx-c declares its half-precision accessors, which it otherwise does only on
+/// ARM. The shims contain the headers that it then includes.
 const CLANG_ARGS: &[&str] = &[
     "-D__ARM_FEATURE_FP16_SCALAR_ARITHMETIC",
     "-D__ARM_FEATURE_BF16",
     "-D__fp16=_Float16",
 ];
 
-/// What the outcome of this step depends on, besides the versions.
+/// Returns the inputs of this step, except for the versions.
 pub(super) fn recipe() -> impl Iterator<Item = &'static str> {
     let tool = [
         include_str!("../../bindings/Cargo.toml"),
@@ -26,9 +25,10 @@ pub(super) fn recipe() -> impl Iterator<Item = &'static str> {
     CLANG_ARGS.iter().copied().chain(tool)
 }
 
-/// Leaves `bindings.rs` in `prefix`.
+/// Writes `bindings.rs` to `prefix`.
 pub(super) fn generate(mlx_sys: &Path, shims: &Path, prefix: &Path) -> Result<()> {
-    // libclang's wheel has no built-in headers (stddef.h and such); the C++ compiler's do as well.
+    // The wheel of libclang has no built-in headers, such as stddef.h. Those of the C++ compiler are
+    // used.
     let builtin = console::output(Command::new(mlx_c::compiler()).arg("-print-file-name=include"))?;
     let target_dir = prefix.join("bindings-target");
     let mut tool = console::cargo();
@@ -53,6 +53,6 @@ pub(super) fn generate(mlx_sys: &Path, shims: &Path, prefix: &Path) -> Result<()
         .args(CLANG_ARGS);
     console::output(&mut tool).context("generating bindings.rs")?;
     fs::remove_dir_all(&target_dir).context("removing the build of bindgen")?;
-    // Only bindgen loads libclang: 80 MB that nothing needs any more.
+    // Only bindgen uses libclang, which has 80 MB.
     fs::remove_dir_all(prefix.join("libclang")).context("removing libclang")
 }

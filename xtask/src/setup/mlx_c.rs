@@ -1,4 +1,4 @@
-//! mlx-c, compiled from the sources in the mlx-sys crate against the wheel's headers.
+//! Compilation of mlx-c from the sources in the mlx-sys crate with the headers of the wheel.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -16,8 +16,8 @@ use crate::console::{self, Progress};
 
 const FLAGS: &[&str] = &["-std=c++20", "-O2", "-fPIC", "-DNDEBUG", "-w"];
 
-/// What upstream lacks off a Mac; each file says why. The ARM headers that mlx-c asks for hold
-/// nothing it needs.
+/// Files that mlx-c requires and that exist only on a Mac; each contains its reason. The ARM headers
+/// are empty, because mlx-c uses no item of them.
 const SHIMS: &[(&str, &str)] = &[
     ("format.h", include_str!("../../shims/format.h")),
     ("half.h", include_str!("../../shims/half.h")),
@@ -26,7 +26,7 @@ const SHIMS: &[(&str, &str)] = &[
     ("arm_bf16.h", ""),
 ];
 
-/// What the outcome of this step depends on, besides the versions.
+/// Returns the inputs of this step, except for the versions.
 pub(super) fn recipe() -> impl Iterator<Item = &'static str> {
     FLAGS
         .iter()
@@ -34,7 +34,7 @@ pub(super) fn recipe() -> impl Iterator<Item = &'static str> {
         .chain(SHIMS.iter().flat_map(|&(name, text)| [name, text]))
 }
 
-/// `$CXX`, else `c++`.
+/// Returns `$CXX`; `c++` if unset.
 pub(super) fn compiler() -> OsString {
     std::env::var_os("CXX")
         .filter(|value| !value.is_empty())
@@ -49,11 +49,11 @@ pub(super) fn write_shims(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Leaves `libmlxc.a` in `prefix`.
+/// Writes `libmlxc.a` to `prefix`.
 pub(super) fn compile(progress: &Progress, mlx_sys: &Path, shims: &Path, prefix: &Path) -> Result<()> {
     let mlx_c = mlx_sys.join("src/mlx-c");
     let mut sources = cpp_files(&mlx_c.join("mlx/c"))?;
-    ensure!(!sources.is_empty(), "{} holds no C++ files", mlx_c.display());
+    ensure!(!sources.is_empty(), "{} has no C++ files", mlx_c.display());
     sources.push(shims.join("mach_time.cpp"));
     let objects = prefix.join("objects");
     fs::create_dir(&objects).context("creating the object directory")?;
@@ -61,7 +61,7 @@ pub(super) fn compile(progress: &Progress, mlx_sys: &Path, shims: &Path, prefix:
     let jobs = thread::available_parallelism()
         .map_or(1, usize::from)
         .min(sources.len());
-    progress.say(format!(
+    progress.print(format!(
         "compiling mlx-c: {} files, {jobs} at a time",
         sources.len()
     ));
@@ -96,7 +96,7 @@ fn compile_all(sources: &[PathBuf], objects: &Path, common: &[OsString], jobs: u
                 .arg("-o")
                 .arg(object(objects, source));
             if let Err(error) = console::output(&mut command) {
-                // The others stop after the file they are at.
+                // The other threads stop after their current file.
                 next.store(sources.len(), Ordering::Relaxed);
                 return Err(error);
             }

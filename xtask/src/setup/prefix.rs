@@ -1,4 +1,4 @@
-//! The directory in the user's cache that holds a prepared MLX.
+//! Directory with a prepared MLX in the user's cache.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ pub(crate) struct Prefix {
 }
 
 impl Prefix {
-    /// Where the prefix for the present versions and settings is or will be.
+    /// Returns the prefix of the current versions and settings, whether it exists or not.
     pub(crate) fn locate() -> Result<Self> {
         let name = format!(
             "mlx-{}-sys-{}-{:016x}",
@@ -33,21 +33,18 @@ impl Prefix {
         &self.dir
     }
 
-    /// The directory appears by one rename, after everything in it was made.
+    /// Returns true if the prefix is complete. It is renamed to its final name when it is.
     pub(super) fn is_ready(&self) -> bool {
         self.dir.is_dir()
     }
 
-    /// Makes the prefix with `build`, once, however many checkouts ask at the same time.
+    /// Builds the prefix with `build`. If several checkouts do so at the same time, only one builds.
     pub(super) fn build(&self, progress: &Progress, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        let cache = self
-            .dir
-            .parent()
-            .expect("`locate` joins a name to the cache directory");
+        let cache = self.dir.parent().expect("the prefix is in the cache directory");
         fs::create_dir_all(cache).with_context(|| format!("creating {}", cache.display()))?;
         let _lock = lock(progress, &self.dir.with_added_extension("lock"))?;
         if self.is_ready() {
-            progress.say("another checkout has prepared MLX meanwhile");
+            progress.print("MLX was prepared by another checkout");
             return Ok(());
         }
         let partial = self.dir.with_added_extension("partial");
@@ -57,17 +54,17 @@ impl Prefix {
         fs::create_dir(&partial).with_context(|| format!("creating {}", partial.display()))?;
         build(&partial)?;
         fs::rename(&partial, &self.dir).with_context(|| format!("creating {}", self.dir.display()))?;
-        progress.say(format!("MLX is ready in {}", self.dir.display()));
+        progress.print(format!("MLX is ready in {}", self.dir.display()));
         Ok(())
     }
 }
 
-/// Held until dropped; the kernel lets go of it when the process dies.
+/// Locks the file until the result is dropped or the process ends.
 fn lock(progress: &Progress, path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => return Ok(file),
-        Err(TryLockError::WouldBlock) => progress.say("waiting for another checkout that prepares MLX"),
+        Err(TryLockError::WouldBlock) => progress.print("waiting for another checkout that prepares MLX"),
         Err(TryLockError::Error(error)) => {
             return Err(error).with_context(|| format!("locking {}", path.display()));
         }
@@ -77,7 +74,7 @@ fn lock(progress: &Progress, path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// `$ROOFLET_CACHE_DIR`, else `rooflet` in the user's cache directory.
+/// Returns `$ROOFLET_CACHE_DIR`; `rooflet` in the user's cache directory if unset.
 fn cache_dir() -> Result<PathBuf> {
     let var = |name| {
         env::var_os(name)
@@ -87,11 +84,11 @@ fn cache_dir() -> Result<PathBuf> {
     let dir = var("ROOFLET_CACHE_DIR")
         .or_else(|| var("XDG_CACHE_HOME").map(|dir| dir.join("rooflet")))
         .or_else(|| var("HOME").map(|dir| dir.join(".cache/rooflet")))
-        .context("neither ROOFLET_CACHE_DIR, XDG_CACHE_HOME nor HOME is set; set one")?;
+        .context("none of ROOFLET_CACHE_DIR, XDG_CACHE_HOME and HOME is set: set one")?;
     std::path::absolute(&dir).with_context(|| format!("resolving {}", dir.display()))
 }
 
-/// Changes whenever the recipe of the prefix does.
+/// Returns the hash of all inputs of the prefix.
 fn recipe_hash() -> u64 {
     let versions = [versions::MLX, versions::MLX_SYS, versions::LIBCLANG];
     let parts = versions
@@ -102,7 +99,7 @@ fn recipe_hash() -> u64 {
     fnv1a(parts.flat_map(|part| part.bytes().chain([0])))
 }
 
-/// FNV-1a: names a directory; nobody's safety rests on it.
+/// FNV-1a hash. It is used for a directory name, not for security.
 fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -122,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_build_leaves_no_prefix_and_the_next_one_starts_afresh() {
+    fn failed_build_leaves_no_prefix_and_the_next_one_starts_from_scratch() {
         let cache = env::temp_dir().join(format!("rooflet-xtask-prefix-{}", std::process::id()));
         let prefix = Prefix {
             dir: cache.join("mlx"),
@@ -143,8 +140,8 @@ mod tests {
         assert!(!prefix.dir().join("half").exists());
 
         prefix
-            .build(&progress, |_| panic!("is ready already"))
-            .expect("nothing to do");
-        fs::remove_dir_all(cache).expect("was created above");
+            .build(&progress, |_| panic!("the prefix is ready already"))
+            .expect("nothing to build");
+        fs::remove_dir_all(cache).expect("the directory exists");
     }
 }

@@ -1,6 +1,7 @@
-//! The pinned versions, and that crate, wheel and headers agree on them.
+//! Pinned versions, and checks that crate, wheel and headers have them.
 //!
-//! A binary built against one MLX does not load another, not even a patch release.
+//! A binary works only with the exact MLX version that it was built with, including the patch
+//! release.
 
 use std::{
     fs,
@@ -11,19 +12,19 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::console;
 
-/// What mlx-sys builds on a Mac, and therefore the wheel's version here.
+/// MLX version that mlx-sys builds on a Mac. The wheel must have the same version.
 pub(super) const MLX: &str = "0.32.2";
 pub(super) const MLX_SYS: &str = "0.7.0";
 pub(super) const LIBCLANG: &str = "18.1.1";
 
-/// The lock file names the mlx-sys that the shims were made for.
+/// Checks that the lock file has the mlx-sys version that the shims are made for.
 pub(super) fn check_lock_file(root: &Path) -> Result<()> {
     let lock = fs::read_to_string(root.join("Cargo.lock")).context("reading Cargo.lock")?;
     let found = locked_version(&lock, "mlx-sys").context("Cargo.lock has no package mlx-sys")?;
     ensure!(
         found == MLX_SYS,
-        "Cargo.lock has mlx-sys {found}, but setup prepares {MLX_SYS}: change the versions in xtask/src/setup/versions.rs \
-         and xtask/src/setup/wheels.rs together with Cargo.toml"
+        "Cargo.lock has mlx-sys {found}, and setup prepares {MLX_SYS}: update the versions in \
+         xtask/src/setup/versions.rs and xtask/src/setup/wheels.rs together with Cargo.toml"
     );
     Ok(())
 }
@@ -33,7 +34,7 @@ fn locked_version<'a>(lock: &'a str, name: &str) -> Option<&'a str> {
     rest.split('"').next()
 }
 
-/// The unpacked crate, wherever cargo keeps it (registry or vendored).
+/// Returns the directory of the unpacked crate, in the registry or vendored.
 pub(super) fn find_mlx_sys() -> Result<PathBuf> {
     let metadata = console::output(console::cargo().args(["metadata", "--format-version=1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata).context("reading `cargo metadata`")?;
@@ -50,15 +51,15 @@ pub(super) fn find_mlx_sys() -> Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
-/// mlx-sys would build the MLX that the wheel holds.
+/// Checks that mlx-sys is made for the pinned MLX version.
 pub(super) fn check_crate(mlx_sys: &Path) -> Result<()> {
     let path = mlx_sys.join("src/mlx-c/CMakeLists.txt");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let found =
-        cmake_mlx_version(&text).with_context(|| format!("{} names no MLX version", path.display()))?;
+        cmake_mlx_version(&text).with_context(|| format!("{} contains no MLX version", path.display()))?;
     ensure!(
         found == MLX,
-        "mlx-sys {MLX_SYS} is made for MLX {found}, but setup pins {MLX}"
+        "mlx-sys {MLX_SYS} is made for MLX {found}, and setup pins {MLX}"
     );
     Ok(())
 }
@@ -70,7 +71,7 @@ fn cmake_mlx_version(text: &str) -> Option<&str> {
     Some(tag.trim_end_matches(')'))
 }
 
-/// The wheel's headers say the version that was asked of pip.
+/// Checks that the headers of the wheel have the pinned MLX version.
 pub(super) fn check_wheel(mlx: &Path) -> Result<()> {
     let path = mlx.join("include/mlx/version.h");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -82,7 +83,7 @@ pub(super) fn check_wheel(mlx: &Path) -> Result<()> {
     };
     ensure!(
         found == MLX,
-        "the wheel's headers are of MLX {found}, but setup pins {MLX}"
+        "the wheel has headers of MLX {found}, and setup pins {MLX}"
     );
     Ok(())
 }
@@ -107,25 +108,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repository_is_pinned_to_what_setup_prepares() {
+    fn lock_file_of_the_repository_has_the_pinned_versions() {
         check_lock_file(&console::root()).expect("versions agree");
     }
 
     #[test]
-    fn lock_file_names_the_version() {
+    fn reads_version_from_lock_file() {
         let lock = "[[package]]\nname = \"mlx-rs\"\nversion = \"1\"\n\n[[package]]\nname = \"mlx-sys\"\nversion = \"2.0\"\n";
         assert_eq!(locked_version(lock, "mlx-sys"), Some("2.0"));
         assert_eq!(locked_version(lock, "mlx"), None);
     }
 
     #[test]
-    fn cmake_names_the_tag() {
+    fn reads_version_from_cmake_file() {
         assert_eq!(cmake_mlx_version("  mlx\n    GIT_TAG v0.32.2)\n"), Some("0.32.2"));
         assert_eq!(cmake_mlx_version("GIT_REPOSITORY x"), None);
     }
 
     #[test]
-    fn header_has_three_numbers() {
+    fn reads_version_from_header() {
         let header =
             "#define MLX_VERSION_MAJOR 0\n#define MLX_VERSION_MINOR 32\n#define MLX_VERSION_PATCH 2\n";
         assert_eq!(header_mlx_version(header).as_deref(), Some("0.32.2"));

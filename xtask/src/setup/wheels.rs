@@ -1,4 +1,4 @@
-//! MLX's CPU build and libclang, from the Python package index.
+//! Download of MLX's CPU build and of libclang from the Python package index.
 
 use std::{
     fs,
@@ -14,27 +14,27 @@ use crate::console;
 const MLX_SHA256: &str = "fc5d31b90fc4f457b2f9614ed45651a567d22a6a11a03d114a90a4e10bdd8878";
 const LIBCLANG_SHA256: &str = "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b";
 
-/// What the outcome of this step depends on, besides the versions.
+/// Returns the inputs of this step, except for the versions.
 pub(super) fn recipe() -> impl Iterator<Item = &'static str> {
     [MLX_SHA256, LIBCLANG_SHA256].into_iter()
 }
 
-/// The package `mlx` of the unpacked wheel; its libraries find their own beside it.
+/// Returns the directory of the package `mlx` in the unpacked wheel.
 pub(super) fn mlx(prefix: &Path) -> PathBuf {
     prefix.join("whl/mlx")
 }
 
-/// The directory with libclang.so.
+/// Returns the directory with libclang.so.
 pub(super) fn libclang(prefix: &Path) -> PathBuf {
     prefix.join(format!("libclang/libclang-{LIBCLANG}.data/platlib/clang/native"))
 }
 
 pub(super) fn check_tools() -> Result<()> {
     if !console::is_installed("python3") {
-        bail!("no `python3`, which fetches MLX: apt install python3 python3-pip");
+        bail!("`python3` not found, which downloads MLX: apt install python3 python3-pip");
     }
     if console::output(Command::new("python3").args(["-m", "pip", "--version"])).is_err() {
-        bail!("`python3` has no pip, which fetches MLX: apt install python3-pip (or python3 -m ensurepip)");
+        bail!("`python3` has no pip, which downloads MLX: apt install python3-pip (or python3 -m ensurepip)");
     }
     Ok(())
 }
@@ -59,8 +59,8 @@ pub(super) fn fetch(prefix: &Path) -> Result<()> {
         .arg("--requirement")
         .arg(&requirements);
     console::output(&mut pip).context(
-        "pip could not download MLX (it needs the package index, or its mirror in pip's configuration, \
-         and glibc 2.35 or newer)",
+        "downloading MLX with pip (requires glibc 2.35 or later, and the package index or a mirror in pip's \
+         configuration)",
     )?;
     unpack(&downloads, &format!("mlx_cpu-{MLX}-"), &prefix.join("whl"))?;
     unpack(
@@ -70,11 +70,11 @@ pub(super) fn fetch(prefix: &Path) -> Result<()> {
     )?;
     ensure!(
         mlx(prefix).join("lib/libmlx.so").is_file(),
-        "the wheel of MLX {MLX} holds no mlx/lib/libmlx.so"
+        "the wheel of MLX {MLX} does not contain mlx/lib/libmlx.so"
     );
     ensure!(
         libclang(prefix).is_dir(),
-        "the wheel of libclang {LIBCLANG} holds no clang/native"
+        "the wheel of libclang {LIBCLANG} does not contain clang/native"
     );
     fs::remove_dir_all(&downloads).context("removing the downloads")
 }
@@ -87,8 +87,8 @@ fn unpack(downloads: &Path, prefix: &str, to: &Path) -> Result<()> {
             path.file_name()
                 .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
         })
-        .with_context(|| format!("pip left no {prefix}*.whl"))?;
-    // A wheel is a zip file, and Python is needed for pip anyway.
+        .with_context(|| format!("pip did not download {prefix}*.whl"))?;
+    // A wheel is a zip file. Python is available, because pip requires it.
     console::output(
         Command::new("python3")
             .args(["-m", "zipfile", "-e"])

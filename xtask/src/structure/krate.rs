@@ -1,4 +1,4 @@
-//! A crate of the workspace, as text.
+//! Sources of a crate of the workspace.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use anyhow::{Context, Result};
 use super::tokens::{Token, tokens};
 
 pub(super) struct Source {
-    /// From the root of the repository.
+    /// Path relative to the repository root.
     pub(super) path: PathBuf,
     pub(super) text: String,
     pub(super) tokens: Vec<Token>,
 }
 
 pub(super) struct Crate {
-    /// Folder below `src/`; the package is `rooflet-NAME`, but for the binary.
+    /// Folder below `src/`. The package is `rooflet-NAME`, except for the binary `rooflet`.
     pub(super) name: String,
     pub(super) manifest: String,
     pub(super) files: Vec<Source>,
 }
 
 impl Crate {
-    /// Every crate below `src/`, by name.
+    /// Reads all crates below `src/`, sorted by name.
     pub(super) fn all(src: &Path) -> Result<Vec<Self>> {
         let mut crates = Vec::new();
         for entry in fs::read_dir(src).with_context(|| format!("reading {}", src.display()))? {
@@ -45,7 +45,7 @@ impl Crate {
         Ok(crates)
     }
 
-    /// Every Rust file below `folder`, by path.
+    /// Reads all Rust files below `folder`, sorted by path.
     pub(super) fn sources(folder: &Path) -> Result<Vec<Source>> {
         let mut found = Vec::new();
         let mut folders = vec![folder.to_owned()];
@@ -70,7 +70,7 @@ impl Crate {
         Ok(found)
     }
 
-    /// Crate of the files in `files`, by path below its `src/` and text.
+    /// Creates a crate of files, each with its path below `src/` and its text.
     #[cfg(test)]
     pub(super) fn of_texts(name: &str, manifest: &str, files: &[(&str, &str)]) -> Self {
         let source = |(path, text): &(&str, &str)| Source {

@@ -1,4 +1,4 @@
-//! Dependencies between crates, held against the table of layers in ARCHITECTURE.md.
+//! Comparison of the dependencies between crates with the table of layers in ARCHITECTURE.md.
 
 use std::collections::BTreeSet;
 
@@ -6,15 +6,15 @@ use anyhow::{Context, Result};
 
 use super::krate::Crate;
 
-/// Row of the table, the lowest layer first.
+/// Row of the table. The first row is the lowest layer.
 struct Layer {
     crates: Vec<String>,
-    /// A crate may depend on those before it in its own row.
+    /// True if a crate may depend on the preceding crates of the same row.
     in_order: bool,
 }
 
-/// The only crates that may depend on these packages.
-const KEPT_BEHIND: &[(&str, &str)] = &[
+/// Packages that only one crate may depend on, and that crate.
+const RESTRICTED: &[(&str, &str)] = &[
     ("mlx-rs", "mlx"),
     ("mlx-sys", "mlx"),
     ("serde-saphyr", "base"),
@@ -38,17 +38,17 @@ pub(super) fn faults(map: &str, crates: &[Crate]) -> Result<Vec<String>> {
     for krate in crates {
         let Some((layer, index)) = place(&krate.name) else {
             faults.push(format!(
-                "src/{}: not in the table of layers of ARCHITECTURE.md",
+                "src/{}: missing in the table of layers in ARCHITECTURE.md",
                 krate.name
             ));
             continue;
         };
         for dependency in dependencies(&krate.manifest) {
             let Some(internal) = dependency.strip_prefix("rooflet-") else {
-                let keeper = KEPT_BEHIND.iter().find(|(package, _)| *package == dependency);
-                if let Some((_, keeper)) = keeper.filter(|(_, keeper)| *keeper != krate.name) {
+                let restricted = RESTRICTED.iter().find(|(package, _)| *package == dependency);
+                if let Some((_, owner)) = restricted.filter(|(_, owner)| *owner != krate.name) {
                     faults.push(format!(
-                        "src/{}/Cargo.toml: only `{keeper}` depends on {dependency}",
+                        "src/{}/Cargo.toml: only `{owner}` may depend on {dependency}",
                         krate.name
                     ));
                 }
@@ -59,7 +59,7 @@ pub(super) fn faults(map: &str, crates: &[Crate]) -> Result<Vec<String>> {
             });
             if !allowed {
                 faults.push(format!(
-                    "src/{}/Cargo.toml: {dependency} is in no lower layer",
+                    "src/{}/Cargo.toml: {dependency} is not in a lower layer",
                     krate.name
                 ));
             }
@@ -68,7 +68,7 @@ pub(super) fn faults(map: &str, crates: &[Crate]) -> Result<Vec<String>> {
     for listed in layers.iter().flat_map(|layer| &layer.crates) {
         if !crates.iter().any(|krate| krate.name == *listed) {
             faults.push(format!(
-                "ARCHITECTURE.md: the table of layers lists `{listed}`, which is no crate"
+                "ARCHITECTURE.md: the table of layers lists `{listed}`, which does not exist"
             ));
         }
     }
@@ -91,7 +91,7 @@ fn layers(map: &str) -> Result<Vec<Layer>> {
         .collect())
 }
 
-/// Packages that a manifest depends on, for tests and for building included.
+/// Returns the packages that a manifest depends on, including dev and build dependencies.
 fn dependencies(manifest: &str) -> BTreeSet<&str> {
     let mut found = BTreeSet::new();
     let mut inside = false;
@@ -131,15 +131,15 @@ mod tests {
 
     #[test]
     fn accepts_lower_layers_and_earlier_crates_of_an_ordered_one() {
-        let fine = [
+        let allowed = [
             ("plan", "rooflet-model.workspace = true"),
             ("agent", "rooflet-plan.workspace = true"),
         ];
-        assert_eq!(check(&fine), [""; 0]);
+        assert_eq!(check(&allowed), [""; 0]);
     }
 
     #[test]
-    fn rejects_siblings_higher_layers_and_packages_behind_another_crate() {
+    fn rejects_siblings_higher_layers_and_restricted_packages() {
         for (krate, dependency) in [
             ("agent", "rooflet-gateway.workspace = true"),
             ("model", "rooflet-plan = { workspace = true }"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_crates_that_the_table_lacks_and_rows_without_a_crate() {
+    fn rejects_unlisted_crates_and_listed_crates_that_do_not_exist() {
         let crates = [Crate::of_texts("new", "", &[])];
         assert_eq!(faults(MAP, &crates).expect("a table").len(), 1 + 5);
     }

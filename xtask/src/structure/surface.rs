@@ -1,15 +1,14 @@
 //! `pub` items of library crates that no other crate uses.
 //!
-//! The check compares names, not types: an item counts as used if another crate contains its name,
-//! or if a `pub` declaration of its own crate does.
+//! The check compares names, not types. An item counts as used if its name occurs in another crate
+//! or in a `pub` declaration of its own crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::krate::{Crate, Source};
 use super::tokens::{Token, closing, without_tests};
 
-/// Crates whose `pub` items are not for other crates of this workspace: the binary, and helpers of
-/// tests.
+/// Crates whose `pub` items are not checked: the binary, and helpers of tests.
 const EXEMPT: &[&str] = &["rooflet", "testing"];
 
 struct Item<'s> {
@@ -18,15 +17,15 @@ struct Item<'s> {
     name: String,
 }
 
-/// `users` are sources beside the crates.
+/// Returns the unused `pub` items. `users` are sources outside the crates.
 pub(super) fn faults(crates: &[Crate], users: &[Source]) -> Vec<String> {
-    // Every word with the crates that contain it.
+    // Each word, and the crates that contain it.
     let mut words = BTreeMap::<&str, BTreeSet<&str>>::new();
     let inside = crates
         .iter()
         .flat_map(|krate| krate.files.iter().map(|file| (krate.name.as_str(), file)));
     for (name, file) in inside.chain(users.iter().map(|file| ("", file))) {
-        // Examples use a crate as others do.
+        // Examples are users of their crate.
         let name = if file.path.components().any(|part| part.as_os_str() == "examples") {
             ""
         } else {
@@ -53,7 +52,7 @@ pub(super) fn faults(crates: &[Crate], users: &[Source]) -> Vec<String> {
             let elsewhere = used.is_some_and(|crates| crates.iter().any(|name| *name != krate.name));
             if !elsewhere && !declared.contains(&item.name) {
                 faults.push(format!(
-                    "{}:{}: `{}` is `pub`, but no other crate uses it: make it pub(crate)",
+                    "{}:{}: `{}` is `pub`, and no other crate uses it: make it pub(crate)",
                     item.file.path.display(),
                     item.line,
                     item.name
@@ -64,7 +63,7 @@ pub(super) fn faults(crates: &[Crate], users: &[Source]) -> Vec<String> {
     faults
 }
 
-/// Functions, types, constants and statics that are `pub` without a restriction.
+/// Returns functions, types, constants and statics that are `pub` without a restriction.
 fn pub_items<'s>(file: &'s Source, tokens: &[Token]) -> Vec<Item<'s>> {
     const QUALIFIERS: [&str; 3] = ["const", "async", "unsafe"];
     const KINDS: [&str; 7] = ["fn", "struct", "enum", "trait", "static", "type", "union"];
@@ -101,8 +100,8 @@ fn pub_items<'s>(file: &'s Source, tokens: &[Token]) -> Vec<Item<'s>> {
     items
 }
 
-/// Words in the signatures of `pub` items, in their `pub` fields, in enums, and in the heads and
-/// types of `impl` blocks: what a user of the crate meets without naming it.
+/// Collects the words in the signatures of `pub` items, in their `pub` fields, in enums, and in the
+/// heads and types of `impl` blocks. A user of the crate may need these items without their names.
 fn declarations(tokens: &[Token], into: &mut BTreeSet<String>) {
     for (at, token) in tokens.iter().enumerate() {
         let is_pub = token.is("pub") && !tokens.get(at + 1).is_some_and(|next| next.is("("));
@@ -114,7 +113,7 @@ fn declarations(tokens: &[Token], into: &mut BTreeSet<String>) {
             into.extend(words.map(|token| token.text.clone()));
             continue;
         }
-        // Under another name it is exported, too.
+        // An item that is exported under another name.
         if is_pub && tokens.get(at + 1).is_some_and(|next| next.is("use")) {
             let tree = tokens[at..].iter().take_while(|token| !token.is(";"));
             let tree: Vec<_> = tree.collect();
@@ -126,7 +125,7 @@ fn declarations(tokens: &[Token], into: &mut BTreeSet<String>) {
         if !is_pub && !token.is("impl") && !is_type {
             continue;
         }
-        // The name that is declared is no use of itself.
+        // The declared name itself is not a use.
         let skip = tokens[at + 1..]
             .iter()
             .take_while(|token| {

@@ -1,7 +1,6 @@
-//! Rust text as identifiers and punctuation: as much of the language as the checks of the tree
-//! need.
+//! Simplified Rust tokenizer: identifiers and punctuation.
 
-/// Token with the number of its line, from 1.
+/// Token with its line number, starting at 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) text: String,
@@ -18,8 +17,8 @@ impl Token {
     }
 }
 
-/// Words and punctuation of `text`; `::` and `->` are one token each. Comments, strings and
-/// characters are left out.
+/// Returns the words and the punctuation of `text`, without comments, strings and characters. `::`,
+/// `->` and `=>` are one token each.
 pub(super) fn tokens(text: &str) -> Vec<Token> {
     let chars: Vec<char> = text.chars().collect();
     let mut found = Vec::new();
@@ -57,7 +56,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
             while at < chars.len() && (chars[at].is_alphanumeric() || chars[at] == '_') {
                 at += 1;
             }
-            // The prefix of a string is none of its own: b"…", c"…".
+            // The prefix of a string, as in b"…" and c"…", is not a token.
             if !(at == begin + 1 && chars.get(at) == Some(&'"')) {
                 let text = chars[begin..at].iter().collect();
                 found.push(Token { text, line });
@@ -77,7 +76,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
     found
 }
 
-/// End of the raw string that begins at `at`, if one does.
+/// Returns the end of the raw string at `at`, if there is one.
 fn raw_string(chars: &[char], at: usize) -> Option<usize> {
     let mut next = at;
     if chars.get(next) == Some(&'b') {
@@ -109,7 +108,7 @@ fn raw_string(chars: &[char], at: usize) -> Option<usize> {
     Some(next)
 }
 
-/// End of the character literal at `at`, or of the quote of a lifetime.
+/// Returns the end of the character literal at `at`, or of the quote of a lifetime.
 fn character(chars: &[char], at: usize) -> usize {
     match (chars.get(at + 1), chars.get(at + 2)) {
         (Some('\\'), _) => {
@@ -124,7 +123,7 @@ fn character(chars: &[char], at: usize) -> usize {
     }
 }
 
-/// Tokens without the items that only a test build has.
+/// Removes the items that exist only in test builds.
 pub(super) fn without_tests(tokens: &[Token]) -> Vec<Token> {
     let mut kept = Vec::new();
     let mut at = 0;
@@ -148,7 +147,7 @@ pub(super) fn without_tests(tokens: &[Token]) -> Vec<Token> {
     kept
 }
 
-/// Index of the bracket that closes the one at `open`.
+/// Returns the index of the bracket that closes the one at `open`.
 pub(super) fn closing(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0usize;
     for (index, token) in tokens.iter().enumerate().skip(open) {
@@ -166,7 +165,7 @@ pub(super) fn closing(tokens: &[Token], open: usize) -> usize {
     tokens.len() - 1
 }
 
-/// Index behind the item that begins at `at`: its semicolon, or its block.
+/// Returns the index after the item at `at`: after its semicolon or its block.
 fn item_end(tokens: &[Token], mut at: usize) -> usize {
     while at < tokens.len() {
         match tokens[at].text.as_str() {

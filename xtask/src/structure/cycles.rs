@@ -1,18 +1,18 @@
-//! Circles of files that import one another.
+//! Import cycles of files.
 //!
-//! File A imports file B if A names an item that B defines, directly or through re-exports. Test
-//! code does not count, nor does what a module imports from its own children: a parent composes
-//! them, and they may use what it defines.
+//! File A imports file B if A contains the path of an item that B defines, directly or through
+//! re-exports. Exceptions: test code, and imports of a module from its own descendants. A parent
+//! composes its children, and they may use its items.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::krate::Crate;
 use super::tokens::{Token, closing, without_tests};
 
-/// Most files of one circle: a parent and its child may know each other.
-const MAX_CIRCLE: usize = 2;
+/// Maximum number of files in a cycle.
+const MAX_CYCLE: usize = 2;
 
-/// Segments of a module's path; the crate's root has none.
+/// Segments of a module's path; empty for the crate root.
 type Path = Vec<String>;
 
 #[derive(Default)]
@@ -21,7 +21,7 @@ struct Module {
     file: usize,
     children: BTreeSet<String>,
     items: BTreeSet<String>,
-    /// Name in this module, and the path behind it.
+    /// Name in this module, and the imported path.
     imports: Vec<(String, Path)>,
     /// Paths in code.
     paths: Vec<Path>,
@@ -41,17 +41,17 @@ pub(super) fn faults(krate: &Crate) -> Vec<String> {
             }
         }
     }
-    let circles = components(&edges)
+    let cycles = components(&edges)
         .into_iter()
-        .filter(|circle| circle.len() > MAX_CIRCLE);
-    circles
-        .map(|circle| {
-            let names: Vec<_> = circle
+        .filter(|cycle| cycle.len() > MAX_CYCLE);
+    cycles
+        .map(|cycle| {
+            let names: Vec<_> = cycle
                 .iter()
                 .map(|file| krate.files[*file].path.display().to_string())
                 .collect();
             format!(
-                "{} files import one another in a circle: {}",
+                "import cycle of {} files, and the maximum is {MAX_CYCLE}: {}",
                 names.len(),
                 names.join(", ")
             )
@@ -102,7 +102,7 @@ fn read(tokens: &[Token]) -> Module {
         match token.text.as_str() {
             "{" => depth += 1,
             "}" => depth -= 1,
-            // `use<'a>` in a type is no import.
+            // `use<'a>` in a type is not an import.
             "use" if !tokens.get(at + 1).is_some_and(|next| next.is("<")) => {
                 let end = at + tokens[at..].iter().position(|token| token.is(";")).unwrap_or(0);
                 use_tree(&tokens[at + 1..end], &[], &mut module.imports);
@@ -122,7 +122,7 @@ fn read(tokens: &[Token]) -> Module {
         }
         if token.is_word()
             && tokens.get(at + 1).is_some_and(|next| next.is("::"))
-            && !behind_colons(tokens, at)
+            && !follows_colons(tokens, at)
         {
             let mut path = vec![token.text.clone()];
             while tokens.get(at + 1).is_some_and(|next| next.is("::"))
@@ -138,11 +138,11 @@ fn read(tokens: &[Token]) -> Module {
     module
 }
 
-fn behind_colons(tokens: &[Token], at: usize) -> bool {
+fn follows_colons(tokens: &[Token], at: usize) -> bool {
     at > 0 && tokens[at - 1].is("::")
 }
 
-/// Adds each leaf of a tree of imports under the name that it has here.
+/// Adds each leaf of a `use` tree with its local name.
 fn use_tree(tokens: &[Token], prefix: &[String], into: &mut Vec<(String, Path)>) {
     let mut path = prefix.to_vec();
     let mut at = 0;
@@ -182,9 +182,9 @@ fn use_tree(tokens: &[Token], prefix: &[String], into: &mut Vec<(String, Path)>)
     }
 }
 
-/// File that defines what `path` names in the module `own`.
+/// Returns the file that defines the item with the path `path` in the module `own`.
 fn file_of(modules: &BTreeMap<Path, Module>, own: &Path, path: &[String], hops: usize) -> Option<usize> {
-    // Re-exports may lead in a circle.
+    // Re-exports can be cyclic.
     if hops > 8 {
         return None;
     }
@@ -212,7 +212,7 @@ fn file_of(modules: &BTreeMap<Path, Module>, own: &Path, path: &[String], hops: 
         if module.children.contains(first) {
             here.push(first.clone());
             rest = &rest[1..];
-            // Children of a module that no build but a test's has.
+            // The child exists only in test builds.
             if !modules.contains_key(&here) {
                 return None;
             }
@@ -231,7 +231,7 @@ fn file_of(modules: &BTreeMap<Path, Module>, own: &Path, path: &[String], hops: 
     }
 }
 
-/// Strongly connected components (Tarjan, 1972).
+/// Returns the strongly connected components (Tarjan, 1972).
 fn components(edges: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     struct Search<'e> {
         edges: &'e [BTreeSet<usize>],
@@ -266,9 +266,9 @@ fn components(edges: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
                     .iter()
                     .position(|on| *on == node)
                     .expect("the node was pushed");
-                let mut circle = self.stack.split_off(at);
-                circle.sort_unstable();
-                self.found.push(circle);
+                let mut cycle = self.stack.split_off(at);
+                cycle.sort_unstable();
+                self.found.push(cycle);
             }
         }
     }
@@ -297,32 +297,34 @@ mod tests {
     }
 
     #[test]
-    fn rejects_circle_of_three_files_through_re_exports_and_inline_paths() {
-        let circle = [
+    fn rejects_cycle_of_three_files_through_re_exports_and_inline_paths() {
+        let cycle = [
             ("lib.rs", "mod a; mod b; mod c; pub use b::B;"),
             ("a.rs", "use crate::{B, Other}; pub struct A;"),
             ("b.rs", "use super::c::C; pub struct B;"),
             ("c.rs", "fn c() { crate::a::A::new() } pub struct C;"),
         ];
         assert_eq!(
-            check(&circle),
-            ["3 files import one another in a circle: src/it/src/a.rs, src/it/src/b.rs, src/it/src/c.rs"]
+            check(&cycle),
+            [
+                "import cycle of 3 files, and the maximum is 2: src/it/src/a.rs, src/it/src/b.rs, src/it/src/c.rs"
+            ]
         );
     }
 
     #[test]
-    fn accepts_circle_of_two_files_and_imports_of_tests() {
-        let fine = [
+    fn accepts_cycle_of_two_files_and_imports_of_tests() {
+        let files = [
             ("lib.rs", "mod a; mod b; mod c;"),
             ("a.rs", "use super::b::B; pub struct A;"),
             ("b.rs", "use super::a::A; pub struct B;"),
             ("c.rs", "use super::a::A; pub struct C;"),
         ];
-        assert_eq!(check(&fine), [""; 0]);
+        assert_eq!(check(&files), [""; 0]);
         let with_test = (
             "a.rs",
             "use super::b::B; pub struct A; #[cfg(test)] mod tests { use crate::c::C; }",
         );
-        assert_eq!(check(&[fine[0], with_test, fine[2], fine[3]]), [""; 0]);
+        assert_eq!(check(&[files[0], with_test, files[2], files[3]]), [""; 0]);
     }
 }
