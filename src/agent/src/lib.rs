@@ -39,3 +39,8 @@ pub use node::LEASE_PERIOD;
 pub use node::quiet_hours::{ParseQuietHoursError, QuietHours};
 pub use reports::Reports;
 pub use running::RunAgentError;
+
+/// Registers all metrics of the agent without starting it. The reference of metrics lists them.
+pub fn register_metrics(registry: &rooflet_base::metrics::Registry) -> rooflet_base::metrics::Result<()> {
+    metrics::AgentMetrics::register(registry).map(drop)
+}

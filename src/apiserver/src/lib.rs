@@ -46,3 +46,8 @@ pub use controller::certificates::CertificateSigners;
 pub use embedded::{EmbeddedOptions, EmbeddedServer, StartEmbeddedError, StopEmbeddedError};
 pub use endpoints::in_flight::InFlightLimits;
 pub use server::{ApiServer, ApiServerConfig, StartApiServerError};
+
+/// Registers all metrics of the API server without starting it. The reference of metrics lists them.
+pub fn register_metrics(registry: &rooflet_base::metrics::Registry) -> rooflet_base::metrics::Result<()> {
+    metrics::ApiServerMetrics::register(registry).map(drop)
+}

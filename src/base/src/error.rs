@@ -38,7 +38,7 @@ impl fmt::Write for OneLine<'_, '_> {
     }
 }
 
-/// Exit codes of the binary; documented in docs/cli.md. Values follow sysexits(3) where possible.
+/// Exit codes of the binary; documented in docs/reference/command-line.md. Values follow sysexits(3) where possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitStatus {

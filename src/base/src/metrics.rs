@@ -1,9 +1,14 @@
 //! Prometheus metrics. Only this module depends on the metrics crate. Each service registers a
 //! struct of its metrics.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::core::Collector;
+use prometheus::proto::MetricType;
+
 pub use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, Result,
+    Result,
 };
 
 /// Used only by the worker, for seconds and shares.
@@ -28,12 +33,74 @@ pub const REQUEST_SECONDS: &[f64] = &[
 /// Histogram buckets for batch sizes.
 pub const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
+/// Description of a registered metric.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Names of the variable labels, then of the constant ones.
+    pub labels: Vec<String>,
+    pub help: String,
+}
+
+/// Set of metrics that one process exposes. Clones share the set.
+#[derive(Debug, Clone, Default)]
+pub struct Registry {
+    inner: prometheus::Registry,
+    descriptions: Arc<Mutex<Vec<Description>>>,
+}
+
+impl Registry {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the metrics of `collector`. Returns an error if one of their names is already
+    /// registered.
+    pub fn register(&self, collector: Box<dyn Collector>) -> Result<()> {
+        let described = describe(&*collector);
+        self.inner.register(collector)?;
+        let mut all = self.descriptions.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(described);
+        Ok(())
+    }
+
+    /// Returns the descriptions of all metrics in the order of their registration.
+    pub fn descriptions(&self) -> Vec<Description> {
+        let all = self.descriptions.lock().unwrap_or_else(PoisonError::into_inner);
+        all.clone()
+    }
+}
+
+/// A metric with variable labels has no samples before its first use, but always a type.
+fn describe(collector: &dyn Collector) -> Vec<Description> {
+    let families = collector.collect();
+    let described = collector.desc().into_iter().zip(&families);
+    let described = described.map(|(desc, family)| Description {
+        name: desc.fq_name.clone(),
+        kind: match family.get_field_type() {
+            MetricType::COUNTER => "counter",
+            MetricType::GAUGE => "gauge",
+            MetricType::HISTOGRAM => "histogram",
+            MetricType::SUMMARY => "summary",
+            MetricType::UNTYPED => "untyped",
+        },
+        labels: {
+            let constant = desc.const_label_pairs.iter().map(|pair| pair.name().to_owned());
+            desc.variable_labels.iter().cloned().chain(constant).collect()
+        },
+        help: desc.help.clone(),
+    });
+    described.collect()
+}
+
 /// Returns all metrics of `registry` in Prometheus text format.
 pub fn render(registry: &Registry) -> String {
     let mut text = String::new();
     // Writing to a `String` fails only for a metric without a name or samples, which `register`
     // rejects.
-    let outcome = prometheus::TextEncoder::new().encode_utf8(&registry.gather(), &mut text);
+    let outcome = prometheus::TextEncoder::new().encode_utf8(&registry.inner.gather(), &mut text);
     debug_assert!(outcome.is_ok(), "{outcome:?}");
     text
 }
@@ -51,5 +118,23 @@ mod tests {
             .expect("not yet registered");
         counter.inc();
         assert!(render(&registry).contains("rooflet_test_total 1\n"));
+    }
+
+    #[test]
+    fn describes_a_metric_without_samples() {
+        let registry = Registry::new();
+        let options = Opts::new("rooflet_test_total", "A test.").const_label("model", "m");
+        let counter = IntCounterVec::new(options, &["code"]).expect("a valid name");
+        registry.register(Box::new(counter)).expect("not yet registered");
+        assert!(!render(&registry).contains("rooflet_test_total"));
+        assert_eq!(
+            registry.descriptions(),
+            [Description {
+                name: "rooflet_test_total".to_owned(),
+                kind: "counter",
+                labels: vec!["code".to_owned(), "model".to_owned()],
+                help: "A test.".to_owned(),
+            }]
+        );
     }
 }

@@ -89,6 +89,11 @@ pub struct ControllerConfig {
     pub hub: HubAccess,
 }
 
+/// Registers all metrics of the controller without starting it. The reference of metrics lists them.
+pub fn register_metrics(registry: &Registry) -> metrics::Result<()> {
+    ControllerMetrics::register(registry).map(drop)
+}
+
 /// Spawns the controllers. They run while this process is the leader.
 pub fn run(
     config: ControllerConfig,

@@ -51,6 +51,11 @@ use metrics::GatewayMetrics;
 use routes::Gateway;
 use routing::table::RoutingTable;
 
+/// Registers all metrics of the gateway without starting it. The reference of metrics lists them.
+pub fn register_metrics(registry: &Registry) -> Result<()> {
+    GatewayMetrics::register(registry).map(drop)
+}
+
 /// Starts the gateway's tasks. The gateway serves on `listener` until `tasks` stop.
 ///
 /// Returns an error if a metric is already registered.

@@ -213,6 +213,11 @@ impl WorkerError {
     }
 }
 
+/// Registers all metrics of a worker without starting it. The reference of metrics lists them.
+pub fn register_metrics(registry: &Registry) -> rooflet_base::metrics::Result<()> {
+    WorkerMetrics::register(registry, "").map(drop)
+}
+
 /// Serves requests until `stop` is cancelled, then waits for in-flight requests for at most the
 /// grace period.
 ///
