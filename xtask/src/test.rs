@@ -5,6 +5,7 @@ use std::{
     fmt::Write as _,
     fs::{File, TryLockError},
     path::PathBuf,
+    process::Command,
     time::Duration,
 };
 
@@ -34,6 +35,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "structure",
         run: structure::run,
+    },
+    Check {
+        name: "workflows",
+        run: workflows,
     },
     Check {
         name: "clippy",
@@ -170,6 +175,23 @@ fn find_kubectl() -> Option<PathBuf> {
     env::split_paths(&path)
         .map(|dir| dir.join("kubectl"))
         .find(|file| file.is_file())
+}
+
+/// actionlint, pinned, for machines that have Go but not actionlint.
+const ACTIONLINT: &str = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12";
+
+/// Lints the workflows below .github.
+fn workflows() -> Result<Outcome> {
+    let mut actionlint = if console::is_installed("actionlint") {
+        Command::new("actionlint")
+    } else if console::is_installed("go") {
+        let mut go = Command::new("go");
+        go.args(["run", ACTIONLINT]);
+        go
+    } else {
+        return Ok(Outcome::Skipped("neither actionlint nor go is installed".into()));
+    };
+    console::run(actionlint.current_dir(console::root()))
 }
 
 fn deny() -> Result<Outcome> {
