@@ -328,7 +328,7 @@ fn a_wrong_command_line_exits_with_2() {
             "24Gi",
             "--simulated-chip M9: no chip is called `M9`; there are ",
         ),
-        ("M4 Max", "24Gi", "say which by GPU cores or memory: "),
+        ("M4 Max", "24Gi", "specify GPU cores or memory: "),
     ] {
         let output = Command::new(rooflet())
             .args(["agent", "--manifest-dir=."])

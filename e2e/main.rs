@@ -37,5 +37,6 @@ mod skew;
 mod soak;
 mod story;
 mod traces;
+mod tutorial;
 mod unplanned;
 mod up;

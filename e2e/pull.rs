@@ -517,7 +517,7 @@ fn what_is_wrong_is_never_served(hub: &Hub, cluster: &Cluster) {
         .kubectl
         .apply(&deployment("wrong", "rooflet/wrong", ""))
         .ok();
-    wait_for_words(cluster, "wrong", "what came has the SHA-256");
+    wait_for_words(cluster, "wrong", "but the hub reports");
     // It is tried again, from the beginning, and comes out as badly.
     eventually("a second try", || match downloads(hub).len() - before {
         2.. => Ok(()),

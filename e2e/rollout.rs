@@ -194,7 +194,10 @@ fn a_rolling_update_holds_its_floor(cluster: &Cluster) {
             }
         });
         let (success, said) = cluster.rollout("status guide --timeout=110s");
-        assert!(!success && said.contains("minThroughput requires"), "{said} {held}");
+        assert!(
+            !success && said.contains("minThroughput requires"),
+            "{said} {held}"
+        );
 
         // With one more beside it, it goes on, and never drops below.
         kubectl.apply(&newer.replace("maxSurge: 0", "maxSurge: 1")).ok();

@@ -1,4 +1,4 @@
-//! `cargo xtask generate`: writes the files that are made from the types anew.
+//! `cargo xtask generate`: updates the files that are generated from the code.
 
 use std::fs;
 
@@ -6,22 +6,19 @@ use anyhow::{Context, Result};
 
 use crate::console;
 
-/// Unit tests compare these files with the types, so a stale one cannot land.
+/// Updates manifests/crds.yaml and docs/reference. Unit tests fail if one of these files is stale.
 pub(crate) fn run() -> Result<()> {
-    let mut cargo = console::cargo();
-    // The kinds do not need the engine, so neither does this.
-    cargo.args([
-        "run",
-        "--quiet",
-        "--no-default-features",
-        "--bin",
-        "rooflet",
-        "--",
-        "crd",
-    ]);
-    let definitions = console::output(&mut cargo)?;
+    let definitions = rooflet(&["crd"])?;
     let path = console::root().join("manifests/crds.yaml");
     fs::write(&path, definitions).with_context(|| format!("writing `{}`", path.display()))?;
-    println!("{} is up to date", path.display());
+    rooflet(&["reference", "docs/reference"])?;
+    println!("manifests/crds.yaml and docs/reference are up to date");
     Ok(())
+}
+
+/// Runs the binary in the repository's root and returns its standard output.
+fn rooflet(args: &[&str]) -> Result<String> {
+    let mut cargo = console::cargo();
+    cargo.args(["run", "--quiet", "--bin", "rooflet", "--"]);
+    console::output(cargo.args(args))
 }

@@ -36,7 +36,7 @@ usage: cargo xtask VERB
                         a simulated fleet in which things go wrong, with N seeds (200) from SEED (1) on
   simulate ARG...       `rooflet simulate ARG...`, optimised
   soak [--requests N]   the e2e tests that send a worker mixed, broken and abandoned requests, N (10,000) of them, for each of two models
-  generate              write manifests/ anew from the types
+  generate              update manifests/ and docs/reference from the code
   fit-roofline          find the predictor's constants anew from measurements; a minute
   bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench-roofline`
   structure             check layers, circles, sizes and public items of the source tree

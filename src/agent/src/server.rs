@@ -102,7 +102,10 @@ pub(crate) fn router(app: App, origin_rules: Arc<OriginRules>) -> Router {
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
         .merge(api)
-        .layer(axum::middleware::from_fn_with_state(origin_rules, headers::middleware))
+        .layer(axum::middleware::from_fn_with_state(
+            origin_rules,
+            headers::middleware,
+        ))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(app)
 }

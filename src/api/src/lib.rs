@@ -7,6 +7,7 @@
 pub mod conditions;
 pub mod crd;
 pub mod meta;
+pub mod reasons;
 pub mod v1alpha1;
 pub mod wire;
 

@@ -56,6 +56,105 @@ pub const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";
 /// Annotation of gateway Leases: queued requests as JSON, for the autoscaler.
 pub const DEMAND_ANNOTATION: &str = "rooflet.dev/demand";
 
+/// Label or annotation with its meaning, for the reference.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    pub name: &'static str,
+    /// Kinds of the objects that have the key, and whether it is a label.
+    pub on: &'static str,
+    /// Who sets the key.
+    pub set_by: &'static str,
+    pub meaning: &'static str,
+}
+
+/// All labels and annotations that rooflet reads or sets. Those of users are first.
+pub const KEYS: [Key; 14] = [
+    Key {
+        name: ADMISSION_ANNOTATION,
+        on: "annotation of ModelDeployments",
+        set_by: "user",
+        meaning: "with the value `warn`, admission reports its reasons but does not reject",
+    },
+    Key {
+        name: CHANGE_CAUSE_ANNOTATION,
+        on: "annotation of ModelDeployments",
+        set_by: "user",
+        meaning: "description of a change; `rooflet rollout history` prints it",
+    },
+    Key {
+        name: PROMOTE_ANNOTATION,
+        on: "annotation of ModelDeployments",
+        set_by: "`rooflet rollout promote`",
+        meaning: "`REVISION/STEP` completes this step of the revision's canary, `REVISION/full` all remaining steps",
+    },
+    Key {
+        name: ABORT_ANNOTATION,
+        on: "annotation of ModelDeployments",
+        set_by: "`rooflet rollout abort`",
+        meaning: "name of the ModelRevision whose rollout is aborted",
+    },
+    Key {
+        name: MOVE_ANNOTATION,
+        on: "annotation of ModelReplicas",
+        set_by: "user, `rooflet rebalance --apply`",
+        meaning: "FleetNode to which the replica moves, after its replacement is ready",
+    },
+    Key {
+        name: CHIP_LABEL,
+        on: "label of FleetNodes",
+        set_by: "agent",
+        meaning: "chip of the machine, such as `Apple-M4-Pro`",
+    },
+    Key {
+        name: SIMULATED_LABEL,
+        on: "label of FleetNodes",
+        set_by: "agent",
+        meaning: "the node has no real machine; its measurements are not real speeds",
+    },
+    Key {
+        name: HOSTNAME_LABEL,
+        on: "label of FleetNodes",
+        set_by: "agent",
+        meaning: "host name; also `kubernetes.io/os` and `kubernetes.io/arch`",
+    },
+    Key {
+        name: DEPLOYMENT_LABEL,
+        on: "label of ModelRevisions and ModelReplicas",
+        set_by: "controller",
+        meaning: "name of the ModelDeployment",
+    },
+    Key {
+        name: REVISION_LABEL,
+        on: "label of ModelReplicas",
+        set_by: "controller",
+        meaning: "name of the ModelRevision",
+    },
+    Key {
+        name: TEMPLATE_HASH_LABEL,
+        on: "label of ModelRevisions",
+        set_by: "controller",
+        meaning: "hash of the template, used to find an unchanged template",
+    },
+    Key {
+        name: PREPARE_ANNOTATION,
+        on: "annotation of ModelReplicas",
+        set_by: "controller",
+        meaning: "model that the agent downloads before the replica is replaced in place",
+    },
+    Key {
+        name: MIRROR_ANNOTATION,
+        on: "annotation of ModelReplicas",
+        set_by: "agent",
+        meaning: "the replica mirrors a manifest of the agent's `--manifest-dir`",
+    },
+    Key {
+        name: DEMAND_ANNOTATION,
+        on: "annotation of Leases",
+        set_by: "gateway",
+        meaning: "queued requests as JSON, for the autoscaler",
+    },
+];
+
 /// Returns the name of a node's Lease. The prefix avoids conflicts with the Lease of a Kubernetes
 /// Node of the same name.
 pub fn lease_name(node: &str) -> String {

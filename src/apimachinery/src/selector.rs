@@ -325,11 +325,7 @@ impl Parser {
     }
 
     fn operator(&mut self) -> Result<Operator, ParseSelectorError> {
-        let token = self
-            .tokens
-            .get(self.position)
-            .cloned()
-            .unwrap_or(Token::End);
+        let token = self.tokens.get(self.position).cloned().unwrap_or(Token::End);
         self.position += 1;
         match token {
             Token::In => Ok(Operator::In),

@@ -32,7 +32,10 @@ pub(super) fn router(gateway: Arc<Gateway>, origin_rules: Arc<OriginRules>) -> R
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
     let routes = BY_MODEL.into_iter().fold(routes, by_model);
     with_fallbacks(routes)
-        .layer(axum::middleware::from_fn_with_state(origin_rules, headers::middleware))
+        .layer(axum::middleware::from_fn_with_state(
+            origin_rules,
+            headers::middleware,
+        ))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .with_state(gateway)
 }

@@ -243,7 +243,7 @@ pub fn token_ids(value: Option<&Value>) -> Option<Vec<u32>> {
 }
 
 /// Returns the text, shortened for an error message.
-pub fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     const MAX_CHARS: usize = 80;
     match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -18,10 +18,11 @@ mod plan;
 #[cfg(feature = "mlx")]
 mod probe;
 mod rebalance;
+#[cfg(feature = "mlx")]
+mod reference;
 mod rollout;
 mod server;
 mod simulate;
-mod simulated_worker;
 mod token;
 mod ui;
 mod up;
@@ -105,7 +106,7 @@ enum Command {
     Simulate(simulate::Args),
     /// Serve as the worker of a simulated machine. Agents of `server --simulate` start it.
     #[command(hide = true)]
-    SimulatedWorker(simulated_worker::Args),
+    SimulatedWorker(simulate::worker::Args),
     /// Check this machine and print remedies: chip, memory, power, disk, engine.
     Doctor(doctor::Args),
     /// Measure this machine's memory bandwidth through the engine.
@@ -124,12 +125,16 @@ enum Command {
     Claim(Box<claim::Args>),
     /// Print the CustomResourceDefinitions, for `kubectl apply -f -`.
     Crd(crd::Args),
+    /// Write the reference pages of the documentation.
+    #[cfg(feature = "mlx")]
+    #[command(hide = true)]
+    Reference(reference::Args),
     /// Print the version.
     Version(version::Args),
 }
 
 /// Runs the command line `args`, whose first element is the program name. Prints errors to standard
-/// error. docs/cli.md lists the exit codes.
+/// error. docs/reference/command-line.md lists the exit codes.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     #[cfg(feature = "mlx")]
     rooflet_mlx::set_environment();
@@ -198,7 +203,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args)),
-        Command::SimulatedWorker(args) => block_on(simulated_worker::run(args)),
+        Command::SimulatedWorker(args) => block_on(simulate::worker::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
         Command::Join(args) => block_on(join::run(args)),
         Command::Token(args) => block_on(token::run(args)),
@@ -215,6 +220,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
         Command::Crd(args) => crd::run(&args),
+        #[cfg(feature = "mlx")]
+        Command::Reference(args) => reference::run(&args),
         Command::Version(args) => version::run(&args),
     }?;
     Ok(ExitStatus::Success)

@@ -262,7 +262,7 @@ impl Tokenizer {
     }
 
     /// Returns true if [`Self::decode`] drops the token: it is special or unknown.
-    pub fn has_no_text(&self, token: u32) -> bool {
+    pub(crate) fn has_no_text(&self, token: u32) -> bool {
         self.is_special(token) || self.inner.id_to_token(token).is_none()
     }
 

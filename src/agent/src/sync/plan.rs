@@ -18,7 +18,7 @@ use rooflet_base::clock::since;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::admission;
 use rooflet_roofline::admission::{
-    AdmissionRequest, Commitment, Objectives, Suggestion, NodeCapacity, Verdict, shorter, suggestions,
+    AdmissionRequest, Commitment, NodeCapacity, Objectives, Suggestion, Verdict, shorter, suggestions,
 };
 use rooflet_roofline::disk::{DiskDemand, NodeDisk};
 use rooflet_roofline::memory::{Demand, Held, MemoryRefusal, NodeMemory};

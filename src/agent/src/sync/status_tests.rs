@@ -366,7 +366,7 @@ fn refusals_set_conditions_and_events() {
 #[test]
 fn free_memory_in_message_does_not_change_the_status() {
     let reason = MemoryRefusal::NotFreeNow {
-        wanted: Bytes(2),
+        requested: Bytes(2),
         free: Bytes(1),
     }
     .reason();

@@ -43,11 +43,11 @@ pub struct AssistantTurn {
 
 impl AssistantTurn {
     /// Appends text on a new line.
-    pub fn add_text(&mut self, text: &str) {
+    pub(crate) fn add_text(&mut self, text: &str) {
         append_line(&mut self.content, text);
     }
 
-    pub fn add_reasoning(&mut self, text: &str) {
+    pub(crate) fn add_reasoning(&mut self, text: &str) {
         append_line(&mut self.reasoning, text);
     }
 

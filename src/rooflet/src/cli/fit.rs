@@ -202,7 +202,10 @@ fn service(args: &Args, model: &NamedModel) -> Result<Service, Failure> {
         cached_tokens: args.cached,
         kv_bits: args.kv_bits,
     };
-    if let Some(foreign) = model.format.and_then(|format| format.incompatibility_with(service.engine)) {
+    if let Some(foreign) = model
+        .format
+        .and_then(|format| format.incompatibility_with(service.engine))
+    {
         return Err(Failure::new(
             ExitStatus::Usage,
             anyhow!("--quantization: {foreign}"),

@@ -2,6 +2,7 @@
 
 mod compare;
 mod table;
+pub(super) mod worker;
 
 use anyhow::{Context, anyhow};
 use camino::Utf8PathBuf;

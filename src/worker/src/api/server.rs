@@ -51,7 +51,10 @@ pub(crate) fn router(app: Arc<App>, origin_rules: Arc<OriginRules>) -> Router {
         .route("/metrics", get(metrics_text))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     with_fallbacks(routes)
-        .layer(axum::middleware::from_fn_with_state(origin_rules, headers::middleware))
+        .layer(axum::middleware::from_fn_with_state(
+            origin_rules,
+            headers::middleware,
+        ))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),

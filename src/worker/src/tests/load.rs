@@ -217,7 +217,7 @@ fn failed_request_does_not_affect_others() {
 
 #[test]
 fn consecutive_device_failures_terminate_worker() {
-    // Documented in docs/reasons.md.
+    // Documented in docs/reference/reasons.md.
     const MAX_FAILED_STEPS: u32 = 8;
     let outcome = run_worker(config(), |worker| {
         Box::pin(async move {

@@ -120,11 +120,7 @@ pub(super) fn register(context: &mut Context<'static>) {
 
 fn charge_loop(range: Cel, turn: i64) -> ResolveResult {
     let turn = TURN + turn.unsigned_abs();
-    charge(
-        length(&range)
-            .saturating_mul(turn)
-            .saturating_add(size(&range)),
-    )?;
+    charge(length(&range).saturating_mul(turn).saturating_add(size(&range)))?;
     Ok(range)
 }
 

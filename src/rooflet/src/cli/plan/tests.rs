@@ -76,10 +76,7 @@ fn errors_name_the_flag_and_a_remedy() {
             "--context=100",
             "--context: 100 is less than promptTokens + answerTokens = 600",
         ),
-        (
-            "--model=qwen9-4bit",
-            "--model: unknown model `qwen9-4bit`",
-        ),
+        ("--model=qwen9-4bit", "--model: unknown model `qwen9-4bit`"),
         (
             "--model=qwen3-8b",
             "--quantization: the name `qwen3-8b` contains no weight format",

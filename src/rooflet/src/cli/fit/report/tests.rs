@@ -5,7 +5,7 @@ use crate::cli::fit::model;
 use rooflet_roofline::chip;
 use rooflet_roofline::predict::{Engine, Parameters};
 
-/// Fields on which scripts rely; see docs/cli.md.
+/// Fields on which scripts rely; see docs/fit.md.
 #[test]
 fn json_has_every_documented_field() {
     let model = model::load("qwen3-8b-4bit", None).unwrap_or_else(|_| panic!("expected a published model"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::Failure;
+use crate::cli::Failure;
 use crate::node::shutdown;
 use crate::node::simulated_worker::{SimulatedWorker, serve};
 use rooflet_base::error::ExitStatus;
@@ -14,7 +14,7 @@ use rooflet_simulation::{Scenario, machines};
 
 /// Arguments of `rooflet simulated-worker`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(in crate::cli) struct Args {
     /// Scenario file of `rooflet server --simulate`.
     #[arg(long, value_name = "FILE")]
     fleet: Utf8PathBuf,
@@ -30,7 +30,7 @@ pub(super) struct Args {
     worker: Vec<String>,
 }
 
-pub(super) async fn run(args: Args) -> Result<(), Failure> {
+pub(in crate::cli) async fn run(args: Args) -> Result<(), Failure> {
     let config = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
     let worker = worker(&args).map_err(config)?;
     let tasks = Tasks::new();
