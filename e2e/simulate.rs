@@ -331,7 +331,7 @@ fn what_cannot_be_done_to_a_real_control_plane_is_refused_by_name() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(78), "{said}");
     assert!(
-        said.contains("faults[1].staleController: cannot be done to a real control plane"),
+        said.contains("faults[1].staleController: not supported with a real control plane"),
         "{said}"
     );
     assert!(!directory.path().join("data").exists(), "nothing was started");
@@ -349,5 +349,5 @@ fn what_no_model_knows_of_is_refused_by_name() {
         .expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(78), "{said}");
-    assert!(said.contains("faults[2].kernelPanic: is not modelled"), "{said}");
+    assert!(said.contains("faults[2].kernelPanic: not modelled"), "{said}");
 }

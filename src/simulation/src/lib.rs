@@ -1,18 +1,18 @@
-//! A whole fleet on a virtual clock: the real plans of controller, agent and gateway over a
-//! modelled API server, network and engine. For `rooflet simulate`, and to look for what breaks the
-//! design's guarantees.
+//! Simulation of a fleet on a virtual clock: the real plans of controller, agent and gateway over a
+//! modelled API server, network and engine. `rooflet simulate` uses it, and tests search with it
+//! for faults that violate an invariant of the design.
 //!
-//! What decides is the product's own code: the deployment plan, the binder with the scheduler, the
-//! node lifecycle, the agent's sync plan and statuses, the gateway's routing table and order. What
-//! is modelled are the shells around it: watches that lag, writes that are delayed, refused or
-//! lost, processes that load, drain and die. An answer takes the time that the roofline predicts.
-//! Nothing reads a clock or a disk; the same scenario and seed give the same outcome.
+//! All decisions are made by the code of the product: deployment plan, binder and scheduler, node
+//! lifecycle, sync plan and statuses of the agent, routing table and request queue of the gateway.
+//! The code around them is modelled: watches that lag, writes that are delayed, rejected or lost,
+//! and processes that load, drain and crash. An answer takes the time that the roofline predicts.
+//! No code reads a clock or a disk. The same scenario and seed produce the same outcome.
 //!
-//! In: a [`Scenario`] and [`RunOptions`]. Out: an [`Outcome`], with the first rule that was broken,
-//! if any.
+//! Input: a [`Scenario`] and [`RunOptions`]. Output: an [`Outcome`], with the first violated
+//! invariant.
 //!
-//! What time alone would do again and again without a change (renewals of Leases, passes over what
-//! is as it was) is left out, so that a day of a thousand Macs takes minutes.
+//! The simulation omits periodic events without effect: Lease renewals of healthy nodes, and passes
+//! over unchanged objects. A day of a thousand Macs therefore takes minutes.
 
 mod network;
 mod options;
@@ -34,11 +34,10 @@ pub use run::simulate;
 pub use scenario::fault::{Fault, FaultSpec};
 pub use scenario::machine::{Machine, chip_of, identity, machines};
 pub use scenario::policy::Policy;
-pub use scenario::{Scenario, ScenarioError, show};
+pub use scenario::{Scenario, ScenarioError, format_duration};
 pub use shrink::shrink;
 pub use world::report::{idle, power};
 
-/// After the last fault and the last change, everything is as it should be within this time: a
-/// silent node is noticed and given up, a worker that failed again and again is started after five
-/// minutes.
-const SETTLED: Duration = Duration::from_secs(600);
+/// Longest time from the last fault or change until the fleet has recovered. It covers the
+/// detection and eviction of a silent node, and the longest backoff of a failing worker (5 min).
+const RECOVERY_TIME: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! Simulated network: delays, losses, outages and disorder, with their random streams.
+//! Simulated network: delays, lost messages, outages and disorder, with their random streams.
 
 pub(crate) mod disorder;
 
@@ -8,19 +8,20 @@ use crate::network::disorder::Disorder;
 use crate::random::Random;
 use crate::scenario::Scenario;
 
-/// See the module.
+/// State of the network.
 pub(crate) struct Network<'a> {
     scenario: &'a Scenario,
     pub(crate) random: Random,
     pub(crate) lost_share: f64,
     pub(crate) slow_network: f64,
-    /// A higher value that `slow_network` had before, and until when.
+    /// Earlier, higher value of `slow_network`, and the time until which it applied.
     pub(crate) slower_until: Option<(f64, Duration)>,
     pub(crate) disorder: Disorder,
-    /// Number of faults that keep the API server away, and when it crashed last.
+    /// Number of active faults that stop the API server.
     pub(crate) outages: u32,
+    /// Time of the last crash of the API server.
     pub(crate) crashed: Option<Duration>,
-    /// Decides which of the last writes are on disk.
+    /// Random stream that decides how many of the last writes a crash loses.
     pub(crate) disk: Random,
 }
 
@@ -41,11 +42,12 @@ impl<'a> Network<'a> {
 }
 
 impl Network<'_> {
-    /// Nobody is answered.
+    /// Returns true if the API server does not respond.
     pub(crate) fn is_out(&self) -> bool {
         self.outages > 0
     }
 
+    /// Draws the delay of a message.
     pub(crate) fn latency(&mut self) -> Duration {
         let network = &self.scenario.network;
         self.random

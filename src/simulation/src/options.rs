@@ -4,14 +4,14 @@ use crate::scenario::fault::FaultSpec;
 use crate::scenario::planted::Planted;
 use crate::scenario::policy::Policy;
 
-/// How one run differs from others of the same scenario.
+/// Properties of a run that are not part of the scenario.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
     pub seed: u64,
     pub policy: Policy,
-    /// Instead of the scenario's faults, written or drawn.
+    /// Replacement for the faults of the scenario, including the random ones.
     pub faults: Option<Vec<FaultSpec>>,
-    /// Write down what happens.
+    /// Record every write, start, end and fault.
     pub journal: bool,
     pub(crate) planted: Planted,
 }

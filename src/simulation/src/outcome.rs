@@ -9,11 +9,11 @@ use crate::rules::violation::Violation;
 use crate::scenario::duration_text;
 use crate::scenario::fault::FaultSpec;
 
-/// Everything that is told of one run. The same seed gives the same bytes.
+/// Figures of a run. The same scenario and seed produce the same bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// Nothing here was measured: speeds are what the roofline predicts from data sheets.
+    /// Origin of the figures: predictions from data sheets, not measurements.
     pub basis: &'static str,
     pub seed: u64,
     pub policy: String,
@@ -26,28 +26,28 @@ pub struct Outcome {
     pub faults: Vec<FaultSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub violation: Option<Violation>,
-    /// What happened, line by line, where that was asked for.
+    /// Writes, starts, ends and faults; empty unless the options request a journal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub journal: Vec<String>,
 }
 
-/// How long a deployment could be asked.
+/// Availability of a deployment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeploymentOutcome {
     pub name: String,
-    /// Of the time after it was ready first, the share with a ready replica, in percent.
+    /// Share of the time after the first ready replica with at least one ready replica, in percent.
     pub available_percent: f64,
-    /// Ready replicas, on average over that time.
+    /// Mean number of ready replicas over the same time.
     pub mean_ready: f64,
     pub ready_at_end: usize,
     pub first_ready_seconds: Option<f64>,
-    /// The number that was wanted, from when on; only where it changed.
+    /// Desired numbers of replicas; empty if the number did not change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scaled: Vec<Scaled>,
 }
 
-/// A change of the number of replicas that is wanted.
+/// Change of the desired number of replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Scaled {
@@ -56,28 +56,29 @@ pub struct Scaled {
     pub replicas: i32,
 }
 
-/// What became of the requests of one demand.
+/// Results of the requests of one demand.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DemandOutcome {
     pub deployment: String,
     pub requests: u64,
     pub answered: u64,
-    /// Not answered, by reason.
+    /// Requests without a complete answer, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
-    /// Answered and as fast as promised.
+    /// Requests answered within their objectives.
     pub as_promised: u64,
-    /// The same of all that have ended, in percent.
+    /// Share of the completed requests that were answered within their objectives, in percent.
     pub slo_percent: f64,
     pub first_token_seconds: Option<Quantiles>,
-    /// Of one stream.
+    /// Decode speed of one stream.
     pub tokens_per_second: Option<Quantiles>,
-    /// Of all answers together, over the whole time; and of those that came as fast as promised.
+    /// Tokens of all answers per second of the run.
     pub total_tokens_per_second: f64,
+    /// Tokens of the answers within their objectives per second of the run.
     pub promised_tokens_per_second: f64,
 }
 
-/// Half lie below `p50`.
+/// Quantiles of a distribution.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Quantiles {
@@ -87,13 +88,13 @@ pub struct Quantiles {
     pub p99: f64,
 }
 
-/// What the control plane had to do.
+/// Work of the control plane.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ControlOutcome {
-    /// Replicas that were given a node.
+    /// Number of bindings.
     pub placements: u64,
-    /// Replicas that were taken from a node against its will.
+    /// Number of evictions.
     pub moves: u64,
     pub worker_starts: u64,
     pub passes: u64,

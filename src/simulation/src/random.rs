@@ -1,16 +1,15 @@
-//! Random numbers that are the same on every machine and in every version: a run is named by its
-//! seed.
+//! Random numbers that depend only on the seed, on every machine and in every version.
 
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
-/// 2014).
+/// SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+/// OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator of its own for one purpose, so that asking more for one thing changes nothing of
-    /// another.
+    /// Creates a separate generator for one purpose. The numbers of one purpose do not depend on how
+    /// many are drawn for another.
     pub(crate) fn stream(seed: u64, purpose: &str) -> Self {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in purpose.bytes() {
@@ -29,7 +28,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In [0, 1).
+    /// Returns a number in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -38,7 +37,7 @@ impl Random {
         self.unit() < probability
     }
 
-    /// Less than `bound`, which is not zero.
+    /// Returns a number less than `bound`; 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
@@ -49,13 +48,13 @@ impl Random {
         )
     }
 
-    /// Of a Poisson process: the time to its next event.
+    /// Returns the time to the next event of a Poisson process.
     pub(crate) fn exponential(&mut self, mean_seconds: f64) -> f64 {
         -mean_seconds * (1.0 - self.unit()).ln()
     }
 }
 
-/// Whole microseconds, the resolution of the virtual clock.
+/// Rounds to whole microseconds, the resolution of the virtual clock.
 pub(crate) fn micros(micros: f64) -> Duration {
     Duration::from_micros(micros.max(0.0).round() as u64)
 }
@@ -68,10 +67,10 @@ pub(crate) fn seconds(seconds: f64) -> Duration {
 mod tests {
     use super::*;
 
-    /// The reference implementation's first outputs for the seed 1234567
+    /// Expected values: first outputs of the reference implementation for the seed 1234567
     /// (prng.di.unimi.it/splitmix64.c).
     #[test]
-    fn the_numbers_are_those_of_the_reference() {
+    fn numbers_equal_the_reference_implementation() {
         let mut random = Random(1_234_567);
         assert_eq!(
             [random.next(), random.next(), random.next()],
@@ -84,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn means_are_as_asked() {
+    fn exponential_has_the_mean_and_below_the_bound() {
         let mut random = Random::stream(1, "test");
         let count = 20_000;
         let mean = (0..count).map(|_| random.exponential(3.0)).sum::<f64>() / f64::from(count);

@@ -1,69 +1,65 @@
-//! One run: the world, the network and the rules, and the loop over events.
+//! A run: the world, the network and the rules, and the loop over events.
 
 mod agent;
-mod answer;
+mod apply;
 mod change;
-mod checks;
 mod control;
-mod disruption;
 mod gateway;
 mod inject;
 mod journal;
 mod leaders;
 mod outage;
-mod promises;
 mod report;
 mod watches;
 mod worker;
 mod writes;
 
-use crate::network::Network;
-use crate::world::World;
 use std::time::Duration;
 
+use crate::network::Network;
 use crate::options::RunOptions;
 use crate::outcome::Outcome;
 use crate::rules::Rules;
 use crate::rules::ledger::{Ledger, Totals};
-use crate::rules::violation::Violation;
 use crate::scenario::{Scenario, ScenarioError};
+use crate::world::World;
 use crate::world::event::Event;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelDeploymentSpec};
 
-/// The rules that only time can break are looked at this often.
-const LOOK: Duration = Duration::from_secs(10);
+/// Period of the checks whose result can change without an event.
+const CHECK_PERIOD: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// State of a run.
 pub(crate) struct Run<'a> {
     pub(crate) world: World<'a>,
     pub(crate) network: Network<'a>,
     pub(crate) rules: Rules,
 }
 
-/// Simulates, until the end or the first broken rule.
+/// Simulates until the end of the scenario or the first violated invariant.
 pub fn simulate(scenario: &Scenario, options: &RunOptions) -> Result<Outcome, ScenarioError> {
     let mut run = Run::new(scenario, options)?;
-    run.begin();
+    run.start();
     let mut events = 0_u64;
-    let mut look = Duration::ZERO;
+    let mut next_check = Duration::ZERO;
     while let Some((at, event)) = run.world.queue.pop() {
-        if at > scenario.duration || run.rules.broken() {
+        if at > scenario.duration || run.rules.is_violated() {
             break;
         }
         run.world.now = at;
         events += 1;
-        if at >= look {
-            run.check_silent_nodes();
-            look = at + LOOK;
+        if at >= next_check {
+            run.rules.check_silent_nodes(&run.world, &run.network);
+            next_check = at + CHECK_PERIOD;
         }
         run.handle(event);
         run.propagate();
     }
     run.world.now = scenario.duration;
-    if !run.rules.broken() {
-        run.check_end();
+    if !run.rules.is_violated() {
+        run.rules.check_end(&run.world, &run.network);
     }
-    let violation = run.rules.take();
+    let violation = run.rules.take_violation();
     let faults = std::mem::take(&mut run.world.faults);
     let Run { world, rules, .. } = run;
     let totals = Totals {
@@ -86,7 +82,7 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    fn begin(&mut self) {
+    fn start(&mut self) {
         for (index, fault) in self.world.faults.iter().enumerate() {
             self.world.queue.push(fault.at, Event::FaultBegins { index });
         }
@@ -100,42 +96,41 @@ impl Run<'_> {
         for deployment in &self.world.scenario.deployments {
             let spec: ModelDeploymentSpec =
                 serde_json::from_value(self.world.policy.placed(deployment.spec.clone()))
-                    .expect("the schema has let it through");
+                    .expect("the spec is valid for the schema");
             let mut object = ModelDeployment::new(&deployment.name, spec);
             object.metadata.namespace = Some("default".to_owned());
             let created = self.world.store.create(object, self.world.clock());
-            debug_assert!(created.is_ok(), "names are checked");
+            debug_assert!(created.is_ok(), "names of deployments are unique");
         }
         self.propagate();
-        self.told(self.world.store.newest());
+        self.mark_observed(self.world.store.newest());
         for demand in 0..self.world.scenario.demand.len() {
             self.world.next_request(demand);
         }
-    }
-
-    pub(crate) fn break_rule(&mut self, rule: &'static str, message: String) {
-        let at = self.world.now;
-        self.rules.broke(Violation { at, rule, message });
     }
 
     fn handle(&mut self, event: Event) {
         self.rules.by_former_leader = false;
         match event {
             Event::Deliver { to, kind } => self.deliver(to, kind),
-            Event::List { reader, life } => self.list(reader, life),
-            Event::Pass { of, life } => self.pass(of, life),
-            Event::Sync { node, life } => self.sync(node, life),
-            Event::Report { actor, life } => self.report(actor, life),
-            Event::Arrive { actor, life, write } => self.arrive(actor, life, write),
-            Event::Answered {
+            Event::List { reader, incarnation } => self.list(reader, incarnation),
+            Event::Pass { of, incarnation } => self.pass(of, incarnation),
+            Event::Sync { node, incarnation } => self.sync(node, incarnation),
+            Event::Report { actor, incarnation } => self.report(actor, incarnation),
+            Event::Arrive {
                 actor,
-                life,
+                incarnation,
+                write,
+            } => self.arrive(actor, incarnation, write),
+            Event::Response {
+                actor,
+                incarnation,
                 arrived,
                 write,
-                answer,
+                response,
             } => {
-                let answer = self.heard(arrived, &write, *answer);
-                self.answered(actor, life, *write, answer);
+                let response = self.received_response(arrived, &write, *response);
+                self.receive_response(actor, incarnation, *write, response);
             }
             Event::Worker {
                 node,
@@ -156,13 +151,13 @@ impl Run<'_> {
                 process,
                 request,
             } => self.finish(node, &key, process, request),
-            Event::Impatient {
+            Event::WorkerQueueTimeout {
                 node,
                 key,
                 process,
                 request,
-            } => self.impatient(node, &key, process, request),
-            Event::TurnMissed { request } => self.turn_missed(request),
+            } => self.worker_queue_timeout(node, &key, process, request),
+            Event::GatewayQueueTimeout { request } => self.gateway_queue_timeout(request),
             Event::FaultBegins { index } => self.fault_begins(index),
             Event::FaultEnds { index } => self.fault_ends(index),
             Event::Change { index } => self.change(index),

@@ -1,5 +1,4 @@
-//! What is simulated, as a user writes it: a fleet, models, deployments, demand, and what goes
-//! wrong when.
+//! Scenario file: fleet, models, deployments, demand, changes and faults.
 
 pub(crate) mod fault;
 pub(crate) mod machine;
@@ -23,7 +22,7 @@ use rooflet_apimachinery::schema::{StructuralSchema, names};
 use rooflet_base::quantity;
 use rooflet_base::yaml;
 
-/// Why a scenario cannot be simulated: the field, and what to do.
+/// Invalid field of a scenario, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct ScenarioError {
@@ -40,20 +39,20 @@ impl ScenarioError {
     }
 }
 
-/// The longest time that is simulated.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-/// The most Macs one scenario has.
-const MOST_MACS: u32 = 20_000;
+/// Maximum duration of a run.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
+/// Maximum number of Macs.
+const MAX_MACS: u32 = 20_000;
 const HOURS: usize = 24;
 
-/// See the module. Reading it checks everything that can be wrong with it.
+/// Scenario. [`Scenario::parse`] validates all fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scenario {
-    /// How long, such as `24h`.
+    /// Length of the run, such as `24h`.
     #[serde(default = "default_duration", with = "duration_text")]
     pub duration: Duration,
-    /// When the virtual clock starts, for hours of the day and for timestamps.
+    /// Start of the virtual clock, for hours of the day and for timestamps.
     #[serde(default = "default_start")]
     pub start: Timestamp,
     pub fleet: Fleet,
@@ -62,7 +61,7 @@ pub struct Scenario {
     pub deployments: Vec<Deployment>,
     #[serde(default)]
     pub demand: Vec<Demand>,
-    /// Changes that people make.
+    /// Changes by users.
     #[serde(default)]
     pub changes: Vec<ChangeAt>,
     #[serde(default)]
@@ -73,8 +72,8 @@ pub struct Scenario {
     pub random_faults: Option<RandomFaults>,
     #[serde(default)]
     pub network: Network,
-    /// After the last fault and change, and ten minutes to heal, every deployment must have its
-    /// replicas: the fleet is large enough for them.
+    /// If true, every deployment must have all its replicas ten minutes after the last fault or
+    /// change. The fleet must be large enough.
     #[serde(default)]
     pub must_heal: bool,
 }
@@ -83,24 +82,24 @@ fn default_duration() -> Duration {
     Duration::from_secs(24 * 3600)
 }
 
-/// 00:00 UTC of a Monday.
+/// Returns 00:00 UTC of a Monday.
 fn default_start() -> Timestamp {
     Timestamp::from_second(1_767_571_200).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// The machines.
+/// Machines of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fleet {
-    /// As in a CapacityPlan. A Mac is named after its class: `mini-1`, `mini-2`.
+    /// Classes of Macs, as in a CapacityPlan. Macs are named after their class: `mini-1`, `mini-2`.
     pub macs: Vec<MacSpec>,
-    /// How fast weights are read from disk, in bytes per second. No data sheet says it.
+    /// Read speed of the disks in bytes per second. Data sheets do not contain it.
     #[serde(default = "default_disk")]
     pub disk_bytes_per_second: f64,
-    /// Labels of all Macs of a class, by the class.
+    /// Labels of the Macs, by class.
     #[serde(default)]
     pub labels: BTreeMap<String, BTreeMap<String, String>>,
-    /// `--quiet-hours` of all Macs of a class, by the class. On a virtual clock they are in UTC.
+    /// `--quiet-hours` of the agents, by class. On a virtual clock they are in UTC.
     #[serde(default)]
     pub quiet_hours: BTreeMap<String, String>,
 }
@@ -109,24 +108,23 @@ fn default_disk() -> f64 {
     2e9
 }
 
-/// A model that lies in the model directory of every Mac.
+/// Model in the model directories of the Macs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Model {
-    /// The directory's name: deployments have `local://NAME`.
+    /// Name of the directory. Deployments refer to it with `local://NAME`.
     pub name: String,
-    /// A published model by its name, such as `qwen3-8b`.
+    /// Name of a published model, such as `qwen3-8b`.
     pub model: String,
-    /// Format of the weights where the model's name does not say it, such as mlx4.
+    /// Format of the weights, such as mlx4, if the model's name does not contain it.
     #[serde(default)]
     pub quantization: Option<String>,
     #[serde(default = "default_max_context")]
     pub max_context_tokens: u32,
-    /// It answers so many times more slowly than is predicted of it: a bad revision, to see what
-    /// notices it.
+    /// Slowdown of the answers compared with the prediction, to simulate a faulty revision.
     #[serde(default = "default_slower")]
     pub slower: f64,
-    /// Classes of Macs that have it. Default: all.
+    /// Classes of Macs that have the model. Default: all.
     #[serde(default)]
     pub on: Vec<String>,
 }
@@ -139,7 +137,7 @@ fn default_max_context() -> u32 {
     32_768
 }
 
-/// A ModelDeployment of the namespace `default`.
+/// ModelDeployment in the namespace `default`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Deployment {
@@ -152,20 +150,22 @@ pub struct Deployment {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Demand {
     pub deployment: String,
-    /// On average over the day; they come at random, one independent of the other.
+    /// Base rate. Arrivals are random and independent (a Poisson process).
     pub requests_per_second: f64,
+    /// Mean number of prompt tokens.
     pub prompt_tokens: u32,
+    /// Mean number of answer tokens.
     pub answer_tokens: u32,
-    /// A multiple of the rate for each hour of the day in UTC. Default: 1 always.
+    /// Factors of the rate for each hour of the day in UTC. Default: 1 for all hours.
     #[serde(default)]
     pub by_hour: Vec<f64>,
-    /// No request comes earlier.
+    /// Time of the first possible request.
     #[serde(default, with = "duration_text")]
     pub from: Duration,
-    /// A client gives up when it has no first token after this time.
+    /// Timeout of a client that waits for the first token.
     #[serde(default = "default_patience", with = "duration_text")]
     pub patience: Duration,
-    /// What counts as good, where the deployment promises nothing.
+    /// Objectives of the requests, for deployments without objectives.
     #[serde(default)]
     pub objectives: rooflet_api::v1alpha1::ObjectivesSpec,
 }
@@ -174,7 +174,7 @@ fn default_patience() -> Duration {
     Duration::from_secs(60)
 }
 
-/// What a person does at a moment.
+/// Change by a user at a point in time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChangeAt {
@@ -184,11 +184,11 @@ pub struct ChangeAt {
     pub what: ChangeWhat,
 }
 
-/// See [`ChangeAt`].
+/// Change by a user.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum ChangeWhat {
-    /// A merge patch of a deployment's spec.
+    /// Merge patch of a deployment's spec.
     Patch {
         deployment: String,
         spec: Value,
@@ -208,14 +208,14 @@ pub enum ChangeWhat {
         node: String,
         taints: Vec<Taint>,
     },
-    /// The revisions and replicas of a deployment lose their controller, as after
-    /// `kubectl delete --cascade=orphan` and a new deployment of the same name. Not part of a
-    /// scenario file.
+    /// Removes the controller of a deployment's revisions and replicas, as
+    /// `kubectl delete --cascade=orphan` followed by a new deployment with the same name. Not
+    /// available in scenario files.
     #[serde(skip)]
     Orphan {
         deployment: String,
     },
-    /// Sets an annotation of a deployment. Not part of a scenario file.
+    /// Sets an annotation of a deployment. Not available in scenario files.
     #[serde(skip)]
     Annotate {
         deployment: String,
@@ -224,7 +224,7 @@ pub enum ChangeWhat {
     },
 }
 
-/// How long messages take.
+/// Delay of messages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Network {
@@ -235,7 +235,7 @@ pub struct Network {
 }
 
 impl Default for Network {
-    /// A local network and a server that syncs its disk before it answers.
+    /// Delays of a local network and of a server that syncs its disk before it responds.
     fn default() -> Self {
         Self {
             shortest: Duration::from_millis(1),
@@ -248,31 +248,31 @@ impl Scenario {
     /// Reads and checks a scenario.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let mut scenario: Self =
-            yaml::from_str(text).map_err(|err| ScenarioError::new("the scenario cannot be read", err))?;
+            yaml::from_str(text).map_err(|err| ScenarioError::new("parsing the scenario", err))?;
         scenario.check()?;
         Ok(scenario)
     }
 
     fn check(&mut self) -> Result<(), ScenarioError> {
-        if self.duration.is_zero() || self.duration > LONGEST {
-            let message = "must be more than 0 and at most a year, such as 24h";
+        if self.duration.is_zero() || self.duration > MAX_DURATION {
+            let message = "must be greater than 0 and at most a year, such as 24h";
             return Err(ScenarioError::new("duration", message));
         }
         if self.network.longest < self.network.shortest {
             return Err(ScenarioError::new(
                 "network.longest",
-                "is less than network.shortest",
+                "must be greater than or equal to network.shortest",
             ));
         }
         let count: u32 = self.fleet.macs.iter().map(|mac| mac.count).sum();
-        if count == 0 || count > MOST_MACS {
-            let message = format!("{count} Macs: there must be from 1 to {MOST_MACS}");
+        if count == 0 || count > MAX_MACS {
+            let message = format!("{count} Macs; must be between 1 and {MAX_MACS}");
             return Err(ScenarioError::new("fleet.macs", message));
         }
         if !(self.fleet.disk_bytes_per_second.is_finite() && self.fleet.disk_bytes_per_second > 0.0) {
             return Err(ScenarioError::new(
                 "fleet.diskBytesPerSecond",
-                "must be more than 0",
+                "must be greater than 0",
             ));
         }
         let classes: Vec<_> = self.fleet.macs.iter().map(class_name).collect();
@@ -280,13 +280,16 @@ impl Scenario {
         let of_hours = self.fleet.quiet_hours.keys().map(|name| ("quietHours", name));
         for (what, name) in of_labels.chain(of_hours) {
             if !classes.contains(name) {
-                let message = format!("no class of Macs has this name; there are {}", classes.join(", "));
+                let message = format!(
+                    "no class of Macs has this name; the classes are {}",
+                    classes.join(", ")
+                );
                 return Err(ScenarioError::new(format!("fleet.{what}.{name}"), message));
             }
         }
         for (index, model) in self.models.iter().enumerate() {
             if !(1.0..=1000.0).contains(&model.slower) {
-                let message = "must be from 1, as predicted, to 1000 times slower";
+                let message = "must be between 1 (as predicted) and 1000";
                 return Err(ScenarioError::new(format!("models[{index}].slower"), message));
             }
         }
@@ -304,18 +307,21 @@ impl Scenario {
             if !(0.0..=1e6).contains(&demand.requests_per_second) {
                 return Err(ScenarioError::new(
                     field("requestsPerSecond"),
-                    "must be from 0 to 1000000",
+                    "must be between 0 and 1000000",
                 ));
             }
             if demand.prompt_tokens == 0 || demand.answer_tokens == 0 {
                 return Err(ScenarioError::new(
                     field("promptTokens"),
-                    "and answerTokens must be 1 or more",
+                    "promptTokens and answerTokens must be greater than 0",
                 ));
             }
             let hours = &demand.by_hour;
             if !(hours.is_empty() || hours.len() == HOURS) || hours.iter().any(|factor| *factor < 0.0) {
-                let message = format!("has {} numbers; give {HOURS} of 0 or more, or none", hours.len());
+                let message = format!(
+                    "has {} numbers; must have {HOURS} numbers of at least 0, or none",
+                    hours.len()
+                );
                 return Err(ScenarioError::new(field("byHour"), message));
             }
         }
@@ -339,12 +345,12 @@ impl Scenario {
             if let Some(node) = fault.node() {
                 self.node(node, &format!("faults[{index}].node"))?;
             }
-            let (name, most) = match fault.what.has_share() {
+            let (name, max) = match fault.what.has_share() {
                 true => ("share", 1.0),
                 false => ("factor", 1000.0),
             };
-            if !(0.0..=most).contains(&fault.strength()) {
-                let message = format!("must be from 0 to {most}");
+            if !(0.0..=max).contains(&fault.strength()) {
+                let message = format!("must be between 0 and {max}");
                 return Err(ScenarioError::new(format!("faults[{index}].{name}"), message));
             }
         }
@@ -354,7 +360,7 @@ impl Scenario {
             if trace.every.is_zero() {
                 return Err(ScenarioError::new(
                     field("every"),
-                    "must be more than 0, such as 10m",
+                    "must be greater than 0, such as 10m",
                 ));
             }
             if trace
@@ -362,48 +368,47 @@ impl Scenario {
                 .iter()
                 .any(|factor| !(1.0..=1000.0).contains(factor))
             {
-                let message = "must be from 1, a cool chip, to 1000 times slower";
+                let message = "must be between 1 (no slowdown) and 1000";
                 return Err(ScenarioError::new(field("factors"), message));
             }
         }
         Ok(())
     }
 
-    /// Whether all that is to go wrong can be done to simulated machines beside a real control
-    /// plane.
-    pub fn check_playable(&self) -> Result<(), ScenarioError> {
+    /// Checks that all faults can be injected into simulated machines with a real control plane.
+    pub fn check_injectable(&self) -> Result<(), ScenarioError> {
         self.check_faults(
             Fault::only_modelled,
-            "cannot be done to a real control plane; leave it out, or use `rooflet simulate`",
+            "not supported with a real control plane; remove it, or use `rooflet simulate`",
         )?;
         if self.random_faults.is_some() {
-            let message = "are for `rooflet simulate`; leave them out, or write down faults";
+            let message = "supported only by `rooflet simulate`; remove them, or list faults";
             return Err(ScenarioError::new("randomFaults", message));
         }
         Ok(())
     }
 
-    /// Whether all that is to go wrong is modelled.
+    /// Checks that all faults are modelled.
     pub fn check_modelled(&self) -> Result<(), ScenarioError> {
         self.check_faults(
-            Fault::only_played,
-            "is not modelled; leave it out, or use `rooflet server --simulate`",
+            Fault::only_injectable,
+            "not modelled; remove it, or use `rooflet server --simulate`",
         )
     }
 
     fn check_faults(
         &self,
-        is_wrong: fn(&Fault) -> Option<&'static str>,
+        unsupported: fn(&Fault) -> Option<&'static str>,
         message: &str,
     ) -> Result<(), ScenarioError> {
-        let named = self.faults.iter().map(|fault| is_wrong(&fault.what));
+        let named = self.faults.iter().map(|fault| unsupported(&fault.what));
         match named.enumerate().find_map(|(index, name)| Some((index, name?))) {
             Some((index, name)) => Err(ScenarioError::new(format!("faults[{index}].{name}"), message)),
             None => Ok(()),
         }
     }
 
-    /// The faults that are written down, those of thermal traces among them.
+    /// Returns the listed faults and those of thermal traces.
     pub fn planned_faults(&self) -> Vec<FaultSpec> {
         let traced = self.thermal_traces.iter().flat_map(ThermalTrace::faults);
         self.faults.iter().cloned().chain(traced).collect()
@@ -419,11 +424,11 @@ impl Scenario {
             return Ok(());
         }
         let first = self.node_names().next().unwrap_or_default();
-        let message = format!("no Mac is named `{name}`; they are named like `{first}`");
+        let message = format!("no Mac is named `{name}`; names have the form `{first}`");
         Err(ScenarioError::new(field, message))
     }
 
-    /// Whether the number of replicas of any deployment may follow its requests.
+    /// Returns true if any deployment has autoscaling, from the start or after a change.
     pub(crate) fn autoscales(&self) -> bool {
         let has = |spec: &Value| !spec["autoscaling"].is_null();
         let patches = self.changes.iter().filter_map(|change| match &change.what {
@@ -442,27 +447,27 @@ impl Scenario {
             .any(has)
     }
 
-    /// How many times more slowly than predicted a model answers, by its directory's name.
+    /// Returns the slowdown of the model in the directory `model`.
     pub fn slower(&self, model: &str) -> f64 {
         let found = self.models.iter().find(|known| known.name == model);
         found.map_or(1.0, |found| found.slower)
     }
 
-    /// What clients call a deployment's model.
+    /// Returns the served name of a deployment's model.
     pub(crate) fn served_name(&self, deployment: &str) -> String {
         let found = self.deployments.iter().find(|known| known.name == deployment);
         let name = found.and_then(|found| found.spec["serving"]["name"].as_str());
         name.unwrap_or(deployment).to_owned()
     }
 
-    /// Names of all Macs, class by class.
+    /// Returns the names of all Macs, class by class.
     pub(crate) fn node_names(&self) -> impl Iterator<Item = String> {
         let classes = self.fleet.macs.iter();
         classes.flat_map(|mac| (1..=mac.count).map(move |number| format!("{}-{number}", class_name(mac))))
     }
 }
 
-/// `mini`, or the chip as a name of nodes can have it: `m4-pro`.
+/// Returns the name of the class, or a name derived from the chip, such as `m4-pro`.
 pub(crate) fn class_name(mac: &MacSpec) -> String {
     let name = mac.name.as_deref().unwrap_or(&mac.chip);
     let name: String = name
@@ -473,7 +478,7 @@ pub(crate) fn class_name(mac: &MacSpec) -> String {
     name.trim_matches('-').to_owned()
 }
 
-/// The spec with its defaults, or what the API server would say against it.
+/// Applies defaults and validates the spec as the API server does.
 fn checked_spec(
     schema: &StructuralSchema,
     field: &str,
@@ -499,7 +504,7 @@ fn checked_spec(
     }
 }
 
-/// Durations as Kubernetes' tools write them.
+/// Serialization of durations in the format of Kubernetes tools.
 pub(crate) mod duration_text {
     use std::time::Duration;
 
@@ -508,7 +513,7 @@ pub(crate) mod duration_text {
     use rooflet_base::quantity;
 
     pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&super::show(*duration))
+        serializer.serialize_str(&super::format_duration(*duration))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -518,8 +523,8 @@ pub(crate) mod duration_text {
     }
 }
 
-/// `1h30m`, `12.5s`, `300ms`: what [`quantity::parse_duration`] reads.
-pub fn show(duration: Duration) -> String {
+/// Formats a duration for [`quantity::parse_duration`]: `1h30m`, `12.5s`, `300ms`.
+pub fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     let mut text = String::new();
     let (hours, minutes, rest) = (millis / 3_600_000, millis / 60_000 % 60, millis % 60_000);

@@ -1,4 +1,4 @@
-//! A failing run with as few faults as still make it fail.
+//! Reduction of a failing run to the faults that the violation requires.
 
 use crate::options::RunOptions;
 use crate::outcome::Outcome;
@@ -7,8 +7,8 @@ use crate::scenario::Scenario;
 use crate::scenario::ScenarioError;
 use crate::scenario::fault::FaultSpec;
 
-/// Leaves out faults, large parts first and then one by one, while the same rule is still broken.
-/// What remains is minimal in that each single fault of it is needed.
+/// Removes faults while the run still violates the same invariant: first large groups, then single
+/// faults. Each remaining fault is required for the violation.
 pub fn shrink(scenario: &Scenario, options: &RunOptions, failed: Outcome) -> Result<Outcome, ScenarioError> {
     let mut smallest = failed;
     let rule = smallest.violation.as_ref().map(|violation| violation.rule);

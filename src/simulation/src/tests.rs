@@ -21,7 +21,7 @@ fn planted(bug: Bug, seed: u64) -> RunOptions {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes_and_another_one_another_run() {
+fn outcome_depends_only_on_the_seed() {
     let scenario = Scenario::parse(FAULTS).unwrap();
     let text = |seed| serde_json::to_string(&run(&scenario, seed)).unwrap();
     assert_eq!(text(7), text(7));
@@ -29,7 +29,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_another_run() {
 }
 
 #[test]
-fn a_day_of_the_example_is_served() {
+fn example_day_is_served() {
     let scenario = Scenario::parse(DAY).unwrap();
     let outcome = run(&scenario, 1);
     assert_eq!(outcome.violation, None);
@@ -43,7 +43,7 @@ fn a_day_of_the_example_is_served() {
     }
 }
 
-/// A rolling update, a scale up and a drained node, under load and with nothing going wrong.
+/// Covers a rolling update, a scale-up and a drained node, under load and without faults.
 #[test]
 fn planned_changes_fail_no_request() {
     let mut text = FAULTS.replace("randomFaults: {every: 30s, until: 10m}", "");
@@ -66,8 +66,8 @@ fn planned_changes_fail_no_request() {
     }
 }
 
-/// Two Macs and one replica, which is on either.
-const LONE: &str = r#"
+/// Two Macs and one replica.
+const SINGLE_REPLICA: &str = r#"
 duration: 21m
 fleet:
   macs:
@@ -86,14 +86,14 @@ demand:
 "#;
 
 #[test]
-fn a_lone_replica_leaves_a_drained_node_without_a_gap_where_one_more_is_allowed() {
+fn drain_moves_a_single_replica_without_a_gap_if_surge_is_allowed() {
     let drains = "changes:
   - {at: 5m, drain: {node: mini-1, drain: true}}
   - {at: 10m, drain: {node: mini-1, drain: false}}
   - {at: 11m, drain: {node: mini-2, drain: true}}
 ";
     for (surge, has_gap) in [("maxSurge: 1", false), ("maxSurge: 0", true)] {
-        let text = LONE.replace("maxSurge: 1", surge) + drains;
+        let text = SINGLE_REPLICA.replace("maxSurge: 1", surge) + drains;
         let outcome = run(&Scenario::parse(&text).unwrap(), 1);
         assert_eq!(outcome.violation, None, "{surge}");
         let small = &outcome.deployments[0];
@@ -103,14 +103,15 @@ fn a_lone_replica_leaves_a_drained_node_without_a_gap_where_one_more_is_allowed(
             "{surge}: {:?}",
             outcome.demand
         );
-        // Where it was, and at least one node later.
+        // The first placement and at least one move.
         assert!(outcome.control.placements >= 2, "{surge}: {:?}", outcome.control);
     }
 }
 
-/// The lone replica with changes that no scenario file can contain, and a fleet that must heal.
-fn lone_with(changes: impl IntoIterator<Item = ChangeWhat>) -> Scenario {
-    let mut scenario = Scenario::parse(&(LONE.to_owned() + "mustHeal: true\n")).unwrap();
+/// Returns the scenario with a single replica, changes at 5 min, and `mustHeal`. The changes may be
+/// kinds that scenario files cannot contain.
+fn single_replica_with(changes: impl IntoIterator<Item = ChangeWhat>) -> Scenario {
+    let mut scenario = Scenario::parse(&(SINGLE_REPLICA.to_owned() + "mustHeal: true\n")).unwrap();
     scenario.changes = changes
         .into_iter()
         .map(|what| ChangeAt {
@@ -122,9 +123,9 @@ fn lone_with(changes: impl IntoIterator<Item = ChangeWhat>) -> Scenario {
 }
 
 #[test]
-fn a_deployment_adopts_orphans_instead_of_replacing_them() {
+fn deployment_adopts_orphans_instead_of_replacing_them() {
     let deployment = "small".to_owned();
-    let outcome = run(&lone_with([ChangeWhat::Orphan { deployment }]), 1);
+    let outcome = run(&single_replica_with([ChangeWhat::Orphan { deployment }]), 1);
     assert_eq!(outcome.violation, None);
     assert_eq!(outcome.control.placements, 1, "{:?}", outcome.control);
     let small = &outcome.deployments[0];
@@ -132,19 +133,19 @@ fn a_deployment_adopts_orphans_instead_of_replacing_them() {
 }
 
 #[test]
-fn a_later_change_cause_is_recorded_on_the_revision() {
+fn changed_change_cause_is_recorded_on_the_revision() {
     let cause = ChangeWhat::Annotate {
         deployment: "small".to_owned(),
         key: CHANGE_CAUSE_ANNOTATION.to_owned(),
         value: "smaller model".to_owned(),
     };
-    assert_eq!(run(&lone_with([cause]), 1).violation, None);
+    assert_eq!(run(&single_replica_with([cause]), 1).violation, None);
 }
 
 #[test]
-fn replicas_wait_for_a_revision_that_could_not_be_written() {
+fn replicas_wait_for_a_revision_whose_write_was_lost() {
     let lost = "faults:\n  - {at: 0s, for: 2m, lostWrites: {share: 0.7}}\n";
-    let scenario = Scenario::parse(&(LONE.to_owned() + lost)).unwrap();
+    let scenario = Scenario::parse(&(SINGLE_REPLICA.to_owned() + lost)).unwrap();
     for seed in 1..=20 {
         let outcome = run(&scenario, seed);
         assert_eq!(outcome.violation, None, "seed {seed}");
@@ -153,12 +154,15 @@ fn replicas_wait_for_a_revision_that_could_not_be_written() {
 }
 
 #[test]
-fn a_replica_gives_its_memory_to_the_machines_owner_and_is_placed_elsewhere() {
+fn replica_under_memory_pressure_moves_to_another_node() {
     let faults = "faults:
   - {at: 5m, for: 4m, memoryTaken: {node: mini-1, share: 0.97}}
   - {at: 15m, for: 2m, memoryTaken: {node: mini-2, share: 0.97}}
 ";
-    let outcome = run(&Scenario::parse(&(LONE.to_owned() + faults)).unwrap(), 1);
+    let outcome = run(
+        &Scenario::parse(&(SINGLE_REPLICA.to_owned() + faults)).unwrap(),
+        1,
+    );
     assert_eq!(outcome.violation, None);
     let small = &outcome.deployments[0];
     assert!(
@@ -169,14 +173,15 @@ fn a_replica_gives_its_memory_to_the_machines_owner_and_is_placed_elsewhere() {
     assert!(outcome.control.placements >= 2, "{:?}", outcome.control);
 }
 
-/// What a machine's owner keeps for himself is left before, and taken again after, by the time that
-/// the virtual clock shows.
+/// The nodes have quiet hours at different times of the virtual clock.
 #[test]
-fn a_replica_goes_where_no_hours_are_quiet() {
-    let split = LONE.replace("{name: mini, chip", "{name: book, chip").replace(
-        "count: 2}",
-        "count: 1}\n    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi}",
-    );
+fn replica_moves_to_a_node_without_quiet_hours() {
+    let split = SINGLE_REPLICA
+        .replace("{name: mini, chip", "{name: book, chip")
+        .replace(
+            "count: 2}",
+            "count: 1}\n    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi}",
+        );
     let hours = "fleet:\n  quietHours: {book: \"00:04-00:09\", mini: \"00:10-00:15\"}";
     let text = split.replace("fleet:", hours);
     let outcome = run(&Scenario::parse(&text).unwrap(), 1);
@@ -188,10 +193,10 @@ fn a_replica_goes_where_no_hours_are_quiet() {
         "{small:?}"
     );
     assert!(outcome.demand[0].dropped.is_empty(), "{:?}", outcome.demand);
-    // Wherever it was placed first, it has left at least once, for the other one.
+    // The replica moves at least once, whichever node it was placed on first.
     let placements = outcome.control.placements;
     assert!((2..=3).contains(&placements), "{:?}", outcome.control);
-    // Where both are quiet at a time there is nowhere to go, and it stays.
+    // If both nodes have quiet hours at the same time, the replica stays.
     let outcome = run(
         &Scenario::parse(&text.replace("00:10-00:15", "00:00-24:00")).unwrap(),
         1,
@@ -201,9 +206,9 @@ fn a_replica_goes_where_no_hours_are_quiet() {
     assert_eq!(outcome.control.placements, 1, "{:?}", outcome.control);
 }
 
-/// The number of replicas follows the requests of a day, and the last one goes and comes back.
+/// The deployment `rare` scales to zero and back.
 #[test]
-fn replicas_follow_the_requests_of_a_day() {
+fn autoscaler_follows_the_requests_of_a_day() {
     let scenario = Scenario::parse(AUTOSCALING).unwrap();
     let outcome = run(&scenario, 1);
     assert_eq!(outcome.violation, None);
@@ -225,26 +230,22 @@ fn replicas_follow_the_requests_of_a_day() {
         "{:?}",
         chat.scaled
     );
-    let wanted = |replicas| {
+    let count = |replicas| {
         rare.scaled
             .iter()
             .filter(|scaled| scaled.replicas == replicas)
             .count()
     };
-    assert!(
-        wanted(0) > 3 && wanted(1) > 3 && wanted(2) == 0,
-        "{:?}",
-        rare.scaled
-    );
+    assert!(count(0) > 3 && count(1) > 3 && count(2) == 0, "{:?}", rare.scaled);
     for demand in &outcome.demand {
         assert!(demand.dropped.is_empty() && demand.answered > 10, "{demand:?}");
     }
 }
 
-/// What old replicas measured while new ones loaded calls for no more than what is needed once they
-/// answer.
+/// Measurements of the old replicas from the time in which new ones loaded do not cause further
+/// scaling.
 #[test]
-fn a_burst_calls_for_as_many_replicas_as_it_takes() {
+fn autoscaler_does_not_overshoot_after_a_burst() {
     let scenario = Scenario::parse(BURST).unwrap();
     for seed in 1..=2 {
         let outcome = run(&scenario, seed);
@@ -257,7 +258,7 @@ fn a_burst_calls_for_as_many_replicas_as_it_takes() {
 }
 
 #[test]
-fn guarantees_hold_whatever_goes_wrong() {
+fn invariants_hold_with_random_faults() {
     let scenario = Scenario::parse(FAULTS).unwrap();
     for seed in 1..=15 {
         let outcome = run(&scenario, seed);
@@ -265,7 +266,8 @@ fn guarantees_hold_whatever_goes_wrong() {
     }
 }
 
-/// The same with a drained Mac that is half of a deployment, which a floor keeps whole.
+/// Returns the scenario with faults, a deployment with a throughput floor, and a drain of one of its
+/// two nodes.
 fn drained() -> Scenario {
     let steady = "  - name: steady
     spec:
@@ -286,7 +288,7 @@ randomFaults:";
 }
 
 #[test]
-fn a_floor_holds_for_drains_whatever_goes_wrong() {
+fn drains_keep_the_throughput_floor_with_random_faults() {
     let scenario = drained();
     for seed in 1..=5 {
         let outcome = run(&scenario, seed);
@@ -294,9 +296,9 @@ fn a_floor_holds_for_drains_whatever_goes_wrong() {
     }
 }
 
-/// The rules have teeth: every bug that is planted is found.
-fn is_found(bug: Bug) {
-    // The example has few drains that a floor is against: seed 592 is its first.
+/// Asserts that the invariants detect a planted bug within a thousand seeds.
+fn assert_detected(bug: Bug) {
+    // In the example, the first seed in which a drain conflicts with a floor is 592.
     let scenario = if bug == Bug::DrainIgnoresFloor {
         drained()
     } else {
@@ -304,34 +306,34 @@ fn is_found(bug: Bug) {
     };
     let breaks = |seed: &u64| simulate(&scenario, &planted(bug, *seed)).unwrap().violation;
     let found = (1..=1000).find_map(|seed| breaks(&seed).map(|violation| (seed, violation)));
-    let (seed, violation) = found.expect("a thousand seeds find it");
+    let (seed, violation) = found.expect("a thousand seeds detect the bug");
     println!("{bug:?}: seed {seed}: {violation}");
 }
 
-macro_rules! found {
+macro_rules! planted_bugs {
     ($($name:ident: $bug:ident,)*) => {
         mod planted_bugs {
             use super::*;
             $(
                 #[test]
                 fn $name() {
-                    is_found(Bug::$bug);
+                    assert_detected(Bug::$bug);
                 }
             )*
         }
     };
 }
 
-found! {
-    promises_forgotten: PromisesForgotten,
+planted_bugs! {
+    pass_placements_ignored: PassPlacementsIgnored,
     reservation_released_on_delete: ReservationReleasedOnDelete,
     unreachable_not_counted: UnreachableNotCounted,
     status_unguarded: StatusUnguarded,
-    own_writes_forgotten: OwnWritesForgotten,
+    own_writes_discarded: OwnWritesDiscarded,
     silent_node_released: SilentNodeReleased,
-    missing_at_once: MissingAtOnce,
-    silence_by_senders_clock: SilenceBySendersClock,
-    evicted_at_once: EvictedAtOnce,
+    missing_immediately: MissingImmediately,
+    silence_by_agent_clock: SilenceByAgentClock,
+    evicted_immediately: EvictedImmediately,
     silent_stays_ready: SilentStaysReady,
     released_while_draining: ReleasedWhileDraining,
     workers_not_adopted: WorkersNotAdopted,
@@ -342,7 +344,7 @@ found! {
     double_bind: DoubleBind,
     generation_unchecked: GenerationUnchecked,
     older_event_applied: OlderEventApplied,
-    answered_before_synced: AnsweredBeforeSynced,
+    acknowledged_before_sync: AcknowledgedBeforeSync,
     writes_without_lease: WritesWithoutLease,
     floor_ignored: FloorIgnored,
     drain_ignores_floor: DrainIgnoresFloor,
@@ -351,7 +353,7 @@ found! {
 }
 
 #[test]
-fn a_failing_run_is_shrunk_and_replays_from_what_is_printed() {
+fn failing_run_is_reduced_and_printed_faults_reproduce_it() {
     let scenario = Scenario::parse(FAULTS).unwrap();
     let bug = Bug::ActsBeforeListing;
     let (options, failed) = (1..=1000)
@@ -360,7 +362,7 @@ fn a_failing_run_is_shrunk_and_replays_from_what_is_printed() {
             let outcome = simulate(&scenario, &options).unwrap();
             outcome.violation.is_some().then_some((options, outcome))
         })
-        .expect("every planted bug is found");
+        .expect("a thousand seeds detect the bug");
     let all = failed.faults.len();
     let shrunk = shrink(&scenario, &options, failed).unwrap();
     assert!(
@@ -382,7 +384,7 @@ fn a_failing_run_is_shrunk_and_replays_from_what_is_printed() {
 }
 
 #[test]
-fn what_is_wrong_with_a_scenario_is_named() {
+fn errors_name_the_invalid_field_of_a_scenario() {
     let message = |from: &str, to: &str| {
         assert!(FAULTS.contains(from), "{from}");
         Scenario::parse(&FAULTS.replace(from, to))
@@ -391,14 +393,18 @@ fn what_is_wrong_with_a_scenario_is_named() {
             .to_string()
     };
     for (from, to, expect) in [
-        ("duration: 21m", "duration: 0s", "duration: must be more than 0"),
+        (
+            "duration: 21m",
+            "duration: 0s",
+            "duration: must be greater than 0",
+        ),
         ("duration: 21m", "duration: long", "`long` must be a duration"),
         ("duration: 21m", "length: 21m", "length"),
         ("chip: M4,", "chip: M9,", "fleet.macs[0].chip: "),
         (
             "fleet:\n",
             "fleet:\n  quietHours: {book: \"09:00-17:00\"}\n",
-            "fleet.quietHours.book: no class of Macs has this name; there are mini, pro",
+            "fleet.quietHours.book: no class of Macs has this name; the classes are mini, pro",
         ),
         (
             "fleet:\n",
@@ -409,7 +415,7 @@ fn what_is_wrong_with_a_scenario_is_named() {
         (
             "model: phi-3-mini",
             "slower: 0.5, model: phi-3-mini",
-            "models[1].slower: must be from 1",
+            "models[1].slower: must be between 1",
         ),
         (
             "maxSurge: 1",
@@ -432,17 +438,17 @@ fn what_is_wrong_with_a_scenario_is_named() {
             "faults[0].node: no Mac is named `mini-9`",
         ),
     ] {
-        let said = message(from, to);
-        assert!(said.contains(expect), "{to}: {said}");
+        let error = message(from, to);
+        assert!(error.contains(expect), "{to}: {error}");
     }
 }
 
-/// Seeds and faults of runs that broke a rule once.
-mod found_once {
+/// Seeds and faults of runs that violated an invariant in an earlier version.
+mod regressions {
     use super::*;
 
-    /// The scenario in which it happened.
-    const THEN: &str = r#"
+    /// Scenario of most regressions.
+    const SCENARIO: &str = r#"
 duration: 21m
 fleet:
   macs:
@@ -475,11 +481,11 @@ changes:
 mustHeal: true
 "#;
 
-    fn holds(seed: u64, faults: &str) {
-        holds_in(THEN, seed, faults);
+    fn assert_holds(seed: u64, faults: &str) {
+        assert_holds_in(SCENARIO, seed, faults);
     }
 
-    fn holds_in(scenario: &str, seed: u64, faults: &str) {
+    fn assert_holds_in(scenario: &str, seed: u64, faults: &str) {
         let scenario = Scenario::parse(scenario).unwrap();
         let options = RunOptions {
             faults: Some(rooflet_base::yaml::from_str(faults).unwrap()),
@@ -488,10 +494,9 @@ mustHeal: true
         assert_eq!(simulate(&scenario, &options).unwrap().violation, None);
     }
 
-    /// The release of a deleted node's replica was on its way while the node's agent registered
-    /// again.
+    /// The release of a deleted node's replica is in flight while the node's agent registers again.
     #[test]
-    fn a_node_that_comes_back_keeps_its_replicas() {
+    fn node_that_registers_again_keeps_its_replicas() {
         let faults = "
 - {at: 13.376s, for: 1m8.784s, agentRestart: {node: mini-4}}
 - {at: 22.312s, for: 38.830s, relist: {}}
@@ -501,48 +506,46 @@ mustHeal: true
 - {at: 6m5.538s, for: 37.307s, isolate: {node: mini-2}}
 - {at: 6m10.066s, for: 2.857s, deleteNode: {node: mini-3}}
 ";
-        holds(5083, faults);
+        assert_holds(5083, faults);
     }
 
-    /// The taint was gone when the eviction for it arrived. The rule was at fault.
+    /// The taint is removed before the eviction that it caused arrives.
     #[test]
-    fn an_eviction_may_arrive_after_its_reason() {
+    fn eviction_may_arrive_after_its_taint_is_removed() {
         let faults = "
 - {at: 6m13.866s, for: 1m41.449s, slowNetwork: {factor: 272.5}}
 - {at: 6m44.146s, for: 8.792s, onBattery: {node: mini-3}}
 ";
-        holds(173, faults);
+        assert_holds(173, faults);
     }
 
-    /// An agent that had been cut off and started again wrote what it had to say of the object
-    /// before others wrote theirs.
+    /// A disconnected, restarted agent reports a status that other writers have overtaken.
     #[test]
-    fn an_outdated_report_is_not_written() {
+    fn outdated_status_is_not_written() {
         let faults = "
 - {at: 7m2.446s, for: 1m33.400s, staleController: {}}
 - {at: 7m19.491s, for: 1m53.656s, isolate: {node: mini-4}}
 - {at: 7m29.693s, for: 42.719s, isolate: {node: pro-2}}
 - {at: 8m19.985s, for: 27.182s, agentRestart: {node: mini-4}}
 ";
-        holds(1336, faults);
+        assert_holds(1336, faults);
     }
 
-    /// A node took a replica after all, while the one instead of it was on its way. The rule was at
-    /// fault.
+    /// A node admits a rejected replica while the creation of its replacement is in flight.
     #[test]
-    fn a_refusal_may_end_while_it_is_replaced() {
+    fn rejected_replica_may_be_admitted_during_its_replacement() {
         let faults = "
 - {at: 2m12.058s, for: 1m51.981s, thermal: {node: pro-1, factor: 1.7}}
 - {at: 2m17.559s, for: 1m6.318s, workerCrash: {node: mini-2}}
 - {at: 2m44.299s, for: 1m56.203s, slowNetwork: {factor: 147.4}}
 - {at: 3m11.563s, for: 11.232s, memoryTaken: {node: mini-3, share: 0.6}}
 ";
-        holds(3045, faults);
+        assert_holds(3045, faults);
     }
 
-    /// What a loop knew had been sent while the network was slower. The rule was at fault.
+    /// A reconciler's snapshot was sent while the network was slower.
     #[test]
-    fn what_is_known_may_have_been_sent_slowly() {
+    fn snapshot_may_have_been_sent_over_a_slower_network() {
         let faults = "
 - {at: 6.076s, for: 1m2.056s, staleController: {}}
 - {at: 17.116s, for: 1.984s, deleteNode: {node: mini-1}}
@@ -555,48 +558,45 @@ mustHeal: true
 - {at: 9m15.514s, for: 22.290s, relist: {}}
 - {at: 9m29.927s, for: 1.294s, onBattery: {node: mini-3}}
 ";
-        holds(5020, faults);
+        assert_holds(5020, faults);
     }
 
-    /// A clock that went back by as much as a worker took to come back: the renewal had the same
-    /// time as the one before.
+    /// A clock was set back by the time between two renewals, so both have the same time.
     #[test]
-    fn a_renewal_at_the_same_time_is_a_renewal() {
+    fn renewal_with_an_unchanged_time_counts() {
         let faults = "
 - {at: 33.498s, for: 1m23.780s, clockSkew: {node: pro-1, seconds: -60}}
 - {at: 1m6.671s, for: 1m20.109s, workerCrash: {node: mini-3}}
 ";
-        holds(8754, faults);
+        assert_holds(8754, faults);
     }
 
-    /// An agent that was cut off renewed its Lease when its chip cooled down. The model was at
-    /// fault.
+    /// The chip of an isolated node cools down.
     #[test]
-    fn who_is_cut_off_renews_nothing() {
+    fn isolated_node_renews_no_lease() {
         let faults = "
 - {at: 6m27.515s, for: 51.310s, thermal: {node: mini-3, factor: 2.8}}
 - {at: 6m45.821s, for: 1m27.906s, isolate: {node: mini-3}}
 - {at: 7m31.657s, for: 1m33.453s, isolate: {node: mini-3}}
 ";
-        holds(480, faults);
+        assert_holds(480, faults);
     }
 
-    /// A node was cut off while one leader had gone and the next had not listed: that one never
-    /// looked at nodes again. The model was at fault.
+    /// A node is disconnected between two leaders.
     #[test]
-    fn a_new_leader_looks_at_nodes_whatever_happened_before() {
+    fn new_leader_checks_all_nodes() {
         let faults = "
 - {at: 6m3.497s, for: 1m16.740s, staleController: {}}
 - {at: 7m12.608s, for: 25.288s, pausedLeader: {}}
 - {at: 7m20.743s, for: 1m36.589s, cut: {node: pro-1}}
 ";
-        holds_in(FAULTS, 394, faults);
+        assert_holds_in(FAULTS, 394, faults);
     }
 
-    /// A replica began to answer beside an older one of its deployment after it was decided what
-    /// may go, and made its chip slower. The rule was at fault.
+    /// After a removal was planned, another replica starts to serve on the same chip and slows it
+    /// down.
     #[test]
-    fn a_newcomer_may_make_a_chip_slower_unforeseen() {
+    fn new_replica_may_slow_down_a_chip_after_the_plan() {
         let scenario = Scenario::parse(FAULTS).unwrap();
         assert_eq!(run(&scenario, 206).violation, None);
     }

@@ -1,13 +1,13 @@
-//! Simulated world: the scenario, the stored objects, the nodes, the control plane processes, the
-//! gateway and the clock.
+//! Simulated world: scenario, stored objects, nodes, controller process, gateway, clock and event
+//! queue.
 
 mod agent;
 mod autoscaling;
 pub(crate) mod controller;
 pub(crate) mod event;
 mod faults;
-pub(crate) mod front;
 mod gateway;
+pub(crate) mod gateway_state;
 pub(crate) mod node;
 mod reconcilers;
 pub(crate) mod report;
@@ -29,9 +29,9 @@ use crate::scenario::machine::machines;
 use crate::scenario::planted::Planted;
 use crate::scenario::policy::Policy;
 use crate::scenario::{Scenario, ScenarioError};
-use crate::world::controller::{Control, Paused};
+use crate::world::controller::{Control, PausedLeader};
 use crate::world::event::{Actor, Event, Queue};
-use crate::world::front::Front;
+use crate::world::gateway_state::GatewayState;
 use crate::world::node::Node;
 use crate::world::store::Store;
 use crate::world::writer::Writer;
@@ -40,21 +40,21 @@ use rooflet_api::v1alpha1::{FleetNode, ModelReplica, ModelRevision};
 use rooflet_base::clock::Clock;
 use rooflet_controller::intent::Version;
 
-/// See the module.
+/// State of the simulated world.
 pub(crate) struct World<'a> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) policy: Policy,
     pub(crate) planted: Planted,
     pub(crate) now: Duration,
-    /// Monotonic clock at the start. Only differences matter.
+    /// Monotonic time at the start. Only differences are used.
     pub(crate) origin: Instant,
     pub(crate) queue: Queue,
     pub(crate) store: Store,
     pub(crate) control: Control,
-    pub(crate) paused: Vec<Paused>,
+    pub(crate) paused: Vec<PausedLeader>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) by_name: BTreeMap<String, usize>,
-    pub(crate) front: Front,
+    pub(crate) gateway: GatewayState,
     pub(crate) faults: Vec<FaultSpec>,
     /// Indexes into `faults` of the faults that are active.
     pub(crate) active: Vec<usize>,
@@ -92,7 +92,7 @@ impl<'a> World<'a> {
                 .map(|(index, name)| (name, index))
                 .collect(),
             nodes: machines.into_iter().map(Node::new).collect(),
-            front: Front::new(scenario, options.seed),
+            gateway: GatewayState::new(scenario, options.seed),
             faults,
             active: Vec::new(),
             processes: 0,
@@ -101,20 +101,20 @@ impl<'a> World<'a> {
 }
 
 impl World<'_> {
-    /// Removes the controller of the deployment's revisions and replicas.
+    /// Removes the owner references of the deployment's revisions and replicas.
     pub(crate) fn orphan(&mut self, deployment: &str) {
-        let carries = |labels: &BTreeMap<String, String>| {
+        let has_label = |labels: &BTreeMap<String, String>| {
             labels.get(DEPLOYMENT_LABEL).map(String::as_str) == Some(deployment)
         };
         let revisions: Vec<_> = self.store.revisions.values().cloned().collect();
-        for revision in revisions.iter().filter(|one| carries(one.labels())) {
+        for revision in revisions.iter().filter(|one| has_label(one.labels())) {
             let of = Version::of(revision.as_ref());
             drop(self.store.update::<ModelRevision>(&of, false, |found| {
                 found.metadata.owner_references = None;
             }));
         }
         let replicas: Vec<_> = self.store.replicas.values().cloned().collect();
-        for replica in replicas.iter().filter(|one| carries(one.labels())) {
+        for replica in replicas.iter().filter(|one| has_label(one.labels())) {
             let of = Version::of(replica.as_ref());
             drop(self.store.update::<ModelReplica>(&of, false, |found| {
                 found.metadata.owner_references = None;
@@ -131,7 +131,7 @@ impl World<'_> {
         }
     }
 
-    /// Wall-clock time where clocks are right.
+    /// Returns the correct wall-clock time.
     pub(crate) fn clock(&self) -> Timestamp {
         self.scenario.start + self.now
     }
@@ -145,22 +145,22 @@ impl World<'_> {
         self.processes
     }
 
-    pub(crate) fn life(&self, actor: Actor) -> u32 {
+    pub(crate) fn incarnation(&self, actor: Actor) -> u32 {
         match actor {
-            Actor::Loop(_) => self.control.life,
-            Actor::Replicas(node) | Actor::Node(node) => self.nodes[node].life,
+            Actor::Reconciler(_) => self.control.incarnation,
+            Actor::Replicas(node) | Actor::Node(node) => self.nodes[node].incarnation,
         }
     }
 
     pub(crate) fn writer(&mut self, actor: Actor) -> &mut Writer {
         match actor {
-            Actor::Loop(of) => self.control.writer(of),
+            Actor::Reconciler(of) => self.control.writer(of),
             Actor::Replicas(node) => &mut self.nodes[node].replica_writer,
             Actor::Node(node) => &mut self.nodes[node].node_writer,
         }
     }
 
-    pub(crate) fn pass_ends(&mut self, actor: Actor, life: u32) {
+    pub(crate) fn pass_ends(&mut self, actor: Actor, incarnation: u32) {
         let writer = self.writer(actor);
         writer.busy = false;
         writer.disrupts = false;
@@ -173,8 +173,8 @@ impl World<'_> {
         };
         if let Some(wait) = wait {
             match actor {
-                Actor::Loop(of) => self.wake_loop(of, wait),
-                Actor::Replicas(_) | Actor::Node(_) => self.after(wait, Event::Report { actor, life }),
+                Actor::Reconciler(of) => self.wake_reconciler(of, wait),
+                Actor::Replicas(_) | Actor::Node(_) => self.after(wait, Event::Report { actor, incarnation }),
             }
         }
     }

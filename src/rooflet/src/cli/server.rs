@@ -127,7 +127,7 @@ fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
     };
     let text = std::fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
     let scenario = Scenario::parse(&text).with_context(|| file.to_string())?;
-    scenario.check_playable().with_context(|| file.to_string())?;
+    scenario.check_injectable().with_context(|| file.to_string())?;
     machines(&scenario).with_context(|| file.to_string())?;
     let program = std::env::current_exe().context("determining the path of this program")?;
     let own = args.kubeconfig_out.clone();

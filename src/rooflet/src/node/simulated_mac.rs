@@ -242,7 +242,7 @@ impl AgentRuns {
                     deleted.map_err(io::Error::other)?;
                 }
             }
-            // `Scenario::check_playable` rejects these faults before the start.
+            // `Scenario::check_injectable` rejects these faults before the start.
             Fault::ClockSkew { .. }
             | Fault::StaleController {}
             | Fault::StaleGateway {}

@@ -1,21 +1,22 @@
-//! Watches that tell something twice, or late: a server behind a proxy, or one of several that
-//! lags.
+//! Repeated and late watch events, as from a server behind a proxy or from a lagging replica of the
+//! server.
 
 use std::time::Duration;
 
 use crate::random::Random;
 
-/// What is told again or late comes within this time.
-const LATEST: Duration = Duration::from_secs(3);
+/// Longest additional delay of a repeated or late event.
+const MAX_LATENESS: Duration = Duration::from_secs(3);
 
-/// See the module.
+/// Shares of repeated and late events.
 #[derive(Debug)]
 pub(crate) struct Disorder {
     pub(crate) random: Random,
-    /// The shares that are told again, and late.
+    /// Share of events that are delivered twice.
     pub(crate) repeated: f64,
+    /// Share of events that are delivered after later ones.
     pub(crate) reordered: f64,
-    /// Something was told late last at this time.
+    /// Time at which the last late event was sent.
     pub(crate) last: Option<Duration>,
 }
 
@@ -29,22 +30,22 @@ impl Disorder {
         }
     }
 
-    /// What was known at a moment is all that is older than this.
+    /// Returns the age from which on a receiver has all events at a point in time.
     pub(crate) fn lag(&self, at: Duration) -> Duration {
         match self.last {
-            Some(last) if at <= last + LATEST => LATEST,
+            Some(last) if at <= last + MAX_LATENESS => MAX_LATENESS,
             Some(_) | None => Duration::ZERO,
         }
     }
 
-    /// By how much the next thing is told late, and by how much later again.
+    /// Draws the additional delay of the next event, and that of its repetition.
     pub(crate) fn draw(&mut self, now: Duration) -> (Option<Duration>, Option<Duration>) {
         let random = &mut self.random;
-        let mut one = |share: f64| {
+        let mut delay = |share: f64| {
             let drawn = share > 0.0 && random.chance(share);
-            drawn.then(|| random.between(Duration::ZERO, LATEST))
+            drawn.then(|| random.between(Duration::ZERO, MAX_LATENESS))
         };
-        let (late, again) = (one(self.reordered), one(self.repeated));
+        let (late, again) = (delay(self.reordered), delay(self.repeated));
         if late.is_some() {
             self.last = Some(now);
         }

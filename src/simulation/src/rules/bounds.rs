@@ -1,4 +1,4 @@
-//! Bounds of a deployment that planned disruptions must keep.
+//! Availability bounds of a deployment that planned disruptions must keep.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,33 +8,34 @@ use crate::world::event::Write;
 use crate::world::store::Store;
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::v1alpha1::{
-    CountOrPercent, FleetNode, ModelDeployment, ModelDeploymentSpec, ModelReplica, TaintEffect,
+    CountOrPercent, FleetNode, ModelDeployment, ModelDeploymentSpec, ModelReplica, StrategyType, TaintEffect,
 };
 use rooflet_controller::intent::{Deletion, Intent};
 
-/// A replica that answered and does not any more.
+/// Replica that stopped serving.
 #[derive(Debug)]
-pub(crate) struct Missed {
+pub(crate) struct LostReplica {
     pub(crate) at: Duration,
-    /// As it was.
+    /// Last version of the object while it served.
     pub(crate) replica: Arc<ModelReplica>,
 }
 
-/// What a deployment was held to until a moment.
+/// Bounds that a deployment had until a point in time.
 #[derive(Debug)]
-pub(crate) struct Before {
-    pub(crate) at: Duration,
-    pub(crate) held_to: HeldTo,
+pub(crate) struct PreviousBounds {
+    pub(crate) until: Duration,
+    pub(crate) bounds: Bounds,
 }
 
+/// Fields of a deployment that determine its bounds.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct HeldTo {
-    pub(crate) spec: ModelDeploymentSpec,
-    /// What a replica is worth of which a floor is a share, in predicted tokens per second.
-    pub(crate) reference: Option<f64>,
+pub(crate) struct Bounds {
+    spec: ModelDeploymentSpec,
+    /// Predicted tokens per second of one replica. A percentage in `minThroughput` refers to it.
+    reference: Option<f64>,
 }
 
-impl HeldTo {
+impl Bounds {
     pub(crate) fn of(deployment: &ModelDeployment) -> Self {
         let rollout = deployment.status.as_ref().map(|status| &status.rollout);
         Self {
@@ -42,17 +43,53 @@ impl HeldTo {
             reference: rollout.and_then(|rollout| rollout.reference_tokens_per_second),
         }
     }
+
+    /// Returns the number of replicas that must serve during planned disruptions.
+    pub(crate) fn min_available(&self) -> usize {
+        let spec = &self.spec;
+        let desired = usize::try_from(spec.replicas).unwrap_or(0);
+        if spec.strategy.kind == StrategyType::Recreate {
+            return 0;
+        }
+        let rolling = spec.strategy.rolling_update.clone().unwrap_or_default();
+        let (surge, unavailable) = (&rolling.max_surge, &rolling.max_unavailable);
+        let least = match (surge, unavailable) {
+            (CountOrPercent::Count(0) | CountOrPercent::Percent(0), _) => 1,
+            _ => 0,
+        };
+        let unavailable = match unavailable {
+            CountOrPercent::Count(count) => usize::try_from(*count).unwrap_or(usize::MAX),
+            CountOrPercent::Percent(percent) => {
+                desired * usize::try_from(*percent).unwrap_or(usize::MAX) / 100
+            }
+        };
+        desired.saturating_sub(unavailable.max(least))
+    }
+
+    /// Returns the throughput floor in predicted tokens per second; 0 if the floor is a percentage
+    /// and the reference is unknown.
+    pub(crate) fn throughput_floor(&self) -> f64 {
+        let rolling = self.spec.strategy.rolling_update.as_ref();
+        match rolling.and_then(|rolling| rolling.min_throughput.as_ref()) {
+            None => 0.0,
+            Some(CountOrPercent::Count(rate)) => f64::from(*rate),
+            Some(CountOrPercent::Percent(percent)) => {
+                self.reference.unwrap_or(0.0) * f64::from(self.spec.replicas.max(0)) * f64::from(*percent)
+                    / 100.0
+            }
+        }
+    }
 }
 
-/// A replica that answers, of which somebody is about to decide.
+/// Planned removal of a serving replica.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct Removal {
     pub(crate) replica: Arc<ModelReplica>,
     pub(crate) why: Deletion,
 }
 
-impl Taken {
-    /// What a write would take away within a deployment's bounds.
+impl Removal {
+    /// Returns the removal if the write deletes a serving replica and the bounds apply to it.
     pub(crate) fn by(store: &Store, write: &Write) -> Option<Self> {
         let Write::Intent(Intent::DeleteReplica { of, why }, _) = write else {
             return None;
@@ -60,37 +97,24 @@ impl Taken {
         let replica = store.get::<ModelReplica>(of)?;
         let bounded = match why {
             Deletion::Deployment | Deletion::Eviction => true,
-            // It makes room for what is more important than bounds.
+            // A replica of higher priority takes precedence over the bounds.
             Deletion::Preemption => false,
         };
-        (bounded && serves(&replica)).then_some(Self { replica, why: *why })
+        (bounded && is_serving(&replica)).then_some(Self { replica, why: *why })
     }
 }
 
-/// It takes replicas away whatever their deployments can spare: a person says so, or nobody hears
-/// of it.
-pub(crate) fn expels(node: &FleetNode) -> bool {
+/// Returns true if the node's replicas are evicted regardless of disruption budgets: the node is
+/// silent, or a user has set a taint with the effect NoExecute.
+pub(crate) fn evicts_unconditionally(node: &FleetNode) -> bool {
     let taints = &node.spec.taints;
     is_silent(node) || taints.iter().any(|taint| taint.effect == TaintEffect::NoExecute)
 }
 
-/// It says that it answers, and stays.
-pub(crate) fn serves(replica: &ModelReplica) -> bool {
+/// Returns true if the replica is Ready and is not being deleted.
+pub(crate) fn is_serving(replica: &ModelReplica) -> bool {
     let ready = |status: &rooflet_api::v1alpha1::ModelReplicaStatus| {
         is_true(&status.conditions, condition_type::READY)
     };
     replica.metadata.deletion_timestamp.is_none() && replica.status.as_ref().is_some_and(ready)
-}
-
-/// In predicted tokens per second; nothing where a share is asked for of what nobody knows yet.
-pub(crate) fn floor(held_to: &HeldTo) -> f64 {
-    let HeldTo { spec, reference } = held_to;
-    let rolling = spec.strategy.rolling_update.as_ref();
-    match rolling.and_then(|rolling| rolling.min_throughput.as_ref()) {
-        None => 0.0,
-        Some(CountOrPercent::Count(rate)) => f64::from(*rate),
-        Some(CountOrPercent::Percent(percent)) => {
-            reference.unwrap_or(0.0) * f64::from(spec.replicas.max(0)) * f64::from(*percent) / 100.0
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! What happened, in numbers: kept while a run goes on, closed at its end.
+//! Figures of a run, collected during the run and summarized at its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use crate::options::RunOptions;
 use crate::outcome::{ControlOutcome, DemandOutcome, DeploymentOutcome, Outcome, Quantiles, Scaled};
 use crate::rules::violation::Violation;
 use crate::scenario::fault::FaultSpec;
-use crate::scenario::{Scenario, show};
-use crate::world::front::{Loss, Request};
+use crate::scenario::{Scenario, format_duration};
+use crate::world::gateway_state::{DropReason, Request};
 use crate::world::store::{Change, Object};
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{ModelReplica, ObjectivesSpec};
 use rooflet_roofline::admission::Objectives;
 
-/// Values of one bucket differ by at most this factor.
+/// Ratio between the bounds of a bucket.
 const BUCKET: f64 = 1.01;
 
-/// Counters that others keep.
+/// Counters that are kept outside the ledger.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Totals {
     pub(crate) nodes: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Totals {
     pub(crate) writes: u64,
 }
 
-/// Values by size, with a relative error of a half percent.
+/// Histogram with a relative error of 0.5 %.
 #[derive(Debug, Default)]
 struct Histogram {
     buckets: BTreeMap<i32, u64>,
@@ -66,7 +66,7 @@ impl Histogram {
     }
 }
 
-/// Three digits: more would pretend.
+/// Rounds to three significant digits, the accuracy of the predictions.
 fn rounded(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;
@@ -75,6 +75,7 @@ fn rounded(value: f64) -> f64 {
     format!("{value:.digits$}").parse().unwrap_or(value)
 }
 
+/// Requests of one demand.
 #[derive(Debug, Default)]
 struct Tally {
     requests: u64,
@@ -82,19 +83,20 @@ struct Tally {
     good: u64,
     tokens: u64,
     good_tokens: u64,
-    dropped: BTreeMap<Loss, u64>,
+    dropped: BTreeMap<DropReason, u64>,
     first_token: Histogram,
     rate: Histogram,
     objectives: Objectives,
 }
 
+/// Availability of one deployment.
 #[derive(Debug, Default)]
 struct Meter {
     ready: usize,
     since: Duration,
     first: Option<Duration>,
     available: Duration,
-    /// Replicas times seconds.
+    /// Integral of the number of ready replicas over time.
     replica_seconds: f64,
     scaled: Vec<Scaled>,
 }
@@ -112,7 +114,7 @@ impl Meter {
     }
 }
 
-/// See the module.
+/// Figures of a run, and its journal.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     tallies: Vec<Tally>,
@@ -120,7 +122,7 @@ pub(crate) struct Ledger {
     placements: u64,
     pub(crate) evictions: u64,
     pub(crate) starts: u64,
-    /// `None`: nobody wants to read it.
+    /// Lines of the journal; `None` if the options do not request it.
     journal: Option<Vec<String>>,
 }
 
@@ -131,13 +133,13 @@ impl Ledger {
                 .deployments
                 .iter()
                 .find(|known| known.name == demand.deployment);
-            let promised = deployment
+            let objectives = deployment
                 .and_then(|deployment| serde_json::from_value(deployment.spec["objectives"].clone()).ok())
                 .unwrap_or_else(ObjectivesSpec::default);
-            let objectives = if promised.is_empty() {
+            let objectives = if objectives.is_empty() {
                 &demand.objectives
             } else {
-                &promised
+                &objectives
             };
             Tally {
                 objectives: Objectives::from(objectives),
@@ -158,15 +160,15 @@ impl Ledger {
         }
     }
 
-    /// Writes a line down, if anybody wants to read it.
-    pub(crate) fn tell(&mut self, at: Duration, line: impl FnOnce() -> String) {
+    /// Appends a line to the journal, if there is one.
+    pub(crate) fn log(&mut self, at: Duration, line: impl FnOnce() -> String) {
         if let Some(journal) = &mut self.journal {
-            journal.push(format!("{:>12} {}", show(at), line()));
+            journal.push(format!("{:>12} {}", format_duration(at), line()));
         }
     }
 
-    /// Takes a change of a replica into account.
-    pub(crate) fn note(&mut self, now: Duration, change: &Change) {
+    /// Counts a change of an object.
+    pub(crate) fn count_change(&mut self, now: Duration, change: &Change) {
         if let Object::Deployment(deployment) = &change.object
             && let Some(meter) = self.meters.get_mut(&deployment.name_any())
         {
@@ -186,7 +188,7 @@ impl Ledger {
             self.placements += 1;
         }
         let was = before.is_some_and(is_ready);
-        let is = !change.gone && is_ready(replica);
+        let is = !change.deleted && is_ready(replica);
         let meter = replica
             .labels()
             .get(DEPLOYMENT_LABEL)
@@ -202,15 +204,15 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn arrived(&mut self, demand: usize) {
+    pub(crate) fn request_arrived(&mut self, demand: usize) {
         self.tallies[demand].requests += 1;
     }
 
-    pub(crate) fn lost(&mut self, demand: usize, loss: Loss) {
-        *self.tallies[demand].dropped.entry(loss).or_default() += 1;
+    pub(crate) fn request_dropped(&mut self, demand: usize, reason: DropReason) {
+        *self.tallies[demand].dropped.entry(reason).or_default() += 1;
     }
 
-    pub(crate) fn answered(&mut self, now: Duration, request: &Request) {
+    pub(crate) fn request_completed(&mut self, now: Duration, request: &Request) {
         let tally = &mut self.tallies[request.demand];
         let first = request.first_token.unwrap_or(now);
         let waited = first.saturating_sub(request.arrived).as_secs_f64();
@@ -222,7 +224,7 @@ impl Ledger {
             .objectives
             .first_token
             .is_none_or(|objective| waited <= objective.max_seconds);
-        // Microseconds are rounded.
+        // The virtual clock rounds to microseconds.
         let fast = tally
             .objectives
             .decode
@@ -235,6 +237,7 @@ impl Ledger {
         }
     }
 
+    /// Summarizes the run.
     pub(crate) fn close(
         mut self,
         scenario: &Scenario,
@@ -275,7 +278,7 @@ impl Ledger {
                 dropped: tally
                     .dropped
                     .iter()
-                    .map(|(loss, count)| (loss.as_str(), *count))
+                    .map(|(reason, count)| (reason.as_str(), *count))
                     .collect(),
                 slo_percent: match ended {
                     0 => 100.0,
@@ -310,11 +313,11 @@ impl Ledger {
     }
 }
 
-impl Loss {
+impl DropReason {
     fn as_str(self) -> &'static str {
         match self {
             Self::NoReplica => "NoReadyReplica",
-            Self::Refused => "ReplicasBusyOrUnreachable",
+            Self::NoCapacity => "ReplicasBusyOrUnreachable",
             Self::WorkerLost => "WorkerLost",
             Self::CutShort => "CutShort",
             Self::GaveUp => "ClientGaveUp",

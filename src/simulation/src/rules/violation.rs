@@ -1,12 +1,12 @@
-//! A broken rule.
+//! Violation of an invariant.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::scenario::{duration_text, show};
+use crate::scenario::{duration_text, format_duration};
 
-/// A rule that was broken.
+/// Violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Violation {
@@ -18,6 +18,12 @@ pub struct Violation {
 
 impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "at {}: {}: {}", show(self.at), self.rule, self.message)
+        write!(
+            f,
+            "at {}: {}: {}",
+            format_duration(self.at),
+            self.rule,
+            self.message
+        )
     }
 }

@@ -1,5 +1,5 @@
-//! One Mac with its agent's shell, modelled: processes, what is on its disk, when it looks and what
-//! it reports. What it decides by are the real plan and the real statuses.
+//! Model of an agent: processes, records on disk, sync passes and reports. The sync plan and the
+//! statuses are the real ones.
 
 use std::time::Duration;
 
@@ -18,17 +18,16 @@ use rooflet_agent::sync::{Start, Step, StopCause, SyncPlan};
 use rooflet_agent::workers::first_record;
 use rooflet_base::clock::since;
 
-/// A report that could not be written, and a list that could not be read, are tried again after
-/// this time.
-const RELIST: Duration = Duration::from_secs(1);
+/// Delay before an agent repeats a failed list.
+const RELIST_DELAY: Duration = Duration::from_secs(1);
 
 impl Run<'_> {
     pub(crate) fn start_agent(&mut self, node: usize) {
         let state = &mut self.world.nodes[node];
-        state.life += 1;
+        state.incarnation += 1;
         state.view = View::default();
         state.synced = false;
-        state.said.clear();
+        state.last_statuses.clear();
         state.reports = Reports::default();
         state.memory_watch =
             MemoryWatch::resume(state.records.values().any(|record| record.stopped_for_memory));
@@ -41,43 +40,43 @@ impl Run<'_> {
                 record.worker = None;
             }
         }
-        let life = self.world.nodes[node].life;
+        let incarnation = self.world.nodes[node].incarnation;
         if self.world.nodes[node].agent_runs() {
-            self.world.take_note_of_the_dead(node);
+            self.world.record_dead_workers(node);
             let wait = self.network.latency();
             self.world.after(
                 wait,
                 Event::List {
                     reader: Reader::Agent(node),
-                    life,
+                    incarnation,
                 },
             );
             self.world.wake_agent(node);
         }
     }
 
-    pub(crate) fn agent_lists(&mut self, node: usize, life: u32) {
-        if self.world.nodes[node].life != life {
+    pub(crate) fn agent_lists(&mut self, node: usize, incarnation: u32) {
+        if self.world.nodes[node].incarnation != incarnation {
             return;
         }
         if !self.world.nodes[node].is_connected() {
             self.world.after(
-                RELIST,
+                RELIST_DELAY,
                 Event::List {
                     reader: Reader::Agent(node),
-                    life,
+                    incarnation,
                 },
             );
             return;
         }
         let objects = self.listed(Reader::Agent(node));
         let state = &mut self.world.nodes[node];
-        state.view.list_anew(objects);
+        state.view.replace(objects);
         state.synced = true;
         self.world.wake_agent(node);
     }
 
-    /// A fault has begun or ended that has to do with who reaches whom.
+    /// Applies a change of the connection between the agent and the API server.
     pub(crate) fn connection_changed(&mut self, node: usize) {
         let now = self.world.now;
         let state = &mut self.world.nodes[node];
@@ -85,30 +84,33 @@ impl Run<'_> {
             if state.unreachable_since.take().is_some() {
                 state.reachable_again = Some(now);
             }
-            if state.renews_since.is_none() && state.view.node(&state.machine.name).is_some() {
-                state.renews_since = Some(now);
+            if state.renewing_since.is_none() && state.view.node(&state.machine.name).is_some() {
+                state.renewing_since = Some(now);
             }
             self.deliver_all(Reader::Agent(node));
             self.world.wake_agent(node);
         } else {
             state.unreachable_since.get_or_insert(now);
-            if state.renews_since.is_some() {
-                state.renewed_last = state.renewed(now);
-                state.renews_since = None;
-                // What a regular look of the controller would have seen.
-                self.world
-                    .wake_loop(crate::world::event::Loop::NodeLifecycle, Duration::from_secs(1));
+            if state.renewing_since.is_some() {
+                state.last_renewal = state.last_renewal_at(now);
+                state.renewing_since = None;
+                // The simulation omits the periodic passes of the node lifecycle while all nodes
+                // renew their Leases.
+                self.world.wake_reconciler(
+                    crate::world::event::Reconciler::NodeLifecycle,
+                    Duration::from_secs(1),
+                );
             }
         }
     }
 
-    pub(crate) fn sync(&mut self, node: usize, life: u32) {
+    pub(crate) fn sync(&mut self, node: usize, incarnation: u32) {
         let state = &mut self.world.nodes[node];
-        if state.life != life || state.sync_due != Some(self.world.now) || !state.agent_runs() {
+        if state.incarnation != incarnation || state.sync_due != Some(self.world.now) || !state.agent_runs() {
             return;
         }
         state.sync_due = None;
-        let now = self.world.nodes[node].shown(self.world.clock());
+        let now = self.world.nodes[node].local_time(self.world.clock());
         let instant = self.world.origin + self.world.now;
         let state = &mut self.world.nodes[node];
         let memory = state.memory();
@@ -128,12 +130,12 @@ impl Run<'_> {
         for (key, step) in &plan.steps {
             match step {
                 Step::Start(start) => {
-                    if let Some(wanted) = desired.replicas.get(key) {
-                        self.start_worker(node, key, &wanted.replica, start, now);
+                    if let Some(resolved) = desired.replicas.get(key) {
+                        self.start_worker(node, key, &resolved.replica, start, now);
                     }
                 }
                 Step::Stop(cause) => {
-                    self.check_stop(node, key, *cause);
+                    self.rules.check_stop(&self.world, node, key, *cause);
                     if *cause == StopCause::MemoryPressure
                         && let Some(record) = self.world.nodes[node].records.get_mut(key)
                     {
@@ -147,14 +149,14 @@ impl Run<'_> {
                         state.records.remove(key);
                     }
                 }
-                // Simulated machines have their models.
+                // Models of simulated machines are local.
                 Step::Pull(_) | Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
         if plan.shorten_grace {
-            self.world.hurry_workers(node);
+            self.world.shorten_worker_grace(node);
         }
-        self.check_node(node);
+        self.rules.check_node(&self.world, node);
         self.world.make_reports(node, &desired, &plan, &observed, now);
         if let Some(at) = plan.next_deadline() {
             self.world
@@ -173,7 +175,7 @@ impl Run<'_> {
         start: &Start,
         now: Timestamp,
     ) {
-        self.check_start(node, key, &replica.uid);
+        self.rules.check_start(&self.world, node, key, &replica.uid);
         let process = self.world.next_process();
         let state = &mut self.world.nodes[node];
         let same = state

@@ -1,6 +1,5 @@
-//! What people change, and what the API server does after them.
+//! Changes by users, and garbage collection.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -8,19 +7,17 @@ use kube::ResourceExt;
 use crate::run::Run;
 use crate::scenario::ChangeWhat;
 use crate::world::event::Event;
-use rooflet_api::meta::CHANGE_CAUSE_ANNOTATION;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica, ModelRevision};
 use rooflet_controller::intent::Version;
-use rooflet_controller::is_template_of;
 
-/// What the API server could not do is tried again after this time.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Delay before a change or a garbage collection is repeated after an outage of the API server.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl Run<'_> {
     pub(crate) fn change(&mut self, index: usize) {
         if self.network.is_out() {
-            // People try again.
-            self.world.after(TRY_AGAIN, Event::Change { index });
+            // The user repeats the change.
+            self.world.after(RETRY_DELAY, Event::Change { index });
             return;
         }
         let what = self.world.scenario.changes[index].what.clone();
@@ -39,13 +36,13 @@ impl Run<'_> {
                 let mut next = serde_json::to_value(&found.spec).expect("a spec has only string keys");
                 json_patch::merge(&mut next, &spec);
                 let next = serde_json::from_value(self.world.policy.placed(next))
-                    .expect("the schema has let it through");
+                    .expect("the spec is valid for the schema");
                 let of = Version::of(found.as_ref());
                 let changed = self
                     .world
                     .store
                     .update::<ModelDeployment>(&of, false, |found| found.spec = next);
-                debug_assert!(changed.is_ok(), "it was just found");
+                debug_assert!(changed.is_ok(), "the object exists");
             }
             ChangeWhat::Delete { deployment } => {
                 if let Some(found) = self
@@ -87,41 +84,20 @@ impl Run<'_> {
                     let annotated = self.world.store.update::<ModelDeployment>(&of, false, |found| {
                         found.annotations_mut().insert(key, value);
                     });
-                    debug_assert!(annotated.is_ok(), "it was just found");
+                    debug_assert!(annotated.is_ok(), "the object exists");
                 }
             }
             ChangeWhat::Taint { node, taints } => {
                 self.world.change_node(&node, |node| node.spec.taints = taints)
             }
         }
-        self.told(self.world.store.newest());
+        self.mark_observed(self.world.store.newest());
     }
 
-    /// The revision of a deployment's template records the deployment's change cause.
-    pub(crate) fn check_change_causes(&mut self) {
-        let cause =
-            |annotations: &BTreeMap<String, String>| annotations.get(CHANGE_CAUSE_ANNOTATION).cloned();
-        let deployments: Vec<_> = self.world.store.deployments.values().cloned().collect();
-        for deployment in &deployments {
-            let Some(wanted) = cause(deployment.annotations()) else {
-                continue;
-            };
-            let mut revisions = self.world.store.revisions.values();
-            let revision = revisions.find(|revision| is_template_of(deployment, revision));
-            if revision.is_some_and(|revision| cause(revision.annotations()) != Some(wanted.clone())) {
-                let message = format!(
-                    "the revision of {} has no cause `{wanted}`",
-                    deployment.name_any()
-                );
-                self.break_rule("a revision records its change cause", message);
-            }
-        }
-    }
-
-    /// Objects whose controller is gone go, too.
+    /// Deletes objects whose controller is deleted.
     pub(crate) fn collect_garbage(&mut self) {
         if self.network.is_out() {
-            self.world.after(TRY_AGAIN, Event::CollectGarbage);
+            self.world.after(RETRY_DELAY, Event::CollectGarbage);
             return;
         }
         let owners: Vec<_> = self
@@ -131,7 +107,7 @@ impl Run<'_> {
             .values()
             .filter_map(|deployment| deployment.uid())
             .collect();
-        let orphaned = |meta: &kube::api::ObjectMeta| {
+        let has_lost_owner = |meta: &kube::api::ObjectMeta| {
             let owner = meta
                 .owner_references
                 .iter()
@@ -144,7 +120,7 @@ impl Run<'_> {
             .store
             .revisions
             .values()
-            .filter(|one| orphaned(&one.metadata))
+            .filter(|one| has_lost_owner(&one.metadata))
             .map(|one| Version::of(one.as_ref()))
             .collect();
         let replicas: Vec<_> = self
@@ -152,7 +128,7 @@ impl Run<'_> {
             .store
             .replicas
             .values()
-            .filter(|one| orphaned(&one.metadata))
+            .filter(|one| has_lost_owner(&one.metadata))
             .map(|one| Version::of(one.as_ref()))
             .collect();
         let now = self.world.clock();

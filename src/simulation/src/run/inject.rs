@@ -1,15 +1,15 @@
-//! Faults take effect and end.
+//! Injection of faults.
 
 use std::time::Duration;
 
 use crate::run::Run;
-use crate::scenario::fault::{Fault, PAUSED_LEAST};
+use crate::scenario::fault::{Fault, MIN_LEADER_PAUSE};
 use crate::world::event::{Event, Reader};
-use crate::world::worker::End;
+use crate::world::worker::WorkerExit;
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_controller::intent::Version;
 
-/// Faults of one kind may overlap: it is over when the last one is.
+/// Counts active faults of a kind that may overlap.
 fn count(faults: &mut u32, begins: bool) {
     *faults = if begins { *faults + 1 } else { *faults - 1 };
 }
@@ -19,11 +19,11 @@ impl Run<'_> {
         let fault = self.world.faults[index].clone();
         self.rules
             .ledger
-            .tell(self.world.now, || format!("fault begins: {:?}", fault.what));
+            .log(self.world.now, || format!("fault begins: {:?}", fault.what));
         self.world.active.push(index);
-        self.fault(index, true);
+        self.apply_fault(index, true);
         let lasts = match matches!(fault.what, Fault::PausedLeader {}) {
-            true => fault.lasts.max(PAUSED_LEAST),
+            true => fault.lasts.max(MIN_LEADER_PAUSE),
             false => fault.lasts,
         };
         self.world.after(lasts, Event::FaultEnds { index });
@@ -33,13 +33,13 @@ impl Run<'_> {
         let fault = self.world.faults[index].clone();
         self.rules
             .ledger
-            .tell(self.world.now, || format!("fault ends: {:?}", fault.what));
+            .log(self.world.now, || format!("fault ends: {:?}", fault.what));
         self.world.active.retain(|one| *one != index);
-        self.fault(index, false);
+        self.apply_fault(index, false);
     }
 
-    /// A fault begins, or is over.
-    fn fault(&mut self, index: usize, begins: bool) {
+    /// Applies the start or the end of a fault.
+    fn apply_fault(&mut self, index: usize, begins: bool) {
         let fault = &self.world.faults[index].clone();
         let node = fault
             .node()
@@ -51,19 +51,19 @@ impl Run<'_> {
                 if begins {
                     let keys: Vec<_> = self.world.nodes[node].workers.keys().cloned().collect();
                     for key in keys {
-                        self.worker_ends(node, &key, End::PowerLost);
+                        self.worker_exits(node, &key, WorkerExit::PowerLost);
                     }
                 }
-                self.agent_ends_or_begins(node, begins);
+                self.stop_or_start_agent(node, begins);
             }
             Fault::AgentRestart { .. } => {
                 count(&mut self.world.nodes[node].agent_down, begins);
-                self.agent_ends_or_begins(node, begins);
+                self.stop_or_start_agent(node, begins);
             }
             Fault::WorkerCrash { .. } => {
                 let first = self.world.nodes[node].workers.keys().next().cloned();
                 if let Some(key) = first.filter(|_| begins) {
-                    self.worker_ends(node, &key, End::Crashed);
+                    self.worker_exits(node, &key, WorkerExit::Crashed);
                 }
             }
             Fault::Cut { .. } => {
@@ -91,7 +91,7 @@ impl Run<'_> {
                 count(&mut self.world.nodes[node].user_present, begins);
                 self.world.wake_agent(node);
             }
-            // Refused before the run: see `Scenario::check_modelled`.
+            // `Scenario::check_modelled` rejects these faults before the run.
             Fault::WiredLeak { .. } | Fault::KernelPanic { .. } => {}
             Fault::MemoryTaken { .. } => {
                 self.world.nodes[node].memory_taken = self.world.strongest(fault, 0.0);
@@ -101,16 +101,17 @@ impl Run<'_> {
                 self.world.nodes[node].clock_skew = if begins { *seconds } else { 0 };
                 self.world.wake_agent(node);
             }
-            Fault::StaleController {} if begins => self.world.controller_goes_stale(),
-            Fault::StaleController {} => self.controller_hears_again(),
+            Fault::StaleController {} if begins => self.world.begin_stale_controller(),
+            Fault::StaleController {} => self.end_stale_controller(),
             Fault::StaleGateway {} => {
-                count(&mut self.world.front.stale, begins);
+                count(&mut self.world.gateway.stale, begins);
                 self.deliver_all(Reader::Gateway);
             }
             Fault::Relist {} => {
                 if begins {
-                    let (reader, life) = (Reader::Controller, self.world.control.life);
-                    self.world.after(Duration::ZERO, Event::List { reader, life });
+                    let (reader, incarnation) = (Reader::Controller, self.world.control.incarnation);
+                    self.world
+                        .after(Duration::ZERO, Event::List { reader, incarnation });
                 }
             }
             Fault::ControllerRestart {} => {
@@ -119,23 +120,23 @@ impl Run<'_> {
             }
             Fault::LostWrites { .. } => {
                 self.network.lost_share = self.world.strongest(fault, 0.0);
-                self.world.control.hinder(self.world.now);
+                self.world.control.mark_impaired(self.world.now);
             }
             Fault::RepeatedEvents { .. } => self.network.disorder.repeated = self.world.strongest(fault, 0.0),
             Fault::ReorderedEvents { .. } => {
                 self.network.disorder.reordered = self.world.strongest(fault, 0.0)
             }
-            Fault::StoreCrash {} if begins => self.store_crashes(),
-            Fault::StoreCrash {} => self.store_comes_back(),
-            Fault::PausedLeader {} if begins => self.world.leader_pauses(index),
-            Fault::PausedLeader {} => self.leader_wakes(index),
+            Fault::StoreCrash {} if begins => self.crash_store(),
+            Fault::StoreCrash {} => self.restart_store(),
+            Fault::PausedLeader {} if begins => self.world.pause_leader(index),
+            Fault::PausedLeader {} => self.resume_leader(index),
             Fault::SlowNetwork { .. } => {
                 let slow = self.world.strongest(fault, 1.0);
                 if slow < self.network.slow_network {
                     self.network.slower_until = Some((self.network.slow_network, self.world.now));
                 }
                 self.network.slow_network = slow;
-                self.world.control.hinder(self.world.now);
+                self.world.control.mark_impaired(self.world.now);
             }
             Fault::DeleteNode { node } => {
                 let found = self.world.store.nodes.get(&(None, node.clone())).cloned();
@@ -151,10 +152,10 @@ impl Run<'_> {
         }
     }
 
-    /// Where its process ends, what it was doing is never answered.
-    fn agent_ends_or_begins(&mut self, node: usize, ends: bool) {
+    /// Stops or starts an agent's process. A stopped agent receives no responses.
+    fn stop_or_start_agent(&mut self, node: usize, ends: bool) {
         if ends {
-            self.world.nodes[node].life += 1;
+            self.world.nodes[node].incarnation += 1;
             self.connection_changed(node);
         } else if self.world.nodes[node].agent_runs() {
             self.start_agent(node);

@@ -1,36 +1,36 @@
-//! Writes as lines of the journal.
+//! Text of writes in the journal.
 
 use kube::ResourceExt;
 
-use crate::world::event::{Actor, Answer, Write};
+use crate::world::event::{Actor, Write, WriteResponse};
 use crate::world::store::Object;
 use rooflet_controller::intent::Intent;
 
-pub(crate) fn told_actor(actor: Actor) -> String {
+pub(crate) fn describe_actor(actor: Actor) -> String {
     match actor {
-        Actor::Loop(of) => format!("controller {of:?}"),
+        Actor::Reconciler(of) => format!("controller {of:?}"),
         Actor::Replicas(node) | Actor::Node(node) => format!("agent {node}"),
     }
 }
 
-pub(crate) fn told_write(write: &Write, answer: &Answer) -> String {
-    let name = match answer {
-        Answer::Done(Object::Replica(object)) => {
+pub(crate) fn describe_write(write: &Write, response: &WriteResponse) -> String {
+    let name = match response {
+        WriteResponse::Done(Object::Replica(object)) => {
             let conditions = object.status.iter().flat_map(|status| &status.conditions);
             let conditions: Vec<_> = conditions
                 .map(|one| format!("{}={}/{}", one.type_, one.status, one.reason))
                 .collect();
             format!("{} {}", object.name_any(), conditions.join(" "))
         }
-        Answer::Done(Object::Revision(object)) => object.name_any(),
-        Answer::Done(Object::Node(object)) => object.name_any(),
-        Answer::Done(Object::Deployment(object)) => object.name_any(),
-        Answer::Refused(refusal) => format!("{refusal:?}"),
-        Answer::Lost => "lost".to_owned(),
+        WriteResponse::Done(Object::Revision(object)) => object.name_any(),
+        WriteResponse::Done(Object::Node(object)) => object.name_any(),
+        WriteResponse::Done(Object::Deployment(object)) => object.name_any(),
+        WriteResponse::Rejected(error) => format!("{error:?}"),
+        WriteResponse::Lost => "lost".to_owned(),
     };
     let kind = match write {
         Write::Register(_) => "Register".to_owned(),
-        Write::LetGo { of } => format!("LetGo {}", of.name),
+        Write::RemoveFinalizer { of } => format!("RemoveFinalizer {}", of.name),
         Write::Intent(intent, _) => match intent {
             Intent::DeleteRevision(of) => format!("DeleteRevision {}", of.name),
             Intent::CreateRevision(_) => "CreateRevision".to_owned(),

@@ -1,58 +1,57 @@
-//! The API server's process dies and comes back with what is on its disk. Everybody lists anew
-//! then.
+//! Crash and restart of the API server. After the restart, all clients list again.
 
 use std::time::Duration;
 
 use crate::run::Run;
 use crate::scenario::planted::Bug;
-use crate::world::event::{Answer, Event, Reader, Write};
+use crate::world::event::{Event, Reader, Write, WriteResponse};
 use crate::world::store::Object;
 use rooflet_client::RENEW_DEADLINE;
 use rooflet_controller::intent::Intent;
 
-/// Who was cut off lists again within this time after the server is back.
-const RELIST: Duration = Duration::from_secs(1);
+/// Longest delay between the restart and a client's list.
+const RELIST_DELAY: Duration = Duration::from_secs(1);
 
-/// By a planted bug the last so many writes are not on disk when they are answered.
-const UNSYNCED: usize = 8;
+/// Number of acknowledged writes that are not on disk, with a planted bug.
+const UNSYNCED_WRITES: usize = 8;
 
 impl Run<'_> {
-    pub(crate) fn store_crashes(&mut self) {
+    pub(crate) fn crash_store(&mut self) {
         self.network.outages += 1;
         if self.network.outages > 1 {
             return;
         }
         self.network.crashed = Some(self.world.now);
-        let undone = if self.world.planted.has(Bug::AnsweredBeforeSynced) {
-            self.world.store.lose(UNSYNCED)
+        let reverted = if self.world.planted.has(Bug::AcknowledgedBeforeSync) {
+            self.world.store.discard_unsynced(UNSYNCED_WRITES)
         } else {
             self.world.store.crash(&mut self.network.disk)
         };
-        let count = undone.len();
-        self.rules.ledger.tell(self.world.now, || {
-            format!("the API server crashes; the last {count} writes, which nobody was told of, are lost")
+        let count = reverted.len();
+        self.rules.ledger.log(self.world.now, || {
+            format!("the API server crashes and loses the last {count} writes, which no client has received")
         });
-        for change in &undone {
-            self.check_lost(change);
-            self.rules.ledger.note(self.world.now, change);
+        for change in &reverted {
+            self.rules.check_lost(&self.world, change);
+            self.rules.ledger.count_change(self.world.now, change);
         }
         let now = self.world.now;
         self.world.control.view.end(now);
-        self.world.front.view.end(now);
+        self.world.gateway.view.end(now);
         for node in 0..self.world.nodes.len() {
             self.world.nodes[node].view.end(now);
             self.world.nodes[node].cut += 1;
             self.connection_changed(node);
         }
-        self.world.control.hinder(now);
+        self.world.control.mark_impaired(now);
     }
 
-    pub(crate) fn store_comes_back(&mut self) {
+    pub(crate) fn restart_store(&mut self) {
         self.network.outages -= 1;
         if self.network.outages > 0 {
             return;
         }
-        self.world.control.hinder(self.world.now);
+        self.world.control.mark_impaired(self.world.now);
         let away = self
             .network
             .crashed
@@ -60,49 +59,55 @@ impl Run<'_> {
         if away >= RENEW_DEADLINE {
             self.start_controller();
         } else {
-            let life = self.world.control.life;
-            self.relist(Reader::Controller, life);
+            let incarnation = self.world.control.incarnation;
+            self.relist(Reader::Controller, incarnation);
         }
         self.relist(Reader::Gateway, 0);
         for node in 0..self.world.nodes.len() {
             self.world.nodes[node].cut -= 1;
             self.connection_changed(node);
-            let life = self.world.nodes[node].life;
-            self.relist(Reader::Agent(node), life);
+            let incarnation = self.world.nodes[node].incarnation;
+            self.relist(Reader::Agent(node), incarnation);
         }
     }
 
-    pub(crate) fn relist(&mut self, reader: Reader, life: u32) {
-        let wait = self.network.disk.between(Duration::ZERO, RELIST);
-        self.world.after(wait, Event::List { reader, life });
+    pub(crate) fn relist(&mut self, reader: Reader, incarnation: u32) {
+        let wait = self.network.disk.between(Duration::ZERO, RELIST_DELAY);
+        self.world.after(wait, Event::List { reader, incarnation });
     }
 
-    /// Somebody was told what a revision wrote.
-    pub(crate) fn told(&mut self, revision: u64) {
-        self.rules.told = self.rules.told.max(revision);
-        if !self.world.planted.has(Bug::AnsweredBeforeSynced) {
-            self.world.store.told(revision);
+    /// Records that a client has received a revision.
+    pub(crate) fn mark_observed(&mut self, revision: u64) {
+        self.rules.observe_revision(revision);
+        if !self.world.planted.has(Bug::AcknowledgedBeforeSync) {
+            self.world.store.mark_durable(revision);
         }
     }
 
-    /// What its sender hears of an answer: nothing, where the server has died meanwhile.
-    pub(crate) fn heard(&mut self, arrived: Duration, write: &Write, answer: Answer) -> Answer {
-        let Answer::Done(object) = &answer else {
-            return answer;
+    /// Returns the response that the sender receives. It is lost if the server has crashed since
+    /// the write arrived.
+    pub(crate) fn received_response(
+        &mut self,
+        arrived: Duration,
+        write: &Write,
+        response: WriteResponse,
+    ) -> WriteResponse {
+        let WriteResponse::Done(object) = &response else {
+            return response;
         };
         if self.network.crashed.is_none_or(|at| at < arrived) {
-            self.told(object.version());
-            return answer;
+            self.mark_observed(object.version());
+            return response;
         }
         match write {
-            Write::Intent(Intent::CreateReplica(_), _) => self.rules.creations_lost += 1,
+            Write::Intent(Intent::CreateReplica(_), _) => self.rules.unacknowledged_creations += 1,
             Write::Intent(Intent::DeleteReplica { .. }, _) => {
                 if let Object::Replica(replica) = object {
-                    self.note_missed(replica);
+                    self.rules.note_lost_replica(self.world.now, replica);
                 }
             }
-            Write::Intent(..) | Write::Register(_) | Write::LetGo { .. } => {}
+            Write::Intent(..) | Write::Register(_) | Write::RemoveFinalizer { .. } => {}
         }
-        Answer::Lost
+        WriteResponse::Lost
     }
 }

@@ -1,5 +1,4 @@
-//! One worker process: it loads, warms up, answers requests in the time that the roofline predicts,
-//! drains and ends.
+//! Life cycle of a worker process: load, warm-up, requests with the predicted speed, drain, exit.
 
 use std::time::Duration;
 
@@ -8,22 +7,22 @@ use jiff::Timestamp;
 use crate::random;
 use crate::run::Run;
 use crate::world::event::WorkerStep;
-use crate::world::front::Loss;
-use crate::world::worker::{End, Worker};
+use crate::world::gateway_state::DropReason;
+use crate::world::worker::{Worker, WorkerExit};
 use rooflet_agent::replica::{ReplicaKey, rfc3339};
 use rooflet_agent::sync::StopCause;
 use rooflet_api::v1alpha1::Termination;
 use rooflet_api::wire::WorkerPhase;
 use rooflet_base::clock::since;
 
-/// One forward pass and the start of the process.
+/// Time of the process start and of the first forward pass.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// From the last answer to the end of the process.
-const ENDS: Duration = Duration::from_millis(100);
+/// Time from the last answer to the exit of the process.
+const EXIT_TIME: Duration = Duration::from_millis(100);
 
-/// The agent asks its workers this often while they start, and hears of their end at once.
-const ASKED: Duration = Duration::from_millis(200);
+/// Period in which the agent polls starting workers. It detects an exit immediately.
+const POLL_PERIOD: Duration = Duration::from_millis(200);
 
 impl Run<'_> {
     pub(crate) fn worker_starts(&mut self, node: usize, key: &ReplicaKey, worker: Worker) {
@@ -32,24 +31,24 @@ impl Run<'_> {
         let load = random::seconds(
             weights.0 as f64 / self.world.scenario.fleet.disk_bytes_per_second * state.slow_disk,
         );
-        // A process that is still there under this key goes on; the rules have been told.
+        // A process that still runs under this key is replaced. `check_start` has reported it.
         let old = state.workers.insert(key.clone(), worker);
         for request in old
             .into_iter()
             .flat_map(|old| old.running.into_values().chain(old.waiting))
         {
-            self.lose(request, Loss::WorkerLost);
+            self.drop_request(request, DropReason::WorkerLost);
         }
         self.world
             .step_after(load, node, key, process, WorkerStep::Loaded);
         self.rules.ledger.starts += 1;
-        self.rules.ledger.tell(self.world.now, || {
+        self.rules.ledger.log(self.world.now, || {
             format!("agent {node}: worker {process} of {key} starts")
         });
     }
 
     pub(crate) fn worker_step(&mut self, node: usize, key: &ReplicaKey, process: u64, step: WorkerStep) {
-        let ready_at = self.world.nodes[node].shown(self.world.clock());
+        let ready_at = self.world.nodes[node].local_time(self.world.clock());
         let Some(worker) = self.world.worker(node, key, process) else {
             return;
         };
@@ -59,60 +58,62 @@ impl Run<'_> {
                 worker.resident = worker.model.served.cost.weights.resident().min(worker.reserved);
                 self.world
                     .step_after(WARM_UP, node, key, process, WorkerStep::Warm);
-                self.world.wake_agent_after(node, ASKED);
+                self.world.wake_agent_after(node, POLL_PERIOD);
             }
             WorkerStep::Warm => {
                 worker.phase = WorkerPhase::Ready;
                 worker.ready_since = Some(ready_at);
-                self.world.wake_agent_after(node, ASKED);
+                self.world.wake_agent_after(node, POLL_PERIOD);
             }
             WorkerStep::Terminate => {
                 worker.terminating = true;
                 if worker.running.is_empty() && worker.waiting.is_empty() {
                     self.world
-                        .step_after(ENDS, node, key, process, WorkerStep::Drained);
+                        .step_after(EXIT_TIME, node, key, process, WorkerStep::Drained);
                 }
             }
-            WorkerStep::GraceOver => self.worker_ends(node, key, End::GraceOver),
-            WorkerStep::Drained => self.worker_ends(node, key, End::Drained),
+            WorkerStep::GraceOver => self.worker_exits(node, key, WorkerExit::GraceOver),
+            WorkerStep::Drained => self.worker_exits(node, key, WorkerExit::Drained),
         }
     }
 
-    /// Its process is gone, and so is whatever it was answering.
-    pub(crate) fn worker_ends(&mut self, node: usize, key: &ReplicaKey, end: End) {
+    /// Ends a process and drops its requests.
+    pub(crate) fn worker_exits(&mut self, node: usize, key: &ReplicaKey, exit: WorkerExit) {
         let Some(worker) = self.world.nodes[node].workers.remove(key) else {
             return;
         };
-        self.rules.ledger.tell(self.world.now, || {
-            format!("agent {node}: worker {} of {key} ends: {end:?}", worker.process)
+        self.rules.ledger.log(self.world.now, || {
+            format!("agent {node}: worker {} of {key} exits: {exit:?}", worker.process)
         });
         let lost: Vec<_> = worker.running.into_values().chain(worker.waiting).collect();
         for request in lost {
-            let loss = match end {
-                End::Drained | End::GraceOver => Loss::CutShort,
-                End::Crashed | End::PowerLost => Loss::WorkerLost,
+            let reason = match exit {
+                WorkerExit::Drained | WorkerExit::GraceOver => DropReason::CutShort,
+                WorkerExit::Crashed | WorkerExit::PowerLost => DropReason::WorkerLost,
             };
-            if loss == Loss::CutShort {
-                self.check_cut_short(node, key, request.arrived, worker.stopping, worker.longest_answer);
+            if reason == DropReason::CutShort {
+                let stop = (worker.stopping, worker.longest_answer);
+                self.rules
+                    .check_cut_short(&self.world, node, key, request.arrived, stop);
             }
-            self.lose(request, loss);
+            self.drop_request(request, reason);
         }
         if self.world.nodes[node].agent_runs() {
-            let now = self.world.nodes[node].shown(self.world.clock());
-            let asked = worker
+            let now = self.world.nodes[node].local_time(self.world.clock());
+            let requested = worker
                 .stopping
                 .is_some_and(|cause| cause != StopCause::Unresponsive);
-            self.note_end(node, key, asked, worker.ready_since, now);
+            self.note_exit(node, key, requested, worker.ready_since, now);
             self.world.wake_agent(node);
         }
     }
 
-    /// What an agent writes down of the end of a worker that it watched.
-    fn note_end(
+    /// Updates the agent's record of a worker that exited under supervision.
+    fn note_exit(
         &mut self,
         node: usize,
         key: &ReplicaKey,
-        asked: bool,
+        requested: bool,
         ready_since: Option<Timestamp>,
         now: Timestamp,
     ) {
@@ -121,18 +122,18 @@ impl Run<'_> {
             return;
         };
         record.worker = None;
-        if !asked {
-            let end = Termination {
+        if !requested {
+            let termination = Termination {
                 exit_code: None,
                 signal: Some(9),
                 reason: "Killed".to_owned(),
                 message: "the worker ended with signal 9".to_owned(),
                 finished_at: rfc3339(now),
             };
-            record.fail(end, ready_since.map(|then| since(now, then)), now);
+            record.fail(termination, ready_since.map(|then| since(now, then)), now);
             let failures = record.failures;
             self.rules
-                .failed
+                .worker_failures
                 .insert((node, key.clone()), (failed_at, failures));
         }
     }
@@ -148,23 +149,23 @@ impl Run<'_> {
         let next = worker.waiting.pop_front();
         let done = worker.terminating && worker.running.is_empty() && next.is_none();
         if let Some(next) = next {
-            self.world.begin_answer(node, key, next);
+            self.world.start_request(node, key, next);
         }
-        self.request_answered(&request);
+        self.request_completed(&request);
         if done {
             self.world
-                .step_after(ENDS, node, key, process, WorkerStep::Drained);
+                .step_after(EXIT_TIME, node, key, process, WorkerStep::Drained);
         }
     }
 
-    pub(crate) fn impatient(&mut self, node: usize, key: &ReplicaKey, process: u64, request: u64) {
+    pub(crate) fn worker_queue_timeout(&mut self, node: usize, key: &ReplicaKey, process: u64, request: u64) {
         let Some(worker) = self.world.worker(node, key, process) else {
             return;
         };
         if let Some(at) = worker.waiting.iter().position(|waiting| waiting.id == request)
             && let Some(request) = worker.waiting.remove(at)
         {
-            self.lose(request, Loss::GaveUp);
+            self.drop_request(request, DropReason::GaveUp);
         }
     }
 }

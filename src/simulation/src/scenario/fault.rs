@@ -1,5 +1,5 @@
-//! What goes wrong, when and for how long: written down in the scenario, or drawn from the seed. A
-//! value, so that a failing run can be shrunk by leaving faults out.
+//! Faults: kind, start and duration, listed in the scenario or drawn from the seed. Faults are
+//! values, so that a failing run can be reduced by removing faults.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use crate::random::Random;
 use crate::scenario::duration_text;
 
-/// Shorter pauses end nobody's Lease, and nobody notices them.
-pub(crate) const PAUSED_LEAST: Duration = Duration::from_secs(20);
+/// Minimum duration of a leader's pause. During a shorter one, the Lease does not expire.
+pub(crate) const MIN_LEADER_PAUSE: Duration = Duration::from_secs(20);
 
-/// One fault.
+/// Fault with its start and duration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultSpec {
     #[serde(with = "duration_text")]
     pub at: Duration,
-    /// Until it is over. What has no end of its own, such as a crashed worker, ignores it.
+    /// Duration of the fault. Momentary faults, such as a worker crash, ignore it.
     #[serde(default = "default_length", rename = "for", with = "duration_text")]
     pub lasts: Duration,
     #[serde(flatten)]
@@ -28,61 +28,60 @@ fn default_length() -> Duration {
     Duration::from_secs(60)
 }
 
-/// See the module.
+/// Kind of a fault, and its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Fault {
-    /// The machine loses power; agent and workers are gone, what is on disk stays.
+    /// The machine loses power. Agent and workers end; files remain.
     Crash { node: String },
-    /// The agent's process is away. Workers live on.
+    /// The agent's process is stopped. Workers continue.
     AgentRestart { node: String },
-    /// One worker process of the node dies.
+    /// A worker process of the node crashes.
     WorkerCrash { node: String },
     /// The agent cannot reach the API server; the gateway reaches the agent.
     Cut { node: String },
-    /// Nobody reaches the machine, and it reaches nobody.
+    /// The machine is disconnected from the network.
     Isolate { node: String },
-    /// Weights are read so many times slower.
+    /// Weights are read slower, by this factor.
     SlowDisk { node: String, factor: f64 },
-    /// The chip is so many times slower: heat.
+    /// The chip is slower because of heat, by this factor.
     Thermal { node: String, factor: f64 },
-    /// Its owner's programs take this share of its memory.
+    /// Other programs use this share of the machine's memory.
     MemoryTaken { node: String, share: f64 },
-    /// It is unplugged.
+    /// The Mac runs on battery.
     OnBattery { node: String },
-    /// Its lid is closed.
+    /// The Mac's lid is closed.
     LidClosed { node: String },
-    /// Somebody is at its keyboard.
+    /// A user works at the Mac.
     UserPresent { node: String },
-    /// Its workers are killed, and this share of its memory stays wired until it is started again.
+    /// The workers are killed, and this share of memory stays wired until the machine restarts.
     WiredLeak { node: String, share: f64 },
-    /// Its kernel panics in the GPU's drivers: power is lost, and a report stays.
+    /// The kernel panics in the GPU drivers: the machine restarts, and a panic report remains.
     KernelPanic { node: String },
-    /// Its wall clock is so many seconds ahead.
+    /// The wall clock is this many seconds ahead.
     ClockSkew { node: String, seconds: i64 },
-    /// Nothing new reaches the controller.
+    /// The controller receives no watch events.
     StaleController {},
-    /// Nothing new reaches the gateway.
+    /// The gateway receives no watch events.
     StaleGateway {},
-    /// The controller lists everything anew, as after a watch that was too old.
+    /// The controller lists all objects again, as after an expired watch.
     Relist {},
-    /// No controller runs; the next one knows nothing but what it lists.
+    /// No controller runs. The next one lists all objects.
     ControllerRestart {},
-    /// This share of all writes is lost, on the way there or on the way back.
+    /// This share of all writes is lost: the request or the response.
     LostWrites { share: f64 },
-    /// This share of what watches tell is told again later, when newer things have been told.
+    /// This share of watch events is repeated after newer events.
     RepeatedEvents { share: f64 },
-    /// This share of what watches tell is told late, after what came after it.
+    /// This share of watch events arrives after later ones.
     ReorderedEvents { share: f64 },
-    /// The API server's process is gone. What it wrote last may be lost, as long as nobody was told
-    /// of it.
+    /// The API server's process crashes. The last writes may be lost if no client has received
+    /// them.
     StoreCrash {},
-    /// The leader stands still until another one leads, at least for
-    /// [`PAUSED_LEAST`], and then goes on.
+    /// The leader is paused until another one leads, at least for 20 s, and then resumes.
     PausedLeader {},
-    /// Every message takes so many times longer.
+    /// Every message takes longer, by this factor.
     SlowNetwork { factor: f64 },
-    /// Somebody deletes the FleetNode object; a living agent registers again.
+    /// A user deletes the FleetNode. A running agent registers it again.
     DeleteNode { node: String },
 }
 
@@ -119,7 +118,7 @@ impl FaultSpec {
 }
 
 impl Fault {
-    /// It is done to a part of something.
+    /// Returns true if the strength of the fault is a share.
     pub(crate) fn has_share(&self) -> bool {
         matches!(
             self,
@@ -131,8 +130,8 @@ impl Fault {
         )
     }
 
-    /// As a scenario names it, where it is nothing that can be done to a machine beside a real
-    /// control plane.
+    /// Returns the fault's name in a scenario if it cannot be injected into simulated machines with
+    /// a real control plane.
     pub(crate) fn only_modelled(&self) -> Option<&'static str> {
         match self {
             Self::ClockSkew { .. } => Some("clockSkew"),
@@ -163,8 +162,8 @@ impl Fault {
         }
     }
 
-    /// As a scenario names it, where it is nothing that the model of an agent knows of.
-    pub(crate) fn only_played(&self) -> Option<&'static str> {
+    /// Returns the fault's name in a scenario if the simulation does not model it.
+    pub(crate) fn only_injectable(&self) -> Option<&'static str> {
         match self {
             Self::WiredLeak { .. } => Some("wiredLeak"),
             Self::KernelPanic { .. } => Some("kernelPanic"),
@@ -196,13 +195,13 @@ impl Fault {
 }
 
 impl FaultSpec {
-    /// Of the same kind, on the same node.
+    /// Returns true if the faults have the same kind and node.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(&self.what) == std::mem::discriminant(&other.what)
             && self.node() == other.node()
     }
 
-    /// Its factor or share, where it has one.
+    /// Returns the factor or share; 1 for faults without one.
     pub fn strength(&self) -> f64 {
         match self.what {
             Fault::SlowDisk { factor, .. }
@@ -234,21 +233,22 @@ impl FaultSpec {
     }
 }
 
-/// How hot a Mac is over time: so many times slower, step by step.
+/// Slowdown of a Mac by heat over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ThermalTrace {
     pub node: String,
     #[serde(default, with = "duration_text")]
     pub from: Duration,
-    /// The length of a step.
+    /// Length of a step.
     #[serde(with = "duration_text")]
     pub every: Duration,
+    /// Slowdown of each step.
     pub factors: Vec<f64>,
 }
 
 impl ThermalTrace {
-    /// One fault for each step that is slower than a cool chip.
+    /// Returns a fault for each step with a slowdown.
     pub(crate) fn faults(&self) -> impl Iterator<Item = FaultSpec> {
         let steps = self.factors.iter().zip(0_u32..);
         steps
@@ -268,13 +268,13 @@ impl ThermalTrace {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RandomFaults {
-    /// The mean time between two.
+    /// Mean time between the starts of two faults.
     #[serde(with = "duration_text")]
     pub every: Duration,
-    /// None begins or lasts later. What is left of the scenario is time to heal.
+    /// End of all faults. The rest of the run is time for recovery.
     #[serde(with = "duration_text")]
     pub until: Duration,
-    /// Those that end by themselves last at most so long.
+    /// Maximum duration of a fault.
     #[serde(default = "default_longest", with = "duration_text")]
     pub longest: Duration,
 }
@@ -284,14 +284,14 @@ fn default_longest() -> Duration {
 }
 
 impl RandomFaults {
-    /// The faults of one seed on these nodes, by the time at which they begin.
+    /// Draws the faults of a seed on these nodes, in the order of their starts.
     pub(crate) fn draw(&self, seed: u64, nodes: &[String]) -> Vec<FaultSpec> {
         let mut random = Random::stream(seed, "faults");
         let mut faults = Vec::new();
         let mut at = 0.0;
         loop {
             at += random.exponential(self.every.as_secs_f64());
-            // Whole milliseconds, so that a printed fault is the same one.
+            // Printed faults have a resolution of milliseconds.
             let begins = Duration::from_millis((at * 1e3) as u64);
             if begins >= self.until || nodes.is_empty() {
                 return faults;
@@ -302,13 +302,13 @@ impl RandomFaults {
             faults.push(FaultSpec {
                 at: begins,
                 lasts,
-                what: any(&mut random, node),
+                what: random_fault(&mut random, node),
             });
         }
     }
 }
 
-fn any(random: &mut Random, node: String) -> Fault {
+fn random_fault(random: &mut Random, node: String) -> Fault {
     let tenth = |value: f64| (value * 10.0).round() / 10.0;
     match random.below(22) {
         0 => Fault::Crash { node },

@@ -1,4 +1,4 @@
-//! The Macs of a scenario and the models on their disks, as the agent's own types.
+//! Macs of a scenario and the models on their disks, as types of the agent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use rooflet_roofline::kv_quantisation::KvQuantisation;
 use rooflet_roofline::memory::{ServedModel, allocatable};
 use rooflet_roofline::predict::{Hardware, ModelCost};
 
-/// Macs that are alike.
+/// Properties of identical Macs.
 #[derive(Debug)]
 pub struct Class {
     pub name: String,
     pub chip: Chip,
     pub memory: Bytes,
-    /// What models may use of it.
+    /// Memory that models may use.
     pub allocatable: Bytes,
     pub hardware: Hardware,
     pub labels: BTreeMap<String, String>,
     pub quiet_hours: QuietHours,
-    /// By the directory's name.
+    /// Models by directory name.
     pub models: BTreeMap<String, ServableModel>,
     pub published: Vec<NodeModel>,
 }
 
-/// One Mac.
+/// Simulated Mac.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub name: String,
@@ -51,7 +51,7 @@ impl Machine {
     }
 }
 
-/// What a Mac with this name and chip says of itself that does not exist.
+/// Returns the identity of a simulated Mac.
 pub fn identity(name: &str, chip: Chip) -> Identity {
     Identity {
         machine_id: Some(format!("simulated-{name}")),
@@ -64,7 +64,7 @@ pub fn identity(name: &str, chip: Chip) -> Identity {
     }
 }
 
-/// A chip of the catalogue, as a Mac that has it reports it.
+/// Returns the chip as a Mac reports it.
 pub fn chip_of(variant: &ChipVariant) -> Chip {
     Chip {
         name: variant.name.clone(),
@@ -75,7 +75,7 @@ pub fn chip_of(variant: &ChipVariant) -> Chip {
     }
 }
 
-/// All Macs, class by class.
+/// Returns all Macs, class by class.
 pub fn machines(scenario: &Scenario) -> Result<Vec<Machine>, ScenarioError> {
     let models: Vec<_> = scenario
         .models
@@ -87,7 +87,7 @@ pub fn machines(scenario: &Scenario) -> Result<Vec<Machine>, ScenarioError> {
     for (index, mac) in scenario.fleet.macs.iter().enumerate() {
         let class = Arc::new(class(scenario, mac, &models, &format!("fleet.macs[{index}]"))?);
         if machines.iter().any(|known| known.class.name == class.name) {
-            let message = format!("`{}` is there twice; give each a name of its own", class.name);
+            let message = format!("duplicate class `{}`; set different names", class.name);
             return Err(ScenarioError::new(format!("fleet.macs[{index}].name"), message));
         }
         machines.extend((1..=mac.count).map(|number| Machine {

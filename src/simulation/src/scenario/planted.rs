@@ -1,68 +1,66 @@
-//! Bugs that can be planted into the model of the shells, to prove that the rules find them. A
-//! built program has none: only tests can plant one.
+//! Planted bugs, which show that the invariants detect faults. Only tests can plant a bug.
 
-use crate::world::event::Loop;
+use crate::world::event::Reconciler;
 use rooflet_api::v1alpha1::{CountOrPercent, RollingUpdateSpec};
 
-/// One bug, each of which somebody could write.
+/// Plausible bug in controller, agent, gateway or API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Placements of one pass do not count for the next ones of the same pass.
-    PromisesForgotten,
-    /// A replica that is being deleted counts no more on its node.
+    /// The binder ignores the bindings that it planned earlier in the same pass.
+    PassPlacementsIgnored,
+    /// The binder ignores the reservations of replicas that are being deleted.
     ReservationReleasedOnDelete,
-    /// Replicas of a silent node count no more there.
+    /// The binder ignores the reservations on silent nodes.
     UnreachableNotCounted,
-    /// A status is written over whatever is there.
+    /// Statuses are written without a version.
     StatusUnguarded,
-    /// What the server answered to own writes is not kept over the watch's copy.
-    OwnWritesForgotten,
-    /// Finalizers of silent nodes are removed, not only those of deleted ones, and nobody asks
-    /// whether a node is there.
+    /// The cache ignores responses to own writes.
+    OwnWritesDiscarded,
+    /// The controller removes finalizers on silent nodes, not only on deleted ones, and does not
+    /// confirm that a node is deleted.
     SilentNodeReleased,
-    /// A FleetNode that a watch has not shown yet counts as deleted, and nobody asks the server for
-    /// it.
-    MissingAtOnce,
-    /// Silence is the age of the Lease by its sender's clock.
-    SilenceBySendersClock,
-    /// A silent node's replicas are given up at once.
-    EvictedAtOnce,
-    /// Replicas of a silent node stay ready.
+    /// A FleetNode that the watch has not delivered counts as deleted, without a read from the
+    /// server.
+    MissingImmediately,
+    /// The silence of a node is the age of its Lease according to the agent's clock.
+    SilenceByAgentClock,
+    /// Replicas of a silent node are evicted immediately.
+    EvictedImmediately,
+    /// Replicas of a silent node stay Ready.
     SilentStaysReady,
-    /// The agent lets an object go while its worker still drains.
+    /// The agent removes a replica's finalizer while its worker drains.
     ReleasedWhileDraining,
-    /// An agent that comes back does not take its workers over.
+    /// A restarted agent does not adopt its workers.
     WorkersNotAdopted,
-    /// An agent that has not heard the server yet stops what it does not see.
+    /// An agent stops all workers before its first list.
     ActsBeforeListing,
-    /// A worker that failed is started again at once.
+    /// A failed worker is restarted immediately.
     NoBackoff,
-    /// Workers are killed without a chance to finish their requests.
+    /// Workers are killed without draining.
     KilledInsteadOfDrained,
-    /// A new process begins although the old one still runs.
+    /// A new worker starts before the old one has exited.
     ReplacedBeforeStopped,
-    /// A binding that was not answered is done again for another node, whatever has been written
-    /// since.
+    /// A binding without a response is repeated for another node, without a version.
     DoubleBind,
-    /// An agent writes what it has to say of a generation that others have gone beyond.
+    /// An agent writes the status of an outdated generation.
     GenerationUnchecked,
-    /// A watch's copy takes in what is older than what it has.
+    /// The cache applies outdated watch events.
     OlderEventApplied,
-    /// The API server answers before what it wrote is on disk.
-    AnsweredBeforeSynced,
-    /// A leader whose Lease has gone writes what it had decided, and decides once more.
+    /// The API server responds before the write is on disk.
+    AcknowledgedBeforeSync,
+    /// A leader that has lost its Lease executes its planned writes and another pass.
     WritesWithoutLease,
-    /// A rollout takes away what `minThroughput` holds.
+    /// A rollout ignores `minThroughput`.
     FloorIgnored,
-    /// A drain takes away what `minThroughput` holds.
+    /// A drain ignores `minThroughput`.
     DrainIgnoresFloor,
-    /// A rollout takes away more than `maxUnavailable` at a time.
+    /// A rollout ignores `maxUnavailable`.
     UnavailableIgnored,
-    /// A rollout makes one more than `maxSurge`.
+    /// A rollout creates one replica more than `maxSurge`.
     SurgeIgnored,
 }
 
-/// The bug of a run, if any.
+/// Planted bug of a run, if any.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Planted {
     #[cfg(test)]
@@ -70,12 +68,12 @@ pub(crate) struct Planted {
 }
 
 impl Planted {
-    /// How a loop of the controller misreads the bounds of rolling updates.
-    pub(crate) fn bounds(self, of: Loop) -> Option<fn(&mut RollingUpdateSpec)> {
+    /// Returns a change of the rolling-update parameters that the reconciler reads.
+    pub(crate) fn bounds(self, of: Reconciler) -> Option<fn(&mut RollingUpdateSpec)> {
         let ignores_floor = match of {
-            Loop::Deployment => self.has(Bug::FloorIgnored),
-            Loop::NodeLifecycle => self.has(Bug::DrainIgnoresFloor),
-            Loop::Binder | Loop::Autoscaler => false,
+            Reconciler::Deployment => self.has(Bug::FloorIgnored),
+            Reconciler::NodeLifecycle => self.has(Bug::DrainIgnoresFloor),
+            Reconciler::Binder | Reconciler::Autoscaler => false,
         };
         if ignores_floor {
             Some(|rolling| rolling.min_throughput = None)

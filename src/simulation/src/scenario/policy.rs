@@ -1,5 +1,4 @@
-//! What two runs of one scenario may differ in: how replicas are placed and how requests are
-//! routed.
+//! Policies for comparisons of runs: placement of replicas and routing of requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,39 +11,39 @@ use rooflet_controller::intent::{Intents, Snapshot};
 use rooflet_controller::{FollowedFleet, binding_intents, rival_intents};
 use rooflet_scheduler::Rival;
 
-/// See the module. The default is what rooflet does.
+/// Placement and routing of a run. The default is rooflet's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Policy {
     placement: Placement,
     pub(crate) routing: Routing,
 }
 
-/// Which node a replica is bound to.
+/// Choice of a replica's node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Placement {
-    /// The scheduler's own choice, by each deployment's strategy.
+    /// Scheduler with the strategy of each deployment.
     #[default]
     AsWritten,
-    /// The scheduler's own choice, by this strategy for all.
+    /// Scheduler with this strategy for all deployments.
     Strategy(PlacementStrategy),
-    /// By memory alone. Promises of speed are not looked at, neither by the controller nor by
-    /// agents; requests are held against them all the same.
+    /// Placement by memory only. Controller and agents ignore objectives; requests are still
+    /// compared with them.
     Rival(Rival),
 }
 
-/// Which replica a request is sent to.
+/// Choice of a request's replica.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Routing {
-    /// The gateway's own choice.
+    /// Choice of the gateway.
     #[default]
     Gateway,
-    /// One after the other, whatever they have to do.
+    /// Ready replicas in turn.
     RoundRobin,
-    /// Any.
+    /// A random ready replica.
     Random,
 }
 
-/// What one word of a policy sets.
+/// Meaning of a word in a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Placement(Placement),
@@ -79,17 +78,17 @@ const WORDS: [(&str, Part); 9] = [
 ];
 const DEFAULT: &str = "default";
 
-/// A text that names no policy.
+/// Invalid text of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     #[error(
-        "`{0}` is no policy: a placement is one of {placements}, a routing one of {routings}; \
-         both are joined by a plus sign, and `{DEFAULT}` is what rooflet does",
+        "unknown policy `{0}`: use a placement ({placements}), a routing ({routings}), both joined \
+         by a plus sign, or `{DEFAULT}`",
         placements = names(|part| matches!(part, Part::Placement(_))),
         routings = names(|part| matches!(part, Part::Routing(_)))
     )]
     Unknown(String),
-    #[error("`{0}` names two placements or two routings")]
+    #[error("`{0}` has two placements or two routings; use at most one of each")]
     Twice(String),
 }
 
@@ -100,7 +99,7 @@ fn names(of: impl Fn(Part) -> bool) -> String {
 }
 
 impl Policy {
-    /// A deployment's spec as this policy would have it.
+    /// Applies the placement to a deployment's spec.
     pub(crate) fn placed(self, mut spec: Value) -> Value {
         match self.placement {
             Placement::AsWritten => {}
@@ -112,7 +111,7 @@ impl Policy {
         spec
     }
 
-    /// Whether it waits for replicas that are about to be made.
+    /// Returns true if the binder waits for replicas that deployments are about to create.
     pub(crate) fn settles(self) -> bool {
         match self.placement {
             Placement::AsWritten | Placement::Strategy(_) => true,
@@ -120,7 +119,7 @@ impl Policy {
         }
     }
 
-    /// `fleet` follows the snapshot's objects.
+    /// Plans bindings. `fleet` must follow the snapshot's objects.
     pub(crate) fn bind(self, fleet: &mut FollowedFleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
         match self.placement {
             Placement::AsWritten | Placement::Strategy(_) => binding_intents(fleet, snapshot, now),
@@ -181,12 +180,12 @@ mod tests {
 
     fn error(text: &str) -> String {
         Policy::from_str(text)
-            .expect_err("it names no policy")
+            .expect_err("the policy is invalid")
             .to_string()
     }
 
     #[test]
-    fn a_policy_is_written_as_it_is_read() {
+    fn display_and_parse_are_inverse() {
         for text in ["default", "best-fit", "random", "Fastest+round-robin"] {
             assert_eq!(
                 Policy::from_str(text).map(|policy| policy.to_string()),
@@ -200,25 +199,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_policy_is_told_with_those_there_are() {
+    fn error_of_an_unknown_policy_lists_the_valid_words() {
         assert_eq!(
             error("best-fit+worst-fit"),
-            "`worst-fit` is no policy: a placement is one of SloSlack, BinPack, Spread, Fastest, best-fit, least-loaded, \
-             next-node, a routing one of round-robin, random; both are joined by a plus sign, and `default` is what \
-             rooflet does"
+            "unknown policy `worst-fit`: use a placement (SloSlack, BinPack, Spread, Fastest, best-fit, \
+             least-loaded, next-node), a routing (round-robin, random), both joined by a plus sign, or `default`"
         );
         assert_eq!(
             error("best-fit+Spread"),
-            "`best-fit+Spread` names two placements or two routings"
+            "`best-fit+Spread` has two placements or two routings; use at most one of each"
         );
     }
 
     #[test]
-    fn rivals_look_at_no_promise_of_speed() {
+    fn placement_by_memory_removes_objectives() {
         let spec =
             json!({"objectives": {"decodeTokensPerSecond": 20}, "placement": {"strategy": "SloSlack"}});
         let placed = |text: &str| {
-            let policy = Policy::from_str(text).expect("it is one");
+            let policy = Policy::from_str(text).expect("a valid policy");
             policy.placed(spec.clone())
         };
         assert_eq!(placed("default"), spec);

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::rules::bounds::expels;
 use crate::scenario::planted::Bug;
 use crate::world::World;
 use crate::world::event::Event;
@@ -14,30 +13,20 @@ use rooflet_agent::node::pressure::Pressure;
 use rooflet_agent::replica::{DesiredReplica, ReplicaKey};
 use rooflet_agent::state::Record;
 use rooflet_agent::sync::{Desired, Observed, ObservedReplica, ResolvedReplica, WorkerState};
-use rooflet_api::v1alpha1::{ModelReplica, ModelSource};
+use rooflet_api::v1alpha1::ModelSource;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::{Held, NodeMemory};
 
-/// Between a change and the pass that sees it.
-const NOTICE: Duration = Duration::from_millis(20);
+/// Time from a change to the sync pass that processes it.
+const SYNC_DELAY: Duration = Duration::from_millis(20);
 
 impl World<'_> {
-    /// Its node lets it stay until its deployment can spare it: as far as is `known` no person has
-    /// expelled it, and somebody hears of it.
-    pub(crate) fn is_spared(&self, replica: &ModelReplica, known: Duration) -> bool {
-        let name = replica.spec.node_name.clone().unwrap_or_default();
-        let state = self.by_name.get(&name).map(|index| &self.nodes[*index]);
-        let pardoned = state.is_some_and(|state| state.pardoned.is_some_and(|at| at >= known));
-        let node = self.store.nodes.get(&(None, name));
-        !pardoned && node.is_some_and(|node| !expels(node))
-    }
-
     pub(crate) fn renews(node: &Node) -> bool {
-        node.renews_since.is_some()
+        node.renewing_since.is_some()
     }
 
     pub(crate) fn wake_agent(&mut self, node: usize) {
-        self.wake_agent_after(node, NOTICE);
+        self.wake_agent_after(node, SYNC_DELAY);
     }
 
     pub(crate) fn wake_agent_after(&mut self, node: usize, wait: Duration) {
@@ -45,11 +34,12 @@ impl World<'_> {
         let state = &mut self.nodes[node];
         if state.agent_runs() && state.sync_due.is_none_or(|due| at < due) {
             state.sync_due = Some(at);
-            let life = state.life;
-            self.queue.push(at, Event::Sync { node, life });
+            let incarnation = state.incarnation;
+            self.queue.push(at, Event::Sync { node, incarnation });
         }
     }
 
+    /// Returns the observed state of the node.
     pub(crate) fn observe(&self, node: usize, pressure: Pressure) -> Observed {
         let state = &self.nodes[node];
         let memory = state.memory();
@@ -105,17 +95,18 @@ impl World<'_> {
         }
     }
 
+    /// Returns the desired state of the node.
     pub(crate) fn desired(&self, node: usize) -> Desired {
         let state = &self.nodes[node];
         let models = &state.machine.class.models;
-        let wanted = |replica: DesiredReplica| {
+        let resolve = |replica: DesiredReplica| {
             let model = match replica.spec.source() {
                 Ok(ModelSource::Local(name)) => models.get(&name).cloned().ok_or(name),
                 Ok(source @ (ModelSource::File(_) | ModelSource::Hub(_))) => Err(source.to_string()),
                 Err(err) => Err(err.to_string()),
             };
-            let model = model
-                .map_err(|name| ModelProblem::permanent("ModelNotFound", format!("{name} is not there")));
+            let model =
+                model.map_err(|name| ModelProblem::permanent("ModelNotFound", format!("{name} not found")));
             let model = model.map(|model| model.with_kv_bits(replica.spec.kv_bits()));
             ResolvedReplica { replica, model }
         };
@@ -125,14 +116,14 @@ impl World<'_> {
                 .replicas()
                 .iter()
                 .filter(|replica| replica.spec.node_name.as_deref() == Some(&state.machine.name))
-                .map(|replica| (ReplicaKey::of(replica), wanted(DesiredReplica::of(replica))))
+                .map(|replica| (ReplicaKey::of(replica), resolve(DesiredReplica::of(replica))))
                 .collect()
         } else {
-            // The server has not been heard yet: what it last wanted stands.
+            // Before the first list, the records hold the last desired state.
             state
                 .records
                 .values()
-                .map(|record| (record.key.clone(), wanted(record.desired())))
+                .map(|record| (record.key.clone(), resolve(record.desired())))
                 .collect()
         };
         Desired {

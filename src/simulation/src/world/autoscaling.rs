@@ -1,5 +1,4 @@
-//! The autoscaler's shell, modelled: when it looks, and what it is told. What it decides is the
-//! real plan.
+//! Model of the autoscaler's passes and inputs. The plan is the real one.
 
 use kube::ResourceExt;
 
@@ -11,12 +10,13 @@ use rooflet_controller::intent::Intents;
 use rooflet_controller::{ReadyReplica, Signals};
 
 impl World<'_> {
-    /// It looks every few seconds, whatever changes, where there is anything to scale.
-    pub(crate) fn autoscaler_has_to_look(&mut self) -> bool {
-        self.control.autoscaler.wakes.is_none() && self.scenario.autoscales()
+    /// Returns true if a first pass must be scheduled. Passes are periodic and independent of
+    /// changes.
+    pub(crate) fn autoscaler_is_due(&mut self) -> bool {
+        self.control.autoscaler.due_at.is_none() && self.scenario.autoscales()
     }
 
-    /// As if replicas and gateways reported at this moment.
+    /// Plans with the current figures of replicas and gateways.
     pub(crate) fn autoscale(&mut self) -> Intents {
         let (deployments, now) = (self.control.view.deployments(), self.clock());
         let mut autoscaling = std::mem::take(&mut self.control.autoscaling);
@@ -28,7 +28,7 @@ impl World<'_> {
     fn signals(&self, deployment: &ModelDeployment) -> Signals {
         let name = deployment.name_any();
         let mut signals = Signals {
-            waiting: self.waiting_for(deployment.spec.serving.name.as_deref().unwrap_or(&name)),
+            waiting: self.queued_for(deployment.spec.serving.name.as_deref().unwrap_or(&name)),
             ..Signals::default()
         };
         for replica in self.control.view.replicas() {

@@ -1,31 +1,33 @@
-//! State of the controller process, and of leaders that are paused.
+//! State of the controller process, and of paused leaders.
 
 use std::time::Duration;
 
-use crate::world::event::Loop;
+use crate::world::event::Reconciler;
 use crate::world::view::View;
 use crate::world::writer::Writer;
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_controller::intent::{Snapshot, Version};
 use rooflet_controller::{Autoscaling, FollowedFleet, Heartbeats, Settling};
 
-/// What a fault does to it shows for so long.
-const AFTERMATH: Duration = Duration::from_secs(180);
+/// Time during which a past fault can affect the controller.
+const IMPACT_TIME: Duration = Duration::from_secs(180);
 
-/// See the module.
+/// State of the controller process.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     pub(crate) view: View,
-    pub(crate) life: u32,
-    /// It has listed everything.
+    pub(crate) incarnation: u32,
+    /// True after the first list.
     pub(crate) synced: bool,
-    /// Faults that keep it away, and from hearing.
+    /// Number of active faults that stop the process.
     pub(crate) down: u32,
+    /// Number of active faults that hold back watch events.
     pub(crate) stale: u32,
     pub(crate) stale_since: Option<Duration>,
-    /// When it last could not hear, and last could not act, for the rules.
-    pub(crate) deaf: Option<Duration>,
-    pub(crate) hindered: Option<Duration>,
+    /// Last time at which watch events were held back.
+    pub(crate) last_stale: Option<Duration>,
+    /// Last time at which the process was stopped or its writes were lost.
+    pub(crate) last_impaired: Option<Duration>,
     pub(crate) deployment: Writer,
     pub(crate) binder: Writer,
     pub(crate) node_lifecycle: Writer,
@@ -34,79 +36,85 @@ pub(crate) struct Control {
     pub(crate) heartbeats: Heartbeats,
     pub(crate) fleet: FollowedFleet,
     pub(crate) settling: Settling,
-    /// Bindings that were not answered, to be read before anything is bound.
+    /// Replicas whose binding was not acknowledged. The binder reads them before its next pass.
     pub(crate) unclear: Vec<Version>,
     pub(crate) passes: u64,
 }
 
 impl Control {
-    pub(crate) fn writer(&mut self, of: Loop) -> &mut Writer {
+    pub(crate) fn writer(&mut self, of: Reconciler) -> &mut Writer {
         match of {
-            Loop::Deployment => &mut self.deployment,
-            Loop::Binder => &mut self.binder,
-            Loop::NodeLifecycle => &mut self.node_lifecycle,
-            Loop::Autoscaler => &mut self.autoscaler,
+            Reconciler::Deployment => &mut self.deployment,
+            Reconciler::Binder => &mut self.binder,
+            Reconciler::NodeLifecycle => &mut self.node_lifecycle,
+            Reconciler::Autoscaler => &mut self.autoscaler,
         }
     }
 
-    /// Until when a loop knew what happened, when it decided on what it writes now.
-    pub(crate) fn decided(&self, of: Loop) -> Duration {
+    /// Returns the time of the snapshot that a reconciler's current writes are based on.
+    pub(crate) fn observed_until(&self, of: Reconciler) -> Duration {
         match of {
-            Loop::Deployment => self.deployment.decided,
-            Loop::Binder => self.binder.decided,
-            Loop::NodeLifecycle => self.node_lifecycle.decided,
-            Loop::Autoscaler => self.autoscaler.decided,
+            Reconciler::Deployment => self.deployment.observed_until,
+            Reconciler::Binder => self.binder.observed_until,
+            Reconciler::NodeLifecycle => self.node_lifecycle.observed_until,
+            Reconciler::Autoscaler => self.autoscaler.observed_until,
         }
     }
 
-    /// It heard nothing for a while, not long ago.
-    pub(crate) fn was_deaf(&self, now: Duration) -> bool {
-        self.stale > 0 || self.deaf.is_some_and(|at| now.saturating_sub(at) < AFTERMATH)
+    /// Returns true if watch events were held back recently.
+    pub(crate) fn was_recently_stale(&self, now: Duration) -> bool {
+        self.stale > 0
+            || self
+                .last_stale
+                .is_some_and(|at| now.saturating_sub(at) < IMPACT_TIME)
     }
 
-    /// It was not there, or its writes were lost, not long ago.
-    pub(crate) fn was_hindered(&self, now: Duration) -> bool {
-        self.down > 0 || self.hindered.is_some_and(|at| now.saturating_sub(at) < AFTERMATH)
+    /// Returns true if the process was stopped or its writes were lost recently.
+    pub(crate) fn was_recently_impaired(&self, now: Duration) -> bool {
+        self.down > 0
+            || self
+                .last_impaired
+                .is_some_and(|at| now.saturating_sub(at) < IMPACT_TIME)
     }
 
-    /// Its successor, which knows nothing that it knew.
-    pub(crate) fn succeed(&self, now: Duration) -> Self {
-        let life = self.life + 1;
+    /// Returns the state of the next leader, without the copies of objects.
+    pub(crate) fn successor(&self, now: Duration) -> Self {
+        let incarnation = self.incarnation + 1;
         Self {
-            life,
+            incarnation,
             down: self.down,
             stale: self.stale,
             stale_since: self.stale_since,
-            deaf: self.deaf,
-            hindered: Some(now).filter(|_| life > 1),
+            last_stale: self.last_stale,
+            last_impaired: Some(now).filter(|_| incarnation > 1),
             passes: self.passes,
             ..Self::default()
         }
     }
 
-    /// All that happened until then has reached it, but for what is on its way.
-    pub(crate) fn knows(&self, now: Duration) -> Duration {
-        let deaf = [self.stale_since, self.view.ended];
-        deaf.into_iter().flatten().fold(now, Duration::min)
+    /// Returns the time up to which all watch events have been sent to the controller.
+    pub(crate) fn delivered_until(&self, now: Duration) -> Duration {
+        let interruptions = [self.stale_since, self.view.ended];
+        interruptions.into_iter().flatten().fold(now, Duration::min)
     }
 
-    pub(crate) fn hinder(&mut self, now: Duration) {
-        self.hindered = Some(now);
+    pub(crate) fn mark_impaired(&mut self, now: Duration) {
+        self.last_impaired = Some(now);
     }
 
-    /// The fleet as the snapshot has it.
+    /// Updates the fleet to the snapshot.
     pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> &mut FollowedFleet {
         self.fleet
             .follow(snapshot.nodes.clone(), snapshot.replicas.clone());
         &mut self.fleet
     }
 
-    pub(crate) fn hears(&self) -> bool {
+    pub(crate) fn receives_events(&self) -> bool {
         self.down == 0 && self.stale == 0 && self.synced
     }
 }
 
-/// Whether the controller has noticed that nothing comes from the node.
+/// Returns true if the controller has marked the node silent.
 pub(crate) fn is_silent(node: &FleetNode) -> bool {
     let conditions = node.status.iter().flat_map(|status| &status.conditions);
     conditions
@@ -114,9 +122,9 @@ pub(crate) fn is_silent(node: &FleetNode) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
 }
 
-/// A leader that stands still, by the fault that keeps it.
+/// Paused leader, and the index of the fault that paused it.
 #[derive(Debug)]
-pub(crate) struct Paused {
+pub(crate) struct PausedLeader {
     pub(crate) fault: usize,
     pub(crate) control: Control,
 }

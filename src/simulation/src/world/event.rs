@@ -1,5 +1,5 @@
-//! What happens next: events in the order of the virtual clock, ties in the order in which they
-//! were made.
+//! Event queue, in the order of the virtual clock. Simultaneous events keep the order in which they
+//! were added.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use crate::world::store::Kind;
 use crate::world::store::Object;
-use crate::world::store::Refusal;
+use crate::world::store::WriteError;
 use rooflet_agent::replica::ReplicaKey;
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_controller::intent::{Dependency, Intent, PlannedWrite, Version};
 
-/// One reconciler of the controller.
+/// Reconciler of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Loop {
+pub(crate) enum Reconciler {
     Deployment,
     Binder,
     NodeLifecycle,
     Autoscaler,
 }
 
-impl Loop {
+impl Reconciler {
     pub(crate) const ALL: [Self; 4] = [
         Self::Deployment,
         Self::Binder,
@@ -30,7 +30,7 @@ impl Loop {
     ];
 }
 
-/// Who keeps a copy of the store.
+/// Process with a copy of the stored objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     Controller,
@@ -38,39 +38,39 @@ pub(crate) enum Reader {
     Agent(usize),
 }
 
-/// Who writes, one write after the other.
+/// Sender of sequential writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Actor {
-    Loop(Loop),
-    /// An agent's reporter of replicas.
+    Reconciler(Reconciler),
+    /// Replica reporter of an agent.
     Replicas(usize),
-    /// An agent's reporter of its node.
+    /// Node reporter of an agent.
     Node(usize),
 }
 
-/// One write on its way.
+/// Write to the API server.
 #[derive(Debug, Clone)]
 pub(crate) enum Write {
     Intent(Intent, Dependency),
     Register(Box<FleetNode>),
-    /// The agent's: nothing of it runs any more.
-    LetGo {
+    /// Removal of a replica's finalizer by the agent, after the worker has exited.
+    RemoveFinalizer {
         of: Version,
     },
 }
 
 impl Write {
-    /// Whether it takes a replica away of which a deployment may miss only so many.
+    /// Returns true if the write removes a replica and disruption budgets apply to it.
     pub(crate) fn disrupts(&self) -> bool {
         match self {
             Self::Intent(intent, _) => intent.disrupts(),
-            Self::Register(_) | Self::LetGo { .. } => false,
+            Self::Register(_) | Self::RemoveFinalizer { .. } => false,
         }
     }
 }
 
 impl From<PlannedWrite> for Write {
-    /// Events are not simulated.
+    /// Drops the write's Kubernetes events, which are not simulated.
     fn from(planned: PlannedWrite) -> Self {
         Self::Intent(planned.intent, planned.dependency)
     }
@@ -82,64 +82,64 @@ impl From<Intent> for Write {
     }
 }
 
-/// What became of a write.
+/// Response of the API server to a write.
 #[derive(Debug, Clone)]
-pub(crate) enum Answer {
+pub(crate) enum WriteResponse {
     Done(Object),
-    Refused(Refusal),
-    /// Nobody knows whether it was done.
+    Rejected(WriteError),
+    /// No response: the write may have been executed.
     Lost,
 }
 
-/// What a worker process does by itself.
+/// Step in the life cycle of a worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WorkerStep {
     Loaded,
     Warm,
-    /// SIGTERM arrives: no new requests.
+    /// The process receives SIGTERM and accepts no new requests.
     Terminate,
-    /// Its grace is over.
+    /// The grace period has expired.
     GraceOver,
-    /// It has nothing left to answer.
+    /// All requests are answered.
     Drained,
 }
 
-/// See the module.
+/// Event of the simulation.
 #[derive(Debug)]
 pub(crate) enum Event {
     Deliver {
         to: Reader,
         kind: Kind,
     },
-    /// An agent or the controller that has just begun lists what there is.
+    /// A process lists all objects, after its start or after an interruption.
     List {
         reader: Reader,
-        life: u32,
+        incarnation: u32,
     },
     Pass {
-        of: Loop,
-        life: u32,
+        of: Reconciler,
+        incarnation: u32,
     },
     Sync {
         node: usize,
-        life: u32,
+        incarnation: u32,
     },
     Report {
         actor: Actor,
-        life: u32,
+        incarnation: u32,
     },
     Arrive {
         actor: Actor,
-        life: u32,
+        incarnation: u32,
         write: Box<Write>,
     },
-    Answered {
+    Response {
         actor: Actor,
-        life: u32,
-        /// When the write was at the server.
+        incarnation: u32,
+        /// Time at which the write arrived at the server.
         arrived: Duration,
         write: Box<Write>,
-        answer: Box<Answer>,
+        response: Box<WriteResponse>,
     },
     Worker {
         node: usize,
@@ -162,14 +162,15 @@ pub(crate) enum Event {
         process: u64,
         request: u64,
     },
-    Impatient {
+    /// A request has waited in a worker for as long as its client waits.
+    WorkerQueueTimeout {
         node: usize,
         key: ReplicaKey,
         process: u64,
         request: u64,
     },
-    /// A request has waited in the gateway for as long as its client does.
-    TurnMissed {
+    /// A request has waited in the gateway for as long as its client waits.
+    GatewayQueueTimeout {
         request: u64,
     },
     FaultBegins {
@@ -181,7 +182,7 @@ pub(crate) enum Event {
     Change {
         index: usize,
     },
-    /// Dependents of a deleted deployment go.
+    /// The API server deletes the dependents of deleted deployments.
     CollectGarbage,
 }
 
@@ -212,17 +213,17 @@ impl Ord for Entry {
     }
 }
 
-/// Events to come.
+/// Queue of future events.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     heap: BinaryHeap<Reverse<Entry>>,
-    made: u64,
+    added: u64,
 }
 
 impl Queue {
     pub(crate) fn push(&mut self, at: Duration, event: Event) {
-        self.made += 1;
-        let number = self.made;
+        self.added += 1;
+        let number = self.added;
         self.heap.push(Reverse(Entry { at, number, event }));
     }
 

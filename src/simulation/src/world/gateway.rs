@@ -1,16 +1,16 @@
-//! Arrivals of requests, and the replicas that the gateway can reach.
+//! Arrivals of requests, and their delivery to replicas.
 
 use std::time::Duration;
 
 use crate::random;
 use crate::world::World;
 use crate::world::event::Event;
-use crate::world::front::Request;
+use crate::world::gateway_state::Request;
 use rooflet_agent::replica::ReplicaKey;
 use rooflet_gateway::Assignment;
 
 impl World<'_> {
-    /// Plans the next request of a demand.
+    /// Schedules the next request of a demand.
     pub(crate) fn next_request(&mut self, demand: usize) {
         let spec = &self.scenario.demand[demand];
         let rate = |at: Duration| {
@@ -24,8 +24,9 @@ impl World<'_> {
         if most <= 0.0 {
             return;
         }
-        // Thinning: candidates at the highest rate, each taken with its hour's share of it.
-        let random = &mut self.front.arrivals[demand];
+        // Thinning: candidates arrive at the highest rate and are accepted with the ratio of the
+        // hour's rate to it.
+        let random = &mut self.gateway.arrivals[demand];
         let mut at = self.now.max(spec.from);
         loop {
             at += random::seconds(random.exponential(1.0 / most));
@@ -39,40 +40,41 @@ impl World<'_> {
         }
     }
 
-    pub(crate) fn somebody_waits(&self) -> bool {
-        !self.front.waiting.is_empty()
+    pub(crate) fn has_queued_requests(&self) -> bool {
+        !self.gateway.waiting.is_empty()
     }
 
-    /// Requests for a model that no replica has room for.
-    pub(crate) fn waiting_for(&self, model: &str) -> u64 {
-        let waiting = self.front.waiting.values();
+    /// Returns the number of queued requests for a model.
+    pub(crate) fn queued_for(&self, model: &str) -> u64 {
+        let waiting = self.gateway.waiting.values();
         waiting
-            .filter(|(request, _)| self.front.asked[request.demand] == model)
+            .filter(|(request, _)| self.gateway.models[request.demand] == model)
             .count() as u64
     }
 
-    pub(crate) fn hand_over(&mut self, node: usize, mut request: Request, assignment: Assignment) {
+    pub(crate) fn forward(&mut self, node: usize, mut request: Request, assignment: Assignment) {
         let key = ReplicaKey::new(assignment.namespace.clone(), assignment.replica.clone());
         request.assignment = Some(assignment);
-        self.take_in(node, &key, request);
+        self.accept_request(node, &key, request);
     }
 
-    /// The node, if the replica is there and takes a request.
-    pub(crate) fn takes_at(&self, assignment: &Assignment) -> Option<usize> {
+    /// Returns the node of the assigned replica if the replica accepts a request.
+    pub(crate) fn accepting_node(&self, assignment: &Assignment) -> Option<usize> {
         let node = self.node_of(assignment)?;
         let key = ReplicaKey::new(assignment.namespace.clone(), assignment.replica.clone());
-        (self.nodes[node].is_reachable() && self.takes(node, &key)).then_some(node)
+        (self.nodes[node].is_reachable() && self.accepts_request(node, &key)).then_some(node)
     }
 
-    /// The node that the gateway believes the replica to be on.
+    /// Returns the node of the assigned replica according to the gateway's copy of the object.
     pub(crate) fn node_of(&self, assignment: &Assignment) -> Option<usize> {
         let key = (Some(assignment.namespace.clone()), assignment.replica.clone());
-        let replica = self.front.view.replica(&key)?;
+        let replica = self.gateway.view.replica(&key)?;
         self.by_name.get(replica.spec.node_name.as_ref()?).copied()
     }
 
-    /// Its first token has come.
-    pub(crate) fn gateway_saw_first_token(&mut self, assignment: &Assignment) {
-        self.front.router.first_token(assignment, self.origin + self.now);
+    pub(crate) fn record_first_token(&mut self, assignment: &Assignment) {
+        self.gateway
+            .router
+            .first_token(assignment, self.origin + self.now);
     }
 }

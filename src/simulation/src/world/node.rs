@@ -1,4 +1,4 @@
-//! State of one simulated Mac and its agent.
+//! State of a simulated Mac and its agent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,21 +20,23 @@ use rooflet_api::v1alpha1::ModelReplicaStatus;
 use rooflet_base::units::Bytes;
 use rooflet_host::{Disk, Memory};
 
-/// Every Mac's disk.
+/// Disk of every simulated Mac.
 pub(crate) const DISK: Disk = Disk {
     total: Bytes::gib(512),
     free: Bytes::gib(256),
 };
 
-/// See the module.
+/// State of a simulated Mac and its agent.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) machine: Machine,
     pub(crate) view: View,
-    /// Counts the lives of the agent's process.
-    pub(crate) life: u32,
+    /// Number of starts and stops of the agent's process. Events for an earlier process have a
+    /// lower number.
+    pub(crate) incarnation: u32,
     pub(crate) synced: bool,
-    /// Faults that are on.
+    /// Number of active faults without power. The following fields are counts or strengths of
+    /// active faults, too.
     pub(crate) unpowered: u32,
     pub(crate) agent_down: u32,
     pub(crate) cut: u32,
@@ -46,27 +48,25 @@ pub(crate) struct Node {
     pub(crate) lid_closed: u32,
     pub(crate) user_present: u32,
     pub(crate) clock_skew: i64,
-    /// On disk: it survives everything.
+    /// Records on disk. They survive all faults.
     pub(crate) records: BTreeMap<ReplicaKey, Record>,
-    /// Processes: they survive the agent.
+    /// Worker processes. They survive the agent's process.
     pub(crate) workers: BTreeMap<ReplicaKey, Worker>,
-    pub(crate) said: BTreeMap<(ReplicaKey, String), ModelReplicaStatus>,
+    /// Last reported status, by replica and UID.
+    pub(crate) last_statuses: BTreeMap<(ReplicaKey, String), ModelReplicaStatus>,
     pub(crate) reports: Reports,
     pub(crate) replica_writer: Writer,
     pub(crate) node_writer: Writer,
     pub(crate) memory_watch: MemoryWatch,
     pub(crate) sync_due: Option<Duration>,
-    /// Since when the Lease is renewed, or is not renewed any more.
-    pub(crate) renews_since: Option<Duration>,
-    pub(crate) renewed_last: Option<Duration>,
-    /// The node was reachable last at this time; `None` while it is.
+    /// Start of the periodic renewals of the Lease; `None` while the agent does not renew it.
+    pub(crate) renewing_since: Option<Duration>,
+    /// Last renewal before the agent stopped renewing.
+    pub(crate) last_renewal: Option<Duration>,
+    /// Time since which the agent has not reached the API server; `None` while it does.
     pub(crate) unreachable_since: Option<Duration>,
-    /// It became reachable again at this time.
+    /// Time at which the agent last reached the API server again.
     pub(crate) reachable_again: Option<Duration>,
-    /// Its object had a taint or was to be drained until this time.
-    pub(crate) untainted: Option<Duration>,
-    /// It expelled replicas, or was taken for silent, until this time.
-    pub(crate) pardoned: Option<Duration>,
 }
 
 impl Node {
@@ -74,7 +74,7 @@ impl Node {
         Self {
             machine,
             view: View::default(),
-            life: 0,
+            incarnation: 0,
             synced: false,
             unpowered: 0,
             agent_down: 0,
@@ -89,18 +89,16 @@ impl Node {
             clock_skew: 0,
             records: BTreeMap::new(),
             workers: BTreeMap::new(),
-            said: BTreeMap::new(),
+            last_statuses: BTreeMap::new(),
             reports: Reports::default(),
             replica_writer: Writer::default(),
             node_writer: Writer::default(),
             memory_watch: MemoryWatch::default(),
             sync_due: None,
-            renews_since: None,
-            renewed_last: None,
+            renewing_since: None,
+            last_renewal: None,
             unreachable_since: None,
             reachable_again: None,
-            untainted: None,
-            pardoned: None,
         }
     }
 
@@ -108,34 +106,34 @@ impl Node {
         self.unpowered == 0 && self.agent_down == 0
     }
 
-    /// The agent reaches the API server.
+    /// Returns true if the agent reaches the API server.
     pub(crate) fn is_connected(&self) -> bool {
         self.agent_runs() && self.cut == 0 && self.isolated == 0
     }
 
-    /// Requests reach its agent.
+    /// Returns true if requests reach the agent.
     pub(crate) fn is_reachable(&self) -> bool {
         self.agent_runs() && self.isolated == 0
     }
 
-    /// A moment as this machine's clock shows it.
-    pub(crate) fn shown(&self, at: Timestamp) -> Timestamp {
+    /// Converts a time to the machine's clock.
+    pub(crate) fn local_time(&self, at: Timestamp) -> Timestamp {
         at + SignedDuration::from_secs(self.clock_skew)
     }
 
-    /// The time of day that its clock shows at a moment.
+    /// Returns the time of day of the machine's clock.
     pub(crate) fn time_of_day(&self, at: Timestamp) -> Time {
-        self.shown(at).to_zoned(TimeZone::UTC).time()
+        self.local_time(at).to_zoned(TimeZone::UTC).time()
     }
 
-    /// When the Lease was renewed last, as of `at`.
-    pub(crate) fn renewed(&self, at: Duration) -> Option<Duration> {
-        match self.renews_since {
+    /// Returns the time of the last renewal of the Lease before `at`.
+    pub(crate) fn last_renewal_at(&self, at: Duration) -> Option<Duration> {
+        match self.renewing_since {
             Some(since) if at >= since => {
                 let periods = (at - since).as_micros() / LEASE_PERIOD.as_micros();
                 Some(since + LEASE_PERIOD * u32::try_from(periods).unwrap_or(u32::MAX))
             }
-            Some(_) | None => self.renewed_last,
+            Some(_) | None => self.last_renewal,
         }
     }
 

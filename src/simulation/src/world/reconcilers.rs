@@ -1,4 +1,4 @@
-//! Inputs and results of the controller's plans. The plans are the real ones.
+//! Inputs and results of the controller's plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use kube::ResourceExt;
 
 use crate::scenario::planted::Bug;
 use crate::world::World;
-use crate::world::controller::{Paused, is_silent};
-use crate::world::event::{Answer, Event, Loop, Reader, Write};
-use crate::world::store::{Object, Refusal};
+use crate::world::controller::{PausedLeader, is_silent};
+use crate::world::event::{Event, Reader, Reconciler, Write, WriteResponse};
+use crate::world::store::{Object, WriteError};
 use crate::world::writer::WriteResult;
 use rooflet_api::meta::lease_name;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
@@ -20,51 +20,52 @@ use rooflet_base::clock::since;
 use rooflet_controller::intent::{Deletion, FailedBatches, Intent, Intents, Snapshot, Version};
 use rooflet_controller::{binding_intents, deployment_intents, node_intents};
 
-fn result(intent: &Intent, answer: &Answer) -> WriteResult {
-    match (intent, answer) {
-        (_, Answer::Done(_))
+fn result(intent: &Intent, response: &WriteResponse) -> WriteResult {
+    match (intent, response) {
+        (_, WriteResponse::Done(_))
         // Another writer has deleted the object.
         | (
             Intent::DeleteReplica { .. } | Intent::DeleteRevision(_) | Intent::ReleaseReplica { .. },
-            Answer::Refused(Refusal::NotFound),
+            WriteResponse::Rejected(WriteError::NotFound),
         ) => WriteResult::Done,
-        (Intent::ConfirmDeployment { .. }, Answer::Refused(Refusal::NotFound)) => WriteResult::Absent,
-        (_, Answer::Refused(_) | Answer::Lost) => WriteResult::Failed,
+        (Intent::ConfirmDeployment { .. }, WriteResponse::Rejected(WriteError::NotFound)) => WriteResult::Absent,
+        (_, WriteResponse::Rejected(_) | WriteResponse::Lost) => WriteResult::Failed,
     }
 }
 
-/// A Lease that nobody renews is taken after 15 s, within two.
-const TAKES_OVER: Duration = Duration::from_secs(17);
+/// Time until another process acquires the Lease of a paused leader: the lease duration of 15 s,
+/// and the retry period of 2 s.
+const LEADER_TAKEOVER: Duration = Duration::from_secs(17);
 
 impl World<'_> {
-    /// Applies the answer to the rest of the pass.
-    pub(crate) fn control_answered(&mut self, of: Loop, write: &Write, answer: &Answer) {
+    /// Applies a response to the remaining writes of the pass.
+    pub(crate) fn apply_response(&mut self, of: Reconciler, write: &Write, response: &WriteResponse) {
         let Write::Intent(intent, dependency) = write else {
             return;
         };
-        let result = result(intent, answer);
+        let result = result(intent, response);
         let binds_twice = self.planted.has(Bug::DoubleBind)
-            && matches!((intent, answer), (Intent::Bind { .. }, Answer::Lost));
+            && matches!((intent, response), (Intent::Bind { .. }, WriteResponse::Lost));
         let writer = self.control.writer(of);
         if result != WriteResult::Done {
             let mut failed = FailedBatches::default();
             failed.record(dependency);
             writer.queue.retain(|write| match write {
                 Write::Intent(_, dependency) => !failed.skip(dependency),
-                Write::Register(_) | Write::LetGo { .. } => true,
+                Write::Register(_) | Write::RemoveFinalizer { .. } => true,
             });
         }
         writer.failed |= result == WriteResult::Failed && !binds_twice;
-        match (intent, answer) {
+        match (intent, response) {
             // The next write of the same pass is based on the version that the server returned.
-            (Intent::Bind { .. }, Answer::Done(Object::Replica(bound))) => {
+            (Intent::Bind { .. }, WriteResponse::Done(Object::Replica(bound))) => {
                 if let Some(Write::Intent(Intent::ConfirmBinding { of, .. }, _)) = writer.queue.front_mut()
                     && Some(&of.uid) == bound.metadata.uid.as_ref()
                 {
                     *of = Version::of(bound.as_ref());
                 }
             }
-            (Intent::DeploymentStatus { .. }, Answer::Done(Object::Deployment(written))) => {
+            (Intent::DeploymentStatus { .. }, WriteResponse::Done(Object::Deployment(written))) => {
                 if let Some(Write::Intent(Intent::Scale { of, .. }, _)) = writer.queue.front_mut()
                     && Some(&of.uid) == written.metadata.uid.as_ref()
                 {
@@ -74,9 +75,9 @@ impl World<'_> {
             // Another writer has deleted the object.
             (
                 Intent::DeleteReplica { of, .. } | Intent::DeleteRevision(of) | Intent::ReleaseReplica { of },
-                Answer::Refused(Refusal::NotFound),
-            ) => self.control.view.forget(of),
-            (Intent::Bind { of: replica, node }, Answer::Lost) if binds_twice => {
+                WriteResponse::Rejected(WriteError::NotFound),
+            ) => self.control.view.mark_deleted(of),
+            (Intent::Bind { of: replica, node }, WriteResponse::Lost) if binds_twice => {
                 let others = self.control.view.snapshot().nodes;
                 let other = others
                     .iter()
@@ -95,54 +96,56 @@ impl World<'_> {
             }
             (
                 Intent::Bind { of: replica, .. } | Intent::ConfirmBinding { of: replica, .. },
-                Answer::Refused(_) | Answer::Lost,
+                WriteResponse::Rejected(_) | WriteResponse::Lost,
             ) => self.control.unclear.push(replica.clone()),
-            (_, Answer::Done(_) | Answer::Refused(_) | Answer::Lost) => {}
+            (_, WriteResponse::Done(_) | WriteResponse::Rejected(_) | WriteResponse::Lost) => {}
         }
     }
 
-    pub(crate) fn controller_goes_stale(&mut self) {
+    pub(crate) fn begin_stale_controller(&mut self) {
         self.control.stale += 1;
         self.control.stale_since.get_or_insert(self.now);
     }
 
-    pub(crate) fn wake_loop(&mut self, of: Loop, wait: Duration) {
+    pub(crate) fn wake_reconciler(&mut self, of: Reconciler, wait: Duration) {
         if !self.control.synced {
-            // Its first list wakes it.
+            // The first list schedules the passes.
             return;
         }
         let at = self.now + wait;
-        let life = self.control.life;
+        let incarnation = self.control.incarnation;
         let writer = self.control.writer(of);
-        if writer.wakes.is_none_or(|due| at < due) {
-            writer.wakes = Some(at);
-            self.queue.push(at, Event::Pass { of, life });
+        if writer.due_at.is_none_or(|due| at < due) {
+            writer.due_at = Some(at);
+            self.queue.push(at, Event::Pass { of, incarnation });
         }
     }
 
-    /// What a loop would write by what it knows.
-    pub(crate) fn decide(&mut self, of: Loop) -> Intents {
-        if of == Loop::Autoscaler {
+    /// Returns the writes that a reconciler plans.
+    pub(crate) fn decide(&mut self, of: Reconciler) -> Intents {
+        if of == Reconciler::Autoscaler {
             return self.autoscale();
         }
         let snapshot = self.snapshot(of);
         match of {
-            Loop::Deployment => {
+            Reconciler::Deployment => {
                 let now = self.clock();
                 deployment_intents(self.control.follow(&snapshot).fleet(), &snapshot, now)
             }
-            Loop::Binder => self.bindings(&snapshot),
-            Loop::NodeLifecycle => self.node_life(&snapshot),
-            Loop::Autoscaler => self.autoscale(),
+            Reconciler::Binder => self.binder_intents(&snapshot),
+            Reconciler::NodeLifecycle => self.node_lifecycle_intents(&snapshot),
+            Reconciler::Autoscaler => self.autoscale(),
         }
     }
 
-    pub(crate) fn somebody_disrupts(&mut self) -> bool {
-        Loop::ALL.into_iter().any(|of| self.control.writer(of).disrupts)
+    pub(crate) fn any_reconciler_disrupts(&mut self) -> bool {
+        Reconciler::ALL
+            .into_iter()
+            .any(|of| self.control.writer(of).disrupts)
     }
 
-    /// What the caches hold; a planted bug may see it wrongly in one of the loops.
-    fn snapshot(&self, of: Loop) -> Snapshot {
+    /// Returns the controller's copy of the objects, changed by planted bugs.
+    fn snapshot(&self, of: Reconciler) -> Snapshot {
         let mut snapshot = self.control.view.snapshot();
         if self.planted.has(Bug::ReservationReleasedOnDelete) {
             snapshot
@@ -160,7 +163,7 @@ impl World<'_> {
         snapshot
     }
 
-    fn bindings(&mut self, snapshot: &Snapshot) -> Intents {
+    fn binder_intents(&mut self, snapshot: &Snapshot) -> Intents {
         let now = self.clock();
         let instant = self.origin + self.now;
         let wait = self
@@ -199,10 +202,10 @@ impl World<'_> {
             };
             snapshot.nodes = snapshot.nodes.iter().map(awake).collect();
         }
-        if !self.planted.has(Bug::PromisesForgotten) {
+        if !self.planted.has(Bug::PassPlacementsIgnored) {
             return self.policy.bind(self.control.follow(&snapshot), &snapshot, now);
         }
-        // Each as if it were the only one that waits.
+        // The planted bug binds each replica without the other bindings of the pass.
         let mut intents = Intents::default();
         for waiting in snapshot
             .replicas
@@ -219,15 +222,15 @@ impl World<'_> {
         intents
     }
 
-    fn node_life(&mut self, snapshot: &Snapshot) -> Intents {
+    fn node_lifecycle_intents(&mut self, snapshot: &Snapshot) -> Intents {
         let instant = self.origin + self.now;
-        let heard_at = self.control.stale_since.unwrap_or(self.now);
+        let received_until = self.control.stale_since.unwrap_or(self.now);
         let leases: BTreeMap<String, Lease> = snapshot
             .nodes
             .iter()
             .filter_map(|node| {
                 let name = node.name_any();
-                let lease = self.lease(&name, heard_at)?;
+                let lease = self.lease(&name, received_until)?;
                 Some((lease_name(&name), lease))
             })
             .collect();
@@ -235,8 +238,7 @@ impl World<'_> {
         let nodes: Vec<_> = snapshot.nodes.iter().map(AsRef::as_ref).collect();
         let replicas: Vec<_> = snapshot.replicas.iter().map(AsRef::as_ref).collect();
         let mut timings = self.control.heartbeats.observe(&nodes, &replicas, lease, instant);
-        // As the controller's shell does: the server itself is asked before a node is taken for
-        // silent.
+        // As in the controller, the Lease is read from the server before a node is marked silent.
         for name in timings.newly_silent(&nodes) {
             let version = self
                 .lease(&name, self.now)
@@ -244,7 +246,7 @@ impl World<'_> {
             let silence = self.control.heartbeats.confirm(&name, version, instant);
             timings.silence.insert(name, silence);
         }
-        if self.planted.has(Bug::SilenceBySendersClock) {
+        if self.planted.has(Bug::SilenceByAgentClock) {
             let now = self.clock();
             for (node, silence) in &mut timings.silence {
                 let lease = leases.get(&lease_name(node));
@@ -252,7 +254,7 @@ impl World<'_> {
                 *silence = renewed.map_or(Duration::ZERO, |renewed| since(now, renewed.0));
             }
         }
-        if self.planted.has(Bug::MissingAtOnce) {
+        if self.planted.has(Bug::MissingImmediately) {
             timings
                 .missing
                 .values_mut()
@@ -288,7 +290,7 @@ impl World<'_> {
                 Intent::ReleaseReplica { of }.into()
             }));
         }
-        if self.planted.has(Bug::EvictedAtOnce) {
+        if self.planted.has(Bug::EvictedImmediately) {
             let left = snapshot
                 .replicas
                 .iter()
@@ -302,29 +304,29 @@ impl World<'_> {
         intents
     }
 
-    /// The node's Lease as of `at`: its time is by the clock of its agent, its version is the
-    /// moment of the renewal.
+    /// Returns the node's Lease as of `at`. Its renewal time is that of the agent's clock. Its
+    /// version is the correct time of the renewal.
     fn lease(&self, name: &str, at: Duration) -> Option<Lease> {
         let node = &self.nodes[*self.by_name.get(name)?];
-        let renewed = node.renewed(at)?;
+        let renewed = node.last_renewal_at(at)?;
         let mut lease = Lease::default();
         lease.metadata.resource_version = Some(renewed.as_micros().to_string());
         lease.spec = Some(LeaseSpec {
-            renew_time: Some(MicroTime(node.shown(self.scenario.start + renewed))),
+            renew_time: Some(MicroTime(node.local_time(self.scenario.start + renewed))),
             ..LeaseSpec::default()
         });
         Some(lease)
     }
 
-    pub(crate) fn nothing_is_silent(&self) -> bool {
+    pub(crate) fn all_nodes_renew(&self) -> bool {
         self.control.stale_since.is_none() && self.nodes.iter().all(Self::renews)
     }
 
-    pub(crate) fn leader_pauses(&mut self, fault: usize) {
-        let control = self.control.succeed(self.now);
-        let (life, was) = (control.life, std::mem::replace(&mut self.control, control));
-        self.paused.push(Paused { fault, control: was });
+    pub(crate) fn pause_leader(&mut self, fault: usize) {
+        let control = self.control.successor(self.now);
+        let (incarnation, was) = (control.incarnation, std::mem::replace(&mut self.control, control));
+        self.paused.push(PausedLeader { fault, control: was });
         let reader = Reader::Controller;
-        self.after(TAKES_OVER, Event::List { reader, life });
+        self.after(LEADER_TAKEOVER, Event::List { reader, incarnation });
     }
 }

@@ -1,5 +1,5 @@
-//! What an agent tells the API server, modelled: when it writes and over which version. The
-//! statuses are the real ones.
+//! Reports of an agent to the API server: statuses of replicas and of the node. The functions that
+//! derive them are the real ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use rooflet_controller::intent::{Intent, Version};
 use rooflet_host::{Power, Presence};
 use rooflet_roofline::memory::Reservation;
 
-/// Since when nobody has touched a Mac.
+/// Returns the time since the last input of a user at the Mac.
 pub fn idle(user_is_present: bool) -> Duration {
     match user_is_present {
         true => Duration::ZERO,
@@ -34,10 +34,10 @@ pub fn idle(user_is_present: bool) -> Duration {
     }
 }
 
-/// What a Mac says of itself whose chip is so many times slower.
+/// Returns the power state of a Mac. `thermal` is the slowdown of the chip.
 pub fn power(thermal: f64, on_battery: bool) -> Power {
     Power {
-        thermal_state: match thermal >= HOT {
+        thermal_state: match thermal >= HOT_FACTOR {
             true => ThermalState::Serious,
             false => ThermalState::Nominal,
         },
@@ -49,9 +49,9 @@ pub fn power(thermal: f64, on_battery: bool) -> Power {
     }
 }
 
-/// What was said last, with the conditions of other writers as they are now.
+/// Returns the last reported status, with the current conditions of other writers.
 fn previous(
-    said: &BTreeMap<(ReplicaKey, String), ModelReplicaStatus>,
+    last_statuses: &BTreeMap<(ReplicaKey, String), ModelReplicaStatus>,
     key: &ReplicaKey,
     replica: &DesiredReplica,
     object: Option<&ModelReplica>,
@@ -63,27 +63,27 @@ fn previous(
         condition_type::READY,
     ];
     let written = object.and_then(|object| object.status.clone());
-    let Some(mut said) = said.get(&(key.clone(), replica.uid.clone())).cloned() else {
+    let Some(mut last) = last_statuses.get(&(key.clone(), replica.uid.clone())).cloned() else {
         return written.unwrap_or_default();
     };
     for theirs in written.into_iter().flat_map(|status| status.conditions) {
         if OURS.contains(&theirs.type_.as_str()) {
             continue;
         }
-        match said
+        match last
             .conditions
             .iter_mut()
             .find(|known| known.type_ == theirs.type_)
         {
             Some(known) => *known = theirs,
-            None => said.conditions.insert(0, theirs),
+            None => last.conditions.insert(0, theirs),
         }
     }
-    said
+    last
 }
 
-/// A chip that is so many times slower says that it is hot.
-const HOT: f64 = 1.5;
+/// Slowdown from which on a Mac reports the thermal state Serious.
+const HOT_FACTOR: f64 = 1.5;
 
 impl World<'_> {
     pub(crate) fn make_reports(
@@ -102,7 +102,7 @@ impl World<'_> {
                 .view
                 .replica(&(Some(key.namespace.clone()), key.name.clone()));
             let object = object.filter(|object| object.uid().as_deref() == Some(replica.uid.as_str()));
-            let previous = previous(&state.said, key, replica, object.as_deref());
+            let previous = previous(&state.last_statuses, key, replica, object.as_deref());
             let facts = Facts {
                 node: &state.machine.name,
                 serving_name: &replica.spec.serving_name,
@@ -139,7 +139,7 @@ impl World<'_> {
         let reserved = reserved.map(|seen| seen.held.reserved).sum();
         let state = &mut self.nodes[node];
         if state.synced {
-            state.said = reports
+            state.last_statuses = reports
                 .iter()
                 .map(|(key, report)| ((key.clone(), report.replica.uid.clone()), report.status.clone()))
                 .collect();
@@ -171,7 +171,7 @@ impl World<'_> {
             let of = Version::of(object.as_ref());
             if report.release {
                 if object.finalizers().iter().any(|name| name == REPLICA_FINALIZER) {
-                    writes.push(Write::LetGo { of });
+                    writes.push(Write::RemoveFinalizer { of });
                 }
             } else if object.status.as_ref() != Some(&report.status)
                 && (self.planted.has(Bug::GenerationUnchecked) || !report.is_outdated(&object))
@@ -219,12 +219,12 @@ impl World<'_> {
             stopping: false,
         };
         let previous = object.status.clone().unwrap_or_default();
-        let status = node_status(&facts, &previous, state.shown(self.clock()));
+        let status = node_status(&facts, &previous, state.local_time(self.clock()));
         let now = self.now;
         let of = Version::of(object.as_ref());
         let state = &mut self.nodes[node];
         if state.is_connected() {
-            state.renews_since.get_or_insert(now);
+            state.renewing_since.get_or_insert(now);
         }
         if previous == status {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Answers of workers: their speed, which the roofline predicts, and their queues.
+//! Requests in workers: speed according to the roofline, and queues.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::random;
 use crate::scenario::planted::Bug;
 use crate::world::World;
 use crate::world::event::{Event, WorkerStep};
-use crate::world::front::Request;
+use crate::world::gateway_state::Request;
 use crate::world::worker::Worker;
 use rooflet_agent::models::ServableModel;
 use rooflet_agent::replica::ReplicaKey;
@@ -16,19 +16,19 @@ use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::v1alpha1::{ModelReplica, ModelSource};
 use rooflet_roofline::published::{Load, speed_under_load};
 
-/// Lengths that differ by less are predicted as one, in tokens.
+/// Granularity of the lengths in predictions, in tokens.
 const LENGTH_STEP: u32 = 256;
 
-/// Requests whose first token is remembered.
-const MEASURED: usize = 64;
+/// Number of times to first token that a worker keeps.
+const FIRST_TOKEN_SAMPLES: usize = 64;
 
-/// Requests that wait in one worker at most.
-const QUEUE: usize = 64;
+/// Maximum number of waiting requests in a worker.
+const MAX_QUEUED: usize = 64;
 
 impl World<'_> {
-    /// The object says so, and the process is there.
-    pub(crate) fn truly_ready(&self, replica: &ModelReplica) -> bool {
-        let says = replica
+    /// Returns true if the object is Ready and a worker accepts requests.
+    pub(crate) fn is_ready_and_running(&self, replica: &ModelReplica) -> bool {
+        let is_ready = replica
             .status
             .as_ref()
             .is_some_and(|status| is_true(&status.conditions, condition_type::READY));
@@ -38,7 +38,7 @@ impl World<'_> {
             .as_ref()
             .and_then(|node| self.by_name.get(node));
         let key = ReplicaKey::of(replica);
-        says && index.is_some_and(|index| self.takes(*index, &key))
+        is_ready && index.is_some_and(|index| self.accepts_request(*index, &key))
     }
 
     pub(crate) fn model_of(&self, node: usize, source: &str) -> Option<ServableModel> {
@@ -95,8 +95,8 @@ impl World<'_> {
         self.step_after(notice + grace, node, key, process, WorkerStep::GraceOver);
     }
 
-    /// What stops gets no more time than what gives way.
-    pub(crate) fn hurry_workers(&mut self, node: usize) {
+    /// Shortens the grace period of stopping workers to that of stops for memory pressure.
+    pub(crate) fn shorten_worker_grace(&mut self, node: usize) {
         let workers = self.nodes[node].workers.iter_mut();
         let slow = workers.filter(|(_, worker)| worker.stopping.is_some() && worker.longest_answer > GRACE);
         let hurried: Vec<_> = slow
@@ -110,8 +110,8 @@ impl World<'_> {
         }
     }
 
-    /// An agent that comes back finds workers gone that it had left running.
-    pub(crate) fn take_note_of_the_dead(&mut self, node: usize) {
+    /// Updates the records of workers that exited while the agent was not running.
+    pub(crate) fn record_dead_workers(&mut self, node: usize) {
         let state = &mut self.nodes[node];
         for (key, record) in &mut state.records {
             if record.worker.is_some() && !state.workers.contains_key(key) {
@@ -121,8 +121,8 @@ impl World<'_> {
         }
     }
 
-    /// The worker begins to answer a request, and how long that takes is known.
-    pub(crate) fn begin_answer(&mut self, node: usize, key: &ReplicaKey, request: Request) {
+    /// Starts a request in a worker and schedules its first token and its end.
+    pub(crate) fn start_request(&mut self, node: usize, key: &ReplicaKey, request: Request) {
         let state = &self.nodes[node];
         let busy = state
             .workers
@@ -166,8 +166,8 @@ impl World<'_> {
         );
     }
 
-    /// Tokens per second of one stream among so many, and seconds to the first token; the predicted
-    /// medians.
+    /// Returns the predicted medians of tokens per second of one stream and of seconds to the first
+    /// token, with `streams` concurrent streams.
     fn speed(&mut self, node: usize, key: &ReplicaKey, streams: u32, request: &Request) -> (f64, f64) {
         let class = &self.nodes[node].machine.class;
         let Some(worker) = self.nodes[node].workers.get(key) else {
@@ -184,7 +184,7 @@ impl World<'_> {
             prompt,
             context,
         );
-        if let Some(speed) = self.front.speeds.get(&known) {
+        if let Some(speed) = self.gateway.speeds.get(&known) {
             return *speed;
         }
         let load = Load {
@@ -194,22 +194,22 @@ impl World<'_> {
         };
         let predicted = speed_under_load(load, class.hardware, &worker.model.served);
         let speed = (predicted.decode.p50, predicted.first_token.p50);
-        self.front.speeds.insert(known, speed);
+        self.gateway.speeds.insert(known, speed);
         speed
     }
 
-    pub(crate) fn takes(&self, node: usize, key: &ReplicaKey) -> bool {
+    pub(crate) fn accepts_request(&self, node: usize, key: &ReplicaKey) -> bool {
         let worker = self.nodes[node].workers.get(key);
-        worker.is_some_and(|worker| worker.accepts() && worker.waiting.len() < QUEUE)
+        worker.is_some_and(|worker| worker.accepts() && worker.waiting.len() < MAX_QUEUED)
     }
 
-    /// Begins at once, or waits for a stream to become free.
-    pub(crate) fn take_in(&mut self, node: usize, key: &ReplicaKey, request: Request) {
+    /// Starts a request, or queues it until a stream is free.
+    pub(crate) fn accept_request(&mut self, node: usize, key: &ReplicaKey, request: Request) {
         let Some(worker) = self.nodes[node].workers.get_mut(key) else {
             return;
         };
         if worker.running.len() < worker.streams {
-            self.begin_answer(node, key, request);
+            self.start_request(node, key, request);
             return;
         }
         let (process, id) = (worker.process, request.id);
@@ -218,7 +218,7 @@ impl World<'_> {
         let key = key.clone();
         self.after(
             patience,
-            Event::Impatient {
+            Event::WorkerQueueTimeout {
                 node,
                 key,
                 process,
@@ -237,12 +237,12 @@ impl World<'_> {
         let (waited, assignment) = (now.saturating_sub(request.arrived), request.assignment.clone());
         if let Some(worker) = self.worker(node, key, process) {
             worker.first_tokens.push_back(waited.as_secs_f64());
-            if worker.first_tokens.len() > MEASURED {
+            if worker.first_tokens.len() > FIRST_TOKEN_SAMPLES {
                 worker.first_tokens.pop_front();
             }
         }
         if let Some(assignment) = assignment {
-            self.gateway_saw_first_token(&assignment);
+            self.record_first_token(&assignment);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The modelled API server: objects, one global revision, preconditions, finalizers, ownership.
-//! What every write changed is left in [`Store::take_changes`], in order, for the watches.
+//! Modelled API server: objects, one global revision, preconditions, finalizers, ownership.
+//! [`Store::take_changes`] returns the changes of all writes in order, for the watches.
 //!
-//! It keeps the rules of the real one that plans rest on, and nothing of its protocol.
+//! The model has the semantics of the API server that plans depend on, and not its protocol.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,9 +18,10 @@ use rooflet_controller::intent::Version;
 
 /// Namespace and name.
 pub(crate) type Key = (Option<String>, String);
-pub(crate) type Shelf<K> = BTreeMap<Key, Arc<K>>;
+/// Objects of a kind, by key.
+pub(crate) type Objects<K> = BTreeMap<Key, Arc<K>>;
 
-/// The kinds that are modelled.
+/// Modelled kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Node,
@@ -33,7 +34,7 @@ impl Kind {
     pub(crate) const ALL: [Self; 4] = [Self::Node, Self::Deployment, Self::Revision, Self::Replica];
 }
 
-/// Any object.
+/// Object of any kind.
 #[derive(Debug, Clone)]
 pub(crate) enum Object {
     Node(Arc<FleetNode>),
@@ -52,7 +53,7 @@ impl Object {
         }
     }
 
-    /// The revision of the write that made it.
+    /// Returns the revision of the last write.
     pub(crate) fn version(&self) -> u64 {
         match self {
             Self::Node(node) => version(node.as_ref()),
@@ -63,39 +64,39 @@ impl Object {
     }
 }
 
-/// What one write did.
+/// Change of an object by a write.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) object: Object,
-    /// What it was before; `None` for a new one.
+    /// Previous version; `None` for a new object.
     pub(crate) before: Option<Object>,
-    /// The object is no longer there.
-    pub(crate) gone: bool,
+    /// True if the object no longer exists.
+    pub(crate) deleted: bool,
 }
 
 impl Change {
-    /// What takes it back.
-    fn undone(self) -> Self {
+    /// Returns the change that reverts this one.
+    fn reverted(self) -> Self {
         Self {
             before: Some(self.object.clone()),
-            gone: self.before.is_none(),
+            deleted: self.before.is_none(),
             object: self.before.unwrap_or(self.object),
         }
     }
 }
 
-/// Why a write was refused.
+/// Reason for a rejected write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum WriteError {
     NotFound,
     Conflict,
     AlreadyExists,
 }
 
-/// A kind of the store.
+/// Kind that the store holds.
 pub(crate) trait Stored: Resource<DynamicType = ()> + Clone + PartialEq + 'static {
-    fn shelf(store: &Store) -> &Shelf<Self>;
-    fn shelf_mut(store: &mut Store) -> &mut Shelf<Self>;
+    fn objects(store: &Store) -> &Objects<Self>;
+    fn objects_mut(store: &mut Store) -> &mut Objects<Self>;
     fn same_spec(&self, other: &Self) -> bool;
     fn object(this: Arc<Self>) -> Object;
 }
@@ -103,10 +104,10 @@ pub(crate) trait Stored: Resource<DynamicType = ()> + Clone + PartialEq + 'stati
 macro_rules! stored {
     ($kind:ident, $field:ident, $variant:ident) => {
         impl Stored for $kind {
-            fn shelf(store: &Store) -> &Shelf<Self> {
+            fn objects(store: &Store) -> &Objects<Self> {
                 &store.$field
             }
-            fn shelf_mut(store: &mut Store) -> &mut Shelf<Self> {
+            fn objects_mut(store: &mut Store) -> &mut Objects<Self> {
                 &mut store.$field
             }
             fn same_spec(&self, other: &Self) -> bool {
@@ -124,20 +125,21 @@ stored!(ModelDeployment, deployments, Deployment);
 stored!(ModelRevision, revisions, Revision);
 stored!(ModelReplica, replicas, Replica);
 
-/// See the module.
+/// Modelled API server.
 #[derive(Debug)]
 pub(crate) struct Store {
-    pub(crate) nodes: Shelf<FleetNode>,
-    pub(crate) deployments: Shelf<ModelDeployment>,
-    pub(crate) revisions: Shelf<ModelRevision>,
-    pub(crate) replicas: Shelf<ModelReplica>,
+    pub(crate) nodes: Objects<FleetNode>,
+    pub(crate) deployments: Objects<ModelDeployment>,
+    pub(crate) revisions: Objects<ModelRevision>,
+    pub(crate) replicas: Objects<ModelReplica>,
     revision: u64,
     uids: u64,
-    /// Of generated names.
+    /// Random stream of generated names.
     names: Random,
     changes: Vec<Change>,
-    /// The last writes, which may not be on disk yet.
+    /// Last writes, which may not be on disk yet.
     unsynced: VecDeque<Change>,
+    /// Newest revision that is certainly on disk.
     on_disk: u64,
     pub(crate) writes: u64,
 }
@@ -146,8 +148,8 @@ pub(crate) fn key<K: Resource>(object: &K) -> Key {
     (object.meta().namespace.clone(), object.name_any())
 }
 
-/// Deleted, and nothing holds it any more.
-pub(crate) fn is_gone(meta: &ObjectMeta) -> bool {
+/// Returns true if the object has a deletion timestamp and no finalizers.
+pub(crate) fn is_deleted(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some() && meta.finalizers.as_deref().unwrap_or_default().is_empty()
 }
 
@@ -158,10 +160,10 @@ fn key_of(version: &Version) -> Key {
 impl Store {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            nodes: Shelf::new(),
-            deployments: Shelf::new(),
-            revisions: Shelf::new(),
-            replicas: Shelf::new(),
+            nodes: Objects::new(),
+            deployments: Objects::new(),
+            revisions: Objects::new(),
+            replicas: Objects::new(),
             revision: 0,
             uids: 0,
             names: Random::stream(seed, "names"),
@@ -180,8 +182,8 @@ impl Store {
         changes
     }
 
-    /// Somebody was told of this revision: it and all before it are on disk.
-    pub(crate) fn told(&mut self, revision: u64) {
+    /// Records that a revision and all earlier ones are on disk, because a client has received it.
+    pub(crate) fn mark_durable(&mut self, revision: u64) {
         self.on_disk = self.on_disk.max(revision);
         while self
             .unsynced
@@ -192,45 +194,45 @@ impl Store {
         }
     }
 
-    /// The process is gone, and with it some of the last writes that nobody was told of. What took
-    /// them back.
+    /// Crashes the server, which loses some of the writes that no client has received. Returns the
+    /// changes that reverted them.
     pub(crate) fn crash(&mut self, disk: &mut Random) -> Vec<Change> {
         let lost = disk.below(self.unsynced.len() + 1);
-        self.lose(lost)
+        self.discard_unsynced(lost)
     }
 
-    /// By a planted bug: what was told was not on disk.
-    pub(crate) fn lose(&mut self, count: usize) -> Vec<Change> {
+    /// Reverts the last `count` writes that may not be on disk. Returns the reverting changes.
+    pub(crate) fn discard_unsynced(&mut self, count: usize) -> Vec<Change> {
         let kept = self.unsynced.len().saturating_sub(count);
         let lost = self.unsynced.split_off(kept);
         self.unsynced.clear();
-        let undone: Vec<_> = lost.into_iter().rev().map(Change::undone).collect();
-        for change in &undone {
+        let reverted: Vec<_> = lost.into_iter().rev().map(Change::reverted).collect();
+        for change in &reverted {
             match &change.object {
-                Object::Node(node) => self.put_back(node, change.gone),
-                Object::Deployment(deployment) => self.put_back(deployment, change.gone),
-                Object::Revision(revision) => self.put_back(revision, change.gone),
-                Object::Replica(replica) => self.put_back(replica, change.gone),
+                Object::Node(node) => self.restore(node, change.deleted),
+                Object::Deployment(deployment) => self.restore(deployment, change.deleted),
+                Object::Revision(revision) => self.restore(revision, change.deleted),
+                Object::Replica(replica) => self.restore(replica, change.deleted),
             }
         }
-        undone
+        reverted
     }
 
-    fn put_back<K: Stored>(&mut self, object: &Arc<K>, gone: bool) {
+    fn restore<K: Stored>(&mut self, object: &Arc<K>, deleted: bool) {
         let key = key(object.as_ref());
-        match gone {
-            true => drop(K::shelf_mut(self).remove(&key)),
-            false => drop(K::shelf_mut(self).insert(key, object.clone())),
+        match deleted {
+            true => drop(K::objects_mut(self).remove(&key)),
+            false => drop(K::objects_mut(self).insert(key, object.clone())),
         }
     }
 
-    /// The newest version of an object, if it is still that one.
+    /// Returns the current version of an object, if it has the same UID.
     pub(crate) fn get<K: Stored>(&self, of: &Version) -> Option<Arc<K>> {
-        let found = K::shelf(self).get(&key_of(of))?;
+        let found = K::objects(self).get(&key_of(of))?;
         (found.meta().uid.as_deref() == Some(of.uid.as_str())).then(|| found.clone())
     }
 
-    /// Whether the node is there that the replica is bound to.
+    /// Returns true if the node that the replica is bound to exists.
     pub(crate) fn has_node_of(&self, replica: &ModelReplica) -> bool {
         let node = replica.spec.node_name.clone();
         node.is_some_and(|node| self.nodes.contains_key(&(None, node)))
@@ -246,10 +248,10 @@ impl Store {
         self.revision.to_string()
     }
 
-    pub(crate) fn create<K: Stored>(&mut self, mut object: K, now: Timestamp) -> Result<Arc<K>, Refusal> {
+    pub(crate) fn create<K: Stored>(&mut self, mut object: K, now: Timestamp) -> Result<Arc<K>, WriteError> {
         if object.meta().name.as_deref().unwrap_or_default().is_empty() {
             let prefix = object.meta().generate_name.clone().unwrap_or_default();
-            // Kubernetes' own alphabet of generated names.
+            // Alphabet of generated names in Kubernetes.
             let letters = b"bcdfghjklmnpqrstvwxz2456789";
             let suffix: String = (0..5)
                 .map(|_| char::from(letters[self.names.below(letters.len())]))
@@ -257,8 +259,8 @@ impl Store {
             object.meta_mut().name = Some(format!("{prefix}{suffix}"));
         }
         let key = key(&object);
-        if K::shelf(self).contains_key(&key) {
-            return Err(Refusal::AlreadyExists);
+        if K::objects(self).contains_key(&key) {
+            return Err(WriteError::AlreadyExists);
         }
         self.uids += 1;
         let uid = format!("uid-{:08}", self.uids);
@@ -269,31 +271,31 @@ impl Store {
         meta.generation = Some(1);
         meta.creation_timestamp = Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now)));
         let object = Arc::new(object);
-        K::shelf_mut(self).insert(key, object.clone());
+        K::objects_mut(self).insert(key, object.clone());
         self.changes.push(Change {
             object: K::object(object.clone()),
             before: None,
-            gone: false,
+            deleted: false,
         });
         Ok(object)
     }
 
-    /// Changes an object. With `exact` only the very version that `of` names, else whatever is
-    /// there by its uid. A change of nothing is no write.
+    /// Changes an object. With `exact`, the current version must equal that of `of`; otherwise, only
+    /// the UID must be equal. An update without a change is no write.
     pub(crate) fn update<K: Stored>(
         &mut self,
         of: &Version,
         exact: bool,
         change: impl FnOnce(&mut K),
-    ) -> Result<Arc<K>, Refusal> {
-        let Some(current) = K::shelf(self).get(&key_of(of)).cloned() else {
-            return Err(Refusal::NotFound);
+    ) -> Result<Arc<K>, WriteError> {
+        let Some(current) = K::objects(self).get(&key_of(of)).cloned() else {
+            return Err(WriteError::NotFound);
         };
         let meta = current.meta();
         if meta.uid.as_deref() != Some(of.uid.as_str())
             || (exact && meta.resource_version.as_deref() != Some(of.resource_version.as_str()))
         {
-            return Err(Refusal::Conflict);
+            return Err(WriteError::Conflict);
         }
         let mut next = current.as_ref().clone();
         change(&mut next);
@@ -309,34 +311,35 @@ impl Store {
 
     fn put<K: Stored>(&mut self, before: &Arc<K>, mut next: K) -> Arc<K> {
         next.meta_mut().resource_version = Some(self.next_revision());
-        let gone = is_gone(next.meta());
+        let deleted = is_deleted(next.meta());
         let next = Arc::new(next);
-        if gone {
-            K::shelf_mut(self).remove(&key(next.as_ref()));
+        if deleted {
+            K::objects_mut(self).remove(&key(next.as_ref()));
         } else {
-            K::shelf_mut(self).insert(key(next.as_ref()), next.clone());
+            K::objects_mut(self).insert(key(next.as_ref()), next.clone());
         }
         self.changes.push(Change {
             object: K::object(next.clone()),
             before: Some(K::object(before.clone())),
-            gone,
+            deleted,
         });
         next
     }
 
-    /// Another version of the object is there.
+    /// Returns true if the object has another version.
     pub(crate) fn has_changed<K: Stored>(&self, of: &Version) -> bool {
         let found = self.get::<K>(of);
         found.is_some_and(|found| found.meta().resource_version.as_ref() != Some(&of.resource_version))
     }
 
-    /// Deletes it, or marks it while it has finalizers. Returns its last version.
-    pub(crate) fn delete<K: Stored>(&mut self, of: &Version, now: Timestamp) -> Result<Arc<K>, Refusal> {
-        let Some(current) = K::shelf(self).get(&key_of(of)).cloned() else {
-            return Err(Refusal::NotFound);
+    /// Deletes an object, or sets its deletion timestamp if it has finalizers. Returns the last
+    /// version.
+    pub(crate) fn delete<K: Stored>(&mut self, of: &Version, now: Timestamp) -> Result<Arc<K>, WriteError> {
+        let Some(current) = K::objects(self).get(&key_of(of)).cloned() else {
+            return Err(WriteError::NotFound);
         };
         if current.meta().uid.as_deref() != Some(of.uid.as_str()) {
-            return Err(Refusal::Conflict);
+            return Err(WriteError::Conflict);
         }
         let mut next = current.as_ref().clone();
         if current.meta().deletion_timestamp.is_some() {
@@ -359,29 +362,29 @@ mod tests {
     }
 
     #[test]
-    fn writes_keep_the_rules_of_the_api_server() {
+    fn writes_follow_the_semantics_of_the_api_server() {
         let mut store = Store::new(1);
         let mut node = FleetNode::new("a", FleetNodeSpec::default());
         node.metadata.finalizers = Some(vec!["held".to_owned()]);
         let first = store.create(node.clone(), now()).unwrap();
-        assert_eq!(store.create(node, now()), Err(Refusal::AlreadyExists));
+        assert_eq!(store.create(node, now()), Err(WriteError::AlreadyExists));
         let of = Version::of(first.as_ref());
         let cordoned = store
             .update::<FleetNode>(&of, true, |node| node.spec.unschedulable = true)
             .unwrap();
         assert_eq!(cordoned.metadata.generation, Some(2));
-        // The version is not the newest any more.
+        // `of` has an outdated version.
         let stale = store.update::<FleetNode>(&of, true, |node| node.spec.unschedulable = false);
-        assert_eq!(stale, Err(Refusal::Conflict));
+        assert_eq!(stale, Err(WriteError::Conflict));
         let same = store.update::<FleetNode>(&of, false, |_| {}).unwrap();
-        assert_eq!(same, cordoned, "a change of nothing is no write");
+        assert_eq!(same, cordoned, "an update without a change is no write");
         let left = store.delete::<FleetNode>(&of, now()).unwrap();
-        assert!(left.metadata.deletion_timestamp.is_some() && !is_gone(&left.metadata));
+        assert!(left.metadata.deletion_timestamp.is_some() && !is_deleted(&left.metadata));
         let last = store.update::<FleetNode>(&of, false, |node| node.metadata.finalizers = None);
         assert!(last.is_ok() && store.nodes.is_empty());
         let changes = store.take_changes();
         assert_eq!(changes.len(), 4);
-        assert!(changes[3].gone && !changes[2].gone);
-        assert_eq!(store.delete::<FleetNode>(&of, now()), Err(Refusal::NotFound));
+        assert!(changes[3].deleted && !changes[2].deleted);
+        assert_eq!(store.delete::<FleetNode>(&of, now()), Err(WriteError::NotFound));
     }
 }

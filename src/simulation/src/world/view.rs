@@ -1,8 +1,8 @@
-//! What one process knows of the store: a copy per kind, fed by watches that lag, with its own
-//! writes over it.
+//! Copy of the stored objects in one process: a cache per kind, updated by lagging watches and by
+//! responses to the process's own writes.
 //!
-//! The same rules as the client's cache: what the server answered to a write stands until the watch
-//! has shown it, and what is told again or too late undoes nothing.
+//! As in the client's cache, the response to a write overrides the watched version until the watch
+//! delivers the write. Repeated and late events do not override newer versions.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use kube::Resource;
 use crate::world::store::Key;
 use crate::world::store::Kind;
 use crate::world::store::Object;
-use crate::world::store::Shelf;
+use crate::world::store::Objects;
 use crate::world::store::Stored;
-use crate::world::store::is_gone;
+use crate::world::store::is_deleted;
 use crate::world::store::key;
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
 use rooflet_controller::intent::{Snapshot, Version};
 
-/// A copy of one kind.
+/// Cache of one kind.
 #[derive(Debug, Clone)]
-struct Copy<K> {
-    watched: Shelf<K>,
-    /// By uid: answers to own writes; `None` for what an own write has removed.
+struct Cache<K> {
+    watched: Objects<K>,
+    /// Responses to own writes, by UID: key, version, and object; `None` for a deleted object.
     written: BTreeMap<String, (Key, u64, Option<Arc<K>>)>,
-    /// Uids of what is known to be gone for good.
-    gone: BTreeSet<String>,
+    /// UIDs of deleted objects.
+    deleted: BTreeSet<String>,
 }
 
-impl<K> Default for Copy<K> {
+impl<K> Default for Cache<K> {
     fn default() -> Self {
         Self {
-            watched: Shelf::new(),
+            watched: Objects::new(),
             written: BTreeMap::new(),
-            gone: BTreeSet::new(),
+            deleted: BTreeSet::new(),
         }
     }
 }
@@ -45,8 +45,8 @@ pub(crate) fn version<K: Resource>(object: &K) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-impl<K: Stored> Copy<K> {
-    /// Whether it is no news: told already, or overtaken by what was told.
+impl<K: Stored> Cache<K> {
+    /// Returns true if the cache has this version or a newer one.
     fn is_old(&self, object: &K) -> bool {
         let known = self.watched.get(&key(object));
         known.is_some_and(|known| version(known.as_ref()) >= version(object))
@@ -54,10 +54,10 @@ impl<K: Stored> Copy<K> {
                 .meta()
                 .uid
                 .as_ref()
-                .is_some_and(|uid| self.gone.contains(uid))
+                .is_some_and(|uid| self.deleted.contains(uid))
     }
 
-    fn watch(&mut self, object: Arc<K>, gone: bool) {
+    fn watch(&mut self, object: Arc<K>, deleted: bool) {
         let (uid, key) = (
             object.meta().uid.clone().unwrap_or_default(),
             key(object.as_ref()),
@@ -67,30 +67,30 @@ impl<K: Stored> Copy<K> {
             .written
             .get(&uid)
             .is_some_and(|(_, version, _)| *version <= seen);
-        if shown || gone {
+        if shown || deleted {
             self.written.remove(&uid);
         }
-        if gone {
-            self.gone.insert(uid);
+        if deleted {
+            self.deleted.insert(uid);
             self.watched.remove(&key);
         } else {
             self.watched.insert(key, object);
         }
     }
 
-    fn wrote(&mut self, object: Arc<K>) {
+    fn record_write(&mut self, object: Arc<K>) {
         let key = key(object.as_ref());
         let known = self.watched.get(&key).map_or(0, |known| version(known.as_ref()));
         let written = version(object.as_ref());
         let uid = object.meta().uid.clone().unwrap_or_default();
-        // The watch may have been faster than the answer.
-        if written > known && !self.gone.contains(&uid) {
-            let left = (!is_gone(object.meta())).then_some(object);
+        // The watch may have delivered the write before the response.
+        if written > known && !self.deleted.contains(&uid) {
+            let left = (!is_deleted(object.meta())).then_some(object);
             self.written.insert(uid, (key, written, left));
         }
     }
 
-    fn forget(&mut self, of: &Version) {
+    fn mark_deleted(&mut self, of: &Version) {
         let key = (of.namespace.clone(), of.name.clone());
         let known = self.watched.get(&key);
         if known.is_some_and(|known| known.meta().uid.as_deref() == Some(of.uid.as_str())) {
@@ -131,75 +131,81 @@ impl<K: Stored> Copy<K> {
     }
 }
 
-/// What waits to be delivered of one kind, in the order of the store.
+/// Watch events of one kind that have not been delivered.
 #[derive(Debug, Clone, Default)]
-struct Line {
+struct EventStream {
+    /// Events in the order of the store, with their arrival times.
     waiting: VecDeque<(Duration, Object, bool)>,
-    /// Nothing is delivered before what went before it.
+    /// Arrival time of the last event. A later event does not arrive earlier.
     last: Duration,
-    /// What comes out of order.
-    apart: Vec<(Duration, Object, bool)>,
+    /// Events that are delivered out of order.
+    unordered: Vec<(Duration, Object, bool)>,
 }
 
-/// See the module.
+/// Copy of the stored objects in one process.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
-    nodes: Copy<FleetNode>,
-    deployments: Copy<ModelDeployment>,
-    revisions: Copy<ModelRevision>,
-    replicas: Copy<ModelReplica>,
-    lines: BTreeMap<Kind, Line>,
-    /// Its watches have ended at this time. It hears nothing more before it has listed.
+    nodes: Cache<FleetNode>,
+    deployments: Cache<ModelDeployment>,
+    revisions: Cache<ModelRevision>,
+    replicas: Cache<ModelReplica>,
+    streams: BTreeMap<Kind, EventStream>,
+    /// Time at which the watches ended; `None` while they run. A list restarts them.
     pub(crate) ended: Option<Duration>,
 }
 
 impl View {
-    /// The connections to the server are gone, with what was on its way.
+    /// Ends the watches and drops events that have not arrived.
     pub(crate) fn end(&mut self, now: Duration) {
-        self.lines.clear();
+        self.streams.clear();
         self.ended.get_or_insert(now);
     }
 
-    /// Puts a change on its way. Returns when it arrives.
-    pub(crate) fn send(&mut self, object: Object, gone: bool, arrives: Duration) -> Duration {
-        let line = self.lines.entry(object.kind()).or_default();
-        line.last = line.last.max(arrives);
-        line.waiting.push_back((line.last, object, gone));
-        line.last
+    /// Adds an event. Returns its arrival time.
+    pub(crate) fn send(&mut self, object: Object, deleted: bool, arrives: Duration) -> Duration {
+        let stream = self.streams.entry(object.kind()).or_default();
+        stream.last = stream.last.max(arrives);
+        stream.waiting.push_back((stream.last, object, deleted));
+        stream.last
     }
 
-    /// Puts a change on its way that waits for none that went before it.
-    pub(crate) fn send_apart(&mut self, object: Object, gone: bool, arrives: Duration) {
-        let line = self.lines.entry(object.kind()).or_default();
-        line.apart.push((arrives, object, gone));
+    /// Adds an event that does not wait for earlier ones.
+    pub(crate) fn send_unordered(&mut self, object: Object, deleted: bool, arrives: Duration) {
+        let stream = self.streams.entry(object.kind()).or_default();
+        stream.unordered.push((arrives, object, deleted));
     }
 
-    /// Takes in what has arrived of a kind, by a planted bug also what is old. The newest version
-    /// of that, if there was anything.
+    /// Applies the events of a kind that have arrived; outdated ones only with `old_too`, for a
+    /// planted bug. Returns the newest version among the arrived events.
     pub(crate) fn deliver(&mut self, kind: Kind, now: Duration, old_too: bool) -> Option<u64> {
         let mut newest = None;
-        for (object, gone) in self.arrived(kind, now) {
+        for (object, deleted) in self.arrived(kind, now) {
             newest = newest.max(Some(object.version()));
             if old_too || !self.is_old(&object) {
-                self.apply(object, gone);
+                self.apply(object, deleted);
             }
         }
         newest
     }
 
     fn arrived(&mut self, kind: Kind, now: Duration) -> Vec<(Object, bool)> {
-        let Some(line) = self.lines.get_mut(&kind) else {
+        let Some(stream) = self.streams.get_mut(&kind) else {
             return Vec::new();
         };
         let mut arrived = Vec::new();
-        while line.waiting.front().is_some_and(|(at, ..)| *at <= now) {
-            arrived.extend(line.waiting.pop_front().map(|(_, object, gone)| (object, gone)));
+        while stream.waiting.front().is_some_and(|(at, ..)| *at <= now) {
+            arrived.extend(
+                stream
+                    .waiting
+                    .pop_front()
+                    .map(|(_, object, deleted)| (object, deleted)),
+            );
         }
         let mut at = 0;
-        while at < line.apart.len() {
-            if line.apart[at].0 <= now {
-                let (_, object, gone) = line.apart.remove(at);
-                arrived.push((object, gone));
+        while at < stream.unordered.len() {
+            if stream.unordered[at].0 <= now {
+                let (_, object, deleted) = stream.unordered.remove(at);
+                arrived.push((object, deleted));
             } else {
                 at += 1;
             }
@@ -216,37 +222,37 @@ impl View {
         }
     }
 
-    fn apply(&mut self, object: Object, gone: bool) {
+    fn apply(&mut self, object: Object, deleted: bool) {
         match object {
-            Object::Node(node) => self.nodes.watch(node, gone),
-            Object::Deployment(deployment) => self.deployments.watch(deployment, gone),
-            Object::Revision(revision) => self.revisions.watch(revision, gone),
-            Object::Replica(replica) => self.replicas.watch(replica, gone),
+            Object::Node(node) => self.nodes.watch(node, deleted),
+            Object::Deployment(deployment) => self.deployments.watch(deployment, deleted),
+            Object::Revision(revision) => self.revisions.watch(revision, deleted),
+            Object::Replica(replica) => self.replicas.watch(replica, deleted),
         }
     }
 
-    /// What the server answered to an own write.
-    pub(crate) fn wrote(&mut self, object: Object) {
+    /// Applies the response to an own write.
+    pub(crate) fn record_write(&mut self, object: Object) {
         match object {
-            Object::Node(node) => self.nodes.wrote(node),
-            Object::Deployment(deployment) => self.deployments.wrote(deployment),
-            Object::Revision(revision) => self.revisions.wrote(revision),
-            Object::Replica(replica) => self.replicas.wrote(replica),
+            Object::Node(node) => self.nodes.record_write(node),
+            Object::Deployment(deployment) => self.deployments.record_write(deployment),
+            Object::Revision(revision) => self.revisions.record_write(revision),
+            Object::Replica(replica) => self.replicas.record_write(replica),
         }
     }
 
-    /// Begins anew with a list: what is on its way and what was written before is in it.
-    pub(crate) fn list_anew(&mut self, objects: impl IntoIterator<Item = Object>) {
+    /// Replaces all objects by a list, which contains the effects of earlier events and writes.
+    pub(crate) fn replace(&mut self, objects: impl IntoIterator<Item = Object>) {
         *self = Self::default();
         for object in objects {
             self.apply(object, false);
         }
     }
 
-    /// An own delete has found nothing any more.
-    pub(crate) fn forget(&mut self, of: &Version) {
-        self.replicas.forget(of);
-        self.revisions.forget(of);
+    /// Records that an own delete did not find the object.
+    pub(crate) fn mark_deleted(&mut self, of: &Version) {
+        self.replicas.mark_deleted(of);
+        self.revisions.mark_deleted(of);
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {

@@ -1,11 +1,11 @@
-//! State of one worker process.
+//! State of a worker process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::world::front::Request;
+use crate::world::gateway_state::Request;
 use rooflet_agent::models::ServableModel;
 use rooflet_agent::sync::{ANSWER_GRACE, Start, StopCause};
 use rooflet_agent::workers::GRACE;
@@ -16,10 +16,10 @@ use rooflet_base::quantile::{nearest, sorted};
 use rooflet_base::units::Bytes;
 use rooflet_controller::FirstToken;
 
-/// See the module.
+/// State of a worker process.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    /// Never the same for two processes.
+    /// Unique number of the process.
     pub(crate) process: u64,
     pub(crate) uid: String,
     pub(crate) phase: WorkerPhase,
@@ -30,13 +30,14 @@ pub(crate) struct Worker {
     pub(crate) resident: Bytes,
     pub(crate) model: ServableModel,
     pub(crate) context_tokens: u32,
-    /// What it may finish its requests in when its replica goes.
+    /// Grace period for running requests when the replica is deleted.
     pub(crate) longest_answer: Duration,
     pub(crate) streams: usize,
     pub(crate) running: BTreeMap<u64, Request>,
     pub(crate) waiting: VecDeque<Request>,
-    /// Requests that it has answered, and seconds to the first token of the last ones.
+    /// Number of answered requests.
     pub(crate) completed: u64,
+    /// Seconds to the first token of the last requests.
     pub(crate) first_tokens: VecDeque<f64>,
 }
 
@@ -62,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Median of the last requests.
+    /// Returns the median time to first token of the last requests.
     pub(crate) fn first_token(&self) -> Option<FirstToken> {
         let seconds = sorted(self.first_tokens.iter().copied());
         Some(FirstToken {
@@ -71,7 +72,7 @@ impl Worker {
         })
     }
 
-    /// As `GET /status` answers. It has served nobody's requests: nothing of it is a measurement.
+    /// Returns the status as the response to `GET /status`, without measured figures.
     pub(crate) fn status(&self) -> WorkerStatus {
         let cost = &self.model.served.cost;
         WorkerStatus {
@@ -103,12 +104,12 @@ impl Worker {
     }
 }
 
-/// How a process ended.
+/// Cause of a process's exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// As asked, having answered everything.
+pub(crate) enum WorkerExit {
+    /// Requested stop; all requests were answered.
     Drained,
-    /// As asked, with its grace over.
+    /// Requested stop; the grace period expired.
     GraceOver,
     Crashed,
     PowerLost,

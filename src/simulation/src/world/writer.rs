@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::world::event::Write;
 use rooflet_client::wait_after;
 
-/// Effect of an answer on the rest of the pass.
+/// Effect of a response on the remaining writes of the pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteResult {
     Done,
@@ -15,26 +15,27 @@ pub(crate) enum WriteResult {
     Failed,
 }
 
-/// Writes of one actor, one after the other.
+/// State of an actor's passes and writes.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     pub(crate) queue: VecDeque<Write>,
-    /// A pass has begun, and its last write is not answered yet.
+    /// True from the start of a pass until the response to its last write.
     pub(crate) busy: bool,
-    /// What it decides by has changed since the pass began.
+    /// True if the inputs have changed since the start of the pass.
     pub(crate) dirty: bool,
     pub(crate) failed: bool,
-    /// What it writes takes replicas away within a deployment's bounds.
+    /// True if the pass removes replicas and disruption budgets apply.
     pub(crate) disrupts: bool,
-    /// What its writes were decided on was known then.
-    pub(crate) decided: Duration,
+    /// Time of the snapshot that the writes are based on.
+    pub(crate) observed_until: Duration,
+    /// Number of consecutive failed passes.
     pub(crate) failures: u32,
-    /// When the next pass is due.
-    pub(crate) wakes: Option<Duration>,
+    /// Time of the next pass.
+    pub(crate) due_at: Option<Duration>,
 }
 
 impl Writer {
-    /// How long to wait after one more failure.
+    /// Counts a failure and returns the backoff.
     pub(crate) fn backoff(&mut self) -> Duration {
         self.failures += 1;
         wait_after(self.failures)

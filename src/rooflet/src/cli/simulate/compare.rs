@@ -2,7 +2,7 @@
 
 use crate::cli::ui::Table;
 use rooflet_base::quantile::{median, sorted};
-use rooflet_simulation::{Outcome, show};
+use rooflet_simulation::{Outcome, format_duration};
 
 /// Returns one row per policy, in order of first appearance.
 pub(super) fn text(outcomes: &[Outcome]) -> String {
@@ -63,7 +63,7 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
     }
     format!(
         "{} on {} simulated Macs, {seeds} seeds from {}. Speeds are predicted from data sheets; nothing was measured.\n\n{table}\n",
-        show(first.duration),
+        format_duration(first.duration),
         first.nodes,
         first.seed,
     )

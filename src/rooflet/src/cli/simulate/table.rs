@@ -2,7 +2,7 @@
 
 use crate::cli::ui::Table;
 use rooflet_base::yaml;
-use rooflet_simulation::{DemandOutcome, Outcome, show};
+use rooflet_simulation::{DemandOutcome, Outcome, format_duration};
 
 /// Maximum number of listed changes of the replica count.
 const MOST_CHANGES: usize = 24;
@@ -13,7 +13,7 @@ pub(super) fn text(outcomes: &[Outcome]) -> anyhow::Result<String> {
     if let Some(first) = outcomes.first() {
         text.push_str(&format!(
             "{} on {} simulated Macs, seed {}. Speeds are predicted from data sheets; nothing was measured.\n\n",
-            show(first.duration),
+            format_duration(first.duration),
             first.nodes,
             first.seed
         ));
@@ -128,7 +128,7 @@ fn scaled(outcomes: &[Outcome]) -> String {
         for deployment in scaled {
             let changes = deployment.scaled.iter().take(MOST_CHANGES);
             let mut listed: Vec<_> = changes
-                .map(|change| format!("{} from {}", change.replicas, show(change.at)))
+                .map(|change| format!("{} from {}", change.replicas, format_duration(change.at)))
                 .collect();
             if let Some(more) = deployment
                 .scaled

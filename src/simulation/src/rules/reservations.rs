@@ -1,8 +1,9 @@
-//! The rule that no node has more promised than it has, by its own arithmetic.
+//! Invariant: the reservations on a node never exceed its memory and its chip time.
 
 use kube::ResourceExt;
 
-use crate::run::Run;
+use crate::rules::Rules;
+use crate::world::World;
 use rooflet_api::v1alpha1::{ModelReplica, ReplicaPhase};
 use rooflet_base::units::Bytes;
 use rooflet_roofline::admission::{AdmissionRequest, NodeCapacity, Objectives, Verdict};
@@ -10,26 +11,28 @@ use rooflet_roofline::disk::DiskDemand;
 use rooflet_roofline::memory::{Demand, NodeMemory};
 use rooflet_roofline::predict::{Engine, Parameters};
 
-/// Sums of shares carry rounding errors.
+/// Rounding error of a sum of shares.
 const SHARE_TOLERANCE: f64 = 1e-6;
 
-impl Run<'_> {
-    /// What is bound to a node, by its own arithmetic, is not more than it has.
-    pub(crate) fn check_promises(&mut self, node: &str) {
-        let Some(index) = self.world.by_name.get(node).copied() else {
+/// Machine class, model source, context tokens, concurrency, bits of the KV cache, and objectives.
+pub(crate) type NeedKey = (String, String, u32, u32, Option<u32>, String);
+
+impl Rules {
+    /// Compares the sum of the reservations on a node with the node's capacity. The sum is
+    /// calculated from the specs, independently of the controller's figures.
+    pub(super) fn check_reservations(&mut self, world: &World<'_>, node: &str) {
+        let Some(index) = world.by_name.get(node).copied() else {
             return;
         };
-        let bound: Vec<_> = self
-            .world
+        let bound: Vec<_> = world
             .store
             .replicas
             .values()
             .filter(|replica| replica.spec.node_name.as_deref() == Some(node))
-            .cloned()
             .collect();
         let (mut memory, mut share) = (Bytes::ZERO, 0.0);
         for replica in &bound {
-            let (bytes, part) = self.need(index, replica);
+            let (bytes, part) = self.need(world, index, replica);
             memory += bytes;
             let failed = replica
                 .status
@@ -37,7 +40,7 @@ impl Run<'_> {
                 .is_some_and(|status| status.phase == ReplicaPhase::Failed);
             share += if failed { 0.0 } else { part };
         }
-        let allocatable = self.world.nodes[index].machine.class.allocatable;
+        let allocatable = world.nodes[index].machine.class.allocatable;
         let names = || {
             bound
                 .iter()
@@ -47,27 +50,27 @@ impl Run<'_> {
         };
         if memory > allocatable {
             let message = format!(
-                "{node} has {allocatable} and {memory} are promised to {}",
+                "{node} has {allocatable}, and {memory} are reserved for {}",
                 names()
             );
-            self.break_rule("memory is never over-committed", message);
+            self.report(world.now, "memory is never over-committed", message);
         }
         if share > 1.0 + SHARE_TOLERANCE {
             let message = format!(
-                "{:.0} % of {node}'s time are promised to {}",
+                "{:.0} % of the chip time of {node} are reserved for {}",
                 share * 100.0,
                 names()
             );
-            self.break_rule("bandwidth is never over-committed", message);
+            self.report(world.now, "bandwidth is never over-committed", message);
         }
     }
 
-    /// Memory and chip time of a replica on a node that has nothing else.
-    fn need(&mut self, index: usize, replica: &ModelReplica) -> (Bytes, f64) {
+    /// Returns the memory and the share of chip time that a replica reserves on an empty node.
+    fn need(&mut self, world: &World<'_>, index: usize, replica: &ModelReplica) -> (Bytes, f64) {
         let serving = &replica.spec.serving;
-        let class = self.world.nodes[index].machine.class.clone();
+        let class = world.nodes[index].machine.class.clone();
         let kv_bits = serving.kv_cache.as_ref().and_then(|cache| cache.bits);
-        let model = self.world.model_of(index, &replica.spec.model.source);
+        let model = world.model_of(index, &replica.spec.model.source);
         let Some(model) = model.map(|model| model.with_kv_bits(kv_bits)) else {
             return (Bytes::ZERO, 0.0);
         };
@@ -82,11 +85,11 @@ impl Run<'_> {
             kv_bits,
             objectives,
         );
-        if let Some(known) = self.rules.needs.get(&key) {
+        if let Some(known) = self.needs.get(&key) {
             return *known;
         }
         let objectives = Objectives::from(&replica.spec.objectives);
-        let ask = AdmissionRequest {
+        let request = AdmissionRequest {
             model: &model.served,
             engine: Engine::Mlx,
             demand: Demand {
@@ -96,7 +99,7 @@ impl Run<'_> {
             disk: DiskDemand::default(),
             objectives,
         };
-        let supply = NodeCapacity {
+        let capacity = NodeCapacity {
             memory: NodeMemory {
                 allocatable: class.allocatable,
                 available: class.allocatable,
@@ -107,10 +110,10 @@ impl Run<'_> {
             calibrations: &[],
             commitments: &[],
         };
-        let verdict = Verdict::new(&ask, &supply, Parameters::built_in());
+        let verdict = Verdict::new(&request, &capacity, Parameters::built_in());
         let share = verdict.commitment(String::new(), objectives).share;
         let need = (verdict.reservation.total(), share);
-        self.rules.needs.insert(key, need);
+        self.needs.insert(key, need);
         need
     }
 }

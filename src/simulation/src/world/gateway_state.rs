@@ -8,7 +8,7 @@ use crate::scenario::Scenario;
 use crate::world::view::View;
 use rooflet_gateway::{Assignment, QueuedRequest, RequestRouter};
 
-/// One request of a client.
+/// Request of a client.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) id: u64,
@@ -21,44 +21,46 @@ pub(crate) struct Request {
     pub(crate) assignment: Option<Assignment>,
 }
 
-/// Why a request was not answered.
+/// Reason for an incomplete answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Loss {
-    /// No replica was ready, and none was coming.
+pub(crate) enum DropReason {
+    /// No replica was ready or starting.
     NoReplica,
-    /// Those there were could not take it.
-    Refused,
-    /// Its worker died.
+    /// No ready replica accepted the request.
+    NoCapacity,
+    /// The worker crashed.
     WorkerLost,
-    /// Its worker was stopped before it was answered.
+    /// The worker was stopped during the answer.
     CutShort,
-    /// The client waited too long.
+    /// The client's timeout expired.
     GaveUp,
 }
 
-/// Class, model, bits of its KV cache, streams, and the lengths of prompt and context.
-type Use = (String, u64, u64, u32, u32, u32);
+/// Machine class, model fingerprint, bits of the KV cache, streams, prompt tokens and context
+/// tokens of a prediction.
+type SpeedKey = (String, u64, u64, u32, u32, u32);
 
-/// The gateway and its clients.
+/// State of the gateway and its clients.
 #[derive(Debug)]
-pub(crate) struct Front {
+pub(crate) struct GatewayState {
     pub(crate) view: View,
     pub(crate) changed: bool,
     pub(crate) stale: u32,
     pub(crate) router: RequestRouter,
-    /// Held by the gateway until a replica has room.
+    /// Queued requests, by id.
     pub(crate) waiting: BTreeMap<u64, (Request, QueuedRequest)>,
+    /// Random stream of each demand.
     pub(crate) arrivals: Vec<Random>,
-    /// The model that each demand asks for.
-    pub(crate) asked: Vec<String>,
-    pub(crate) choice: Random,
-    pub(crate) turn: usize,
+    /// Served name of each demand's model.
+    pub(crate) models: Vec<String>,
+    pub(crate) random: Random,
+    pub(crate) round_robin_index: usize,
     pub(crate) requests: u64,
-    /// Predictions that were made before: tokens per second, and seconds to the first token.
-    pub(crate) speeds: BTreeMap<Use, (f64, f64)>,
+    /// Cached predictions: tokens per second, and seconds to the first token.
+    pub(crate) speeds: BTreeMap<SpeedKey, (f64, f64)>,
 }
 
-impl Front {
+impl GatewayState {
     pub(crate) fn new(scenario: &Scenario, seed: u64) -> Self {
         let arrivals = scenario.demand.iter().enumerate();
         Self {
@@ -70,13 +72,13 @@ impl Front {
             arrivals: arrivals
                 .map(|(index, _)| Random::stream(seed, &format!("demand {index}")))
                 .collect(),
-            asked: scenario
+            models: scenario
                 .demand
                 .iter()
                 .map(|demand| scenario.served_name(&demand.deployment))
                 .collect(),
-            choice: Random::stream(seed, "routing"),
-            turn: 0,
+            random: Random::stream(seed, "routing"),
+            round_robin_index: 0,
             requests: 0,
             speeds: BTreeMap::new(),
         }
